@@ -9,7 +9,7 @@ use lowtide_probe::heap;
 use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::target::{Target, TargetError};
 
-/// Pages of a block: one bit of a word each.
+/// Number of pages in a block: one bit of a word for each.
 const BLOCK_PAGES: u64 = 64;
 /// Maximum number of blocks in a sample: 64 KiB of memory, and 4,096 short scans of a page table.
 const MAX_BLOCKS: usize = 4096;
@@ -110,7 +110,7 @@ impl DroppedRanges {
             let huge = huge.map(|huge| (back & self.mask_of_all(*block, &huge)).count_ones());
             huge_pages = huge_pages.zip(huge).map(|(sum, huge)| sum + huge);
         }
-        // Memory that no process uses has no pages, and says nothing about the program.
+        // Unused mappings have no pages, and give no information about the program.
         if !memory.is_in_use() {
             return Err(match target.is_alive() && !maps.is_empty() {
                 true => TargetError::Replaced(target.pid),

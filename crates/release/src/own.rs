@@ -1,8 +1,9 @@
 //! Releases the free memory of the process that calls it. Nothing is stopped or traced.
 //!
-//! The walk reads the process's memory by system calls, like that of any other process: what it finds may have changed
-//! since, and each range is verified under the lock of its arena. While a lock is held, only the code of `stub/stub.c`
-//! runs, which neither allocates nor frees, and all signals are blocked.
+//! The walk reads the process's memory by system calls, as for any other process. The ranges that
+//! it finds may have changed since, and each is verified under the lock of its arena. While a lock
+//! is held, only the code of `stub/stub.c` runs, which neither allocates nor frees, and all signals
+//! are blocked.
 
 use std::fmt;
 use std::io;
@@ -28,7 +29,7 @@ pub struct OwnRelease {
     pub returned_bytes: u64,
     /// Number of times that an arena was locked.
     pub lock_holds: u64,
-    /// The longest of them.
+    /// The longest lock hold.
     pub longest_lock: Duration,
     /// Number of ranges that were no longer free when their arena was locked, or whose arena was too busy.
     pub skipped_ranges: u64,
@@ -84,8 +85,9 @@ impl std::error::Error for OwnRefusal {}
 /// calls.
 ///
 /// # Errors
-/// Returns the reason if the release was not done, or not to its end. After [`OwnRefusal::Interrupted`] and
-/// [`OwnRefusal::NotReadable`], a part of the memory may have been returned.
+/// Returns the reason if the release was not started, or was not completed. After
+/// [`OwnRefusal::Interrupted`] and [`OwnRefusal::NotReadable`], a part of the memory may have been
+/// returned.
 pub fn release_own(options: &OwnOptions) -> Result<OwnRelease, OwnRefusal> {
     implementation::release_own(options)
 }
@@ -195,7 +197,7 @@ mod implementation {
         }
     }
 
-    /// What seccomp does to the system calls of a release.
+    /// The effect of seccomp on the system calls of a release.
     #[derive(Clone, Copy, PartialEq, Eq)]
     enum Filter {
         Allows,

@@ -38,21 +38,21 @@ pub enum Refusal {
          gperftools only"
     )]
     Allocator {
-        /// Which.
+        /// The name of the allocator.
         name: String,
     },
     /// It has an allocator that the caller did not select ([`Options::allocators`](crate::Options::allocators)).
     #[error("its allocator is {name}, and its memory is released only with `--allocators {name}`")]
     NotChosen {
-        /// Which.
+        /// The name of the allocator.
         name: String,
     },
     /// The free memory of its allocator is not guarded.
     #[error("its allocator is {name}, whose memory cannot be released safely because {why}")]
     Unguarded {
-        /// Which.
+        /// The name of the allocator.
         name: String,
-        /// The end of the sentence.
+        /// The reason, as the end of the sentence.
         why: &'static str,
     },
     /// The locks of its C library are not those of glibc.
@@ -60,9 +60,9 @@ pub enum Refusal {
         "its allocator is {name} with the locks of {c_library}, and lowtide supports those of glibc only"
     )]
     Locks {
-        /// Which allocator.
+        /// The name of the allocator.
         name: String,
-        /// Which C library.
+        /// The name of the C library.
         c_library: String,
     },
     /// Its heap could not be found.
@@ -73,7 +73,7 @@ pub enum Refusal {
     /// It runs under a sanitizer.
     #[error("it runs under {name}: its heap must not be modified")]
     Sanitizer {
-        /// Which.
+        /// The name of the sanitizer.
         name: &'static str,
     },
     /// The version of its allocator is untested.
@@ -82,7 +82,7 @@ pub enum Refusal {
          permits it"
     )]
     Untested {
-        /// The allocator.
+        /// The name of the allocator.
         name: String,
         /// The version, or a phrase for an unknown one.
         version: String,
@@ -94,13 +94,13 @@ pub enum Refusal {
         "its heap disagrees with the allocator's own counts ({what}), and was not modified: try again"
     )]
     HeapNotWhole {
-        /// The disagreement.
+        /// A description of the disagreement.
         what: String,
     },
     /// A seccomp filter forbids a call.
     #[error("its seccomp filter does not permit {call}, and could kill the process")]
     Seccomp {
-        /// The call.
+        /// The name of the system call.
         call: &'static str,
     },
     /// A seccomp filter cannot be read.
@@ -124,7 +124,7 @@ pub enum Refusal {
         "it has locked or pinned memory ({bytes} bytes), which cannot be released page by page"
     )]
     Locked {
-        /// Their size.
+        /// The size of that memory in bytes.
         bytes: u64,
     },
     /// It has huge pages from the kernel's pool (hugetlb).
@@ -132,7 +132,7 @@ pub enum Refusal {
         "it has {bytes} bytes of huge pages from the kernel's pool (hugetlb), which a release must not drop"
     )]
     Hugetlb {
-        /// Their size.
+        /// The size of those pages in bytes.
         bytes: u64,
     },
     /// Another process shares its memory.
@@ -140,7 +140,7 @@ pub enum Refusal {
         "process {other} shares its memory (CLONE_VM), and its locks would not stop that process"
     )]
     SharedMemory {
-        /// Which.
+        /// The PID of that process.
         other: u32,
     },
     /// None of its threads can run the release.
@@ -154,7 +154,7 @@ pub enum Refusal {
     /// Its C library lacks an instruction that a release needs.
     #[error("its C library lacks {what}, without which the state of a thread cannot be restored")]
     Gadget {
-        /// What.
+        /// The missing instruction.
         what: &'static str,
     },
     /// Its allocator has no purge function that can be called.
@@ -162,7 +162,7 @@ pub enum Refusal {
         "{why}: use --method chunks, which returns more and holds each lock for a bounded time"
     )]
     NoPurge {
-        /// Why not.
+        /// The reason.
         why: &'static str,
     },
     /// `malloc_trim` was not found.
@@ -175,7 +175,7 @@ pub enum Refusal {
         "its allocator is {name}, and malloc_trim returns the memory of glibc only: use --method chunks"
     )]
     NotForTrim {
-        /// Which.
+        /// The name of the allocator.
         name: String,
     },
 }

@@ -1,5 +1,5 @@
-//! The heaps that a release can act on: that of glibc, chunk by chunk, and those of other allocators, where each free range
-//! has a guard.
+//! The heaps that a release can act on: the heap of glibc, chunk by chunk, and the heaps of other
+//! allocators, where each free range has a guard.
 
 use std::ops::Range;
 

@@ -30,9 +30,9 @@ use crate::refusal::Refusal;
 /// A pause of a thread of the target.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pause {
-    /// The time that it was paused.
+    /// Length of the pause.
     pub length: Duration,
-    /// The part of this time for which that thread, or ours, waited for a processor.
+    /// The part of this time during which that thread, or ours, waited for a processor.
     pub waited: Duration,
 }
 
@@ -139,7 +139,8 @@ impl<'t> ThreadBorrower<'t> {
         candidates
     }
 
-    /// Whether a thread may have its own data at an address. That of most threads is above their stack, in the same mapping.
+    /// Returns whether a thread may have its own data at an address. That of most threads is above
+    /// their stack, in the same mapping.
     fn may_own(&self, candidate: &Candidate, own_data: u64) -> bool {
         let thread = candidate.thread;
         match self.own_data.get(&thread.tid) {

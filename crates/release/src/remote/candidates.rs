@@ -34,7 +34,7 @@ pub(crate) struct Candidate {
     pub wait: Wait,
     /// Its seccomp mode.
     pub seccomp: u32,
-    /// How long it has been asleep, if a restart of the call would restart its timeout.
+    /// Time for which it has been asleep, if a restart of the call would restart its timeout.
     pub asleep: Option<TimeAsleep>,
     /// The timeout itself, if it is in memory: seconds and nanoseconds.
     pub timespec: Option<[u64; 2]>,

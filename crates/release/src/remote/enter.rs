@@ -65,7 +65,7 @@ impl Injected<'_, '_> {
             }
             // The code reports this two instructions early.
             if self.io().until(RETURN_TIMEOUT, || self.is_outside(&entry)) {
-                // It only comes back if it is borrowed again.
+                // It only returns if it is borrowed again.
                 self.inside.retain(|(other, _)| *other != thread);
             }
             let worked = self.get(OFF_WORKED_NS).unwrap_or(0);

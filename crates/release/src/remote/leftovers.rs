@@ -165,12 +165,12 @@ impl Leftover {
         }
         if let Some(injector) = injector {
             match injector.is_alive() {
-                // An earlier release of this process, which failed: it is not at work any more.
+                // An earlier release of this process, which failed: it is no longer active.
                 Some(true) if injector == Injector::current() => {}
                 Some(true) => return true,
                 Some(false) => {}
                 None if injector.namespace == 0 => {}
-                // It cannot be seen, so only its heartbeat shows whether it is at work.
+                // It is invisible from here, so only its heartbeat shows whether it is active.
                 None => {
                     let before = self.heartbeat(memory);
                     wait();

@@ -1,8 +1,9 @@
 //! Operations on another process. Nothing else uses ptrace.
 //!
-//! A thread of the target that waits in a system call is stopped for a moment, given other registers, and detached.
-//! What it then does ends by itself, with its own registers, its own signal mask and its call restarted, whether
-//! lowtide is still there or not.
+//! A thread of the target that waits in a system call is stopped for a moment, given other
+//! registers, and detached. The calls that it then makes end by themselves. The thread resumes with
+//! its own registers and its own signal mask, and its call is restarted, whether lowtide still runs
+//! or not.
 //!
 //! There are three layers, each of which owns or borrows the one before:
 //!

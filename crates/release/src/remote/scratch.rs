@@ -1,8 +1,9 @@
 //! Tries system calls under the filters of the calling thread, in scratch processes that are killed afterwards.
 //!
-//! A scratch process is a traced fork of this one, under the filters of the calling thread. Two trials show whether the
-//! filters allow a call. Neither interprets the result of the call: an errno of the kernel, for an address that only
-//! the target has, could not be told from the errno of a filter.
+//! A scratch process is a traced fork of this one, under the filters of the calling thread. Two
+//! trials show whether the filters allow a call. Neither interprets the result of the call: an
+//! errno of the kernel, for an address that only the target has, could not be distinguished from
+//! the errno of a filter.
 //!
 //! 1. With a further filter that asks the tracer about every call (`SECCOMP_RET_TRACE`). The strictest action of all
 //!    filters wins. An end of the process, a SIGSYS, an errno and a supervisor's decision are stricter. So if the process
@@ -145,7 +146,7 @@ impl ScratchProcess {
         const RED_ZONE: u64 = 256;
         let stack = self.tracee.registers().map_err(failed)?.rsp;
         let at = stack.wrapping_sub(RED_ZONE) & !15;
-        // A `struct sock_fprog` with one `struct sock_filter` behind it.
+        // A `struct sock_fprog`, followed by one `struct sock_filter`.
         let code = u64::from(libc::BPF_RET | libc::BPF_K);
         let words = [1, at + 16, code | u64::from(libc::SECCOMP_RET_TRACE) << 32];
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
