@@ -1,4 +1,4 @@
-//! The lists of free blocks that the chunks themselves do not tell of.
+//! The lists of free chunks that the chunk heads do not mark as free.
 
 use std::collections::HashMap;
 
@@ -7,20 +7,21 @@ use super::layout::Layout;
 use crate::memory::{Memory, word};
 use crate::scattered::Scattered;
 
-/// How a pointer of a list is written: plainly, or mixed with its own address (`PROTECT_PTR`, from
-/// 2.32 on).
+/// The encoding of the pointers of a list: plain, or mixed with their own address (`PROTECT_PTR`,
+/// from 2.32 on).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Links {
-    /// As it is.
+    /// The address itself.
     Plain,
-    /// Mixed with where it stands, shifted by 12 bits.
+    /// The address, XORed with the pointer's own address shifted by 12 bits.
     Mixed,
 }
 
 impl Links {
     pub(super) const BOTH: [Self; 2] = [Self::Mixed, Self::Plain];
 
-    /// Returns the address that a pointer leads to. `at` is where it stands, `word` what stands there.
+    /// Returns the address that a pointer leads to. `at` is the address of the pointer, `word` its
+    /// value.
     pub fn decode(self, at: u64, word: u64) -> u64 {
         match self {
             Self::Plain => word,
@@ -29,13 +30,13 @@ impl Links {
     }
 }
 
-/// Chunks, as one bit for every 16 bytes of the places where there are any: a heap that consists of
-/// nothing else takes 1/120 of its size.
+/// A set of chunks, with one bit for every 16 bytes of each place that contains any. For a heap of
+/// only such chunks, it takes 1/120 of the size of the heap.
 #[derive(Debug, Default)]
 pub(super) struct ChunkSet {
     places: HashMap<u64, usize>,
     bits: Vec<[u64; PLACE_WORDS]>,
-    /// The place that was looked at last, and where its bits are.
+    /// The place of the last lookup, and the index of its bits.
     last: Option<(u64, Option<usize>)>,
 }
 
@@ -45,7 +46,7 @@ const PLACE: u64 = 64 << 10;
 const PLACE_WORDS: usize = (PLACE / 16 / 64) as usize;
 
 impl ChunkSet {
-    /// Adds a chunk. `false` when it was there before.
+    /// Adds a chunk. Returns `false` if it was already present.
     pub(super) fn insert(&mut self, chunk: u64) -> bool {
         let place = chunk / PLACE;
         let known = self.find(place);
@@ -61,12 +62,12 @@ impl ChunkSet {
         is_new
     }
 
-    /// Whether it takes no further places.
+    /// Returns whether the set is full.
     fn is_full(&self) -> bool {
         self.bits.len() >= MAX_PLACES
     }
 
-    /// Whether a chunk is in it.
+    /// Returns whether the set contains a chunk.
     #[inline]
     pub(super) fn contains(&mut self, chunk: u64) -> bool {
         if self.bits.is_empty() {
@@ -101,7 +102,7 @@ impl ChunkSet {
 /// The list of one fast bin.
 #[derive(Debug, Clone, Copy)]
 struct FastList {
-    /// Where its arena keeps the first chunk.
+    /// The address of the arena's pointer to the first chunk.
     head: u64,
     /// The first chunk.
     first: u64,
@@ -109,7 +110,7 @@ struct FastList {
     size: u64,
 }
 
-/// The fast bins that hold any chunk.
+/// Returns the fast bins that are not empty.
 fn fast_lists<M: Memory>(words: &mut Scattered<'_, M>, layout: &Layout) -> Vec<FastList> {
     let mut lists = Vec::new();
     for arena in &layout.arenas {
@@ -123,23 +124,45 @@ fn fast_lists<M: Memory>(words: &mut Scattered<'_, M>, layout: &Layout) -> Vec<F
     lists
 }
 
-/// How the lists of the fast bins are written, as far as what stands in them tells.
+/// Returns the fast bins that are not empty, and the encoding of their lists if their contents decide it.
+///
+/// If the program takes the first chunk of each list between the two reads, the data in these chunks decides nothing.
+/// A wrong encoding would find none of the chunks, so the lists are then read again.
+fn decided_lists<M: Memory>(
+    words: &mut Scattered<'_, M>,
+    layout: &Layout,
+) -> (Vec<FastList>, Option<Links>) {
+    /// Maximum number of reads: a program rarely takes all of the first chunks again.
+    const MAX_READS: usize = 50;
+    let mut lists = fast_lists(words, layout);
+    let mut links = links_of(words, &lists);
+    for _ in 1..MAX_READS {
+        if links.is_some() || lists.is_empty() {
+            break;
+        }
+        words.forget();
+        lists = fast_lists(words, layout);
+        links = links_of(words, &lists);
+    }
+    (lists, links)
+}
+
+/// Returns the encoding of the lists of the fast bins, if their contents decide it.
 pub fn fast_links(memory: &impl Memory, layout: &Layout) -> Option<Links> {
     let mut words = Scattered::new(memory);
-    let lists = fast_lists(&mut words, layout);
-    links_of(&mut words, &lists)
+    decided_lists(&mut words, layout).1
 }
 
 /// The chunks in fast bins.
 ///
-/// A list that is followed while the program takes chunks from it tears: a chunk that was taken leads
-/// nowhere, and the rest of the list is not reached. Such chunks are recognised by their own links when the
-/// walk comes to them: a link leads to the head of a chunk of the same size, where the pointers of a program
-/// lead behind it.
+/// A list may tear if the program takes chunks from it while it is followed: a chunk that was taken
+/// leads nowhere, and the rest of the list is not reached. The walk recognises such chunks by their
+/// own links: a link leads to the head of a chunk of the same size, whereas the pointers of a
+/// program lead to the memory after a head.
 pub(super) struct FastChunks<'m, M> {
     words: Scattered<'m, M>,
     links: Links,
-    /// Chunks that the lists lead to.
+    /// Chunks found by following the lists.
     listed: ChunkSet,
     /// Chunks that were recognised by their links.
     recognised: ChunkSet,
@@ -151,8 +174,8 @@ impl<'m, M: Memory> FastChunks<'m, M> {
     /// Follows the lists of all arenas.
     pub(super) fn new(memory: &'m M, layout: &Layout) -> Self {
         let mut words = Scattered::new(memory);
-        let lists = fast_lists(&mut words, layout);
-        let links = links_of(&mut words, &lists).unwrap_or(Links::Mixed);
+        let (lists, links) = decided_lists(&mut words, layout);
+        let links = links.unwrap_or(Links::Mixed);
         let (listed, recognised) = (ChunkSet::default(), ChunkSet::default());
         let mut found = Self { words, links, listed, recognised, changing: 0 };
         for list in lists {
@@ -161,13 +184,13 @@ impl<'m, M: Memory> FastChunks<'m, M> {
                 found.changing |= 1 << class_of(list.size);
             }
         }
-        // What was read of them is out of date by the time of the walk.
+        // The words that were read are out of date by the time of the walk.
         found.words.forget();
         found
     }
 
-    /// Follows a list to its end, or to a chunk that is known already. `false` if it leads nowhere, or to more
-    /// chunks than are kept.
+    /// Follows a list to its end, or to a chunk that is already known. Returns `false` if it is
+    /// broken, or has more chunks than the set can hold.
     fn follow(&mut self, list: FastList) -> bool {
         let mut next = list.first;
         while next != 0 {
@@ -181,7 +204,7 @@ impl<'m, M: Memory> FastChunks<'m, M> {
             if self.listed.is_full() {
                 return false;
             }
-            // A list that is torn may turn in a circle.
+            // A torn list may be circular.
             if !self.listed.insert(next) {
                 return true;
             }
@@ -190,7 +213,8 @@ impl<'m, M: Memory> FastChunks<'m, M> {
         true
     }
 
-    /// Whether a chunk of at most [`LARGEST_FAST`] bytes is in a fast bin. `link` reads its first word.
+    /// Returns whether a chunk of at most [`LARGEST_FAST`] bytes is in a fast bin. `link` reads its
+    /// first word.
     #[inline]
     pub(super) fn contains(
         &mut self,
@@ -202,8 +226,8 @@ impl<'m, M: Memory> FastChunks<'m, M> {
             || (self.changing >> class_of(size) & 1 == 1 && self.detect(chunk, size, link()))
     }
 
-    /// Whether the first word of a chunk is the link of a free one: to a chunk of its size, or, where that
-    /// does not look like zeroed memory, to nothing.
+    /// Returns whether the first word of a chunk is the link of a free chunk. It leads to a chunk
+    /// of the same size, or is the end of the list, if that differs from zeroed memory.
     #[cold]
     fn detect(&mut self, chunk: u64, size: u64, link: Option<u64>) -> bool {
         let Some(next) = link.map(|link| self.links.decode(chunk + 16, link)) else { return false };
@@ -218,24 +242,24 @@ impl<'m, M: Memory> FastChunks<'m, M> {
         is_link
     }
 
-    /// Forgets all but the chunks that were recognised by their links, when the walk is over.
+    /// Drops everything but the chunks that were recognised by their links, at the end of the walk.
     pub(super) fn end_walk(&mut self) {
         self.listed = ChunkSet::default();
         self.words.clear();
     }
 
-    /// Whether a chunk was recognised by its link: it may be in a thread's cache just as well.
+    /// Returns whether a chunk was recognised by its link. It may be in a thread's cache instead.
     pub(super) fn was_recognised(&mut self, chunk: u64) -> bool {
         self.recognised.contains(chunk)
     }
 }
 
-/// The class of chunks of a size.
+/// Returns the class of chunks of a size.
 fn class_of(size: u64) -> u64 {
     (size.saturating_sub(SMALLEST) / 16).min(15)
 }
 
-/// How the lists are written: the first that can only be read one way tells.
+/// Returns the encoding of the lists, by the first list that only one encoding fits.
 fn links_of<M: Memory>(words: &mut Scattered<'_, M>, lists: &[FastList]) -> Option<Links> {
     for FastList { first, size, .. } in lists {
         let Some((head, link)) = first.checked_add(8).and_then(|at| words.pair(at)) else {
@@ -261,7 +285,72 @@ fn links_of<M: Memory>(words: &mut Scattered<'_, M>, lists: &[FastList]) -> Opti
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::Saved;
     use proptest::prelude::*;
+    use std::cell::Cell;
+    use std::ops::Range;
+
+    const BASE: u64 = 0x7000_0000_0000;
+
+    /// Memory whose second page has a word of the program in place of a link for the first reads.
+    struct Taken {
+        saved: Saved,
+        link_at: u64,
+        reads_left: Cell<usize>,
+    }
+
+    impl Memory for Taken {
+        fn page_bytes(&self) -> u64 {
+            self.saved.page_bytes()
+        }
+
+        fn read(&self, address: u64, buffer: &mut [u8]) -> usize {
+            let read = self.saved.read(address, buffer);
+            if let Some(offset) = self.link_at.checked_sub(address).map(|offset| offset as usize)
+                && offset < read
+                && self.reads_left.get() > 0
+            {
+                self.reads_left.set(self.reads_left.get() - 1);
+                buffer[offset..offset + 8].fill(0x5a);
+            }
+            read
+        }
+
+        fn resident(&self, range: Range<u64>) -> Vec<Range<u64>> {
+            self.saved.resident(range)
+        }
+    }
+
+    #[test]
+    fn links_are_read_again_if_the_first_chunk_of_each_list_is_just_taken() {
+        for links in Links::BOTH {
+            let layout = Layout { arenas: vec![BASE], head_bytes: 112, settings: None };
+            let [first, second] = [BASE + 4096, BASE + 8192];
+            let mut words = vec![0_u64; 3 * 512];
+            let place = |at: u64| ((at - BASE) / 8) as usize;
+            words[place(layout.fast_bins(BASE).unwrap().start)] = first;
+            for chunk in [first, second] {
+                words[place(chunk + 8)] = SMALLEST | 1;
+            }
+            // The encoding is its own inverse.
+            words[place(first + 16)] = links.decode(first + 16, second);
+            words[place(second + 16)] = links.decode(second + 16, 0);
+            let bytes = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+            let saved = Saved { blocks: vec![(BASE, bytes)] };
+            let memory = Taken { saved, link_at: first + 16, reads_left: Cell::new(5) };
+            assert_eq!(fast_links(&memory, &layout), Some(links));
+            memory.reads_left.set(5);
+            let mut chunks = FastChunks::new(&memory, &layout);
+            assert!(chunks.contains(second, SMALLEST, || None), "{links:?}");
+        }
+    }
+
+    #[test]
+    fn links_that_nothing_decides_are_unknown() {
+        let layout = Layout { arenas: vec![BASE], head_bytes: 112, settings: None };
+        let saved = Saved { blocks: vec![(BASE, vec![0; 3 * 4096])] };
+        assert_eq!(fast_links(&saved, &layout), None);
+    }
 
     proptest! {
         #[test]
