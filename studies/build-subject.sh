@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds a subject in the directory that is named, unless it is there.
+# Builds a subject in the given directory, unless it is already there.
 #   sh build-subject.sh SUBJECT DIRECTORY
 set -eu
 source=$1
@@ -10,7 +10,7 @@ if ! command -v cargo >/dev/null; then
 fi
 mkdir -p "$build"
 cargo build --quiet --release --locked --manifest-path "$source/Cargo.toml" --target-dir "$build"
-# A link is the former name of a subject; its program is then found by that name as well.
+# A link is the former name of a subject. Its program is then found by that name as well.
 if [ -L "$source" ]; then
     ln -sf "subject-$(basename "$(readlink "$source")")" "$build/release/subject-$(basename "$source")"
 fi

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs lowtide on another machine by ssh, with the same arguments.
+# Runs lowtide on another machine over ssh, with the same arguments.
 #   sh remote.sh HOST ARGUMENT…
 set -eu
 host=$1

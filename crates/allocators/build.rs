@@ -58,7 +58,7 @@ fn main() {
     println!("cargo:rerun-if-changed=build.rs");
 }
 
-/// The archive that tikv-jemalloc-sys built, whole, with its symbols unprefixed.
+/// Returns the archive that tikv-jemalloc-sys built, whole, with its symbols unprefixed.
 fn jemalloc() -> Source {
     let root = dependency("JEMALLOC_ROOT");
     let archive = root.join("lib/libjemalloc_pic.a");
@@ -82,7 +82,7 @@ fn jemalloc() -> Source {
     }
 }
 
-/// The one-file source of libmimalloc-sys, which carries two generations, with the flags of
+/// Returns the one-file source of libmimalloc-sys, which carries two generations, with the flags of
 /// mimalloc's own CMakeLists.txt for a shared library.
 fn mimalloc(name: &'static str, generation: &str) -> Source {
     let include = dependency("MIMALLOC_INCLUDE_DIR");
@@ -121,7 +121,7 @@ fn mimalloc(name: &'static str, generation: &str) -> Source {
     }
 }
 
-/// Whether the libraries are built for the host and not for the target.
+/// Returns whether the libraries are built for the host and not for the target.
 fn is_for_host() -> bool {
     variable("CARGO_CFG_TARGET_ENV") == "musl"
 }
@@ -159,7 +159,7 @@ fn link(source: &Source, library: &Path) {
     }
 }
 
-/// The value of a `#define`.
+/// Returns the value of a `#define`.
 fn defined(header: &str, name: &str) -> String {
     header
         .lines()

@@ -1,12 +1,12 @@
-//! Says what is missing on this machine before a build script of somebody else fails without a word
-//! of what to install. It stands here because every other crate of ours waits for this one, so that
-//! it runs early.
+//! Reports missing tools on this machine before the build script of a dependency fails without naming what
+//! to install. It is in this crate because every other crate of lowtide depends on this one, so it runs
+//! early.
 
 use std::process::{Command, Stdio, exit};
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
-    // A C compiler is there, or this program would not have been linked.
+    // A C compiler exists: otherwise this program would not have been linked.
     let asked = Command::new("make").arg("--version").stdout(Stdio::null()).status();
     if asked.is_err() {
         eprintln!(

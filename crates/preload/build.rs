@@ -1,4 +1,5 @@
-//! Compiles the library for preloading, and extracts from it what the Rust code needs to know.
+//! Compiles the library for preloading, and extracts the constants that the Rust code needs from
+//! it.
 //!
 //! It depends on no C library, so that one file serves programs of glibc and of musl. If lowtide itself is
 //! built for musl, the C compiler of the host compiles it, as it does the allocators.
@@ -26,8 +27,8 @@ const FREE_STANDING: [&str; 9] = [
     "-Wl,-z,relro,-z,now,-z,noexecstack,-z,nodelete,--hash-style=both,--strip-all,--build-id=none",
 ];
 
-/// Of one architecture each: no calls of libgcc for atomics, and the marks of protected control flow, without
-/// which the loader would turn that off for the whole program.
+/// Flags that only some architectures support: no calls of libgcc for atomics, and the marks of
+/// protected control flow, without which the loader would turn that off for the whole program.
 const WHERE_SUPPORTED: [&str; 3] =
     ["-mno-outline-atomics", "-fcf-protection=full", "-mbranch-protection=standard"];
 
@@ -92,7 +93,8 @@ fn address_of_symbol(bytes: &[u8]) -> u64 {
     symbol.expect("the library exports it").address()
 }
 
-/// FNV-1a: tells one build of the library from another in the cache; nothing depends on its strength.
+/// Returns the FNV-1a hash, which distinguishes builds of the library in the cache. Nothing depends
+/// on its strength.
 fn fnv(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)

@@ -43,7 +43,8 @@ fn numbers(header: &str) -> String {
     text
 }
 
-/// The code, for a thread that may use nothing of the C library while it holds a lock.
+/// Returns the build of the code for a thread that may use nothing of the C library while it holds
+/// a lock.
 fn c_code() -> cc::Build {
     let mut build = cc::Build::new();
     build
@@ -60,8 +61,9 @@ fn c_code() -> cc::Build {
     build
 }
 
-/// The code for other allocators than glibc's. With `RUSTFLAGS='--cfg lowtide_control="unchecked"'`, or "unguarded", it lacks what
-/// makes it safe, so that the torture can show that it finds this.
+/// Returns the build of the code for allocators other than glibc's. With `RUSTFLAGS='--cfg
+/// lowtide_control="unchecked"'`, or "unguarded", it lacks the safety checks, so that the torture
+/// test can show that it detects this.
 fn guarded() -> cc::Build {
     let mut build = c_code();
     build.define("LOWTIDE_GUARDED", None);
@@ -74,8 +76,8 @@ fn guarded() -> cc::Build {
     build
 }
 
-/// Compiles the code for programs that release their own memory. It must call nothing: it runs with a lock of the
-/// allocator held.
+/// Compiles the code for programs that release their own memory. It must not call any function: it
+/// runs with a lock of the allocator held.
 fn link() {
     let mut build = c_code();
     build.define("LOWTIDE_IN_PROCESS", None);

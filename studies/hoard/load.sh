@@ -1,4 +1,4 @@
-# The load: has the subject begin, and waits until it has freed everything.
+# The load: makes the subject start, and waits until it has freed everything.
 set -eu
 pid=$LOWTIDE_SUBJECT_PID
 kill -USR1 "$pid"

@@ -1,4 +1,4 @@
-# Builds the subject of the study in the directory that is its argument.
+# Builds the subject of the study in the given directory.
 #   sh setup.sh DIRECTORY
 set -eu
 home=$(cd "$(dirname "$0")" && pwd)
@@ -11,7 +11,7 @@ if ! command -v "$compiler" > /dev/null; then
     echo "there is no C compiler \`$compiler\`: install one (Debian: build-essential), or name it by CC=" >&2
     exit 1
 fi
-# What is linked with an older C library runs with a newer one too, and not the other way about.
+# A program that is linked with an older C library also runs with a newer one, but not the reverse.
 if [ -e "$older/libc.so.6" ]; then
     exec "$compiler" -O2 -pthread -nodefaultlibs -o "$program" "$subject" \
         "$older/libpthread.so.0" "$older/libc.so.6" -lgcc -Wl,-rpath-link,"$older"

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Builds the server of the study in the directory that is named, unless it is there: for this system, and
-# against musl where Rust has that target.
+# Builds the server of the study in the given directory, unless it is already there: for this
+# system, and for musl if Rust has that target.
 set -eu
 source=$1
 build=$2

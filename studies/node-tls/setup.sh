@@ -1,6 +1,6 @@
 #!/bin/sh
-# What the study needs, before any trial begins: leave for that many connections, free ports, a
-# certificate, and node in each version, from npm's packages.
+# Prepares the study before any trial starts: checks the limit of open files and the ports, creates
+# a certificate, and fetches each version of node from npm's packages.
 #   sh setup.sh DIRECTORY CONNECTIONS PORT FIGURES VERSION…
 set -eu
 cache=$1 connections=$2 port=$3 figures=$4
@@ -11,7 +11,7 @@ fail() {
     exit 1
 }
 
-# Beside its connections, node has some files open.
+# Besides its connections, node has some open files.
 needed=$((connections + 100))
 limit=$(ulimit -Hn)
 if [ "$limit" != unlimited ] && [ "$limit" -lt "$needed" ]; then
@@ -34,7 +34,7 @@ aarch64) machine=arm64 ;;
 *) fail "npm has no node for $(uname -m): run the study on x86_64 or aarch64" ;;
 esac
 
-# Puts a version of node in its place; where it is there already, npm is not needed.
+# Installs a version of node. If it is already there, npm is not needed.
 fetch() {
     version=$1 package=node-linux-$machine home=$cache/node-$version
     if ! [ -x "$home/bin/node" ]; then
@@ -46,7 +46,7 @@ fetch() {
                 "\`npm view $package versions\` lists those that there are"
         fi
         tar -xzf "$new"/*.tgz -C "$new"
-        # Until 2015 the package held the archive of the download page.
+        # Until 2015, the package contained the archive of the download page.
         for inner in "$new"/package/node-*.tar.gz; do
             if [ -e "$inner" ]; then tar -xzf "$inner" -C "$new/package" --strip-components=1; fi
         done
@@ -57,7 +57,8 @@ fetch() {
     "$home/bin/node" --version >/dev/null 2>"$cache/node.log" ||
         fail "node $version does not run here ($(head -n 1 "$cache/node.log")): leave it out with --set versions="
 }
-# The first is of the treatments that name no version; of the others each has one.
+# The first version is for the treatments that name no version. Each of the others has a treatment
+# of its own.
 first=true
 for version; do
     case " 0.12.7 0.12.9 4.2.3 5.3.0 12.22.12 16.20.2 18.20.8 20.20.2 22.23.3 26.10.0 " in

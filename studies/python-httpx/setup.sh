@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes the virtual environment of the study in the directory that is named, unless it is there.
+# Creates the virtual environment of the study in the given directory, unless it is already there.
 set -eu
 HTTPX=0.28.1
 venv=$1/venv

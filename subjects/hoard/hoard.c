@@ -1,25 +1,26 @@
 /*
- * A program whose allocator hoards: the "trivial case" that the document (studies/README.md) searched for,
- * without any dependency.
+ * A program whose allocator hoards: the "trivial case" that the authors of the document
+ * (studies/README.md) searched for, without any dependency.
  *
  *   cc -O2 -pthread -o hoard hoard.c
  *   ./hoard                         over 3 GiB are free and stay; 1 MiB is in use, at most 2 GiB were
  *   ./hoard mode=interleaved        short- and long-lived blocks side by side: fragmentation
  *   ./hoard mode=kept               nothing is freed: live
- *   ./hoard mode=leaking            and then some is forgotten, again and again: growing
+ *   ./hoard mode=leaking            then leaks a little, again and again: growing
  *   ./hoard mode=pooled             in pools that the program maps and keeps itself, as databases do:
- *                                   inconclusive, since nobody outside can tell what of them is in use
+ *                                   inconclusive, since the part in use is invisible from outside
  *
- * Threads take turns with a burst: many blocks, all touched, all in use at once, all freed. No block is
- * larger than 64 KiB, so none reaches the mmap threshold (128 KiB). Only the last block of each burst lives
- * on: the answer. It lies above all the others, so that what was freed below it, by then joined to one
- * block, is never at the top, from where alone free() gives back. Since each arena keeps the most that it
- * ever had, the sum grows with every turn, whatever was in use at one time.
+ * The threads take turns with a burst: many blocks, all touched, all in use at once, all freed. No
+ * block is larger than 64 KiB, so none reaches the mmap threshold (128 KiB). Only the last block of
+ * each burst stays allocated: the answer. It lies above all the others. The chunks that were freed
+ * below it are coalesced to one chunk, which never borders the top chunk, so free() does not trim
+ * it. Since each arena keeps the maximum that it ever had, the sum grows with every turn, however
+ * much was in use at one time.
  *
- * The main thread's burst is larger than the others': only the main heap has no seams. That of another
- * arena consists of heaps of 64 MiB, and no free block reaches over the end of one.
+ * The main thread has a larger burst than the others, because only the main heap is contiguous. Any
+ * other arena consists of heaps of 64 MiB, and no free chunk spans two of them.
  *
- * It prints what it does, and then waits until it is ended, or for `hold` seconds.
+ * It prints its phases, and then waits until it is ended, or for `hold` seconds.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -38,19 +39,19 @@
 
 #define KIB ((size_t)1 << 10)
 #define MIB ((size_t)1 << 20)
-/* Of what is forgotten at a time. */
+/* The amount that is leaked at a time, in bytes. */
 #define LEAK ((size_t)2048)
 
 enum mode { HOARD, INTERLEAVED, KEPT, LEAKING, POOLED };
 static const char *const modes[] = {"hoard", "interleaved", "kept", "leaking", "pooled"};
 
-/* What can be set, with what it is otherwise. */
+/* The settings, with their defaults. */
 static struct {
     enum mode mode;
     unsigned long threads, mib, main, turns, pause, hold, seed, on_signal;
 } settings = {HOARD, 24, 128, 1280, 4, 500, 0, 1, 0};
 
-/* A block of a burst: chained, so that nothing else has to be kept of it. */
+/* A block of a burst. Blocks are chained, so that no other record of them is needed. */
 struct block {
     struct block *next;
     size_t size;
@@ -58,12 +59,12 @@ struct block {
 
 struct worker {
     pthread_t thread;
-    unsigned long turn;  /* the one that is its own */
-    size_t share;        /* of a burst, in bytes */
+    unsigned long turn;  /* its own turn */
+    size_t share;        /* size of its burst, in bytes */
     uint64_t random;
     struct block *first;
-    char *pool;          /* where its pool is free, of those that have one */
-    size_t room;         /* how much of it is */
+    char *pool;          /* start of the free part of its pool, if it has one */
+    size_t room;         /* size of that part, in bytes */
 };
 
 static pthread_barrier_t together;
@@ -85,7 +86,8 @@ static uint64_t draw(struct worker *worker) {
     return *s;
 }
 
-/* From 2 to 64 KiB, small ones as often as large ones; of those that interleave, a part of a page. */
+/* Draws a size from 2 to 64 KiB, small ones as often as large ones; for an interleaved burst, a
+ * part of a page. */
 static size_t draw_size(struct worker *worker) {
     if (settings.mode == INTERLEAVED) return 128 + draw(worker) % 897;
     size_t octave = 2 * KIB << draw(worker) % 5;
@@ -98,7 +100,7 @@ static void *take(size_t size) {
     return memset(memory, 1, size);
 }
 
-/* From the worker's pool, which has room for its whole burst and is never unmapped. */
+/* Allocates from the worker's pool, which has room for its whole burst and is never unmapped. */
 static void *take_of_pool(struct worker *worker, size_t size) {
     const size_t aligned = (size + 15) & ~(size_t)15;
     if (!worker->pool) {
@@ -113,7 +115,7 @@ static void *take_of_pool(struct worker *worker, size_t size) {
     return memset(memory, 1, size);
 }
 
-/* Its burst: block after block, until it has its share. */
+/* Allocates its burst, block after block, until it has its share. */
 static void grow(struct worker *worker) {
     struct block **end = &worker->first;
     for (size_t held = 0; held < worker->share;) {
@@ -129,7 +131,7 @@ static void grow(struct worker *worker) {
     *end = NULL;
 }
 
-/* Frees its burst, in the order in which it came, but for the answer and what its mode keeps. */
+/* Frees its burst in the order of allocation, except for the answer and what its mode keeps. */
 static void drain(struct worker *worker) {
     if (settings.mode == KEPT) return;
     unsigned long place = 0;
@@ -162,7 +164,7 @@ static void *work(void *argument) {
         if (turn == worker->turn) drain(worker);
         wait_for_all();
     }
-    wait_for_ever(); /* its arena stays its own */
+    wait_for_ever(); /* no other thread may reuse its arena */
 }
 
 static double in_mib(size_t bytes) { return (double)bytes / MIB; }
@@ -172,7 +174,8 @@ static void sleep_ms(unsigned long ms) {
     while (nanosleep(&rest, &rest) && errno == EINTR) {}
 }
 
-/* A line for whoever reads it, and its first word as the process's name, which a script can wait for. */
+/* Prints a line, and uses its first word as the name of the process, so that a script can wait for
+ * it. */
 static void say(const char *phase, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
@@ -189,7 +192,7 @@ static void take_turns(struct worker *own) {
         wait_for_all();
         say(turn == settings.turns ? "peak" : "turn", "%lu of %lu, %.0f MiB in use", turn,
             settings.turns, in_mib(in_use));
-        sleep_ms(settings.pause); /* long enough to be seen */
+        sleep_ms(settings.pause); /* long enough to be sampled */
         wait_for_all();
         if (turn == own->turn) drain(own);
         wait_for_all();
@@ -198,7 +201,7 @@ static void take_turns(struct worker *own) {
     say("drained", "%.0f MiB in use, at most %.0f MiB were", in_mib(in_use), in_mib(most_in_use));
 }
 
-/* Two KiB each millisecond that nobody will free. */
+/* Allocates 2 KiB per millisecond, which are never freed. */
 _Noreturn static void leak(void) {
     for (;;) {
         void *volatile forgotten = take(LEAK);
@@ -227,14 +230,14 @@ static void set(char *argument) {
         const char *name;
         unsigned long *value, least, most;
     } known[] = {
-        {"threads", &settings.threads, 0, 4096}, /* beside the main one */
-        {"mib", &settings.mib, 0, 1 << 20},      /* the burst of each thread */
-        {"main", &settings.main, 0, 1 << 20},    /* the burst of the main thread, in MiB */
-        {"turns", &settings.turns, 1, 4096},     /* in which the threads have their bursts */
-        {"pause", &settings.pause, 0, 1 << 20},  /* at the height of a turn and behind it, in ms */
-        {"hold", &settings.hold, 0, 1 << 30},    /* s until it ends; 0 is never */
+        {"threads", &settings.threads, 0, 4096}, /* besides the main one */
+        {"mib", &settings.mib, 0, 1 << 20},      /* size of the burst of each thread, in MiB */
+        {"main", &settings.main, 0, 1 << 20},    /* size of the burst of the main thread, in MiB */
+        {"turns", &settings.turns, 1, 4096},     /* number of turns, over which the bursts are spread */
+        {"pause", &settings.pause, 0, 1 << 20},  /* pause at the peak of a turn and after it, in ms */
+        {"hold", &settings.hold, 0, 1 << 30},    /* time until it ends, in s; 0 is never */
         {"seed", &settings.seed, 1, UINT32_MAX},
-        {"on_signal", &settings.on_signal, 0, 1}, /* whether it begins only at a SIGUSR1 */
+        {"on_signal", &settings.on_signal, 0, 1}, /* whether it waits for SIGUSR1 before it starts */
     };
     char *equals = strchr(argument, '=');
     if (!equals) fail("%s is not understood: write NAME=VALUE, such as mib=64", argument);
@@ -252,7 +255,7 @@ static void set(char *argument) {
 }
 
 static void begin(struct worker *worker, unsigned long place, size_t mib) {
-    worker->turn = settings.turns - place % settings.turns; /* the main thread's is the last */
+    worker->turn = settings.turns - place % settings.turns; /* the main thread has the last turn */
     worker->share = mib * MIB;
     worker->random = settings.seed * 0x9E3779B97F4A7C15u + place + 1;
 }

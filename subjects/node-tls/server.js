@@ -1,16 +1,17 @@
 /*
- * The TLS server of the document (studies/README.md): it takes connections, reads what comes, and says each
- * second how much memory V8 has and how much the process. It runs on every node from 0.12 on: no syntax beyond ES5.
+ * The TLS server of the document (studies/README.md): it accepts connections, reads their data, and
+ * prints the memory of V8 and of the process once per second. It runs on every node since 0.12: no
+ * syntax beyond ES5.
  *
  *   openssl req -x509 -newkey rsa:2048 -nodes -days 3650 -subj /CN=localhost -keyout key.pem -out cert.pem
  *   node --expose-gc server.js key=key.pem cert=cert.pem port=1234 figures=1235
  *
- *   curl http://127.0.0.1:1235/           its figures as JSON
- *   curl http://127.0.0.1:1235/collect    after a forced collection, with those before; SIGUSR2 does it too
+ *   curl http://127.0.0.1:1235/           its metrics as JSON
+ *   curl http://127.0.0.1:1235/collect    after a forced collection, with those before; like SIGUSR2
  *
- * With session=KIB each connection has as much of V8's heap as a real service's session; with leak=1 the
- * sessions of closed connections are forgotten and never freed; with collect=1 every figure is one after
- * a forced collection.
+ * With session=KIB, each connection has as much of V8's heap as a session of a real service. With
+ * leak=1, the sessions of closed connections are leaked. With collect=1, every value is measured
+ * after a forced collection.
  */
 'use strict';
 
@@ -20,20 +21,21 @@ var tls = require('tls');
 var v8 = {};
 try { v8 = require('v8'); } catch (error) { /* node 0.12 has no such module */ }
 
-/* So long before and behind a collection nothing else is done, so that both can be read from outside, in ms. */
+/* Time before and after a collection in which nothing else is done, in ms, so that both states can
+ * be sampled from outside. */
 var STILL = 500;
-/* What an object of a session takes, in bytes: five words, and the place that it has in a list with room to grow. */
+/* Size of an object of a session, in bytes: five words, and its slot in a list with room to grow. */
 var OBJECT = 50;
 
 var settings = {
     key: 'key.pem', cert: 'cert.pem',
     bind: '127.0.0.1',    /* the address that it listens on */
     port: 1234,
-    figures: 0,    /* the port of the figures; 0 is none */
-    max: 20000,    /* connections */
+    figures: 0,    /* the port of the metrics; 0 is none */
+    max: 20000,    /* maximum number of connections */
     session: 0,    /* KiB of V8's heap for each connection */
     leak: 0,       /* whether the sessions of closed connections are kept */
-    collect: 0     /* whether all figures are those after a forced collection */
+    collect: 0     /* whether all values are measured after a forced collection */
 };
 var forgotten = [];
 
@@ -76,13 +78,14 @@ function listen(server, port, host, done) {
 
 function mebibytes(bytes) { return (bytes / 1024 / 1024).toFixed(2) + 'MB'; }
 
-/* As the document's lines have it. */
+/* Returns a line in the format of the document. */
 function line(memory) {
     return 'heapTotal ' + mebibytes(memory.heapTotal) + ' heapUsed ' + mebibytes(memory.heapUsed) +
         ' rss ' + mebibytes(memory.rss);
 }
 
-/* A session, of so many KiB: small objects in a list, as parsed requests and caches are. */
+/* Returns a session of the configured size: small objects in a list, like parsed requests and
+ * caches. */
 function session() {
     var list = [], count = settings.session * 1024 / OBJECT;
     for (var i = 0; i < count; i += 1) { list.push({ at: i, of: list }); }
@@ -100,7 +103,7 @@ var server = tls.createServer({ key: read('key'), cert: read('cert') }, function
     });
 });
 server.maxConnections = settings.max;
-/* Its name until node 6, and since. */
+/* The name of the event until node 6, and since then. */
 ['clientError', 'tlsClientError'].forEach(function (name) {
     server.on(name, function (error, socket) {
         console.error('tls client: ' + error.message);
@@ -115,7 +118,7 @@ function figures(done) {
         var memory = process.memoryUsage();
         done(withSpaces({
             connections: connections,
-            inner_memory_bytes: memory.heapUsed, /* the name by which lowtide knows it */
+            inner_memory_bytes: memory.heapUsed, /* the key that lowtide reads */
             heap_total_bytes: memory.heapTotal,
             heap_used_bytes: memory.heapUsed,
             rss_bytes: memory.rss,
@@ -124,7 +127,8 @@ function figures(done) {
     });
 }
 
-/* Adds what V8 uses of each space of its heap, where it says so (node 6 and later): code, old objects, large ones. */
+/* Adds the memory that V8 uses in each space of its heap, if V8 reports it (node 6 and later):
+ * code, old objects, large objects. */
 function withSpaces(found) {
     if (!v8.getHeapSpaceStatistics) { return found; }
     v8.getHeapSpaceStatistics().forEach(function (space) {
@@ -133,7 +137,7 @@ function withSpaces(found) {
     return found;
 }
 
-/* Frees what nobody refers to, and tells the figures before and after. */
+/* Collects garbage, and passes on the metrics before and after. */
 function collect(done) {
     var before = process.memoryUsage();
     console.log('collecting: ' + line(before));

@@ -62,12 +62,12 @@ pub fn bundled() -> impl Iterator<Item = Bundled> {
 }
 
 impl Bundled {
-    /// Its name: `jemalloc`, `mimalloc`, `mimalloc2`.
+    /// Returns its name: `jemalloc`, `mimalloc`, `mimalloc2`.
     pub fn name(self) -> &'static str {
         self.packed.name
     }
 
-    /// Its version.
+    /// Returns its version.
     pub fn version(self) -> &'static str {
         self.packed.version
     }
@@ -170,12 +170,13 @@ pub fn library_directory() -> Result<PathBuf, UnpackError> {
     }
 }
 
-/// Whether the loader can be told a path below: its list of preloads is divided by blanks and colons.
+/// Returns whether the loader can be told a path below: its list of preloads is divided by blanks
+/// and colons.
 fn is_loadable(directory: &Path) -> bool {
     !directory.to_string_lossy().contains([' ', ':'])
 }
 
-/// One that root has made in the user's home is not.
+/// Returns one that root has made in the user's home is not.
 fn is_writable(directory: &Path) -> bool {
     rustix::fs::access(directory, rustix::fs::Access::WRITE_OK).is_ok()
 }

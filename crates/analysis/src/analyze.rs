@@ -1,4 +1,4 @@
-//! From a record to its report: measures every trial, summarises every treatment, recommends one.
+//! Computes a report from a record: measures every trial, summarises every treatment, recommends one.
 
 use crate::metrics::{self, Metric};
 use crate::recommend;
@@ -8,7 +8,7 @@ use crate::warnings::warnings;
 use lowtide_model::bytes::Human;
 use lowtide_record::{StudyRecord, TrialRecord};
 
-/// Analyzes the record of a study. `trials` are those whose files could be read.
+/// Analyzes the record of a study. `trials` are those with a readable file.
 pub fn analyze(record: &str, study: StudyRecord, trials: &[(String, TrialRecord)]) -> StudyReport {
     let several = |(_, t): &(String, TrialRecord)| metrics::metric_of(t) == Metric::Pss;
     let metric = if trials.iter().any(several) { Metric::Pss } else { Metric::Rss };
@@ -45,7 +45,8 @@ pub fn analyze(record: &str, study: StudyRecord, trials: &[(String, TrialRecord)
     }
 }
 
-/// That trials of one record ran on different machines, as after a resumption elsewhere.
+/// Returns a warning if trials of one record ran on different machines, for example because it was resumed
+/// on another one.
 fn on_other_machines(trials: &[(String, TrialRecord)]) -> Option<String> {
     let of = |(_, trial): &(String, TrialRecord)| {
         let machine = &trial.header.machine;

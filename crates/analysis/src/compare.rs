@@ -1,19 +1,19 @@
-//! `--baseline DIR --tolerance 10%`: this study held against an earlier one.
+//! `--baseline DIR --tolerance 10%`: compares this study with an earlier one.
 
 use std::fmt;
 
 use crate::study_report::{Standing, StudyReport, TreatmentSummary};
 use lowtide_model::bytes::Human;
 
-/// Less than this is never a regression, however small the figure was before.
+/// Minimum growth that counts as a regression, in bytes, however small the earlier value.
 const LEAST_BYTES: f64 = 1_048_576.0;
 
-/// A figure of a treatment that grew by more than was tolerated.
+/// A metric of a treatment that grew by more than the tolerance.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Regression {
     /// The treatment.
     pub treatment: String,
-    /// The figure.
+    /// The metric.
     pub figure: &'static str,
     /// Its median in the earlier study, in bytes.
     pub before: u64,
@@ -35,13 +35,13 @@ impl fmt::Display for Regression {
     }
 }
 
-/// What came of a comparison.
+/// The outcome of a comparison.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Comparison {
-    /// What grew by more than was tolerated.
+    /// The metrics that grew by more than the tolerance.
     pub regressions: Vec<Regression>,
-    /// Treatments that one of the two studies does not have, or has no figures of, in the order of
-    /// this study and then of the earlier one. All of them, when the two judge by another metric.
+    /// Treatments that one of the two studies lacks, or has no metrics of, in the order of this study and
+    /// then of the earlier one. All of them, if the studies judge by different metrics.
     pub not_compared: Vec<String>,
 }
 
@@ -80,7 +80,7 @@ fn figures(
     before: &TreatmentSummary,
     now: &TreatmentSummary,
 ) -> Option<[(&'static str, f64, f64); 2]> {
-    // What was not in force has figures, but they are another allocator's.
+    // A treatment that was not in force has metrics, but they are those of another allocator.
     if [before.standing, now.standing].contains(&Standing::NotInForce) {
         return None;
     }

@@ -1,14 +1,14 @@
 //! The verdict on a process's memory, from its ledger.
 //!
-//! The shares are of RSS. The first condition that holds is the verdict:
+//! Shares are relative to RSS. The first condition that holds is the verdict:
 //!
 //! - **inconclusive**: too much could not be attributed;
-//! - **hoard**: at least a fifth of it is free, in whole pages, and still held;
-//! - **fragmentation**: at least as much is free on pages that something else keeps, and more than
-//!   could go back; the free blocks in CPython's arenas are of this kind;
-//! - **live**, **runtime**, **outside_heap**: whichever is most of the rest: memory in use by the program, by a
-//!   runtime or another allocator, or outside of any heap (files, shared memory, stacks, data, mappings of the
-//!   program's own);
+//! - **hoard**: at least a fifth of RSS is free, in whole pages, and still held;
+//! - **fragmentation**: at least as much is free on pages that also hold other data, and more than the
+//!   reclaimable bytes; free blocks in CPython's arenas count as such;
+//! - **live**, **runtime**, **outside_heap**: the largest part of the rest: memory in use by the program,
+//!   by a runtime or another allocator, or outside of any heap (files, shared memory, stacks, data, the
+//!   program's own mappings);
 //! - **growing**: over time, memory in use grew from inspection to inspection.
 
 use crate::evidence::{Evidence, NOTABLE};
@@ -18,10 +18,10 @@ use lowtide_model::inspection::{Inspection, Observation, SCHEMA, WalkedHeap};
 use lowtide_model::ledger::Owner;
 use lowtide_model::verdict::{Verdict, VerdictKind};
 
-/// More than this part of RSS that could not be attributed makes a verdict inconclusive.
+/// Share of RSS without an owner above which a verdict is inconclusive.
 const UNSEEN: f64 = 0.2;
 
-/// Adds verdict and remedies to an observation.
+/// Adds the verdict and remedies to an observation.
 pub fn diagnose(observation: Observation) -> Inspection {
     let evidence = Evidence(&observation);
     let verdict = match observation.unreadable {
@@ -35,7 +35,7 @@ pub fn diagnose(observation: Observation) -> Inspection {
     Inspection { schema: SCHEMA, observation, verdict, remedies }
 }
 
-/// The verdict on a process whose memory could be read.
+/// Returns the verdict on a process whose memory could be read.
 fn verdict(facts: &Evidence<'_>) -> Verdict {
     let of = |owner| facts.ledger.bytes(owner);
     let (reclaimable, fragmented) = (of(Owner::Reclaimable), of(Owner::Fragmented));
@@ -97,7 +97,7 @@ fn verdict(facts: &Evidence<'_>) -> Verdict {
     Verdict { kind, because }
 }
 
-/// Names the allocator of a library that has most of some bytes; empty if none has.
+/// Names the library whose allocator has most of some bytes; returns an empty text if there is none.
 fn in_library(facts: &Evidence<'_>, bytes: u64, of: impl Fn(&WalkedHeap) -> u64) -> String {
     let mut others = facts.heaps.iter().filter(|heap| heap.library.is_some());
     match others.find(|heap| of(heap) > bytes / 2) {
@@ -106,7 +106,7 @@ fn in_library(facts: &Evidence<'_>, bytes: u64, of: impl Fn(&WalkedHeap) -> u64)
     }
 }
 
-/// Why CPython's arenas are not returned; empty if that is not known.
+/// Returns the reason why CPython's arenas are not returned; an empty text if it is not known.
 fn kept_arenas(facts: &Evidence<'_>) -> String {
     let Some(heap) = &facts.cpython else { return String::new() };
     let arena = Human(heap.arena_bytes);
@@ -127,7 +127,7 @@ pub(crate) mod tests {
 
     pub(crate) const MIB: u64 = 1 << 20;
 
-    /// A walked heap whose ledger has these rows, in MiB; a release returns what is reclaimable.
+    /// Returns a walked heap whose ledger has these rows, in MiB; a release returns the reclaimable bytes.
     pub(crate) fn observed(rows: &[(Owner, u64)]) -> Observation {
         let mut ledger = Ledger::default();
         for (owner, mib) in rows {
@@ -180,7 +180,7 @@ pub(crate) mod tests {
 
     #[test]
     fn the_largest_owner_is_always_named() {
-        // MariaDB with a buffer pool, and a server of PostgreSQL.
+        // MariaDB with a buffer pool, and a PostgreSQL server.
         let of_innodb = observed(&[
             (Owner::Allocated, 49),
             (Owner::Runtime, 81),

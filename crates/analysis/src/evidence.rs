@@ -9,9 +9,9 @@ use lowtide_model::inspection::{Manager, Observation};
 use lowtide_model::ledger::{Owner, State, WalkedRuntime};
 use lowtide_model::runtime_kind::RuntimeKind;
 
-/// Share of RSS from which on free memory is worth a verdict.
+/// Share of RSS from which on free memory justifies a verdict.
 pub(crate) const NOTABLE: f64 = 0.2;
-/// Share of RSS from which on an owner is named in the reasons. The largest always is.
+/// Share of RSS from which on an owner is named in the reasons. The largest one is always named.
 const NAMED: f64 = 0.1;
 /// Maximum number of owners in the reasons.
 const MAX_NAMED: usize = 4;
@@ -29,7 +29,7 @@ impl Deref for Evidence<'_> {
 }
 
 impl Evidence<'_> {
-    /// Returns the share of RSS that some bytes are.
+    /// Returns the share of some bytes in RSS.
     pub(crate) fn share(&self, bytes: u64) -> f64 {
         bytes as f64 / (self.ledger.total().max(1)) as f64
     }
@@ -75,7 +75,7 @@ impl Evidence<'_> {
                     (row.bytes, "were in use after HotSpot's last collection".to_owned())
                 }
                 State::Allocated => (row.bytes, format!("are in use in {name}'s heap")),
-                // The verdict `fragmentation` has a sentence for it.
+                // The verdict `fragmentation` covers it.
                 State::Free if manager == WalkedRuntime::CPython => continue,
                 State::Free => {
                     (row.bytes, format!("are newer objects and free memory in {name}'s heap"))

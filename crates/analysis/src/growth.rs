@@ -1,8 +1,8 @@
-//! Whether memory in use grows, from several inspections of a process.
+//! Detects whether memory in use grows, from several inspections of a process.
 //!
-//! A trend is found by the test of Mann and Kendall (Mann 1945, Kendall 1975), which counts how many
-//! pairs of samples rise and how many fall; its rate by Theil and Sen: the median of the slopes of
-//! all pairs. Neither is led astray by a single burst.
+//! A trend is detected by the test of Mann and Kendall (Mann 1945, Kendall 1975), which counts the pairs of
+//! samples that rise and those that fall. Its rate is the estimate of Theil and Sen: the median of the
+//! slopes of all pairs. Both are robust against a single burst.
 
 use crate::stats;
 use lowtide_model::bytes::Human;
@@ -57,7 +57,7 @@ impl GrowthSample {
 #[derive(Debug, Clone, Default)]
 pub struct GrowthTracker {
     samples: Vec<GrowthSample>,
-    /// How often every other sample was dropped.
+    /// Number of times that every other sample was dropped.
     halvings: u32,
     seen: u64,
     /// Whether the next sample replaces the newest.
@@ -65,8 +65,8 @@ pub struct GrowthTracker {
 }
 
 impl GrowthTracker {
-    /// Adds a sample. Starts anew when the process executes another program, or when the heap can no longer
-    /// (or again) be walked.
+    /// Adds a sample. Starts anew if the process executes another program, or if the heap can no longer (or
+    /// again) be walked.
     pub fn add(&mut self, sample: GrowthSample) {
         let key = |sample: &GrowthSample| (sample.image, sample.is_walked);
         if self.samples.last().is_some_and(|last| key(last) != key(&sample)) {
@@ -94,8 +94,8 @@ impl GrowthTracker {
         (self.samples.len(), time.unwrap_or(0.0))
     }
 
-    /// Returns the verdict `growing` if memory in use grew over the whole watch and still grows in its newer
-    /// half. A program that has warmed up has stopped growing.
+    /// Returns the verdict `growing` if memory in use grew over the whole observation and still grows in
+    /// its newer half. A program that has warmed up has stopped growing.
     pub fn detect(&self) -> Option<Verdict> {
         let verdict = detect(&self.samples)?;
         let (first, last) = (self.samples.first()?, self.samples.last()?);
@@ -140,7 +140,7 @@ struct GrowingClass {
     from: u64,
     to: u64,
     more: u64,
-    /// Bytes a second.
+    /// Growth, in bytes a second.
     rate: f64,
 }
 

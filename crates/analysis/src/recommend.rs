@@ -1,7 +1,7 @@
-//! Which treatment to take: the one that leaves the least excess among those that cost no more than
-//! was allowed and serve the load as well as the reference does. Where nothing leaves materially less than
-//! the reference, the reference stays. When the repeats do not settle it, the recommendation says so, and
-//! what each treatment left and cost.
+//! Recommends a treatment: the one with the least excess among those that cost no more than permitted and
+//! serve the load as well as the reference does. If no treatment leaves materially less than the reference,
+//! the reference is recommended. If the repeats do not settle it, the recommendation is open, with the
+//! remaining memory and the cost of each treatment.
 
 use crate::metrics::PerConnection;
 use crate::metrics::rise;
@@ -13,8 +13,8 @@ use lowtide_model::bytes::Human;
 use lowtide_model::treatment::Treatment;
 use lowtide_record::plan::StudyPlan;
 
-/// Sums up each treatment and chooses one, unless the plan asks for none. The first treatment of the plan is
-/// the reference.
+/// Summarises each treatment and chooses one, unless the plan requests no recommendation. The first
+/// treatment of the plan is the reference.
 pub fn recommend(
     plan: &StudyPlan,
     trials: &[TrialResult],
@@ -37,11 +37,11 @@ pub fn recommend(
     (summaries, recommendation)
 }
 
-/// By what the cost of a trial is told: the same for the whole study.
+/// The measures of cost: the same for all trials of a study.
 #[derive(Debug, Clone, Copy)]
 struct Yardstick {
     work: CpuUnit,
-    /// Whether every load tells its latency; otherwise its duration stands for it.
+    /// Whether every load reports its latency; otherwise the duration of the load replaces it.
     latency: bool,
 }
 
@@ -52,15 +52,15 @@ enum CpuUnit {
     Request,
     /// A trial, if every trial does the same work.
     Trial,
-    /// The load took the same time in every trial and does not say how much it did: it may have
-    /// done more under one treatment than under another.
+    /// Unknown: the load took the same time in every trial and does not report the amount of its work,
+    /// which may differ between treatments.
     Unknown,
 }
 
-/// A treatment under which a greater part of the requests failed than under the reference, by more than
-/// this, is not recommended: what did not serve them held less for it.
+/// Maximum excess of the failed share of requests over that of the reference, for a treatment to be
+/// recommended: requests that fail need less memory.
 const MOST_FAILED: f64 = 0.01;
-/// Loads that differ by less than this part took the same time.
+/// Relative difference below which loads took the same time.
 const SAME_DURATION: f64 = 0.02;
 
 impl Yardstick {
@@ -85,7 +85,7 @@ impl Yardstick {
         Self { work, latency }
     }
 
-    /// CPU seconds for the work done.
+    /// Returns CPU seconds for the work done.
     fn cpu(self, trial: &TrialResult) -> Option<f64> {
         let cpu = trial.cpu_s.filter(|c| *c > 0.0)?;
         Some(if self.work == CpuUnit::Request { cpu / requests(trial) } else { cpu })
@@ -95,7 +95,7 @@ impl Yardstick {
         if self.latency { "latency" } else { "duration of the load" }
     }
 
-    /// Latency of the load in seconds, the mean over its rounds.
+    /// Returns the latency of the load in seconds, as the mean over its rounds.
     fn latency(self, trial: &TrialResult) -> Option<f64> {
         let of = |l: &LoadResult| l.mean_latency_s().filter(|_| self.latency).unwrap_or(l.wall_s);
         let of_rounds: Vec<f64> = loads(trial).map(of).collect();
@@ -121,7 +121,7 @@ fn summarise(
     limit: f64,
 ) -> TreatmentSummary {
     let usable: Vec<&TrialResult> = repeats.iter().copied().filter(|t| t.is_usable()).collect();
-    // Metrics of a treatment that was never in force are shown, with their standing beside them.
+    // The metrics of a treatment that was never in force are shown, together with its standing.
     let shown = if usable.is_empty() {
         repeats.iter().copied().filter(|t| t.outcome == TrialOutcome::Done).collect()
     } else {
@@ -178,7 +178,7 @@ fn per_connection(trials: &[&TrialResult]) -> FirstAndLater<PerConnection> {
     }
 }
 
-/// Pairs the repeats of two treatments by their number, so that a drift of the machine falls on both.
+/// Pairs the repeats of two treatments by their number, so that a drift of the machine affects both.
 fn paired(
     these: &[&TrialResult],
     reference: &[&TrialResult],
@@ -219,14 +219,14 @@ fn choose(
         return None;
     }
     let serves = |s: &TreatmentSummary| !fails_more(s, summaries, trials);
-    // The mean and not the byte-seconds: of commands that load themselves, one may have been seen
-    // for longer than another.
+    // The mean is compared and not the byte-seconds: commands that load themselves may have been observed
+    // for different times.
     let excess = |s: &TreatmentSummary| s.excess_mean_bytes.map(|e| e.median);
     let mut candidates: Vec<&TreatmentSummary> = summaries
         .iter()
         .filter(|s| {
             let admitted = [Standing::Reference, Standing::Within, Standing::Unresolved];
-            // One that was still rising when it ended has shown nothing of what stays.
+            // If memory was still rising at the end, the remaining memory is not known.
             let is_known = excess(s).is_some() && s.settled_bytes.is_some();
             admitted.contains(&s.standing) && is_known && serves(s) && !seems_too_costly(plan, s)
         })
@@ -284,15 +284,15 @@ fn choose(
     })
 }
 
-/// Whether a treatment's own estimate of what it costs lies beyond what was allowed, however wide its interval
-/// is and however few its repeats are.
+/// Returns whether the estimated cost of a treatment exceeds the limit, regardless of the width of its
+/// interval and the number of its repeats.
 fn seems_too_costly(plan: &StudyPlan, summary: &TreatmentSummary) -> bool {
     let ratios = [summary.cpu_ratio, summary.latency_ratio];
     summary.standing == Standing::Unresolved
         && ratios.iter().flatten().any(|ratio| ratio.median > 1.0 + plan.max_slowdown)
 }
 
-/// Whether the repeats show that a treatment does not leave materially less than the reference.
+/// Returns whether the repeats show that a treatment does not leave materially less than the reference.
 fn leaves_no_less(
     summary: &TreatmentSummary,
     reference: &TreatmentSummary,
@@ -300,13 +300,14 @@ fn leaves_no_less(
 ) -> bool {
     let difference = excess_difference(summary, reference, trials);
     let least = -material_bytes(summary, reference);
-    // Where one of them has more trials than the other, the medians may say otherwise than the pairs.
+    // If one of them has more trials than the other, the medians may contradict the pairs.
     let excess = |s: &TreatmentSummary| s.excess_mean_bytes.map_or(0.0, |e| e.median);
     let by_medians = excess(summary) - excess(reference);
     by_medians > least && difference.is_some_and(|d| d.median > least && d.resolved_from(least))
 }
 
-/// Why nothing is recommended yet, and what each treatment left and cost.
+/// Returns the reason why nothing is recommended yet, with the remaining memory and the cost of each
+/// treatment.
 fn open_because(
     doubts: &[String],
     plan: &StudyPlan,
@@ -327,8 +328,8 @@ fn open_because(
     }
 }
 
-/// What treatments left materially less than the reference, and what they cost, in one sentence: the three that
-/// left the least. Empty where none did.
+/// Describes the treatments that left materially less than the reference, with their costs, in one
+/// sentence: the three that left the least. Returns an empty text if there are none.
 fn tradeoffs(
     reference: &TreatmentSummary,
     summaries: &[TreatmentSummary],
@@ -375,14 +376,14 @@ fn in_short(ratio: Estimate) -> String {
     }
 }
 
-/// Those requests of a treatment that its trials tell of.
+/// Returns the requests of a treatment, as far as its trials report them.
 fn requests_of(summary: &TreatmentSummary, trials: &[TrialResult]) -> RequestCount {
     RequestCount::from_trials(
         trials.iter().filter(|t| t.treatment == summary.treatment && t.is_usable()),
     )
 }
 
-/// Whether more requests failed under a treatment than under the reference.
+/// Returns whether a larger share of requests failed under a treatment than under the reference.
 fn fails_more(
     summary: &TreatmentSummary,
     summaries: &[TreatmentSummary],
@@ -392,7 +393,7 @@ fn fails_more(
     share(summary) - summaries.first().map_or(0.0, share) > MOST_FAILED
 }
 
-/// What the trials leave open about the best treatment.
+/// Returns the open questions about the best treatment.
 fn doubts(
     best: &TreatmentSummary,
     others: &[&TreatmentSummary],
@@ -462,7 +463,7 @@ fn labels(summaries: &[&TreatmentSummary]) -> String {
     labels.join(", ")
 }
 
-/// Whether two treatments differ by more than anyone would act on: 1 MiB, or 1 % of the peak.
+/// Returns whether two treatments differ by a relevant amount: 1 MiB, or 1 % of the peak.
 fn is_material(a: &TreatmentSummary, b: &TreatmentSummary) -> bool {
     let excess = |s: &TreatmentSummary| s.excess_mean_bytes.map_or(0.0, |e| e.median);
     (excess(a) - excess(b)).abs() >= material_bytes(a, b)
@@ -477,7 +478,7 @@ fn none(because: String) -> Recommendation {
     Recommendation { treatment: None, because, resolved: false }
 }
 
-/// The paired differences in excess between two treatments.
+/// Returns the paired differences in excess between two treatments.
 fn excess_difference(
     a: &TreatmentSummary,
     b: &TreatmentSummary,
@@ -529,7 +530,7 @@ fn because(
     text
 }
 
-/// What a treatment costs against the reference, in words.
+/// Describes the cost of a treatment relative to the reference.
 fn costs(summary: &TreatmentSummary, yardstick: Yardstick) -> String {
     let part = |name: &str, ratio: Option<Estimate>| {
         ratio.map(|r| {

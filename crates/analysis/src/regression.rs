@@ -1,38 +1,39 @@
-//! A slope with its interval: how many bytes come with one more connection.
+//! A slope with its interval: the number of bytes per additional connection.
 //!
-//! The slope is the median of the slopes of all pairs of points (Theil 1950, Sen 1968), which a collection of
-//! garbage in the middle, or a first step that pays for code, does not lead astray. Its interval is that of Sen,
-//! from the variance of Kendall's score. What memory is at one moment depends on what it was just before, so
-//! that neighbours tell less than they seem to: the variance is widened by how much what is left of them goes
-//! together (Yue and Wang, *Water Resources Management* 18, 2004, for a process of the first order).
+//! The slope is the median of the slopes of all pairs of points (Theil 1950, Sen 1968), which is robust
+//! against a garbage collection in the middle, or a first step that includes code. Its interval is that of
+//! Sen, from the variance of Kendall's score. Memory at one moment depends on the previous moment, so
+//! neighbouring points carry less information than independent ones: the variance is increased according to
+//! the autocorrelation of the residuals (Yue and Wang, *Water Resources Management* 18, 2004, for a
+//! first-order process).
 
 use serde::Serialize;
 
 use crate::stats::median_of_sorted;
 
-/// The fewest points from which a slope is told.
+/// Minimum number of points for a slope.
 pub const FEWEST_POINTS: usize = 6;
-/// Of more points, only so many are taken, equally far apart: their pairs grow with the square.
+/// Maximum number of points: more are thinned out evenly, since the number of pairs grows with the square.
 const MOST_POINTS: usize = 400;
-/// The normal quantile of a two-sided interval of 95 %.
+/// The normal quantile of a two-sided 95 % interval.
 const QUANTILE: f64 = 1.96;
 
-/// How much comes with one more.
+/// The slope of a line, with its interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Slope {
-    /// How many points it rests on.
+    /// Number of points.
     pub n: usize,
-    /// So much for each one more.
+    /// Increase for each additional one.
     pub each: f64,
-    /// Lower end of the 95 % interval; nothing where the points are too few for one.
+    /// Lower end of the 95 % interval; `None` if there are too few points for one.
     pub low: Option<f64>,
-    /// Upper end of the 95 % interval; nothing where the points are too few for one.
+    /// Upper end of the 95 % interval; `None` if there are too few points for one.
     pub high: Option<f64>,
 }
 
 impl Slope {
-    /// The common slope of some lines, each of points (x, y) in order of time, whose levels may differ. Nothing
-    /// of fewer than [`FEWEST_POINTS`] points, or when no x differs from another.
+    /// Returns the common slope of several lines, each of points (x, y) in order of time, whose levels may
+    /// differ. Returns `None` for fewer than [`FEWEST_POINTS`] points, or if all x are equal.
     pub fn fit<L: AsRef<[(f64, f64)]>>(lines: impl IntoIterator<Item = L>) -> Option<Self> {
         let lines: Vec<_> = lines.into_iter().map(|line| thinned(line.as_ref())).collect();
         let n = lines.iter().map(Vec::len).sum();
@@ -57,7 +58,7 @@ fn thinned(line: &[(f64, f64)]) -> Vec<(f64, f64)> {
     line.iter().copied().step_by(line.len().div_ceil(MOST_POINTS).max(1)).collect()
 }
 
-/// The slope of each pair whose x differ.
+/// Returns the slope of each pair with different x.
 fn slopes(line: &[(f64, f64)]) -> impl Iterator<Item = f64> {
     line.iter().enumerate().flat_map(move |(place, (x0, y0))| {
         let others = line[place + 1..].iter().filter(move |(x1, _)| x1 != x0);
@@ -65,7 +66,7 @@ fn slopes(line: &[(f64, f64)]) -> impl Iterator<Item = f64> {
     })
 }
 
-/// The variance of Kendall's score, with equal x taken into account.
+/// Returns the variance of Kendall's score, corrected for equal x.
 fn variance_of_score(line: &[(f64, f64)]) -> f64 {
     let term = |n: usize| {
         let n = n as f64;
@@ -77,7 +78,7 @@ fn variance_of_score(line: &[(f64, f64)]) -> f64 {
     (term(line.len()) - ties) / 18.0
 }
 
-/// By how much the variance is larger than that of points which know nothing of each other.
+/// Returns the factor by which the variance exceeds that of independent points.
 fn widening(line: &[(f64, f64)], each: f64) -> f64 {
     let mut rest: Vec<f64> = line.iter().map(|(x, y)| y - each * x).collect();
     let mean = rest.iter().sum::<f64>() / rest.len().max(1) as f64;
@@ -102,7 +103,7 @@ fn widening(line: &[(f64, f64)], each: f64) -> f64 {
 mod tests {
     use super::*;
 
-    /// Even numbers from -0.5 to 0.5, the same each time.
+    /// Returns uniform numbers from -0.5 to 0.5, the same each time.
     fn noise(seed: u64) -> impl FnMut() -> f64 {
         let mut state = seed;
         move || {

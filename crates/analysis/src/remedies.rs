@@ -1,4 +1,4 @@
-//! What would lower a process's memory, with the predicted effect.
+//! Remedies that would lower a process's memory, with the predicted effect.
 
 use std::cmp::Reverse;
 
@@ -13,14 +13,14 @@ use lowtide_model::remedy::{Remedy, RemedyKind};
 use lowtide_model::runtime_kind::RuntimeKind;
 use lowtide_model::verdict::{Verdict, VerdictKind};
 
-/// Minimum bytes that a remedy of the heap returns.
+/// Minimum gain of a remedy of the heap, in bytes.
 const MIN_BYTES: u64 = 64 << 10;
-/// Minimum number of arenas with free chunks from which sharing them is worth it.
+/// Minimum number of arenas with free chunks for which fewer arenas are recommended.
 const MANY_ARENAS: usize = 8;
 /// glibc's own trim threshold, in bytes (`DEFAULT_TRIM_THRESHOLD`).
 const TRIM_THRESHOLD: u64 = 128 << 10;
 
-/// Returns what would lower RSS, the most effective first.
+/// Returns the remedies that would lower RSS, the most effective first.
 pub(crate) fn remedies(facts: &Evidence<'_>, verdict: &Verdict) -> Vec<Remedy> {
     let mut found = Vec::new();
     if let Some(heap) = facts.heap {
@@ -108,7 +108,7 @@ fn purge(heap: &WalkedHeap, facts: &Evidence<'_>) -> Option<Remedy> {
     })
 }
 
-/// Settings of glibc's allocator.
+/// Returns remedies by settings of glibc's allocator.
 fn settings(facts: &Evidence<'_>) -> Vec<Remedy> {
     let mut found = Vec::new();
     let of_glibc = facts.heaps.iter().filter(|heap| heap.allocator == AllocatorKind::Glibc);
@@ -140,7 +140,8 @@ fn settings(facts: &Evidence<'_>) -> Vec<Remedy> {
     found
 }
 
-/// A line for each runtime and allocator that manages a notable part, and for PostgreSQL's shared memory.
+/// Returns a remedy for each runtime and allocator that manages a notable part, and for PostgreSQL's shared
+/// memory.
 fn of_managers(facts: &Evidence<'_>) -> Vec<Remedy> {
     let is_notable = |bytes: u64| facts.share(bytes) >= NOTABLE;
     let managers = facts.managers.iter().filter(|manager| is_notable(manager.bytes));
@@ -169,7 +170,7 @@ fn of_managers(facts: &Evidence<'_>) -> Vec<Remedy> {
 
 type Variable = (&'static str, &'static str);
 
-/// Returns what makes the memory that a manager holds smaller, and the variable that does it.
+/// Returns the advice that reduces the memory of a manager, and the variable that applies it.
 fn advice(manager: &str) -> Option<(&'static str, Option<Variable>)> {
     if manager.starts_with(RuntimeKind::Postgres.name()) {
         return Some((for_runtime(RuntimeKind::Postgres), None));
@@ -180,7 +181,7 @@ fn advice(manager: &str) -> Option<(&'static str, Option<Variable>)> {
     }
 }
 
-/// What makes CPython's heap smaller: `gc.collect()` only helps where blocks are in use.
+/// Returns the advice that reduces CPython's heap: `gc.collect()` only helps if blocks are in use.
 fn for_cpython(heap: &CPythonHeap) -> String {
     let free_bytes = heap.free_block_bytes + heap.free_pool_bytes();
     if heap.allocated_bytes >= free_bytes {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::trial_result::{LoadResult, TrialResult};
 
-/// Requests of loads, and how many of them failed.
+/// The requests of loads, and the number of failed ones.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct RequestCount {
     /// Failed requests.
@@ -16,7 +16,7 @@ pub struct RequestCount {
 }
 
 impl RequestCount {
-    /// Adds up the requests of some trials; zero if no load reports them.
+    /// Adds up the requests of trials; the sum is zero if no load reports them.
     pub fn from_trials<'a>(trials: impl IntoIterator<Item = &'a TrialResult>) -> Self {
         let rounds = trials.into_iter().flat_map(|trial| &trial.rounds);
         rounds.filter_map(|round| round.load.as_ref()).fold(Self::default(), Self::and)
@@ -33,7 +33,7 @@ impl RequestCount {
         }
     }
 
-    /// Which part of them failed, from 0 to 1.
+    /// Returns the failed share, from 0 to 1.
     pub fn failed_share(self) -> f64 {
         if self.all > 0.0 { self.failed / self.all } else { 0.0 }
     }

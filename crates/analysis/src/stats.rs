@@ -1,25 +1,25 @@
-//! What can be said of a few repeated measurements.
+//! Statistics of a few repeated measurements.
 //!
-//! Below six repeats nothing but the range is honest: no distribution-free interval for a median
-//! reaches 95 % there. From six on, the interval is the one between two order statistics, whose
-//! coverage follows from the binomial distribution alone (the sign test turned round; see for
-//! instance Conover, *Practical Nonparametric Statistics*, section 3.2).
+//! Below six repeats only the range is reported: no distribution-free interval for a median reaches 95 %
+//! there. From six on, the interval is the one between two order statistics, whose coverage follows from
+//! the binomial distribution alone (the inverted sign test; see for instance Conover, *Practical
+//! Nonparametric Statistics*, section 3.2).
 
 use serde::Serialize;
 
-/// The fewest repeats from which on an interval is given instead of the range.
+/// Minimum number of repeats for an interval instead of the range.
 pub const ENOUGH_FOR_INTERVAL: usize = 6;
 
-/// How many times the width of the range a median must lie away from a value to be told from it, by
-/// the number of measurements. For two and three, the 5 % points of the median over the range of
-/// normal noise (E. Lord, *Biometrika* 34, 1947, has them for the mean: 6.35 and 1.30); for four and
-/// five, where they are below one, the whole range.
+/// Minimum distance of a median from a value, as a multiple of the width of the range, for them to be
+/// distinguished, by the number of measurements. For two and three, these are the 5 % points of the median
+/// over the range of normal noise (E. Lord, *Biometrika* 34, 1947, has them for the mean: 6.35 and 1.30);
+/// for four and five, where the points are below one, the whole range.
 const RANGES: [f64; ENOUGH_FOR_INTERVAL] = [f64::INFINITY, f64::INFINITY, 6.4, 1.35, 1.0, 1.0];
 
-/// A median with what surrounds it.
+/// A median with its range or interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Estimate {
-    /// How many measurements it rests on.
+    /// Number of measurements.
     pub n: usize,
     /// Their median.
     pub median: f64,
@@ -30,7 +30,7 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// Sums up some measurements; `None` when there are none, or one is not a number.
+    /// Summarises measurements; returns `None` if there are none, or one is not a number.
     pub fn from_values(values: &[f64]) -> Option<Self> {
         let sorted = sorted(values)?;
         let n = sorted.len();
@@ -43,14 +43,14 @@ impl Estimate {
         })
     }
 
-    /// Whether what surrounds the median is an interval; otherwise it is the range.
+    /// Returns whether `low` and `high` are an interval; otherwise they are the range.
     pub fn is_interval(&self) -> bool {
         self.n >= ENOUGH_FOR_INTERVAL
     }
 
-    /// Whether the measurements tell the true value from `value`: there is more than one, `value`
-    /// lies outside of what surrounds the median and, where that is only a range, so far from it
-    /// that noise alone would bring it there in at most one case of twenty.
+    /// Returns whether the measurements distinguish the true value from `value`: there is more than one,
+    /// `value` is outside of the range or interval and, if it is a range, so far from the median that noise
+    /// alone would produce such a distance in at most one of twenty cases.
     pub fn resolved_from(&self, value: f64) -> bool {
         if self.n < 2 || (self.low <= value && value <= self.high) {
             return false;
@@ -59,7 +59,7 @@ impl Estimate {
         (self.median - value).abs() > ranges * (self.high - self.low)
     }
 
-    /// How the surroundings are called: `range, n = 3` or `95 % interval, n = 8`.
+    /// Returns the name of the range or interval: `range, n = 3` or `95 % interval, n = 8`.
     pub fn kind(&self) -> String {
         match self.n {
             1 => "n = 1".to_owned(),
@@ -69,7 +69,7 @@ impl Estimate {
     }
 }
 
-/// The median; `None` of nothing. Of an even number, the mean of the middle two.
+/// Returns the median; `None` without values. For an even number, it is the mean of the middle two.
 pub fn median(values: &[f64]) -> Option<f64> {
     sorted(values).map(|v| median_of_sorted(&v))
 }
@@ -92,8 +92,8 @@ pub(crate) fn median_of_sorted(sorted: &[f64]) -> f64 {
     }
 }
 
-/// How many values may be dropped at each end so that the rest still covers the true median with a
-/// probability of at least 95 %. Zero below six values.
+/// Returns the number of values that may be dropped at each end so that the rest still covers the true
+/// median with a probability of at least 95 %. Zero below six values.
 fn order_statistic(n: usize) -> usize {
     if n < ENOUGH_FOR_INTERVAL {
         return 0;
@@ -101,7 +101,7 @@ fn order_statistic(n: usize) -> usize {
     // Walks up the binomial distribution with p = 1/2 while both tails together stay within 5 %.
     let mut probability = 0.5_f64.powi(i32::try_from(n).unwrap_or(i32::MAX));
     if probability == 0.0 {
-        // More than a thousand values: the normal approximation is exact enough.
+        // Above a thousand values, the normal approximation is exact enough.
         let half = n as f64 / 2.0;
         return (half - 0.98 * (n as f64).sqrt()).max(0.0) as usize;
     }
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn noise_alone_is_resolved_in_at_most_one_case_of_twenty() {
-        // The sum of twelve even numbers is as good as normal.
+        // The sum of twelve uniform numbers is practically normal.
         let mut state = 1_u64;
         let mut even = move || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);

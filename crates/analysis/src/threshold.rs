@@ -12,8 +12,8 @@ use lowtide_model::bytes::parse_size;
 use lowtide_model::duration::parse_duration;
 use lowtide_model::load::{Latency, LoadReport, LoadRound};
 
-/// The numbers of a trial that can be held against a constant. Those of the load stand under
-/// `load.`, those of each round under `rounds.`.
+/// The numbers of a trial that can be compared with a constant. Those of the load have the prefix `load.`,
+/// those of each round `rounds.`.
 pub const METRICS: [&str; 15] = [
     "baseline_bytes",
     "peak_bytes",
@@ -72,26 +72,26 @@ enum Operator {
     NotEqual,
 }
 
-/// Why an expression was not understood.
+/// The reason why an expression is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ThresholdError {
-    /// There is no comparison in it.
+    /// The comparison is missing.
     #[error(
         "`{text}` compares nothing: write FIGURE, one of > >= < <= == !=, and a number, such as `{example}`"
     )]
     NoComparison {
         /// The text.
         text: String,
-        /// An expression.
+        /// A valid expression.
         example: &'static str,
     },
-    /// The figure is not one of a trial's.
+    /// The name is not a metric of a trial.
     #[error("a trial has no figure `{figure}`: it has {}, and the load's under `load.`", METRICS.join(", "))]
     UnknownFigure {
-        /// What stood on the left.
+        /// The left side of the comparison.
         figure: String,
     },
-    /// The figure is not one of a load's.
+    /// The name is not a metric of a load.
     #[error(
         "a load has no figure `{figure}`: it has {}, and {} of {}",
         LOAD_METRICS.join(", "), LATENCIES.join(" and "), LATENCY_METRICS.map(|f| format!(".{f}")).join(", ")
@@ -103,11 +103,11 @@ pub enum ThresholdError {
     /// The constant is not a number.
     #[error("`{constant}` is not a number that `{figure}` can be compared with: {reason}")]
     BadConstant {
-        /// The figure on the left.
+        /// The metric on the left side.
         figure: String,
-        /// What stood on the right.
+        /// The right side of the comparison.
         constant: String,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
 }
@@ -119,7 +119,7 @@ pub struct Crossing {
     pub expression: String,
     /// The trial's treatment and repeat, or the round.
     pub subject: String,
-    /// What the figure was.
+    /// The value of the metric.
     pub value: f64,
 }
 
@@ -155,7 +155,7 @@ impl FromStr for Threshold {
     }
 }
 
-/// An expression whose constant is still a text.
+/// An expression whose constant is not parsed yet.
 struct Unread<'a> {
     text: &'a str,
     path: Vec<String>,
@@ -177,7 +177,7 @@ impl Unread<'_> {
     }
 }
 
-/// Reads the constant in the unit of its figure: bytes, seconds, or a plain number (also in %).
+/// Parses the constant in the unit of its metric: bytes, seconds, or a plain number (also in %).
 fn read_constant(path: &[String], text: &str) -> Result<f64, String> {
     let in_unit = |suffix: &str| path.iter().any(|part| part.ends_with(suffix));
     if let Some(percent) = text.strip_suffix('%') {
@@ -234,7 +234,7 @@ impl Threshold {
     /// Parses an expression about the rounds of a load, such as `failed_ratio>0.01`.
     ///
     /// # Errors
-    /// If the text is no comparison of a load's figure with a number.
+    /// Fails if the text is not a comparison of a load's metric with a number.
     pub fn parse_for_load(text: &str) -> Result<Self, ThresholdError> {
         let threshold = Self::parse(text, "failed_ratio>0.01")?;
         let known = match threshold.path.iter().map(String::as_str).collect::<Vec<_>>()[..] {
@@ -248,7 +248,7 @@ impl Threshold {
         }
     }
 
-    /// The rounds of a load that cross it. A figure that is unknown is never crossed.
+    /// Returns the rounds of a load that cross it. An unknown metric never crosses it.
     pub fn crossings_of_load(&self, report: &LoadReport) -> Vec<Crossing> {
         let crosses = |value: &f64| self.comparison.holds(*value, self.constant);
         self.values_of_load(report)
@@ -257,12 +257,12 @@ impl Threshold {
             .collect()
     }
 
-    /// Whether its figure is unknown for every round of a load, so that no round can cross it.
+    /// Returns whether its metric is unknown for every round of a load, so that no round can cross it.
     pub fn is_void_of_load(&self, report: &LoadReport) -> bool {
         self.values_of_load(report).next().is_none()
     }
 
-    /// The known values of the figure, each with what it is a figure of.
+    /// Returns the known values of the metric, each with the name of its round or load.
     fn values_of_load<'a>(
         &'a self,
         report: &'a LoadReport,
@@ -281,14 +281,14 @@ impl Threshold {
         let of_succeeded = (round.succeeded > 0).then_some(&round.latency_s);
         let latency = match self.path.first()?.as_str() {
             "latency_s" => of_succeeded,
-            // Where none timed out, those that succeeded are all.
+            // If none timed out, the succeeded requests are all requests.
             "latency_with_timeouts_s" => round.latency_with_timeouts_s.as_ref().or(of_succeeded),
             figure => return value_by_name(round, figure),
         };
         latency_by_name(latency?, self.path.get(1)?)
     }
 
-    /// The trials that cross it. A figure that is `null` is never crossed.
+    /// Returns the trials that cross it. A metric that is `null` never crosses it.
     pub fn crossings(&self, study: &StudyReport) -> Vec<Crossing> {
         study
             .trials
@@ -307,8 +307,8 @@ impl Threshold {
             .collect()
     }
 
-    /// Whether no trial has its figure, so that it could not be crossed: a slip of the pen, a load
-    /// that does not tell it, or trials that did not get so far.
+    /// Returns whether no trial has its metric, so that it could not be crossed: because of a typo, because
+    /// the load does not report it, or because the trials did not get that far.
     pub fn is_void(&self, study: &StudyReport) -> bool {
         study.trials.iter().all(|trial| self.values(trial).is_empty())
     }
@@ -327,7 +327,7 @@ impl Threshold {
     }
 }
 
-/// A number of a round by its name in [`LOAD_METRICS`].
+/// Returns a number of a round by its name in [`LOAD_METRICS`].
 fn value_by_name(round: &LoadRound, name: &str) -> Option<f64> {
     let count = |count: u64| Some(count as f64);
     match name {
@@ -346,7 +346,7 @@ fn value_by_name(round: &LoadRound, name: &str) -> Option<f64> {
     }
 }
 
-/// A number of a latency by its name in [`LATENCY_METRICS`].
+/// Returns a number of a latency by its name in [`LATENCY_METRICS`].
 fn latency_by_name(latency: &Latency, name: &str) -> Option<f64> {
     Some(match name {
         "mean" => latency.mean,

@@ -19,15 +19,15 @@ use crate::metrics::{
     TrialMetrics, round_trend,
 };
 
-/// How a trial ended.
+/// The outcome of a trial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TrialOutcome {
-    /// As planned.
+    /// It ended as planned.
     Done,
-    /// With an error.
+    /// It ended with an error.
     Failed,
-    /// By a signal to lowtide.
+    /// A signal to lowtide interrupted it.
     Interrupted,
     /// Unknown: the record ends in the middle of the trial.
     Unfinished,
@@ -48,42 +48,43 @@ impl TrialOutcome {
 /// One trial.
 #[derive(Debug, Clone, Serialize)]
 pub struct TrialResult {
-    /// Its place in the order, from 1.
+    /// Its position in the order, from 1.
     pub number: u32,
     /// The treatment.
     pub treatment: Treatment,
-    /// Which repeat of it, from 1.
+    /// Its repeat, from 1.
     pub repeat: u32,
-    /// How it ended.
+    /// Its outcome.
     pub outcome: TrialOutcome,
-    /// Why it failed.
+    /// The reason of its failure.
     pub failed_because: Option<String>,
     /// The exit status of the subject; `null` if lowtide or a signal ended it.
     pub exit_code: Option<i32>,
-    /// The signal that ended it, when lowtide did not send it.
+    /// The signal that ended it, if lowtide did not send it.
     pub signal: Option<i32>,
     /// Whether the treatment was really in force, in every process that matters.
     pub allocator_active: Option<bool>,
-    /// Why it was not, or why that is not known.
+    /// The reason why it was not in force, or why that is not known.
     pub allocator_inactive_because: Option<String>,
-    /// By what memory is judged.
+    /// The metric by which memory is judged.
     pub metric: Metric,
-    /// How often PSS was read; between two readings it is estimated from RSS. `null` where memory is judged by RSS.
+    /// Number of readings of PSS, between which it is estimated from RSS. `null` if memory is judged by
+    /// RSS.
     pub pss_readings: Option<u64>,
-    /// By how much memory rose in the last second before the load, in bytes.
+    /// Rise of memory in the last second before the load, in bytes.
     #[serde(skip)]
     pub rise_before_load_bytes: Option<u64>,
     /// Memory before the load, in bytes.
     pub baseline_bytes: Option<u64>,
-    /// Memory at its highest, in bytes.
+    /// Peak memory, in bytes.
     pub peak_bytes: Option<u64>,
     /// Memory after the load is gone, in bytes.
     pub settled_bytes: Option<u64>,
-    /// (settled − baseline) / (peak − baseline); `null` when nothing rose.
+    /// (settled − baseline) / (peak − baseline); `null` if nothing rose.
     pub settled_ratio: Option<f64>,
-    /// Address space at its highest, in bytes.
+    /// Peak address space, in bytes.
     pub vsz_peak_bytes: Option<u64>,
-    /// What lay above the baseline after the load, in byte-seconds.
+    /// Memory above the baseline after the load, in byte-seconds.
     pub excess_byte_seconds: Option<f64>,
     /// The same divided by the time, in bytes.
     pub excess_mean_bytes: Option<u64>,
@@ -93,19 +94,19 @@ pub struct TrialResult {
     pub minor_faults: Option<u64>,
     /// Page faults with I/O.
     pub major_faults: Option<u64>,
-    /// From start to end, in seconds.
+    /// Duration from start to end, in seconds.
     pub wall_s: Option<f64>,
     /// CPU time of the whole tree, in seconds.
     pub cpu_s: Option<f64>,
     /// Number of runs of hooks and policies that reported a `lowtide.release/1` object with returned memory.
     pub releases: u64,
-    /// What its policy has done; `null` without one.
+    /// The effects and costs of its policy; `null` without one.
     pub policy: Option<PolicyMetrics>,
-    /// The rise for each connection, in bytes; `null` below ten connections.
+    /// The rise per connection, in bytes; `null` below ten connections.
     pub bytes_per_connection: Option<u64>,
     /// The rounds of the load.
     pub rounds: Vec<RoundResult>,
-    /// Whether what stays after a round grows from round to round.
+    /// The trends of settled memory from round to round.
     pub over_rounds: Trends,
     /// The readings while each round opened its connections.
     #[serde(skip)]
@@ -114,65 +115,66 @@ pub struct TrialResult {
     pub phases: Vec<PhaseMetrics>,
     /// Resident bytes by owner at these moments.
     pub ledgers: AtEvents<Ledger>,
-    /// What each runtime and allocator managed at the same moments of the row `runtime`, the largest first.
+    /// Memory by runtime and allocator at the same moments, which is the row `runtime`, the largest first.
     pub managers: AtEvents<Vec<Manager>>,
-    /// How the heaps lay at the same moments: arenas and free blocks, of glibc alone.
+    /// Summaries of the heaps at the same moments: arenas and free blocks, only for glibc.
     pub heaps: AtEvents<HeapSummary>,
     /// The file of its samples, relative to the record.
     pub samples: String,
 }
 
-/// How what stays goes on from round to round; `null` of a single round, and of rounds that are not alike.
+/// The trends of settled memory from round to round; `null` for a single round, and for rounds that are not
+/// alike.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Trends {
     /// Memory, by the metric of the study.
     pub memory: Option<RoundTrend>,
-    /// What the program itself says it has allocated; `null` also where it says nothing.
+    /// Memory that the program itself reports as allocated; `null` also if it reports none.
     pub inner_memory: Option<RoundTrend>,
 }
 
 /// One round of the load.
 #[derive(Debug, Clone, Serialize)]
 pub struct RoundResult {
-    /// Which, from 1.
+    /// Its number, from 1.
     pub round: u32,
     /// Its highest reading, in bytes.
     pub peak_bytes: Option<u64>,
     /// Memory at the end of the pause after the round, in bytes.
     pub settled_bytes: Option<u64>,
-    /// What the program itself says it has allocated, in bytes; `null` where it says nothing.
+    /// Memory that the program itself reports as allocated, in bytes; `null` if it reports none.
     pub allocated_bytes: Option<u64>,
-    /// What a connection costs in it; `null` where no ramp of connections was seen.
+    /// The memory cost of a connection in it; `null` without a ramp of connections.
     pub per_connection: Option<PerConnection>,
-    /// What the load said of this round.
+    /// The load's report on this round.
     pub load: Option<LoadResult>,
 }
 
-/// What the load said of a round.
+/// The load's report on a round.
 #[derive(Debug, Clone, Serialize)]
 pub struct LoadResult {
-    /// Whether its command ended well.
+    /// Whether its command succeeded.
     pub ended_well: bool,
-    /// How long it ran, in seconds.
+    /// Its duration, in seconds.
     pub wall_s: f64,
-    /// Its own figures, as a round of `lowtide.load/1` has them.
+    /// Its own metrics, as in a round of `lowtide.load/1`.
     #[serde(flatten)]
     pub figures: BTreeMap<String, Value>,
 }
 
 impl LoadResult {
-    /// One of its own figures.
+    /// Returns one of its own metrics.
     pub fn figure(&self, name: &str) -> Option<f64> {
         self.figures.get(name)?.as_f64()
     }
 
-    /// The latency that a slowdown is judged by, in seconds: the mean, which a delay of any part
-    /// of the requests moves.
+    /// Returns the latency by which a slowdown is judged, in seconds: the mean, which reacts to a delay of
+    /// any part of the requests.
     pub fn mean_latency_s(&self) -> Option<f64> {
         self.latency_s("mean")
     }
 
-    /// A latency by its name, in seconds: `mean`, `p50`, `p90`, `p99`, `p999`, `max`.
+    /// Returns a latency by its name, in seconds: `mean`, `p50`, `p90`, `p99`, `p999`, `max`.
     pub fn latency_s(&self, name: &str) -> Option<f64> {
         self.figures.get("latency_s")?.get(name)?.as_f64().filter(|s| *s > 0.0)
     }
@@ -183,10 +185,10 @@ impl LoadResult {
 pub struct AtEvents<T> {
     /// Before the load.
     pub baseline: Option<T>,
-    /// At its highest.
+    /// At the peak.
     pub peak: Option<T>,
-    /// When the last request of the last round was over and its connections were still open; absent if the
-    /// load does not report it.
+    /// After the last request of the last round, while its connections are still open; absent if the load does
+    /// not report it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drained: Option<T>,
     /// After the load is gone.
@@ -276,7 +278,8 @@ fn is_release(act: &HookRun) -> bool {
         && field("returned_bytes").and_then(Value::as_u64).is_some_and(|bytes| bytes > 0)
 }
 
-/// How what stayed of memory, and of what the program says it has allocated, went on from round to round.
+/// Returns the trends of settled memory, and of the memory that the program reports as allocated, from
+/// round to round.
 fn trends(trial: &TrialRecord, figures: &TrialMetrics, rounds: &[RoundResult]) -> Trends {
     let stayed = |of: fn(&RoundResult) -> Option<u64>| -> Option<Vec<u64>> {
         rounds.iter().map(of).collect()
@@ -294,7 +297,8 @@ fn trends(trial: &TrialRecord, figures: &TrialMetrics, rounds: &[RoundResult]) -
     }
 }
 
-/// What the program itself said at a moment that it had allocated, if it had said so just before.
+/// Returns the memory that the program itself last reported as allocated before a moment, if that was
+/// shortly before it.
 fn allocated_at(trial: &TrialRecord, t_s: f64) -> Option<u64> {
     const JUST_BEFORE_S: f64 = 3.0;
     let reported = trial.figures.iter().rfind(|f| f.t_s <= t_s)?;
@@ -332,8 +336,8 @@ impl RoundResult {
 }
 
 impl TrialResult {
-    /// Returns whether the trial may be compared with others: it ended as planned, and nothing says that
-    /// its treatment was not in force.
+    /// Returns whether the trial may be compared with others: it ended as planned, and its treatment is not
+    /// known to have been inactive.
     pub fn is_usable(&self) -> bool {
         self.outcome == TrialOutcome::Done && self.allocator_active != Some(false)
     }

@@ -1,22 +1,23 @@
-//! What a reader of a study must know before comparing its figures.
+//! Warnings that a reader of a study needs before comparing its metrics.
 
 use crate::metrics::rise;
 use crate::trial_result::TrialResult;
 
-/// Memory that settles below its baseline by more than this part of the rise is worth a warning.
+/// Distance below its baseline at which settled memory is worth a warning, as a part of the rise.
 const BELOW_BASELINE: f64 = 0.05;
 
-/// Memory that rises in the last second before the load by more than this part of the whole rise, and by so many
-/// bytes, is still rising.
+/// Minimum rise of memory in the last second before the load that counts as still rising: as a part of the
+/// whole rise, and in bytes.
 const RISING: f64 = 0.05;
 const LEAST_RISING: f64 = (2 << 20) as f64;
 
-/// The warnings of a study, each a sentence, the first things first.
+/// Returns the warnings of a study, each as a sentence, the most important first.
 pub(crate) fn warnings(trials: &[TrialResult]) -> Vec<String> {
     [below_baseline(trials), still_rising(trials)].into_iter().flatten().collect()
 }
 
-/// That memory was still rising when the load began: then a part of the start-up counts as the load's.
+/// Warns if memory was still rising when the load started: a part of the start-up then counts as the
+/// load's.
 fn still_rising(trials: &[TrialResult]) -> Option<String> {
     let concerned = trials_where(trials, |t| {
         let rise = rise(t.baseline_bytes, t.peak_bytes)? as f64;
@@ -29,7 +30,7 @@ fn still_rising(trials: &[TrialResult]) -> Option<String> {
     ))
 }
 
-/// That memory settled below its baseline: then the baseline is hardly the memory without load.
+/// Warns if memory settled below its baseline: the baseline is then hardly the memory without load.
 fn below_baseline(trials: &[TrialResult]) -> Option<String> {
     let concerned = trials_where(trials, |t| {
         let rise = rise(t.baseline_bytes, t.peak_bytes)? as f64;
@@ -41,7 +42,7 @@ fn below_baseline(trials: &[TrialResult]) -> Option<String> {
     ))
 }
 
-/// In which usable trials a condition holds, in words; `None` if in none.
+/// Names the usable trials for which a condition holds; returns `None` if there are none.
 fn trials_where(
     trials: &[TrialResult],
     holds: impl Fn(&TrialResult) -> Option<bool>,
@@ -66,7 +67,7 @@ mod tests {
     use lowtide_record::fixtures;
     use lowtide_record::v1::{Event, Outcome};
 
-    /// A trial of 100 MiB, 300 under its load, and so many when it has settled.
+    /// Returns a trial of 100 MiB, 300 under its load, and `settled_mib` after it has settled.
     fn trial(allocator: &str, settled_mib: f64) -> TrialResult {
         let record = fixtures::trial(allocator, 1, true)
             .with_samples(0.0, 30.0, |t| match t {
@@ -103,7 +104,7 @@ mod tests {
         );
         let trials = [trial("glibc", 60.0)];
         assert!(warnings(&trials)[0].contains("in every trial"));
-        // Less than a twentieth of the rise below it.
+        // It is below the baseline by less than a twentieth of the rise.
         assert!(warnings(&[trial("glibc", 91.0)]).is_empty());
         let not_settled = TrialResult { settled_bytes: None, ..trial("glibc", 0.0) };
         assert!(warnings(&[not_settled]).is_empty());

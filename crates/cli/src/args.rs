@@ -583,14 +583,14 @@ mod tests {
         Cli::command().debug_assert();
     }
 
-    /// Every line of the documents that begins with `lowtide `, continued lines joined.
+    /// Returns the lines of a text that start with `lowtide `, with continuation lines joined.
     fn commands(text: &str) -> Vec<String> {
         let joined = text.replace("\\\n", " ");
         let lines = joined.lines().map(str::trim_start).filter(|l| l.starts_with("lowtide "));
         lines.map(str::to_owned).collect()
     }
 
-    /// The lines of the blocks of shell commands of a document.
+    /// Returns the lines of the `sh` code blocks of a document.
     fn shell_blocks(text: &str) -> String {
         let blocks = text.split("\n```").skip(1).step_by(2);
         let commands = blocks.filter_map(|block| block.strip_prefix("sh\n"));
@@ -627,7 +627,7 @@ mod tests {
             for line in &examples {
                 is_understood(line);
             }
-            // `max_term_width`, at which clap breaks lines where stdout is no terminal.
+            // `max_term_width`, at which clap breaks lines if stdout is not a terminal.
             assert_eq!(help.lines().find(|line| line.chars().count() > 100), None);
         }
     }
@@ -641,7 +641,7 @@ mod tests {
         }
     }
 
-    /// Holds that a line can be parsed, with a number in the place of `PID` and `$!`.
+    /// Checks that a line can be parsed, with a number in place of `PID` and `$!`.
     fn is_understood(line: &str) {
         let words: Vec<String> = shlex::split(line)
             .unwrap_or_default()
@@ -670,7 +670,7 @@ mod tests {
                 let text = std::fs::read_to_string(&path).unwrap();
                 let is_document = path.extension().is_some_and(|e| e == "md");
                 let text = if is_document { shell_blocks(&text) } else { text };
-                // In the head of a study they are comments, and a remark may follow behind two spaces.
+                // In the head of a study they are comments, and a remark may follow after two spaces.
                 let bare: Vec<&str> =
                     text.lines().map(|line| line.trim_start_matches(['#', ' '])).collect();
                 let text = bare.join("\n").replace("target/release/lowtide", "lowtide");

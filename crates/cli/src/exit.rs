@@ -56,7 +56,7 @@ impl From<Exit> for ExitCode {
 }
 
 impl Exit {
-    /// Returns the word for it in an error object.
+    /// Returns its name in an error object.
     fn code(self) -> &'static str {
         match self {
             Self::Done | Self::Passed(_) => "done",
@@ -111,7 +111,7 @@ impl Failure {
         Self::new(Exit::Usage, message)
     }
 
-    /// Returns the failure for something that was tried and did not work.
+    /// Returns the failure for an operation that was attempted and failed.
     pub(crate) fn failed(message: impl Display) -> Self {
         Self::new(Exit::Failed, message)
     }
@@ -159,7 +159,7 @@ impl Failure {
         )
     }
 
-    /// Returns how lowtide ends.
+    /// Returns the exit code.
     pub(crate) fn exit(&self) -> Exit {
         self.exit
     }
@@ -170,7 +170,7 @@ impl Failure {
         self
     }
 
-    /// Adds a command to type next.
+    /// Adds the command to run next.
     pub(crate) fn next(mut self, command: impl Into<String>) -> Self {
         self.next = Some(command.into());
         self

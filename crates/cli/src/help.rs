@@ -1,4 +1,4 @@
-//! What follows the options in the long help of each verb: rules, exit codes, examples.
+//! The text after the options in the long help of each verb: rules, exit codes, examples.
 
 pub(crate) const EXITS: &str = "\
 Exit codes: 0 done, 1 failed, 2 usage, 3 not permitted, 4 the target is gone, 5 refused, \

@@ -5,8 +5,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::exit::Failure;
 
-/// The keeper, and room for as many descriptors as a large tree needs; the subject gets the limit
-/// that lowtide found.
+/// Returns the command of the keeper, and raises the limit of open files for a large process tree.
+/// The subject gets the original limit.
 pub(crate) fn program() -> Result<KeeperCommand, Failure> {
     let path = std::env::current_exe().map_err(|error| {
         Failure::failed(format!("lowtide cannot find its own program to start it again: {error}"))

@@ -19,7 +19,7 @@ impl PatientFinder {
         Ok(Self { pid: target.pid, finder: Some(LeakFinder::open(target)?) })
     }
 
-    /// The finder; `None` once reading the process has blocked.
+    /// Returns the finder; `None` once reading the process has blocked.
     pub(crate) fn get(&self) -> Option<&LeakFinder> {
         self.finder.as_ref()
     }

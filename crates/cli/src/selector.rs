@@ -1,4 +1,4 @@
-//! The processes that a verb is for: PIDs, or what selects them.
+//! The processes that a verb acts on: PIDs, or filters that select processes.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -90,7 +90,7 @@ impl ProcessFilter {
         Selection { exe: self.exe.clone(), comm: self.comm.clone(), cgroup: self.cgroup.clone() }
     }
 
-    /// Returns the filter of a survey. Without any flag, all processes are meant.
+    /// Returns the filter of a survey. Without any flag, it selects all processes.
     pub(crate) fn survey_filter(&self) -> Filter {
         Filter { selection: self.selection(), subprocesses: self.subprocesses }
     }
@@ -131,7 +131,7 @@ impl Selector {
         !self.pids.is_empty()
     }
 
-    /// Returns whether a group of processes is selected, whose totals are of interest.
+    /// Returns whether a group of processes is selected, so that totals are useful.
     pub(crate) fn is_group(&self) -> bool {
         !self.is_by_number() || self.filter.subprocesses
     }
@@ -141,12 +141,12 @@ impl Selector {
         self.filter.all
     }
 
-    /// Returns the PIDs of the processes that the selection matches now, with their descendants if these are wanted.
+    /// Returns the PIDs that the selection currently matches, with their descendants if requested.
     pub(crate) fn matching(&self) -> std::io::Result<BTreeSet<u32>> {
         Ok(self.with_subprocesses(self.filter.selection().processes()?))
     }
 
-    /// Adds the descendants of processes, if these are wanted.
+    /// Adds the descendants of processes, if requested.
     pub(crate) fn with_subprocesses(&self, processes: BTreeSet<u32>) -> BTreeSet<u32> {
         if self.filter.subprocesses { with_descendants(&processes) } else { processes }
     }
@@ -154,7 +154,7 @@ impl Selector {
     /// Returns the processes, each once: those given by PID in their order, then the others by PID.
     ///
     /// # Errors
-    /// If nothing is selected, or the processes cannot be listed.
+    /// Fails if nothing is selected, or the processes cannot be listed.
     pub(crate) fn select(&self) -> Result<Vec<Selected>, Failure> {
         if self.pids.contains(&std::process::id()) {
             return Err(Failure::usage("that is lowtide itself: name another process"));

@@ -1,4 +1,4 @@
-//! Writes to stdout and stderr in a way that a stalled reader does not keep lowtide from ending.
+//! Writes to stdout and stderr so that a stalled reader does not keep lowtide from ending.
 
 use std::fs::File;
 use std::io::{self, IsTerminal};
@@ -11,10 +11,10 @@ use rustix::io::Errno;
 
 use crate::interrupt;
 
-/// Maximum number of bytes written at once. A pipe that polls as writable takes as many without blocking
-/// (`PIPE_BUF`, pipe(7)).
+/// Maximum number of bytes per write: a pipe that polls as writable accepts this number without
+/// blocking (`PIPE_BUF`, pipe(7)).
 const WRITTEN_AT_ONCE: usize = 4096;
-/// Time between two checks whether lowtide was asked to end.
+/// Time between two checks for a request to end.
 const POLL_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
 /// Writes to stdout. If lowtide is asked to end while a reader has stalled, the error is `BrokenPipe`.
@@ -71,7 +71,7 @@ fn write_all(file: impl AsFd, terminal: Option<&File>, mut bytes: &[u8]) -> io::
 }
 
 /// Waits up to [`POLL_INTERVAL`] until a file accepts output. A file that cannot be polled counts
-/// as writable: the write will show.
+/// as writable: the write then reports the error.
 fn is_writable(file: impl AsFd) -> bool {
     let mut polled = [PollFd::new(&file, PollFlags::OUT)];
     !matches!(poll(&mut polled, Some(&POLL_INTERVAL)), Ok(0) | Err(Errno::INTR))

@@ -40,7 +40,7 @@ pub(crate) fn not_permitted(part: Unreadable, pid: u32, again: &str) -> Failure 
         Unreadable::Memory => "heap",
     };
     let needed = if permission::is_own(pid) {
-        // Yama aside, this is what `PR_SET_DUMPABLE` does, and a setuid program.
+        // Yama aside, the cause is `PR_SET_DUMPABLE` or a setuid program.
         "CAP_SYS_PTRACE, because the process is not dumpable"
     } else {
         "CAP_SYS_PTRACE, or running lowtide as its user"

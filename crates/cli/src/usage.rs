@@ -1,4 +1,4 @@
-//! A command line that clap refuses.
+//! Errors of command lines that clap rejects.
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -7,8 +7,8 @@ use crate::exit::{Exit, Failure};
 use crate::output::Output;
 use crate::values::InvalidValue;
 
-/// Prints what is wrong with the command line, or the help that was asked for, and returns the exit code. An error of
-/// `run` has an exit code that no command is likely to have.
+/// Prints the error of the command line, or the requested help, and returns the exit code. An error of
+/// `run` has an exit code that a command is unlikely to have.
 pub(crate) fn report(error: &clap::Error, is_run: bool) -> ExitCode {
     let exit = if is_run { Exit::RunFailed } else { Exit::Usage };
     let is_error = error.use_stderr();
@@ -27,7 +27,7 @@ pub(crate) fn report(error: &clap::Error, is_run: bool) -> ExitCode {
     if is_error { exit.into() } else { Exit::Done.into() }
 }
 
-/// The first paragraph of clap's message, on one line.
+/// Returns the first paragraph of clap's message, on one line.
 fn sentence(error: &clap::Error) -> String {
     let text = error.render().to_string();
     let message = text.trim().trim_start_matches("error: ");

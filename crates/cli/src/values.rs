@@ -1,4 +1,4 @@
-//! Values of flags that clap parses into types, each with the sentence for a value that cannot be used.
+//! Parsers for the values of flags. Each returns a sentence for an invalid value.
 
 use std::error::Error;
 use std::fmt;
@@ -28,9 +28,9 @@ pub(crate) const DEFAULT_TOP: usize = 10;
 /// Minimum of `leaks --every`, and of `leaks --duration`.
 const MIN_EVERY: Duration = Duration::from_millis(200);
 const MIN_LEAKS_DURATION: Duration = Duration::from_secs(1);
-/// Minimum of `--max-pause`: entering and leaving a thread takes a part of this.
+/// Minimum of `--max-pause`: entering and leaving a thread takes part of this time.
 const MIN_MAX_PAUSE: Duration = Duration::from_micros(100);
-/// Maximum of `--max-pause`: a longer bound would mean nothing to the users of a server.
+/// Maximum of `--max-pause`: a longer bound would not protect the users of a server.
 const MAX_MAX_PAUSE: Duration = Duration::from_secs(1);
 /// Minimum of `release --watch`.
 const MIN_RELEASE_WATCH: Duration = Duration::from_secs(1);
@@ -50,7 +50,7 @@ impl fmt::Display for TypedDuration {
     }
 }
 
-/// Why the value of a flag cannot be used: a whole sentence, which begins with the flag.
+/// The error for an invalid value of a flag: a full sentence that starts with the flag.
 #[derive(Debug)]
 pub(crate) struct InvalidValue(String);
 
@@ -161,7 +161,7 @@ fn share(text: &str) -> Option<f64> {
     (percent > 0.0 && percent <= 100.0).then_some(percent / 100.0)
 }
 
-/// Parses `--allocators`: names with commas between, or `all`.
+/// Parses `--allocators`: comma-separated names, or `all`.
 pub(crate) fn allocators(text: &str) -> Result<AllocatorChoice, InvalidValue> {
     let known = lowtide_release::RELEASABLE;
     if text.trim() == "all" {

@@ -1,4 +1,4 @@
-//! Waiting for a process, and reading from one that may never answer.
+//! Waiting for a process, and reading from a process that may block the reader.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

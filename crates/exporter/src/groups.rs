@@ -1,4 +1,4 @@
-//! Processes by what they have in common, in a bounded number of groups.
+//! Groups processes by a common property, in a bounded number of groups.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -9,10 +9,10 @@ use lowtide_survey::Process;
 pub const OTHER: &str = "other";
 /// Maximum length of the name of a group, in characters: a process chooses it.
 const MAX_NAME: usize = 200;
-/// A group without processes keeps its place for so long.
+/// Time for which a group without processes keeps its name.
 const KEPT: Duration = Duration::from_secs(3600);
 
-/// What the processes of a group have in common.
+/// The property that the processes of a group have in common.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GroupBy {
     /// The path of the program.
@@ -64,18 +64,18 @@ fn pod(cgroup: &str) -> Option<String> {
 pub struct Groups {
     by: GroupBy,
     max: usize,
-    /// When each group had a process last.
+    /// Time when each group last had a process.
     admitted: BTreeMap<String, Instant>,
 }
 
 impl Groups {
-    /// Returns no groups yet.
+    /// Returns a value without any groups.
     pub fn new(by: GroupBy, max: usize) -> Self {
         Self { by, max, admitted: BTreeMap::new() }
     }
 
-    /// Divides processes into groups. Groups keep their names from one call to the next; places that become free go to the groups
-    /// with most RSS. Returns the groups by name.
+    /// Divides processes into groups. Groups keep their names between calls. Names that become free
+    /// go to the groups with the largest RSS. Returns the groups by name.
     pub fn divide<'p>(
         &mut self,
         processes: impl Iterator<Item = &'p Process>,

@@ -15,10 +15,10 @@ const INTERVAL: Duration = Duration::from_secs(15);
 /// Time between two checks for a signal.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Checks that no stranger can replace the file.
+/// Checks that no other user can replace the file.
 ///
 /// # Errors
-/// If other users may write to its directory, or that cannot be read.
+/// Fails if other users may write to its directory, or if the directory cannot be read.
 pub fn check(path: &Path) -> io::Result<()> {
     if is_in_shared_directory(path)? {
         return Err(io::Error::other("other users may replace files in its directory"));

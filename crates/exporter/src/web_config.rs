@@ -190,7 +190,7 @@ pub struct Users {
     hashes: BTreeMap<String, String>,
     /// A hash to check for unknown names, so that response times do not reveal which names exist.
     any: String,
-    /// Keyed hashes of credentials that were found correct. A check by bcrypt costs a tenth of a second of CPU time.
+    /// Keyed hashes of credentials that were verified. A check by bcrypt costs 0.1 s of CPU time.
     right: Mutex<HashSet<u64>>,
     key: RandomState,
 }
@@ -209,7 +209,8 @@ impl Users {
         Ok(Self { hashes, any, right: Mutex::default(), key: RandomState::new() })
     }
 
-    /// Returns whether the value of an `Authorization` header has the name and the password of a user.
+    /// Returns whether the value of an `Authorization` header contains the name and the password of
+    /// a user.
     pub fn admit(&self, authorization: Option<&[u8]>) -> bool {
         let Some((name, password)) = authorization.and_then(credentials) else { return false };
         let hash = self.hashes.get(&name);
@@ -220,7 +221,8 @@ impl Users {
         }
         let is_right = bcrypt::verify(&password, hash.unwrap_or(&self.any)).unwrap_or(false);
         if hash.is_some() && is_right {
-            // One password for each user is right, in as many spellings as bcrypt cuts off: a bound costs nothing.
+            // Each user has one valid password, in as many spellings as bcrypt truncates to it, so
+            // a bound costs nothing.
             let mut known = known();
             if known.len() > 2 * self.hashes.len() {
                 known.clear();
@@ -249,7 +251,7 @@ fn credentials(value: &[u8]) -> Option<(String, Vec<u8>)> {
 mod tests {
     use super::*;
 
-    /// `bcrypt::hash("secret", 4)`.
+    /// Returns the result of `bcrypt::hash("secret", 4)`.
     fn hash() -> String {
         bcrypt::hash("secret", 4).unwrap()
     }

@@ -1,4 +1,4 @@
-//! What a sealed process can still do, and what it cannot.
+//! Tests which operations are possible in a sealed process, and which are not.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -11,7 +11,7 @@ use lowtide_exporter::seal::{OwnFiles, seal};
 use lowtide_probe::inspect::Inspector;
 use lowtide_probe::target::Target;
 
-/// Runs a test in a thread of its own: a seal is for ever.
+/// Runs a test in a thread of its own, because a seal cannot be removed.
 fn sealed(test: impl FnOnce() + Send + 'static) {
     sealed_with(OwnFiles::None, test);
 }

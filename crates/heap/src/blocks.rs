@@ -27,7 +27,8 @@ pub struct Block {
 ///
 /// A walk may report an address more than once, because the heap changes while it is read. The last report counts.
 pub trait BlockVisitor {
-    /// Whether the blocks that begin in a place are wanted. `place` is the address of the place divided by [`PLACE`].
+    /// Returns whether the blocks that begin in a place are wanted. `place` is the address of the
+    /// place divided by [`PLACE`].
     fn wants(&self, place: u64) -> bool;
 
     /// Receives all blocks in use that begin in a range, in order of address. The range lies in one place. Blocks that were
@@ -97,7 +98,7 @@ impl<'v> BlockCollector<'v> {
         }
     }
 
-    /// Whether there is a visitor.
+    /// Returns whether there is a visitor.
     #[inline]
     pub(crate) fn is_on(&self) -> bool {
         self.visitor.is_some()

@@ -136,7 +136,7 @@ fn reserved(mappings: &[Part], bytes: u64) -> Option<Vec<Range<u64>>> {
     (bytes > 0 && at >= end).then_some(parts)
 }
 
-/// The name of an entry and its value, if that is one number of 64 bits.
+/// Returns the name of an entry and its value, if that is one number of 64 bits.
 fn entry(data: &[u8], at: usize) -> Option<(&str, u64)> {
     let name = data.get(at.checked_add(half_in(data, at + 4)? as usize)?..)?;
     let name = &name[..name.iter().take(MAX_NAME).position(|byte| *byte == 0)?];

@@ -18,8 +18,8 @@ pub trait Memory {
         self.read(address, buffer)
     }
 
-    /// The resident pages between two addresses: whole pages, in order, apart from each other. Pages
-    /// that are swapped out or were never written to are not among them.
+    /// Returns the resident pages between two addresses: whole pages, in order, apart from each
+    /// other. Pages that are swapped out or were never written to are not among them.
     fn resident(&self, range: Range<u64>) -> Vec<Range<u64>>;
 
     /// Lets the program run for a while. Returns `false`, at once, if nothing can change by that.
@@ -27,14 +27,14 @@ pub trait Memory {
         false
     }
 
-    /// Whether reading is to end: a deadline has passed, or the result is no longer wanted. From then on nothing
-    /// can be read.
+    /// Returns whether reading is to end: a deadline has passed, or the result is no longer wanted.
+    /// From then on nothing can be read.
     fn is_over(&self) -> bool {
         false
     }
 }
 
-/// One word of memory, where it is resident.
+/// Returns one word of memory, where it is resident.
 pub fn word(memory: &impl Memory, address: u64) -> Option<u64> {
     let mut bytes = [0; 8];
     (memory.read(address, &mut bytes) == 8).then(|| u64::from_le_bytes(bytes))
@@ -78,7 +78,7 @@ pub fn pointers_into(memory: &impl Memory, data: &[Range<u64>], areas: &[Range<u
     found
 }
 
-/// The multiples of an alignment in a range that lie in resident pages.
+/// Returns the multiples of an alignment in a range that lie in resident pages.
 pub(crate) fn resident_places(
     memory: &impl Memory,
     range: &Range<u64>,
@@ -91,7 +91,7 @@ pub(crate) fn resident_places(
     })
 }
 
-/// A word out of bytes that were read.
+/// Returns a word out of bytes that were read.
 pub(crate) fn word_in(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(bytes.get(at..at.checked_add(8)?)?.try_into().ok()?))
 }

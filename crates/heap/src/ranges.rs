@@ -14,7 +14,8 @@ pub fn joined(ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     all
 }
 
-/// A range in parts of at most so many bytes, whose resident pages are asked for one part at a time.
+/// Returns a range in parts of at most so many bytes, whose resident pages are asked for one part
+/// at a time.
 pub(crate) fn parts(range: Range<u64>, most: u64) -> impl Iterator<Item = Range<u64>> {
     let mut at = range.start;
     std::iter::from_fn(move || {
@@ -24,7 +25,7 @@ pub(crate) fn parts(range: Range<u64>, most: u64) -> impl Iterator<Item = Range<
     })
 }
 
-/// Whether one of some ranges, which are in order and disjoint, holds all of another.
+/// Returns whether one of some ranges, which are in order and disjoint, holds all of another.
 pub fn hold(ranges: &[Range<u64>], other: &Range<u64>) -> bool {
     let place = ranges.partition_point(|range| range.end <= other.start);
     let range = ranges.get(place);

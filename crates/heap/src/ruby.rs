@@ -12,7 +12,7 @@ const RECORD: u64 = 12;
 /// which lies so near to the beginning of the page.
 const FIRST_SLOT: u64 = 512;
 
-/// The pages of slots in some ranges of anonymous memory, in order, neighbours joined.
+/// Returns the pages of slots in some ranges of anonymous memory, in order, neighbours joined.
 pub fn pages(memory: &impl Memory, anonymous: &[Range<u64>]) -> Vec<Range<u64>> {
     let [small, large] = PAGES;
     let mut words = Scattered::new(memory);

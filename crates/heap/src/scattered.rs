@@ -68,7 +68,7 @@ impl<'m, M: Memory> Scattered<'m, M> {
         self.pages = vec![(u64::MAX, Vec::new()); KEPT];
     }
 
-    /// A word, where it is resident.
+    /// Returns a word, where it is resident.
     pub(crate) fn word(&mut self, address: u64) -> Option<u64> {
         let place = (address % PAGE) as usize;
         word_in(self.page(address)?, place)

@@ -16,7 +16,7 @@ const WORDS: u64 = 128;
 /// Maximum number of chunks and of huge blocks: 128 GiB.
 const MAX: usize = 1 << 16;
 
-/// The chunks and huge blocks in some ranges of anonymous memory, in order, neighbours joined.
+/// Returns the chunks and huge blocks in some ranges of anonymous memory, in order, neighbours joined.
 pub fn chunks(memory: &impl Memory, anonymous: &[Range<u64>]) -> Vec<Range<u64>> {
     let mut heaps = BTreeSet::new();
     for range in anonymous {
@@ -37,7 +37,7 @@ pub fn chunks(memory: &impl Memory, anonymous: &[Range<u64>]) -> Vec<Range<u64>>
     joined(found)
 }
 
-/// The heap of a chunk: `{ heap, next, prev }`, each in a chunk.
+/// Returns the heap of a chunk: `{ heap, next, prev }`, each in a chunk.
 fn heap_of(memory: &impl Memory, chunk: u64) -> Option<u64> {
     let [heap, next, previous] = [0, 8, 16].map(|at| word(memory, chunk + at).unwrap_or(0));
     let is_one = heap > CHUNK && heap % CHUNK == HEAP && is_chunk(next) && is_chunk(previous);

@@ -22,7 +22,7 @@ fn walked(saved: &SavedHeap) -> Option<Heap> {
     Some(walk(&saved.memory, &layout, &mappings, Some(&mut AnyBlocks)))
 }
 
-/// The resident bytes of its rows.
+/// Returns the resident bytes of its rows.
 fn rows(heap: &Heap) -> u64 {
     let rows = heap.resident;
     rows.allocated_bytes

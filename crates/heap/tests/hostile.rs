@@ -69,7 +69,8 @@ impl Memory for Hostile {
     }
 }
 
-/// A word that means something to a walk: a size with flags, a place in the memory, or anything.
+/// Returns a word that means something to a walk: a size with flags, a place in the memory, or
+/// anything.
 fn word() -> impl Strategy<Value = u64> {
     let place = |base: u64, bytes: u64| (0..bytes / 16).prop_map(move |n| base + n * 16);
     prop_oneof![
@@ -101,7 +102,7 @@ fn bytes(pages: Range<u64>) -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// A heap with the layout of a glibc, in which every word is what somebody chose.
+/// Returns a heap with the layout of a glibc, in which every word is what somebody chose.
 fn heap() -> impl Strategy<Value = (Saved, Layout, Vec<HeapMapping>)> {
     let threads = proptest::collection::vec(bytes(1..32), 0..4);
     (bytes(1..4), bytes(1..96), threads, prop_oneof![Just(24_u64), Just(112)]).prop_map(

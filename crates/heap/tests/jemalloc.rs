@@ -25,7 +25,7 @@ fn walked(saved: &SavedHeap, memory: &impl Memory) -> Option<Heap> {
     Some(walk(memory, &layout, &mappings, Some(&mut AnyBlocks)))
 }
 
-/// The resident bytes of its rows.
+/// Returns the resident bytes of its rows.
 fn rows(heap: &Heap) -> u64 {
     let of_arena = |r: &Resident| {
         r.allocated_bytes

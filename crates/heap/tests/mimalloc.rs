@@ -23,7 +23,7 @@ fn walked(saved: &SavedHeap) -> Option<Heap> {
     Some(walk(&saved.memory, &Layout::find(&saved.memory, &mappings)?, Some(&mut AnyBlocks)))
 }
 
-/// The resident bytes of its rows.
+/// Returns the resident bytes of its rows.
 fn rows(heap: &Heap) -> u64 {
     let of_thread =
         |r: &Resident| r.allocated_bytes + r.fragmented_bytes + r.free_bytes() + r.torn_bytes;

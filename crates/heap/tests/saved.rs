@@ -150,7 +150,7 @@ fn a_thread_in_the_middle_of_a_change_is_given_the_time_to_end_it() {
     }
 }
 
-/// The owners of resident bytes are apart from each other, and are all.
+/// Returns the owners of resident bytes are apart from each other, and are all.
 fn adds_up(heap: &Heap, memory: &impl Memory) {
     let mut residency = Residency::new(memory);
     let resident: u64 = heap.areas.iter().map(|area| residency.bytes(area.clone())).sum();

@@ -1,5 +1,5 @@
-//! Takes snapshots of a process and seeks pointers once, and prints what each costs and then the report, as JSON lines: for
-//! benchmarks.
+//! Takes snapshots of a process, and searches its memory for pointers once. Prints the cost of each
+//! step and then the report, as JSON lines: for benchmarks.
 //!
 //!   snapshots PID LOOKS SECONDS_BETWEEN [MAX_BLOCKS]
 

@@ -1,8 +1,9 @@
 //! The survivor book: the blocks of a heap, and the snapshot in which each of them first appeared.
 //!
-//! A block is identified by its address, its size and its print. Its cohort is the snapshot in which it was first seen. To
-//! bound its memory, the book keeps only the blocks of the places that a hash of the address selects. Such a sample is
-//! independent of the size of a block and of the call path that allocated it.
+//! A block is identified by its address, its size and its print. Its cohort is the snapshot in
+//! which it was first seen. To bound its memory, the book keeps only the blocks of the places that
+//! a hash of the address selects. Such a sample is independent of the size of a block and of the
+//! call path that allocated it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -13,15 +14,15 @@ use lowtide_heap::blocks::{Block, BlockVisitor, PLACE};
 use lowtide_heap::ranges::joined;
 use lowtide_model::survivors::{ClassSizes, CohortCount, LARGE_BYTES, PARTS, size_class};
 
-/// The cohort of the blocks that were there before the first snapshot.
+/// The cohort of the blocks that existed before the first snapshot.
 pub const FIRST_COHORT: u8 = 0;
 /// Maximum number of blocks in the book of `lowtide leaks`, which then takes 20 MiB.
 pub const MAX_BLOCKS: usize = 2_500_000;
-/// Maximum number of blocks of at least [`PLACE`] bytes: 4 MiB.
+/// Maximum number of blocks of at least [`PLACE`] bytes, which take 4 MiB.
 const MAX_LARGE: usize = 64 << 10;
-/// Maximum number of ranges that a snapshot could not read, and that are remembered.
+/// Maximum number of stored ranges that a snapshot could not read.
 const MAX_UNREAD: usize = 4096;
-/// Maximum number of cohorts. Beyond, neighbouring ones are merged.
+/// Maximum number of cohorts. Above it, neighbouring cohorts are merged.
 pub const MAX_COHORTS: u8 = 96;
 
 const _: () = assert!(LARGE_BYTES == PLACE, "blocks of at least a place are kept by themselves");
@@ -29,8 +30,8 @@ const _: () = assert!(LARGE_BYTES == PLACE, "blocks of at least a place are kept
 /// The blocks of a place, in order of address.
 type Entries = Vec<Entry>;
 
-/// A block of less than [`PLACE`] bytes in 8 bytes: offset in its place and size in units of 8 bytes, print, cohort, whether
-/// no pointer was found to it, and whether the last snapshot saw it.
+/// A block of less than [`PLACE`] bytes in 8 bytes: offset in its place and size in units of 8
+/// bytes, print, cohort, whether no pointer to it was found, and whether the last snapshot saw it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Entry(u64);
 
@@ -81,13 +82,13 @@ impl Entry {
         Self(self.0 & !1 | u64::from(is_seen))
     }
 
-    /// Whether two entries of the same offset are the same block.
+    /// Returns whether two entries of the same offset are the same block.
     fn is_same(self, other: Self) -> bool {
         self.bytes() == other.bytes() && prints_agree(self.print(), other.print())
     }
 }
 
-/// Whether two prints may be of the same content: 0 stands for content that was not read.
+/// Returns whether two prints may be of the same content: 0 stands for content that was not read.
 fn prints_agree(one: u16, other: u16) -> bool {
     one == other || one == 0 || other == 0
 }
@@ -102,7 +103,8 @@ struct Large {
     is_seen: bool,
 }
 
-/// The cohort of a block that is seen for the first time: the current one, unless the block may be older.
+/// Returns the cohort of a block that is seen for the first time: the current one, unless the block
+/// may be older.
 fn cohort_at(unread: &[(Range<u64>, u8)], at: u64, current: u8) -> u8 {
     let place = unread.partition_point(|(range, _)| range.end <= at);
     let unread = unread.get(place).filter(|(range, _)| range.contains(&at));
@@ -140,16 +142,16 @@ fn hash(place: u64) -> u64 {
 
 /// Returns the part that a place belongs to, from 0 to [`PARTS`] - 1.
 fn part(place: u64) -> usize {
-    // Other bits than those that select places.
+    // Not the bits that select places.
     (hash(place) >> 24) as usize % PARTS
 }
 
 /// A block in the book.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Survivor {
-    /// The address that the program has.
+    /// The address that the program uses.
     pub at: u64,
-    /// The bytes that it takes.
+    /// Its size in bytes.
     pub bytes: u64,
     /// The snapshot in which it was first seen.
     pub cohort: u8,
@@ -159,7 +161,7 @@ pub struct Survivor {
     pub is_lost: bool,
 }
 
-/// What the book has after a snapshot.
+/// The counts of the book after a snapshot.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Counted {
     /// Blocks by class and cohort, in this order.
@@ -172,27 +174,28 @@ pub struct Counted {
 pub struct Book {
     places: ByPlace<Entries>,
     large: BTreeMap<u64, Large>,
-    /// A place is sampled if these bits of its hash are 0.
+    /// Places are sampled if these bits of their hash are 0.
     mask: u64,
-    /// The same for the addresses of large blocks.
+    /// The same mask for the addresses of large blocks.
     large_mask: u64,
     max_blocks: usize,
     blocks: usize,
     /// The cohort of blocks that are seen for the first time.
     cohort: u8,
-    /// Ranges that the last snapshot could not read, in order. Each has the cohort of the first snapshot that could not read
-    /// it: a block that appears there now may have been allocated as early as that.
+    /// Ranges that the last snapshot could not read, in order. Each has the cohort of the first
+    /// snapshot that could not read it: a block that appears there now may have been allocated as
+    /// early as that.
     unread_before: Vec<(Range<u64>, u8)>,
-    /// What this snapshot could not read.
+    /// Ranges that this snapshot could not read.
     unread: Vec<Range<u64>>,
     unread_bytes: u64,
-    /// Whether it could not read more ranges than are remembered.
+    /// Whether it could not read more ranges than are stored.
     has_more_unread: bool,
     scratch: Entries,
 }
 
 impl Book {
-    /// An empty book for at most so many blocks.
+    /// Creates an empty book for at most `max_blocks` blocks.
     pub fn new(max_blocks: usize) -> Self {
         Self {
             places: ByPlace::default(),
@@ -210,32 +213,33 @@ impl Book {
         }
     }
 
-    /// The part of the places that the book has.
+    /// Returns the share of the places that are in the book.
     pub fn sampled_share(&self) -> f64 {
         1.0 / (self.mask + 1) as f64
     }
 
-    /// The part of the large blocks that the book has.
+    /// Returns the share of the large blocks that are in the book.
     pub fn large_sampled_share(&self) -> f64 {
         1.0 / (self.large_mask + 1) as f64
     }
 
-    /// Number of blocks in the book.
+    /// Returns the number of blocks in the book.
     pub fn blocks(&self) -> usize {
         self.blocks + self.large.len()
     }
 
-    /// The cohort of the blocks that the next snapshot sees for the first time.
+    /// Returns the cohort of the blocks that the next snapshot sees for the first time.
     pub fn cohort(&self) -> u8 {
         self.cohort
     }
 
-    /// Bytes that the snapshot could not read; `None` if these are in more ranges than the book remembers.
+    /// Returns the number of bytes that the snapshot could not read; `None` if these are in more
+    /// ranges than the book stores.
     pub fn unread_bytes(&self) -> Option<u64> {
         (!self.has_more_unread).then_some(self.unread_bytes)
     }
 
-    /// Begins a snapshot.
+    /// Starts a snapshot.
     pub fn begin(&mut self) {
         (self.unread_bytes, self.has_more_unread) = (0, false);
         for entry in self.places.values_mut().flatten() {
@@ -246,8 +250,8 @@ impl Book {
         }
     }
 
-    /// Ends a snapshot, and counts the blocks. Where the snapshot was not whole, blocks that were not seen are kept, and the
-    /// next snapshot belongs to the same cohort.
+    /// Ends a snapshot, and counts the blocks. If the snapshot was incomplete, blocks that were not
+    /// seen are kept, and the next snapshot belongs to the same cohort.
     pub fn end(&mut self, is_whole: bool) -> Counted {
         if is_whole {
             self.places.retain(|_, entries| {
@@ -319,7 +323,7 @@ impl Book {
         Counted { counts, sizes }
     }
 
-    /// Gives all blocks of the book.
+    /// Calls `each` for every block of the book.
     pub fn each(&self, mut each: impl FnMut(Survivor)) {
         for (place, entries) in &self.places {
             for entry in entries {
@@ -338,7 +342,8 @@ impl Book {
         }
     }
 
-    /// Marks each block as lost or not. `lost` returns whether no pointer was found to the block with an address and a print.
+    /// Marks each block as lost or not. `lost` returns whether no pointer was found to the block
+    /// with an address and a print.
     pub fn mark_lost(&mut self, lost: impl Fn(u64, u16) -> bool) {
         for (place, entries) in &mut self.places {
             for entry in entries {
@@ -350,8 +355,8 @@ impl Book {
         }
     }
 
-    /// Counts the survivors in each of the parts into which the places are divided at random, and the blocks to which no pointer
-    /// was found. `old` are the cohorts whose blocks are survivors.
+    /// Counts the survivors in each of the parts into which the places are divided at random, and
+    /// the blocks to which no pointer was found. `old` are the cohorts whose blocks are survivors.
     pub fn survivors(&self, old: &Range<u8>) -> (BTreeMap<u16, [u64; PARTS]>, LostCounts) {
         let mut parts: BTreeMap<u16, [u64; PARTS]> = BTreeMap::new();
         let mut lost = LostCounts::default();
@@ -390,7 +395,7 @@ impl Book {
         }
     }
 
-    /// Large blocks that were received for a range are out of date.
+    /// Marks the large blocks that were received for a range as outdated.
     fn outdate_large(&mut self, range: Range<u64>) {
         for (_, large) in self.large.range_mut(range) {
             large.is_seen = false;
@@ -432,7 +437,7 @@ impl BlockVisitor for Book {
             while before.next_if(|entry| entry.offset() < new.offset()).is_some() {}
             let known = before.peek().filter(|old| old.offset() == new.offset());
             merged.push(match known.filter(|old| old.is_same(new)) {
-                // Content that was not read this time is not forgotten.
+                // Content that was not read this time keeps its earlier print.
                 Some(old) if new.print() == 0 => old.with_seen(true),
                 Some(old) => new.with_cohort(old.cohort()).with_lost(old.is_lost()),
                 None => new.with_cohort(cohort_at(unread, block.at, current)),
@@ -537,7 +542,7 @@ mod tests {
             by_place.entry(at / PLACE).or_default().push(block);
         }
         for (place, blocks) in by_place {
-            // A walk may come by a place in two parts.
+            // A walk may visit a place in two parts.
             let middle = place * PLACE + PLACE / 2;
             let split = blocks.partition_point(|block| block.at < middle);
             book.blocks(place * PLACE..middle, &blocks[..split]);
@@ -633,7 +638,7 @@ mod tests {
         book.end(true);
         let expected = [(0x10010, (32, 0)), (0x20010, (0x20000, 0))];
         assert_eq!(survivors(&book), BTreeMap::from(expected));
-        // A print that was not read agrees with any, and does not replace one that was.
+        // The print 0 agrees with any other, and does not replace one that was read.
         show(&mut book, &heap(&[(0x10010, 32, 0)]), true);
         show(&mut book, &heap(&[(0x10010, 32, 6)]), true);
         assert_eq!(survivors(&book), BTreeMap::from([(0x10010, (32, 3))]));

@@ -1,4 +1,5 @@
-//! What is found out about blocks that grow: their types, what holds them, and whether the program can reach them.
+//! Collects evidence on blocks that grow: their types, their holders, and whether the program can
+//! reach them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -27,62 +28,63 @@ use crate::stacks::sampler::StackSamples;
 use crate::stacks::survivors::{CallCount, SurvivingStacks};
 use crate::types::{rust, type_of};
 
-/// Number of times that all memory is searched for pointers, and the time between two searches.
+/// Number of searches of all memory for pointers, and the time between two of them.
 const ROUNDS: u32 = 2;
 const PAUSE: Duration = Duration::from_secs(2);
-/// Maximum number of blocks of a group for which pointers are sought, and of those whose type is read.
+/// Maximum number of blocks of a group whose pointers are searched for, and of those whose type is
+/// read.
 pub const MAX_SAMPLED: usize = 1000;
 const MAX_TYPED: usize = 300;
-/// Maximum number of pointers to a block that are looked at.
+/// Maximum number of pointers to a block that are inspected.
 const MAX_POINTERS: usize = 8;
-/// Maximum number of blocks of a heap that is searched as a whole.
+/// Maximum number of blocks of a heap that is searched completely.
 const MAX_INDEXED: usize = 24 << 20;
 /// Maximum number of types and of holders that are named.
 const MAX_NAMED: usize = 5;
-/// A type or holder of less than this part of the blocks is not named.
+/// Minimum share of the blocks for a type or holder to be named.
 const MIN_SHARE: f64 = 0.05;
 
-/// Which blocks belong together.
+/// The identity of a group of blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupKey {
-    /// Their size classes.
+    /// The size classes of the blocks.
     pub classes: Vec<u16>,
     /// Whether no pointer to them was found.
     pub is_lost: bool,
-    /// Whether they were there before the first snapshot.
+    /// Whether they existed before the first snapshot.
     pub is_before: bool,
 }
 
-/// Some blocks of a group.
+/// A sample of the blocks of a group.
 #[derive(Debug, Clone)]
 pub struct Sampled {
     /// The group.
     pub key: GroupKey,
-    /// Blocks of it.
+    /// The sampled blocks.
     pub sample: Vec<Survivor>,
 }
 
-/// What is known of the blocks of a group.
+/// The evidence on the blocks of a group.
 #[derive(Debug, Clone)]
 pub struct Described {
     /// The group.
     key: GroupKey,
     /// Their types, the most frequent first.
     types: Vec<BlockType>,
-    /// What points to them, the most frequent first.
+    /// The memory that points to them, the most frequent first.
     holders: Vec<Holder>,
-    /// Where the ways to them begin, the most frequent first.
+    /// The roots of the paths to them, the most frequent first.
     roots: Vec<Holder>,
-    /// Whether they can be reached; `None` if that could not be found out.
+    /// Whether they can be reached; `None` if that is unknown.
     pub reachability: Option<Reachability>,
     /// The stacks by which they were allocated, the most frequent first.
     stacks: Vec<LeakStack>,
-    /// How often the call of the first one is made.
+    /// The number of calls through the call site in the first of these stacks.
     calls: Option<CallCount>,
 }
 
 impl Described {
-    /// Adds what is known to a group.
+    /// Adds the evidence to a group.
     pub fn describe(&self, group: &mut LeakGroup) {
         let first = self.types.first().filter(|found| found.share >= 0.5);
         group.block_type = first.map(|found| found.name.clone());
@@ -102,26 +104,26 @@ impl Described {
     }
 }
 
-/// Everything that was found out.
+/// The evidence on all groups.
 #[derive(Debug, Clone, Default)]
 pub struct Evidence {
-    /// Number of times that all memory was searched for pointers.
+    /// Number of searches of all memory for pointers.
     pub rounds: u32,
-    /// What else decides about verdicts.
+    /// Other facts that affect verdicts.
     pub surroundings: Surroundings,
-    /// What the user should know.
+    /// Notes for the user.
     pub notes: Vec<String>,
     groups: Vec<Described>,
 }
 
 impl Evidence {
-    /// What is known of a group.
+    /// Returns the evidence on a group.
     pub fn of(&self, key: &GroupKey) -> Option<&Described> {
         self.groups.iter().find(|group| group.key == *key)
     }
 }
 
-/// How evidence is sought.
+/// The options of a search for evidence.
 pub struct Search<'s> {
     /// Whether the text in blocks may be shown.
     pub with_text: bool,
@@ -129,30 +131,32 @@ pub struct Search<'s> {
     pub interrupt: &'s AtomicBool,
     /// Allocations that were sampled with their stacks.
     pub samples: Option<&'s StackSamples>,
-    /// The time in which the call that leads to lost or growing blocks is counted.
+    /// Time for which the call that leads to lost or growing blocks is counted.
     pub count_calls: Option<Duration>,
 }
 
 impl<'s> Search<'s> {
-    /// A search that shows no text in blocks, and no stacks.
+    /// Creates a search that shows no text in blocks, and no stacks.
     pub fn new(interrupt: &'s AtomicBool) -> Self {
         Self { with_text: false, interrupt, samples: None, count_calls: None }
     }
 }
 
-/// What the searches of all memory found.
+/// The result of the searches of all memory.
 pub struct Reached {
     rounds: u32,
     walk: BlockWalk,
     roots: Roots,
     index: Option<BlockIndex>,
     graph: Option<Graph>,
-    /// Addresses and prints of the blocks that no root led to, each time, in order; `None` if that was not found out.
+    /// Addresses and prints of the blocks that no root led to in any search, in order; `None` if
+    /// that is unknown.
     unreachable: Option<Vec<(u64, u16)>>,
 }
 
 impl Reached {
-    /// Whether no root led to the block with an address and a print. Nothing is lost if pointers may be hidden.
+    /// Returns whether no root led to the block with an address and a print. No block is lost if
+    /// pointers may be hidden.
     pub fn is_lost(&self, at: u64, print: u16) -> bool {
         let found = self.unreachable.as_ref().filter(|_| self.roots.hidden.is_empty());
         found.is_some_and(|found| is_among(found, at, print))
@@ -176,8 +180,8 @@ pub fn search(reader: &mut BlockReader, search: &Search<'_>) -> Result<Reached, 
     Ok(reached)
 }
 
-/// Finds out what blocks are, what holds them, and by which stacks they were allocated. Blocks count as survivors from the age
-/// of `older_s` on.
+/// Determines the types of blocks, their holders, and the stacks by which they were allocated.
+/// Blocks of at least the age `older_s` count as survivors.
 pub(crate) fn describe(
     reader: &BlockReader,
     reached: &Reached,
@@ -226,7 +230,7 @@ pub(crate) fn describe(
         evidence.groups.push(described);
     }
     if let Some((stacks, time)) = stacks.zip(search.count_calls) {
-        // Those of lost blocks first.
+        // Stacks of lost blocks first.
         let mut with_stacks: Vec<&mut Described> =
             evidence.groups.iter_mut().filter(|group| !group.stacks.is_empty()).collect();
         with_stacks.sort_by_key(|group| !group.key.is_lost);
@@ -239,7 +243,7 @@ pub(crate) fn describe(
     evidence
 }
 
-/// Whether the process had more memory before than it has now.
+/// Returns whether the process had more memory before than it has now.
 fn is_below_peak(reader: &BlockReader) -> bool {
     const MUCH: f64 = 1.1;
     let status = reader.target().status().ok();
@@ -269,7 +273,7 @@ fn round(reader: &mut BlockReader, search: &Search<'_>) -> Result<Reached, Targe
         let bytes_of = |id| range(id).end - range(id).start;
         let blocks = graph.unreachable(roots.hidden_registers, bytes_of);
         let of = |id| Some((index.range(id)?, index.print(id)));
-        // The print of a block that could not be read says nothing.
+        // Blocks that could not be read have no meaningful print.
         let mut found: Vec<(Range<u64>, u16)> =
             blocks.into_iter().filter_map(of).filter(|(_, print)| *print != 0).collect();
         found.sort_unstable_by_key(|(range, _)| range.start);
@@ -278,10 +282,11 @@ fn round(reader: &mut BlockReader, search: &Search<'_>) -> Result<Reached, Targe
     Ok(Reached { rounds: 1, walk, roots, index, graph, unreachable })
 }
 
-/// Returns the addresses and prints of the blocks that no thread caches. The walk recognises the cached blocks of glibc by the
-/// lists that they are in, but misses those of a list that changes while it is read. This function recognises them by their
-/// content. The first word of a cached block is an encoded link (`PROTECT_PTR`) to a block of the same size or to nothing, or,
-/// before glibc 2.34, the second word is the address of the cache (`tcache_entry.key`).
+/// Returns the addresses and prints of the blocks that no thread caches. The walk recognises the
+/// cached blocks of glibc by the lists that they are in, but misses those of a list that changes
+/// while it is read. This function recognises them by their content. The first word of a cached
+/// block is an encoded link (`PROTECT_PTR`) to a block of the same size or to nothing, or, before
+/// glibc 2.34, the second word is the address of the cache (`tcache_entry.key`).
 fn without_cached(
     memory: &impl Memory,
     index: &BlockIndex,
@@ -307,20 +312,21 @@ fn without_cached(
     blocks.map(|(block, print)| (block.start, print)).collect()
 }
 
-/// Whether a block is in an ordered list of addresses and prints.
+/// Returns whether a block is in an ordered list of addresses and prints.
 fn is_among(blocks: &[(u64, u16)], at: u64, print: u16) -> bool {
     blocks.binary_search(&(at, print)).is_ok()
 }
 
-/// Returns what two ordered lists have in common.
+/// Returns the common elements of two ordered lists.
 fn in_both(one: &[(u64, u16)], other: &[(u64, u16)]) -> Vec<(u64, u16)> {
     one.iter().copied().filter(|(at, print)| is_among(other, *at, *print)).collect()
 }
 
-/// Where pointers to a block stand.
+/// The addresses of pointers, by the address of the block that they point to.
 type Pointers = HashMap<u64, Vec<u64>>;
 
-/// Finds pointers to blocks of a sample: by the address of the block, the addresses of some.
+/// Finds pointers to the blocks of a sample. Returns the addresses of some of them, by the address
+/// of the block.
 fn pointers_to(
     memory: &impl Memory,
     sample: &[Survivor],
@@ -343,7 +349,7 @@ fn pointers_to(
             each_root(memory, &sampled, &roots.ranges, &mut add);
             each_pointer(memory, index, &sampled, |from, to| add(from, Target::Block(to)));
         }
-        // It is not known which memory is free: pointers that are left over there count.
+        // It is unknown which memory is free: stale pointers in free memory count.
         None => {
             let mut all: Vec<Range<u64>> =
                 roots.ranges.iter().chain(&roots.new).chain(&walk.heaps.areas).cloned().collect();
@@ -355,7 +361,7 @@ fn pointers_to(
     found
 }
 
-/// Makes an index of a few blocks.
+/// Builds an index of a few blocks.
 fn index_of(sample: &[Survivor]) -> BlockIndex {
     let mut sorted = sample.to_vec();
     sorted.sort_unstable_by_key(|survivor| survivor.at);
@@ -371,12 +377,12 @@ fn index_of(sample: &[Survivor]) -> BlockIndex {
     builder.build().unwrap_or_default()
 }
 
-/// Names blocks and what holds them.
+/// Names blocks and their holders.
 struct Namer<'n, M> {
     image: &'n Image<'n>,
     memory: &'n M,
     index: Option<&'n BlockIndex>,
-    /// Where the ways to blocks begin; absent if no way was followed.
+    /// The roots of the paths to blocks; absent if no path was followed.
     root_of: Option<RootOf>,
     roots: &'n Roots,
     walk: &'n BlockWalk,
@@ -427,7 +433,7 @@ impl<M: Memory> Namer<'_, M> {
         }
     }
 
-    /// Where the ways to blocks begin.
+    /// Returns the roots of the paths to blocks.
     fn roots_of(&self, blocks: &[u64]) -> Vec<u64> {
         let Some((root_of, index)) = self.root_of.as_ref().zip(self.index) else {
             return Vec::new();
@@ -435,7 +441,7 @@ impl<M: Memory> Namer<'_, M> {
         blocks.iter().filter_map(|at| root_of.of(index.starting_at(*at)?)).collect()
     }
 
-    /// The type that a pointer to a trait object has beside it.
+    /// Returns the type of a trait object, by the vtable pointer beside a pointer to it.
     fn type_from_pointers(&self, at: u64, pointers: &[u64]) -> Option<String> {
         pointers.iter().find_map(|from| {
             let to = self.image.word(*from)?;
@@ -444,7 +450,7 @@ impl<M: Memory> Namer<'_, M> {
         })
     }
 
-    /// Names memory by who manages it.
+    /// Names memory by its manager.
     fn memory_of_no_file(&self, at: u64) -> String {
         let place = self.areas.partition_point(|area| area.range.end <= at);
         if let Some(area) = self.areas.get(place).filter(|area| area.range.contains(&at)) {
@@ -481,9 +487,10 @@ impl<M: Memory> Namer<'_, M> {
     }
 }
 
-/// Names a block without a type that has a pointer at an address.
+/// Names a block without a type that contains a pointer at an address.
 fn untyped(at: u64, range: Range<u64>) -> String {
-    /// In a larger block, the place differs from pointer to pointer.
+    /// Maximum size of a block whose name includes the offset of the pointer, in bytes: in a larger
+    /// block, the offset differs from pointer to pointer.
     const MAX_RECORD: u64 = 512;
     match range.end - range.start {
         bytes @ 0..=MAX_RECORD => format!("a block of {bytes} bytes, at +{:#x}", at - range.start),
@@ -491,7 +498,7 @@ fn untyped(at: u64, range: Range<u64>) -> String {
     }
 }
 
-/// Returns the most frequent names, with the share of `all` that has them.
+/// Returns the most frequent names, each with its share of `all`.
 fn most_frequent(names: impl Iterator<Item = String>, all: usize) -> Vec<(String, f64)> {
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for name in names {

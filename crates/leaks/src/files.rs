@@ -1,6 +1,8 @@
-//! The files that a process has mapped: their bytes where the process itself has not touched them, and names of symbols.
+//! The files that a process has mapped: their bytes where the process itself has not modified them,
+//! and names of symbols.
 //!
-//! Files are opened as [`lowtide_probe::mapped`] opens them: only regular files, and only those that are mapped.
+//! Files are opened as [`lowtide_probe::mapped`] opens them: only regular files, and only those
+//! that are mapped.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -17,16 +19,16 @@ use object::elf::{self, FileHeader64};
 use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, Sym};
 use object::{Endianness, SectionIndex};
 
-/// Maximum number of symbols of a file, and of bytes of a name.
+/// Maximum number of symbols of a file, and maximum size of a name in bytes.
 const MAX_SYMBOLS: usize = 1 << 20;
 const MAX_NAME: usize = 4096;
-/// Bytes of a symbol in a file (`Elf64_Sym`).
+/// Size of a symbol in a file (`Elf64_Sym`), in bytes.
 const SYMBOL: usize = 24;
 /// Maximum number of files that are read, and of symbols of all of them.
 const MAX_FILES: usize = 512;
 const MAX_ALL_SYMBOLS: usize = 4 << 20;
 
-/// A process as its types are read from it.
+/// A process, from which types are read.
 pub struct Image<'p> {
     pid: u32,
     memory: &'p LiveMemory,
@@ -43,43 +45,43 @@ struct ObjectFile {
 /// The symbols of a file.
 #[derive(Default)]
 struct Symbols {
-    /// The address that the first byte of the file asks for.
+    /// The address that the file requests for its first byte.
     base: u64,
     /// Offset in the file, size and address of each segment of code.
     code: Vec<(u64, u64, u64)>,
-    /// Address, size and place of the name of each, in order of address.
+    /// Address, size and name offset of each symbol, in order of address.
     all: Vec<(u64, u32, u32)>,
-    /// Where the names are, in the file.
+    /// The offset of the names in the file.
     names_at: u64,
 }
 
-/// A symbol that an address lies in.
+/// The symbol that contains an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Symbol {
-    /// Its name, as people write it.
+    /// Its demangled name.
     pub name: String,
-    /// Distance from its beginning, in bytes.
+    /// Distance from its start, in bytes.
     pub offset: u64,
 }
 
 impl<'p> Image<'p> {
-    /// Reads from a process. `maps` are its mappings.
+    /// Creates a reader for a process. `maps` are its mappings.
     pub fn new(pid: u32, memory: &'p LiveMemory, maps: &'p [Mapping]) -> Self {
         Self { pid, memory, maps, files: RefCell::default() }
     }
 
-    /// The mapping that an address lies in.
+    /// Returns the mapping that contains an address.
     pub fn mapping(&self, at: u64) -> Option<&'p Mapping> {
         let place = self.maps.partition_point(|mapping| mapping.end <= at);
         self.maps.get(place).filter(|mapping| mapping.start <= at)
     }
 
-    /// Whether an address lies in the mapping of a file.
+    /// Returns whether an address is in the mapping of a file.
     pub fn is_of_file(&self, at: u64) -> bool {
         self.mapping(at).is_some_and(Mapping::has_file)
     }
 
-    /// The mapping of a file that an address lies in, or that its data continue from.
+    /// Returns the mapping of a file that contains an address, or whose data continues there.
     pub fn mapping_of_file(&self, at: u64) -> Option<&'p Mapping> {
         let place = self.maps.partition_point(|mapping| mapping.end <= at);
         let mapping = self.maps.get(place).filter(|mapping| mapping.start <= at)?;
@@ -91,13 +93,14 @@ impl<'p> Image<'p> {
         (follows && before.has_file() && before.permissions.ends_with('p')).then_some(before)
     }
 
-    /// Reads from an address on. Returns how many bytes could be read.
+    /// Reads from an address on. Returns the number of bytes that were read.
     fn read(&self, at: u64, bytes: &mut [u8]) -> usize {
         let length = self.memory.read(at, bytes);
         if length == bytes.len() {
             return length;
         }
-        // Its page is not resident: what the program has not written is what the file has.
+        // The page is not resident: the program has not written to it, so its content is that of
+        // the file.
         let Some(mapping) = self.mapping(at).filter(|mapping| mapping.has_file()) else {
             return length;
         };
@@ -114,7 +117,8 @@ impl<'p> Image<'p> {
         (self.read(at, &mut bytes) == 8).then(|| u64::from_le_bytes(bytes))
     }
 
-    /// Reads a text of printable ASCII characters that ends with a zero byte, and has at most so many.
+    /// Reads a text of printable ASCII characters that ends with a zero byte, and has at most
+    /// `most` bytes.
     pub fn text(&self, at: u64, most: usize) -> Option<String> {
         let mut bytes = vec![0; most + 1];
         let length = self.read(at, &mut bytes);
@@ -124,11 +128,12 @@ impl<'p> Image<'p> {
         is_printable.then(|| String::from_utf8_lossy(text).into_owned())
     }
 
-    /// The address that a file asks for what is mapped at an address: by it, debug information names code.
+    /// Returns the address that a file requests for the bytes at an address. Debug information
+    /// names code by it.
     pub fn address_in_file(&self, at: u64) -> Option<u64> {
         let mapping = self.mapping_of_file(at)?;
         if mapping.permissions.contains('x') && mapping.contains(at) {
-            // Code may be mapped apart from the rest of its file, as that of V8's builtins.
+            // Code may be mapped apart from the rest of its file, like that of V8's builtins.
             let offset = mapping.offset + (at - mapping.start);
             return self.with_file(mapping, |object| {
                 object.symbols.code.iter().find_map(|(start, bytes, address)| {
@@ -137,19 +142,19 @@ impl<'p> Image<'p> {
                 })
             });
         }
-        // The file may be mapped as data as well, elsewhere.
+        // The file may also be mapped as data elsewhere.
         let is_first =
             |m: &&Mapping| m.file == mapping.file && m.offset == 0 && m.start <= mapping.start;
         let start = self.maps.iter().rfind(is_first)?.start;
         self.with_file(mapping, |object| at.checked_sub(start)?.checked_add(object.symbols.base))
     }
 
-    /// Passes on the file that is mapped at an address.
+    /// Passes the file that is mapped at an address to `then`.
     pub fn with_mapped_file<T>(&self, at: u64, then: impl FnOnce(&File) -> Option<T>) -> Option<T> {
         self.with_file(self.mapping_of_file(at)?, |object| then(&object.file))
     }
 
-    /// The symbol that an address lies in.
+    /// Returns the symbol that contains an address.
     pub fn symbol(&self, at: u64) -> Option<Symbol> {
         let mapping = self.mapping_of_file(at)?;
         let address = self.address_in_file(at)?;
@@ -216,7 +221,7 @@ impl Symbols {
             (segment.p_offset(endian), segment.p_filesz(endian), segment.p_vaddr(endian))
         });
         let sections = header.sections(endian, cache).ok()?;
-        // The table is read as a whole.
+        // The table is read completely.
         let is_bounded = |kind: elf::SectionType| {
             let mut tables = sections.iter().filter(|section| section.sh_type(endian) == kind);
             tables.all(|table| table.sh_size(endian) <= (MAX_SYMBOLS * SYMBOL) as u64)
@@ -245,7 +250,7 @@ impl Symbols {
     }
 }
 
-/// Returns a name as people write it: Rust's without the hash at its end, C++'s with its parameters.
+/// Returns a demangled name: Rust's without the hash at its end, C++'s with its parameters.
 pub fn demangle(name: &str) -> String {
     if let Ok(rust) = rustc_demangle::try_demangle(name) {
         let mut written = BoundedText(String::new());
@@ -257,7 +262,7 @@ pub fn demangle(name: &str) -> String {
     demangle_cpp(name).unwrap_or_else(|| name.to_owned())
 }
 
-/// Returns a C++ name as people write it. Deeply nested names would take long, and are left as they are.
+/// Returns a demangled C++ name. Deeply nested names would take long, and are left mangled.
 fn demangle_cpp(name: &str) -> Option<String> {
     if name.len() > MAX_NAME || !name.starts_with("_Z") {
         return None;
@@ -270,7 +275,7 @@ fn demangle_cpp(name: &str) -> Option<String> {
     Some(written.0)
 }
 
-/// A short mangled name may stand for a very long one.
+/// A text of limited length: a short mangled name may stand for a very long one.
 struct BoundedText(String);
 
 impl fmt::Write for BoundedText {

@@ -1,4 +1,4 @@
-//! Watches the heap of a process, and reports what grows in it.
+//! Watches the heap of a process, and reports the blocks that grow in it.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -23,16 +23,16 @@ use crate::history::SnapshotHistory;
 use crate::stacks::sampler::{StackSamples, Summary};
 use crate::stacks::survivors::SurvivingStacks;
 
-/// Maximum part of a heap that could not be walked, for a snapshot to be whole.
+/// Maximum part of a heap that could not be walked in a complete snapshot.
 const MAX_TORN: f64 = 0.02;
-/// Maximum number of groups that are looked into.
+/// Maximum number of groups that are investigated.
 const MAX_SUSPECTS: usize = 10;
-/// Maximum number of size classes of memory that was lost before.
+/// Maximum number of size classes of memory that was lost before the first snapshot.
 const MAX_LOST_BEFORE: usize = 50;
 /// Maximum number of groups in a report.
 const MAX_GROUPS: usize = 200;
 
-/// What a snapshot cost, and whether it was whole.
+/// The cost of a snapshot, and whether it was complete.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Look {
     /// CPU time in seconds.
@@ -57,7 +57,7 @@ pub struct LeakFinder {
     evidence: Option<Evidence>,
     /// How stacks were sampled.
     sampling: Option<Summary>,
-    /// What stacks may lack, and why.
+    /// Reasons why stacks may be incomplete.
     sampling_notes: Vec<String>,
 }
 
@@ -65,15 +65,15 @@ impl LeakFinder {
     /// Opens the memory of a process.
     ///
     /// # Errors
-    /// Fails if its memory may not be read, or if it has ended.
+    /// Fails if its memory may not be read, or if the process has ended.
     pub fn open(target: &Target) -> Result<Self, TargetError> {
         Self::with_max_blocks(target, MAX_BLOCKS)
     }
 
-    /// The same with another bound on the number of blocks that are followed.
+    /// Opens the memory of a process, with another limit on the number of blocks that are followed.
     ///
     /// # Errors
-    /// Fails if its memory may not be read, or if it has ended.
+    /// Fails if its memory may not be read, or if the process has ended.
     pub fn with_max_blocks(target: &Target, max_blocks: usize) -> Result<Self, TargetError> {
         Ok(Self {
             reader: BlockReader::open(target)?,
@@ -121,8 +121,8 @@ impl LeakFinder {
         Ok(Look { cpu_s: walk.cpu_s, is_whole, unreadable })
     }
 
-    /// Finds out what the blocks are that grow, what holds them, and whether the program can reach them. This reads all
-    /// memory several times.
+    /// Determines the types of the blocks that grow, their holders, and whether the program can
+    /// reach them. This reads all memory several times.
     ///
     /// # Errors
     /// Fails if the process has ended, or executes another program.
@@ -155,7 +155,7 @@ impl LeakFinder {
         Ok(())
     }
 
-    /// Returns the blocks that are to be looked into: a sample of each of the groups that grow or are lost.
+    /// Returns the blocks to investigate: a sample of each of the groups that grow or are lost.
     fn suspects(&self, older_s: f64) -> Vec<Sampled> {
         let Found { old, held, lost, before } = self.find(older_s);
         let of = |trends: Vec<Trend>, is_lost| {
@@ -189,7 +189,7 @@ impl LeakFinder {
                 sample.push(survivor);
                 return;
             }
-            // Each has the same chance to be in the sample (Vitter's algorithm R).
+            // Each block has the same chance to be in the sample (Vitter's algorithm R).
             random ^= random << 13;
             random ^= random >> 7;
             random ^= random << 17;
@@ -227,7 +227,8 @@ impl LeakFinder {
         found
     }
 
-    /// Finds what grows, and what is lost. Blocks count as survivors from the age of `older_s` on.
+    /// Finds the blocks that grow, and those that are lost. Blocks of at least the age `older_s`
+    /// count as survivors.
     fn find(&self, older_s: f64) -> Found {
         let (snapshots, cohorts) = (self.history.snapshots(), self.history.cohorts());
         let old = survivors(cohorts, older_s);
@@ -241,7 +242,7 @@ impl LeakFinder {
         }
     }
 
-    /// Whether the blocks of nearly all of the heap were read.
+    /// Returns whether the blocks of nearly all of the heap were read.
     fn has_read_most(&self, walk: &BlockWalk) -> bool {
         let all: u64 = walk.heaps.areas.iter().map(|area| area.end - area.start).sum();
         let unread = self.book.unread_bytes();
@@ -254,12 +255,14 @@ impl LeakFinder {
         self.sizes.iter().map(of).sum::<f64>() as u64
     }
 
-    /// Returns the age from which on blocks count as survivors, in seconds: half of the run, unless the user wants another.
+    /// Returns the minimum age of survivors in seconds: half of the run, unless the user requests
+    /// another.
     fn older_s(&self, wanted_s: Option<f64>) -> f64 {
         wanted_s.unwrap_or(self.elapsed_s / 2.0)
     }
 
-    /// Reports what grows. `older_s` is the age from which on blocks count as survivors, and `top` the maximum number of groups.
+    /// Reports the blocks that grow. `older_s` is the minimum age of survivors, and `top` the
+    /// maximum number of groups.
     pub fn report(&self, older_s: Option<f64>, top: usize) -> LeakReport {
         let older_s = self.older_s(older_s);
         let Found { old, held, lost, before } = self.find(older_s);
@@ -271,7 +274,8 @@ impl LeakFinder {
             for trend in trends.iter().take(MAX_GROUPS) {
                 let key = GroupKey { classes: trend.classes.clone(), is_lost, is_before: false };
                 let described = evidence.and_then(|found| found.of(&key));
-                // All of the lost blocks are, also of groups that were not looked into.
+                // The total includes all lost blocks, also those of groups that were not
+                // investigated.
                 let all =
                     Reachability { sampled: trend.count as u64, unreachable_share: 1.0, rounds };
                 let reached = described.and_then(|found| found.reachability);
@@ -334,7 +338,7 @@ impl LeakFinder {
         }
     }
 
-    /// Returns the time until the process, or the group that it is in, reaches its memory limit.
+    /// Returns the time until the process, or its cgroup, reaches its memory limit.
     fn seconds_to_limit(&self, bytes_per_hour: u64) -> Option<f64> {
         let pressure = PressureSource::for_process(self.reader.target().pid)
             .read(MemoryPressure::of_this_machine());
@@ -343,13 +347,13 @@ impl LeakFinder {
     }
 }
 
-/// What grows, and what is lost.
+/// The trends of the blocks that grow, and of those that are lost.
 struct Found {
     /// The cohorts whose blocks are survivors.
     old: Range<u8>,
-    /// What each size does, without the blocks that are lost.
+    /// The trend of each size, without lost blocks.
     held: Vec<Trend>,
-    /// What the lost blocks of each size do.
+    /// The trend of the lost blocks of each size.
     lost: Vec<Trend>,
     before: Vec<BeforeFirst>,
 }
@@ -360,7 +364,7 @@ struct BeforeFirst {
     amount: LostBefore,
 }
 
-/// Merges groups of neighbouring sizes that do the same, and have the same type and the same holder.
+/// Merges groups of neighbouring sizes that have the same trend, type and holder.
 fn merged(mut groups: Vec<LeakGroup>) -> Vec<LeakGroup> {
     groups.sort_by_key(|group| (group.verdict, group.size_bytes));
     let mut all: Vec<LeakGroup> = Vec::new();
@@ -383,10 +387,10 @@ fn merged(mut groups: Vec<LeakGroup>) -> Vec<LeakGroup> {
     all
 }
 
-/// Whether nearly all of the heap was walked.
+/// Returns whether nearly all of the heap was walked.
 pub(crate) fn is_whole(walk: &BlockWalk) -> bool {
     let Observation { arenas, unwalked_bytes, .. } = &walk.observation;
-    // An arena of glibc that could not be walked has not been counted at all.
+    // A glibc arena that could not be walked has not been counted at all.
     let missing = arenas.iter().filter(|arena| !arena.whole && is_of_glibc(arena)).map(|arena| {
         let walked = arena.allocated_bytes + arena.free_bytes + arena.fast_bytes + arena.top_bytes;
         arena.system_bytes.saturating_sub(walked)
@@ -396,7 +400,7 @@ pub(crate) fn is_whole(walk: &BlockWalk) -> bool {
     has_heap(&walk.observation) && missing as f64 <= MAX_TORN * all as f64
 }
 
-/// Whether a heap was walked.
+/// Returns whether a heap was walked.
 fn has_heap(observation: &Observation) -> bool {
     !observation.heaps.is_empty() || observation.cpython.is_some()
 }

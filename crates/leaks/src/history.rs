@@ -1,13 +1,13 @@
-//! The snapshots that are kept, however long a process is watched.
+//! The stored snapshots, whose number is limited even in a long run.
 
 use lowtide_model::survivors::{CohortCount, Snapshot};
 
 use crate::book::{Counted, MAX_COHORTS};
 
-/// Maximum number of snapshots that are kept.
+/// Maximum number of stored snapshots.
 const MAX_SNAPSHOTS: usize = 40;
 
-/// Snapshots of a heap, and when their cohorts ended.
+/// Snapshots of a heap, and the times when their cohorts ended.
 #[derive(Debug, Default)]
 pub struct SnapshotHistory {
     snapshots: Vec<Snapshot>,
@@ -15,17 +15,17 @@ pub struct SnapshotHistory {
 }
 
 impl SnapshotHistory {
-    /// The snapshots that were kept, in order; the first and the newest are among them.
+    /// Returns the stored snapshots, in order; the first and the newest are among them.
     pub fn snapshots(&self) -> &[Snapshot] {
         &self.snapshots
     }
 
-    /// When each cohort ended, in seconds since the first snapshot.
+    /// Returns when each cohort ended, in seconds since the first snapshot.
     pub fn cohorts(&self) -> &[f64] {
         &self.cohorts
     }
 
-    /// Adds a snapshot that was whole, and that ended a cohort.
+    /// Adds a snapshot that was complete, and that ended a cohort.
     pub fn add(&mut self, t_s: f64, counted: &Counted, shares: [f64; 2]) {
         self.cohorts.push(t_s);
         let [sampled_share, large_sampled_share] = shares;
@@ -36,7 +36,7 @@ impl SnapshotHistory {
         }
     }
 
-    /// Removes the snapshot whose neighbours are closest to each other, as a part of their age.
+    /// Removes the snapshot whose neighbours are closest to each other, relative to its age.
     fn thin(&mut self, now_s: f64) {
         let gap = |place: usize| {
             let t = |place: usize| self.snapshots[place].t_s;
@@ -48,20 +48,20 @@ impl SnapshotHistory {
         }
     }
 
-    /// Merges the older half of the cohorts in pairs if there are too many. Returns the new number of each; `None` if nothing
-    /// changes.
+    /// Merges the older half of the cohorts in pairs if there are too many. Returns the new number
+    /// of each, or `None` if nothing changes.
     pub fn merge(&mut self) -> Option<Vec<u8>> {
         if self.cohorts.len() < usize::from(MAX_COHORTS) {
             return None;
         }
         let merged = self.cohorts.len() / 2;
-        // Cohort 0 stays by itself.
+        // Cohort 0 is never merged.
         let new = |cohort: usize| match cohort {
             0 => 0,
             cohort if cohort <= merged => cohort.div_ceil(2),
             cohort => cohort - merged + merged.div_ceil(2),
         };
-        // The blocks that the next snapshot sees first have a number as well.
+        // The cohort of the next snapshot is renumbered as well.
         let renumbered: Vec<u8> =
             (0..=self.cohorts.len()).map(|cohort| new(cohort) as u8).collect();
         let mut ends = vec![0.0; new(self.cohorts.len() - 1) + 1];

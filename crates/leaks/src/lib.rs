@@ -1,14 +1,14 @@
-//! Finds what survives in the heap of a live process, what it is, and which memory holds it. The process is
-//! not touched, unless stacks are taken.
+//! Finds the blocks that survive in the heap of a live process, their types, and the memory that
+//! holds them. The process is not modified, unless stacks are taken.
 //!
 //! - [`finder`]: watches a process, and reports.
-//! - [`book`]: which blocks are there since when.
-//! - [`history`]: the snapshots that are kept.
-//! - [`schedule`]: when the next one is taken.
-//! - [`evidence`]: what is found out about blocks that grow: types, holders, reachability.
+//! - [`book`]: the blocks in use, and the snapshot in which each first appeared.
+//! - [`history`]: the stored snapshots.
+//! - [`schedule`]: the time of the next snapshot.
+//! - [`evidence`]: the evidence on blocks that grow: types, holders, reachability.
 //! - [`pointers`]: pointers to blocks.
-//! - [`stacks`]: where blocks are allocated that survive.
-//! - [`types`]: what a block is.
+//! - [`stacks`]: call stacks of the allocations that survive.
+//! - [`types`]: the types of blocks.
 //! - [`files`]: the files that a process has mapped: their bytes, and names of their symbols.
 
 pub mod book;

@@ -1,4 +1,4 @@
-//! When the next snapshot is taken.
+//! The times of snapshots.
 
 use std::time::Duration;
 
@@ -6,13 +6,14 @@ use std::time::Duration;
 const SHORTEST: Duration = Duration::from_secs(5);
 /// Maximum time between two snapshots.
 const LONGEST: Duration = Duration::from_secs(120);
-/// From the first minute on, the time between two snapshots is this part of the time since the first.
+/// Divisor of the time since the first snapshot, which yields the time between two snapshots from
+/// the first minute on.
 const PARTS_OF_ELAPSED: u32 = 12;
-/// Minimum time between two snapshots, as a multiple of what one costs.
+/// Minimum time between two snapshots, as a multiple of the cost of one.
 const COSTS: u32 = 100;
 
-/// Returns the time from the beginning of a snapshot to that of the next. `every` is what the user wants, if anything;
-/// `cost` is the CPU time of the last snapshot.
+/// Returns the time from the start of a snapshot to that of the next. `every` is the interval that
+/// the user requests, if any; `cost` is the CPU time of the last snapshot.
 pub fn interval(every: Option<Duration>, elapsed: Duration, cost: Duration) -> Duration {
     let wanted = every.unwrap_or_else(|| (elapsed / PARTS_OF_ELAPSED).clamp(SHORTEST, LONGEST));
     wanted.max(cost * COSTS)

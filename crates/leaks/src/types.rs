@@ -1,21 +1,22 @@
-//! What a block is, from what is in it: without symbols where the language keeps the type of its objects.
+//! Recognises the types of blocks by their content: without symbols if the language stores the type
+//! of its objects.
 
 use lowtide_heap::memory::Memory;
 
 use crate::files::{Image, demangle};
 
-/// Maximum number of characters of a type's name, and of text that is shown.
+/// Maximum number of characters of a type's name, and of displayed text.
 const MAX_NAME: usize = 120;
 const MAX_TEXT: usize = 24;
-/// Minimum number of characters at the beginning of a block for it to be a text.
+/// Minimum number of characters at the start of a block for it to be a text.
 const MIN_TEXT: usize = 6;
 /// Maximum number of bytes of a mangled name.
 const MAX_MANGLED: usize = 2048;
-/// Words at the beginning of a block in which a pointer to a type is sought.
+/// Number of words at the start of a block that are searched for a pointer to a type.
 const WORDS: usize = 6;
 
-/// Returns the type of the block at an address; `None` if it is not recognised. With `with_text`, a text that a block begins
-/// with is returned.
+/// Returns the type of the block at an address; `None` if it is not recognised. With `with_text`, a
+/// block without a known type is described by the text at its start.
 pub fn type_of(
     image: &Image<'_>,
     memory: &impl Memory,
@@ -31,7 +32,8 @@ pub fn type_of(
     let word = |place: usize| words.get(place).copied().unwrap_or(0);
     let found = cpp(image, word(0))
         .map(|name| format!("C++ {name}"))
-        // The head of the garbage collector may come first, and before it what instances have (`_PyObject_HEAD`, 3.11).
+        // The header of the garbage collector may come first, and before it the fields of instances
+        // (`_PyObject_HEAD`, 3.11).
         .or_else(|| {
             let python = [1, 3, 5].into_iter().find_map(|place| python(image, word(place)));
             python.map(|name| format!("Python {name}"))
@@ -44,8 +46,8 @@ pub fn type_of(
     found.map(|name| shortened(&name))
 }
 
-/// Returns the type whose virtual table is at an address: before the table is a pointer to the description of the type, whose
-/// second word is its name (Itanium C++ ABI, section 2.9).
+/// Returns the type whose virtual table is at an address: before the table is a pointer to the type
+/// information, whose second word is the name (Itanium C++ ABI, section 2.9).
 fn cpp(image: &Image<'_>, table: u64) -> Option<String> {
     if !table.is_multiple_of(8) || !image.is_of_file(table) {
         return None;
@@ -59,7 +61,7 @@ fn cpp(image: &Image<'_>, table: u64) -> Option<String> {
         return None;
     }
     let name = image.text(name_at, MAX_MANGLED)?;
-    // A name with internal linkage begins with an asterisk.
+    // A name with internal linkage starts with an asterisk.
     let name = name.trim_start_matches('*');
     let demangled = demangle(&format!("_ZTS{name}"));
     demangled.strip_prefix("typeinfo name for ").map(str::to_owned)
@@ -90,8 +92,8 @@ fn python(image: &Image<'_>, at: u64) -> Option<String> {
     None
 }
 
-/// Returns the Rust type whose table of methods is at an address: a function that drops a value, the size and the alignment
-/// of the type, and its methods. The names of the functions have the type.
+/// Returns the Rust type whose vtable is at an address: drop function, size, alignment, and the
+/// methods of the type. The names of the functions contain the type.
 pub fn rust(image: &Image<'_>, table: u64) -> Option<String> {
     const MAX_SIZE: u64 = 1 << 30;
     const MAX_ALIGNMENT: u64 = 4096;
@@ -100,7 +102,7 @@ pub fn rust(image: &Image<'_>, table: u64) -> Option<String> {
     if dropped.is_some() {
         return dropped;
     }
-    // A type that needs no drop has no function for it.
+    // A type without drop glue has no function for it.
     if !table.is_multiple_of(8) || !image.is_of_file(table) {
         return None;
     }
@@ -116,12 +118,13 @@ pub fn rust(image: &Image<'_>, table: u64) -> Option<String> {
         .and_then(|name| implementing_type(&name))
 }
 
-/// Returns the future of the task of tokio whose table is at an address: it begins with the function that polls it.
+/// Returns the future of the tokio task whose vtable is at an address: it starts with the function
+/// that polls it.
 fn rust_task(image: &Image<'_>, table: u64) -> Option<String> {
     inner(&function_in(image, table, 0)?, "tokio::runtime::task::raw::poll::<")
 }
 
-/// Returns the name of the function that a table of a file has at a place.
+/// Returns the name of the function at an index of a table in a file.
 fn function_in(image: &Image<'_>, table: u64, place: u64) -> Option<String> {
     if !table.is_multiple_of(8) || !image.is_of_file(table) {
         return None;
@@ -132,7 +135,7 @@ fn function_in(image: &Image<'_>, table: u64, place: u64) -> Option<String> {
     (symbol.offset == 0).then_some(symbol.name)
 }
 
-/// Returns what stands in the angle brackets after a prefix.
+/// Returns the text in the angle brackets after a prefix.
 fn inner(name: &str, prefix: &str) -> Option<String> {
     Some(name.strip_prefix(prefix)?.strip_suffix('>')?.to_owned())
 }
@@ -154,14 +157,14 @@ fn implementing_type(method: &str) -> Option<String> {
     None
 }
 
-/// Returns the text that bytes begin with.
+/// Returns the text at the start of some bytes.
 fn text(bytes: &[u8]) -> Option<String> {
     let length = bytes.iter().take_while(|byte| (0x20..0x7f).contains(*byte)).count();
     let shown = String::from_utf8_lossy(&bytes[..length.min(MAX_TEXT)]).into_owned();
     (length >= MIN_TEXT).then(|| format!("text {shown:?}"))
 }
 
-/// Returns a name without its end if it is too long.
+/// Returns a name, truncated if it is too long.
 fn shortened(name: &str) -> String {
     match name.char_indices().nth(MAX_NAME) {
         Some((end, _)) => format!("{}…", &name[..end]),

@@ -1,5 +1,5 @@
-//! hyper's HTTP/2, plain or over TLS, for measurements of the load against it: each request is answered
-//! at once.
+//! hyper's HTTP/2, plain or over TLS, for measurements of the load generator: each request is
+//! answered at once.
 //!
 //! cargo run --release -p lowtide-load --example hyper_server -- ADDRESS [KEY CERTIFICATE]
 
@@ -53,7 +53,7 @@ async fn serve(socket: impl Read + Write + Unpin) {
     });
     let mut builder = Builder::new(TokioExecutor::new());
     builder.max_concurrent_streams(MAX_STREAMS);
-    // A client that disconnects is no error.
+    // A client that disconnects is not an error.
     let _ = builder.serve_connection(socket, answer).await;
 }
 

@@ -358,8 +358,8 @@ fn is_in_progress(error: &io::Error) -> bool {
         || error.kind() == ErrorKind::WouldBlock
 }
 
-/// Returns whether to retry after an error that is no failure: at once after an interruption, and after
-/// the next event if the call would block.
+/// Returns whether to retry after an error that is not a failure: at once after an interruption,
+/// and after the next event if the call would block.
 fn retries_now(error: &io::Error) -> Result<bool, RequestFailure> {
     match error.kind() {
         ErrorKind::WouldBlock => Ok(false),

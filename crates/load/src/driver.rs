@@ -403,7 +403,7 @@ impl<'a> Driver<'a> {
     ///
     /// # Errors
     ///
-    /// When no connection could ever be made, so that there is nothing to report.
+    /// Fails if no connection could ever be made, so that there is nothing to report.
     fn give_up_hopeless(&mut self, step: &mut StepRun<'_>) -> Result<(), RunError> {
         if step.is_pause() || step.end.is_some() || self.pool.last_failure.is_none() {
             return Ok(());

@@ -45,7 +45,7 @@ impl HttpChoice {
     ///
     /// # Errors
     ///
-    /// When HTTP/2 was requested over TLS and the server did not choose it.
+    /// Fails if HTTP/2 was requested over TLS and the server did not choose it.
     pub(crate) fn protocol(
         &self,
         negotiated: Option<&[u8]>,

@@ -92,7 +92,7 @@ pub enum RunError {
 /// the requests in flight fail, and the report covers the run so far.
 ///
 /// # Errors
-/// When there is nothing to report.
+/// Fails if there is nothing to report.
 pub fn run(
     plan: &Plan,
     available: &Available,

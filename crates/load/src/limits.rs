@@ -90,7 +90,7 @@ impl Required {
     /// uses: a load to this machine may exceed the ports of one address.
     ///
     /// # Errors
-    /// The missing resource, with the numbers.
+    /// Returns the missing resource, with the numbers.
     pub(crate) fn check(&self, available: &Available) -> Result<SourceAddresses, LimitError> {
         let connections = self.connections;
         let needed = connections + OTHER_OPEN_FILES;

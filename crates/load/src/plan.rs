@@ -56,7 +56,7 @@ impl Plan {
     /// Checks that this machine permits the load.
     ///
     /// # Errors
-    /// The missing resource.
+    /// Returns the missing resource.
     pub fn check(&self, available: &Available) -> Result<(), LimitError> {
         self.required().check(available).map(|_| ())
     }

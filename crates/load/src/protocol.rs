@@ -49,7 +49,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// Returns whether responses have no body, whatever their headers say.
+    /// Returns whether responses have no body, whatever their headers contain.
     pub(crate) fn is_head(&self) -> bool {
         self.method == "HEAD"
     }
@@ -75,8 +75,8 @@ pub trait Protocol {
     ///
     /// # Errors
     ///
-    /// When the connection can no longer be used. The caller then calls [`Protocol::closed`] with the
-    /// failure. It may still send `out` (HTTP/2: a GOAWAY with the reason).
+    /// Fails if the connection can no longer be used. The caller then calls [`Protocol::closed`]
+    /// with the failure. It may still send `out` (HTTP/2: a GOAWAY with the reason).
     fn receive(
         &mut self,
         bytes: &[u8],
@@ -93,7 +93,7 @@ pub trait Protocol {
     ///
     /// # Errors
     ///
-    /// When the connection can no longer be used (HTTP/1.1, where responses arrive in order).
+    /// Fails if the connection can no longer be used (HTTP/1.1, where responses arrive in order).
     fn expire(
         &mut self,
         until: Ticks,
@@ -126,10 +126,10 @@ pub trait Protocol {
 
 /// Receives the outcomes of requests. Each request that `send` starts has exactly one outcome.
 pub trait Outcomes {
-    /// The response is complete. `status` is as the server sent it.
+    /// Receives a complete response. `status` is as the server sent it.
     fn answered(&mut self, started: Ticks, status: u16, body: Body<'_>);
 
-    /// There is no response, or not a complete one.
+    /// Receives the failure of a request without a complete response.
     fn failed(&mut self, started: Ticks, failure: RequestFailure);
 }
 

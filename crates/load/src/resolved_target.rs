@@ -31,7 +31,8 @@ impl ResolvedTarget {
     ///
     /// # Errors
     ///
-    /// When the host is unknown, TLS cannot be set up, or no certificate can be valid for the host.
+    /// Fails if the host is unknown, TLS cannot be set up, or no certificate can be valid for the
+    /// host.
     pub(crate) fn new(
         plan: &Plan,
         target: &LoadTarget,

@@ -22,14 +22,14 @@ pub enum Shape {
     Hold(Duration),
     /// A pause: no request of the load starts, and idle connections may be closed.
     Idle {
-        /// How long.
+        /// The duration of the pause.
         time: Duration,
         /// The rate of background requests during the pause, which are counted separately.
         trickle: Option<Rate>,
     },
-    /// Rounds.
+    /// Repeated rounds.
     Repeat {
-        /// How many.
+        /// The number of rounds.
         times: u32,
         /// The parts of a round, in order.
         round: Vec<Shape>,

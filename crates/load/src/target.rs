@@ -89,7 +89,7 @@ impl LoadTarget {
     /// Resolves the host with the system's resolver. Returns at least one address.
     ///
     /// # Errors
-    /// When the host is unknown, or has no address.
+    /// Fails if the host is unknown, or has no address.
     pub(crate) fn resolve(&self) -> Result<Vec<SocketAddr>, UnknownHost> {
         let unknown = |reason| UnknownHost { host: self.host.clone(), reason };
         let found: Vec<SocketAddr> =

@@ -11,13 +11,13 @@ pub const SCHEMA: &str = "lowtide.act/1";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ActEvent {
-    /// A release was tried.
+    /// A release was attempted.
     Act,
-    /// The pages of a release that came back are known: after a minute, or before the next release.
+    /// The refaulted pages of a release were counted: after a minute, or before the next release.
     Returned,
-    /// The budget of CPU time held a release back.
+    /// The budget of CPU time delayed a release.
     HeldBack,
-    /// The process is left alone from now on, for the reason that is named.
+    /// The process is left alone from now on; the line has the reason.
     LeftAlone,
 }
 
@@ -41,13 +41,13 @@ pub struct Act {
     pub command: String,
     /// The policy with its parameters.
     pub policy: String,
-    /// Why the policy released, or why the process was not released.
+    /// The reason for the release, or for not releasing the process.
     pub reason: String,
-    /// Whether the release was only described (`--dry-run`).
+    /// Whether the release was only simulated (`--dry-run`).
     pub dry_run: bool,
     /// The outcome of the release.
     pub outcome: Option<ReleaseOutcome>,
-    /// The reason of a refusal, for programs.
+    /// The reason for a refusal, in a form for programs.
     pub hazard: Option<Hazard>,
     /// The outcome as a sentence.
     pub message: String,
@@ -74,8 +74,8 @@ pub struct Act {
     pub longest_pause_s: f64,
     /// CPU time of lowtide for the release, in seconds.
     pub cpu_s: f64,
-    /// Bytes of the released pages that came back; `null` until they were counted.
+    /// Bytes of the released pages that were faulted in again; `null` until they were counted.
     pub refaulted_bytes: Option<u64>,
-    /// Time of that count after the release, in seconds.
+    /// Time between the release and that count, in seconds.
     pub refaulted_after_s: Option<f64>,
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Serialize, Serializer};
 
-/// An allocator, by the name that reports print.
+/// An allocator, by its name in reports.
 ///
 /// To add one, add a variant: the compiler then names every place that must decide about it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -27,14 +27,14 @@ pub enum AllocatorKind {
     Rpmalloc,
     /// Chromium's PartitionAlloc.
     PartitionAlloc,
-    /// Another one: the name of its library without `.so`, or of the sanitizer that brings it.
+    /// Another allocator: the name of its library without `.so`, or of the sanitizer that brings it.
     Other(String),
-    /// A `malloc` that nothing identifies.
+    /// An unidentified `malloc`.
     Unknown,
 }
 
 impl AllocatorKind {
-    /// All kinds with a name of their own.
+    /// All kinds with a fixed name.
     pub const NAMED: [Self; 9] = [
         Self::Glibc,
         Self::Musl,
@@ -64,7 +64,7 @@ impl AllocatorKind {
         }
     }
 
-    /// Parses a name; a name that is not known is another allocator's.
+    /// Parses a name; an unknown name is that of another allocator.
     pub fn parse(name: &str) -> Self {
         let known = Self::NAMED.into_iter().chain([Self::Unknown]).find(|kind| kind.name() == name);
         known.unwrap_or_else(|| Self::Other(name.to_owned()))

@@ -1,4 +1,5 @@
-//! Amounts of memory: one type for each thing that is counted, and how people write and read them.
+//! Amounts of memory: one type for each kind of count, and the notation in which people write and read
+//! them.
 
 use std::fmt;
 use std::ops::{Add, AddAssign};
@@ -7,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::number::{self, NumberError};
 
-/// Declares a count of bytes that cannot be mistaken for another kind of count.
+/// Declares a count of bytes that cannot be confused with another kind of count.
 macro_rules! bytes_of {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
@@ -39,15 +40,15 @@ macro_rules! bytes_of {
 }
 
 bytes_of! {
-    /// Bytes in pages that are present in memory: what RSS counts.
+    /// Bytes in pages that are present in memory, as RSS counts them.
     Resident
 }
 bytes_of! {
-    /// Resident bytes with each shared page divided among the processes that map it: what PSS counts.
+    /// Resident bytes with each shared page divided among the processes that map it, as PSS counts them.
     Proportional
 }
 bytes_of! {
-    /// Bytes of address space, resident or not: what VSZ counts.
+    /// Bytes of address space, resident or not, as VSZ counts them.
     Mapped
 }
 bytes_of! {
@@ -79,7 +80,8 @@ impl fmt::Display for Human {
     }
 }
 
-/// Three significant digits, never fewer digits than the whole part has: `1.83`, `18.3`, `183`.
+/// Formats a number with three significant digits, but never fewer than its whole part has: `1.83`, `18.3`,
+/// `183`.
 pub fn three_digits(value: f64) -> String {
     let size = value.abs();
     if size >= 99.95 {
@@ -91,13 +93,13 @@ pub fn three_digits(value: f64) -> String {
     }
 }
 
-/// Reads a size as people write it: `64MiB`, `1GiB`, `1000000`, `1.5 GB`.
+/// Parses a size in human notation: `64MiB`, `1GiB`, `1000000`, `1.5 GB`.
 ///
-/// `KiB`, `MiB`, … are powers of 1024, `kB`, `MB`, … powers of 1000; a bare `K`, `M` or `G` is read
-/// as a power of 1024, as `ps`, `top` and `ulimit` mean it.
+/// `KiB`, `MiB`, … are powers of 1024, `kB`, `MB`, … powers of 1000; a bare `K`, `M` or `G` is a power of
+/// 1024, as in `ps`, `top` and `ulimit`.
 ///
 /// # Errors
-/// Says which part was not understood.
+/// Fails if the text is not a size; the error names the part that was not understood.
 pub fn parse_size(text: &str) -> Result<u64, NumberError> {
     let (value, unit) = number::split(text)?;
     let factor: u64 = match unit {

@@ -1,4 +1,4 @@
-//! Spans of time as people write and read them: `200ms`, `30s`, `5m`.
+//! Time spans in human notation: `200ms`, `30s`, `5m`.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,11 +8,11 @@ use crate::number::{self, NumberError};
 
 const KNOWN: &str = "ms, s, m, h";
 
-/// Reads a span of time: `200ms`, `30s`, `1.5m`, `2h`. A bare number other than 0 is refused,
-/// because tools disagree on what it would mean.
+/// Parses a time span: `200ms`, `30s`, `1.5m`, `2h`. Rejects a bare number other than 0, because tools
+/// disagree on its unit.
 ///
 /// # Errors
-/// Says which part was not understood.
+/// Fails if the text is not a time span; the error names the part that was not understood.
 pub fn parse_duration(text: &str) -> Result<Duration, NumberError> {
     let (value, unit) = number::split(text)?;
     let seconds = match unit {
@@ -29,7 +29,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, NumberError> {
             return Err(NumberError::UnknownUnit { unit: unit.to_owned(), known: KNOWN });
         }
     };
-    // Ten years: far beyond any study, and far from where arithmetic on instants overflows.
+    // Ten years: far longer than any study, and far below the overflow of arithmetic on instants.
     if seconds > 3.2e8 {
         return Err(NumberError::OutOfRange(text.trim().to_owned()));
     }

@@ -1,35 +1,35 @@
-//! What several processes are together: the object that ends the stream of a verb that was given a selector.
+//! The totals of several processes: the object that ends the stream of a verb with a selector.
 
 use serde::Serialize;
 
-/// What the object's `schema` says.
+/// Value of the object's `schema`.
 pub const SCHEMA: &str = "lowtide.whole/1";
 
-/// Several processes together. What is not known is `None`.
+/// Several processes together. Unknown values are `None`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct GroupTotals {
     /// Always [`SCHEMA`].
     pub schema: &'static str,
-    /// How many processes were looked at.
+    /// Number of processes that were inspected.
     pub processes: u64,
-    /// How many of the selected ones could not be.
+    /// Number of selected processes that could not be inspected.
     pub unreadable: u64,
-    /// Their proportional memory in bytes: pages that several of them share count once for all of them together.
+    /// Their proportional memory in bytes. Pages that several of them share count once in the total.
     pub pss_bytes: Option<u64>,
-    /// The same before a release; absent of a look.
+    /// The same before a release; absent for an inspection.
     pub pss_before_bytes: Option<u64>,
-    /// Whether PSS of some is estimated: of one with a large heap all anonymous memory counts as its own, since its
-    /// threads would have to wait for the kernel to count.
+    /// Whether PSS of some is estimated: all anonymous memory of a process with a large heap counts as its
+    /// own, since its threads would have to wait while the kernel counts.
     pub pss_is_estimate: bool,
     /// The sum of their resident bytes, in which pages that several of them share count several times.
     pub rss_bytes: u64,
-    /// Bytes that they have allocated, where their heaps were walked; absent of a release.
+    /// Bytes that they have allocated, in walked heaps; absent for a release.
     pub allocated_bytes: Option<u64>,
-    /// Bytes that a release would return; absent of a release.
+    /// Bytes that a release would return; absent for a release.
     pub reclaimable_bytes: Option<u64>,
-    /// Bytes that were returned; absent of a look.
+    /// Bytes that were returned; absent for an inspection.
     pub returned_bytes: Option<u64>,
-    /// How many were refused; absent of a look.
+    /// Number of processes that were refused; absent for an inspection.
     pub refused: Option<u64>,
 }
 

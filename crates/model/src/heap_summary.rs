@@ -1,24 +1,24 @@
-//! A heap in a few numbers: how many arenas, and what lies free in them.
+//! A summary of a heap in a few numbers: its arenas, and the free memory in them.
 
 use serde::{Deserialize, Serialize};
 
 use crate::inspection::Arena;
 
-/// The arenas of one glibc heap, or of those of several processes together. Free blocks are counted by
-/// their size, whether their pages are resident or not: a release leaves these numbers as they are.
+/// The arenas of one glibc heap, or of the heaps of several processes together. Free blocks are counted by
+/// their size, whether their pages are resident or not, so a release does not change these numbers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeapSummary {
-    /// Arenas.
+    /// Number of arenas.
     pub arenas: u64,
-    /// What they have got from the system, in bytes.
+    /// Memory that they obtained from the system, in bytes.
     pub system_bytes: u64,
-    /// Free blocks, without those in fast bins and the tops.
+    /// Free blocks, excluding those in fast bins and the top chunks.
     pub free_count: u64,
     /// Their bytes.
     pub free_bytes: u64,
     /// The largest of them, in bytes.
     pub largest_free_bytes: u64,
-    /// What lies at the tops, in bytes.
+    /// Size of the top chunks, in bytes.
     pub top_bytes: u64,
 }
 
@@ -39,7 +39,7 @@ impl HeapSummary {
         }
     }
 
-    /// Both together.
+    /// Returns the sum of both.
     #[must_use]
     pub fn join(self, other: Self) -> Self {
         Self {

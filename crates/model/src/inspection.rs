@@ -7,7 +7,7 @@ use crate::ledger::{Ledger, Owner, Row};
 use crate::remedy::Remedy;
 use crate::verdict::Verdict;
 
-/// What the object's `schema` says.
+/// Value of the object's `schema`.
 pub const SCHEMA: &str = "lowtide.inspect/1";
 
 /// The facts that one inspection of a process measured. Unknown values are `None`.
@@ -17,7 +17,7 @@ pub struct Observation {
     pub pid: u32,
     /// Its start time, in clock ticks since boot.
     pub start_ticks: u64,
-    /// Its command line; the short name in brackets for one that has none.
+    /// Its command line; the short name in brackets for a process without one.
     pub command: Vec<String>,
     /// Duration of the inspection, in seconds.
     pub elapsed_s: f64,
@@ -31,9 +31,9 @@ pub struct Observation {
     pub runtimes: Vec<Runtime>,
     /// Settings of the allocator in force; glibc only.
     pub tunables_in_force: Option<Tunables>,
-    /// The resident pages that were counted, in bytes.
+    /// Resident pages that the scan counted, in bytes.
     pub rss_bytes: u64,
-    /// RSS by the kernel's own count, read after the scan.
+    /// RSS as the kernel counts it, read after the scan.
     pub kernel_rss_bytes: Option<u64>,
     /// Resident bytes by owner.
     pub ledger: Ledger,
@@ -43,7 +43,7 @@ pub struct Observation {
     pub shared: Vec<SharedMemory>,
     /// Bytes of the heap, resident or not, that could not be walked.
     pub unwalked_bytes: u64,
-    /// Bytes freed lazily (`MADV_FREE`): part of RSS until the kernel takes them.
+    /// Lazily freed bytes (`MADV_FREE`): part of RSS until the kernel reclaims them.
     pub lazyfree_bytes: Option<u64>,
     /// Bytes in swap.
     pub swap_bytes: u64,
@@ -70,19 +70,19 @@ pub struct Observation {
     pub mmapped_count: u64,
     /// Bytes of mmapped chunks.
     pub mmapped_bytes: u64,
-    /// What could not be read and why, and other remarks for the reader.
+    /// Parts that could not be read, each with the reason, and other remarks for the reader.
     pub notes: Vec<String>,
-    /// What remedies of the heap would return; `None` if the heap was not walked.
+    /// Predicted gains of the heap's remedies; `None` if the heap was not walked.
     #[serde(skip)]
     pub heap: Option<HeapPrediction>,
-    /// What could not be read for want of a permission; the rest of the observation is what remains.
+    /// Parts that could not be read because a permission is missing; the observation lacks them.
     #[serde(skip)]
     pub unreadable: Option<Unreadable>,
-    /// Its C library, whoever serves `malloc`.
+    /// Its C library, whichever allocator serves `malloc`.
     #[serde(skip)]
     pub c_library: Option<CLibrary>,
-    /// Identifies the program among those that a process executes one after the other: two observations with
-    /// equal values are of the same one. Zeros where it cannot be read.
+    /// Identifies the program among those that a process executes one after the other: two observations
+    /// with equal values are of the same program. Zeros if it cannot be read.
     #[serde(skip)]
     pub image: (u64, u64),
 }
@@ -92,27 +92,27 @@ pub struct Observation {
 pub struct WalkedHeap {
     /// Its allocator.
     pub allocator: AllocatorKind,
-    /// The name of the library that brings the allocator for its own use; `a library` if it is
-    /// not known which; absent for the program's allocator.
+    /// The name of the library that brings the allocator for its own use; `a library` if the name is not
+    /// known; absent for the program's allocator.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub library: Option<String>,
-    /// What is in use, excluding cached blocks.
+    /// Bytes in use, excluding cached blocks.
     pub allocated_bytes: u64,
     /// Freed, in whole pages.
     pub reclaimable_bytes: u64,
-    /// Freed, on pages that something else keeps.
+    /// Freed, on pages that also hold other data.
     pub fragmented_bytes: u64,
     /// Freed, in the caches of threads or in transfer between them.
     pub cached_bytes: u64,
     /// The allocator's own structures.
     pub metadata_bytes: u64,
-    /// What remedies would return.
+    /// Predicted gains of remedies.
     #[serde(skip)]
     pub prediction: HeapPrediction,
 }
 
 impl WalkedHeap {
-    /// Returns a heap whose bytes have owners as in a ledger.
+    /// Returns a heap with the bytes by owner of a ledger.
     pub fn new(
         allocator: AllocatorKind,
         library: Option<String>,
@@ -131,7 +131,7 @@ impl WalkedHeap {
         }
     }
 
-    /// Returns its name: `mimalloc of libarrow.so.2600`.
+    /// Returns its name, such as `mimalloc of libarrow.so.2600`.
     pub fn name(&self) -> String {
         match &self.library {
             Some(library) => format!("{} of {library}", self.allocator),
@@ -140,7 +140,8 @@ impl WalkedHeap {
     }
 }
 
-/// What remedies of walked heaps would return, in bytes; `None` for a remedy that the allocator does not have.
+/// Predicted gains of remedies for walked heaps, in bytes; `None` for a remedy that the allocator does not
+/// have.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct HeapPrediction {
     /// By a `malloc_trim(0)` in the program.
@@ -164,7 +165,7 @@ impl HeapPrediction {
     }
 }
 
-/// What a missing permission hides.
+/// The part of a process that a missing permission hides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unreadable {
     /// The list of its mappings, and everything that needs it.
@@ -181,9 +182,9 @@ pub struct Inspection {
     /// The facts.
     #[serde(flatten)]
     pub observation: Observation,
-    /// Why its memory is what it is.
+    /// The cause of its memory use.
     pub verdict: Verdict,
-    /// What would lower it.
+    /// Measures that would lower it.
     #[serde(rename = "cures")]
     pub remedies: Vec<Remedy>,
 }
@@ -191,12 +192,12 @@ pub struct Inspection {
 /// The allocator of a process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Allocator {
-    /// Which one.
+    /// Its kind.
     #[serde(rename = "name")]
     pub kind: AllocatorKind,
     /// Its version.
     pub version: Option<String>,
-    /// How it came into the process; absent where that is not known.
+    /// The way in which it was loaded into the process; absent if that is not known.
     pub linkage: Option<Linkage>,
 }
 
@@ -209,20 +210,20 @@ pub struct CLibrary {
     pub version: Option<String>,
 }
 
-/// How an allocator came into a process.
+/// The way in which an allocator was loaded into a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Linkage {
-    /// As a library that the program names.
+    /// As a library that the program is linked with.
     Dynamic,
     /// As a part of the program.
     Static,
-    /// As a library that was put in front of the others.
+    /// As a preloaded library, before the others.
     Preloaded,
 }
 
 impl Linkage {
-    /// What people read.
+    /// Returns the name for reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Dynamic => "dynamic",
@@ -241,19 +242,20 @@ pub struct Runtime {
     pub version: Option<String>,
 }
 
-/// A runtime or an allocator, with the memory that it manages: what of it is in use is not known.
+/// A runtime or an allocator, with the memory that it manages. The part in use is not known.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manager {
     /// Its name: `CPython`, `jemalloc`, ….
     pub name: String,
     /// Resident bytes.
     pub bytes: u64,
-    /// Whether that is an estimate, by what mappings look like; otherwise it was found by its structures.
+    /// Whether that is an estimate from the appearance of mappings; otherwise it comes from the manager's
+    /// structures.
     pub estimated: bool,
 }
 
 impl Manager {
-    /// Returns the managers with their bytes outside of walked heaps. Managers without such bytes are left out.
+    /// Returns the managers with their bytes outside of walked heaps. Omits managers without such bytes.
     pub fn outside_of_walked(managers: &[Self], ledger: &Ledger) -> Vec<Self> {
         let walked = |name: &str| -> u64 {
             let of_manager = |row: &&Row| row.manager.is_some_and(|m| m.kind().name() == name);
@@ -266,7 +268,7 @@ impl Manager {
         managers.iter().filter_map(rest).collect()
     }
 
-    /// The managers of two processes together, the largest first.
+    /// Returns the combined managers of two processes, the largest first.
     pub fn join(mut these: Vec<Self>, others: &[Self]) -> Vec<Self> {
         for other in others {
             match these.iter_mut().find(|manager| manager.name == other.name) {
@@ -285,43 +287,43 @@ impl Manager {
 /// Shared memory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SharedMemory {
-    /// What it is, or the name of its mapping, as the process chose it.
+    /// Its kind, or the name of its mapping as the process chose it.
     pub name: String,
-    /// Resident bytes, whole however many processes share them.
+    /// Resident bytes, counted in full regardless of how many processes share them.
     pub bytes: u64,
 }
 
 /// glibc's settings in force.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tunables {
-    /// The most arenas that may be made, where that was set.
+    /// Maximum number of arenas, if it was set.
     pub arena_max: Option<u64>,
-    /// From how many bytes at its top on the main heap is trimmed.
+    /// Free bytes in the top chunk from which on the main heap is trimmed.
     pub trim_threshold_bytes: u64,
-    /// What is asked of the system beyond what is needed.
+    /// Bytes requested from the system in addition to the bytes needed.
     pub top_pad_bytes: u64,
-    /// From how many bytes on a block gets a mapping of its own.
+    /// Size from which on a block is allocated by `mmap`, in bytes.
     pub mmap_threshold_bytes: u64,
-    /// Whether both thresholds still follow what the program frees.
+    /// Whether both thresholds still adapt to the sizes that the program frees.
     pub mmap_threshold_dynamic: bool,
-    /// How many blocks of a size class a thread caches at most.
+    /// Maximum number of blocks of a size class in the cache of a thread.
     pub tcache_count: u64,
-    /// The largest block that is cached, in bytes.
+    /// Size of the largest block that is cached, in bytes.
     pub tcache_max_bytes: u64,
 }
 
 /// One arena of a heap.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Arena {
-    /// Its place in the ring; 0 is the main one.
+    /// Its position in the ring; 0 is the main arena.
     pub id: u64,
-    /// Pieces that it consists of.
+    /// Number of heaps in it.
     pub heaps: u64,
-    /// What it has got from the system, in bytes.
+    /// Memory that it obtained from the system, in bytes.
     pub system_bytes: u64,
-    /// Blocks that the program has, those that threads cache among them, in bytes.
+    /// Blocks in use by the program, including those that threads cache, in bytes.
     pub allocated_bytes: u64,
-    /// Free blocks, without those in fast bins and the top.
+    /// Free blocks, excluding those in fast bins and the top chunk.
     pub free_count: u64,
     /// Their bytes.
     pub free_bytes: u64,
@@ -329,22 +331,23 @@ pub struct Arena {
     pub fast_count: u64,
     /// Their bytes.
     pub fast_bytes: u64,
-    /// What lies at its top, in bytes.
+    /// Size of the top chunk, in bytes.
     pub top_bytes: u64,
-    /// What of it is free, resident and in whole pages.
+    /// Free resident memory in whole pages, in bytes.
     pub reclaimable_bytes: u64,
-    /// What of it is free and resident: of the free blocks and the top, most may be address space alone.
+    /// Free resident memory, in bytes. Most of the free blocks and the top chunk may be address space
+    /// without pages.
     pub free_resident_bytes: u64,
     /// The largest free block, in bytes.
     pub largest_free_bytes: u64,
-    /// Whether what was walked is what the arena says that it has got.
+    /// Whether the walked bytes agree with the arena's own count of its memory.
     pub whole: bool,
-    /// Its free blocks by size; classes without any are left out.
+    /// Its free blocks by size; empty classes are left out.
     pub bins: Vec<Bin>,
-    /// What only an arena of jemalloc has.
+    /// Metrics that only an arena of jemalloc has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jemalloc: Option<JemallocArena>,
-    /// What only a thread's part of a heap of mimalloc has.
+    /// Metrics that only a thread's part of a mimalloc heap has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mimalloc: Option<MimallocThread>,
     /// Metrics of gperftools' tcmalloc, whose heap has no arenas.
@@ -353,7 +356,7 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// Returns whether it is one of glibc's.
+    /// Returns whether it is an arena of glibc.
     pub fn is_of_glibc(&self) -> bool {
         self.jemalloc.is_none() && self.mimalloc.is_none() && self.gperftools.is_none()
     }
@@ -386,7 +389,8 @@ pub struct GperftoolsHeap {
 /// A thread's part of a heap of mimalloc.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MimallocThread {
-    /// The address of the thread's storage, by which mimalloc names it; 0 if no thread has these pages.
+    /// The address of the thread's storage, by which mimalloc identifies the thread; 0 if no thread owns
+    /// these pages.
     pub thread: u64,
     /// Pages: rows of blocks of one size.
     pub pages: u64,
@@ -394,7 +398,7 @@ pub struct MimallocThread {
     pub empty_pages: u64,
     /// Free spans between the pages of a thread, in bytes (version 2). Only this thread can use or return them.
     pub free_spans_bytes: u64,
-    /// What of them is resident, in bytes.
+    /// The resident part of them, in bytes.
     pub free_spans_resident_bytes: u64,
 }
 
@@ -405,7 +409,7 @@ pub struct JemallocArena {
     pub active_bytes: u64,
     /// Free extents whose pages are resident, in bytes (`pdirty`).
     pub dirty_bytes: u64,
-    /// Free extents whose pages the kernel may take, in bytes (`pmuzzy`).
+    /// Free extents whose pages the kernel may reclaim, in bytes (`pmuzzy`).
     pub muzzy_bytes: u64,
     /// Free extents whose pages were returned, in bytes (`retained`).
     pub retained_bytes: u64,
@@ -413,7 +417,7 @@ pub struct JemallocArena {
     pub slabs: u64,
     /// Free regions in slabs, in bytes.
     pub slab_free_bytes: u64,
-    /// Resident pages of slabs whose regions are all free, in bytes. No purge returns them.
+    /// Resident pages of slabs whose regions are all free, in bytes. A purge does not return them.
     pub slab_free_pages_bytes: u64,
     /// Large allocations.
     pub large_count: u64,
@@ -445,7 +449,7 @@ pub struct CPythonHeap {
 }
 
 impl CPythonHeap {
-    /// Bytes of pools without a block in use.
+    /// Returns the bytes of pools without a block in use.
     pub fn free_pool_bytes(&self) -> u64 {
         self.free_pools * self.pool_bytes
     }
@@ -468,21 +472,21 @@ pub struct CPythonSizeClass {
     pub mostly_free_arenas: u64,
 }
 
-/// Free blocks of like size.
+/// Free blocks of similar size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bin {
     /// The smallest size of the class, in bytes.
     pub from: u64,
-    /// The first size beyond it.
+    /// The first size above the class.
     pub to: u64,
-    /// How many.
+    /// Number of blocks.
     pub count: u64,
     /// Their bytes.
     pub bytes: u64,
 }
 
 impl Bin {
-    /// Adds the bins of another heap with the same size classes.
+    /// Merges the bins of two heaps with the same size classes.
     pub fn join(mut these: Vec<Self>, others: &[Self]) -> Vec<Self> {
         for other in others {
             match these.iter_mut().find(|bin| bin.from == other.from) {

@@ -1,27 +1,27 @@
-//! What `lowtide leaks` prints.
+//! The report that `lowtide leaks` prints.
 
 use serde::{Deserialize, Serialize};
 
-/// What a group of blocks does.
+/// The trend of a group of blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LeakKind {
     /// It grows, and the program has no pointer to its blocks any more.
     Lost,
-    /// It grows, and the program still has pointers to its blocks, or it is not known whether it has.
+    /// It grows, and the program still has pointers to its blocks, or it is not known whether it does.
     Growing,
-    /// It grows more and more slowly, or its older blocks are freed.
+    /// Its growth slows down, or its older blocks are freed.
     Filling,
     /// It does not grow, but the program has no pointer to blocks that were there before the first snapshot.
     LostBefore,
     /// It does not grow.
     Level,
-    /// Not seen for long enough.
+    /// Not observed for long enough.
     TooEarly,
 }
 
 impl LeakKind {
-    /// What people read.
+    /// Returns the name for reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Lost => "lost",
@@ -39,14 +39,14 @@ impl LeakKind {
 pub struct LeakVerdict {
     /// The most serious of the groups.
     pub kind: LeakKind,
-    /// Why: sentences with figures, the weightiest first.
+    /// The reasons: sentences with metrics, the most important first.
     pub because: Vec<String>,
 }
 
-/// Memory that points to blocks of a group, or from which a way of pointers leads to them.
+/// Memory that points to blocks of a group, directly or through other blocks.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Holder {
-    /// What it is: a type, a variable of a file, a stack.
+    /// Its kind: a type, a variable of a file, a stack.
     pub what: String,
     /// The part of the sampled blocks that it points to.
     pub share: f64,
@@ -55,13 +55,13 @@ pub struct Holder {
 /// The type of the blocks of a group.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct BlockType {
-    /// Its name, with its language before it.
+    /// Its name, prefixed with its language.
     pub name: String,
-    /// The part of the sampled blocks that has it.
+    /// The part of the sampled blocks that have this type.
     pub share: f64,
 }
 
-/// How old blocks are, in seconds.
+/// The ages of blocks, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct AgeRange {
     /// The youngest.
@@ -79,65 +79,65 @@ pub struct LeakFrame {
     pub file: Option<String>,
     /// The line of the call; `null` without debug information.
     pub line: Option<u32>,
-    /// The program or library; `null` for code that is in no file, and for code that a runtime executes.
+    /// The program or library; `null` for code that is not in a file, and for code that a runtime executes.
     pub module: Option<String>,
-    /// Whether another function can have been meant: so it is with code that a runtime executes.
+    /// Whether the frame may stand for another function, as with code that a runtime executes.
     #[serde(default)]
     pub estimated: bool,
 }
 
-/// How often the call that leads to survivors is made, counted by a probe where it returns.
+/// The rate of the call that leads to survivors, counted by a probe at its return.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct CallProof {
-    /// Calls that were counted.
+    /// Number of calls that were counted.
     pub calls: u64,
-    /// The time in which they were counted, in seconds.
+    /// Duration of the count, in seconds.
     pub seconds: f64,
     /// Calls in an hour at this rate.
     pub calls_per_hour: f64,
-    /// Blocks of the group that survive in an hour, by the snapshots.
+    /// Blocks of the group that survive in an hour, according to the snapshots.
     pub survivors_per_hour: f64,
 }
 
-/// A stack by which blocks were allocated.
+/// A stack that allocated blocks.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LeakStack {
-    /// The part of the sampled survivors of the group that it has.
+    /// The part of the group's sampled survivors that have this stack.
     pub share: f64,
-    /// Sampled survivors.
+    /// Number of sampled survivors.
     pub samples: u64,
     /// Whether the outermost functions are missing, because only the top of a stack is copied.
     #[serde(rename = "cut")]
     pub is_cut: bool,
     /// The functions, the innermost first: the first one calls the allocator.
     pub frames: Vec<LeakFrame>,
-    /// How often its call is made; `null` if that was not counted.
+    /// The rate of its call; `null` if that was not counted.
     pub proof: Option<CallProof>,
 }
 
-/// How stacks were sampled, and what that cost the process.
+/// The extent of stack sampling, and its cost to the process.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct StackSampling {
-    /// Windows in which the process had probes.
+    /// Number of windows in which the process had probes.
     pub windows: u64,
-    /// Allocations in them.
+    /// Number of allocations in them.
     pub hits: u64,
-    /// Allocations that were followed.
+    /// Number of allocations that were followed.
     pub samples: u64,
-    /// The part of the samples whose stack could not be followed to its end.
+    /// The part of the samples whose stack could not be unwound completely.
     pub cut_share: f64,
-    /// The time that a hit costs the process, in seconds: an estimate from a function of lowtide.
+    /// Cost of a hit to the process, in seconds: an estimate from a function of lowtide.
     pub hit_s: f64,
-    /// The maximum time by which a request with 1,000 allocations is later in a window, in seconds, by the same estimate.
+    /// Maximum delay of a request with 1,000 allocations in a window, in seconds, by the same estimate.
     pub max_delay_s: f64,
 }
 
 /// Blocks of similar sizes that outlive others.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LeakGroup {
-    /// What it does.
+    /// Its trend.
     pub verdict: LeakKind,
-    /// Why.
+    /// The reasons.
     pub because: Vec<String>,
     /// The smallest and the largest block, in bytes.
     pub size_bytes: [u64; 2],
@@ -145,33 +145,34 @@ pub struct LeakGroup {
     pub count: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// How fast they become more, in bytes per hour.
+    /// Their growth, in bytes per hour.
     pub bytes_per_hour: u64,
     /// The 95 % interval of [`LeakGroup::bytes_per_hour`].
     pub bytes_per_hour_interval: [u64; 2],
-    /// The part of them that is left from when they were half as old; `null` if that is not known.
+    /// The part of them that remains from when they were half as old; `null` if that is not known.
     pub survival: Option<f64>,
     /// Their age.
     pub age_s: AgeRange,
-    /// What most of them are; `null` if that was not recognised.
+    /// The type of most of them; `null` if it was not recognised.
     #[serde(rename = "type")]
     pub block_type: Option<String>,
     /// All types that were recognised, the most frequent first.
     pub types: Vec<BlockType>,
-    /// What points to them, the most frequent first.
+    /// Memory that points to them, the most frequent first.
     pub holders: Vec<Holder>,
-    /// Where the shortest ways to them begin, the most frequent first: variables, stacks.
+    /// The starts of the shortest pointer paths to them, the most frequent first: variables, stacks.
     pub roots: Vec<Holder>,
-    /// The part of them to which no pointer was found; `null` if none was sought.
+    /// The part of them to which no pointer was found; `null` if no search was made.
     pub unreachable_share: Option<f64>,
-    /// Where they are allocated, the most frequent first. Empty if stacks were not taken, or if no sampled block is among them.
+    /// The stacks that allocated them, the most frequent first. Empty if stacks were not sampled, or if no
+    /// sampled block is among them.
     pub stacks: Vec<LeakStack>,
 }
 
 impl LeakGroup {
     /// Adds stacks of another group.
     fn add_stacks(&mut self, others: Vec<LeakStack>) {
-        // Not all stacks of a group are in its list.
+        // The list of a group does not contain all of its stacks.
         let all = |stacks: &[LeakStack]| {
             stacks.first().map_or(0.0, |first| first.samples as f64 / first.share)
         };
@@ -188,7 +189,7 @@ impl LeakGroup {
         self.stacks.sort_by_key(|stack| std::cmp::Reverse(stack.samples));
     }
 
-    /// Adds the blocks of another group that does the same. Its reasons and its types are left out.
+    /// Adds the blocks of another group with the same trend. Drops its reasons and its types.
     pub fn merge(&mut self, other: Self) {
         let bytes = (self.bytes + other.bytes).max(1) as f64;
         let (own, others) = (self.bytes as f64 / bytes, other.bytes as f64 / bytes);
@@ -200,7 +201,7 @@ impl LeakGroup {
         self.count += other.count;
         self.bytes += other.bytes;
         self.bytes_per_hour += other.bytes_per_hour;
-        // The errors of two sizes of the same sample are not independent: the ends are added.
+        // The errors of two sizes of the same sample are not independent, so the ends are added.
         for (end, other) in
             self.bytes_per_hour_interval.iter_mut().zip(other.bytes_per_hour_interval)
         {
@@ -217,11 +218,11 @@ impl LeakGroup {
     }
 }
 
-/// How stacks were taken.
+/// The method by which stacks were sampled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LeakTier {
-    /// Not at all: the memory of the process was only read.
+    /// None: the memory of the process was only read.
     Read,
     /// By return probes with a BPF program, all attached at once (`uprobe_multi`).
     Bpf,
@@ -229,7 +230,7 @@ pub enum LeakTier {
     Perf,
 }
 
-/// What `lowtide leaks` found.
+/// The findings of `lowtide leaks`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LeakReport {
     /// Always `lowtide.leaks/1`.
@@ -238,21 +239,21 @@ pub struct LeakReport {
     pub pid: u32,
     /// Its command line.
     pub command: Vec<String>,
-    /// How stacks were taken.
+    /// The method by which stacks were sampled.
     pub tier: LeakTier,
     /// Number of snapshots.
     pub looks: u64,
-    /// Number of snapshots that were not whole, and were left out.
+    /// Number of snapshots that were incomplete and were left out.
     pub torn_looks: u64,
     /// Time from the first snapshot to the last, in seconds.
     pub elapsed_s: f64,
     /// CPU time that lowtide used, in seconds.
     pub cpu_s: f64,
-    /// Blocks count as survivors from this age on, in seconds.
+    /// Age from which on blocks count as survivors, in seconds.
     pub older_s: f64,
     /// The part of the time in which the process had probes; 0 if its memory was only read.
     pub exposure: f64,
-    /// How stacks were sampled; `null` if they were not.
+    /// The extent and cost of stack sampling; `null` if stacks were not sampled.
     pub sampling: Option<StackSampling>,
     /// The part of the heap that was sampled.
     pub sampled_share: f64,
@@ -260,17 +261,18 @@ pub struct LeakReport {
     pub in_use_bytes: u64,
     /// The verdict on the process.
     pub verdict: LeakVerdict,
-    /// How fast blocks that are lost or growing become more, in bytes per hour.
+    /// Growth of blocks that are lost or growing, in bytes per hour.
     pub bytes_per_hour: u64,
-    /// Seconds until the process reaches its memory limit at this rate; `null` if it does not grow or nothing limits it.
+    /// Seconds until the process reaches its memory limit at this rate; `null` if it does not grow or has
+    /// no limit.
     pub seconds_to_limit: Option<f64>,
     /// The groups, the most serious first.
     pub groups: Vec<LeakGroup>,
-    /// What else the user should know.
+    /// Other remarks for the user.
     pub notes: Vec<String>,
 }
 
 impl LeakReport {
-    /// The schema that the report follows.
+    /// Schema of the report.
     pub const SCHEMA: &'static str = "lowtide.leaks/1";
 }

@@ -4,19 +4,20 @@ use serde::{Deserialize, Serialize};
 
 use crate::runtime_kind::RuntimeKind;
 
-/// Whose bytes they are.
+/// The owner of resident bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Owner {
-    /// What the program asked for and has not freed.
+    /// Memory that the program allocated and has not freed.
     Allocated,
-    /// What it freed, in whole pages: can go back to the kernel.
+    /// Freed memory in whole pages, which can be returned to the kernel.
     Reclaimable,
-    /// What it freed, in pages that also hold allocated bytes.
+    /// Freed memory in pages that also hold allocated bytes.
     Fragmented,
-    /// What it freed and the allocator keeps for one thread.
+    /// Freed memory that the allocator caches for a thread.
     Cached,
-    /// The allocator's own: structures, and pages that only a free block's head keeps.
+    /// The allocator's own memory: its structures, and pages that only the header of a free block keeps
+    /// resident.
     Metadata,
     /// Memory that a runtime or another allocator manages: V8's, CPython's, Go's, jemalloc's.
     Runtime,
@@ -30,12 +31,12 @@ pub enum Owner {
     Shared,
     /// Anonymous memory that the program mapped by itself.
     AnonymousOther,
-    /// What could not be told.
+    /// Memory whose owner could not be determined.
     Unattributed,
 }
 
 impl Owner {
-    /// All, in the order in which a ledger lists them.
+    /// All owners, in the order of a ledger.
     pub const ALL: [Self; 12] = [
         Self::Allocated,
         Self::Reclaimable,
@@ -61,7 +62,7 @@ impl Owner {
         }
     }
 
-    /// What people read: `program data`.
+    /// Returns the name for reports: `program data`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Allocated => "allocated",
@@ -79,7 +80,7 @@ impl Owner {
         }
     }
 
-    /// What it means, in a few words, for people.
+    /// Returns its meaning in a few words, for people.
     pub fn meaning(self) -> &'static str {
         match self {
             Self::Allocated => "in use by the program",
@@ -118,32 +119,33 @@ impl WalkedRuntime {
     }
 }
 
-/// What a runtime does with a part of its memory.
+/// The state of a part of a runtime's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// The program has it.
+    /// In use by the program.
     Allocated,
-    /// Free. For HotSpot: all that was not in use after the last collection, newer objects included.
+    /// Free. For HotSpot: all memory that was not in use after the last collection, including newer
+    /// objects.
     Free,
-    /// It could not be walked.
+    /// Unknown, because it could not be walked.
     Unknown,
 }
 
 /// A row of a ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Row {
-    /// Whose they are.
+    /// The owner.
     pub owner: Owner,
     /// The runtime whose heap was walked; only in rows of [`Owner::Runtime`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub manager: Option<WalkedRuntime>,
-    /// What the runtime does with them; only in rows with a manager.
+    /// The state of this memory; only in rows with a manager.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<State>,
-    /// How many.
+    /// Number of bytes.
     pub bytes: u64,
-    /// Whether that is an estimate: by what mappings look like, not by walking a heap.
+    /// Whether that is an estimate from the appearance of mappings, without a heap walk.
     pub estimated: bool,
 }
 
@@ -159,14 +161,15 @@ impl Row {
         Self { manager: Some(manager), state: Some(state), ..row }
     }
 
-    /// The key of the row. No two rows of a ledger have the same one, and they are in its order.
+    /// Returns the key of the row. The rows of a ledger have distinct keys and are sorted by them.
     fn key(&self) -> (Owner, Option<WalkedRuntime>, Option<State>) {
         (self.owner, self.manager, self.state)
     }
 }
 
-/// The split of resident bytes by owner. The rows are disjoint and add up to the total. Each owner has a row. The row of
-/// [`Owner::Runtime`] has what was not walked; after it come the rows of each walked runtime, one for each state.
+/// The split of resident bytes by owner. The rows are disjoint and add up to the total. Each owner has a
+/// row. The row of [`Owner::Runtime`] holds the bytes that were not walked; after it come the rows of each
+/// walked runtime, one for each state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Ledger(Vec<Row>);
@@ -213,17 +216,17 @@ impl Ledger {
         }
     }
 
-    /// The bytes of an owner.
+    /// Returns the bytes of an owner.
     pub fn bytes(&self, owner: Owner) -> u64 {
         self.sum(|row| row.owner == owner)
     }
 
-    /// The bytes of a runtime that was walked, in one state.
+    /// Returns the bytes of a walked runtime in one state.
     pub fn bytes_of(&self, manager: WalkedRuntime, state: State) -> u64 {
         self.sum(|row| row.manager == Some(manager) && row.state == Some(state))
     }
 
-    /// The bytes of the row for the same owner, runtime and state as this one.
+    /// Returns the bytes of the row with the same owner, runtime and state.
     pub fn bytes_like(&self, row: &Row) -> u64 {
         self.sum(|r| r.key() == row.key())
     }
@@ -232,12 +235,12 @@ impl Ledger {
         self.0.iter().filter(|row| wanted(row)).map(|row| row.bytes).sum()
     }
 
-    /// All bytes.
+    /// Returns the total.
     pub fn total(&self) -> u64 {
         self.sum(|_| true)
     }
 
-    /// The rows, in the order of [`Owner::ALL`].
+    /// Returns the rows, in the order of [`Owner::ALL`].
     pub fn rows(&self) -> &[Row] {
         &self.0
     }

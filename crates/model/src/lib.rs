@@ -1,7 +1,7 @@
 //! The vocabulary of lowtide: bytes, durations, ledgers, samples, treatments, and the objects that verbs
 //! print as JSON.
 //!
-//! This crate depends on no other of lowtide's, does no I/O and decides nothing.
+//! This crate depends on no other crate of lowtide, does no I/O and makes no decisions.
 
 pub mod act;
 pub mod allocator_kind;

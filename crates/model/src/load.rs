@@ -1,27 +1,27 @@
-//! What a load generator says of its rounds: `lowtide.load/1`.
+//! The report of a load generator on its rounds: `lowtide.load/1`.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// What the object's `schema` says.
+/// Value of the object's `schema`.
 pub const SCHEMA: &str = "lowtide.load/1";
-/// Beyond so many different bodies, they are only counted.
+/// Maximum number of different bodies that are kept; further ones are only counted.
 pub const MOST_RESPONSES: usize = 100;
 
-/// What one run of a load generator did.
+/// The report on one run of a load generator.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LoadReport {
     /// Always [`SCHEMA`].
     pub schema: String,
-    /// The most that the generator itself had resident.
+    /// Peak RSS of the generator itself, in bytes.
     pub client_peak_rss_bytes: u64,
     /// Its rounds, in order.
     pub rounds: Vec<LoadRound>,
-    /// It was ended from outside before it was done.
+    /// Whether it was stopped from outside before it was done.
     #[serde(default)]
     pub interrupted: bool,
-    /// What there is to know about it, as sentences for people.
+    /// Notes, as sentences for people.
     #[serde(default)]
     pub notes: Vec<String>,
 }
@@ -29,75 +29,75 @@ pub struct LoadReport {
 /// One round.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct LoadRound {
-    /// Which, from 1.
+    /// Its number, from 1.
     pub round: u32,
-    /// Where it went.
+    /// The target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
-    /// Requests that were to be sent; where the round was interrupted, those that were sent. Of bare
-    /// connections: those that were to be made.
+    /// Requests to be sent; if the round was interrupted, those that were sent. For bare connections: the
+    /// connections to be opened.
     pub requests: u64,
-    /// Requests that were answered whole, with a status below 400.
+    /// Requests that were answered completely, with a status below 400.
     pub succeeded: u64,
     /// All others.
     pub failed: u64,
     /// `failed / requests`; unknown without requests.
     #[serde(default)]
     pub failed_ratio: Option<f64>,
-    /// Failed requests that timed out, whether they were sent or not; absent where none did.
+    /// Failed requests that timed out, whether they were sent or not; absent if none did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timed_out: Option<u64>,
-    /// The most that were in flight at once: counted, not computed. Of bare connections: the most that
-    /// stood at once.
+    /// Maximum number of requests in flight at once, as counted. For bare connections: the maximum number
+    /// that were open at once.
     pub peak_in_flight: u64,
-    /// When the last was sent, in seconds since the round began.
+    /// Time of the last request, in seconds since the start of the round.
     pub sent_s: f64,
-    /// When the last was answered, in seconds since the round began.
+    /// Time of the last response, in seconds since the start of the round.
     pub completed_s: f64,
-    /// Succeeded requests in a second of the round.
+    /// Succeeded requests per second of the round.
     pub requests_per_s: f64,
-    /// How long those that succeeded took. Of bare connections: to be made, TLS included.
+    /// Latency of the succeeded requests. For bare connections: time to open them, including TLS.
     pub latency_s: Latency,
-    /// How long those that succeeded or timed out took. A request that timed out counts with the time
-    /// from when it was sent, or with a rate due, until it was given up; absent where none timed out.
+    /// Latency of the requests that succeeded or timed out. For a request that timed out, it is the time
+    /// from when it was sent, or due in case of a rate, until it was abandoned. Absent if none timed out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency_with_timeouts_s: Option<Latency>,
-    /// How often each body came; empty beyond [`MOST_RESPONSES`] different ones.
+    /// Number of times that each body was received; empty beyond [`MOST_RESPONSES`] different ones.
     pub responses: BTreeMap<String, u64>,
-    /// How many different bodies came.
+    /// Number of different bodies.
     pub distinct_responses: u64,
-    /// How often each kind of failure came.
+    /// Number of failures of each kind.
     pub errors: BTreeMap<String, u64>,
-    /// Bare connections that the server closed while they were to be held; of requests, absent.
+    /// Bare connections that the server closed while they were to stay open; absent for requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub closed_while_held: Option<u64>,
-    /// What trickled in the pause behind the round; absent where nothing was to.
+    /// Requests that trickled in the pause after the round; absent if none were planned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub between_rounds: Option<Trickle>,
 }
 
-/// Requests between two rounds, which count in neither.
+/// Requests between two rounds, which count towards neither.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Trickle {
     /// Requests that were sent.
     pub requests: u64,
-    /// Those that were answered whole, with a status below 400.
+    /// Requests that were answered completely, with a status below 400.
     pub succeeded: u64,
     /// All others.
     pub failed: u64,
     /// `failed / requests`; unknown without requests.
     #[serde(default)]
     pub failed_ratio: Option<f64>,
-    /// Failed requests that timed out; absent where none did.
+    /// Failed requests that timed out; absent if none did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timed_out: Option<u64>,
-    /// How long those that succeeded took, from when they were due.
+    /// Latency of the succeeded requests, from when they were due.
     pub latency_s: Latency,
-    /// How long those that succeeded or timed out took, from when they were due; absent where none
-    /// timed out.
+    /// Latency of the requests that succeeded or timed out, from when they were due; absent if none timed
+    /// out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency_with_timeouts_s: Option<Latency>,
-    /// How often each kind of failure came.
+    /// Number of failures of each kind.
     pub errors: BTreeMap<String, u64>,
 }
 
@@ -106,20 +106,20 @@ pub struct Trickle {
 pub struct Latency {
     /// The mean.
     pub mean: f64,
-    /// Half took no longer.
+    /// The median.
     pub p50: f64,
-    /// 90 % took no longer.
+    /// The 90th percentile.
     pub p90: f64,
-    /// 99 % took no longer.
+    /// The 99th percentile.
     pub p99: f64,
-    /// 99.9 % took no longer.
+    /// The 99.9th percentile.
     pub p999: f64,
-    /// The longest.
+    /// The maximum.
     pub max: f64,
 }
 
 impl Latency {
-    /// Sums up latencies in seconds; all zero of none. Sorts them.
+    /// Summarises latencies in seconds, and sorts them. All values are zero if there are none.
     pub fn from_seconds(seconds: &mut [f32]) -> Self {
         seconds.sort_unstable_by(f32::total_cmp);
         let Some(last) = seconds.last() else { return Self::default() };

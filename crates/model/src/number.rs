@@ -1,40 +1,40 @@
-//! Numbers with a unit behind them, as people write them on a command line.
+//! Numbers followed by a unit, as people write them on a command line.
 
 use thiserror::Error;
 
-/// Why a number with a unit was not understood.
+/// The reason why a number with a unit is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum NumberError {
-    /// There is no number at the beginning.
+    /// The text does not start with a number.
     #[error("`{0}` does not begin with a number")]
     NoNumber(String),
-    /// The unit is not one that is known.
+    /// The unit is unknown.
     #[error("unknown unit `{unit}`: use one of {known}")]
     UnknownUnit {
-        /// What stood behind the number.
+        /// The text after the number.
         unit: String,
-        /// The units that are understood.
+        /// The known units.
         known: &'static str,
     },
-    /// A unit is required and there is none.
+    /// The unit is missing.
     #[error("`{text}` has no unit: use one of {known}")]
     NoUnit {
         /// The whole text.
         text: String,
-        /// The units that are understood.
+        /// The known units.
         known: &'static str,
     },
-    /// The value is negative, or too large to be meant.
+    /// The value is negative or implausibly large.
     #[error("`{0}` is out of range")]
     OutOfRange(String),
 }
 
-/// Splits `1.5 GiB` into 1.5 and `GiB`; white space around both is dropped.
+/// Splits `1.5 GiB` into 1.5 and `GiB`, and trims white space around both.
 pub(crate) fn split(text: &str) -> Result<(f64, &str), NumberError> {
     let text = text.trim();
     let is_number = |c: char| c.is_ascii_digit() || c == '.';
     let mut end = text.find(|c| !is_number(c)).unwrap_or(text.len());
-    // An exponent belongs to the number only where digits follow it: `1e9`, but not `1ebibyte`.
+    // An exponent belongs to the number only if digits follow it: `1e9`, but not `1ebibyte`.
     let rest = &text[end..];
     if let Some(exponent) = rest.strip_prefix(['e', 'E']) {
         let digits = exponent.strip_prefix(['+', '-']).unwrap_or(exponent);

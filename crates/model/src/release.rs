@@ -1,94 +1,95 @@
-//! What one release came to: the object that `lowtide release --json` prints.
+//! The outcome of a release: the object that `lowtide release --json` prints.
 
 use serde::{Deserialize, Serialize};
 
-/// What the object's `schema` says.
+/// Value of the object's `schema`.
 pub const SCHEMA: &str = "lowtide.release/1";
 
-/// What one release came to. What is not known is `None`.
+/// The outcome of a release. Unknown values are `None`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Release {
     /// Always [`SCHEMA`].
     pub schema: &'static str,
-    /// The process, as lowtide sees it.
+    /// The PID in lowtide's namespace.
     pub pid: u32,
-    /// When it began, in clock ticks since the machine booted.
+    /// Its start time, in clock ticks since boot.
     pub start_ticks: u64,
-    /// Its command line; the short name in brackets for one that has none.
+    /// Its command line; the short name in brackets for a process without one.
     pub command: Vec<String>,
-    /// Whether it was only said what a release would do.
+    /// Whether the release was only simulated.
     pub dry_run: bool,
-    /// How it ended.
+    /// The outcome.
     pub outcome: ReleaseOutcome,
-    /// Why it was refused or ended early: a sentence that says what would help.
+    /// The reason for a refusal or an early end: a sentence that names the remedy.
     pub reason: Option<String>,
-    /// The reason of a refusal, for programs.
+    /// The reason for a refusal, in a form for programs.
     pub hazard: Option<Hazard>,
-    /// Whether what it was refused for may pass by itself.
+    /// Whether the reason for the refusal is temporary.
     pub may_pass: Option<bool>,
     /// The allocator.
     pub allocator: Option<String>,
     /// Its version.
     pub allocator_version: Option<String>,
-    /// What gave the memory back.
+    /// The method that returned the memory.
     pub method: Method,
-    /// Where that code runs; absent where it was not decided.
+    /// The place where that code runs; absent if it was not decided.
     pub runs_in: Option<RunsIn>,
-    /// The thread that is used for it, by its number as lowtide sees it.
+    /// The thread that runs it, by its TID in lowtide's namespace.
     pub thread: Option<u32>,
-    /// What that thread is waiting in, by the system call's name.
+    /// Name of the system call in which that thread waits.
     pub waiting_in: Option<String>,
-    /// What was predicted to go back, in bytes.
+    /// Predicted gain, in bytes.
     pub predicted_bytes: u64,
-    /// What was given back, in bytes: the pages that were dropped. Of `trim` and `purge`, by how much what they could return
-    /// has fallen.
+    /// Bytes that were returned to the OS: the dropped pages. For `trim` and `purge`: the decrease of the
+    /// bytes that they could return.
     pub returned_bytes: u64,
-    /// Resident bytes before and after, as the kernel counts them.
+    /// Resident bytes before the release, as the kernel counts them.
     pub rss_before_bytes: u64,
-    /// See there.
+    /// Resident bytes after the release, as the kernel counts them.
     pub rss_after_bytes: u64,
-    /// How long it all took, in seconds.
+    /// Duration of the release, in seconds.
     pub elapsed_s: f64,
-    /// CPU time that lowtide itself used for it, in seconds. What its code used in the process is not
-    /// in it.
+    /// CPU time of lowtide for the release, in seconds. It excludes the CPU time of lowtide's code in the
+    /// process.
     pub cpu_s: f64,
-    /// How often a thread of the target was held up.
+    /// Number of pauses of threads of the target.
     pub pauses: u64,
-    /// The longest of them, in seconds.
+    /// The longest pause, in seconds.
     pub longest_pause_s: f64,
-    /// Their median, in seconds.
+    /// The median pause, in seconds.
     pub median_pause_s: f64,
-    /// What a pause may take where it can be sliced (`--max-pause`), in seconds.
+    /// Limit of a pause if the work can be sliced (`--max-pause`), in seconds.
     pub pause_bound_s: f64,
-    /// How many of the pauses took longer.
+    /// Number of pauses that took longer.
     pub pauses_over_bound: u64,
-    /// For how long in these a thread of the target or of lowtide waited for a processor, in seconds.
+    /// Time in these pauses during which a thread of the target or of lowtide waited for a processor, in
+    /// seconds.
     pub waited_over_bound_s: f64,
-    /// How often the lock of an arena was held.
+    /// Number of times that the lock of an arena was held.
     pub lock_holds: u64,
-    /// The longest of them, in seconds.
+    /// The longest lock hold time, in seconds.
     pub longest_lock_s: f64,
-    /// 99 of 100 were shorter than this, in seconds; as good as the classes that are counted, which
-    /// are an eighth apart.
+    /// 99th percentile of the lock hold time, in seconds. Its precision is that of the counted classes,
+    /// which are an eighth apart.
     pub p99_lock_s: f64,
-    /// How often the heap was gone over.
+    /// Number of passes over the heap.
     pub passes: u64,
-    /// Ranges that were no longer free when their turn came.
+    /// Ranges that were no longer free when they were due.
     pub skipped_ranges: u64,
-    /// Free blocks that were joined with their neighbours first (fast bins, up to glibc 2.42).
+    /// Free blocks that were coalesced with their neighbours first (fast bins, up to glibc 2.42).
     pub joined_blocks: u64,
     /// Bytes of huge pages that were split afterwards because at least half of each was free.
     pub split_bytes: u64,
-    /// What an earlier release had left behind when it was killed, and is gone now, in bytes.
+    /// Bytes that an earlier release left when it was killed, and that were removed now.
     pub cleaned_bytes: u64,
-    /// What had come back after the time that was asked for (`--watch`).
+    /// Growth of memory over the requested time after the release (`--watch`).
     pub regained: Option<Regained>,
-    /// What a reader should know.
+    /// Notes for the reader.
     pub notes: Vec<String>,
 }
 
 impl Release {
-    /// One that has not begun: nothing is known, and so it would be refused.
+    /// Returns a release that has not started: nothing is known, and so it counts as refused.
     pub fn of(pid: u32, start_ticks: u64, command: Vec<String>) -> Self {
         Self {
             schema: SCHEMA,
@@ -132,21 +133,21 @@ impl Release {
     }
 }
 
-/// How a release ended.
+/// The outcome of a release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReleaseOutcome {
-    /// It was done to its end. Of a dry run: it would be done.
+    /// It ran to completion. For a dry run: it would be done.
     Released,
-    /// There is nothing to give back, and nothing was done.
+    /// There is no memory to return, and nothing was done.
     NothingToRelease,
     /// It would not have been safe, and nothing was done.
     Refused,
-    /// A part was done.
+    /// It was done in part.
     Partial,
 }
 
-/// What gives the memory back.
+/// The method that returns the memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Method {
@@ -158,7 +159,7 @@ pub enum Method {
     Purge,
 }
 
-/// Where the code that gives memory back runs.
+/// The place where the code that returns memory runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RunsIn {
@@ -168,33 +169,33 @@ pub enum RunsIn {
     Slices,
 }
 
-/// What has come back some time after a release.
+/// The growth of memory some time after a release.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Regained {
-    /// So long after it, in seconds.
+    /// Time after the release, in seconds.
     pub after_s: f64,
-    /// By how much resident bytes have grown since.
+    /// Growth of the resident bytes since then.
     pub rss_bytes: u64,
-    /// By how much anonymous huge pages have grown since: what khugepaged filled again, in bytes.
-    /// Absent where they cannot be counted without having the process's threads wait.
+    /// Growth of anonymous huge pages since then, which khugepaged filled again, in bytes. Absent if they
+    /// cannot be counted without making the process's threads wait.
     pub huge_bytes: Option<u64>,
 }
 
-/// Why a process was refused.
+/// The reason for refusing a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Hazard {
     /// Another process traces it.
     Traced,
-    /// Another release is at work in it.
+    /// Another release is running in it.
     AnotherRelease,
-    /// It is stopped by job control.
+    /// Job control has stopped it.
     Stopped,
     /// Its control group is frozen.
     Frozen,
     /// It is not a 64-bit x86 process.
     Machine,
-    /// Its allocator is not one that lowtide releases.
+    /// lowtide does not support its allocator.
     Allocator,
     /// Its heap was not found.
     NoHeap,
@@ -204,15 +205,15 @@ pub enum Hazard {
     Untested,
     /// The walked heap does not agree with the counts of its allocator.
     HeapNotWhole,
-    /// A seccomp filter forbids a call that is needed.
+    /// A seccomp filter forbids a required system call.
     Seccomp,
     /// Its seccomp filters cannot be read.
     SeccompUnread,
     /// Its threads have shadow stacks.
     ShadowStack,
-    /// It may not map executable memory that was written.
+    /// It may not map memory as executable after writing to it.
     WriteExecuteDenied,
-    /// It has locked its memory.
+    /// Its memory is locked.
     Locked,
     /// It has huge pages of hugetlbfs.
     Hugetlb,
@@ -220,7 +221,7 @@ pub enum Hazard {
     SharedMemory,
     /// None of its threads can be borrowed.
     NoThread,
-    /// Its C library has no instruction that is needed.
+    /// Its C library lacks a required instruction.
     Gadget,
     /// The method `purge` does not exist for its allocator.
     NoPurge,

@@ -1,8 +1,8 @@
-//! Something that would lower RSS, with its predicted effect.
+//! A measure that would lower RSS, with its predicted effect.
 
 use serde::{Deserialize, Serialize};
 
-/// What kind of thing a remedy is.
+/// The kind of a remedy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RemedyKind {
@@ -40,17 +40,17 @@ impl RemedyKind {
     }
 }
 
-/// Something that would lower RSS.
+/// A measure that would lower RSS.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Remedy {
     /// Its kind.
     #[serde(rename = "cure")]
     pub kind: RemedyKind,
-    /// What it would return, in bytes, where that is known exactly.
+    /// Predicted gain in bytes, if it is known exactly.
     pub predicted_bytes: Option<u64>,
-    /// What it does, and what to type, for people.
+    /// Its effect, and the command or code for it, for people.
     pub how: String,
-    /// The variable of the environment that does it, where one does.
+    /// The environment variable that applies it, if there is one.
     pub setting: Option<Setting>,
 }
 
@@ -64,12 +64,12 @@ pub struct Setting {
 }
 
 impl Remedy {
-    /// A remedy without a setting.
+    /// Returns a remedy without a setting.
     pub fn new(kind: RemedyKind, predicted_bytes: Option<u64>, how: String) -> Self {
         Self { kind, predicted_bytes, how, setting: None }
     }
 
-    /// Adds the environment variable that does it.
+    /// Adds the environment variable that applies it.
     #[must_use]
     pub fn with_setting(self, name: &str, value: &str) -> Self {
         let setting = Setting { name: name.to_owned(), value: value.to_owned() };

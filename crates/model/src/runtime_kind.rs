@@ -1,13 +1,13 @@
 //! The runtimes that lowtide knows by name.
 
-/// A runtime that manages memory of its own, beside `malloc` or without it.
+/// A runtime that manages its own memory, in addition to `malloc` or without it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RuntimeKind {
     /// Go.
     Go,
     /// HotSpot, the virtual machine of OpenJDK.
     HotSpot,
-    /// Node.js, whose heap is V8's.
+    /// Node.js, which uses V8's heap.
     Node,
     /// CPython.
     Python,
@@ -21,12 +21,12 @@ pub enum RuntimeKind {
     Erlang,
     /// InnoDB, the storage engine of MariaDB and MySQL, with its buffer pool.
     InnoDb,
-    /// PostgreSQL, whose pool of buffers is shared memory.
+    /// PostgreSQL, with its buffer pool in shared memory.
     Postgres,
 }
 
 impl RuntimeKind {
-    /// All of them.
+    /// All runtimes.
     pub const ALL: [Self; 10] = [
         Self::Go,
         Self::HotSpot,
@@ -56,12 +56,12 @@ impl RuntimeKind {
         }
     }
 
-    /// Parses a name; `None` if it is no runtime's.
+    /// Parses a name; returns `None` if it is not the name of a runtime.
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
-    /// Returns whether its heap is V8's.
+    /// Returns whether it uses V8's heap.
     pub fn has_v8(self) -> bool {
         matches!(self, Self::Node | Self::V8)
     }

@@ -1,13 +1,12 @@
-//! What is read of a process, or of a process and everything that descends from it, at one moment.
+//! One sample of a process, or of a process and all of its descendants.
 
 use serde::{Deserialize, Serialize};
 
 use crate::bytes::{Mapped, Proportional, Resident, Swapped};
 
-/// What is read at every tick. For a tree, the sums over its processes.
+/// The metrics that are read at every tick. For a tree, the sums over its processes.
 ///
-/// Faults and CPU time only ever grow: what a process had used when it ended stays in the sums of
-/// its tree.
+/// Faults and CPU time never decrease: the usage of a process that has ended stays in the sums of its tree.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Reading {
     /// Resident set size.
@@ -22,22 +21,22 @@ pub struct Reading {
     pub vsz_bytes: Mapped,
     /// Anonymous memory that was moved out to swap.
     pub swap_bytes: Swapped,
-    /// Page faults that needed no I/O, since the process began.
+    /// Page faults without I/O, since the start of the process.
     pub minor_faults: u64,
-    /// Page faults that needed I/O, since the process began.
+    /// Page faults with I/O, since the start of the process.
     pub major_faults: u64,
-    /// CPU time in user and kernel mode since the process began, in seconds.
+    /// CPU time in user and kernel mode since the start of the process, in seconds.
     pub cpu_s: f64,
     /// Threads.
     pub threads: u64,
-    /// Open file descriptors; absent where they may not be counted.
+    /// Open file descriptors; absent if counting them is not permitted.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub open_files: Option<u64>,
 }
 
 impl Reading {
-    /// Adds the reading of another process. A count that is not known for one of them is the
-    /// count of the others.
+    /// Adds the sample of another process. If a count is unknown for one of them, the count of the others
+    /// is used.
     pub fn add(&mut self, other: &Self) {
         self.rss_bytes += other.rss_bytes;
         self.anon_bytes += other.anon_bytes;
@@ -56,20 +55,20 @@ impl Reading {
     }
 }
 
-/// What is read at a slower rate, because the kernel walks every page table for it: 10 to 50 ms
+/// The metrics that are read less often, because the kernel walks every page table for them: 10 to 50 ms
 /// per GB of 4 KiB pages.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct SlowReading {
     /// Proportional set size.
     pub pss_bytes: Proportional,
-    /// Pages that were given back with `MADV_FREE`: counted by RSS until the kernel takes them.
+    /// Pages that were released with `MADV_FREE`: part of RSS until the kernel reclaims them.
     pub lazyfree_bytes: Resident,
     /// Anonymous memory in huge pages.
     pub anon_huge_bytes: Resident,
 }
 
 impl SlowReading {
-    /// Adds the reading of another process.
+    /// Adds the sample of another process.
     pub fn add(&mut self, other: &Self) {
         self.pss_bytes += other.pss_bytes;
         self.lazyfree_bytes += other.lazyfree_bytes;
@@ -77,10 +76,10 @@ impl SlowReading {
     }
 }
 
-/// One reading of a whole tree.
+/// One sample of a whole tree.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
-    /// Seconds since the record began.
+    /// Seconds since the start of the record.
     pub t_s: f64,
     /// Processes alive.
     pub processes: u64,
@@ -90,23 +89,23 @@ pub struct Sample {
     /// The sums over the tree.
     #[serde(flatten)]
     pub total: Reading,
-    /// The slow part, at the ticks that have one.
+    /// The slow metrics, at the ticks that have them.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub slow: Option<SlowReading>,
 }
 
-/// One reading of one process of a tree, taken at the ticks that have a slow part: enough to
-/// derive for each process what `pidstat -r` prints.
+/// One sample of one process of a tree, taken at the ticks with slow metrics: enough to derive the output
+/// of `pidstat -r` for each process.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ProcessSample {
-    /// Seconds since the record began.
+    /// Seconds since the start of the record.
     pub t_s: f64,
-    /// Process number, as lowtide sees it.
+    /// PID in lowtide's namespace.
     pub pid: u32,
-    /// What was read.
+    /// The metrics.
     #[serde(flatten)]
     pub reading: Reading,
-    /// The slow part; absent where the process may not be looked at, or had ended.
+    /// The slow metrics; absent if the process may not be inspected, or has ended.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub slow: Option<SlowReading>,
 }

@@ -1,10 +1,10 @@
 //! Blocks in use by size and age, as snapshots of a heap count them.
 
-/// Number of random parts into which the places of a heap are divided. The variance of their counts shows how exact an
-/// estimate from a sample of the places is.
+/// Number of random parts into which the places of a heap are divided. The variance of their counts shows
+/// the precision of an estimate from a sample of the places.
 pub const PARTS: usize = 16;
 
-/// Blocks of at least this size are sampled by themselves.
+/// Size from which on blocks are sampled separately, in bytes.
 pub const LARGE_BYTES: u64 = 64 << 10;
 
 /// Blocks of one size class that were first seen in the same snapshot.
@@ -12,13 +12,13 @@ pub const LARGE_BYTES: u64 = 64 << 10;
 pub struct CohortCount {
     /// The size class: see [`size_class`].
     pub class: u16,
-    /// The snapshot in which they were first seen. Cohort 0 was there before.
+    /// The snapshot in which they were first seen. Cohort 0 existed before.
     pub cohort: u8,
-    /// How many of them are left.
+    /// Number of blocks that are left.
     pub count: u32,
 }
 
-/// What one snapshot counted, in the part of the heap that was sampled.
+/// The counts of one snapshot, in the sampled part of the heap.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Snapshot {
     /// Seconds since the first snapshot.
@@ -52,18 +52,18 @@ pub struct ClassSizes {
 }
 
 impl ClassSizes {
-    /// Bytes of a block, on average; 0 if there are none.
+    /// Returns the mean size of a block, in bytes; 0 if there are none.
     pub fn mean_bytes(&self) -> f64 {
         self.bytes as f64 / self.count.max(1) as f64
     }
 }
 
-/// Classes of 8 bytes each, up to this size.
+/// Size up to which each class spans 8 bytes, in bytes.
 const EXACT_BYTES: u64 = 1024;
-/// Above, there are so many classes between a power of two and the next.
+/// Number of classes between a power of two and the next, above that size.
 const CLASSES_IN_DOUBLING: u64 = 8;
 
-/// Returns the size class of a block: exact up to 1 KiB, and eight classes for each doubling above.
+/// Returns the size class of a block: exact up to 1 KiB, and eight classes for each doubling above that.
 pub fn size_class(bytes: u64) -> u16 {
     if bytes <= EXACT_BYTES {
         return (bytes / 8) as u16;

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::verdict::VerdictKind;
 
-/// What the object's `schema` says.
+/// Value of the object's `schema`.
 pub const SCHEMA: &str = "lowtide.top/1";
 
 /// The processes of a host.
@@ -14,9 +14,9 @@ pub struct Top {
     pub schema: &'static str,
     /// Time since the survey started, in seconds.
     pub elapsed_s: f64,
-    /// The processes, in the order that was asked for.
+    /// The processes, in the requested order.
     pub processes: Vec<TopProcess>,
-    /// The totals of groups of processes, in the same order; empty unless groups were asked for.
+    /// The totals of groups of processes, in the same order; empty unless groups were requested.
     pub groups: Vec<TopGroup>,
     /// Number of processes whose memory could not be read.
     pub unreadable: u64,
@@ -24,12 +24,13 @@ pub struct Top {
     pub uninspected: u64,
 }
 
-/// A process. What is unknown is `None`.
+/// A process. Unknown values are `None`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TopProcess {
     /// Its PID.
     pub pid: u32,
-    /// Its command line, cut off after 500 characters; the short name in brackets before the first inspection.
+    /// Its command line, truncated after 500 characters; the short name in brackets before the first
+    /// inspection.
     pub command: String,
     /// Its short name.
     pub comm: String,
@@ -37,13 +38,13 @@ pub struct TopProcess {
     pub exe: Option<String>,
     /// Its memory cgroup.
     pub cgroup: String,
-    /// Its allocator with its version: `glibc 2.36`.
+    /// Its allocator and version: `glibc 2.36`.
     pub allocator: Option<String>,
-    /// RSS by the kernel's count, in bytes.
+    /// RSS as the kernel counts it, in bytes.
     pub rss_bytes: u64,
     /// Bytes that it has allocated, in walked heaps.
     pub allocated_bytes: Option<u64>,
-    /// Bytes of runtimes and of allocators whose heap was not walked.
+    /// Bytes of runtimes, and of allocators whose heap was not walked.
     pub runtime_bytes: Option<u64>,
     /// Bytes that can be returned.
     pub reclaimable_bytes: Option<u64>,
@@ -53,28 +54,28 @@ pub struct TopProcess {
     pub rss_bytes_per_hour: Option<i64>,
     /// The verdict.
     pub verdict: Option<VerdictKind>,
-    /// Age of all these but RSS and its growth, in seconds.
+    /// Age of all values except RSS and its growth, in seconds.
     pub age_s: Option<f64>,
-    /// The reason that its memory could not be read: `not_permitted`, `blocked` or `failed`.
+    /// The reason why its memory could not be read: `not_permitted`, `blocked` or `failed`.
     pub unread: Option<&'static str>,
 }
 
-/// The total of some processes. Shared pages count once for each of them.
+/// The totals of several processes. Shared pages count once for each of them.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct TopGroup {
-    /// What they have in common.
+    /// The property that they share.
     pub name: String,
     /// Number of processes.
     pub processes: u64,
     /// Sum of their RSS, in bytes.
     pub rss_bytes: u64,
-    /// Sums over the processes that could be read, in bytes.
+    /// Allocated bytes of the processes that could be read.
     pub allocated_bytes: u64,
-    /// The same of runtimes.
+    /// Bytes of runtimes in these processes.
     pub runtime_bytes: u64,
-    /// The same of what can be returned.
+    /// Bytes that these processes can return.
     pub reclaimable_bytes: u64,
-    /// The same of what is fragmented.
+    /// Fragmented bytes in these processes.
     pub fragmented_bytes: u64,
     /// Growth of RSS, in bytes an hour.
     pub rss_bytes_per_hour: i64,

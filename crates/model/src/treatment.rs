@@ -1,24 +1,24 @@
-//! What is varied from trial to trial.
+//! The conditions that vary from trial to trial.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// An allocator, its settings, and a policy of giving memory back.
+/// An allocator, its settings, and a policy that releases memory.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Treatment {
     /// The allocator's name: `glibc`, `jemalloc`, `mimalloc`, …
     pub allocator: String,
-    /// Its version, where it can be told.
+    /// Its version, if known.
     pub allocator_version: Option<String>,
-    /// The label of its settings; absent when it runs as it is.
+    /// The label of its settings; absent if it runs unchanged.
     pub tune: Option<String>,
-    /// When memory is released; `none` when the process is left to itself.
+    /// The policy that releases memory; `none` if the process is left alone.
     pub policy: String,
 }
 
 impl Treatment {
-    /// The allocator as it is: no settings, no policy.
+    /// Returns the unchanged allocator, without settings or policy.
     pub fn plain(allocator: &str, version: Option<&str>) -> Self {
         Self {
             allocator: allocator.to_owned(),
@@ -28,7 +28,7 @@ impl Treatment {
         }
     }
 
-    /// The short name used in tables, charts and file names: `glibc`, `jemalloc/background_thread`.
+    /// Returns the short name for tables, charts and file names: `glibc`, `jemalloc/background_thread`.
     pub fn label(&self) -> String {
         let mut label = self.allocator.clone();
         if let Some(tune) = &self.tune {
@@ -47,5 +47,5 @@ impl fmt::Display for Treatment {
     }
 }
 
-/// The policy of a process that is left to itself.
+/// The policy of a process that is left alone.
 pub const NO_POLICY: &str = "none";

@@ -2,15 +2,15 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What most of the memory is.
+/// The kind of most of the memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum VerdictKind {
     /// In use by the program.
     Live,
-    /// Outside of any heap: files, shared memory, mappings of the program's own.
+    /// Outside of any heap: files, shared memory, the program's own mappings.
     OutsideHeap,
-    /// Freed, and held by the allocator.
+    /// Freed, and retained by the allocator.
     Hoard,
     /// Freed, and between blocks in use.
     Fragmentation,
@@ -18,9 +18,9 @@ pub enum VerdictKind {
     Runtime,
     /// In use, and growing.
     Growing,
-    /// In use, growing, and without a pointer that leads to it.
+    /// In use, growing, and unreachable: no pointer leads to it.
     Leak,
-    /// Not known.
+    /// Unknown.
     Inconclusive,
 }
 
@@ -37,7 +37,7 @@ impl VerdictKind {
         Self::Inconclusive,
     ];
 
-    /// What people read.
+    /// Returns the name for reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Live => "live",
@@ -55,8 +55,8 @@ impl VerdictKind {
 /// A verdict and its evidence.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verdict {
-    /// What it is.
+    /// Its kind.
     pub kind: VerdictKind,
-    /// Why: sentences with figures, the weightiest first.
+    /// The reasons: sentences with metrics, the most important first.
     pub because: Vec<String>,
 }

@@ -1,15 +1,19 @@
 //! The policy that releases when the load has fallen, and learns from the pages that come back.
 //!
-//! - **When.** A process is *quiet* when its CPU use and its page faults have fallen and its memory does not grow. It
-//!   is released after it was quiet for the current *patience*. If memory is short, quiet does not matter. A process whose load does
-//!   not fall, but whose memory has stopped growing, is *steady*, and is released after a longer time.
-//! - **Whether.** Nothing is done without news: growth, CPU time or closed files and sockets since the last act. A
-//!   release that predicts too small a gain stops no thread. After some of these, the news that the next one needs doubles.
-//! - **Learning.** The gain of a release is the memory times the time that it was away, as far as a later release would
-//!   not have had it too; the cost is the CPU time of the release and of the pages that came back. Both are compared by
-//!   the price of a core and of memory. If the cost is higher, the patience doubles, and is at least the time in which memory that comes back pays for itself; if the gain is higher,
-//!   the patience halves. To wait for as long as an act costs is the classic answer to the ski rental problem: at most
-//!   twice the cost of the best decision.
+//! - **When.** A process is *quiet* when its CPU use and its page faults have fallen and its memory
+//!   does not grow. It is released after it was quiet for the current *patience*. If memory is
+//!   short, it need not be quiet. A process whose load does not fall, but whose memory has stopped
+//!   growing, is *steady*, and is released after a longer time.
+//! - **Whether.** The policy does not act without news: growth, CPU time or closed files and
+//!   sockets since the last act. A release with too small a predicted gain stops no thread. After
+//!   several of these, the amount of news that the next one requires doubles.
+//! - **Learning.** The gain of a release is the memory times the time that it was away, minus the
+//!   part that a later release would have gained too. The cost is the CPU time of the release and
+//!   of the pages that came back. Both are compared by the price of a core and of memory. If the
+//!   cost is higher, the patience doubles, and is at least the time in which memory that comes back
+//!   pays for itself. If the gain is higher, the patience halves. Waiting for as long as an act
+//!   costs is the classic solution of the ski rental problem: it costs at most twice as much as the
+//!   best decision.
 
 use std::collections::VecDeque;
 
@@ -22,19 +26,19 @@ const CORE_SECOND_BYTE_S: f64 = 8.0 * (1_u64 << 30) as f64;
 const REFAULT_S: f64 = 1.75e-6;
 const PAGE_BYTES: f64 = 4096.0;
 
-/// Time of quiet before a release at first, in seconds.
+/// Initial time of quiet before a release, in seconds.
 const MIN_PATIENCE_S: f64 = 0.3;
-/// Time after a release before which it does not count as right, in seconds.
+/// Minimum time after a release until it counts as right, in seconds.
 const MIN_EVIDENCE_S: f64 = 1.0;
 /// Maximum time of quiet or of steadiness before a release, in seconds.
 const MAX_PATIENCE_S: f64 = 600.0;
-/// Time of steadiness before a release at first, in seconds.
+/// Initial time of steadiness before a release, in seconds.
 const MIN_STEADY_S: f64 = 10.0;
 
 /// Span over which rates are measured, in seconds.
 const WINDOW_S: f64 = 0.35;
-/// Time between two states after which nothing is known of the rates between them, in seconds, if anything has changed:
-/// the machine was suspended, or lowtide was stopped or busy.
+/// Maximum time between two states, in seconds, if anything has changed. After a longer one, the
+/// rates in between are unknown: the machine was suspended, or lowtide was stopped or busy.
 const MAX_GAP_S: f64 = 3.0;
 /// Maximum CPU use of a quiet process, in cores, whatever it was before.
 const QUIET_CORES: f64 = 0.03;
@@ -44,28 +48,32 @@ const QUIET_SHARE: f64 = 0.25;
 const PEAK_HALF_LIFE_S: f64 = 60.0;
 /// Maximum rate of page faults of a quiet process, in faults per second, for each GiB of RSS but at least one.
 const QUIET_FAULTS: f64 = 2000.0;
-/// Growth of RSS in the window from which on a process is not quiet, as a share of RSS, but at least [`MIN_GROWTH`].
+/// Minimum growth of RSS in the window of a process that is not quiet, as a share of RSS, but at
+/// least [`MIN_GROWTH`].
 const GROWTH_SHARE: f64 = 0.005;
 const MIN_GROWTH: u64 = 1 << 20;
 
-/// RSS below which a process is left alone, in bytes: it can have little more than [`MIN_GAIN`].
+/// Minimum RSS for a release, in bytes: a smaller process can have little more than [`MIN_GAIN`].
 const MIN_RSS: u64 = 4 << 20;
 /// Minimum gain of a release after a load, in bytes and as a share of RSS.
 const MIN_GAIN: u64 = 1 << 20;
 const MIN_GAIN_SHARE: f64 = 0.03;
 /// Minimum gain of a release from a steady process, as a share of RSS.
 const STEADY_GAIN_SHARE: f64 = 0.2;
-/// CPU time of the process that is news, in seconds: two clock ticks.
+/// CPU time of the process that counts as news, in seconds: two clock ticks.
 const NEWS_CPU_S: f64 = 0.02;
-/// CPU time of the process that is news after an act that found too little, as a multiple of the CPU time of that act.
+/// CPU time of the process that counts as news after an act that found too little, as a multiple of
+/// the CPU time of that act.
 const NEWS_FACTOR: f64 = 10.0;
-/// CPU time of such an act up to which the first one needs no more news than any act, in seconds: a program may rest in the middle of
-/// its work, and then free all in less time than the walk took.
+/// Maximum CPU time of such an act for which the first one requires no more news than any act, in
+/// seconds. A program may rest in the middle of its work, and then free all memory in less time
+/// than the walk took.
 const CHEAP_MISS_S: f64 = 0.05;
-/// Decrease of RSS by itself that is news, as a share of RSS, but at least [`MIN_GAIN`]: the process has freed memory.
+/// Decrease of RSS without a release that counts as news, as a share of RSS, but at least
+/// [`MIN_GAIN`]: the process has freed memory.
 const SHRUNK_SHARE: f64 = 0.001;
-/// Time of quiet after which any change since the last act is news, in seconds. It doubles with each act that found too
-/// little, but for the first.
+/// Time of quiet after which any change since the last act counts as news, in seconds. It doubles
+/// with each act that found too little, except for the first.
 const LATE_S: f64 = 10.0;
 /// The same as a multiple of the CPU time of an act that found too little: half a percent of a core.
 const LATE_FACTOR: f64 = 200.0;
@@ -73,24 +81,26 @@ const LATE_FACTOR: f64 = 200.0;
 const MAX_LATE_DOUBLINGS: u32 = 6;
 /// Time of work after which acts that found too little are forgotten, in seconds.
 const WORK_S: f64 = 1.0;
-/// Number of acts in succession that may find too little before the news that the next one needs doubles each time.
+/// Number of acts in succession that may find too little. After these, the amount of news that the
+/// next one requires doubles each time.
 const FREE_MISSES: u32 = 3;
-/// Maximum number of times that the news doubles.
+/// Maximum number of times that the required news doubles.
 const MAX_DOUBLINGS: u32 = 10;
 /// Share of the released memory that must have come back before the release counts as wrong.
 const BACK_SHARE: f64 = 0.25;
-/// Share of the typical release below which nothing is learnt from one: its cost is that of a larger one.
+/// Minimum size of a release from which the policy learns, as a share of the typical release: a
+/// smaller one costs as much as a larger one.
 const TYPICAL_SHARE: f64 = 0.25;
-/// Weight that the typical release keeps at each further one.
+/// Weight that the typical release keeps with each further release.
 const TYPICAL_DECAY: f64 = 0.9;
 /// Minimum time between two acts, in seconds.
 const MIN_INTERVAL_S: f64 = 1.0;
-/// Minimum time between two acts, as a multiple of the CPU time of the last one: a process that frees slowly is not
-/// walked all the time.
+/// Minimum time between two acts, as a multiple of the CPU time of the last one: the heap of a
+/// process that frees slowly must not be walked constantly.
 const INTERVAL_FACTOR: f64 = 5.0;
-/// Time after an act that the budget held back until the next try, in seconds.
+/// Time until the next attempt after the budget delayed an act, in seconds.
 const HELD_BACK_S: f64 = 5.0;
-/// Number of closed files that is news, at least, and as a share of the open ones.
+/// Minimum number of closed files that counts as news, and the same as a share of the open files.
 const MIN_CLOSED: u64 = 4;
 const CLOSED_SHARE: f64 = 0.1;
 /// Minimum time between two acts while memory is short, in seconds.
@@ -101,28 +111,29 @@ const SHORT_INTERVAL_S: f64 = 5.0;
 pub(crate) struct AdaptivePolicy {
     /// States of the last [`WINDOW_S`], and one before it.
     window: VecDeque<ProcessState>,
-    /// The peak of CPU use, in cores, decaying.
+    /// The peak of CPU use, in cores. It decays.
     peak_cores: f64,
     quiet_since_s: Option<f64>,
-    /// Since when the process is not quiet, in seconds.
+    /// Time since which the process is not quiet, in seconds.
     busy_since_s: Option<f64>,
-    /// Since when the memory has not grown, and how large it was then.
+    /// Time since which the memory has not grown, and its size then.
     steady: Option<(f64, u64)>,
     patience_s: f64,
     steady_patience_s: f64,
-    /// Bytes that releases return, the largest of late: nothing is learnt from much smaller ones.
+    /// Typical number of bytes that a release returns, by the largest recent ones. The policy does
+    /// not learn from much smaller ones.
     typical_bytes: f64,
-    /// Acts in succession that found too little to release.
+    /// Number of acts in succession that found too little to release.
     misses: u32,
     /// The state at the last act; `None` before the first.
     acted: Option<ProcessState>,
-    /// The state at the act before, for an act that is held back.
+    /// The state at the previous act, for an act that is held back.
     acted_before: Option<ProcessState>,
     not_before_s: f64,
     learnt: Option<Lesson>,
 }
 
-/// The last release, as far as it was learnt from.
+/// The last release, as far as the policy has learnt from it.
 #[derive(Debug, Clone, Copy)]
 struct Lesson {
     id: u64,
@@ -165,7 +176,7 @@ impl Policy for AdaptivePolicy {
 }
 
 impl AdaptivePolicy {
-    /// Forgets the last act if the budget held it back, and waits before the next try.
+    /// Forgets the last act if the budget held it back, and waits before the next attempt.
     fn take_back(&mut self, held_back_s: Option<f64>) {
         if let Some((acted, held_back_s)) = self.acted.zip(held_back_s)
             && acted.t_s <= held_back_s
@@ -176,7 +187,7 @@ impl AdaptivePolicy {
         }
     }
 
-    /// Updates rates and the times since when the process is quiet and steady.
+    /// Updates the rates and the times since which the process is quiet and steady.
     fn observe(&mut self, state: &ProcessState) {
         let is_gap = |before: &&ProcessState| {
             let has_changed = usage(before) != usage(state);
@@ -218,7 +229,7 @@ impl AdaptivePolicy {
             {
                 Some((since_s, rss))
             }
-            // A process that rests now and then is released when it rests, if at all.
+            // A process that rests now and then is only released while it rests.
             _ => Some((state.t_s, state.rss.0)),
         };
     }
@@ -237,7 +248,7 @@ impl AdaptivePolicy {
         let since_act = self.acted.map_or(f64::INFINITY, |acted| state.t_s - acted.t_s);
         let min_bytes = MIN_GAIN.max(share(state.rss.0, MIN_GAIN_SHARE));
         if let Some(shortage) = state.shortage() {
-            // What comes back soon makes the shortage worse.
+            // Memory that comes back soon makes the shortage worse.
             let wait_s = SHORT_INTERVAL_S * f64::from(1 << self.misses.min(7));
             let is_due = since_act >= wait_s.max(self.patience_s) && self.has_news(state);
             return is_due.then_some((Reason::Short(shortage), MIN_GAIN));
@@ -256,7 +267,8 @@ impl AdaptivePolicy {
         (is_steady && since_act >= self.steady_patience_s).then_some((Reason::Steady, steady_bytes))
     }
 
-    /// Returns whether the process has done enough since the last act that there may be memory to release.
+    /// Returns whether the process has done enough since the last act that there may be memory to
+    /// release.
     fn has_news(&self, state: &ProcessState) -> bool {
         let Some(acted) = self.acted else { return true };
         let last = state.last_release;
@@ -296,13 +308,13 @@ impl AdaptivePolicy {
         if is_cheap { 0.0 } else { cpu_s * NEWS_FACTOR }
     }
 
-    /// Learns from the last release: whether its gain was worth its cost.
+    /// Learns from the last release whether its gain was worth its cost.
     fn learn(&mut self, state: &ProcessState) {
         let Some(last) = state.last_release else { return };
         let lesson = match self.learnt {
             Some(lesson) if lesson.id == last.id => lesson,
             known => {
-                // More of the release before may have come back since the last state.
+                // More memory of the previous release may have come back since the last state.
                 let before = state.previous_release;
                 if let Some((lesson, before)) = known.zip(before).filter(|(a, b)| a.id == b.id) {
                     self.take_lesson(lesson, &before);
@@ -311,7 +323,7 @@ impl AdaptivePolicy {
                     if last.returned_bytes == 0 { self.misses.saturating_add(1) } else { 0 };
                 let decayed = self.typical_bytes * TYPICAL_DECAY;
                 self.typical_bytes = decayed.max(last.returned_bytes as f64);
-                // What the act itself has changed is not news. What has happened since is.
+                // Changes by the act itself are not news. Changes since then are.
                 let Usage { rss, cpu_s, minor_faults, open_files } = last.usage;
                 self.acted = Some(ProcessState { rss, cpu_s, minor_faults, open_files, ..*state });
                 let (patience_s, steady_patience_s) = (self.patience_s, self.steady_patience_s);
@@ -347,8 +359,8 @@ impl AdaptivePolicy {
     }
 }
 
-/// Returns what a release has gained less what it has cost, in seconds of a core, against a release
-/// [`break_even_s`] later: as much as that one would have had is not the merit of this one.
+/// Returns the gain of a release minus its cost, in seconds of a core, relative to a release
+/// [`break_even_s`] later: what the later release would have gained does not count.
 fn net_gain_s(last: &LastRelease) -> f64 {
     let Returned { after_s, bytes, away_byte_s } = last.back;
     let still_away = last.returned_bytes.saturating_sub(bytes) as f64;
@@ -356,7 +368,7 @@ fn net_gain_s(last: &LastRelease) -> f64 {
     let mean_s = if bytes > 0 { (away_byte_s - still_away * after_s).max(0.0) / back } else { 0.0 };
     let even_s = break_even_s(last);
     let gain = still_away * after_s.min(even_s) + back * mean_s.min(even_s);
-    // What comes back after more than that costs as much by a later release.
+    // Memory that comes back after more than that costs as much with a later release.
     let share = if mean_s < even_s { back / last.returned_bytes.max(1) as f64 } else { 0.0 };
     gain / CORE_SECOND_BYTE_S - share * cost_s(last)
 }
@@ -372,7 +384,7 @@ fn break_even_s(last: &LastRelease) -> f64 {
     even_s.min(MAX_PATIENCE_S)
 }
 
-/// Returns what shows whether a process has done anything.
+/// Returns the values that show whether a process has done anything.
 fn usage(state: &ProcessState) -> (u64, f64, u64) {
     (state.rss.0, state.cpu_s, state.minor_faults)
 }
@@ -389,7 +401,7 @@ mod tests {
     use crate::PolicyKind;
     use crate::simulation::{Load, Outcome, simulate};
 
-    /// A load that is busy for a time and then rests.
+    /// Returns a load that is busy for a time and then rests.
     fn waves(period_s: f64, busy_s: f64) -> Load {
         Load { period_s, busy_s, hoard_mib: 200, base_mib: 50, cores: 0.8 }
     }
@@ -543,7 +555,7 @@ mod tests {
         assert_eq!(acts.len(), 2, "{acts:?}");
     }
 
-    /// A release of 100 MiB whose memory came back after a time, but for a part.
+    /// Returns a release of 100 MiB whose memory came back after a time, except for a part.
     fn came_back(after_s: f64, away_s: f64, kept: f64) -> LastRelease {
         let released = f64::from(100 << 20);
         let back = Returned {
@@ -583,7 +595,7 @@ mod tests {
         state.last_release = Some(LastRelease { id: 2, returned_bytes: 1 << 20, back, ..kept });
         policy.decide(&state);
         assert_eq!(policy.patience_s, MIN_PATIENCE_S);
-        // After many of them, they are what this process has.
+        // After many of them, they are typical of this process.
         for id in 3..100 {
             state.last_release = Some(LastRelease { id, returned_bytes: 1 << 20, back, ..kept });
             policy.decide(&state);

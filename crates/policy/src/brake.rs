@@ -1,20 +1,21 @@
-//! Leaves a process alone after releases of it went wrong.
+//! Leaves a process alone after failed releases.
 
 /// Time for which a process is left alone, in seconds.
 pub const LEFT_ALONE_S: f64 = 3600.0;
-/// Number of releases that go wrong until a process is left alone.
+/// Number of releases that go wrong before a process is left alone.
 const MAX_FAILURES: u32 = 2;
-/// Multiple of the pause bound from which on a release counts as gone wrong.
+/// Minimum pause of a release that counts as gone wrong, as a multiple of the pause bound.
 const MAX_PAUSE_FACTOR: f64 = 10.0;
-/// Time until a release is tried again that failed for a reason that may pass, in seconds. It doubles each time.
+/// Initial time until the retry of a release that failed for a transient reason, in seconds. It
+/// doubles each time.
 const FIRST_DELAY_S: f64 = 5.0;
-/// Maximum of this time, in seconds.
+/// Maximum time until the retry, in seconds.
 pub const MAX_DELAY_S: f64 = 600.0;
-/// Maximum number of times that it doubles.
+/// Maximum number of times that this time doubles.
 const MAX_DOUBLINGS: u32 = 7;
 
-/// Leaves a process alone for an hour after two releases in succession went wrong, and for seconds to minutes after one
-/// failed for a reason that may pass.
+/// Leaves a process alone for an hour after two releases in succession went wrong, and for seconds
+/// to minutes after one failed for a transient reason.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Brake {
     failures: u32,
@@ -41,13 +42,13 @@ impl Brake {
         }
     }
 
-    /// Leaves the process alone from a time on, in seconds: its releases would fail again.
+    /// Leaves the process alone from a time on, in seconds, because its releases would fail again.
     pub fn close(&mut self, t_s: f64) {
         (self.released_at_s, self.is_delay) = (Some(t_s + LEFT_ALONE_S), false);
     }
 
-    /// Leaves the process alone for a time from `t_s` on, both in seconds: what made its release fail may pass. Returns
-    /// the length of that time.
+    /// Leaves the process alone for a time from `t_s` on, both in seconds, because the cause of the
+    /// failure may pass. Returns the length of that time.
     pub fn delay(&mut self, t_s: f64) -> f64 {
         let doubled = f64::from(1 << self.delays.min(MAX_DOUBLINGS));
         let delay_s = (FIRST_DELAY_S * doubled).min(MAX_DELAY_S);
@@ -56,13 +57,14 @@ impl Brake {
         delay_s
     }
 
-    /// Takes a walk that could be done and found nothing to release: it says nothing about releases.
+    /// Counts a walk that was completed and found nothing to release. It gives no information about
+    /// releases.
     pub fn count_walk(&mut self) {
         self.delays = 0;
     }
 
-    /// Takes the outcome of a release that was tried. `has_failed` is whether it was partial; the pauses are in seconds.
-    /// Returns whether the process is left alone from now on.
+    /// Counts the outcome of an attempted release. `has_failed` is whether it was partial; the
+    /// pauses are in seconds. Returns whether the process is left alone from now on.
     pub fn count(
         &mut self,
         t_s: f64,

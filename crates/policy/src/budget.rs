@@ -1,13 +1,15 @@
 //! A budget of CPU time: a token bucket.
 
-/// CPU time that may be used at once, in seconds.
+/// Maximum CPU time that may be used at once, in seconds.
 const CAPACITY_S: f64 = 3.0;
-/// Time after which an act that waits is forgotten, unless it is asked for again, in seconds.
+/// Time after which a waiting act is forgotten, unless it is requested again, in seconds.
 const WAITING_S: f64 = 15.0;
 
-/// A budget of CPU time for acts on several processes. It refills at a rate, and what is saved up is bounded.
+/// A budget of CPU time for acts on several processes. It refills at a rate, and its savings are
+/// bounded.
 ///
-/// Acts that have to wait form a queue. Without it, cheap acts would use up again and again what a costly one waits for.
+/// Acts that have to wait form a queue. Without it, cheap acts would repeatedly use up the CPU time
+/// that a costly one waits for.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Budget {
     /// CPU seconds per second.
@@ -25,24 +27,26 @@ struct Waiting {
     pid: u32,
     /// CPU time that it probably needs, in seconds.
     expected_cpu_s: f64,
-    /// When it was last asked for, in seconds.
+    /// Time of the last request, in seconds.
     asked_s: f64,
 }
 
 impl Budget {
-    /// Creates a full budget. `rate` is the share of a core that may be used on average: 0.005 for half a percent.
+    /// Creates a full budget. `rate` is the share of a core that may be used on average: 0.005 is
+    /// half a percent.
     pub fn new(rate: f64) -> Self {
         Self { rate, saved_s: CAPACITY_S, t_s: None, waiting: Vec::new() }
     }
 
-    /// Returns whether an act on a process may begin now that probably needs this CPU time, in seconds.
+    /// Returns whether an act on a process may start now. `expected_cpu_s` is the CPU time that it
+    /// probably needs, in seconds.
     pub fn permits(&mut self, pid: u32, t_s: f64, expected_cpu_s: f64) -> bool {
         let is_used_up = !self.has_any(t_s);
         self.waiting.retain(|waiting| waiting.pid == pid || t_s - waiting.asked_s < WAITING_S);
         let place = self.waiting.iter().position(|waiting| waiting.pid == pid);
         let before = self.waiting.iter().take(place.unwrap_or(self.waiting.len()));
         let reserved_s: f64 = before.map(|waiting| waiting.expected_cpu_s).sum();
-        // An act may need more than can be saved up: it begins when the budget is full.
+        // An act may need more than the maximum savings: it starts when the budget is full.
         let needed_s = expected_cpu_s.min(CAPACITY_S) + reserved_s;
         let permits = !is_used_up && self.saved_s >= needed_s;
         let own = Waiting { pid, expected_cpu_s, asked_s: t_s };
@@ -54,7 +58,7 @@ impl Budget {
         permits
     }
 
-    /// Returns whether there is CPU time now that no act waits for.
+    /// Returns whether there is CPU time now for which no act waits.
     pub fn has_spare(&mut self, t_s: f64) -> bool {
         self.has_any(t_s) && self.waiting.iter().all(|waiting| t_s - waiting.asked_s >= WAITING_S)
     }
@@ -67,7 +71,8 @@ impl Budget {
         self.saved_s > 0.0
     }
 
-    /// Takes CPU time that was used, in seconds. An act may need more than was saved up; the next then waits.
+    /// Subtracts CPU time that was used, in seconds. An act may use more than was saved up. The
+    /// next one then waits.
     pub fn spend(&mut self, cpu_s: f64) {
         self.saved_s -= cpu_s.max(0.0);
     }

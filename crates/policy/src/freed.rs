@@ -6,7 +6,7 @@ use crate::{Action, Policy, ProcessState, Reason, ReleaseRequest};
 #[derive(Debug)]
 pub(crate) struct FreedPolicy {
     bytes: u64,
-    /// The count at the last release; a program begins with zero.
+    /// The count at the last release; a program starts with zero.
     counted: u64,
     /// The time of the last decision, and the count before it.
     decided: Option<(f64, u64)>,
@@ -26,7 +26,7 @@ impl Policy for FreedPolicy {
         {
             (self.counted, self.decided) = (before, None);
         }
-        // A process that executes another program begins with zero again.
+        // A process that executes another program starts with zero again.
         self.counted = self.counted.min(now);
         let freed = now - self.counted;
         if freed < self.bytes {

@@ -70,7 +70,8 @@ impl PolicyKind {
         matches!(self, Self::Freed(_))
     }
 
-    /// Returns whether a budget limits the CPU time of its releases. Of the others, the user has chosen the moments.
+    /// Returns whether a budget limits the CPU time of its releases. For the others, the user has
+    /// chosen the moments.
     pub fn has_budget(self) -> bool {
         matches!(self, Self::Pressure | Self::Adaptive)
     }
@@ -138,14 +139,14 @@ fn in_units(value: u128, units: &[(u128, &str)]) -> String {
     unit.map_or(value.to_string(), |(size, name)| format!("{}{name}", value / size))
 }
 
-/// Why a text is not a policy. Each is displayed as a sentence.
+/// Errors in the text of a policy. Each is displayed as a sentence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PolicyError {
-    /// There is no policy of that name.
+    /// There is no policy with this name.
     Unknown(String),
     /// The policy needs a value, such as the second field.
     NoValue(&'static str, &'static str),
-    /// The policy has no value.
+    /// The policy takes no value.
     Superfluous(String),
     /// The value is not valid, for this reason.
     Value(String),

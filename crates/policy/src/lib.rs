@@ -27,7 +27,7 @@ pub use state::{Headroom, LastRelease, ProcessState, Returned, Shortage, Usage};
 
 /// Decides when the free memory of a process is released.
 pub trait Policy: fmt::Debug + Send {
-    /// Decides what is done now. It is called again and again, with states in the order of their times.
+    /// Decides what to do now. It is called repeatedly, with states in the order of their times.
     fn decide(&mut self, state: &ProcessState) -> Action;
 }
 
@@ -43,7 +43,7 @@ pub enum Action {
 /// The request for a release.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ReleaseRequest {
-    /// Why the memory is released.
+    /// The reason for the release.
     pub reason: Reason,
     /// Minimum gain, in bytes: if the walk over the heap predicts less, no thread is stopped.
     pub min_bytes: u64,
@@ -51,7 +51,7 @@ pub struct ReleaseRequest {
     pub keep_huge_pages: bool,
 }
 
-/// Why a policy releases memory.
+/// The reason for which a policy releases memory.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Reason {
     /// The period is over.

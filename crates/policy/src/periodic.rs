@@ -10,7 +10,7 @@ pub(crate) struct PeriodicPolicy {
     period_s: f64,
     /// The time of the next release; `None` before the first state.
     due_s: Option<f64>,
-    /// The time of the last decision, and when it was due.
+    /// The time of the last decision, and the time when it was due.
     decided: Option<(f64, f64)>,
 }
 
@@ -31,7 +31,7 @@ impl Policy for PeriodicPolicy {
         if state.t_s < due_s {
             return Action::None;
         }
-        // Periods that passed unseen, as in a suspended machine, are not made up for.
+        // Periods that passed unnoticed, as while the machine was suspended, are not made up for.
         let missed = ((state.t_s - due_s) / self.period_s).floor();
         self.decided = Some((state.t_s, due_s));
         let next_s = due_s + (missed + 1.0) * self.period_s;

@@ -9,12 +9,12 @@ const MIN_INTERVAL_S: f64 = 5.0;
 /// Maximum time between two releases while memory stays short, in seconds.
 const MAX_INTERVAL_S: f64 = 600.0;
 
-/// Releases when memory is short. If that returns nothing, or what comes back soon, it waits twice as long before the
-/// next try.
+/// Releases when memory is short. If a release returns nothing, or its memory comes back soon, the
+/// policy waits twice as long before the next attempt.
 #[derive(Debug)]
 pub(crate) struct PressurePolicy {
     interval_s: f64,
-    /// The last release whose outcome was seen, and the interval before it.
+    /// The last release with a known outcome, and the interval before it.
     seen: Option<(u64, f64)>,
     not_before_s: f64,
 }
@@ -81,8 +81,8 @@ mod tests {
         assert!(!acts(20.0, 700, release(2, 7.0, 10)));
     }
 
-    /// Returns the seconds at which memory is released that is always short, if each release returns `returned` bytes, of
-    /// which `back` come back.
+    /// Returns the times of releases in seconds while memory is always short, if each release
+    /// returns `returned` bytes, of which `back` come back.
     fn times(returned: u64, back: u64) -> Vec<i32> {
         let mut policy = PressurePolicy::default();
         let (mut last, mut times) = (None, Vec::new());

@@ -1,38 +1,40 @@
-//! When released memory is sampled for pages that have come back, and how long it was away.
+//! Decides when released memory is sampled for pages that have come back, and computes the time
+//! that it was away.
 
 use crate::{ProcessState, Returned};
 
 /// Times of the fixed samples after a release, in seconds.
 const FIXED_S: [f64; 3] = [1.0, 10.0, 60.0];
-/// Divisor of the released pages: a sample is taken when the process has had that part of them in faults since the last
-/// sample.
+/// Divisor of the released pages: a sample is taken when the process has had that share of them in
+/// faults since the last sample.
 const FAULTS_DIVISOR: u64 = 8;
 /// Minimum time between two samples that faults cause, in seconds. It grows with their number.
 const MIN_GAP_S: f64 = 0.2;
-/// Size of a page that a minor fault brings, in bytes,
+/// Size of a page that a minor fault makes resident, in bytes.
 const FAULT_BYTES: u64 = 4096;
-/// and of one that it may bring where the system makes huge pages of any memory.
+/// Size of a page that a minor fault may make resident if the system uses huge pages for any
+/// memory, in bytes.
 const HUGE_FAULT_BYTES: u64 = 2 << 20;
 
-/// Why released memory is sampled.
+/// The reason for a sample of released memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SampleReason {
     /// A fixed time after the release has passed.
     Fixed,
-    /// The process has had so many page faults that much of it may have come back.
+    /// The process has had enough page faults that much of the memory may have come back.
     Faults,
 }
 
-/// The memory of one release, as it comes back.
+/// The pages of one release that have come back.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Refaults {
     begin_s: f64,
     released_bytes: u64,
-    /// Faults of the process when the release ended.
+    /// Number of faults of the process when the release ended.
     begin_faults: u64,
     /// Number of fixed samples taken.
     fixed: usize,
-    /// Number of samples that faults caused.
+    /// Number of samples that were caused by faults.
     caused: u32,
     /// Time and faults of the last sample.
     sampled: (f64, u64),
@@ -56,7 +58,7 @@ impl Refaults {
         }
     }
 
-    /// Returns whether a sample is due, and why.
+    /// Returns the reason for a sample; `None` if no sample is due.
     pub fn due(&mut self, state: &ProcessState) -> Option<SampleReason> {
         let fixed = FIXED_S.get(self.fixed).is_some_and(|after| state.t_s >= self.begin_s + after);
         if fixed {
@@ -73,15 +75,16 @@ impl Refaults {
         None
     }
 
-    /// Returns how much of the memory that is resident again the program has brought back: `huge_bytes` of it are in huge
-    /// pages, which come from khugepaged as far as faults of the program do not explain them.
+    /// Returns the bytes that the program has brought back, of memory that is resident again.
+    /// `huge_bytes` of it are in huge pages, which come from khugepaged unless faults of the
+    /// program explain them.
     pub fn by_program(&self, state: &ProcessState, bytes: u64, huge_bytes: u64) -> u64 {
         let faults = state.minor_faults.saturating_sub(self.begin_faults);
         let explained = faults.saturating_mul(HUGE_FAULT_BYTES).min(huge_bytes);
         bytes.saturating_sub(huge_bytes - explained)
     }
 
-    /// Takes a sample: the released bytes that are resident again at the time of the state.
+    /// Records a sample: the released bytes that are resident again at the time of the state.
     pub fn sample(&mut self, state: &ProcessState, bytes: u64, reason: SampleReason) -> Returned {
         match reason {
             SampleReason::Faults => self.caused += 1,
@@ -90,7 +93,8 @@ impl Refaults {
                 self.fixed = FIXED_S.iter().take_while(passed).count();
             }
         }
-        // What has come back and was dropped by the process itself is not away by this release.
+        // Memory that came back and was dropped by the process itself is not away because of this
+        // release.
         let bytes = bytes.min(self.released_bytes).max(self.returned.bytes);
         let away = |back: u64| (self.released_bytes - back) as f64;
         let (from, to) = (self.sampled.0, state.t_s);

@@ -1,4 +1,4 @@
-//! A made-up process under a policy, in tests: its load, its heap, and the pages that come back.
+//! A simulated process under a policy, for tests: its load, its heap, and the pages that come back.
 
 use lowtide_model::bytes::Resident;
 
@@ -20,7 +20,7 @@ pub(crate) struct Load {
 /// The outcome of a simulation.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
-    /// Times of the releases that returned something, in seconds.
+    /// Times of the releases that returned memory, in seconds.
     pub(crate) releases: Vec<f64>,
     /// Free resident memory over time, in MiB × seconds.
     pub(crate) excess_mib_s: f64,
@@ -29,7 +29,7 @@ pub(crate) struct Outcome {
 
 const MIB: u64 = 1 << 20;
 const TICK_S: f64 = 0.2;
-/// CPU time of a release, in seconds, for each MiB.
+/// CPU time of a release per MiB, in seconds.
 const RELEASE_S_PER_MIB: f64 = 0.2e-3;
 
 /// Simulates a process under a load for a number of seconds.

@@ -1,11 +1,11 @@
-//! The observations that a policy decides from.
+//! The observations on which a policy bases its decisions.
 
 use std::fmt;
 
 use lowtide_model::bytes::{Human, Resident};
 
-/// The state of a process at a moment. Every value is cheap to read: none needs a stop of the process or a walk over
-/// its heap.
+/// The state of a process at a moment. Every value is cheap to read: none requires stopping the
+/// process or walking its heap.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct ProcessState {
     /// Seconds since a fixed moment, the same for all states of one process.
@@ -25,11 +25,12 @@ pub struct ProcessState {
     pub stall_percent: Option<f64>,
     /// Limit and use of its memory cgroup, or else of the machine.
     pub headroom: Option<Headroom>,
-    /// Whether the system makes huge pages of any memory (`transparent_hugepage/enabled` is `always`).
+    /// Whether the system uses huge pages for any memory (`transparent_hugepage/enabled` is
+    /// `always`).
     pub has_huge_pages: bool,
-    /// The last release that was tried.
+    /// The last release that was attempted.
     pub last_release: Option<LastRelease>,
-    /// The release before the last one, with what had come back when the last one began.
+    /// The previous release, with the bytes that had come back when the last one started.
     pub previous_release: Option<LastRelease>,
     /// The time when a release was last held back, in seconds: by the budget, or for a reason that may pass.
     pub held_back_s: Option<f64>,
@@ -44,7 +45,7 @@ pub struct Headroom {
     pub used_bytes: u64,
 }
 
-/// The last release that was tried.
+/// The last release that was attempted.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LastRelease {
     /// Number of the release. It differs from that of every other release of the process.
@@ -57,13 +58,13 @@ pub struct LastRelease {
     pub returned_bytes: u64,
     /// CPU time of lowtide, in seconds.
     pub cpu_s: f64,
-    /// What the process used when it ended.
+    /// Resource usage of the process when it ended.
     pub usage: Usage,
-    /// The pages that have come back, as last sampled.
+    /// The pages that have come back, by the last sample.
     pub back: Returned,
 }
 
-/// What a process uses, or has used so far. The fields are those of [`ProcessState`].
+/// Resource usage of a process so far. The fields are those of [`ProcessState`].
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Usage {
     /// The resident bytes.
@@ -76,7 +77,7 @@ pub struct Usage {
     pub open_files: Option<u64>,
 }
 
-/// How much of released memory has come back, and how long it was away.
+/// The amount of released memory that has come back, and the time that it was away.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Returned {
     /// Time of the sample after the release, in seconds.
@@ -87,7 +88,7 @@ pub struct Returned {
     pub away_byte_s: f64,
 }
 
-/// Why memory is short.
+/// The reason why memory is short.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Shortage {
     /// Tasks waited for memory in this share of the last 10 s, in percent.
@@ -96,19 +97,19 @@ pub enum Shortage {
     Headroom(Headroom),
 }
 
-/// Share of time with a stall from which on memory is short, in percent.
+/// Minimum share of time with a stall at which memory is short, in percent.
 const STALL_PERCENT: f64 = 5.0;
-/// Share of the limit that must be free, in percent: less is short.
+/// Minimum share of the limit that must be free, in percent: with less, memory is short.
 const FREE_PERCENT: u64 = 10;
 
 impl ProcessState {
-    /// Returns what the process uses.
+    /// Returns the resource usage of the process.
     pub fn usage(&self) -> Usage {
         let Self { rss, cpu_s, minor_faults, open_files, .. } = *self;
         Usage { rss, cpu_s, minor_faults, open_files }
     }
 
-    /// Returns why memory is short; `None` if it is not.
+    /// Returns the reason why memory is short; `None` if it is not.
     pub fn shortage(&self) -> Option<Shortage> {
         let stalls = self.stall_percent.filter(|percent| *percent >= STALL_PERCENT);
         let is_short = |room: &Headroom| {

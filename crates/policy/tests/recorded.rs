@@ -1,7 +1,7 @@
 //! Policies on series that were recorded from real programs, under the policy `none`.
 //!
-//! A release subtracts what was reclaimable from the recorded size, until the program grows again: then its pages come
-//! back.
+//! A release subtracts the reclaimable memory from the recorded size, until the program grows
+//! again: then its pages come back.
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -63,7 +63,7 @@ impl Row {
 /// The outcome of a policy on a series.
 #[derive(Debug, Default)]
 struct Replay {
-    /// Times of the releases that returned something, in seconds.
+    /// Times of the releases that returned memory, in seconds.
     releases: Vec<f64>,
     /// Times of all acts, in seconds.
     acts: Vec<f64>,
@@ -80,7 +80,7 @@ impl Replay {
         let mut refaults: Option<(Refaults, u64)> = None;
         for row in &series.rows {
             let mut state = row.state;
-            // Growth first takes back what is away.
+            // Growth first brings back the pages that are away.
             let back = state.rss.0.saturating_sub(last_rss).min(away);
             last_rss = state.rss.0;
             away = (away - back).min(state.rss.0);

@@ -1,16 +1,17 @@
-//! Where the counter is in a live process.
+//! Finds the counter in a live process.
 
 use lowtide_probe::proc::maps::Mapping;
 
 use crate::freed::FREED_BYTES;
 use crate::numbers;
 
-/// Returns the address of the counter in a process with these mappings, or `None` if the process has not loaded
-/// the library. There are [`FREED_BYTES`] to read.
+/// Returns the address of the counter in a process with these mappings, or `None` if the process
+/// has not loaded the library. The counter has [`FREED_BYTES`] bytes.
 ///
-/// The library is found by its file name, which carries a hash of its bytes. Device and inode would miss a copy in
-/// a container's image, and every file on btrfs and overlayfs, which `maps` and `stat` number differently. A process
-/// can map another file of that name; what is read from it is checked by [`crate::Freed::parse`].
+/// The library is found by its file name, which contains a hash of its bytes. Device and inode
+/// would miss a copy in a container's image, and every file on btrfs and overlayfs, which `maps`
+/// and `stat` number differently. A process can map another file with that name;
+/// [`crate::Freed::parse`] checks the bytes that are read from it.
 pub fn find_counter(maps: &[Mapping]) -> Option<u64> {
     let first = maps.iter().find(|mapping| mapping.offset == 0 && is_library(&mapping.name))?;
     let address = first.start.checked_add(numbers::SYMBOL)?;

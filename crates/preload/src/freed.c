@@ -25,13 +25,13 @@
 #define LIKELY(x) __builtin_expect(!!(x), 1)
 #define UNLIKELY(x) __builtin_expect(!!(x), 0)
 
-/* So many bytes are left while the allocator moves a block, if it calls the `free` here to do so. */
+/* Number of bytes left while the allocator moves a block, if it calls the `free` here to do so. */
 #define QUIET (__LONG_MAX__ / 2)
 
 #define AT_SECURE 23
 
 extern char **environ WEAK;
-/* Of the program, if that has a copy of it. */
+/* The program's own copy, if it has one. */
 extern void *__free_hook WEAK;
 extern const char *gnu_get_libc_version(void) WEAK;
 extern unsigned long getauxval(unsigned long) WEAK;
@@ -39,7 +39,7 @@ extern int getpid(void) WEAK;
 extern int *__errno_location(void) WEAK;
 extern void __asan_init(void) WEAK, __hwasan_init(void) WEAK, __lsan_init(void) WEAK, __memprof_init(void) WEAK,
     __msan_init(void) WEAK, __tsan_init(void) WEAK;
-/* Where this library's file begins in memory. */
+/* Start of this library's file in memory. */
 extern const char __ehdr_start[] __attribute__((visibility("hidden")));
 
 PUBLIC struct lowtide_freed lowtide_freed __attribute__((aligned(64))) = {.magic = MAGIC, .version = VERSION};
@@ -50,7 +50,8 @@ static void *const no_hook;
 static struct {
     size_t (*usable_size)(void *);
     void (*free)(void *);
-    /* If it is set, a program replaces the allocator of glibc before 2.34, whose blocks these are not. */
+    /* If it is set, a program replaces the allocator of glibc before 2.34. The blocks are not
+     * glibc's then. */
     void *const *free_hook;
     void *(*realloc)(void *, size_t);
     int (*trim)(size_t);
@@ -67,7 +68,7 @@ static struct {
 
 static void set_flags(uint32_t flags) { __atomic_fetch_or(&lowtide_freed.flags, flags, __ATOMIC_RELEASE); }
 
-/* What the objects of the program define. */
+/* The definitions in the objects of the program. */
 struct search {
     int is_after_us;
     uint32_t flags;
@@ -105,7 +106,7 @@ static int has_sanitizer(void) {
     return __asan_init || __hwasan_init || __lsan_init || __memprof_init || __msan_init || __tsan_init;
 }
 
-/* Finds the allocator. If several threads do, all find the same. */
+/* Finds the allocator. If several threads do this, all find the same one. */
 static COLD void prepare(void) {
     struct search s = {0};
     dl_iterate_phdr(search_object, &s);
@@ -115,7 +116,7 @@ static COLD void prepare(void) {
     next.free = s.free;
     next.realloc = s.realloc;
     next.trim = s.trim;
-    /* Others define it as well, for glibc to call them. */
+    /* Other objects define it as well, for glibc to call them. */
     if (s.is_glibc && &__free_hook)
         next.free_hook = &__free_hook;
     __atomic_store_n(&next.usable_size, counts ? s.usable_size : 0, __ATOMIC_RELEASE);
@@ -123,7 +124,7 @@ static COLD void prepare(void) {
     set_flags(s.flags | (counts ? COUNTS : 0));
 }
 
-/* Calls malloc_trim if it is due and no other thread does. */
+/* Calls malloc_trim if it is due and no other thread is calling it. */
 static COLD void trim_if_due(uint64_t freed) {
     uint64_t threshold = __atomic_load_n(&lowtide_freed.threshold, __ATOMIC_ACQUIRE);
     if (!threshold || freed - __atomic_load_n(&shared.trimmed_at, __ATOMIC_RELAXED) < threshold)
@@ -218,7 +219,7 @@ PUBLIC void *realloc(void *block, size_t size) {
     return result;
 }
 
-/* Reads a decimal number of bytes; returns 0 if it is none. */
+/* Reads a decimal number of bytes; returns 0 if it is not valid. */
 static uint64_t parse_bytes(const char *text) {
     uint64_t value = 0;
     for (const char *c = text; *c; c++) {

@@ -11,36 +11,38 @@ pub const STEP_BYTES: u64 = numbers::STEP;
 /// The counter of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Freed {
-    /// Bytes that the program has freed since it started, to [`STEP_BYTES`] per live thread. A child after a `fork`
-    /// continues from its parent's.
+    /// Bytes that the program has freed since it started, accurate to [`STEP_BYTES`] per live
+    /// thread. A child after a `fork` continues the count of its parent.
     pub freed_bytes: u64,
-    /// Freed bytes after which the library calls `malloc_trim`, if it does.
+    /// Freed bytes after which the library calls `malloc_trim`, if the threshold is set.
     pub trim_at_bytes: Option<u64>,
     /// Number of times that it has called `malloc_trim`.
     pub trims: u64,
-    /// Why it does not count, if it does not.
+    /// The reason why it does not count, if it does not.
     pub inactive: Option<Inactive>,
-    /// Why it does not trim although [`crate::TRIM_AT`] is set.
+    /// The reason why it does not trim although [`crate::TRIM_AT`] is set.
     pub trim_error: Option<TrimError>,
-    /// Another object defines `free` before the library. What that object does not pass on is not counted; of a
-    /// program with an allocator linked in, that is everything.
+    /// Whether another object defines `free` before the library. Frees that the object does not
+    /// pass on are not counted; in a program with an allocator linked in, these are all frees.
     pub is_preceded: bool,
-    /// The allocator has an `operator delete` of its own: what C++ code frees is not counted.
+    /// Whether the allocator has an `operator delete` of its own: frees by C++ code are not
+    /// counted.
     pub misses_delete: bool,
 }
 
-/// A reason for which the library counts nothing.
+/// A reason why the library counts nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Inactive {
     /// The program has a sanitizer.
     Sanitizer,
     /// The program runs with more privileges than its caller.
     Privileged,
-    /// The object that serves `free` does not tell the size of a block, or serves only a part of `malloc`'s family.
+    /// The object that serves `free` does not report the size of a block, or serves only a part of
+    /// `malloc`'s family.
     Allocator,
 }
 
-/// A reason for which the library trims never.
+/// A reason why the library never trims.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TrimError {
     /// The threshold is not a number of bytes.
@@ -50,8 +52,8 @@ pub enum TrimError {
 }
 
 impl Freed {
-    /// Reads the bytes at [`crate::find_counter`]. Returns `None` if they are no counter of this version, or
-    /// the program has not started to count yet.
+    /// Reads the bytes at [`crate::find_counter`]. Returns `None` if they are not a counter of this
+    /// version, or if the program has not started to count yet.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let words = bytes.get(..FREED_BYTES)?.as_chunks::<8>().0;
         let word = |index: usize| words.get(index).map(|word| u64::from_ne_bytes(*word));

@@ -1,12 +1,14 @@
 //! A C library that counts the bytes that a program frees (`freed.c`), and the counter as seen from outside.
 //!
-//! A user who wants lowtide to know preloads it. The binary carries it; [`unpack`] writes it to a file. Where the
-//! process can be read, [`find_counter`] finds the counter, and [`Freed::parse`] reads it.
+//! A user who wants this count preloads the library. The binary contains it; [`unpack`] writes it
+//! to a file. If the process can be read, [`find_counter`] finds the counter, and [`Freed::parse`]
+//! reads it.
 //!
-//! It counts `free` and `realloc`, and so C++'s `operator delete` where that calls `free`. Most allocators for C++
-//! (tcmalloc, mimalloc, some builds of jemalloc) have an `operator delete` of their own, which does not:
-//! [`Freed::misses_delete`]. The library does not hook that one. In a program that loads a plugin with
-//! allocation operators of its own, such a hook would receive blocks that are not the allocator's.
+//! It counts `free` and `realloc`, and so C++'s `operator delete` if that calls `free`. Most
+//! allocators for C++ (tcmalloc, mimalloc, some builds of jemalloc) have an `operator delete` of
+//! their own, which does not: [`Freed::misses_delete`]. The library does not hook that one. In a
+//! program that loads a plugin with allocation operators of its own, such a hook would receive
+//! blocks of another allocator.
 
 mod find;
 mod freed;
@@ -35,7 +37,7 @@ mod numbers {
 /// [`lowtide_allocators::library_directory`]. Copies must keep the name of the file: [`find_counter`] looks for it.
 ///
 /// # Errors
-/// If it cannot be written.
+/// Fails if it cannot be written.
 pub fn unpack(directory: &Path) -> Result<PathBuf, UnpackError> {
     write_library(directory, &file_name(), LIBRARY)
 }

@@ -1,4 +1,4 @@
-//! Releases a process once, and prints what that cost lowtide itself.
+//! Releases a process once, and prints the cost for lowtide itself.
 //!
 //!     cargo run --release -p lowtide-release --example cost -- PID
 

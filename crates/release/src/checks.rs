@@ -86,8 +86,8 @@ pub fn check(
     Ok(TargetFacts { maps: Arc::new(maps), detected })
 }
 
-/// Returns why a release would leave a process alone, as far as this is visible from outside. `None` also if the
-/// process cannot be inspected.
+/// Returns the reason why a release would leave a process alone, as far as this is visible from outside.
+/// `None` also if the process cannot be inspected.
 pub fn predict_refusal(target: &Target) -> Option<Refusal> {
     match check(target, &mut Detector::default(), &Options::default()) {
         Err(Abort::Refused(refusal)) => Some(refusal),
@@ -232,11 +232,12 @@ fn check_purge(threads: &[Status], options: &Options) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Why a process under filters is not purged.
+/// The reason why a process under filters is not purged.
 pub(crate) const PURGE_UNDER_FILTER: &str =
     "its system calls are filtered, and the system calls of a purge are unknown";
 
-/// Returns why the memory of an allocator cannot be released in this version, even if the version were tested.
+/// Returns the reason why the memory of an allocator cannot be released in this version, even if the
+/// version were tested.
 fn why_unguarded(kind: &AllocatorKind, version: Option<&str>) -> Option<&'static str> {
     let mut numbers = version?.split('.').map(|number| number.parse::<u32>().unwrap_or(0));
     let numbers = (numbers.next()?, numbers.next().unwrap_or(0));

@@ -5,7 +5,7 @@ use thiserror::Error;
 
 use crate::refusal::Refusal;
 
-/// Why a release could not be attempted, or did not complete.
+/// Errors of a release that could not be attempted, or did not complete.
 #[derive(Debug, Error)]
 pub enum ReleaseError {
     /// The process cannot be inspected, or has ended.
@@ -16,7 +16,7 @@ pub enum ReleaseError {
     NotPermitted {
         /// The process.
         pid: u32,
-        /// The capability or the setting.
+        /// The required capability or setting.
         needs: String,
     },
     /// The release was interrupted.
@@ -27,7 +27,7 @@ pub enum ReleaseError {
     Failed(String),
 }
 
-/// Why a release ends before it is complete.
+/// The reason why a release ends before it is complete.
 #[derive(Debug, Error)]
 pub enum Abort {
     /// The process is left alone.

@@ -36,7 +36,7 @@ use crate::stub::Op;
 /// Maximum number of walks over a heap that changes meanwhile, until one agrees with the allocator's own counts.
 const MAX_WALKS: usize = 5;
 
-/// Time until the heap of another allocator is sought again that was not found.
+/// Time until a heap of another allocator that was not found is searched for again.
 const RETRY_INTERVAL: Duration = Duration::from_millis(5);
 
 /// A target's heap, and the facts that were read to find it.
@@ -48,7 +48,7 @@ pub(crate) struct TargetHeap {
     pub(crate) c_library: String,
     /// The addresses of the heap, in order and disjoint.
     pub(crate) areas: Vec<Range<u64>>,
-    /// What `malloc_trim` would return, in bytes.
+    /// Memory that `malloc_trim` would return, in bytes.
     pub(crate) trim_bytes: u64,
     /// The operations with which the first pass begins.
     pub(crate) consolidations: Vec<Op>,
@@ -198,7 +198,7 @@ impl Examination {
         })
     }
 
-    /// Finds the heap of another allocator and what guards it, and walks it.
+    /// Finds the heap of another allocator and its guard, and walks it.
     fn find_guarded(
         &mut self,
         mut facts: TargetFacts,
@@ -240,7 +240,8 @@ impl Examination {
         })
     }
 
-    /// Finds the heap of another allocator, and the function by which that returns free memory itself.
+    /// Finds the heap of another allocator, and the function by which the allocator itself returns free
+    /// memory.
     fn find_purged(
         &mut self,
         facts: TargetFacts,
@@ -264,7 +265,7 @@ impl Examination {
         })
     }
 
-    /// Returns the heap of another allocator with what guards it, and its addresses.
+    /// Returns the heap of another allocator with its guard, and its addresses.
     fn guarded_heap(
         &self,
         facts: &TargetFacts,
@@ -348,7 +349,7 @@ impl TargetHeap {
     }
 }
 
-/// Describes where a walk disagrees with the allocator's own counts; `None` if it agrees.
+/// Describes the disagreement of a walk with the allocator's own counts; `None` if it agrees.
 fn disagreement(heap: &Heap) -> Option<String> {
     let place = heap.arenas.iter().position(|arena| !arena.is_whole())?;
     let arena = &heap.arenas[place];

@@ -1,4 +1,4 @@
-//! Why a process is left alone.
+//! The reasons why a process is left alone.
 
 use lowtide_model::release::{Hazard, Release, ReleaseOutcome};
 use thiserror::Error;
@@ -6,7 +6,8 @@ use thiserror::Error;
 /// The reason why a thread cannot run a release in any of its waits: a retry is useless.
 pub(crate) const SOCKET_TIMEOUT: &str = "it waits for a socket that has its own timeout";
 
-/// Why a process is left alone. Each is displayed as a sentence that ends with the next step, if there is one.
+/// The reason why a process is left alone. Each is displayed as a sentence that ends with the next step, if
+/// there is one.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Refusal {
     /// A debugger traces it.

@@ -37,8 +37,9 @@ pub fn release(target: &Target, options: &Options) -> Result<Release, ReleaseErr
     release_observed(target, options, &mut |_| {})
 }
 
-/// Releases like [`release`], and returns a sample of the dropped pages as well, by which the caller can learn later how
-/// much of them came back. The sample is empty if nothing was dropped, and for [`Method::Trim`].
+/// Releases like [`release`], and also returns a sample of the dropped pages. With it, the caller can later
+/// determine how many of them came back. The sample is empty if nothing was dropped, and for
+/// [`Method::Trim`].
 ///
 /// # Errors
 /// Fails like [`release`].
@@ -275,7 +276,7 @@ impl ReleaseRun<'_> {
         Ok(())
     }
 
-    /// Enters the thread that was borrowed into the account.
+    /// Records the borrowed thread in the account.
     fn note_thread(&mut self, borrower: &ThreadBorrower<'_>) {
         let first = borrower.first_borrowed();
         self.release.thread = first.map(|(tid, _)| tid);
@@ -380,7 +381,7 @@ impl ReleaseRun<'_> {
         Ok(())
     }
 
-    /// Enters the pauses into the account.
+    /// Records the pauses in the account.
     fn count_pauses(&mut self, pauses: &[Pause]) {
         let mut seconds: Vec<f64> = pauses.iter().map(|p| p.length.as_secs_f64()).collect();
         seconds.sort_by(f64::total_cmp);

@@ -1,6 +1,7 @@
 //! The code that runs in the target (`stub/stub.c`), and its interface.
 //!
-//! It fits one page. The shared block follows it; lowtide reads and writes that through the target's memory file.
+//! It fits one page. The shared block follows it; lowtide reads and writes the block through the target's
+//! memory file.
 
 use std::time::Duration;
 
@@ -28,7 +29,7 @@ impl Code {
         self.0
     }
 
-    /// Returns whether some build begins with these bytes.
+    /// Returns whether any build starts with these bytes.
     pub(crate) fn begins_with(bytes: &[u8]) -> bool {
         [Self::PTMALLOC, Self::GUARDED].iter().any(|code| code.0.starts_with(bytes))
     }
@@ -41,7 +42,7 @@ pub(crate) const NAME: &str = "lowtide";
 /// Length of the instruction `syscall`, over which the kernel steps back to restart a call.
 pub(crate) const SYSCALL_BYTES: u64 = 2;
 
-/// Maximum number of slots that the operations of one batch have.
+/// Maximum number of slots of the operations in one batch.
 pub(crate) const MAX_SLOTS: usize = ((OPS_END - OFF_OPS) / OP_BYTES) as usize;
 /// Maximum number of pages that one operation drops: a slice ends after an operation.
 pub(crate) const PAGES_PER_OP: u64 = 128;

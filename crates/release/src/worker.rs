@@ -42,17 +42,17 @@ const MIN_SLICE: Duration = Duration::from_micros(50);
 const MAX_IDLE_SLICES: u32 = 1000;
 /// Maximum time of one table of operations. The target can change the counts that show progress.
 const MAX_BATCH: Duration = Duration::from_secs(60);
-/// Maximum number of owners that are waited for in vain. Owners that do not exist cost a target nothing.
+/// Maximum number of failed waits for owners. Owners that do not exist cost a target nothing.
 const MAX_BUSY_OWNERS: usize = 200;
 /// Time between two slices, in multiples of the last one.
 const SLICE_GAP_FACTOR: u32 = 4;
 /// Maximum time between two calls of an allocator's own function.
 const MAX_GAP_OF_CALLS: Duration = Duration::from_millis(20);
 
-/// How the injected code works.
+/// Settings of the injected code.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct WorkerOptions<'i> {
-    /// Where the code runs.
+    /// The thread in which the code runs.
     pub(crate) runs_in: RunsIn,
     /// Address of the flag by which glibc decides whether to take locks, if glibc has one.
     pub(crate) single_threaded_at: Option<u64>,
@@ -267,7 +267,7 @@ impl<'w, 'b, 't> Worker<'w, 'b, 't> {
         }
     }
 
-    /// Number of threads whose memory was left alone, because they could not be borrowed.
+    /// Returns the number of threads that could not be borrowed, so that their memory was left alone.
     pub(crate) fn unreached_owners(&self) -> usize {
         self.busy_owners.len()
     }
@@ -404,7 +404,7 @@ fn check_cloned(injected: &mut Injected<'_, '_>) -> Result<u32, Abort> {
 const ENDED: &str =
     "the thread of lowtide in it has ended, because it received no heartbeat in time";
 
-/// A thread of lowtide that periodically shows the worker thread that lowtide still runs.
+/// A thread of lowtide that periodically signals to the worker thread that lowtide still runs.
 struct Heartbeat {
     _thread: PeriodicThread,
 }

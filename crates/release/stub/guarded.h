@@ -1,15 +1,17 @@
-/* Operations on the free memory of other allocators. lowtide has found each range with what guards it: a lock, bits of a
- * bitmap of free slices, or a thread that is the only one to allocate it. Under the guard, every condition that the walk has named is checked, and then the pages are
- * dropped. Which conditions those are, lowtide knows for each allocator (crates/heap, `droppable`).
+/* Operations on the free memory of other allocators. lowtide has found each range together with its guard: a
+ * lock, bits of a bitmap of free slices, or a thread that is the only one to allocate it. Under the guard, every
+ * condition that the walk has recorded is checked, and then the pages are dropped. The conditions for each
+ * allocator are in crates/heap (`droppable`).
  *
- * The words of the conditions are in the allocators' own structures, which they never unmap. Each is read only after the
- * kernel has confirmed that it is mapped, all the same. */
+ * The words of the conditions are in the allocators' own structures, which they never unmap. Nevertheless, each
+ * is read only after the kernel has confirmed that it is mapped. */
 
 #define DIFFERS 1UL /* the lowest bit of `at`: the bits must have another value */
 
-/* A condition on the bits of a word. They follow their operation in the table, two in a slot. For OP_CLAIM, the first
- * is none: it names the word of the summary and its bits. For OP_OWNED of a block in a list, the first names the head of
- * the list, and where the blocks begin and end. */
+/* A condition on the bits of a word. The conditions follow their operation in the table, two per
+ * slot. For OP_CLAIM, the first is not a condition: it contains the word of the summary and its
+ * bits. For OP_OWNED of a block in a list, the first contains the head of the list, and the start
+ * and end of the blocks. */
 struct check {
     u64 at, mask, value;
 };
@@ -26,7 +28,7 @@ static u64 pages_of(const struct op *o) {
     return o->bytes / PAGE;
 }
 
-/* Returns whether the checks of an operation, from one on, hold. */
+/* Returns whether the checks of an operation hold, starting with `first`. */
 static int all_hold(struct shared_block *s, const struct op *o, u64 first) {
 #ifdef LOWTIDE_CONTROL_UNCHECKED
     return 1;
@@ -43,7 +45,7 @@ static int all_hold(struct shared_block *s, const struct op *o, u64 first) {
     return 1;
 }
 
-/* Drops pages, when nothing can allocate them. */
+/* Drops pages that no thread can allocate now. */
 static int drop_guarded(struct shared_block *s, const struct op *o) {
 #ifdef LOWTIDE_CONTROL_UNGUARDED
     u64 time[2] = {0, 1000000}; /* so that the program can allocate them between the checks and here */
@@ -57,8 +59,9 @@ static int is_sound(struct shared_block *s, const struct op *o) {
            pages_of(o) <= s->pages_per_hold;
 }
 
-/* Claims slices, drops pages of them, and returns them, as mimalloc's own purge does (mi_arena_try_purge_range). Nobody
- * waits for a claim: a thread that allocates meanwhile takes other slices. */
+/* Claims slices, drops pages of them, and returns them, as mimalloc's own purge does
+ * (mi_arena_try_purge_range). No thread waits for a claim: a thread that allocates meanwhile takes
+ * other slices. */
 static int drop_claimed(struct shared_block *s, const struct op *o) {
     const struct check *summary = (const struct check *)(o + 1);
     u64 *word = (u64 *)o->arena, bits = o->chunk;
@@ -80,8 +83,8 @@ static int drop_claimed(struct shared_block *s, const struct op *o) {
     return done;
 }
 
-/* Returns whether a block is in a list, of which each block begins with the address of the next. Only the thread that runs
- * this changes the list. */
+/* Returns whether a block is in a list, in which each block starts with the address of the next.
+ * Only the calling thread changes the list. */
 static int is_listed(struct shared_block *s, const struct check *list, u64 block) {
     u64 at = list->at;
 #ifdef LOWTIDE_CONTROL_UNCHECKED

@@ -86,7 +86,7 @@ static int drop_chunk(struct shared_block *s, const struct op *o) {
     return are_within(o, o->chunk + LIST_BYTES, o->chunk + o->size) && drop_pages(s, o);
 }
 
-/* Drops pages of the top chunk, wherever that is by now. */
+/* Drops pages of the top chunk, wherever it is by now. */
 static int drop_top(struct shared_block *s, const struct op *o) {
     u64 at = (u64)*top_of(s, o->arena);
     if (at % 16 || !is_readable(s, at, 16))
@@ -224,7 +224,7 @@ static u64 slots_of(const struct op *o) {
     return 1;
 }
 
-/* Returns how many pages an operation drops. */
+/* Returns the number of pages that an operation drops. */
 static u64 pages_of(const struct op *o) {
     return o->kind == OP_CONSOLIDATE ? 0 : o->bytes / PAGE;
 }

@@ -59,7 +59,7 @@ typedef unsigned long u64;
 #define TASK_SLICE 2
 #define TASK_CALL 3
 
-#define STATE_BACK 1 /* the borrowed thread has returned, but for its last two instructions */
+#define STATE_BACK 1 /* the borrowed thread has returned, except for its last two instructions */
 
 #define STATE_RUNNING 1
 #define STATE_ENDED 2
@@ -81,7 +81,7 @@ typedef unsigned long u64;
 #define OP_TOP 1         /* drop pages of the top chunk */
 #define OP_CONSOLIDATE 2 /* consolidate the chunks of the fast bin at `chunk`, at most `bytes` of them */
 
-/* Of the code for other allocators (guarded.h). */
+/* Operations of the code for other allocators (guarded.h). */
 #define OP_LOCKED 3   /* drop pages under a lock, if all checks hold */
 #define OP_CLAIM 4    /* claim free slices by their bits, and drop pages of them */
 #define OP_OWNED 5    /* drop pages in the thread that owns them, if all checks hold */
@@ -118,7 +118,7 @@ struct shared_block {
     u64 wait_mask, timeout_form, timeout_at, timeout_ns;
     /* The serial number of the current lock hold, and the pages that were found to be mapped during it. */
     u64 lock_serial, pages[KNOWN_PAGES];
-    /* What the function is called with. */
+    /* The argument of the function call. */
     u64 argument;
     struct op ops[];
 };

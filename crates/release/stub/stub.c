@@ -9,11 +9,12 @@
  * Three things need no confirmation: an arena with its lock, top and bins, since the C library never frees an arena;
  * the C library's data (`single_threaded`); and the `info` of a heap, for the reason given at is_of_arena.
  *
- * When it drops pages, it calls nothing of the C library. It writes to the program's memory only under a lock of the
- * allocator, or in the thread that owns it, and the bits of the slices that it claims. There are two other cases. For `--method trim` and `--method
- * purge`, work_borrowed and trim_in_thread call a function of the allocator, which does what the program's own call
- * would do. And write_timeout writes the remaining
- * timeout of a borrowed thread to where its interrupted call reads it: that thread's own memory.
+ * When it drops pages, it calls no function of the C library. It writes to the program's memory
+ * only under a lock of the allocator, or in the thread that owns the memory, and to the bits of the
+ * slices that it claims. There are two exceptions. For `--method trim` and `--method purge`,
+ * work_borrowed and trim_in_thread call a function of the allocator, which does the same as if the
+ * program called it. And write_timeout writes the remaining timeout of a borrowed thread to where
+ * its interrupted call reads it: that thread's own memory.
  *
  * With LOWTIDE_ON_HOST it is compiled into a test (tests/programs/stub_on_host.c), which makes its system calls. With
  * LOWTIDE_IN_PROCESS it is linked into a program that releases its own memory (src/own.rs): a thread of the program
@@ -210,16 +211,17 @@ static void run_unlocked(struct shared_block *s, int is_worker) {
 }
 #endif
 
-/* Runs the next operations, as many as one lock hold allows. A borrowed thread takes the lock as well, but never
- * waits for it: a process with one thread ignores locks, and one with more threads takes them. */
+/* Runs the next operations, as many as one lock hold allows. A borrowed thread takes the lock as
+ * well, but never waits for it: a process with one thread ignores locks, and one with more threads
+ * takes them. */
 static void run_locked(struct shared_block *s, int may_wait) {
     u64 arena = s->ops[s->next].arena;
     u32 *futex = (u32 *)arena;
 #ifdef LOWTIDE_GUARDED
     if (s->ops[s->next].kind != OP_LOCKED)
         return run_unlocked(s, may_wait);
-    /* A lock may be gone, or be another's: the program can destroy an arena of jemalloc (arena.<i>.destroy). So nothing is
-     * written to it before the checks hold. */
+    /* A lock may be gone, or may be another one now: the program can destroy an arena of jemalloc
+     * (arena.<i>.destroy). So it is not written to before the checks hold. */
     s->lock_serial++;
     if (!is_word(arena) || !is_sound(s, &s->ops[s->next]) || !all_hold(s, &s->ops[s->next], 0)) {
         s->skipped++;
@@ -233,7 +235,7 @@ static void run_locked(struct shared_block *s, int may_wait) {
         return;
     }
     if (may_wait && s->single_threaded && *(volatile unsigned char *)s->single_threaded) {
-        /* From now on no thread takes locks: only a borrowed thread may continue. */
+        /* From now on, no thread takes locks: only a borrowed thread may continue. */
         unlock(futex);
         s->error = ERROR_SINGLE;
         s->next = s->count;
@@ -262,7 +264,8 @@ static void run_locked(struct shared_block *s, int may_wait) {
 
 #ifdef LOWTIDE_IN_PROCESS
 
-/* A thread of the program itself, with all signals blocked: runs the next operations, in one lock hold. */
+/* Runs in a thread of the program itself, with all signals blocked: runs the next operations, in
+ * one lock hold. */
 void lowtide_run_own(struct shared_block *s) {
     run_locked(s, 1);
 }
@@ -274,7 +277,7 @@ static void sleep_ns(u64 ns) {
     call3(NR_NANOSLEEP, time, 0, 0);
 }
 
-/* The worker thread: runs batch after batch until it is told to leave or the heartbeat stops. */
+/* The worker thread: runs batch after batch until lowtide requests its exit or the heartbeat stops. */
 __attribute__((used, noreturn)) static void work_in_thread(struct shared_block *s) {
     call3(NR_PRCTL, PR_SET_NAME, s->name, 0);
     s->mdwe = call6(NR_PRCTL, PR_GET_MDWE, 0, 0, 0, 0, 0);
@@ -301,10 +304,10 @@ __attribute__((used, noreturn)) static void work_in_thread(struct shared_block *
     }
     u32 must_leave = __atomic_load_n(&s->batch, __ATOMIC_ACQUIRE) == BATCH_LEAVE;
     __atomic_store_n(&s->state, STATE_ENDED, __ATOMIC_RELEASE);
-    /* Without lowtide, no one cleans up: all memory is returned but this page and the one that a borrowed thread
-     * needs, and the addresses stay ours until a later release unmaps them. This includes our stack.
-     * The inputs in rax and rdi are overwritten without being outputs: the second call never returns, so no code of
-     * the compiler runs after it. */
+    /* Without lowtide, nothing else cleans up. All memory is returned except this page and the one
+     * that a borrowed thread needs. The addresses stay ours until a later release unmaps them. This
+     * includes our stack. The inputs in rax and rdi are overwritten without being outputs: the
+     * second call never returns, so no code of the compiler runs after it. */
     u64 base = (u64)s + PAGE, bytes = must_leave ? 0 : s->bytes - PAGE;
     __asm__ volatile("test %%rsi, %%rsi\n\tjz 1f\n\tsyscall\n1:\txor %%edi, %%edi\n\tmov $" S(NR_EXIT) ", %%eax\n\tsyscall"
                      :
@@ -345,8 +348,8 @@ static void write_timeout(struct shared_block *s, u64 spent) {
     }
 }
 
-/* A borrowed thread of the target, with all signals blocked: does its task, and returns whether the call that it was
- * in is interrupted. */
+/* Runs in a borrowed thread of the target, with all signals blocked: does its task, and returns
+ * whether its interrupted call must fail with EINTR. */
 __attribute__((used)) static int work_borrowed(struct shared_block *s) {
     u64 begin = now();
     if (s->task == TASK_SLICE) {
@@ -363,7 +366,8 @@ __attribute__((used)) static int work_borrowed(struct shared_block *s) {
     return is_interrupted(s);
 }
 
-/* For comparison: a thread of our own calls malloc_trim. It has thread-local storage of its own. */
+/* Runs in a thread of our own, for comparison: calls malloc_trim. It has thread-local storage of
+ * its own. */
 __attribute__((used, noreturn)) static void trim_in_thread(struct shared_block *s) {
     call3(NR_PRCTL, PR_SET_NAME, s->name, 0);
     u64 begin = now();

@@ -1,4 +1,4 @@
-//! Whatever happens at whatever step of a release: the target continues as before.
+//! Tests that the target continues as before, whatever happens at any step of a release.
 
 #![cfg(target_arch = "x86_64")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed")]
@@ -26,13 +26,13 @@ const LANES: usize = 4;
 /// Maximum number of steps in a release of these programs.
 const MAX_STEPS: usize = 1500;
 
-/// Distance of the steps that are tried: 1 with `LOWTIDE_TEST_EXHAUSTIVE`.
+/// Returns the distance between the steps that are tested: 1 with `LOWTIDE_TEST_EXHAUSTIVE`.
 fn stride() -> usize {
     if std::env::var_os("LOWTIDE_TEST_EXHAUSTIVE").is_some() { 1 } else { 5 }
 }
 
-/// Calls `act` for each step of a release, or for one in [`stride`] steps, until a release has fewer steps. Returns the
-/// number of steps that were tried.
+/// Calls `act` for each step of a release, or for one in [`stride`] steps, until a release has fewer steps.
+/// Returns the number of steps that were tested.
 fn at_each_step(
     threads: u32,
     wait: &'static str,
@@ -41,7 +41,7 @@ fn at_each_step(
     at_each_step_with(None, threads, wait, act)
 }
 
-/// Does the same with an allocator that lowtide carries.
+/// Calls `act` like [`at_each_step`], with a bundled allocator.
 fn at_each_step_with(
     allocator: Option<&str>,
     threads: u32,
@@ -76,12 +76,12 @@ fn at_each_step_with(
     tried
 }
 
-/// Asserts that a release completes, and nothing of ours is left.
+/// Asserts that a release completes and leaves nothing of ours.
 fn release_goes_through(steady: &mut Steady, context: &str) {
     steady.wait_for_our_thread();
     let left = steady.left_bytes();
     let mut cleaned_bytes = 0;
-    // A thread that owns the memory can get its turn too late on a busy machine.
+    // On a busy machine, a thread that owns the memory may be scheduled too late.
     let release = loop {
         let release = steady.release().unwrap();
         cleaned_bytes += release.cleaned_bytes;
@@ -134,7 +134,7 @@ impl Forgiven {
         }
     }
 
-    /// Asserts that there were few: at most one in `rarity` steps, plus a constant.
+    /// Asserts that the events were rare: at most one in `rarity` steps, plus a constant.
     fn are_few(&self, steps: usize, rarity: usize) {
         const ALWAYS: usize = 3;
         let count = self.0.load(Ordering::Relaxed);
@@ -219,7 +219,7 @@ fn reports_its_end(threads: u32, wait: &'static str) {
         }
         let is_gone = match &result {
             Err(ReleaseError::Target(TargetError::Gone(_))) => true,
-            // The release was just complete.
+            // The release had just completed.
             Ok(release) => {
                 release.outcome == ReleaseOutcome::Released && at == Some(TargetStep::Await)
             }
@@ -246,8 +246,8 @@ fn another_program_is_left_alone(threads: u32, wait: &'static str) {
         let mut said = Vec::new();
         let (result, reached) = steady.release_until(step, |steady, _| {
             steady.send("exec");
-            // Until it has. It cannot as long as its first thread is stopped, or another stopped thread has been ended
-            // and is not detached yet.
+            // Wait until it has ended. It cannot end while its first thread is stopped, or while
+            // another stopped thread has been ended and is not detached yet.
             while said.len() < 2 {
                 if steady.has_line_within(Duration::from_millis(1)) {
                     said.push(steady.read_line());
@@ -264,7 +264,7 @@ fn another_program_is_left_alone(threads: u32, wait: &'static str) {
             said.push(steady.read_line());
         }
         assert!(said[0] == "execs" && said[1].starts_with("ready"), "{context}: {said:?}");
-        // The release completed before, or reports what happened to its target.
+        // The release completed before, or reports the end of its target.
         let outcomes =
             [ReleaseOutcome::Released, ReleaseOutcome::Partial, ReleaseOutcome::NothingToRelease];
         let is_clear = match &result {
@@ -339,7 +339,8 @@ fn handlers_run_once(threads: u32, wait: &'static str, with: &'static str, whom:
         reached
     });
     lost.are_few(steps, 10);
-    // One of several threads that wait for a signal of the process is woken for nothing every few steps: 16 in 60.
+    // One of several threads that wait for a signal of the process is woken spuriously every few
+    // steps: 16 in 60.
     let rarity = if matches!(whom, For::Process) && threads > 1 { 2 } else { 10 };
     interrupted.are_few(steps, rarity);
 }
@@ -482,7 +483,7 @@ fn with_hazard(home: &Path, threads: u32, hazard: &'static str) -> Kind {
     Kind { hazard, ..Kind::new(&program, threads, if threads > 1 { "cond" } else { "read" }) }
 }
 
-/// Asserts that the program was left alone: nothing of ours is in it, and nothing has changed.
+/// Asserts that the program was left alone: it contains nothing of ours, and nothing has changed.
 fn is_untouched(steady: &mut Steady, context: &str) {
     assert_eq!(steady.left_bytes(), 0, "{context}");
     steady.wait_for_our_thread();

@@ -1,4 +1,4 @@
-//! What a release drops, and how much of it came back later.
+//! The pages that a release drops, and how many of them came back later.
 
 #![cfg(target_arch = "x86_64")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed")]
@@ -39,7 +39,7 @@ fn what_a_program_takes_again_came_back_and_nothing_else() {
         let grown = program.heap_bytes("Rss:") - before;
         assert!(grown > release.returned_bytes / 3, "{grown}");
         let back = dropped.came_back(&program.target()).unwrap();
-        // Of the heap, only pages that were dropped can have become resident.
+        // In the heap, only pages that were dropped can have become resident.
         is_near(back.bytes, grown, parts);
         assert!(back.huge_bytes.is_none_or(|bytes| bytes == 0), "{back:?}");
     }

@@ -26,10 +26,10 @@ use lowtide_release::{Options, release};
 use rustix::process::{Pid, WaitOptions, set_child_subreaper, waitpid};
 use steady::{Kind, Steady};
 
-/// Held by a test while it has children, so that it knows which are its own.
+/// A lock that a test holds while it has children, so that it can identify its own.
 static CHILDREN: Mutex<()> = Mutex::new(());
 
-/// A call of every release, which nothing else makes here.
+/// A call of every release, which no other code makes here.
 const RARE_CALL: libc::c_long = libc::SYS_rt_sigpending;
 const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
 
@@ -233,7 +233,7 @@ fn no_scratch_process_outlives_a_lowtide_that_is_killed() {
     const DEADLINE: Duration = Duration::from_secs(60);
     let mut killed = 0;
     under(&Rules::new().otherwise(ALLOW), 1, "", |steady| {
-        // What lowtide leaves becomes a child of this process.
+        // A process that lowtide leaves becomes a child of this process.
         set_child_subreaper(Some(rustix::process::getpid())).unwrap();
         for place in 1..=TRIES {
             let mut lowtide = Command::new(env!("CARGO_BIN_EXE_release_until"))

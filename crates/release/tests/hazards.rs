@@ -1,4 +1,5 @@
-//! Processes that a release must leave alone, recognised from outside; and processes that look like them.
+//! Processes that a release must leave alone, recognised from outside, and processes that only look
+//! like them.
 
 #![cfg(target_arch = "x86_64")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
@@ -61,7 +62,7 @@ impl Subject {
         check(&self.target(), &mut Detector::default(), &untested())
     }
 
-    /// Returns why it is left alone.
+    /// Returns the reason why it is left alone.
     fn refusal(&self) -> Refusal {
         match self.check() {
             Err(Abort::Refused(refusal)) => refusal,
@@ -122,7 +123,7 @@ impl TracedThread {
 impl Drop for TracedThread {
     #[expect(unsafe_code, reason = "system calls that std does not have")]
     fn drop(&mut self) {
-        // SAFETY: it takes no pointers; the thread may be gone, which is an error and no more.
+        // SAFETY: it takes no pointers. If the thread has ended, this only returns an error.
         unsafe { libc::ptrace(libc::PTRACE_DETACH, self.0, 0_usize, 0_usize) };
     }
 }
@@ -185,7 +186,7 @@ fn locked_memory_is_refused() {
 #[test]
 #[ignore = "needs root, to put two huge pages into the kernel's pool"]
 fn memory_of_the_pool_of_huge_pages_is_refused() {
-    /// Puts the pool back as it was.
+    /// Restores the pool on drop.
     struct Pool(&'static str, String);
     impl Drop for Pool {
         fn drop(&mut self) {
@@ -263,7 +264,7 @@ fn one_in_other_namespaces_is_checked_like_any_other() {
     let inner: u32 = fs::read_to_string(children).unwrap().trim().parse().unwrap();
     let target = Target::open(inner).unwrap();
     let checked = check(&target, &mut Detector::default(), &untested());
-    // By the number that we know, not by that which it said.
+    // Compare with the PID that we know, not with the one that it printed.
     let Err(Abort::Refused(Refusal::SharedMemory { other })) = checked else {
         panic!("{checked:?}")
     };
@@ -276,7 +277,7 @@ fn one_in_other_namespaces_is_checked_like_any_other() {
 fn one_that_may_not_be_traced_is_told_with_what_that_takes() {
     let subject = Subject::start("undumpable");
     let target = subject.target();
-    // Capabilities are a thread's own.
+    // Each thread has its own capabilities.
     let without = std::thread::spawn(move || {
         let none = rustix::thread::CapabilitySets {
             effective: rustix::thread::CapabilitySet::empty(),

@@ -1,4 +1,5 @@
-//! A program that releases its own memory: what it returns, and that nothing else changes.
+//! A program that releases its own memory: the test checks the returned memory, and that nothing
+//! else changes.
 
 #![cfg(all(target_arch = "x86_64", target_env = "gnu"))]
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed")]
@@ -21,7 +22,7 @@ fn rss_bytes() -> u64 {
     pages * rustix::param::page_size() as u64
 }
 
-/// Blocks that differ in size and contents.
+/// Returns a block. Blocks differ in size and contents.
 fn block(number: usize) -> Vec<u8> {
     vec![number as u8; 300 + number * 7 % 2000]
 }
@@ -51,7 +52,7 @@ fn free_memory_of_all_arenas_is_returned_and_blocks_in_use_stay_as_they_are() {
     assert!(fell.abs_diff(release.returned_bytes) < 16 * MIB, "{fell} {release:?}");
     assert!(release.lock_holds > 0 && release.passes > 0, "{release:?}");
     kept.iter().for_each(|blocks| assert_intact(blocks));
-    // The heap is as good as before.
+    // The heap still works as before.
     let again = hoard();
     assert_intact(&again);
 }
@@ -154,7 +155,8 @@ fn deny_clock_gettime() {
     }
 }
 
-/// Present in the environment of the process that has a filter: what was found about it is kept for the whole process.
+/// Variable in the environment of the process that has a filter. The result of the filter check is
+/// kept for the whole process.
 const IS_FILTERED: &str = "LOWTIDE_TEST_IS_FILTERED";
 
 #[test]

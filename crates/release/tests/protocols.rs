@@ -1,15 +1,17 @@
-//! Models of the protocols by which the code in a process keeps others from the memory that it drops. Each test visits every
-//! state that some threads can reach, in every order of their steps. A step is one atomic operation or one system call.
+//! Models of the protocols by which the code in a process prevents other threads from using the
+//! memory that it drops. Each test visits every state that some threads can reach, in every order
+//! of their steps. A step is one atomic operation or one system call.
 //!
-//! The lock is that of glibc's `lll_lock`, which jemalloc's mutexes and gperftools' lock are or are like. The claim is that of
-//! mimalloc 3 (`crates/heap/src/mimalloc/droppable.rs`). Memory of mimalloc 2 is dropped by the thread that owns it: there,
-//! nothing happens at the same time.
+//! The lock is that of glibc's `lll_lock`. jemalloc's mutexes and gperftools' lock are the same or
+//! similar. The claim is that of mimalloc 3 (`crates/heap/src/mimalloc/droppable.rs`). Memory of
+//! mimalloc 2 is dropped by the thread that owns it, so there is no concurrency.
 
 use std::collections::HashSet;
 use std::fmt::Debug;
 use std::hash::Hash;
 
-/// Visits all states that can be reached, and checks those in which nothing can happen any more. Returns their number.
+/// Visits all reachable states, and checks those in which no further step is possible. Returns
+/// their number.
 fn explore<S: Clone + Eq + Hash + Debug>(
     first: S,
     next: impl Fn(&S) -> Vec<S>,
@@ -33,7 +35,7 @@ fn explore<S: Clone + Eq + Hash + Debug>(
     seen.len()
 }
 
-/// What a thread does next about a lock.
+/// The next step of a thread with regard to a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Step {
     Try,
@@ -50,7 +52,7 @@ enum Step {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Locked {
     futex: u8,
-    /// The next step of each thread, and how often it will still take the lock.
+    /// The next step of each thread, and the number of times that it will still take the lock.
     threads: Vec<(Step, u8)>,
 }
 
@@ -151,7 +153,7 @@ fn a_stub_that_takes_no_lock_is_found_by_the_model() {
     );
 }
 
-/// Who has a slice of mimalloc 3.
+/// The owner of a slice of mimalloc 3.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Owner {
     Nobody,
@@ -159,16 +161,16 @@ enum Owner {
     Stub,
 }
 
-/// What a thread does next about the slices of a chunk.
+/// The next step of a thread with regard to the slices of a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Claim {
-    /// Looks at the summary, which says whether the chunk may have free slices.
+    /// Reads the summary, which shows whether the chunk may have free slices.
     Look,
     /// Claims a slice of the word.
     Clear,
     /// Has found the word empty: clears the bit of the summary.
     ClearSummary,
-    /// Looks at the word again.
+    /// Reads the word again.
     LookAgain,
     /// Writes to the slice, or drops it.
     Use(usize),
@@ -185,9 +187,10 @@ struct Claimed {
     free: [bool; 2],
     summary: bool,
     owners: [Owner; 2],
-    /// The next step of each thread, the stub as the last one, and how often it still begins anew.
+    /// The next step of each thread, with the stub as the last one, and the number of times that it
+    /// still starts again.
     threads: Vec<(Claim, u8)>,
-    /// Whether a slice was dropped that a thread had.
+    /// Whether a slice was dropped while a thread owned it.
     is_broken: bool,
 }
 

@@ -9,8 +9,9 @@ use lowtide_record::v1::{ALIVE_TASKS, INNER_MEMORY};
 use crate::read::LoadedRecord;
 use crate::text::printable_lines;
 
-/// The columns: bytes, seconds and counts, as in the record, and at the end what `pidstat -r` prints of them: faults per second
-/// since the sample before, and RSS in percent of the machine's memory. A cell is empty if the value was not read.
+/// The columns: bytes, seconds and counts, as in the record. The last ones are those of `pidstat
+/// -r`: faults per second since the previous sample, and RSS in percent of the machine's memory. A
+/// cell is empty if the value was not read.
 const COLUMNS: &str = "record,trial,treatment,repeat,t_s,processes,rss_bytes,anon_bytes,\
 file_bytes,shared_bytes,vsz_bytes,swap_bytes,pss_bytes,lazyfree_bytes,anon_huge_bytes,minor_faults,\
 major_faults,cpu_s,threads,open_files,sockets_established,requests_in_flight,inner_memory_bytes,\
@@ -69,7 +70,7 @@ pub fn render(records: &[LoadedRecord]) -> String {
     out
 }
 
-/// Maximum age in seconds of the last value that another program reported at times of its own.
+/// Maximum age in seconds of the last value from another program, which reports at its own times.
 const LASTS_S: f64 = 2.0;
 
 fn in_flight_at(trial: &TrialRecord, t_s: f64) -> Option<u64> {
@@ -85,14 +86,14 @@ fn figure_at(trial: &TrialRecord, name: &str, t_s: f64) -> Option<u64> {
     Some(*value as u64)
 }
 
-/// Returns how fast a count rose from one sample to the next; `None` if it did not rise.
+/// Returns the rate at which a count rose from one sample to the next; `None` if it did not rise.
 fn per_second(before: &Sample, now: &Sample, count: fn(&Sample) -> u64) -> Option<f64> {
     let rise = count(now).checked_sub(count(before))?;
     let seconds = now.t_s - before.t_s;
     (seconds > 0.0).then(|| rise as f64 / seconds)
 }
 
-/// Returns a number with two places after the point, as `pidstat` prints it.
+/// Returns a number with two decimals, as `pidstat` prints it.
 fn decimal(value: Option<f64>) -> String {
     value.map(|value| format!("{value:.2}")).unwrap_or_default()
 }
@@ -101,7 +102,8 @@ fn cell(value: Option<u64>) -> String {
     value.map(|v| v.to_string()).unwrap_or_default()
 }
 
-/// Returns a text as one cell (RFC 4180). A text that a spreadsheet would take for a formula stays a text.
+/// Returns a text as one cell (RFC 4180). A text that a spreadsheet would interpret as a formula
+/// remains a text.
 fn quoted(text: &str) -> String {
     // A newline is part of a cell; other control characters are useless to every reader.
     let text = printable_lines(text);

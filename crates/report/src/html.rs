@@ -31,7 +31,7 @@ impl HtmlError {
 /// axes of its own. `subtitle` names the command and the machine.
 ///
 /// # Errors
-/// If the template fails, which would be a defect of lowtide.
+/// Fails if the template fails, which would be a defect of lowtide.
 pub fn render(
     records: &[LoadedRecord],
     beside: &[LoadedRecord],
@@ -78,7 +78,8 @@ pub fn render(
     page.map(|page| page.trim_start().to_owned()).map_err(|e| error(&e))
 }
 
-/// The context of a view's plots: titles and bars; for records beside the main ones also their table.
+/// Returns the context of a view's plots: titles and bars; for records beside the main ones also
+/// their table.
 fn view_section(view: &View, beside: Option<&LoadedRecord>) -> Value {
     context! {
         title => view.title.clone(),
@@ -239,7 +240,7 @@ fn section(record: &LoadedRecord, name: String) -> Value {
     }
 }
 
-/// A table as the template reads it.
+/// Returns a table in the form that the template expects.
 fn grid(table: Table) -> Value {
     let rows: Vec<Value> = table
         .rows
@@ -306,7 +307,7 @@ fn trials(study: &StudyReport) -> Table {
     }
 }
 
-/// The origin of the numbers: everything that is needed to reproduce them.
+/// Returns the origin of the numbers: everything that is needed to reproduce them.
 fn provenance(record: &LoadedRecord) -> Vec<Vec<String>> {
     let study = &record.study;
     let (m, plan) = (&study.machine, &study.plan);

@@ -82,7 +82,7 @@ fn merged(mut parts: Vec<LoadedRecord>) -> Option<LoadedRecord> {
             let number = trial.trial.number;
             let mut other = (samples, trial);
             if let Some(known) = trials.iter_mut().find(|(_, known)| known.trial.number == number) {
-                // A part that was broken off may have been run again elsewhere.
+                // An aborted trial may have been run again elsewhere.
                 if is_done(&other.1) && !is_done(&known.1) {
                     std::mem::swap(known, &mut other);
                 }
@@ -111,19 +111,19 @@ fn is_done(trial: &TrialRecord) -> bool {
     trial.end.as_ref().is_some_and(|end| end.outcome == Outcome::Done)
 }
 
-/// Maximum number of shards whose absence is reported: no study has more.
+/// Maximum number of shards whose absence is reported; no study has more.
 const MAX_SHARDS: u32 = 10_000;
 
 /// Returns a sentence on missing shards.
 fn missing(parts: &[LoadedRecord]) -> Option<String> {
-    // A record may come from anywhere.
+    // A record may come from an untrusted source.
     let of = parts.first()?.study.shard.filter(|shard| shard.of <= MAX_SHARDS)?.of;
     let is_there = |part: &u32| {
         parts.iter().any(|record| record.study.shard.is_some_and(|shard| shard.part == *part))
     };
     let missing: Vec<String> = (1..=of).filter(|p| !is_there(p)).map(|p| p.to_string()).collect();
     (!missing.is_empty()).then(|| {
-        // One of them may have been named twice, or run twice.
+        // A shard may have been named twice, or run twice.
         let there = of as usize - missing.len();
         let missing = missing.join(", ");
         format!(
@@ -169,7 +169,7 @@ mod tests {
     use super::*;
     use crate::read::load;
 
-    /// The record of the tests as a part, under another path.
+    /// Returns the record of the tests as a shard, under another path.
     fn part(path: &str, part: u32, of: u32) -> LoadedRecord {
         let home = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/record");
         let mut loaded = load(&home).unwrap();

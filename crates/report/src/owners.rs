@@ -34,7 +34,7 @@ pub fn ink_of(owner: Owner) -> (Color, char) {
     }
 }
 
-/// Returns how many of `width` places each row has, by largest remainder.
+/// Returns how many of `width` columns each row has, by largest remainder.
 pub fn places(rows: &[Row], total: u64, width: usize) -> Vec<(Row, usize)> {
     if total == 0 {
         return Vec::new();

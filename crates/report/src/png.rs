@@ -20,7 +20,7 @@ const PIXELS: f32 = 2.0;
 /// Renders a picture. The letters are those of a font in the binary, because a server often has none.
 ///
 /// # Errors
-/// If the picture is too large for memory.
+/// Fails if the picture is too large for memory.
 pub fn render(picture: &Picture) -> Result<Vec<u8>, PngError> {
     let error = |e: &dyn std::fmt::Display| PngError(e.to_string());
     let face =

@@ -20,13 +20,13 @@ use lowtide_record::{
 pub struct LoadedRecord {
     /// The results.
     pub study: StudyReport,
-    /// When and on which machine it was started.
+    /// The time of its start, and the machine.
     pub header: Header,
     /// The file of each trial, relative to the record, and its content.
     pub trials: Vec<(String, TrialRecord)>,
     /// The origin of the numbers, if lowtide did not measure them itself.
     pub source: Option<String>,
-    /// What could not be read.
+    /// The parts that could not be read.
     pub notes: Vec<String>,
 }
 
@@ -52,7 +52,7 @@ pub enum Opened {
 /// Reads a record of either kind.
 ///
 /// # Errors
-/// If it is not a record, or damaged.
+/// Fails if it is not a record, or is damaged.
 pub fn open(path: &Path) -> Result<Opened, LoadError> {
     match load(path) {
         Err(LoadError { error: ReadError::OnlyALoad, .. }) => {
@@ -65,7 +65,7 @@ pub fn open(path: &Path) -> Result<Opened, LoadError> {
 /// Reads a record of memory: its directory, its `study.jsonl`, or the file of a single trial.
 ///
 /// # Errors
-/// If it is not a record, or damaged.
+/// Fails if it is not a record, or is damaged.
 pub fn load(path: &Path) -> Result<LoadedRecord, LoadError> {
     let course = if path.is_dir() { path.join("study.jsonl") } else { path.to_owned() };
     let at = |error| LoadError { path: course.clone(), error };

@@ -241,8 +241,8 @@ fn over_bound(release: &Release) -> String {
     format!("; {over} of {all} exceeded the bound of {bound}: {why}")
 }
 
-/// Whether free memory of its allocator is under locks. Free slices of mimalloc 3 are claimed, and free memory of version 2
-/// belongs to one thread.
+/// Returns whether free memory of its allocator is protected by locks. Free slices of mimalloc 3
+/// are claimed, and free memory of version 2 belongs to one thread.
 fn has_locks(release: &Release) -> bool {
     release.allocator.as_deref() != Some("mimalloc")
 }

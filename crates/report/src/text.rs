@@ -1,6 +1,6 @@
 //! Text that is printed as it is: without control characters, in lines of a width, with grouped digits.
 
-/// Returns whether a character does more than being displayed: control characters, and those that
+/// Returns whether a character has an effect beyond its display: control characters, and those that
 /// change the writing direction, so that a line reads as a different one.
 pub fn steers(c: char) -> bool {
     c.is_control()

@@ -1,5 +1,5 @@
-//! What is drawn: which lines, over which span of time, in which colour. It does no I/O; every
-//! format draws the same view.
+//! The content of the charts: lines, time span, colours. It does no I/O; every format draws the
+//! same view.
 
 use std::path::Path;
 
@@ -64,7 +64,7 @@ pub struct Curve {
 /// One reading.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Point {
-    /// Seconds from where the time counts.
+    /// Seconds since the origin of the time axis.
     pub t_s: f64,
     /// Resident bytes.
     pub rss: u64,
@@ -88,7 +88,7 @@ const MAX_POINTS: usize = 1500;
 impl View {
     /// Returns the view of some records.
     pub fn new(records: &[LoadedRecord]) -> Self {
-        // A trial that broke off before its load is no reason to lay the others otherwise.
+        // A trial that was aborted before its load does not change the alignment of the others.
         let loaded = records
             .iter()
             .all(|r| r.trials.iter().all(|(_, t)| t.trial.loaded) && !r.trials.is_empty());
@@ -210,7 +210,7 @@ impl CurveGroup {
             .map(|(file, trial)| {
                 let settled =
                     results.iter().find(|r| r.samples == *file).and_then(|r| r.settled_bytes);
-                // Trials that did not get so far come last.
+                // Trials without this value come last.
                 let median = summary.settled_bytes.map_or(0, |e| e.median as u64);
                 let distance = settled.map_or(u64::MAX, |s| s.abs_diff(median));
                 (distance, Curve::new(trial, loaded, record.study.metric))
@@ -259,14 +259,14 @@ impl Curve {
             return Self { repeat: trial.trial.repeat, ..Self::default() };
         };
         let end = trial.marks.iter().find_map(|m| match m.mark {
-            // A process gives its memory back before its parent hears that it has ended. That of a
-            // server which goes into the background ends at once, and others go on.
+            // A process releases its memory before its parent learns that it has ended. A server
+            // that moves to the background ends its first process at once, while others continue.
             Event::Exit if !trial.trial.loaded => Some(m.t_s - trial.trial.interval_s),
             Event::Stop => Some(m.t_s),
             _ => None,
         });
-        // Where memory is judged by PSS, it is drawn as it is judged: estimated from RSS between
-        // two readings.
+        // Where memory is judged by PSS, it is drawn by PSS: estimated from RSS between two
+        // readings.
         let judged = (metric == Metric::Pss).then(|| memory_over_time(trial, Metric::Pss));
         let pss = |s: &Sample| match &judged {
             Some(series) => series.reading_at(s.t_s),

@@ -1,5 +1,5 @@
-//! Every format of a report, drawn from a record that was made by the first version of the format.
-//! The record must stay readable for ever; the pictures are compared as text.
+//! Every format of a report, drawn from a record in the first version of the format. The record
+//! must stay readable for ever; the pictures are compared as text.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -115,7 +115,7 @@ fn nothing_in_a_record_can_leave_its_place_in_the_page() {
     }
     let page = html::render(&[record.clone()], &[record.clone()], hostile).unwrap();
     assert!(!page.contains("<script>alert"), "unescaped");
-    // Two scripts of ours, the data, and the one that picks the theme.
+    // Two scripts of lowtide, the data, and the script that picks the theme.
     assert_eq!(page.matches("</script>").count(), 4);
     assert!(
         !svg::sheet(&View::with_those_beside(&[record], &[]), hostile, ALL).svg.contains("<script")
@@ -151,7 +151,7 @@ fn the_published_traces_of_python_httpx_are_read_as_they_were_published() {
         .iter()
         .map(|t| (t.treatment.label(), t.peak_bytes.unwrap() >> 20, t.settled_bytes.unwrap() >> 20))
         .collect();
-    // In MiB, as its tables have them in KiB.
+    // In MiB; the tables of the source are in KiB.
     let expected = [
         ("glibc".to_owned(), 4955, 4955),
         ("mimalloc2".to_owned(), 4524, 177),
@@ -174,7 +174,7 @@ fn the_published_logs_of_million_streams_are_drawn_as_its_pictures_are() {
             (t.treatment.label(), of(0), of(1))
         })
         .collect();
-    // In MiB, cut off; medians of the last 5 s, in which the last one still fell.
+    // In MiB, truncated; medians of the last 5 s, in which the last one still fell.
     let expected = [
         ("glibc".to_owned(), 2062, 2339),
         ("mimalloc2".to_owned(), 731, 655),

@@ -1,4 +1,5 @@
-//! The record of a load is overlaid on what ran at the same time, on this host or on another.
+//! Tests that the record of a load is overlaid on the trials at the same time, on this host or on
+//! another.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -9,7 +10,7 @@ use lowtide_record::{LoadRecord, TrialRecord};
 use lowtide_report::read::{self, LoadedRecord};
 use lowtide_report::{View, overlay};
 
-/// A trial that no load of a study drove.
+/// Returns a trial that no load of a study drove.
 fn record() -> LoadedRecord {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/record/trials/001-glibc.jsonl");
     read::load(&path).unwrap()
@@ -19,7 +20,7 @@ fn trial(record: &LoadedRecord) -> &TrialRecord {
     &record.trials[0].1
 }
 
-/// A load that began so many seconds after the trial, by the time of day.
+/// Returns a load that started `after_s` seconds after the trial, by the wall clock.
 fn load(after_s: f64) -> LoadRecord {
     let sample = |t_s| LoadSample { t_s, round: 1, in_flight: 7, ..LoadSample::default() };
     LoadRecord {

@@ -1,4 +1,4 @@
-//! The allocators that can be tried: where each comes from, and how it gets into a process.
+//! The allocators that can be tried: their sources, and their delivery into a process.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -13,25 +13,25 @@ use lowtide_allocators::{UnpackError, bundled};
 use lowtide_probe::proc::maps::FileId;
 use lowtide_probe::program::{ObjectFacts, c_library_version, version_of};
 
-/// An allocator, ready to be put into a process.
+/// An allocator that is ready to be loaded into a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TreatmentAllocator {
-    /// What tables call it.
+    /// Its name in tables.
     pub name: String,
-    /// Its version, where its file tells it.
+    /// Its version, if its file has one.
     pub version: Option<String>,
-    /// How it gets into a process.
+    /// The way in which it is loaded into a process.
     pub delivery: Delivery,
 }
 
-/// How an allocator gets into a process.
+/// The way in which an allocator is loaded into a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Delivery {
-    /// It is there already: the C library that the program is linked with.
+    /// None: it is the C library that the program is linked with.
     System,
-    /// It is there already, whatever it is: the program brings it.
+    /// None: the program brings its own allocator, whichever it is.
     Own,
-    /// The program is started by another loader, with the libraries beside it.
+    /// Another loader starts the program, with the libraries in its directory.
     Loader {
         /// The loader.
         loader: PathBuf,
@@ -44,18 +44,18 @@ pub enum Delivery {
     Preload {
         /// The library.
         path: PathBuf,
-        /// Which file that is.
+        /// Identity of that file.
         library: FileId,
     },
 }
 
-/// The name of whatever allocator the program brings.
+/// The name that stands for the allocator that the program brings, whichever it is.
 const OWN: &str = "own";
 
-/// Why there is no such allocator.
+/// The reason why an allocator cannot be used.
 #[derive(Debug, Error)]
 pub enum AllocatorError {
-    /// Nobody knows the name.
+    /// The name is unknown.
     #[error(
         "unknown allocator `{0}`: the known ones are glibc, jemalloc, mimalloc, mimalloc2, tcmalloc, own (what the program brings) and all; any other by NAME=/path/to/library.so, another glibc by glibc=/path/to/its/directory"
     )]
@@ -63,41 +63,41 @@ pub enum AllocatorError {
     /// The list is empty.
     #[error("the list of allocators is empty: name at least one, such as glibc")]
     Empty,
-    /// The system has no gperftools.
+    /// gperftools is not installed.
     #[error(
         "tcmalloc is not on this system: install gperftools (Debian and Ubuntu: libgoogle-perftools4 or libtcmalloc-minimal4; Fedora: gperftools-libs; Alpine: gperftools; Arch: gperftools), or give it as tcmalloc=/path/to/libtcmalloc.so"
     )]
     NoTcmalloc,
-    /// A file that was named cannot be used.
+    /// The named file cannot be used.
     #[error("{} cannot be preloaded: {reason}", path.display())]
     NotPreloadable {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// A directory that was named holds no glibc.
+    /// The named directory does not contain a glibc.
     #[error("{} holds no glibc that programs can be started with: {reason}", path.display())]
     NoLoader {
         /// The directory.
         path: PathBuf,
-        /// What is missing.
+        /// The missing part.
         reason: String,
     },
-    /// One of the bundled libraries could not be unpacked.
+    /// A bundled library could not be unpacked.
     #[error(transparent)]
     Unpack(#[from] UnpackError),
 }
 
-/// The loader of this architecture, by the name that glibc gives it.
+/// File name of glibc's loader on this architecture.
 const LOADER: &str =
     if cfg!(target_arch = "aarch64") { "ld-linux-aarch64.so.1" } else { "ld-linux-x86-64.so.2" };
 
-/// Reads a list such as `glibc,jemalloc,NAME=/path`. `all` stands for everything that is at hand;
-/// what is not is told in `notes`.
+/// Parses a list such as `glibc,jemalloc,NAME=/path`. `all` stands for every available allocator; `notes`
+/// lists the others.
 ///
 /// # Errors
-/// At the first allocator that is not known or cannot be used.
+/// Fails at the first allocator that is unknown or cannot be used.
 pub(crate) fn resolve_list(
     list: &str,
     notes: &mut Vec<String>,
@@ -127,10 +127,10 @@ fn all(notes: &mut Vec<String>) -> Result<Vec<TreatmentAllocator>, AllocatorErro
     Ok(all)
 }
 
-/// Finds one allocator.
+/// Resolves one allocator.
 ///
 /// # Errors
-/// When it is not known or cannot be used.
+/// Fails if it is unknown or cannot be used.
 pub(crate) fn resolve(text: &str) -> Result<TreatmentAllocator, AllocatorError> {
     if let Some((name, path)) = text.split_once('=') {
         let path = Path::new(path);
@@ -188,7 +188,7 @@ fn preload(
     if !facts.defines_malloc {
         return Err(refused("it has no `malloc`, so it would load and replace nothing".to_owned()));
     }
-    // A list of preloads is divided by blanks and colons.
+    // Spaces and colons separate the entries of a list of preloads.
     if path.to_string_lossy().contains([' ', ':']) {
         let reason = "its path holds a blank or a colon, which the loader takes for the end of it";
         return Err(refused(format!("{reason}; make a link to it elsewhere")));
@@ -206,11 +206,11 @@ fn our_architecture() -> object::Architecture {
     }
 }
 
-/// How long a program that does nothing may take under a library that is tried.
+/// Maximum runtime of a program that does nothing, under a library that is tried.
 const TRIAL_LIMIT: Duration = Duration::from_secs(10);
 
-/// Starts a program that does nothing with the library, and listens to the loader, which names a
-/// library that it cannot load and then goes on without it.
+/// Starts a program that does nothing with the library, and reads the output of the loader, which names a
+/// library that it cannot load and then continues without it.
 fn try_preload(path: &Path) -> Result<(), String> {
     let started = |error: io::Error| format!("`true` could not be started to try it ({error})");
     let mut program = Command::new("true")
@@ -251,7 +251,7 @@ fn other_glibc(directory: &Path) -> Result<TreatmentAllocator, AllocatorError> {
     let libraries = fs::canonicalize(directory).map_err(|e| {
         refused(format!("{e}; unpack a libc6 package there, or name the directory of another"))
     })?;
-    // Old versions are installed under their number, with a link from the usual name.
+    // Old versions are installed under their version number, with a link from the usual name.
     let c_library = libraries.join("libc.so.6");
     let meta = fs::metadata(&c_library)
         .map_err(|_| refused("there is no libc.so.6 in it; unpack a libc6 package and name the directory of its libraries".to_owned()))?;
@@ -268,7 +268,8 @@ fn other_glibc(directory: &Path) -> Result<TreatmentAllocator, AllocatorError> {
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .status();
-    // 2 says that the file is a library and no program, which is as good; 1, that it is neither.
+    // Status 2 means that the file is a library and not a program, which is equally good; 1 means that it
+    // is neither.
     if !asked.is_ok_and(|status| [Some(0), Some(2)].contains(&status.code())) {
         return Err(refused(format!("its {LOADER} cannot be started")));
     }
@@ -276,12 +277,12 @@ fn other_glibc(directory: &Path) -> Result<TreatmentAllocator, AllocatorError> {
     Ok(TreatmentAllocator { name: format!("glibc-{version}"), version: Some(version), delivery })
 }
 
-/// The glibc that programs are linked with on this machine.
+/// Returns the version of the glibc that programs on this machine are linked with.
 fn system_glibc_version() -> Option<String> {
     library_directories().iter().find_map(|d| c_library_version(&d.join("libc.so.6")))
 }
 
-/// gperftools, the full library before the minimal one, as distributions install it.
+/// Finds gperftools as distributions install it, and prefers the full library to the minimal one.
 fn find_gperftools() -> Option<PathBuf> {
     let names = [
         "libtcmalloc.so.4",
@@ -291,13 +292,13 @@ fn find_gperftools() -> Option<PathBuf> {
     ];
     let directories = library_directories();
     names.iter().flat_map(|name| directories.iter().map(move |d| d.join(name))).find(|path| {
-        // A system may have those of another processor as well.
+        // A system may also have those of another architecture.
         let facts = File::open(path).ok().and_then(|file| ObjectFacts::read(&file).ok());
         facts.is_some_and(|facts| facts.architecture == our_architecture())
     })
 }
 
-/// Where the loader looks, in the order of the common distributions.
+/// Returns the directories that the loader searches, in the order of the common distributions.
 fn library_directories() -> Vec<PathBuf> {
     let triplet = format!("{}-linux-gnu", std::env::consts::ARCH);
     ["/usr/local/lib", "/usr/lib", "/lib", "/usr/lib64", "/lib64"]

@@ -1,5 +1,5 @@
-//! Captures what a program prints: writes it to a file of the record, passes its lines on, and remembers the last of
-//! them for the sentence about a failure.
+//! Captures the output of a program: writes it to a file of the record, passes its lines on, and keeps the
+//! last ones for the error message of a failure.
 
 use lowtide_record::{Recorder, files};
 use std::collections::VecDeque;
@@ -9,20 +9,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Number of lines that a sentence shows, and of bytes that are remembered for it.
+/// Number of lines that an error message shows, and of bytes that are kept for them.
 const TAIL_LINES: usize = 8;
 const TAIL_BYTES: usize = 8 << 10;
-/// Maximum length of a line, in bytes: the listener gets no more of it.
+/// Maximum length of a line, in bytes: the listener gets only its beginning.
 const MAX_LINE: usize = 64 << 10;
 /// Bytes per read.
 const CHUNK: usize = 64 << 10;
 /// Maximum size of the file, in bytes: a program may never stop printing.
 const MAX_KEPT: usize = 64 << 20;
 
-/// Gets every line, and when it was printed.
+/// Receives every line, and the time at which it was printed.
 pub(crate) type Listener = Box<dyn FnMut(&str, Instant) + Send>;
 
-/// The last that a program printed.
+/// The end of a program's output.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct OutputTail(Arc<Mutex<VecDeque<u8>>>);
 
@@ -36,7 +36,7 @@ impl OutputTail {
         kept.extend(new);
     }
 
-    /// Returns the last lines as the end of a sentence, which says so if there are none.
+    /// Returns the last lines as the end of a sentence, or a remark that there are none.
     pub(crate) fn quoted(&self) -> String {
         self.lines().unwrap_or("; it printed nothing".to_owned())
     }
@@ -59,13 +59,13 @@ impl OutputTail {
     }
 }
 
-/// The thread that captures what a program prints.
+/// The thread that captures the output of a program.
 #[derive(Debug)]
 pub(crate) struct Capture(JoinHandle<()>);
 
 impl Capture {
-    /// Waits until no process can print any more, but no longer than `timeout`: one that could not be ended still
-    /// can.
+    /// Waits until no process can print any more, or until `timeout`: a process that could not be ended
+    /// still can.
     pub(crate) fn finish(&self, timeout: Duration) {
         let deadline = Instant::now() + timeout;
         while !self.0.is_finished() && Instant::now() < deadline {
@@ -74,10 +74,10 @@ impl Capture {
     }
 }
 
-/// Captures what a program prints until no process can print any more.
+/// Captures the output of a program until no process can print any more.
 ///
 /// # Errors
-/// If the file cannot be created.
+/// Fails if the file cannot be created.
 pub(crate) fn capture(
     mut from: impl Read + Send + 'static,
     log: &Path,
@@ -119,10 +119,10 @@ pub(crate) fn capture(
     Ok((tail, Capture(thread)))
 }
 
-/// Cuts what is heard into lines.
+/// Splits the output into lines.
 struct LineReader {
     listener: Listener,
-    /// The beginning of a line whose end has not come yet.
+    /// The start of an incomplete line.
     begun: Vec<u8>,
 }
 
@@ -141,7 +141,7 @@ impl LineReader {
         }
     }
 
-    /// The last line need not have an end.
+    /// Handles the last line, which may lack a newline.
     fn end(&mut self) {
         if !self.begun.is_empty() {
             self.emit(Instant::now());

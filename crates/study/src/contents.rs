@@ -1,17 +1,17 @@
-//! What a file holds, in a few words: two files with the same are the same for a study.
+//! A short fingerprint of a file: two files with the same fingerprint are the same for a study.
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// The size and the CRC-32 of a file: `1234 bytes, 89abcdef`. That tells another build from the same, and is no
-/// protection against anybody.
+/// Returns the size and the CRC-32 of a file: `1234 bytes, 89abcdef`. They distinguish one build from
+/// another, but do not protect against manipulation.
 ///
 /// # Errors
-/// When it cannot be read, or is no regular file.
+/// Fails if the file cannot be read, or is not a regular file.
 pub(crate) fn contents(path: &Path) -> io::Result<String> {
-    // A FIFO would be waited for.
+    // Opening a FIFO would block.
     let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
     let mut file = File::options().read(true).custom_flags(flags).open(path)?;
     if !file.metadata()?.is_file() {

@@ -1,4 +1,4 @@
-//! Why a study cannot be run: its settings are wrong, something is in the way, or its record cannot be made.
+//! Errors that prevent a study: invalid settings, an obstacle, or a record that cannot be written.
 
 use std::io;
 use std::path::PathBuf;
@@ -13,10 +13,10 @@ use crate::allocator::AllocatorError;
 use crate::ready::ReadyError;
 use crate::tune::TuneError;
 
-/// Why a study cannot be run as it was asked for.
+/// The reason why a study cannot be run as requested.
 #[derive(Debug, Error)]
 pub enum PlanError {
-    /// There is nothing to run.
+    /// There is no command to run.
     #[error(
         "there is no command: write it behind `--`, as in `lowtide study -- python3 app.py`, or in a study file"
     )]
@@ -26,41 +26,41 @@ pub enum PlanError {
         "there is no command `{0}`: it is not in PATH, or not executable; check the name, or give its path"
     )]
     NoSuchCommand(String),
-    /// Something about the allocators.
+    /// An allocator cannot be used.
     #[error(transparent)]
     Allocator(#[from] AllocatorError),
-    /// Something about their settings.
+    /// A setting of an allocator is invalid.
     #[error(transparent)]
     Tune(#[from] TuneError),
-    /// Two treatments would have one name.
+    /// Two treatments would have the same name.
     #[error("two treatments are called `{0}`: give one of them another label")]
     SameLabel(String),
-    /// Something about the condition of being ready.
+    /// The ready condition is invalid.
     #[error("--ready: {0}")]
     Ready(#[from] ReadyError),
-    /// A number or a time is wrong.
+    /// A number or a duration is invalid.
     #[error("--{flag}: {error}")]
     Number {
         /// The flag, or the key of the file.
         flag: &'static str,
-        /// What is wrong.
+        /// The error.
         error: NumberError,
     },
-    /// Something else about a value.
+    /// A value is invalid for another reason.
     #[error("--{flag}: {reason}")]
     Value {
         /// The flag, or the key of the file.
         flag: &'static str,
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
-    /// What is to be gone on with was not said.
+    /// `--resume` was given without the directory of a record.
     #[error("--resume goes on with a record: name its directory with --output")]
     ResumeWhat,
-    /// A command for the shell does not exist.
+    /// A shell command does not exist.
     #[error(transparent)]
     NoShellCommand(Obstacle),
-    /// Something about a threshold.
+    /// A threshold is invalid.
     #[error("--fail-on: {0}")]
     Threshold(#[from] ThresholdError),
     /// A setting cannot be written into a record.
@@ -68,35 +68,35 @@ pub enum PlanError {
     Unrecordable(serde_json::Error),
 }
 
-/// Something is in the way of every trial.
+/// An obstacle to every trial.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Obstacle {
-    /// Somebody else answers where the subject is to.
+    /// Another process answers at the address of the subject.
     #[error("something answers at {0} before the command is started: end it, or use another port")]
     PortInUse(String),
-    /// Too few files may be open.
+    /// The limit of open files is too low.
     #[error(
         "the study asks for {needed} open files (open-files), and {limit} are permitted at most: raise the \
          limit (as root: ulimit -Hn {needed}; for a service: LimitNOFILE={needed}), or ask for less"
     )]
     OpenFiles {
-        /// What was asked for.
+        /// The requested limit.
         needed: u64,
         /// The hard limit.
         limit: u64,
     },
-    /// A command for the shell begins with what is no command.
+    /// A shell command starts with a word that is not a command.
     #[error(
         "there is no command `{word}`, with which {what} begins: it is not in PATH, or not executable; \
          check the name, or give its path"
     )]
     NoShellCommand {
-        /// Which command: a flag, or a key of the file.
+        /// The flag, or the key of the file, that has the command.
         what: &'static str,
         /// Its first word.
         word: String,
     },
-    /// The set-up did not make the command under study.
+    /// The set-up did not create the command under study.
     #[error(
         "the set-up ended well, but there is no command `{0}`: it should have made it; check the name, and \
          what the set-up does"
@@ -104,13 +104,13 @@ pub enum Obstacle {
     NotMade(String),
 }
 
-/// Why a study could not be run.
+/// The reason why a study could not be run.
 #[derive(Debug, Error)]
 pub enum StudyError {
-    /// The directory for the record holds something else.
+    /// The directory for the record contains something else.
     #[error("{} is not an empty directory: name another directory with --output, or remove it", .0.display())]
     OutputNotEmpty(PathBuf),
-    /// It holds this very study, and nobody said to go on with it.
+    /// It contains this study, and the user did not ask to resume it.
     #[error(
         "{} is not an empty directory: it holds this study, with {done} of {of} trials done; go on with it \
          by --resume, or name another directory with --output", directory.display()
@@ -118,12 +118,12 @@ pub enum StudyError {
     OutputHoldsIt {
         /// The directory.
         directory: PathBuf,
-        /// The trials that are done.
+        /// Number of trials that are done.
         done: usize,
-        /// The trials that there are.
+        /// Total number of trials.
         of: usize,
     },
-    /// It holds another study.
+    /// It contains another study.
     #[error(
         "{} is not an empty directory: it holds a study whose `{what}` is {there}, and here it is {here}; \
          nothing was changed: ask for the same, or name another directory with --output",
@@ -132,45 +132,45 @@ pub enum StudyError {
     OtherPlan {
         /// The directory.
         directory: PathBuf,
-        /// What is different: the name of a flag or of a key.
+        /// The name of the flag or key that differs.
         what: String,
-        /// What it is in the record.
+        /// Its value in the record.
         there: String,
-        /// What was asked for.
+        /// The requested value.
         here: String,
     },
-    /// Somebody else is writing to the record.
+    /// Another process is writing to the record.
     #[error(
         "another lowtide is writing to {}: wait until it has ended, or name another directory with --output",
         .0.display()
     )]
     InUse(PathBuf),
-    /// The record that is to be gone on with cannot be read.
+    /// The record to be resumed cannot be read.
     #[error("{} {error}", path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         error: ReadError,
     },
-    /// The record could not be made.
+    /// The record could not be created.
     #[error("the record could not be written: {}: {error}", path.display())]
     Record {
-        /// Where.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         error: io::Error,
     },
-    /// The record could not be written any more.
+    /// The record could not be written any longer.
     #[error("the record could not be written: {0}; what was recorded before is kept")]
     Recording(String),
-    /// Something is in the way of every trial.
+    /// An obstacle prevents every trial.
     #[error(transparent)]
     Obstacle(#[from] Obstacle),
-    /// The command that sets the study up failed.
+    /// The set-up command failed.
     #[error("{0}")]
     Setup(String),
-    /// Ctrl-C, before the first trial.
+    /// Ctrl-C was pressed before the first trial.
     #[error("interrupted before the first trial")]
     Interrupted,
 }

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// An estimate of how long trials take.
+/// An estimate of the duration of trials.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Eta {
-    /// The minimum duration of a trial, by the plan.
+    /// The minimum duration of a trial, according to the plan.
     least: Duration,
     /// For each treatment, the total duration and the number of its trials.
     taken: BTreeMap<usize, (Duration, u32)>,
@@ -24,7 +24,7 @@ pub struct TimeLeft {
 }
 
 impl Eta {
-    /// Knows nothing but the minimum duration of a trial.
+    /// Returns an estimate that has only the minimum duration of a trial.
     pub(crate) fn new(least: Duration) -> Self {
         Self { least, taken: BTreeMap::new() }
     }

@@ -1,8 +1,8 @@
-//! Runs a subject under treatments and a load, and records what happens.
+//! Runs a subject under treatments and a load, and records the events.
 //!
-//! [`Settings`] are a study as a file or the command line gives it, and a [`Plan`] is one that was checked. [`run`]
-//! runs it trial by trial under keepers ([`keep`]), and `lowtide-record` writes the record. The meaning of
-//! the metrics is not decided here but read off the record afterwards, by `lowtide-analysis`.
+//! [`Settings`] are a study as a file or the command line describes it, and a [`Plan`] is a checked study.
+//! [`run`] runs it trial by trial under keepers ([`keep`]), and `lowtide-record` writes the record.
+//! `lowtide-analysis` computes the metrics from the record afterwards.
 
 mod allocator;
 mod capture;

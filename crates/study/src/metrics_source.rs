@@ -1,5 +1,4 @@
-//! The source of a subject's own metrics: an address that answers with a JSON object, or a file that
-//! holds one.
+//! The source of a subject's own metrics: an address that answers with a JSON object, or a file with one.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,15 +19,15 @@ const MAX_READ: u64 = 1 << 20;
 pub enum MetricsSource {
     /// An `http:` address.
     Url(String),
-    /// A file, which may come later.
+    /// A file, which may be created later.
     File(PathBuf),
 }
 
 impl MetricsSource {
-    /// Reads the value of `--figures`.
+    /// Parses the value of `--figures`.
     ///
     /// # Errors
-    /// If it is an address that would need TLS.
+    /// Fails if it is an address that requires TLS.
     pub fn parse(text: &str) -> Result<Self, String> {
         if text.starts_with("https:") {
             return Err(format!("`{text}` would need TLS: give an http: address, or a file"));
@@ -45,7 +44,7 @@ impl MetricsSource {
     /// Reads the metrics once.
     ///
     /// # Errors
-    /// One clause that says why there are none, if there are none.
+    /// Fails if there are no metrics. The error is one clause with the reason.
     pub fn read(&self) -> Result<BTreeMap<String, f64>, String> {
         let text = match self {
             Self::Url(url) => {

@@ -1,4 +1,4 @@
-//! A worker thread that serves requests, besides the work that it does at its own pace.
+//! A worker thread that serves requests, in addition to its regular work.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -17,7 +17,7 @@ struct Mailbox<R> {
 #[derive(Debug)]
 struct MailboxState<R> {
     pending: Vec<R>,
-    /// Number of requests that were made, and that were served.
+    /// Number of requests that were made, and of those that were served.
     made: u64,
     served: u64,
     stop: bool,
@@ -37,7 +37,7 @@ impl<R> Clone for Requests<R> {
 }
 
 impl<R> Requests<R> {
-    /// Asks the worker for something, and does not wait for it. Returns the number of the request.
+    /// Makes a request, without waiting for it. Returns the number of the request.
     pub(crate) fn ask(&self, request: R) -> u64 {
         let mut state = self.state();
         state.pending.push(request);
@@ -46,7 +46,7 @@ impl<R> Requests<R> {
         state.made
     }
 
-    /// Asks the worker for something, and waits until it is served. Returns whether it was.
+    /// Makes a request, and waits until it is served. Returns whether it was.
     pub(crate) fn ask_and_wait(&self, request: R, timeout: Duration) -> bool {
         let mine = self.ask(request);
         let is_open = |state: &mut MailboxState<R>| state.served < mine && !state.stop;
@@ -54,25 +54,25 @@ impl<R> Requests<R> {
         waited.unwrap_or_else(PoisonError::into_inner).0.served >= mine
     }
 
-    /// Tells the worker to end, without waiting for that.
+    /// Tells the worker to stop, without waiting for it.
     pub(crate) fn stop(&self) {
         self.state().stop = true;
         self.0.changed.notify_all();
     }
 
-    /// Returns whether the worker is to end.
+    /// Returns whether the worker should stop.
     pub(crate) fn is_stopped(&self) -> bool {
         self.state().stop
     }
 
-    /// Waits until there is a request, or the worker is to end. Returns whether either happened in time.
+    /// Waits until there is a request, or the worker should stop. Returns whether either happened in time.
     pub(crate) fn wait(&self, timeout: Duration) -> bool {
         let is_idle = |state: &mut MailboxState<R>| state.pending.is_empty() && !state.stop;
         let waited = self.0.changed.wait_timeout_while(self.state(), timeout, is_idle);
         !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 
-    /// Takes the requests that have come. They are served when the batch is dropped.
+    /// Takes the pending requests. They are served when the batch is dropped.
     pub(crate) fn take(&self) -> PendingRequests<R> {
         let mut state = self.state();
         let requests = std::mem::take(&mut state.pending);
@@ -100,7 +100,7 @@ impl<R> Drop for PendingRequests<R> {
     }
 }
 
-/// A running worker thread. Dropping it tells the thread to end.
+/// A running worker thread. Dropping it tells the thread to stop.
 #[derive(Debug)]
 pub(crate) struct OnDemand<R, T> {
     requests: Requests<R>,
@@ -118,7 +118,7 @@ impl<R: Send + 'static, T: Send + 'static> OnDemand<R, T> {
         Self { requests, thread: Some(thread) }
     }
 
-    /// Ends the thread, and waits for its result; `None` if it has panicked.
+    /// Stops the thread, and waits for its result; returns `None` if it has panicked.
     pub(crate) fn finish(mut self) -> Option<T> {
         self.requests.stop();
         self.thread.take()?.join().ok()
@@ -139,7 +139,7 @@ impl<R, T> Drop for OnDemand<R, T> {
     }
 }
 
-/// Stops the requests when the thread ends, also by a panic, so that no caller waits for it.
+/// Stops the requests when the thread ends, even by a panic, so that no caller waits for it.
 struct StopOnDrop<R>(Requests<R>);
 
 impl<R> Drop for StopOnDrop<R> {
@@ -153,7 +153,7 @@ mod tests {
     use super::*;
     use std::time::Instant;
 
-    /// Maximum time to wait for what must come.
+    /// Maximum time to wait for an event that must come.
     const TIMEOUT: Duration = Duration::from_secs(60);
 
     /// Serves requests until it is stopped, and returns the batches.

@@ -1,8 +1,8 @@
 //! The order in which treatments are tried.
 
-/// Draws the order: every repeat tries each treatment once. The order within the first repeat is
-/// drawn, the second turns it round, the third is drawn anew, and so on, so that a steady drift of
-/// the machine falls on all treatments alike and the pairs lie close together.
+/// Returns a random order in which every repeat has each treatment once. The order of the first repeat is
+/// random, the second reverses it, the third is random again, and so on. So a steady drift of the machine
+/// affects all treatments equally, and paired trials are close together.
 pub(crate) fn alternating(treatments: usize, repeats: u32, seed: u64) -> Vec<usize> {
     let mut random = SplitMix(seed);
     let mut order = Vec::with_capacity(treatments * repeats as usize);
@@ -19,8 +19,8 @@ pub(crate) fn alternating(treatments: usize, repeats: u32, seed: u64) -> Vec<usi
     order
 }
 
-/// SplitMix64 (Steele, Lea and Flood, 2014): the order must be the same for a seed in every version
-/// of lowtide, so that it cannot come from a library whose generator may change.
+/// SplitMix64 (Steele, Lea and Flood, 2014): the order for a seed must be the same in every version of
+/// lowtide, so the generator cannot come from a library that may change it.
 struct SplitMix(u64);
 
 impl SplitMix {
@@ -65,7 +65,7 @@ mod tests {
 
     #[test]
     fn a_seed_gives_the_same_order_for_ever() {
-        // The first value that the authors' own program gives for this seed.
+        // The first output of the authors' own program for this seed.
         assert_eq!(SplitMix(1_234_567).next(), 6_457_827_717_110_365_317);
         assert_eq!(alternating(4, 3, 2), [0, 1, 3, 2, 2, 3, 1, 0, 3, 2, 1, 0]);
     }

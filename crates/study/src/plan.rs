@@ -1,4 +1,4 @@
-//! A study that has been checked, and can be run.
+//! A checked study, ready to run.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,12 +21,12 @@ use crate::treatment::ResolvedTreatment;
 use crate::treatment::launch::inherited_settings;
 use crate::treatment::resolve::{check_moments, keep_only, treatments};
 
-/// More samples in a second only measure the sampler.
+/// Minimum time between two samples: at a higher rate, the sampler mainly measures itself.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(5);
-/// Fewer do not show what the memory was.
+/// Maximum time between two samples: at a lower rate, the course of the memory is not visible.
 const LONGEST_INTERVAL: Duration = Duration::from_secs(10);
 
-/// A study that has been checked: its settings, and what was made of those that are not used as they are.
+/// A checked study: its settings, and the values that were derived from them.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// The settings.
@@ -49,17 +49,17 @@ pub struct Plan {
     pub seed: u64,
     /// Time between two samples.
     pub interval: Duration,
-    /// The cost that a recommendation may have, as a ratio.
+    /// Maximum cost of a recommendation, as a ratio.
     pub max_slowdown: f64,
     /// Thresholds.
     pub fail_on: Vec<Threshold>,
-    /// An earlier record to compare with, and by how much a metric may have grown since, as a ratio.
+    /// An earlier record to compare with, and the permitted growth of a metric since then, as a ratio.
     pub baseline: Option<(PathBuf, f64)>,
     /// The number of files that each started process must be able to have open.
     pub open_files: Option<u64>,
-    /// The part of the trials that is run; all of them when absent.
+    /// The part of the trials to run; all of them if absent.
     pub shard: Option<Shard>,
-    /// The settings that bear on a trial, as texts.
+    /// The settings that affect a trial, as texts.
     conditions: BTreeMap<String, String>,
     /// Notes for the user, shown before the study starts.
     pub notes: Vec<String>,
@@ -69,7 +69,7 @@ impl Plan {
     /// Checks settings, and finds the programs and files that they name.
     ///
     /// # Errors
-    /// At the first thing that cannot be done, before anything is started.
+    /// Fails at the first setting that cannot be applied, before anything is started.
     pub fn new(mut settings: Settings) -> Result<Self, PlanError> {
         let command =
             settings.command.clone().filter(|c| !c.is_empty()).ok_or(PlanError::NoCommand)?;
@@ -102,7 +102,7 @@ impl Plan {
         let fail_on = settings.fail_on.iter().flatten().map(|text| text.parse());
         let fail_on = fail_on.collect::<Result<_, _>>()?;
         let open_files = settings.open_files.as_ref().map(open_files).transpose()?;
-        // A record holds what was understood, however it was written.
+        // The record has the parsed values, independent of their notation.
         settings.ready = timeline.ready.as_ref().map(ToString::to_string);
         settings.phase = Some(phases.iter().map(ToString::to_string).collect());
         settings.open_files = open_files.map(Number::Plain);
@@ -125,7 +125,7 @@ impl Plan {
             notes,
             settings,
         };
-        // A set-up may yet make what they name.
+        // A set-up may still create the programs.
         if plan.settings.setup.is_none() {
             if let Some(program) = plan.missing_program() {
                 return Err(PlanError::NoSuchCommand(program.to_owned()));
@@ -135,7 +135,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Returns the first program that a treatment would start, and that does not exist.
+    /// Returns the first program that a treatment would start, but that does not exist.
     pub(crate) fn missing_program(&self) -> Option<&str> {
         let path = self.settings.environment.get("PATH");
         self.treatments.iter().find_map(|one| {
@@ -146,11 +146,12 @@ impl Plan {
         })
     }
 
-    /// Checks that the programs exist with which commands for the shell begin, as far as their first words show
-    /// them. The command before each trial may make the others, which are not checked then.
+    /// Checks that the programs at the start of shell commands exist, as far as they can be determined. If
+    /// a command runs before each trial, it may create the programs of the others, which are then not
+    /// checked.
     ///
     /// # Errors
-    /// At the first that does not exist.
+    /// Fails at the first program that does not exist.
     pub(crate) fn check_shell_commands(&self) -> Result<(), Obstacle> {
         let settings = &self.settings;
         let later = [("the load", &settings.load), ("--cleanup", &settings.cleanup)];
@@ -165,12 +166,12 @@ impl Plan {
         Ok(())
     }
 
-    /// The order of the trials: indices into the treatments.
+    /// Returns the order of the trials: indices into the treatments.
     pub fn order(&self) -> Vec<usize> {
         order::alternating(self.treatments.len(), self.repeats, self.seed)
     }
 
-    /// The plan as the record keeps it.
+    /// Returns the plan in the form of the record.
     pub fn for_record(&self) -> plan::StudyPlan {
         plan::StudyPlan {
             name: self.name.clone(),
@@ -201,15 +202,15 @@ impl Plan {
         }
     }
 
-    /// Returns what bears on a trial and has no field of its own in the record, in words that are the same on every
-    /// machine.
+    /// Returns the settings that affect a trial and have no field of their own in the record, in words that
+    /// are the same on every machine.
     fn conditions(&self) -> BTreeMap<String, String> {
         let placed = |text: String| {
             let places = self.settings.places.iter();
             places.fold(text, |text, (name, path)| placed_in(&text, path, name))
         };
         let mut conditions = self.conditions.clone();
-        // The time itself is the same whether it was given or not.
+        // The duration itself is the same whether it was given or not.
         if self.timeline.settle_after_phase {
             conditions.insert("settle after load_end".to_owned(), "yes".to_owned());
         }
@@ -224,7 +225,7 @@ impl Plan {
         conditions.chain(self.contents()).collect()
     }
 
-    /// What the program and the libraries of the treatments hold, where they are there already.
+    /// Returns fingerprints of the program and the libraries of the treatments that already exist.
     fn contents(&self) -> Vec<(String, String)> {
         let named =
             |name: String, path: &Path| Some((format!("{CONTENTS}{name}"), contents(path).ok()?));
@@ -239,13 +240,13 @@ impl Plan {
         program.into_iter().chain(libraries).collect()
     }
 
-    /// How long a trial takes at least, as far as the plan tells.
+    /// Returns the minimum duration of a trial, as far as it is known from the plan.
     pub fn shortest_trial(&self) -> Duration {
         self.timeline.shortest()
     }
 }
 
-/// A text with a name in place of a path, where that is all of a name in it: `/tmp/x` is no part of
+/// Replaces a path in a text by a name, if the path is a complete name there: `/tmp/x` is not a part of
 /// `/tmp/xy`.
 fn placed_in(text: &str, path: &str, name: &str) -> String {
     if path.is_empty() {
@@ -263,7 +264,7 @@ fn placed_in(text: &str, path: &str, name: &str) -> String {
     placed + rest
 }
 
-/// Reads which part of the trials is asked for.
+/// Parses the requested part of the trials.
 fn part(text: &str, repeats: u32) -> Result<Shard, PlanError> {
     let wrong = |reason: String| PlanError::Value { flag: "shard", reason };
     let shard: Shard = text.parse().map_err(|error: ShardError| wrong(error.to_string()))?;
@@ -300,7 +301,7 @@ fn open_files(number: &Number) -> Result<u64, PlanError> {
     }
 }
 
-/// Reads `5%` or `0.05`.
+/// Parses `5%` or `0.05`.
 fn ratio(flag: &'static str, text: Option<&str>, otherwise: f64) -> Result<f64, PlanError> {
     let Some(text) = text else { return Ok(otherwise) };
     let (number, divisor) = match text.trim().strip_suffix('%') {
@@ -316,12 +317,12 @@ fn ratio(flag: &'static str, text: Option<&str>, otherwise: f64) -> Result<f64, 
     }
 }
 
-/// A name for a study that has none: that of its program.
+/// Returns the default name of a study: that of its program.
 fn name_of(command: &[String]) -> String {
     let base =
         |word: &str| Path::new(word).file_name().unwrap_or_default().to_string_lossy().into_owned();
     let program = command.first().map(|w| base(w)).unwrap_or_default();
-    // An interpreter says less than the script that it runs.
+    // The script is more informative than its interpreter.
     let is_script = |word: &&String| {
         let ending = Path::new(word).extension().and_then(|e| e.to_str()).unwrap_or_default();
         ending.starts_with(|c: char| c.is_ascii_alphabetic()) && !word.starts_with('-')

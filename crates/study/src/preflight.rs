@@ -10,15 +10,15 @@ use crate::error::Obstacle;
 use crate::plan::Plan;
 use crate::ready::Ready;
 
-/// Maximum time to wait until the port of an earlier run is free: after `kill -9`, its keepers still end what it
-/// had started.
+/// Maximum time to wait until the port of an earlier run is free: after `kill -9`, its keepers still end
+/// the processes that it started.
 const PORT_TIMEOUT: Duration = Duration::from_secs(10);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Checks what does not depend on the set-up. An interrupt ends the wait for a port.
+/// Checks everything that does not depend on the set-up. An interrupt ends the wait for a port.
 ///
 /// # Errors
-/// At the first obstacle.
+/// Fails at the first obstacle.
 pub(crate) fn before_set_up(plan: &Plan, interrupt: &AtomicBool) -> Result<(), Obstacle> {
     if let Some(needed) = plan.open_files {
         let limit = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
@@ -48,15 +48,15 @@ fn wait_until_free(
     Ok(())
 }
 
-/// Returns whether something answers at the address of a subject that was not started yet.
+/// Returns whether something answers at the address of a subject before it is started.
 pub(crate) fn answers(ready: &Ready) -> bool {
     matches!(ready, Ready::Tcp(_) | Ready::Http(_)) && ready.attempt().is_ok()
 }
 
-/// Checks what the set-up should have made.
+/// Checks the results of the set-up.
 ///
 /// # Errors
-/// At the first program that does not exist.
+/// Fails at the first program that does not exist.
 pub(crate) fn after_set_up(plan: &Plan) -> Result<(), Obstacle> {
     match plan.missing_program() {
         Some(program) => Err(Obstacle::NotMade(program.to_owned())),

@@ -1,4 +1,4 @@
-//! Whether the programs exist that a study names.
+//! Checks whether the programs that a study names exist.
 
 use std::env;
 use std::fs;
@@ -6,8 +6,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Finds a program as `execvp` does: in the list of `PATH` (`list`, or our own), unless its name holds a
-/// slash.
+/// Finds a program as `execvp` does: in the directories of `PATH` (`list`, or our own), unless its name
+/// contains a slash.
 pub fn find_program(name: &str, directory: Option<&Path>, list: Option<&str>) -> Option<PathBuf> {
     let is_program = |path: &PathBuf| {
         fs::metadata(path).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
@@ -21,7 +21,7 @@ pub fn find_program(name: &str, directory: Option<&Path>, list: Option<&str>) ->
     env::split_paths(&list).map(|d| d.join(name)).find(is_program)
 }
 
-/// The word with which a line for the shell begins, where that can be told without being a shell.
+/// Returns the first word of a shell command, if it can be determined without a shell.
 pub(crate) fn first_word(line: &str) -> Option<&str> {
     let mut rest = line.trim_start();
     loop {
@@ -33,7 +33,7 @@ pub(crate) fn first_word(line: &str) -> Option<&str> {
         // `2>file` is not a word of the command, and `f()` defines one.
         let is_number = behind.starts_with(['<', '>']) && word.chars().all(|c| c.is_ascii_digit());
         let is_function = behind.trim_start().starts_with('(');
-        // It would be looked for elsewhere.
+        // The shell would search for it elsewhere.
         if !is_plain || is_number || is_function || word.starts_with("PATH=") {
             return None;
         }
@@ -44,14 +44,14 @@ pub(crate) fn first_word(line: &str) -> Option<&str> {
     }
 }
 
-/// Whether the shell would find it: a program, a word of its own, or a keyword.
+/// Returns whether the shell would find it: a program, a builtin, or a keyword.
 pub(crate) fn is_command(word: &str, directory: Option<&Path>) -> bool {
     let mut shell = Command::new("sh");
     shell.args(["-c", "command -v \"$0\"", word]).stdin(Stdio::null());
     if let Some(directory) = directory.filter(|directory| directory.is_dir()) {
         shell.current_dir(directory);
     }
-    // Without a shell, what is wrong is another thing than this.
+    // If there is no shell, the command is not the problem.
     let asked = shell.stdout(Stdio::null()).stderr(Stdio::null()).status();
     asked.map_or(true, |status| status.success())
 }

@@ -1,4 +1,4 @@
-//! How far a study is, for whoever shows it.
+//! The progress of a study, for observers.
 
 use std::path::PathBuf;
 
@@ -6,40 +6,40 @@ use lowtide_record::v1::Outcome;
 
 use crate::eta::TimeLeft;
 
-/// Whoever wants to see how far a study is.
+/// An observer of the progress of a study.
 pub trait StudyObserver {
-    /// Something has gone on.
+    /// Receives an event.
     fn see(&mut self, progress: StudyEvent);
 }
 
-/// How far a study is.
+/// An event in the progress of a study.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StudyEvent {
-    /// The record is made.
+    /// The record was created.
     Begin {
         /// Its directory.
         record: PathBuf,
-        /// How many trials there are in it, when all are done.
+        /// Total number of its trials.
         trials: u32,
-        /// How many of them were done before.
+        /// Number of trials that were done before.
         done: u32,
     },
-    /// A trial begins.
+    /// A trial starts.
     TrialBegin {
         /// Its treatment.
         label: String,
-        /// Which repeat, from 1.
+        /// Its repeat, from 1.
         repeat: u32,
-        /// How much time is left from here.
+        /// The remaining time.
         left: TimeLeft,
     },
-    /// The trial does something else.
+    /// The trial starts another step.
     Step(String),
-    /// Something that people should know, and that does not end the trial.
+    /// A note for the user, which does not end the trial.
     Note(String),
-    /// It was interrupted, and the cleanup goes on.
+    /// It was interrupted, and the cleanup continues.
     CleaningUp,
-    /// The last reading.
+    /// The last sample.
     Reading {
         /// Resident bytes of the subject.
         rss_bytes: u64,
@@ -48,7 +48,7 @@ pub enum StudyEvent {
     },
     /// A trial has ended.
     TrialEnd {
-        /// How.
+        /// Its outcome.
         outcome: Outcome,
     },
 }

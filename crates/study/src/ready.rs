@@ -1,4 +1,4 @@
-//! When a subject is ready to be loaded.
+//! Conditions for a subject to be ready for the load.
 
 use std::net::{TcpStream, ToSocketAddrs};
 use std::str::FromStr;
@@ -9,7 +9,7 @@ use thiserror::Error;
 
 use lowtide_model::duration::parse_duration;
 
-/// What tells that the subject is ready.
+/// A condition for the subject to be ready.
 #[derive(Debug, Clone)]
 pub enum Ready {
     /// A TCP port that accepts connections.
@@ -22,18 +22,18 @@ pub enum Ready {
     After(Duration),
 }
 
-/// Why a condition was not understood.
+/// The reason why a condition is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ReadyError {
-    /// It is none of the known kinds.
+    /// The kind is unknown.
     #[error("`{0}` is no condition: use tcp:HOST:PORT, http:URL, log:REGEX or after:5s")]
     UnknownKind(String),
-    /// What stands behind the kind is wrong.
+    /// The text after the kind is invalid.
     #[error("`{text}`: {reason}")]
     Malformed {
         /// The whole text.
         text: String,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
 }
@@ -52,7 +52,7 @@ impl FromStr for Ready {
                 }
                 _ => Err(malformed("tcp: wants HOST:PORT, such as tcp:127.0.0.1:8080".to_owned())),
             },
-            // `http:http://…`, and what people write without thinking: `http://…`.
+            // `http:http://…`, and the common short form `http://…`.
             "http" if rest.starts_with("//") => Ok(Self::Http(text.to_owned())),
             "http" if rest.starts_with("http://") => Ok(Self::Http(rest.to_owned())),
             "http" | "https" => {
@@ -76,12 +76,12 @@ impl std::fmt::Display for Ready {
     }
 }
 
-/// How long one attempt may take.
+/// Timeout of one attempt.
 const ATTEMPT: Duration = Duration::from_secs(1);
 
 impl Ready {
-    /// Tries once from outside. `Err` says why it is not ready; conditions that cannot be tried from
-    /// outside are never ready here.
+    /// Checks once from outside. Returns the reason if the subject is not ready. Conditions that cannot be
+    /// checked from outside are never ready here.
     pub fn attempt(&self) -> Result<(), String> {
         match self {
             Self::Tcp(address) => connect(address),

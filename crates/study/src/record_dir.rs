@@ -15,7 +15,7 @@ use lowtide_record::{ReadError, StudyRecord, read_lines, read_study, read_trial}
 use crate::error::StudyError;
 use crate::plan::Plan;
 
-/// The directory of a record that trials can be added to.
+/// The directory of a record to which trials can be added.
 pub(crate) struct RecordDir {
     /// Its directory, absolute.
     pub(crate) directory: PathBuf,
@@ -23,7 +23,7 @@ pub(crate) struct RecordDir {
     pub(crate) study: Recorder,
     /// The durations of the trials that are done, by their numbers.
     pub(crate) done: BTreeMap<u32, Duration>,
-    /// The plan, as the record keeps it.
+    /// The plan, as it is recorded.
     pub(crate) plan: plan::StudyPlan,
 }
 
@@ -44,7 +44,7 @@ impl RecordDir {
                 Err(already_there(plan, directory, Some(&record)))
             }
             Found::NoPlan(path) => {
-                // It was broken off before its first line was whole: it holds nothing.
+                // The writer was interrupted before its first line was complete: it contains nothing.
                 fs::remove_file(&path).map_err(at(&path))?;
                 Self::make(plan, directory, machine).map(Some)
             }
@@ -59,7 +59,7 @@ impl RecordDir {
         machine: &Machine,
     ) -> Result<Self, StudyError> {
         fs::create_dir_all(&directory).map_err(at(&directory))?;
-        // First, since a directory without it is not known to be ours.
+        // This comes first, because lowtide recognises its directory by this file.
         let path = directory.join(STUDY_FILE);
         let study = Recorder::create(&path, FileKind::Study, machine).map_err(at(&path))?;
         make_trials(&directory)?;
@@ -76,7 +76,7 @@ impl RecordDir {
             ErrorKind::WouldBlock => StudyError::InUse(directory.clone()),
             _ => at(&path)(error),
         })?;
-        // A trial may have ended, or begun, since it was read without being held.
+        // A trial may have started or ended since the record was read without a lock.
         let record = match read(&directory)? {
             Found::Study(record) => record,
             Found::Nothing | Found::NoPlan(_) => {
@@ -99,8 +99,8 @@ impl RecordDir {
         slots
     }
 
-    /// The files of a trial, without an ending, relative to the record. What an earlier try has left stays
-    /// as it is.
+    /// Returns the path of a trial's files without an extension, relative to the record. Files of an
+    /// earlier attempt stay unchanged.
     pub(crate) fn stem(&self, slot: &TrialSlot, label: &str) -> String {
         let stem = format!("trials/{:03}-{}", slot.number, file_name(label));
         let is_taken = |stem: &String| self.directory.join(format!("{stem}.jsonl")).exists();
@@ -115,11 +115,11 @@ fn make_trials(directory: &Path) -> Result<(), StudyError> {
     fs::create_dir_all(&trials).map_err(at(&trials))
 }
 
-/// What there is where a record is to be.
+/// The state of a record's directory.
 enum Found {
     /// No directory, or an empty one.
     Nothing,
-    /// A record that holds no plan yet; where its file is.
+    /// A record without a plan; the path of its file.
     NoPlan(PathBuf),
     /// A record.
     Study(Box<StudyRecord>),
@@ -152,7 +152,7 @@ fn read(directory: &Path) -> Result<Found, StudyError> {
     }
 }
 
-/// The sentence for a record that is there already, when nobody said to go on with it.
+/// Returns the error for a record that exists already, if the user did not ask to resume it.
 fn already_there(plan: &Plan, directory: PathBuf, record: Option<&StudyRecord>) -> StudyError {
     let ours = plan.for_record();
     if let Some(Err(error)) = record.map(|record| check_same(&ours, record, &directory)) {
@@ -162,9 +162,9 @@ fn already_there(plan: &Plan, directory: PathBuf, record: Option<&StudyRecord>) 
     StudyError::OutputHoldsIt { directory, done, of: ours.slots().len() }
 }
 
-/// Refuses to go on with another study than the one that was begun. More repeats are the same study: the
-/// order of the first ones does not depend on how many there are. Before a trial was begun (the set-up may
-/// have failed, and been mended), nothing is there that another plan could not go with.
+/// Refuses to resume a different study. A study with more repeats is the same study: the order of its first
+/// ones does not depend on their number. Until a trial has started (the set-up may have failed, and been
+/// repaired), the record contains nothing that conflicts with another plan.
 fn check_same(
     ours: &plan::StudyPlan,
     record: &StudyRecord,
@@ -187,7 +187,7 @@ fn check_same(
     if ours.shard != theirs.shard {
         return Err(other("shard", part(theirs.shard), part(ours.shard)));
     }
-    // With another number of repeats, a part would take others.
+    // With a different number of repeats, a part would have different ones.
     let fits = ours.repeats >= theirs.repeats && ours.order.starts_with(&theirs.order);
     if !fits || (ours.shard.is_some() && ours.repeats != theirs.repeats) {
         return Err(other("repeat", theirs.repeats.to_string(), ours.repeats.to_string()));
@@ -195,7 +195,7 @@ fn check_same(
     Ok(())
 }
 
-/// The trials of a record whose own files say that they ended as planned, and when.
+/// Returns the durations of the trials that ended as planned, according to their own files.
 fn done(directory: &Path, record: &StudyRecord) -> BTreeMap<u32, Duration> {
     let end_of = |samples: &str| {
         let file = File::open(directory.join(samples)).ok()?;
@@ -207,7 +207,7 @@ fn done(directory: &Path, record: &StudyRecord) -> BTreeMap<u32, Duration> {
     ended.filter_map(|(number, end)| Some((number, end?))).collect()
 }
 
-/// The directory of a plan's record. The commands that a study starts may run in another one.
+/// Returns the directory of a plan's record. The commands that a study starts may run in another one.
 pub(crate) fn directory_of(plan: &Plan) -> Result<PathBuf, StudyError> {
     let directory = plan.settings.output.clone().unwrap_or_else(|| default_output(plan));
     std::path::absolute(&directory).map_err(at(&directory))
@@ -218,19 +218,19 @@ fn at(path: &Path) -> impl Fn(io::Error) -> StudyError + use<> {
     move |error| StudyError::Record { path: path.clone(), error }
 }
 
-/// `lowtide-NAME-20260131-123456`, in UTC; of a part, `lowtide-NAME-20260131-123456-part-1-of-4`.
+/// Returns `lowtide-NAME-20260131-123456`, in UTC; for a part, `lowtide-NAME-20260131-123456-part-1-of-4`.
 fn default_output(plan: &Plan) -> PathBuf {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let (year, month, day) = civil(now / 86_400);
     let (h, m, s) = (now / 3600 % 24, now / 60 % 60, now % 60);
     let name = file_name(&plan.name);
-    // Parts may begin in the same second.
+    // Parts may start in the same second.
     let part = |shard: Shard| format!("-part-{}-of-{}", shard.part, shard.of);
     let part = plan.shard.map(part).unwrap_or_default();
     format!("lowtide-{name}-{year}{month:02}{day:02}-{h:02}{m:02}{s:02}{part}").into()
 }
 
-/// The date of a day counted from 1970-01-01, by Hinnant's `civil_from_days`
+/// Converts days since 1970-01-01 to a date, by Hinnant's `civil_from_days`
 /// (<https://howardhinnant.github.io/date_algorithms.html>).
 fn civil(days: u64) -> (u64, u64, u64) {
     let z = days + 719_468;
@@ -244,7 +244,7 @@ fn civil(days: u64) -> (u64, u64, u64) {
     (yoe + era * 400 + u64::from(month <= 2), month, day)
 }
 
-/// A label as part of a file's name.
+/// Converts a label to a part of a file name.
 fn file_name(label: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' };
     let name: String = label.chars().map(plain).take(60).collect();

@@ -1,4 +1,4 @@
-//! Runs a plan: trial after trial, each in a file of its own.
+//! Runs a plan trial by trial, each with its own file.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,22 +19,22 @@ use crate::trial::process_stage::{ProcessStage, TrialContext};
 use crate::trial::shell::Shell;
 use crate::trial::{TrialStop, perform};
 
-/// How a study was run. The record holds the rest.
+/// The outcome of a study. The record has the rest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StudyRun {
     /// The directory of the record.
     pub record: PathBuf,
     /// Whether it was interrupted.
     pub interrupted: bool,
-    /// The sentence of the first trial that failed, with its label.
+    /// The message of the first trial that failed, with its label.
     pub failure: Option<String>,
 }
 
-/// Runs a plan from beginning to end, or goes on with it: trials that are done are not run again.
+/// Runs a plan from beginning to end, or resumes it: trials that are done are not run again.
 ///
 /// # Errors
-/// When the record cannot be written, or the study cannot be set up. A trial that fails is no error
-/// here: it stands in the record.
+/// Fails if the record cannot be written, or the set-up fails. A trial that fails is not an error here: its
+/// outcome is in the record.
 pub fn run(
     plan: &Plan,
     keeper: &KeeperCommand,
@@ -43,7 +43,7 @@ pub fn run(
     interrupt: &AtomicBool,
 ) -> Result<StudyRun, StudyError> {
     let directory = directory_of(plan)?;
-    // What is there is held first: who else is at it would also be in the way of the trials.
+    // An existing record is locked first: another process that uses it would also disturb the trials.
     let known = RecordDir::find(plan, &directory, machine)?;
     if known.as_ref().is_none_or(|record_dir| !record_dir.open_slots().is_empty()) {
         preflight::before_set_up(plan, interrupt).map_err(|obstacle| match obstacle {
@@ -65,7 +65,7 @@ pub fn run(
     if let Some(line) = plan.settings.setup.as_ref().filter(|_| !slots.is_empty()) {
         observer.see(StudyEvent::Step("set-up".to_owned()));
         match set_up(plan, line, &keeper, &record_dir, interrupt) {
-            // What cannot be done a second time need not be: what it made is there.
+            // A set-up that cannot be repeated need not be, if its results exist.
             Err(StudyError::Setup(why))
                 if !record_dir.done.is_empty() && preflight::after_set_up(plan).is_ok() =>
             {
@@ -78,7 +78,7 @@ pub fn run(
     Runner { plan, keeper: &keeper, machine, observer, interrupt, record_dir }.all(&slots)
 }
 
-/// A study whose trials are being run.
+/// A study in progress.
 struct Runner<'a> {
     plan: &'a Plan,
     keeper: &'a KeeperCommand,
@@ -105,7 +105,7 @@ impl Runner<'_> {
             });
             let begin = Instant::now();
             let outcome = self.one(slot, &label)?;
-            // Also when that came while a trial that was done was being cleaned up.
+            // This includes an interrupt during the cleanup of a completed trial.
             if outcome == Outcome::Interrupted || self.interrupt.load(Ordering::Relaxed) {
                 study_run.interrupted = true;
                 break;
@@ -121,7 +121,7 @@ impl Runner<'_> {
                     study_run
                         .failure
                         .get_or_insert(format!("{label}, repeat {}: {because}", slot.repeat));
-                    // When nothing has worked yet, it is not the treatment's fault, and the rest would
+                    // If no trial has succeeded yet, the cause is not the treatment, and the rest would
                     // only waste time.
                     if !succeeded && (failed_in_a_row >= 2 || slot.treatment == 0) {
                         break;
@@ -165,7 +165,8 @@ impl Runner<'_> {
         };
         let mut stage = ProcessStage::new(context, &mut *self.observer);
         let outcome = match perform(&mut stage, &self.plan.timeline) {
-            // Who told us to end may have told the subject too, and that was seen first.
+            // The signal that interrupted lowtide may also have ended the subject, whose end was noticed
+            // first.
             Outcome::Failed { .. } if self.interrupt.load(Ordering::Relaxed) => {
                 Outcome::Interrupted
             }
@@ -181,7 +182,7 @@ impl Runner<'_> {
     }
 }
 
-/// What the set-up prints.
+/// The file with the output of the set-up.
 const SETUP_LOG: &str = "setup.log";
 
 fn set_up(

@@ -27,7 +27,7 @@ pub(crate) const DEFAULT_INTERVAL: Duration = Duration::from_millis(100);
 pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(600);
 /// Cost that a recommendation may have by default, as a ratio.
 pub(crate) const DEFAULT_MAX_SLOWDOWN: f64 = 0.05;
-/// By how much a metric may have grown since an earlier study by default, as a ratio.
+/// Permitted growth of a metric since an earlier study by default, as a ratio.
 pub(crate) const DEFAULT_TOLERANCE: f64 = 0.10;
 
 /// The settings of a study, unchecked: see [`crate::Plan::new`].
@@ -231,39 +231,39 @@ pub struct Settings {
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct TreatmentSettings {
-    /// One, or several, each of which makes a treatment: as in the list of allocators; `own` is whatever the
-    /// command itself brings.
+    /// One or several, as in the list of allocators; each makes a treatment. `own` is the allocator that
+    /// the command itself brings, whichever it is.
     pub allocator: Words,
-    /// What stands behind the allocator's name in its label.
+    /// The text after the allocator's name in its label.
     pub label: Option<String>,
     /// Variables for the subject.
     pub environment: BTreeMap<String, String>,
-    /// The command under study, in place of the study's.
+    /// The command under study, which replaces the study's.
     pub command: Option<Vec<String>>,
-    /// More arguments for it.
+    /// Additional arguments of the command.
     pub args: Vec<String>,
-    /// The policy that releases memory; any other text is a label that says when hooks release it.
+    /// The policy that releases memory; any other text is a label for the time at which hooks release it.
     pub policy: Option<String>,
-    /// What is done at a moment of the trial.
+    /// Commands at moments of the trial.
     pub at: Vec<HookSettings>,
-    /// A command (for the shell) that says by its exit code whether the treatment can be tried here;
-    /// otherwise it is left out.
+    /// A shell command that exits with 0 if the treatment can be tried here; otherwise the treatment is
+    /// omitted.
     pub when: Option<String>,
 }
 
-/// Something that is done to the subject at a moment of the trial.
+/// A command that affects the subject at a moment of the trial.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct HookSettings {
     /// The moment: `ready`, `drained`, `closed`, `load_end`, or a phase of the subject.
     pub moment: String,
-    /// What it is called, in charts as well.
+    /// Its name, also in charts.
     pub name: String,
     /// The command, for the shell.
     pub run: String,
 }
 
-/// A list that is written as one, or as words between commas.
+/// A list that is written as one text with commas, or as several words.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(untagged)]
 pub enum Words {
@@ -280,7 +280,7 @@ impl Default for Words {
 }
 
 impl Words {
-    /// The words between commas.
+    /// Returns the words, separated by commas.
     pub fn joined(&self) -> String {
         match self {
             Self::Joined(text) => text.clone(),
@@ -307,7 +307,7 @@ pub enum Number {
     Written(String),
 }
 
-/// Why a study file was not understood.
+/// The reason why a study file is invalid.
 #[derive(Debug, Error)]
 pub enum FileError {
     /// It could not be read.
@@ -315,10 +315,10 @@ pub enum FileError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         error: std::io::Error,
     },
-    /// It is not what a study file should be.
+    /// It is malformed.
     #[error("{}:{line}:{column}: {message}", path.display())]
     Malformed {
         /// The file.
@@ -327,25 +327,25 @@ pub enum FileError {
         line: usize,
         /// The column, from 1.
         column: usize,
-        /// What is wrong there.
+        /// The reason.
         message: String,
     },
-    /// A parameter was set that the file does not have.
+    /// A parameter was set that the file does not define.
     #[error("{} has no parameter `{name}`: it has {known}", path.display())]
     NoSuchParameter {
         /// The file.
         path: PathBuf,
-        /// What was set.
+        /// The name of the parameter.
         name: String,
-        /// What there is.
+        /// The parameters of the file.
         known: String,
     },
-    /// A list of allocators or settings was given beside a file that describes its treatments.
+    /// A list of allocators or settings was given together with a file that describes its treatments.
     #[error("{} describes its treatments itself: choose among them with --only", .0.display())]
     DescribesTreatments(PathBuf),
 }
 
-/// The settings that do not bear on how a trial goes, or are recorded apart from the conditions.
+/// The settings that do not affect a trial, or are recorded apart from the conditions.
 pub(crate) const NOT_CONDITIONS: [&str; 26] = [
     // The record's plan has a field for each; the treatments have their own conditions.
     "allocator",
@@ -360,12 +360,12 @@ pub(crate) const NOT_CONDITIONS: [&str; 26] = [
     "interval",
     "seed",
     "shard",
-    // More trials of the same kind; a trial that took too long may get more time.
+    // These only add trials of the same kind, or time for a trial that took too long.
     "repeat",
     "timeout",
     // Their values are already in the strings that use them.
     "parameters",
-    // The place of the record, and what is made of it.
+    // The location of the record, and its use.
     "name",
     "about",
     "output",
@@ -380,18 +380,18 @@ pub(crate) const NOT_CONDITIONS: [&str; 26] = [
 ];
 
 impl Settings {
-    /// Reads a study file. `set` has values for its parameters. In its strings, `{study}` is the directory of the
-    /// file, and `{cache}` a directory in `cache` where the study may keep what it can make again.
+    /// Reads a study file. `set` has values for its parameters. In its strings, `{study}` is the directory
+    /// of the file, and `{cache}` a directory in `cache` for data that the study can create again.
     ///
     /// # Errors
-    /// If it cannot be read, or is malformed; then with line and column.
+    /// Fails if it cannot be read, or is malformed; the error then has the line and the column.
     pub fn read(path: &Path, set: &[(String, String)], cache: &Path) -> Result<Self, FileError> {
         let text = std::fs::read_to_string(path)
             .map_err(|error| FileError::Unreadable { path: path.to_owned(), error })?;
         let malformed = |error: toml::de::Error| {
             let at = error.span().map_or(0, |span| span.start);
             let (line, column) = place(&text, at);
-            // The parser's sentence may have a second line with an explanation.
+            // The parser's message may have a second line with an explanation.
             let message = error.message().trim().replace('\n', "; ");
             FileError::Malformed { path: path.to_owned(), line, column, message }
         };
@@ -423,17 +423,17 @@ impl Settings {
         Ok(Self { parameters, places, ..settings })
     }
 
-    /// The paths, which in a file are relative to its directory.
+    /// Returns the paths, which in a file are relative to its directory.
     fn paths(&mut self) -> impl Iterator<Item = &mut PathBuf> {
         let single = [&mut self.baseline, &mut self.directory, &mut self.output];
         single.into_iter().flatten().chain(self.beside.iter_mut().flatten())
     }
 
-    /// Checks that flags may override the settings of a file. If the file describes all its treatments, with commands
-    /// of their own, a list of allocators would add the bare command, and make it the reference.
+    /// Checks that flags may override the settings of a file. If the file describes all its treatments,
+    /// with their own commands, a list of allocators would add the bare command as the reference.
     ///
     /// # Errors
-    /// If they name allocators or settings, and the file names none but describes its treatments.
+    /// Fails if they name allocators or settings, and the file names none but describes its treatments.
     pub fn admit(&self, path: &Path, flags: &Self) -> Result<(), FileError> {
         let names = |settings: &Self| settings.allocator.is_some() || settings.tune.is_some();
         match self.treatment.is_empty() || names(self) || !names(flags) {
@@ -445,7 +445,7 @@ impl Settings {
     /// Returns the settings that bear on a trial, by their keys, as texts: all but [`NOT_CONDITIONS`].
     ///
     /// # Errors
-    /// If one of them is a path that is not UTF-8.
+    /// Fails if one of them is a path that is not UTF-8.
     pub(crate) fn conditions(&self) -> serde_json::Result<BTreeMap<String, String>> {
         let mut keys: BTreeMap<String, Value> =
             serde_json::from_value(serde_json::to_value(self)?)?;
@@ -471,7 +471,8 @@ fn text_of(value: Value) -> Option<String> {
     }
 }
 
-/// Replaces the parameters and places in all strings of a study file, but not in the parameters themselves.
+/// Replaces the parameters and placeholders in all strings of a study file, but not in the parameters
+/// themselves.
 fn filled_in(
     table: toml::Table,
     parameters: &BTreeMap<String, toml::Value>,
@@ -509,15 +510,15 @@ fn lossy<S: Serializer>(path: &Option<PathBuf>, serializer: S) -> Result<S::Ok, 
     path.as_ref().map(|path| path.display().to_string()).serialize(serializer)
 }
 
-/// The settings that the command line gives. They override those of a file, one by one.
+/// The settings of the command line. They override those of a file, one by one.
 #[derive(Debug, Clone, Default)]
 pub struct Flags(ArgMatches);
 
 impl Flags {
-    /// Returns the settings with those of the command line in place of them.
+    /// Returns the settings, overridden by those of the command line.
     ///
     /// # Errors
-    /// Never, since the parser has accepted each value as a setting's.
+    /// Never fails, since the parser has accepted each value as a setting's.
     pub fn over(&self, mut settings: Settings) -> Result<Settings, clap::Error> {
         settings.update_from_arg_matches(&self.0)?;
         Ok(settings)
@@ -545,7 +546,7 @@ impl FromArgMatches for Flags {
     }
 }
 
-/// Line and column, both from 1, of a byte in a text.
+/// Returns the line and the column of a byte in a text, both from 1.
 fn place(text: &str, at: usize) -> (usize, usize) {
     let before = text.get(..at).unwrap_or(text);
     let line = before.matches('\n').count() + 1;
@@ -635,7 +636,7 @@ mod tests {
         assert_eq!(said(described, &Settings { only, ..Settings::default() }), Ok(()));
     }
 
-    /// The flags of a command line.
+    /// Parses the flags of a command line.
     fn flags(words: &[&str]) -> Flags {
         let command = Flags::augment_args(Command::new("study").no_binary_name(true));
         Flags::from_arg_matches(&command.get_matches_from(words)).unwrap()
@@ -697,7 +698,7 @@ mod tests {
         open-files = "{n}"
     "#;
 
-    /// The keys of a study file, and the flags, by their names.
+    /// Returns the keys of a study file, and the flags, by their names.
     fn all_names() -> BTreeSet<String> {
         let error = toml::from_str::<Settings>("no-such-key = 1").unwrap_err().to_string();
         let keys = error.split('`').skip(1).step_by(2).skip(1);

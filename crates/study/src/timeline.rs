@@ -1,4 +1,4 @@
-//! The timeline of a trial: what follows what, and for how long.
+//! The timeline of a trial: its steps and their durations.
 
 use std::fmt;
 use std::time::Duration;
@@ -18,9 +18,9 @@ pub(crate) const BASELINE: Duration = Duration::from_millis(1200);
 /// The timeline of a trial.
 #[derive(Debug, Clone)]
 pub struct TrialTimeline {
-    /// When the subject is ready.
+    /// The condition for the subject to be ready.
     pub ready: Option<Ready>,
-    /// The command that loads it; without one, it loads itself.
+    /// The command that loads it; if absent, the subject loads itself.
     pub load: Option<String>,
     /// Rounds of the load before the baseline.
     pub warmup: u32,
@@ -30,17 +30,17 @@ pub struct TrialTimeline {
     pub pause: Duration,
     /// Time after the last round.
     pub settle: Duration,
-    /// Whether a subject that loads itself is ended `settle` after its phase `load_end`: only if both are
-    /// given. Otherwise it runs to its own end.
+    /// Whether a subject that loads itself is stopped `settle` after its phase `load_end`: only if both are
+    /// given. Otherwise it runs to completion.
     pub settle_after_phase: bool,
-    /// The longest that a trial may take.
+    /// Maximum duration of a trial.
     pub timeout: Duration,
 }
 
 /// A line of the subject that starts a phase.
 #[derive(Debug, Clone)]
 pub struct Phase {
-    /// Its name. `baseline`, `peak`, `load_end` and `settled` have a meaning.
+    /// Its name. `baseline`, `peak`, `load_end` and `settled` have a special meaning.
     pub name: String,
     /// The pattern of the line.
     pub line: Regex,
@@ -108,7 +108,7 @@ impl TrialTimeline {
     }
 }
 
-/// Reads the phases of a subject.
+/// Parses the phases of a subject.
 pub(crate) fn phases(texts: &[String]) -> Result<Vec<Phase>, PlanError> {
     let wrong = |text: &str, reason: String| PlanError::Value {
         flag: "phase",
@@ -139,7 +139,7 @@ pub(crate) fn phases(texts: &[String]) -> Result<Vec<Phase>, PlanError> {
     Ok(phases)
 }
 
-/// Reads a time; `otherwise` if none is given.
+/// Parses a duration; returns `otherwise` if none is given.
 pub(crate) fn time(
     flag: &'static str,
     text: Option<&str>,
@@ -149,10 +149,10 @@ pub(crate) fn time(
     time.map_err(|error| PlanError::Number { flag, error })
 }
 
-/// Maximum of everything that a study counts.
+/// Maximum value of all counts of a study.
 const MAX_COUNT: u32 = 10_000;
 
-/// Refuses a count below `least`, or above what a study may have.
+/// Rejects a count below `least`, or above the maximum of a study.
 pub(crate) fn within(flag: &'static str, count: u32, least: u32) -> Result<(), PlanError> {
     if (least..=MAX_COUNT).contains(&count) {
         return Ok(());

@@ -1,23 +1,23 @@
 //! Settings of an allocator: sets of environment variables with a label, bound to their allocator.
 //!
-//! The presets are the settings that matter: those that engineers tried first when a production
-//! process hoarded (`trim_threshold`, `mmap_threshold`, `tcache_count`, `arena_max`), and those that
-//! measurements found to decide whether memory comes back at all.
+//! The presets are the settings that matter: those that engineers tried first when a production process
+//! retained memory (`trim_threshold`, `mmap_threshold`, `tcache_count`, `arena_max`), and those that
+//! determine whether memory is released at all, according to measurements.
 
 use thiserror::Error;
 
-/// A set of variables for one allocator.
+/// A set of environment variables for one allocator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tune {
     /// The allocator that understands them.
     pub allocator: String,
-    /// What tables call them.
+    /// Their name in tables.
     pub label: String,
     /// The variables.
     pub variables: Vec<(String, String)>,
 }
 
-/// Settings that are known by name.
+/// A named setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Preset {
     /// The allocator that understands them.
@@ -26,16 +26,15 @@ pub struct Preset {
     pub name: &'static str,
     /// The variable.
     variable: &'static str,
-    /// What stands before and behind the value in it.
+    /// The text before and after the value in it.
     around: (&'static str, &'static str),
-    /// The value, when none is given.
+    /// The default value.
     value: &'static str,
-    /// What it does, in a few words.
+    /// Its effect, in a few words.
     pub about: &'static str,
 }
 
-/// Every preset. Each is used as `ALLOCATOR/NAME`, or with a value of one's own as
-/// `ALLOCATOR/NAME=VALUE`.
+/// All presets. Each is used as `ALLOCATOR/NAME`, or with a custom value as `ALLOCATOR/NAME=VALUE`.
 pub const PRESETS: [Preset; 9] = [
     Preset {
         allocator: "glibc",
@@ -111,33 +110,32 @@ pub const PRESETS: [Preset; 9] = [
     },
 ];
 
-/// Why settings were not understood.
+/// The reason why settings are invalid.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum TuneError {
-    /// The form is wrong.
+    /// The syntax is invalid.
     #[error(
         "`{0}` is no setting: write 'ALLOCATOR/LABEL: VARIABLE=VALUE …', or a preset such as glibc/arena_max or glibc/arena_max=2"
     )]
     Malformed(String),
-    /// There is no such preset.
+    /// The preset is unknown.
     #[error(
         "`{text}` is no preset: {allocator} has {known}; your own is 'ALLOCATOR/LABEL: VARIABLE=VALUE …'"
     )]
     UnknownPreset {
-        /// What was asked for.
+        /// The request.
         text: String,
         /// The allocator.
         allocator: String,
-        /// The presets that it has.
+        /// The presets of this allocator.
         known: String,
     },
 }
 
-/// Reads settings: `jemalloc/eager: MALLOC_CONF=dirty_decay_ms:0`, `glibc/arena_max`,
-/// `glibc/arena_max=2`.
+/// Parses settings: `jemalloc/eager: MALLOC_CONF=dirty_decay_ms:0`, `glibc/arena_max`, `glibc/arena_max=2`.
 ///
 /// # Errors
-/// When they have another form, or the preset is not known.
+/// Fails if the syntax is invalid, or the preset is unknown.
 pub(crate) fn parse(text: &str) -> Result<Tune, TuneError> {
     let malformed = || TuneError::Malformed(text.to_owned());
     let (allocator, rest) = text.trim().split_once('/').ok_or_else(malformed)?;
@@ -145,7 +143,7 @@ pub(crate) fn parse(text: &str) -> Result<Tune, TuneError> {
     if allocator.is_empty() || allocator.contains(char::is_whitespace) {
         return Err(malformed());
     }
-    // The colon that ends a label is followed by a blank: values hold colons too.
+    // The colon that ends a label is followed by a space: values may contain colons too.
     match rest.split_once(": ") {
         Some((label, variables)) => own(allocator, label.trim(), variables).ok_or_else(malformed),
         None if rest.trim_end().ends_with(':') || rest.trim().is_empty() => Err(malformed()),

@@ -1,4 +1,4 @@
-//! Lines about acts, from releases and from what is known of their process.
+//! Creates log lines about acts, from releases and from the state of their process.
 
 use std::time::{Duration, SystemTime};
 
@@ -8,10 +8,11 @@ use lowtide_model::release::{Release, ReleaseOutcome};
 use lowtide_policy::{PolicyKind, Returned};
 use lowtide_record::v1::{HookRun, Line};
 
-/// The message of a release that returned memory, as in the log whose keys the lines have.
+/// The message of a release that returned memory. The keys of the lines are those of the log that has this
+/// message.
 const PURGED: &str = "Purged memory successfully";
 
-/// What all lines about a process have in common.
+/// The fields that all lines about a process share.
 #[derive(Debug, Clone)]
 pub(crate) struct About<'a> {
     pub(crate) pid: u32,
@@ -54,7 +55,7 @@ impl About<'_> {
         }
     }
 
-    /// Returns the line about a release that was tried.
+    /// Returns the line about an attempted release.
     pub(crate) fn release(
         &self,
         id: u64,
@@ -95,9 +96,10 @@ impl About<'_> {
     }
 }
 
-/// Returns an act as a line of a record. `now_s` is the time at the end of the act, in seconds since the record began.
+/// Converts an act to a line of a record. `now_s` is the time at the end of the act, in seconds
+/// since the record began.
 pub fn recorded(act: &Act, now_s: f64) -> Line {
-    /// The moment of acts of a policy.
+    /// The `at` value of acts of a policy.
     const AT: &str = "policy";
     let wall_s = (act.elapsed_ms / 1e3).max(0.0);
     Line::Act(HookRun {
@@ -135,7 +137,7 @@ fn message(release: &Release) -> String {
 pub(crate) mod fixtures {
     use super::*;
 
-    /// A release that returned 1000 bytes.
+    /// Returns the act of a release that returned 1000 bytes.
     pub(crate) fn act() -> Act {
         let release = Release {
             outcome: ReleaseOutcome::Released,

@@ -6,8 +6,8 @@ use std::os::unix::fs::FileExt;
 use lowtide_preload::{FREED_BYTES, Freed, find_counter};
 use lowtide_probe::target::Target;
 
-/// Time between the first two tries to find the library, in seconds. It doubles each time: a program without it never
-/// gets it.
+/// Time between the first two attempts to find the library, in seconds. It doubles with each
+/// attempt: a program without the library never loads it later.
 const RETRY_S: f64 = 1.0;
 /// Maximum number of times that it doubles.
 const MAX_DOUBLINGS: u32 = 8;
@@ -15,11 +15,11 @@ const MAX_DOUBLINGS: u32 = 8;
 /// The counter of one process.
 #[derive(Debug, Default)]
 pub(crate) struct FreedCounter {
-    /// The memory of the process and the address of the counter, once it was found.
+    /// The memory of the process and the address of the counter, if it was found.
     found: Option<(File, u64)>,
-    /// The time of the next try, in seconds.
+    /// The time of the next attempt, in seconds.
     due_s: f64,
-    /// Number of tries that did not find it.
+    /// Number of attempts that did not find it.
     misses: u32,
 }
 

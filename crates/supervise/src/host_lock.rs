@@ -1,7 +1,8 @@
 //! One release at a time on a host: two supervisors take turns.
 //!
-//! The lock is a file in a directory that only the user can write to. A supervisor that cannot have the file, as in a
-//! read-only root, does without: each target has a lock of its own against a second release.
+//! The lock is a file in a directory that only the user can write to. A supervisor that cannot open
+//! the file, as in a read-only root, works without it: each target has a lock of its own against a
+//! second release.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -15,7 +16,7 @@ use rustix::io::Errno;
 const MAX_WAIT: Duration = Duration::from_secs(10);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The lock, as long as this exists.
+/// The lock, which is held until this is dropped.
 #[derive(Debug)]
 pub(crate) struct HostLock {
     _file: Option<File>,

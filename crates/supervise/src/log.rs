@@ -1,4 +1,4 @@
-//! The log of acts: a JSON line for each.
+//! The log of acts: one JSON line per act.
 //!
 //! The file is opened again when its path leads to another file, as after a rotation. A line that cannot be written, as
 //! on a full disk, is dropped; supervision continues.
@@ -12,7 +12,7 @@ use lowtide_model::act::Act;
 use lowtide_record::files;
 use thiserror::Error;
 
-/// Why a log cannot be opened.
+/// Errors of a log that cannot be opened.
 #[derive(Debug, Error)]
 pub enum LogError {
     /// The file cannot be opened.
@@ -44,7 +44,8 @@ impl ActLog {
     /// Opens the file, and creates it if it does not exist.
     ///
     /// # Errors
-    /// If it cannot be opened, is not a regular file, or if others may replace it.
+    /// Fails if the file cannot be opened, is not a regular file, or may be replaced by other
+    /// users.
     pub fn open(path: &Path) -> Result<Self, LogError> {
         check_directory(path)?;
         let failed = |error| LogError::Io { path: path.to_owned(), error };
@@ -76,10 +77,10 @@ impl ActLog {
     }
 }
 
-/// Checks that only the owner may replace files beside this one.
+/// Checks that only the owner may replace files in the directory of this one.
 ///
 /// # Errors
-/// If others may, or the directory does not exist.
+/// Fails if other users may replace them, or if the directory does not exist.
 pub(crate) fn check_directory(path: &Path) -> Result<(), LogError> {
     match files::is_in_shared_directory(path) {
         Ok(false) => Ok(()),
@@ -122,7 +123,7 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("acts.jsonl");
         let mut log = ActLog::open(&path).unwrap();
-        // A directory stands for a disk that takes nothing.
+        // A directory stands for a disk that accepts no data.
         fs::remove_file(&path).unwrap();
         fs::create_dir(&path).unwrap();
         assert!(log.write(&act()).unwrap().contains("lines are lost"));

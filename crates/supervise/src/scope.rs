@@ -10,19 +10,20 @@ use lowtide_probe::tree::newest_process;
 /// Lists processes. `None` if they cannot be listed at the moment.
 type List = Box<dyn FnMut() -> Option<BTreeSet<u32>>>;
 
-/// The processes that are supervised. They are listed again when the machine has a new process, and from time to time.
+/// The processes that are supervised. They are listed again when the machine has a new process, and
+/// at regular intervals.
 pub struct Scope {
     list: List,
     ends_when_empty: bool,
     listed: Option<Listed>,
 }
 
-/// The last list.
+/// The last list of processes.
 struct Listed {
     at: Instant,
-    /// The newest process of the machine then.
+    /// The newest process of the machine at the time of the list.
     newest: Option<u64>,
-    /// Minimum time until the next list.
+    /// Minimum time until the next list is made.
     interval: Duration,
 }
 
@@ -34,12 +35,12 @@ impl fmt::Debug for Scope {
     }
 }
 
-/// Minimum time between two lists.
+/// Minimum time between two lists of processes.
 const MIN_INTERVAL: Duration = Duration::from_millis(500);
 /// Maximum time between two lists: a process may change its name, its cgroup or its size.
 const MAX_INTERVAL: Duration = Duration::from_secs(10);
-/// Share of the time that lists may take, as its inverse: on a large machine that starts processes all the time, a list
-/// of all of them takes tens of milliseconds.
+/// Maximum share of the time that lists may take, as its inverse. On a large machine that
+/// constantly starts processes, a list of all of them takes tens of milliseconds.
 const LIST_SHARE: f64 = 200.0;
 
 impl Scope {
@@ -48,12 +49,13 @@ impl Scope {
         Self { list: Box::new(list), ends_when_empty: true, listed: None }
     }
 
-    /// Creates the scope of whatever is listed, now or later. Supervision does not end by itself.
+    /// Creates the scope of all processes that are listed, now or later. Supervision does not end
+    /// by itself.
     pub fn of_selection(list: impl FnMut() -> Option<BTreeSet<u32>> + 'static) -> Self {
         Self { list: Box::new(list), ends_when_empty: false, listed: None }
     }
 
-    /// Lists the processes, if that is due.
+    /// Lists the processes if a list is due.
     pub(crate) fn refresh(&mut self, now: Instant) -> Option<BTreeSet<u32>> {
         let newest = newest_process();
         let is_due = match &self.listed {
@@ -74,13 +76,13 @@ impl Scope {
         list
     }
 
-    /// Returns whether supervision ends, with this many processes left.
+    /// Returns whether supervision ends, when this many processes are left.
     pub(crate) fn is_over(&self, left: usize) -> bool {
         self.ends_when_empty && self.listed.is_some() && left == 0
     }
 }
 
-/// Returns the minimum time until the next list, after one that took this CPU time in seconds.
+/// Returns the minimum time until the next list, after a list that took this CPU time in seconds.
 fn interval_after(cpu_s: f64) -> Duration {
     let wait = Duration::try_from_secs_f64(cpu_s * LIST_SHARE).unwrap_or(MIN_INTERVAL);
     wait.clamp(MIN_INTERVAL, MAX_INTERVAL)

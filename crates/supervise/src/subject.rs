@@ -16,45 +16,46 @@ use crate::freed_counter::FreedCounter;
 #[derive(Debug)]
 pub(crate) struct Subject {
     pub(crate) target: Target,
-    /// The parent when the process was first seen.
+    /// PID of the parent when the process was first seen.
     pub(crate) parent: u32,
     reader: ProcReader,
-    /// The program that it runs, as the kernel identifies it: its code's addresses.
+    /// The program that it runs, identified by the addresses of its code, as reported by the
+    /// kernel.
     pub(crate) image: (u64, u64),
-    /// RSS as last read, in bytes.
+    /// Last reading of RSS, in bytes.
     pub(crate) rss_bytes: u64,
     /// The short name of the program.
     pub(crate) name: String,
     pub(crate) command: String,
     pub(crate) pressure: PressureSource,
-    /// When its cgroups were read, in seconds.
+    /// Time when its cgroups were read, in seconds.
     pressure_s: f64,
     freed: FreedCounter,
-    /// When its program was first seen, in seconds.
+    /// Time when its program was first seen, in seconds.
     pub(crate) begin_s: f64,
-    /// Whether its count of freed bytes continues from that of its parent.
+    /// Whether its count of freed bytes continues the count of its parent.
     pub(crate) is_fork: bool,
-    /// The count with which it began, if it is a fork.
+    /// The initial count, if it is a fork.
     freed_before: Option<u64>,
-    /// Recognises its allocator. Of each process, because a file that is mapped keeps its number.
+    /// Recognises its allocator. One per process, because a mapped file keeps its inode number.
     pub(crate) detector: Arc<Mutex<Detector>>,
     pub(crate) policy: Box<dyn Policy>,
     pub(crate) brake: Brake,
     pub(crate) last: Option<LastRelease>,
-    /// The release before, with what had come back when the last one began.
+    /// The previous release, with the bytes that had come back when the last one started.
     pub(crate) previous: Option<LastRelease>,
     pub(crate) held_back_s: Option<f64>,
-    /// Whether the last list had no such process.
+    /// Whether the process was missing in the last list.
     pub(crate) is_missing: bool,
-    /// The pages of the last release, as long as it is observed how many come back.
+    /// The pages of the last release, while lowtide observes how many come back.
     pub(crate) dropped: Option<Dropped>,
-    /// Whether the log has a line that the budget holds it back.
+    /// Whether the log already says that the budget delays its release.
     pub(crate) is_held_back: bool,
-    /// Why it cannot be released, as last logged.
+    /// The reason why it cannot be released, as last logged.
     pub(crate) refused: Option<String>,
-    /// The time of the next state, in seconds.
+    /// Time of the next reading, in seconds.
     pub(crate) due_s: f64,
-    /// RSS, CPU time and faults, and the time when they last changed, in seconds.
+    /// RSS, CPU time and faults, and the time of their last change, in seconds.
     changed: (ChangeKey, f64),
 }
 
@@ -70,7 +71,8 @@ pub(crate) struct Dropped {
     pub(crate) back: Returned,
 }
 
-/// Time after which the cgroups of a process are read again, in seconds: it may have been moved.
+/// Maximum age of the cgroups of a process, in seconds. Then they are read again: the process may
+/// have been moved.
 const CGROUPS_AGE_S: f64 = 30.0;
 /// Maximum length of a command line in the log, in characters.
 const MAX_COMMAND: usize = 300;
@@ -112,11 +114,11 @@ impl Subject {
         })
     }
 
-    /// Reads the state of the process; `None` if it has ended. If it has executed another program, its policy begins
-    /// anew.
+    /// Reads the state of the process; `None` if it has ended. If it has executed another program,
+    /// its policy starts from the beginning.
     ///
     /// # Errors
-    /// If `/proc` cannot be read.
+    /// Fails if `/proc` cannot be read.
     pub(crate) fn read(
         &mut self,
         kind: PolicyKind,
@@ -125,7 +127,7 @@ impl Subject {
         t_s: f64,
     ) -> io::Result<Option<ProcessState>> {
         let Some((reading, stat)) = self.reader.read(units, buffer)? else { return Ok(None) };
-        // A process that is about to end, or to execute, has no image for a moment.
+        // A process that is ending or executing a program has no image for a moment.
         if stat.image != self.image && stat.image != (0, 0) {
             self.image = stat.image;
             self.command = format!("[{}]", stat.name);
@@ -162,18 +164,19 @@ impl Subject {
         }))
     }
 
-    /// Returns how much the process itself has freed, from its count of freed bytes.
+    /// Returns the number of bytes that the process itself has freed, from its count of freed
+    /// bytes.
     fn freed_since_begin(&mut self, counted: u64) -> u64 {
         let before = self.freed_before.get_or_insert(if self.is_fork { counted } else { 0 });
         counted.saturating_sub(*before)
     }
 
-    /// Returns for how long the process has not changed, in seconds.
+    /// Returns the time since the last change of the process, in seconds.
     pub(crate) fn unchanged_s(&self, t_s: f64) -> f64 {
         t_s - self.changed.1
     }
 
-    /// Takes the command line that a release has read.
+    /// Stores the command line that a release has read.
     pub(crate) fn set_command(&mut self, command: &[String]) {
         if !command.is_empty() {
             self.command = command.join(" ").chars().take(MAX_COMMAND).collect();

@@ -31,14 +31,15 @@ pub struct Options {
     pub policy: PolicyKind,
     /// Maximum pause of a thread of a target, for work that can be sliced.
     pub max_pause: Duration,
-    /// Share of a core that releases may use on average: 0.005 for half a percent. Policies whose moments the user has
-    /// chosen have no budget.
+    /// Maximum average share of a core that releases may use: 0.005 is half a percent. Policies
+    /// that release at moments chosen by the user have no budget.
     pub budget: f64,
     /// The allocators that releases act on; `None` for all that lowtide can release.
     pub allocators: Option<Vec<AllocatorKind>>,
     /// Only reports what would be released.
     pub dry_run: bool,
-    /// A process that has inherited its seccomp filters from the same process as lowtide. Its descendants have them too.
+    /// A process that has inherited its seccomp filters from the same process as lowtide. Its
+    /// descendants have these filters too.
     pub filter_family: Option<u32>,
     /// Ends the supervision when another thread or a signal handler sets it.
     pub interrupt: Arc<AtomicBool>,
@@ -56,9 +57,9 @@ pub struct Supervisor<'o> {
     scope: Scope,
     observer: &'o mut dyn Observer,
     subjects: BTreeMap<u32, Subject>,
-    /// Maximum number of processes, as the limit on open files permits it.
+    /// Maximum number of processes, as permitted by the limit on open files.
     max_subjects: usize,
-    /// Whether the log has a line that there are more.
+    /// Whether the log already reports that there are more.
     is_crowded: bool,
     surroundings: Surroundings,
     budget: Budget,
@@ -80,27 +81,30 @@ impl std::fmt::Debug for Supervisor<'_> {
     }
 }
 
-/// Time without a change after which a process is read less often, in seconds, and the time between two readings then.
+/// Pairs of a time without change, in seconds, and the interval at which an unchanged process is
+/// read after that time.
 const CALM: [(f64, f64); 2] = [(60.0, 2.0), (5.0, 1.0)];
 /// Maximum time between two readings, in seconds.
 const MAX_TICK_S: f64 = 2.0;
-/// Open files of a process under supervision: its pidfd, its directory, `stat`, the directory of its files, its memory.
+/// Open files per supervised process: its pidfd, its directory, `stat`, the directory of its files,
+/// its memory.
 const FILES_PER_SUBJECT: usize = 5;
-/// Open files for releases, the log, and whatever else this process does.
+/// Open files that are reserved for releases, the log, and all other purposes of this process.
 const RESERVED_FILES: usize = 96;
 /// Time after which a program that does not count its freed bytes is reported, in seconds.
 const UNCOUNTED_S: f64 = 10.0;
-/// Time until a process is read again that could not be read, in seconds.
+/// Time after which a process is read again that could not be read, in seconds.
 const UNREADABLE_S: f64 = 10.0;
-/// Share of a core that readings may use: with very many processes, each is read less often.
+/// Maximum share of a core that readings may use: with very many processes, each is read less
+/// often.
 const READ_SHARE: f64 = 0.02;
-/// Weight of the last reading in the average of their CPU time.
+/// Weight of the last reading in the moving average of the CPU time.
 const READ_WEIGHT: f64 = 0.02;
-/// Time for which it is observed what comes back of a release, in seconds.
+/// Maximum time during which returning pages of a release are observed, in seconds.
 const MAX_OBSERVED_S: f64 = 900.0;
 /// Maximum time between two checks whether the supervision ends.
 const MAX_SLEEP: Duration = Duration::from_secs(1);
-/// Minimum time to sleep, for timers that would otherwise be rounded to nothing.
+/// Minimum time to sleep, for timers that would otherwise be rounded to zero.
 const MIN_SLEEP: Duration = Duration::from_millis(1);
 
 impl<'o> Supervisor<'o> {
@@ -139,7 +143,8 @@ impl<'o> Supervisor<'o> {
         self.count_all_returned();
     }
 
-    /// Returns the CPU time of all releases that were tried, in seconds. They run in threads of their own.
+    /// Returns the CPU time of all attempted releases, in seconds. They run in threads of their
+    /// own.
     pub fn releases_cpu_s(&self) -> f64 {
         self.releases_cpu_s
     }
@@ -162,12 +167,13 @@ impl<'o> Supervisor<'o> {
         }
     }
 
-    /// Adds processes that are new, and drops those that have left.
+    /// Adds new processes, and drops those that have left.
     fn refresh(&mut self) {
         let Some(listed) = self.scope.refresh(Instant::now()) else { return };
         let mut left = Vec::new();
         for (pid, subject) in &mut self.subjects {
-            // A list may miss a process whose siblings end while it is made (proc(5), `children`).
+            // A list may miss a process if its siblings end while the list is made (proc(5),
+            // `children`).
             let was_missing = std::mem::replace(&mut subject.is_missing, !listed.contains(pid));
             if subject.is_missing && (was_missing || !subject.target.is_alive()) {
                 left.push(*pid);
@@ -196,7 +202,8 @@ impl<'o> Supervisor<'o> {
         self.find_family();
     }
 
-    /// Logs, for the first one of them, that more processes are selected than can be supervised.
+    /// Logs, for the first process above the limit, that more processes are selected than can be
+    /// supervised.
     fn report_crowd(&mut self, mut subject: Subject) {
         let reason = format!(
             "only {} processes at a time can be supervised with this limit on open files: raise it (ulimit -n)",
@@ -205,8 +212,9 @@ impl<'o> Supervisor<'o> {
         self.leave_alone(&mut subject, 0, reason, MAX_DELAY_S);
     }
 
-    /// Finds the processes that have inherited the filters of lowtide: those whose parent has. An orphan has the reaper
-    /// for a parent, whoever started it, so it only belongs to them if it was seen before.
+    /// Finds the processes that have inherited the filters of lowtide: those whose parent has them.
+    /// The parent of an orphan is the reaper, whichever process started it. So an orphan only
+    /// belongs to them if it was seen before.
     fn find_family(&mut self) {
         let Some(eldest) = self.options.filter_family else { return };
         loop {
@@ -326,7 +334,7 @@ impl<'o> Supervisor<'o> {
         else {
             return;
         };
-        // A process can hold up whoever reads its page table.
+        // A process can block every reader of its page table.
         let ranges = dropped.ranges;
         let counted = patiently(&self.options.interrupt, move || {
             let came_back = ranges.came_back(&target);
@@ -352,7 +360,7 @@ impl<'o> Supervisor<'o> {
         self.observer.act(&subject.name, &line);
     }
 
-    /// Counts a last time which pages came back, unless the log has them already.
+    /// Counts for the last time which pages came back, unless the log already has them.
     fn count_returned(&mut self, subject: &mut Subject) {
         let Some(dropped) = &subject.dropped else { return };
         let is_known = dropped.refaults.is_known();
@@ -383,7 +391,8 @@ impl<'o> Supervisor<'o> {
     }
 }
 
-/// Returns how many processes can be supervised at a time with the open files of this process.
+/// Returns the number of processes that can be supervised at a time with the open files of this
+/// process.
 fn max_subjects() -> usize {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);

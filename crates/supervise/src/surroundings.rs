@@ -1,4 +1,5 @@
-//! What surrounds the processes: the memory of their cgroups and of the machine, read at most once a second.
+//! The environment of the processes: the memory of their cgroups and of the machine, read at most
+//! once a second.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -7,14 +8,14 @@ use lowtide_policy::{Headroom, ProcessState};
 use lowtide_probe::machine;
 use lowtide_probe::pressure::{MemoryPressure, PressureSource};
 
-/// Time for which a value is good.
+/// Maximum age of a value.
 const MAX_AGE: Duration = Duration::from_secs(1);
-/// Time for which the setting of huge pages is good.
+/// Maximum age of the setting of huge pages.
 const MAX_SETTING_AGE: Duration = Duration::from_secs(10);
-/// Maximum number of cgroups whose values are kept.
+/// Maximum number of cgroups whose values are cached.
 const MAX_SOURCES: usize = 4096;
 
-/// Reads what surrounds processes. Processes of one cgroup share its values.
+/// Reads the environment of processes. Processes of one cgroup share its values.
 #[derive(Debug, Default)]
 pub(crate) struct Surroundings {
     machine: Option<(Instant, MemoryPressure)>,
@@ -23,7 +24,7 @@ pub(crate) struct Surroundings {
 }
 
 impl Surroundings {
-    /// Enters the values into a state.
+    /// Adds the values to a state.
     pub(crate) fn enter(
         &mut self,
         source: &PressureSource,

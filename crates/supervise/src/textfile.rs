@@ -1,7 +1,7 @@
 //! Metrics of the supervision in a file, for node_exporter's textfile collector.
 //!
-//! The format is Prometheus' text format 0.0.4. The file is replaced as a whole by a rename, so that no reader sees a
-//! part of it.
+//! The format is Prometheus' text format 0.0.4. The file is replaced as a whole by a rename, so
+//! that no reader sees a partial file.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -14,7 +14,7 @@ use lowtide_record::files;
 
 use crate::log::{LogError, check_directory};
 
-/// Maximum number of programs with metrics of their own; others share the name `other`.
+/// Maximum number of programs with their own metrics; the others share the name `other`.
 const MAX_PROGRAMS: usize = 200;
 
 /// The metrics of the supervision, by program.
@@ -45,7 +45,7 @@ const PAUSES_S: [f64; 12] =
 /// The longest pause of each release.
 #[derive(Debug, Clone, Default)]
 struct Pauses {
-    /// Number of pauses of at most the bound of the same place in [`PAUSES_S`].
+    /// Number of pauses up to the bound at the same index in [`PAUSES_S`].
     up_to: [u64; PAUSES_S.len()],
     count: u64,
     sum_s: f64,
@@ -61,7 +61,7 @@ impl Pauses {
     }
 }
 
-/// Name, type, help, and value of a metric.
+/// Name, type, help text and value of a metric.
 type Metric = (&'static str, &'static str, &'static str, fn(&Counts) -> f64);
 
 /// The metrics.
@@ -100,7 +100,7 @@ impl Textfile {
     /// Creates the file.
     ///
     /// # Errors
-    /// If it cannot be written, or if others may replace it.
+    /// Fails if it cannot be written, or if other users may replace it.
     pub fn create(path: &Path) -> Result<Self, LogError> {
         check_directory(path)?;
         let textfile = Self { path: path.to_owned(), programs: BTreeMap::new() };
@@ -112,7 +112,7 @@ impl Textfile {
     /// Counts an act of a process of a program, and writes the file.
     ///
     /// # Errors
-    /// If it cannot be written. The counts are kept for the next time.
+    /// Fails if it cannot be written. The counts are kept for the next time.
     pub fn count(&mut self, program: &str, act: &Act) -> io::Result<()> {
         let is_known = self.programs.contains_key(program);
         let name = if is_known || self.programs.len() < MAX_PROGRAMS { program } else { "other" };

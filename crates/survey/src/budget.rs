@@ -1,6 +1,6 @@
-//! A bound for CPU time, as a share of one core.
+//! A limit on CPU time, as a share of one core.
 
-/// Unused time is kept for this long, in seconds.
+/// Time for which unused CPU time is kept, in seconds.
 const KEPT_S: f64 = 300.0;
 
 /// CPU time that may be used: a credit that grows with time and shrinks with use.
@@ -8,7 +8,7 @@ const KEPT_S: f64 = 300.0;
 pub struct CpuBudget {
     /// Share of a core.
     share: f64,
-    /// CPU time that may be used at once, in seconds; negative after an inspection that cost more.
+    /// CPU time that may be used at once, in seconds; negative after an inspection that used more.
     credit_s: f64,
     /// Time and CPU time at the last update, in seconds.
     last: (f64, f64),
@@ -20,8 +20,8 @@ impl CpuBudget {
         Self { share, credit_s: share * KEPT_S, last: (t_s, cpu_s) }
     }
 
-    /// Returns for how long no work may be started, in seconds; 0 if it may be started now. `t_s` is the time, and `cpu_s` the CPU
-    /// time used so far, both in seconds.
+    /// Returns the time during which no work may be started, in seconds; 0 if it may be started
+    /// now. `t_s` is the time, and `cpu_s` the CPU time used so far, both in seconds.
     pub fn wait_s(&mut self, t_s: f64, cpu_s: f64) -> f64 {
         let (since_s, used_s) = (t_s - self.last.0, cpu_s - self.last.1);
         self.last = (t_s, cpu_s);

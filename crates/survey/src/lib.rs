@@ -1,10 +1,10 @@
-//! The memory of every process of a host: RSS of all, and what it consists of.
+//! The memory of every process of a host: RSS of all processes, and its composition.
 //!
 //! - [`scan`]: lists the processes and reads the RSS of each, which costs microseconds.
 //! - [`schedule`]: decides which process to inspect next.
-//! - [`budget`]: bounds the CPU time of all that.
-//! - [`survey`]: does it on threads of its own, and holds the results.
-//! - [`process`]: what is known of one process.
+//! - [`budget`]: limits the CPU time of both.
+//! - [`survey`]: does this on threads of its own, and holds the results.
+//! - [`process`]: the state of one process.
 //!
 //! `lowtide top` and `lowtide exporter` share it. Nothing here stops a process or writes to one.
 

@@ -1,4 +1,4 @@
-//! What is known of one process.
+//! The state of one process.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -23,10 +23,10 @@ const MIN_GROWTH_S: f64 = 10.0;
 /// Maximum length of a command, in characters: a process chooses it.
 const MAX_COMMAND: usize = 500;
 
-/// The reason that the memory of a process was not read.
+/// The reason why the memory of a process was not read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Unread {
-    /// That is not permitted.
+    /// Reading it is not permitted.
     NotPermitted,
     /// Reading it made no progress. It is not read again until it executes another program.
     Blocked,
@@ -59,7 +59,7 @@ pub struct Process {
     pub parent: u32,
     /// Its short name.
     pub comm: String,
-    /// The path of its program; `None` if that may not be read.
+    /// The path of its program; `None` if the path is not readable.
     pub exe: Option<String>,
     /// Its cgroups.
     pub groups: Groups,
@@ -67,25 +67,25 @@ pub struct Process {
     pub rss_bytes: u64,
     /// The last inspection.
     pub inspected: Option<Inspected>,
-    /// The reason that the last attempt to read its memory failed.
+    /// The reason why the last attempt to read its memory failed.
     pub unread: Option<Unread>,
     /// Whether the filter selects it.
     pub(crate) is_selected: bool,
-    /// Whether a worker inspects it.
+    /// Whether a worker is inspecting it.
     pub(crate) is_in_work: bool,
     /// The program that it executes.
     image: (u64, u64),
     /// Times in seconds, and RSS in bytes.
     readings: VecDeque<(f64, u64)>,
     growth: GrowthTracker,
-    /// When the last attempt to inspect it ended.
+    /// Time when the last attempt to inspect it ended.
     tried: Option<Instant>,
 }
 
 /// The result of an inspection.
 #[derive(Debug, Clone)]
 pub struct Inspected {
-    /// When it was.
+    /// Time of the inspection.
     pub at: Instant,
     /// RSS at that time by the kernel's count, in bytes.
     pub rss_bytes: u64,
@@ -138,7 +138,7 @@ impl Process {
         (self.start_ticks, self.image) == (stat.start_ticks, stat.image) && self.comm == stat.name
     }
 
-    /// Returns what identifies it and its program.
+    /// Returns the identity of the process and of its program.
     pub(crate) fn identity(&self) -> Known {
         (self.start_ticks, self.image, self.comm.clone())
     }
@@ -156,14 +156,16 @@ impl Process {
         }
     }
 
-    /// Returns the growth of RSS over the last ten minutes, in bytes an hour; `None` before it is known for ten seconds.
+    /// Returns the growth of RSS over the last ten minutes, in bytes per hour; `None` until it is
+    /// known for ten seconds.
     pub fn rss_bytes_per_hour(&self, t_s: f64) -> Option<f64> {
         let (first_s, first) = *self.readings.front()?;
         let time_s = t_s - first_s;
         (time_s >= MIN_GROWTH_S).then(|| (self.rss_bytes as f64 - first as f64) / time_s * 3600.0)
     }
 
-    /// Returns what the urgency of an inspection depends on; `None` if it is not to be inspected.
+    /// Returns the values that determine the urgency of an inspection; `None` if it is not to be
+    /// inspected.
     pub(crate) fn need(&self, now: Instant) -> Option<Need> {
         if !self.is_selected || self.is_in_work || self.unread == Some(Unread::Blocked) {
             return None;
@@ -178,7 +180,7 @@ impl Process {
         self.tried.is_none()
     }
 
-    /// Adds the end of an attempt to inspect it, `t_s` seconds after the survey began.
+    /// Stores the result of an attempt to inspect it, `t_s` seconds after the survey started.
     pub(crate) fn add(&mut self, at: Instant, t_s: f64, result: Result<Observation, Unread>) {
         self.is_in_work = false;
         self.tried = Some(at);
@@ -209,13 +211,14 @@ impl Process {
         self.inspected.as_ref().map(|found| found.verdict.kind)
     }
 
-    /// Returns the command line, or the short name in brackets if that is not known.
+    /// Returns the command line, or the short name in brackets if the command line is unknown.
     pub fn command(&self) -> String {
         let known = self.inspected.as_ref().map(|found| found.command.clone());
         known.unwrap_or_else(|| format!("[{}]", self.comm))
     }
 
-    /// Returns its memory cgroup: the path in the hierarchy of version 1 that limits memory, else in that of version 2.
+    /// Returns its memory cgroup: the path in the hierarchy of version 1 that limits memory,
+    /// otherwise the path in version 2.
     pub fn cgroup(&self) -> &str {
         self.groups.path("memory").or_else(|| self.groups.path("")).unwrap_or("/")
     }
@@ -242,7 +245,7 @@ impl Inspected {
         }
     }
 
-    /// Returns its allocator with its version: `glibc 2.36`; `-` if it is not known.
+    /// Returns its allocator with its version: `glibc 2.36`; `-` if it is unknown.
     pub fn allocator_name(&self) -> String {
         match &self.allocator {
             Some(Allocator { kind, version: Some(version), .. }) => format!("{kind} {version}"),

@@ -12,23 +12,23 @@ use lowtide_probe::selection::Selection;
 
 use crate::process::Process;
 
-/// Which processes are meant.
+/// The selection of processes.
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
-    /// What a process must be.
+    /// The properties of selected processes.
     pub selection: Selection,
-    /// Whether the descendants of such processes are meant, too.
+    /// Whether the descendants of such processes are selected, too.
     pub subprocesses: bool,
 }
 
-/// The processes of the host, as far as they are known.
+/// The known processes of the host.
 #[derive(Debug)]
 pub struct Host {
     /// Processes that the filter selects, and others.
     all: BTreeMap<u32, Process>,
-    /// When the survey began.
+    /// Time when the survey started.
     pub began: Instant,
-    /// When the last scan ended.
+    /// Time when the last scan ended.
     pub scanned: Option<Instant>,
     /// Number of attempts to inspect a process that have ended.
     pub inspections: u64,
@@ -44,12 +44,12 @@ impl Host {
         self.all.values().filter(|process| process.is_selected)
     }
 
-    /// Returns one of them.
+    /// Returns a selected process.
     pub fn process(&self, pid: u32) -> Option<&Process> {
         self.all.get(&pid).filter(|process| process.is_selected)
     }
 
-    /// Returns the time since the survey began, in seconds.
+    /// Returns the time since the survey started, in seconds.
     pub fn elapsed_s(&self) -> f64 {
         self.began.elapsed().as_secs_f64()
     }
@@ -81,7 +81,7 @@ impl Host {
             let mut process = match (new, known) {
                 (Some(new), _) => *new,
                 (None, Some(known)) => known,
-                // It has executed another program since the scan began: it is in the next one.
+                // It has executed another program since the scan started: the next scan finds it.
                 (None, None) => continue,
             };
             process.read(t_s, &stat, page_bytes);
@@ -113,7 +113,7 @@ impl Host {
         }
     }
 
-    /// Returns which program each known process executes, for the next scan.
+    /// Returns the identity of each known process and of its program, for the next scan.
     pub(crate) fn known(&self) -> BTreeMap<u32, Known> {
         let known = |process: &Process| (process.pid, process.identity());
         self.all.values().map(known).collect()
@@ -134,7 +134,7 @@ pub(crate) struct Found {
 /// Lists the processes: all except those of the kernel, those that have ended, and lowtide itself.
 ///
 /// # Errors
-/// If `/proc` cannot be read.
+/// Fails if `/proc` cannot be read.
 pub(crate) fn scan(known: &BTreeMap<u32, Known>, filter: &Filter) -> io::Result<Vec<Found>> {
     let own = std::process::id();
     let mut found = Vec::new();

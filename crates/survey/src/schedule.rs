@@ -1,31 +1,32 @@
-//! Which process to inspect next: first what is large and what has changed.
+//! Selects the process to inspect next: large processes and changed processes come first.
 
-/// A process whose RSS has changed is inspected again within this time, in seconds, if the budget suffices.
+/// Maximum time until a process whose RSS has changed is inspected again, in seconds, if the budget
+/// suffices.
 pub const CHANGED_S: f64 = 300.0;
-/// Every process is inspected again within this time, in seconds, if the budget suffices.
+/// Maximum time until any process is inspected again, in seconds, if the budget suffices.
 pub const UNCHANGED_S: f64 = 1200.0;
-/// Minimum change of RSS since the last inspection, as a share of the larger value;
+/// Minimum change of RSS since the last inspection, as a share of the larger value.
 const CHANGED_SHARE: f64 = 0.1;
-/// and in bytes. RSS has changed if it reaches both.
+/// Minimum change of RSS in bytes. RSS has changed if it reaches both minimums.
 const CHANGED_BYTES: u64 = 1 << 20;
-/// Part of those times before which a process is not inspected again.
+/// Share of those times before which a process is not inspected again.
 const EARLIEST: f64 = 0.1;
 /// RSS that raises the urgency by an eighth, in bytes; each doubling above it adds about another eighth.
 const LARGE_BYTES: f64 = 16.0 * 1024.0 * 1024.0;
 
-/// What the urgency of an inspection depends on.
+/// The values that determine the urgency of an inspection.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Need {
-    /// RSS now, in bytes.
+    /// Current RSS, in bytes.
     pub rss_bytes: u64,
     /// Age of the last inspection in seconds, and RSS then.
     pub last: Option<(f64, u64)>,
 }
 
-/// How urgent an inspection is; at least 1 is overdue. `None` if it is too early.
+/// Returns the urgency of an inspection; at least 1 is overdue. `None` if it is too early.
 pub fn urgency(need: Need) -> Option<f64> {
     let Some((age_s, rss_then)) = need.last else {
-        // Before all others: the largest first.
+        // Processes without an inspection come before all others, the largest first.
         return Some(1e9 + need.rss_bytes as f64);
     };
     let change = need.rss_bytes.abs_diff(rss_then);
@@ -72,7 +73,7 @@ mod tests {
     #[test]
     fn of_two_of_the_same_age_the_larger_comes_first() {
         assert!(seen(4000, 600.0, 4000) > seen(40, 600.0, 40));
-        // A small one is not forgotten.
+        // A small process is not forgotten.
         assert!(seen(4000, 600.0, 4000) < seen(1, 1800.0, 1));
     }
 }

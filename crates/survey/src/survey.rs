@@ -15,47 +15,49 @@ use crate::process::{Process, Unread};
 use crate::scan::{Filter, Host, scan};
 use crate::schedule::urgency;
 
-/// A scan takes at most this part of the time of a core.
+/// Maximum share of a core that scans may use.
 const SCAN_SHARE: f64 = 0.002;
-/// Maximum time between two scans that this part leads to.
+/// Maximum time between two scans that this share leads to.
 const MAX_BETWEEN_SCANS: Duration = Duration::from_secs(60);
-/// Shortest time for which a worker sleeps: to look for work costs CPU time, too, which may be all that the budget has.
+/// Minimum time for which a worker sleeps: looking for work also costs CPU time, which may use up
+/// the whole budget.
 const MIN_WAIT: Duration = Duration::from_millis(200);
-/// Longest time for which a worker sleeps before it looks for work.
+/// Maximum time for which a worker sleeps before it looks for work.
 const MAX_WAIT: Duration = Duration::from_secs(1);
-/// Maximum number of blocked reads. Each occupies a thread until its process ends. Beyond it, no process is inspected for
-/// the first time.
+/// Maximum number of blocked reads. Each occupies a thread until its process ends. Above this, no
+/// process is inspected for the first time.
 const MAX_BLOCKED: usize = 64;
 
-/// How a host is surveyed.
+/// Options of a survey.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Which processes are meant.
+    /// The selection of processes.
     pub filter: Filter,
     /// Minimum time between two scans.
     pub between_scans: Duration,
-    /// Number of inspections at once.
+    /// Number of concurrent inspections.
     pub workers: usize,
-    /// CPU time of this process, as a share of a core.
+    /// Maximum CPU time of this process, as a share of a core.
     pub budget: f64,
     /// Whether the first inspection of each process ignores the budget.
     pub hurries: bool,
 }
 
-/// The outcomes of inspections, counted.
+/// Counts of inspections by outcome.
 #[derive(Debug, Clone, Default)]
 pub struct Outcomes {
     /// Inspections that were completed.
     pub done: u64,
-    /// Those that were not permitted to read all of the process.
+    /// Inspections that were not permitted to read all of the process.
     pub not_permitted: u64,
-    /// Those that were given up.
+    /// Inspections that were given up.
     pub blocked: u64,
-    /// Those that failed.
+    /// Inspections that failed.
     pub failed: u64,
-    /// Those whose process ended meanwhile.
+    /// Inspections whose process ended meanwhile.
     pub gone: u64,
-    /// Durations of the completed ones, in seconds, since the last call of [`Survey::take_durations`].
+    /// Durations of the completed inspections, in seconds, since the last call of
+    /// [`Survey::take_durations`].
     durations_s: Vec<f64>,
 }
 
@@ -92,7 +94,7 @@ impl Survey {
     /// Starts a survey.
     ///
     /// # Errors
-    /// If no thread can be started.
+    /// Fails if no thread can be started.
     pub fn start(options: Options) -> io::Result<Self> {
         let began = Instant::now();
         let workers = options.workers;
@@ -118,7 +120,8 @@ impl Survey {
         thread::Builder::new().name(name.to_owned()).spawn(move || work(&shared)).map(drop)
     }
 
-    /// Passes the host to a function. Scans and inspections only wait for it at their beginning and end.
+    /// Passes the host to a function. Scans and inspections only wait for it when they start and
+    /// end.
     pub fn read<R>(&self, with: impl FnOnce(&Host) -> R) -> R {
         with(&self.shared.state().host)
     }
@@ -139,7 +142,7 @@ impl Survey {
         self.shared.state().error
     }
 
-    /// Waits until something changes, for a time at most.
+    /// Waits until something changes, but at most for this time.
     pub fn wait(&self, time: Duration) {
         let state = self.shared.state();
         drop(self.shared.changed.wait_timeout(state, time));
@@ -153,7 +156,7 @@ impl Drop for Survey {
     }
 }
 
-/// Scans again and again.
+/// Scans repeatedly.
 fn scan_on(shared: &Shared) {
     let page_bytes = rustix::param::page_size() as u64;
     loop {
@@ -195,7 +198,8 @@ fn inspect_on(shared: &Shared) {
     }
 }
 
-/// Waits until a process is to be inspected, and returns its PID; `None` if the survey is over.
+/// Waits until a process is due for an inspection, and returns its PID; `None` if the survey is
+/// over.
 fn next_process(shared: &Shared) -> Option<u32> {
     let mut state = shared.state();
     loop {

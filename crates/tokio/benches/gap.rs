@@ -1,11 +1,12 @@
-//! What a sweep and a release in the middle of requests cost: the longest time that a request takes, in pairs of windows with
-//! and without one.
+//! Measures the cost of a sweep and a release in the middle of requests: the longest time that a
+//! request takes, in pairs of windows with and without a release.
 //!
 //!     cargo bench -p lowtide-tokio --features axum --bench gap
 //!
-//! In each window, 1,000 requests a second come for 1.5 s over 8 HTTP/1.1 connections. After 0.5 s, every worker has freed many
-//! blocks; after 1 s, the keeper sweeps and releases, or does nothing. Prints one JSON line for each pair: the longest time in ms
-//! without, with, and without once more, which shows the noise; and what was returned.
+//! In each window, 1,000 requests a second arrive for 1.5 s over 8 HTTP/1.1 connections. After 0.5
+//! s, every worker has freed many blocks. After 1 s, the keeper sweeps and releases, or does
+//! nothing. Prints one JSON line per pair: the longest time in ms without, with, and without once
+//! more, which shows the noise; and the bytes that were returned.
 
 #![allow(clippy::unwrap_used, reason = "a bench that cannot continue has failed")]
 
@@ -42,7 +43,7 @@ fn main() {
 
 #[tokio::main]
 async fn server() {
-    // It does nothing by itself.
+    // It does nothing on its own.
     let keeper = Keeper::builder().recycle(Recycle::never()).release_above(u64::MAX);
     let keeper = keeper.start().unwrap();
     let of_route = keeper.clone();
@@ -88,7 +89,8 @@ fn compare() {
     }
 }
 
-/// Returns the longest time of a request in ms, and the number that a path answers in the middle of them.
+/// Returns the longest time of a request in ms, and the number with which a path responds in the
+/// middle of the requests.
 fn measure(address: SocketAddr, path: &'static str) -> (f64, u64) {
     let middle = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(500));

@@ -1,9 +1,11 @@
-//! What `serve` costs: CPU time of a request, beside the same app on `axum::serve`, in pairs.
+//! Measures the cost of `serve`: CPU time of a request, compared with the same app on
+//! `axum::serve`, in pairs.
 //!
 //!     cargo bench -p lowtide-tokio --features axum --bench serve
 //!
-//! Prints one JSON line for each pair: the version of HTTP, and the CPU time of the server for a request in µs, with
-//! `axum::serve`, with `serve`, and with `axum::serve` once more, which shows the noise.
+//! Prints one JSON line per pair: the version of HTTP, and the CPU time of the server per request
+//! in µs, with `axum::serve`, with `serve`, and with `axum::serve` once more, which shows the
+//! noise.
 
 #![allow(clippy::unwrap_used, reason = "a bench that cannot continue has failed")]
 

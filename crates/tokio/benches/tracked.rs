@@ -1,9 +1,10 @@
-//! What `Tracked` costs: time of an allocation and its release, with and without it, in pairs.
+//! Measures the cost of `Tracked`: time of an allocation and its release, with and without it, in
+//! pairs.
 //!
 //!     cargo bench -p lowtide-tokio --bench tracked
 //!
-//! Prints one JSON line for each pair: threads, the time without and with `Tracked` in ns of CPU time, and the noise: a
-//! second time without.
+//! Prints one JSON line per pair: the number of threads, the CPU time without and with `Tracked` in
+//! ns, and the noise: a second time without.
 
 #![allow(clippy::unwrap_used, reason = "a bench that cannot continue has failed")]
 #![expect(unsafe_code, reason = "it calls allocators")]
@@ -14,7 +15,7 @@ use std::thread;
 
 use lowtide_tokio::Tracked;
 
-/// Allocations and releases in one measurement of one thread.
+/// Number of allocations and releases in one measurement of one thread.
 const COUNT: u32 = 4_000_000;
 const PAIRS: usize = 40;
 

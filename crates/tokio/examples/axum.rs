@@ -1,4 +1,4 @@
-//! An axum server whose memory falls again when its load has gone.
+//! An axum server whose memory falls again after a load.
 //!
 //!     cargo run --release -p lowtide-tokio --example axum -- 127.0.0.1:3000
 //!

@@ -1,4 +1,4 @@
-//! The allocators, and how each of them returns memory.
+//! The allocators, and the way in which each of them returns memory.
 
 #![expect(unsafe_code, reason = "functions of allocators in C")]
 
@@ -13,8 +13,8 @@ use crate::memory;
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub enum Allocator {
-    /// Rust's [`System`](std::alloc::System) allocator, which is the C library's: glibc's, or what was preloaded in its
-    /// place (`LD_PRELOAD`), if that is jemalloc or mimalloc.
+    /// Rust's [`System`](std::alloc::System) allocator, which is the allocator of the C library:
+    /// glibc's, or jemalloc or mimalloc if one of these was preloaded in its place (`LD_PRELOAD`).
     System,
     /// jemalloc, linked by `tikv-jemallocator`.
     #[cfg(feature = "jemalloc")]
@@ -22,7 +22,7 @@ pub enum Allocator {
     /// mimalloc 2 or 3, linked by the crate `mimalloc`.
     #[cfg(feature = "mimalloc")]
     Mimalloc,
-    /// Any other.
+    /// Any other allocator.
     Other {
         /// Returns free memory to the OS. It is called on the keeper's thread, and must not panic.
         release: fn(),
@@ -33,8 +33,9 @@ pub enum Allocator {
 }
 
 impl Default for Allocator {
-    /// `Mimalloc` if the feature `mimalloc` is on, else `Jemalloc` if `jemalloc` is on, else [`Allocator::System`]. A feature
-    /// does not install the allocator: the program declares it as its global allocator.
+    /// Returns `Mimalloc` if the feature `mimalloc` is on, else `Jemalloc` if `jemalloc` is on, else
+    /// [`Allocator::System`]. A feature does not install the allocator: the program declares it as its
+    /// global allocator.
     fn default() -> Self {
         #[cfg(feature = "mimalloc")]
         return Self::Mimalloc;
@@ -45,7 +46,7 @@ impl Default for Allocator {
     }
 }
 
-/// How a release was done.
+/// The way in which a release was done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Method {
@@ -53,14 +54,14 @@ pub enum Method {
     Parts,
     /// `malloc_trim` was called, which locks an arena until all its free pages are dropped.
     Trim {
-        /// Why not in parts.
+        /// The reason why it was not done in parts.
         why: String,
     },
     /// The allocator's own function was called.
     Purge,
     /// Nothing was released.
     Nothing {
-        /// Why.
+        /// The reason.
         why: String,
     },
 }
@@ -69,20 +70,20 @@ pub enum Method {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct ReleaseReport {
-    /// How it was done.
+    /// The way in which it was done.
     pub method: Method,
     /// Bytes of anonymous memory before the release.
     pub before_bytes: u64,
     /// Bytes of anonymous memory after the release, with what other threads have allocated meanwhile.
     pub after_bytes: u64,
-    /// Duration.
+    /// Duration of the release.
     pub elapsed: Duration,
     /// Longest time for which the lock of an arena was held. `None` unless the method is [`Method::Parts`].
     pub longest_lock: Option<Duration>,
 }
 
 impl ReleaseReport {
-    /// Bytes by which the anonymous memory has become smaller.
+    /// Returns the decrease of the anonymous memory in bytes.
     pub fn returned_bytes(&self) -> u64 {
         self.before_bytes.saturating_sub(self.after_bytes)
     }
@@ -120,7 +121,8 @@ impl Allocator {
     /// Returns the function that frees the cache of the calling thread; `None` if a release does not need it.
     pub(crate) fn flush(self) -> Option<fn()> {
         match self {
-            // A release drops what glibc's arenas have. The caches of threads hold a few small blocks.
+            // A release drops the free pages of glibc's arenas. The caches of threads hold only a
+            // few small blocks.
             Self::System if matches!(system(), System::Libc) => None,
             Self::System => Some(flush_system),
             #[cfg(feature = "jemalloc")]
@@ -138,16 +140,17 @@ type Control =
 /// `mi_collect` of mimalloc.
 type Collect = unsafe extern "C" fn(bool);
 
-/// What serves `malloc`.
+/// The allocator behind `malloc`.
 #[derive(Clone, Copy)]
 enum System {
-    /// The C library, or an allocator that has nothing to call.
+    /// The C library, or an allocator without a function to call.
     Libc,
     Jemalloc(Control),
     Mimalloc(Collect),
 }
 
-/// Returns what serves `malloc`. It is looked up once: it does not change while the program runs.
+/// Returns the allocator behind `malloc`. It is looked up once: it does not change while the
+/// program runs.
 fn system() -> System {
     static FOUND: OnceLock<System> = OnceLock::new();
     *FOUND.get_or_init(|| {

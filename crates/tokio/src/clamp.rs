@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Returns the time, or a year if it is longer: a time that is added to the present must not overflow.
+/// Returns the time, or a year if it is longer: adding it to the current time must not overflow.
 pub(crate) fn clamp(time: Duration) -> Duration {
     const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
     time.min(YEAR)

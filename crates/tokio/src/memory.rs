@@ -1,7 +1,7 @@
-//! How much memory the process has.
+//! The memory size of this process.
 
-/// Returns the bytes of resident anonymous memory: heap, stacks and the like, without files and shared memory. `None` if
-/// `/proc` is not there.
+/// Returns the bytes of resident anonymous memory: heap, stacks and the like, without files and
+/// shared memory. `None` if `/proc` is not available.
 pub(crate) fn anonymous_bytes() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/self/statm").ok()?;
     let mut fields = text.split_ascii_whitespace().skip(1).map(str::parse::<u64>);

@@ -12,7 +12,7 @@ use crate::clamp::clamp;
 
 /// Maximum time for which a worker waits for the others. Without that, an idle worker would run the tasks of the others.
 const RENDEZVOUS_TIMEOUT: Duration = Duration::from_micros(500);
-/// Time between two attempts.
+/// Time between two attempts of a sweep.
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// The result of [`sweep`].
@@ -21,7 +21,8 @@ const PAUSE: Duration = Duration::from_millis(2);
 pub struct SweepReport {
     /// Number of workers of the runtime. 0 if the allocator needs no sweep, or the runtime has ended.
     pub workers: usize,
-    /// How many of them have freed their caches. The others were busy, and do it when they are free.
+    /// Number of workers that have freed their caches. The others were busy, and do it when they
+    /// are free.
     pub reached: usize,
 }
 
@@ -52,7 +53,7 @@ impl SweptRuntime {
     /// Sweeps the runtime: [`sweep`]. `None` if the runtime has ended.
     pub(crate) fn sweep(&mut self, allocator: Allocator, timeout: Duration) -> Option<SweepReport> {
         let Some(flush) = allocator.flush() else { return Some(SweepReport::default()) };
-        // A runtime that does not run now would collect tasks.
+        // Tasks would accumulate in a runtime that does not run now.
         if self.last.strong_count() > 0 {
             return Some(SweepReport { workers: self.handle.metrics().num_workers(), reached: 0 });
         }

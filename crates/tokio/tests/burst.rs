@@ -19,7 +19,7 @@ const MIB: f64 = (1 << 20) as f64;
 #[path = "../examples/axum.rs"]
 mod example;
 
-/// Present in the environment of a process that is a server.
+/// Variable that is set in the environment of a process that is a server.
 const IS_SERVER: &str = "LOWTIDE_TOKIO_TEST_SERVER";
 
 #[test]
@@ -74,7 +74,7 @@ impl Server {
         self.metrics()[name].as_f64().unwrap()
     }
 
-    /// Waits until the metrics fulfil a condition.
+    /// Waits until the metrics meet a condition.
     fn wait_until(&self, condition: impl Fn(&Value) -> bool) {
         const LONG: Duration = Duration::from_secs(100);
         let begin = Instant::now();
@@ -88,7 +88,7 @@ impl Server {
         }
     }
 
-    /// Puts bursts on it. All requests must be answered.
+    /// Sends bursts to it. All requests must be answered.
     fn burst(&self, connections: usize, streams: usize, rounds: u32) {
         let between = Box::new(Shape::Idle { time: Duration::from_secs(2), trickle: None });
         let all = (connections * streams) as u64;

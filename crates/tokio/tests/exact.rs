@@ -15,7 +15,7 @@ use lowtide_tokio::{Tracked, allocated_bytes};
 #[global_allocator]
 static ALLOCATOR: Tracked<System> = Tracked::new(System);
 
-/// Set in the process of a test.
+/// Variable that is set in the environment of a test's process.
 const ALONE: &str = "LOWTIDE_TEST_ALONE";
 
 /// Runs a test in a process of its own, in which it is the only one.
@@ -34,8 +34,8 @@ fn allocated() -> i64 {
     i64::try_from(allocated_bytes().unwrap()).unwrap()
 }
 
-/// Holds that work frees all that it allocates. The standard library and the harness of the test may allocate something
-/// once, beside the first attempts.
+/// Asserts that work frees all that it allocates. The standard library and the test harness may
+/// allocate something once, during the first attempts.
 fn leaves_nothing(work: impl Fn()) {
     let mut left = Vec::new();
     for _ in 0..5 {
@@ -48,7 +48,7 @@ fn leaves_nothing(work: impl Fn()) {
 
 #[test]
 fn every_way_to_allocate_is_counted_to_the_byte() {
-    /// Returns the count after each step, less that before the first.
+    /// Returns the count after each step, minus the count before the first.
     fn counts() -> [i64; 5] {
         let before = allocated();
         let layout = |size| Layout::from_size_align(size, 16).unwrap();
@@ -64,7 +64,7 @@ fn every_way_to_allocate_is_counted_to_the_byte() {
             ALLOCATOR.dealloc(block, layout(70));
             let one = allocated();
             ALLOCATOR.dealloc(zeroed, layout(333));
-            // More than there is: nothing is counted.
+            // More memory than exists: nothing is counted.
             let vast = Layout::from_size_align(isize::MAX as usize / 2, 16).unwrap();
             assert!(ALLOCATOR.alloc(vast).is_null());
             [first, grown, both, one, allocated()].map(|count| count - before)

@@ -39,7 +39,8 @@ fn headers(index: u32, path: &[u8]) -> Vec<u8> {
 /// The path `/` in HPACK.
 const ROOT: &[u8] = b"\x84";
 
-/// Writes until the server closes the connection, and reads what it says meanwhile. Returns what was read.
+/// Writes until the server closes the connection, and reads its output meanwhile. Returns the bytes
+/// that were read.
 async fn write_until_closed(stream: TcpStream, bytes: impl Iterator<Item = Vec<u8>>) -> Vec<u8> {
     let (mut reader, mut writer) = stream.into_split();
     let reading = tokio::spawn(async move {
@@ -60,7 +61,7 @@ async fn write_until_closed(stream: TcpStream, bytes: impl Iterator<Item = Vec<u
     tokio::time::timeout(LONG, reading).await.unwrap().unwrap()
 }
 
-/// Checks that nothing is left of the hostile client, and that another one is served.
+/// Checks that no trace of the hostile client remains, and that another client is served.
 async fn expect_served(server: &Server) {
     server.wait_until("closed", |now| (now.connections, now.in_flight) == (0, 0)).await;
     let response = server.http1().await.send_request(request1("/")).await.unwrap();
@@ -78,7 +79,7 @@ async fn a_client_that_never_answers_a_ping_loses_its_idle_connection() {
     stream.write_all(&bytes).await.unwrap();
     server.wait_until("all in flight", |now| now.in_flight == 100).await;
     server.go_until(|| server.keeper.metrics().in_flight == 0).await;
-    // It reads all there is, and writes nothing.
+    // It reads all available data, and writes nothing.
     let mut read = Vec::new();
     tokio::time::timeout(LONG, stream.read_to_end(&mut read)).await.unwrap().unwrap();
     server.wait_until("closed", |now| now.connections == 0).await;
@@ -98,7 +99,8 @@ async fn clients_that_send_nothing_half_a_preface_or_half_a_header_are_closed() 
         assert!(ended.is_ok(), "{bytes:?}");
     }
     server.wait_until("closed", |now| now.connections == 0).await;
-    // A client that has closed its side gets a whole answer, or none: hyper takes that for the end of the connection.
+    // A client that has closed its side gets a whole answer, or none: hyper treats that as the end
+    // of the connection.
     let server = start(server::limits(), recycle()).await;
     let mut stream = TcpStream::connect(server.address).await.unwrap();
     stream.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();

@@ -27,7 +27,7 @@ fn keepers() -> usize {
     names.filter(|name| name.trim() == "lowtide-keeper").count()
 }
 
-/// One test, because all look at the threads of the process.
+/// This is one test, because every part inspects the threads of the process.
 #[test]
 fn a_keeper_lives_as_long_as_its_handles_whatever_the_runtime_does() {
     // Without a runtime there is nothing to sweep.
@@ -59,7 +59,7 @@ fn a_keeper_lives_as_long_as_its_handles_whatever_the_runtime_does() {
     let report = many.block_on(flusher.release_now()).unwrap();
     assert!(report.sweeps.is_empty());
 
-    // One that ends in the middle of a sweep.
+    // A runtime that ends in the middle of a sweep.
     let sweeping = Keeper::builder().allocator(flushing).runtime(many.handle().clone());
     let sweeping = sweeping.start().unwrap();
     let asker = thread::spawn(move || {
@@ -71,7 +71,7 @@ fn a_keeper_lives_as_long_as_its_handles_whatever_the_runtime_does() {
     many.shutdown_background();
     asker.join().unwrap();
 
-    // A function of the program that panics ends the keeper, and is reported.
+    // A panic in a function of the program ends the keeper, and is reported.
     let panicking = Allocator::Other { release: || panic!("a release that fails"), flush: None };
     let broken = Keeper::builder().allocator(panicking).start().unwrap();
     let one = Builder::new_current_thread().build().unwrap();

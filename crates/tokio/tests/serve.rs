@@ -74,7 +74,7 @@ async fn a_large_upload_on_http1_closes_its_connection_with_the_next_response() 
     let response = sender.send_request(upload).await.unwrap();
     assert_eq!(response.headers().get("connection"), None);
     assert_eq!(text(response).await, (1 << 20).to_string());
-    // The keeper's thread decides that.
+    // The keeper's thread decides this.
     let closed = async {
         loop {
             sender.ready().await.unwrap();
@@ -218,7 +218,7 @@ async fn a_graceful_shutdown_waits_for_requests_and_a_timeout_ends_them() {
     let sender = server.http2().await;
     let waiting = tokio::spawn(sender.clone().send_request(request(&server, "/wait")));
     server.wait_until("one in flight", |now| now.in_flight == 1).await;
-    // One that has not sent anything does not hold it up.
+    // A client that has not sent anything does not delay it.
     let _silent = TcpStream::connect(server.address).await.unwrap();
     server.shutdown.take().unwrap().send(()).unwrap();
     let is_refused = async { while TcpStream::connect(server.address).await.is_ok() {} };
@@ -420,7 +420,7 @@ async fn grpc_pins_its_connection_unless_it_may_be_recycled() {
     }
 }
 
-/// Reads a response slowly: after each pause a bit.
+/// Reads a response slowly: a small part after each pause.
 async fn read_slowly(mut stream: TcpStream, total: usize) {
     let mut read = 0;
     let mut buffer = vec![0; 1 << 18];

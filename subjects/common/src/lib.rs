@@ -1,4 +1,4 @@
-//! What several subjects tell of themselves.
+//! Measurements that several subjects report about themselves.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::path::Path;
@@ -6,19 +6,21 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
 
-/// Bytes that the program has asked for and not freed, where its allocator is a [`Counting`] one.
+/// Returns the bytes that the program has allocated and not freed, if its allocator is a
+/// [`Counting`] one.
 pub fn allocated_bytes() -> usize {
     ALLOCATED.load(Ordering::Relaxed)
 }
 
-/// An allocator that counts what the program has allocated, in one atomic, as the document of
-/// `million-streams` does, and leaves the rest to the real one.
+/// An allocator that counts the bytes that the program has allocated, in one atomic, as the
+/// document of `million-streams` does. Another allocator does the rest.
 pub struct Counting<A>(pub A);
 
-// SAFETY: every call goes to the real allocator as it came; the count touches no memory of theirs.
+// SAFETY: every call is passed on unchanged to the wrapped allocator; the count touches none of its
+// memory.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for Counting<A> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller keeps the contract of `alloc`, which is the same.
+        // SAFETY: the caller observes the contract of `alloc`, which is the same.
         let block = unsafe { self.0.alloc(layout) };
         if !block.is_null() {
             ALLOCATED.fetch_add(layout.size(), Ordering::Relaxed);
@@ -33,7 +35,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Counting<A> {
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller keeps the contract of `alloc_zeroed`, which is the same.
+        // SAFETY: the caller observes the contract of `alloc_zeroed`, which is the same.
         let block = unsafe { self.0.alloc_zeroed(layout) };
         if !block.is_null() {
             ALLOCATED.fetch_add(layout.size(), Ordering::Relaxed);
@@ -51,7 +53,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Counting<A> {
     }
 }
 
-/// What is resident, by the kernel's account, in bytes; 0 where it cannot be read.
+/// Returns the resident memory by the kernel's count, in bytes; 0 if it cannot be read.
 pub fn resident_bytes() -> u64 {
     let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -59,15 +61,15 @@ pub fn resident_bytes() -> u64 {
     kib.unwrap_or(0) * 1024
 }
 
-/// Bytes in MiB.
+/// Converts bytes to MiB.
 pub fn mib(bytes: u64) -> f64 {
     bytes as f64 / 1_048_576.0
 }
 
-/// Writes a file anew: whoever reads it finds it whole.
+/// Replaces a file as a whole, so that no reader sees a part of it.
 ///
 /// # Errors
-/// When it, or one beside it, cannot be written.
+/// Fails if the file, or a temporary file next to it, cannot be written.
 pub fn replace(file: &Path, text: &str) -> std::io::Result<()> {
     let mut beside = file.to_owned().into_os_string();
     beside.push(".new");

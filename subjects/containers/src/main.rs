@@ -1,6 +1,6 @@
-//! What the document (studies/README.md) compares its servers with: tokio tasks, plain TCP connections and
-//! maps. Each is filled, emptied and dropped, round after round, and every phase is announced by a line once
-//! memory had a while to fall.
+//! The programs with which the document (studies/README.md) compares its servers: tokio tasks,
+//! plain TCP connections and maps. Each is filled, emptied and dropped, round after round. After
+//! each phase, the program waits for memory to fall, and then prints a line.
 //!
 //! ```text
 //! subject-containers mode=tasks                   a million tasks, on one runtime for all rounds
@@ -15,9 +15,9 @@
 //! subject-containers mode=sleepers                tasks, each of which ends by a sleep of its own
 //! ```
 //!
-//! Besides: `count=` (a million), `rounds=` (3), `pause=` (ms before a phase is announced, 1000), `until=` (the
-//! phase of the first round in which it stays). Of sleepers: `spawn=inside` (by a task of the runtime, as in the document), `state=` (bytes
-//! that each holds), `sleep=` (ms).
+//! Other options: `count=` (a million), `rounds=` (3), `pause=` (ms before a phase is announced,
+//! 1000), `until=` (the phase of the first round in which it stays). For sleepers: `spawn=inside`
+//! (by a task of the runtime, as in the document), `state=` (bytes that each holds), `sleep=` (ms).
 
 mod maps;
 mod options;

@@ -7,12 +7,12 @@ use dashmap::DashMap;
 
 use crate::stage::Stage;
 
-/// As many values in each element as make the document's 260 MB of a million.
+/// Number of values in each element: with these, a million elements take the document's 260 MB.
 const VALUES: usize = 20;
 
-/// A map of what the document tried.
+/// A type of map that the document tests.
 pub(crate) trait Map: Default {
-    /// Puts elements with these keys in.
+    /// Adds elements with these keys.
     fn fill(&mut self, keys: std::ops::Range<usize>);
     /// Removes all elements.
     fn empty(&mut self);
@@ -52,7 +52,7 @@ impl Map for DashMap<usize, usize> {
     }
 }
 
-/// One round.
+/// Runs one round.
 pub(crate) fn round<M: Map>(stage: &Stage, count: usize) {
     let mut map = M::default();
     map.fill(0..count);

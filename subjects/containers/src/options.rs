@@ -1,8 +1,8 @@
-//! What is asked for on the command line.
+//! The command-line options.
 
 use std::time::Duration;
 
-/// What is filled.
+/// The kind of content that is filled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
     Tasks,
@@ -27,7 +27,7 @@ impl Mode {
         Self::DashMap,
     ];
 
-    /// What it is called.
+    /// Returns its name.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Tasks => "tasks",
@@ -45,27 +45,27 @@ impl Mode {
 /// The phases in which it can stay.
 const PHASES: [&str; 3] = ["filled", "emptied", "dropped"];
 
-/// Bytes that a sleeper can hold.
+/// Sizes of the memory that a sleeper can hold, in bytes.
 const STATES: [usize; 4] = [0, 64, 1 << 10, 16 << 10];
 
-/// What is asked for.
+/// The command-line options.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Options {
-    /// What is filled.
+    /// The kind of content that is filled.
     pub(crate) mode: Mode,
     /// Whether each round has a runtime of its own.
     pub(crate) each: bool,
-    /// With how many elements.
+    /// Number of elements.
     pub(crate) count: usize,
     /// Whether sleepers are spawned by a task, as in the document.
     pub(crate) inside: bool,
-    /// How many bytes each sleeper holds: one of [`STATES`].
+    /// Size of the memory that each sleeper holds, in bytes: one of [`STATES`].
     pub(crate) state: usize,
-    /// How long each sleeper sleeps.
+    /// Sleep time of each sleeper.
     pub(crate) sleep: Duration,
-    /// How often.
+    /// Number of rounds.
     pub(crate) rounds: usize,
-    /// How long memory may fall before a phase is announced.
+    /// Time for which memory may fall before a phase is announced.
     pub(crate) pause: Duration,
     /// The phase in which it stays.
     pub(crate) until: Option<String>,
@@ -76,7 +76,7 @@ const USAGE: &str = "usage: subject-containers \
     [pause=MS] [until=filled|emptied|dropped] [spawn=outside|inside] [state=0|64|1024|16384] [sleep=MS]";
 
 impl Options {
-    /// Reads them.
+    /// Parses the options.
     pub(crate) fn read(words: impl Iterator<Item = String>) -> Result<Self, String> {
         let mut options = Self {
             mode: Mode::Tasks,

@@ -1,4 +1,4 @@
-//! One runtime for all rounds, or one for each; and what holds its tasks.
+//! One runtime for all rounds, or one for each, and the gate that holds its tasks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::Semaphore;
 
-/// Longer than any round: a task sleeps for so long unless it is let go.
+/// Maximum sleep time of a task, unless the gate is opened: longer than any round.
 const SLEEP: Duration = Duration::from_secs(86_400);
 
 /// The runtime that is kept, if any.
@@ -18,7 +18,7 @@ impl Runtimes {
         Ok(Self(if each { None } else { Some(begin()?) }))
     }
 
-    /// That of a round, with what is to be dropped behind it.
+    /// Returns the runtime of a round, and the value to drop after the round.
     pub(crate) fn of_round(&self) -> Result<(Handle, Option<Runtime>), String> {
         match &self.0 {
             Some(kept) => Ok((kept.handle().clone(), None)),
@@ -31,8 +31,9 @@ fn begin() -> Result<Runtime, String> {
     Runtime::new().map_err(|error| format!("no runtime: {error}"))
 }
 
-/// Tasks sleep at it until it is opened. Each has a timer of its own, as in the document, so that it costs
-/// what it costs there; the gate only makes an end of the sleep, so that no phase depends on the clock.
+/// A gate at which tasks sleep until it is opened. Each task has a timer of its own, as in the
+/// document, so that it costs as much as there. The gate only ends the sleep, so that no phase
+/// depends on the clock.
 #[derive(Clone)]
 pub(crate) struct Gate(Arc<Inner>);
 
@@ -49,23 +50,24 @@ impl Gate {
     /// Sleeps until the gate is opened.
     pub(crate) async fn sleep(&self) {
         self.0.alive.fetch_add(1, Ordering::Relaxed);
-        // It never gives a permit: whether the time or the gate has ended it is the same.
+        // It never grants a permit. Whether the timeout or the gate ends the wait makes no
+        // difference.
         let _ = tokio::time::timeout(SLEEP, self.0.closed.acquire()).await;
         self.0.alive.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Lets all go that sleep.
+    /// Ends the sleep of all tasks.
     pub(crate) fn open(&self) {
         self.0.closed.close();
     }
 
-    /// How many sleep.
+    /// Returns the number of sleeping tasks.
     pub(crate) fn asleep(&self) -> usize {
         self.0.alive.load(Ordering::Relaxed)
     }
 }
 
-/// Looks again and again until something is so.
+/// Checks a condition repeatedly until it is true.
 pub(crate) fn wait_until(mut is_so: impl FnMut() -> bool) {
     while !is_so() {
         std::thread::sleep(Duration::from_millis(1));

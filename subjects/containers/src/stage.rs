@@ -1,4 +1,4 @@
-//! The phases of a round, announced for whoever watches.
+//! The phases of a round, announced for observers.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use subject_common::{mib, resident_bytes};
 
 use crate::options::Options;
 
-/// For how long a phase lasts once it is announced: long enough to be read.
+/// Time that a phase lasts after it was announced: long enough to be sampled.
 const READ: Duration = Duration::from_millis(400);
 
 /// Announces phases, each after a pause.
@@ -20,13 +20,13 @@ impl<'a> Stage<'a> {
         Self { options, round: 0 }
     }
 
-    /// All rounds, each with so many elements.
+    /// Runs all rounds, each with `count` elements.
     pub(crate) fn rounds(
         &mut self,
         count: usize,
         round: impl Fn(&Self) -> Result<(), String>,
     ) -> Result<(), String> {
-        std::thread::sleep(READ); // what there is before the first round should be read as well
+        std::thread::sleep(READ); // the state before the first round should be sampled as well
         self.announce("started", &format!("{}, {count} at a time", self.options.mode.name()));
         for number in 1..=self.options.rounds {
             self.round = number;
@@ -35,13 +35,13 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// Lets memory fall for a while, and then prints a line and takes the phase as the process's name, which a
-    /// script can wait for. Stays there for ever where that was asked for.
+    /// Waits for memory to fall, prints a line, and uses the phase as the name of the process, so
+    /// that a script can wait for it. Stays there forever if that was requested.
     pub(crate) fn announce(&self, phase: &str, detail: &str) {
         std::thread::sleep(self.options.pause);
         let round = self.round;
         println!("{phase}: round {round}, {detail}, {:.1} MiB resident", mib(resident_bytes()));
-        // The name is for convenience; without it the line is still there.
+        // The name is for convenience. Without it, the line is still printed.
         let _ = std::fs::write("/proc/self/comm", phase);
         if self.options.until.as_deref() == Some(phase) {
             Self::stay();
@@ -49,7 +49,7 @@ impl<'a> Stage<'a> {
         std::thread::sleep(READ);
     }
 
-    /// Does nothing for ever.
+    /// Waits forever.
     pub(crate) fn stay() -> ! {
         loop {
             std::thread::park();

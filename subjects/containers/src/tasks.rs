@@ -1,4 +1,4 @@
-//! A million tasks that sleep; and, among them, some that outlive the others.
+//! A million tasks that sleep. Some of them may outlive the others.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -11,17 +11,19 @@ use crate::options::Options;
 use crate::runtimes::{Gate, Runtimes, wait_until};
 use crate::stage::Stage;
 
-/// A task that interleaves holds so many bytes at least, and up to eight times as many: a part of a page.
+/// Minimum size of the block that an interleaved task holds, in bytes. The maximum is eight times
+/// as large: a part of a page.
 const LEAST_HELD: usize = 128;
 const SPREAD: usize = 897;
 
-/// Which tasks outlive the others of their round.
+/// The tasks that outlive the others of their round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Long {
     None,
-    /// The one that came last.
+    /// The last task.
     Last,
-    /// One in four, as long requests among short ones; each task then holds a block beside its own.
+    /// One in four, like long requests among short ones. Each task then holds a block besides its
+    /// own.
     EveryFourth,
 }
 
@@ -35,7 +37,7 @@ impl Long {
     }
 }
 
-/// One round.
+/// Runs one round.
 pub(crate) fn round(
     stage: &Stage,
     runtimes: &Runtimes,
@@ -71,19 +73,19 @@ pub(crate) fn round(
     Ok(())
 }
 
-/// A block of a size that differs from task to task.
+/// Returns a block with a size that differs between tasks.
 fn held(place: usize) -> Vec<u8> {
     vec![1; LEAST_HELD + place.wrapping_mul(7919) % SPREAD]
 }
 
-/// The numbers of tasks that have begun and that have ended.
+/// The numbers of tasks that have started and that have ended.
 #[derive(Default)]
 struct Counts {
     begun: AtomicUsize,
     ended: AtomicUsize,
 }
 
-/// One round of tasks that each end by a sleep of their own, as in the document.
+/// Runs one round of tasks that each end by a sleep of their own, as in the document.
 pub(crate) fn sleepers(
     stage: &Stage,
     runtimes: &Runtimes,
@@ -125,7 +127,7 @@ fn spawn(handle: &Handle, state: usize, sleep: Duration, counts: &Arc<Counts>) {
     }
 }
 
-/// Spawns a task that holds so many bytes while it sleeps.
+/// Spawns a task that holds `BYTES` bytes while it sleeps.
 fn spawn_with<const BYTES: usize>(handle: &Handle, sleep: Duration, counts: &Arc<Counts>) {
     let (counts, state) = (Arc::clone(counts), [1_u8; BYTES]);
     handle.spawn(async move {

@@ -1,4 +1,4 @@
-//! Plain TCP connections, both ends of which are here.
+//! Plain TCP connections, with both ends in this process.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,19 +11,20 @@ use tokio::sync::Semaphore;
 use crate::runtimes::{Gate, Runtimes, wait_until};
 use crate::stage::Stage;
 
-/// Files that the process has besides.
+/// Number of other open files of the process.
 const OTHER_FILES: u64 = 100;
-/// From one address to one port there are fewer than 28,232 ports to connect from.
+/// Number of connections from one address to one port: there are fewer than 28,232 ports to connect
+/// from.
 const PER_ADDRESS: usize = 20_000;
-/// So many may wait for the listener to take them: fewer than the kernel keeps waiting, since it forgets those
-/// beyond, and tries them again only seconds later.
+/// Maximum number of connections that wait for the listener: fewer than the kernel's backlog, since
+/// the kernel drops those above it, and retries them only seconds later.
 const AT_ONCE: usize = 100;
 
-/// How many connections of those that are asked for the file limit allows, once it is raised as far as it
-/// goes.
+/// Returns how many of the requested connections the file limit allows, after raising it as far as
+/// possible.
 ///
 /// # Errors
-/// When it does not allow a single one.
+/// Fails if it does not allow a single one.
 pub(crate) fn allowed(asked: usize) -> Result<usize, String> {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
@@ -44,14 +45,14 @@ pub(crate) fn allowed(asked: usize) -> Result<usize, String> {
     Ok(allowed.min(asked))
 }
 
-/// What did not become a connection.
+/// The connections that failed.
 #[derive(Default)]
 struct Failures {
     count: AtomicUsize,
     last: Mutex<String>,
 }
 
-/// One round.
+/// Runs one round.
 pub(crate) fn round(stage: &Stage, runtimes: &Runtimes, count: usize) -> Result<(), String> {
     let (handle, own) = runtimes.of_round()?;
     let (server, client) = (Gate::new(), Gate::new());
@@ -90,7 +91,7 @@ pub(crate) fn round(stage: &Stage, runtimes: &Runtimes, count: usize) -> Result<
     Ok(())
 }
 
-/// Takes whoever comes, and holds each connection in a task of its own.
+/// Accepts connections, and holds each in a task of its own.
 async fn accept(listener: TcpListener, gate: Gate, turn: Arc<Semaphore>) {
     loop {
         if let Ok((stream, _)) = listener.accept().await {
@@ -100,10 +101,10 @@ async fn accept(listener: TcpListener, gate: Gate, turn: Arc<Semaphore>) {
     }
 }
 
-/// Connects when its turn has come, and holds the connection.
+/// Connects when it is its turn, and holds the connection.
 async fn connect(to: SocketAddr, gate: Gate, turn: Arc<Semaphore>, failures: Arc<Failures>) {
     if let Ok(permit) = turn.acquire().await {
-        permit.forget(); // the other end gives it back
+        permit.forget(); // the other end returns it
     }
     match TcpStream::connect(to).await {
         Ok(stream) => hold(stream, gate).await,

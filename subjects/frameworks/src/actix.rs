@@ -1,4 +1,4 @@
-//! actix-web, on its own runtime: one thread for each core, each with connections of its own.
+//! actix-web on its own runtime: one thread per core, each with connections of its own.
 
 use std::io;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::figures::Counters;
 use crate::options::Framework;
 use crate::{MOST_UPLOADED, answer, expire};
 
-/// For how long a request may be read. Otherwise it is 5 s, which a busy machine exceeds.
+/// Maximum time to read a request. The default is 5 s, which a busy machine exceeds.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 #[derive(Deserialize)]
@@ -32,7 +32,8 @@ pub(crate) fn serve(
     actix_web::rt::System::new().block_on(run(listener, counters, keeper))
 }
 
-/// A keeper counts the requests and releases memory. It cannot recycle connections: actix-web runs them.
+/// Runs the server. A keeper counts the requests and releases memory. It cannot recycle connections:
+/// actix-web runs them.
 async fn run(
     listener: std::net::TcpListener,
     counters: Counters,
@@ -59,7 +60,7 @@ async fn run(
             .route("/upload", post().to(upload))
             .route("/figures", get().to(async |counters: Data<Counters>| counters.json()))
     })
-    // The default of 5 s ends a connection whose answer to a ping waits behind a burst.
+    // The default of 5 s ends a connection if the answer to a ping waits behind a burst.
     .keep_alive(KeepAlive::Os)
     .client_request_timeout(PATIENCE)
     .listen_auto_h2c(listener)?

@@ -1,4 +1,4 @@
-//! axum, on hyper's low-level loop: there alone its limit of streams can be raised.
+//! axum on hyper's low-level loop, which is the only way to raise its limit of streams.
 
 use std::convert::Infallible;
 use std::fmt::Display;
@@ -27,7 +27,7 @@ use crate::figures::Counters;
 use crate::options::Framework;
 use crate::{MOST_UPLOADED, STREAMS, answer, expire};
 
-/// How long nothing is accepted when the process has no more open files.
+/// Time for which no connection is accepted when the process has no more open files.
 const PATIENCE: Duration = Duration::from_millis(50);
 
 #[derive(Deserialize)]
@@ -96,7 +96,7 @@ async fn connection(app: Router, stream: TcpStream, peer: SocketAddr) {
     report(builder().serve_connection(TokioIo::new(stream), service).await, peer);
 }
 
-/// The same, watched by a keeper.
+/// Serves a connection that a keeper watches.
 async fn kept_connection(app: Router, stream: TcpStream, peer: SocketAddr, watch: Watch) {
     let service = watch.service(service_of(app, peer));
     let (builder, io) = (builder(), TokioIo::new(watch.io(stream)));

@@ -1,4 +1,4 @@
-//! What the server tells of itself: a line each second, and its counters as JSON.
+//! The metrics of the server: a line per second, and its counters as JSON.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,11 +8,11 @@ use subject_common::{allocated_bytes, mib, replace, resident_bytes};
 
 use crate::options::Options;
 
-/// How often the file of figures is written: a line is printed every so many times.
+/// Interval at which the file of metrics is written. A line is printed after several intervals.
 const STEP: Duration = Duration::from_millis(200);
 const STEPS_PER_LINE: u64 = 5;
 
-/// The counters of the document. What it calls connections are requests that are being handled.
+/// The counters of the document. Its "connections" are requests that are being handled.
 #[derive(Clone, Default)]
 pub(crate) struct Counters(Arc<Inner>);
 
@@ -24,7 +24,7 @@ struct Inner {
 }
 
 impl Counters {
-    /// A request is being handled, until what it gives is dropped.
+    /// Counts a request that is being handled, until the result is dropped.
     pub(crate) fn begin(&self) -> Handled {
         self.0.requests.fetch_add(1, Ordering::Relaxed);
         let now = 1 + self.0.in_flight.fetch_add(1, Ordering::Relaxed);
@@ -32,7 +32,7 @@ impl Counters {
         Handled(self.clone())
     }
 
-    /// All of them, as JSON.
+    /// Returns all counters as JSON.
     pub(crate) fn json(&self) -> String {
         let [requests, in_flight, most_in_flight] = self.numbers();
         serde_json::json!({
@@ -50,7 +50,7 @@ impl Counters {
     }
 }
 
-/// One request that is being handled.
+/// A request that is being handled.
 pub(crate) struct Handled(Counters);
 
 impl Drop for Handled {
@@ -59,8 +59,8 @@ impl Drop for Handled {
     }
 }
 
-/// Watches the server for ever: prints a line each second, and keeps the file of figures. It has a thread of
-/// its own, since not every framework has tokio's usual runtime.
+/// Monitors the server forever: prints a line per second, and updates the file of metrics. It has a
+/// thread of its own, since some frameworks lack tokio's usual runtime.
 pub(crate) fn monitor(counters: &Counters, options: &Options) -> ! {
     for step in 0_u64.. {
         if step % STEPS_PER_LINE == 0 {

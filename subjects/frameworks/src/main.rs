@@ -1,6 +1,6 @@
-//! The servers of the document (studies/README.md): axum, actix-web and salvo under the same test. Every
-//! request sleeps for as long as it asks for, so that a million of them are there at once; a picture that is
-//! uploaded is read whole, and its length answered.
+//! The servers of the document (studies/README.md): axum, actix-web and salvo under the same test.
+//! Every request sleeps for the time that it specifies, so that a million of them are in flight at
+//! once. An uploaded picture is read completely, and the response is its length.
 //!
 //! ```text
 //! subject-frameworks axum|actix|salvo [--keep] [--figures FILE] [ADDRESS]
@@ -30,9 +30,10 @@ use options::{Framework, Options};
 #[global_allocator]
 static ALLOCATOR: Counting<Tracked<System>> = Counting(Tracked::new(System));
 
-/// How many streams one connection may have. The h2 library has no bound of its own, hyper has 200.
+/// Maximum number of streams of one connection. The h2 library has no limit of its own, hyper has
+/// 200.
 const STREAMS: u32 = 1_000_000;
-/// The largest picture.
+/// Maximum size of a picture, in bytes.
 const MOST_UPLOADED: usize = 64 << 20;
 
 fn main() -> ExitCode {
@@ -67,14 +68,14 @@ fn run(options: Options) -> Result<(), String> {
     served.map_err(|error| format!("{name} cannot serve: {error}"))
 }
 
-/// Waits for as many ms as the request says.
+/// Waits for the number of ms that the request specifies.
 async fn expire(milliseconds: Option<u64>) {
     if let Some(milliseconds) = milliseconds {
         tokio::time::sleep(Duration::from_millis(milliseconds)).await;
     }
 }
 
-/// The answer of the document: who answered, by which version of HTTP, and to whom.
+/// Returns the response of the document: the server, the version of HTTP, and the client.
 fn answer(
     framework: Framework,
     version: impl std::fmt::Debug,

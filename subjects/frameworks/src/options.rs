@@ -1,4 +1,4 @@
-//! What is asked for on the command line.
+//! The command-line options.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ pub(crate) enum Framework {
 impl Framework {
     const ALL: [Self; 3] = [Self::Axum, Self::Actix, Self::Salvo];
 
-    /// What it is called, on the command line and in answers.
+    /// Returns its name, on the command line and in responses.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Axum => "axum",
@@ -24,16 +24,16 @@ impl Framework {
     }
 }
 
-/// What is asked for.
+/// The command-line options.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Options {
-    /// Who serves.
+    /// The framework that serves.
     pub(crate) framework: Framework,
     /// Whether `lowtide-tokio` keeps the memory low.
     pub(crate) keep: bool,
-    /// A file that always holds the counters as JSON.
+    /// A file that always contains the counters as JSON.
     pub(crate) figures: Option<PathBuf>,
-    /// Where to listen.
+    /// The address to listen on.
     pub(crate) address: SocketAddr,
 }
 
@@ -41,7 +41,7 @@ const USAGE: &str =
     "usage: subject-frameworks axum|actix|salvo [--keep] [--figures FILE] [ADDRESS]";
 
 impl Options {
-    /// Reads them.
+    /// Parses the options.
     pub(crate) fn read(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
         let name = words.next().ok_or(format!("which framework? {USAGE}"))?;
         let framework = Framework::ALL.into_iter().find(|f| f.name() == name);

@@ -1,9 +1,9 @@
-//! Who serves the program's memory.
+//! The allocator of the program.
 
 #[cfg(feature = "mimalloc")]
 pub(crate) use mimalloc::MiMalloc as Real;
 #[cfg(not(feature = "mimalloc"))]
 pub(crate) use std::alloc::System as Real;
 
-/// What the document calls it.
+/// Its name in the document.
 pub(crate) const NAME: &str = if cfg!(feature = "mimalloc") { "MiMalloc" } else { "DefaultAlloc" };

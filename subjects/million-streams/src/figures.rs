@@ -1,4 +1,4 @@
-//! What the server tells of itself: a line each second as the document has it, and its counters as JSON.
+//! The metrics of the server: a line per second as in the document, and its counters as JSON.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -12,13 +12,14 @@ use crate::allocator;
 use crate::options::Options;
 use crate::runtime::Rolling;
 
-/// From so much resident memory on, a runtime without tasks is exchanged.
+/// Minimum resident memory for replacing a runtime without tasks, in MiB.
 const THRESHOLD_MIB: u64 = 20;
-/// How often the file of figures is written: a line of the document comes every so many times.
+/// Interval at which the file of metrics is written. A line of the document is printed after
+/// several intervals.
 const STEP: Duration = Duration::from_millis(200);
 const STEPS_PER_LINE: u64 = 5;
 
-/// The counters of the document. What it calls connections are requests that are being handled.
+/// The counters of the document. Its "connections" are requests that are being handled.
 #[derive(Clone)]
 pub(crate) struct Counters(Arc<Inner>);
 
@@ -28,7 +29,7 @@ struct Inner {
     most_in_flight: AtomicUsize,
     connections: AtomicUsize,
     refreshes: AtomicU64,
-    /// The time that the last refresh took, in nanoseconds.
+    /// Duration of the last refresh, in nanoseconds.
     refresh_ns: AtomicU64,
     rolling: Rolling,
     keeper: Option<Keeper>,
@@ -48,7 +49,7 @@ impl Counters {
         }))
     }
 
-    /// A request is being handled, until what it gives is dropped.
+    /// Counts a request that is being handled, until the result is dropped.
     pub(crate) fn begin(&self) -> Handled<'_> {
         self.0.requests.fetch_add(1, Ordering::Relaxed);
         let now = 1 + self.0.in_flight.fetch_add(1, Ordering::Relaxed);
@@ -56,13 +57,13 @@ impl Counters {
         Handled(self)
     }
 
-    /// A connection is open, until what it gives is dropped.
+    /// Counts an open connection, until the result is dropped.
     pub(crate) fn connect(&self) -> Connected {
         self.0.connections.fetch_add(1, Ordering::Relaxed);
         Connected(self.clone())
     }
 
-    /// All of them, as JSON.
+    /// Returns all counters as JSON.
     pub(crate) fn json(&self) -> String {
         let number = |counter: &AtomicUsize| counter.load(Ordering::Relaxed);
         let mut figures = serde_json::json!({
@@ -85,7 +86,7 @@ impl Counters {
     }
 }
 
-/// One request that is being handled.
+/// A request that is being handled.
 pub(crate) struct Handled<'a>(&'a Counters);
 
 impl Drop for Handled<'_> {
@@ -94,7 +95,7 @@ impl Drop for Handled<'_> {
     }
 }
 
-/// One connection that is open.
+/// An open connection.
 pub(crate) struct Connected(Counters);
 
 impl Drop for Connected {
@@ -103,8 +104,8 @@ impl Drop for Connected {
     }
 }
 
-/// Watches the server for ever: exchanges its runtime where that is asked for, prints the document's line
-/// each second, and keeps the file of figures.
+/// Monitors the server forever: replaces its runtime if that is enabled, prints the document's line
+/// each second, and updates the file of metrics.
 pub(crate) async fn monitor(counters: Counters, rolling: Rolling, options: Options) {
     let mut interval = tokio::time::interval(STEP);
     for step in 0_u64.. {

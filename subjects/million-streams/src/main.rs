@@ -1,6 +1,7 @@
-//! The server of the document (studies/README.md): every request sleeps for as long as it asks for, so that
-//! a million of them are there at once. Beside it, what the document watches it with: a counting allocator,
-//! the tasks that are alive, resident memory, and a runtime that is exchanged when nothing runs on it any more.
+//! The server of the document (studies/README.md): every request sleeps for the time that it
+//! specifies, so that a million of them are in flight at once. It also has the instruments of the
+//! document: a counting allocator, the number of live tasks, resident memory, and a runtime that is
+//! replaced when it has no more tasks.
 //!
 //! ```text
 //! subject-million-streams [--refresh] [--keep recycle,sweep,release] [--figures FILE] [ADDRESS]
@@ -28,8 +29,8 @@ use runtime::Rolling;
 #[global_allocator]
 static ALLOCATOR: Counting<Tracked<Real>> = Counting(Tracked::new(Real));
 
-/// The listener and the monitor run on the main runtime, as in the document; what serves connections, on
-/// the one that is exchanged.
+/// As in the document, the listener and the monitor run on the main runtime. Connections are served
+/// on the runtime that is replaced.
 #[tokio::main]
 async fn main() -> ExitCode {
     let ran = match Options::read(std::env::args().skip(1)) {

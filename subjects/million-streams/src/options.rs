@@ -1,34 +1,34 @@
-//! What is asked for on the command line.
+//! The command-line options.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// What is asked for.
+/// The command-line options.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Options {
-    /// Whether the runtime is exchanged when nothing runs on it.
+    /// Whether the runtime is replaced when it has no tasks.
     pub(crate) refresh: bool,
-    /// What `lowtide-tokio` does, if anything.
+    /// The acts of `lowtide-tokio`, if any.
     pub(crate) acts: Option<Acts>,
-    /// A file that always holds the counters as JSON.
+    /// A file that always contains the counters as JSON.
     pub(crate) figures: Option<PathBuf>,
-    /// Where to listen.
+    /// The address to listen on.
     pub(crate) address: SocketAddr,
 }
 
-/// What `lowtide-tokio` does after a burst.
+/// The acts of `lowtide-tokio` after a burst.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Acts {
-    /// Wide connections that have drained are asked to go.
+    /// Whether wide connections that have drained are recycled.
     pub(crate) recycle: bool,
-    /// Every worker gives back what its thread keeps.
+    /// Whether every worker frees the cache of its thread.
     pub(crate) sweep: bool,
-    /// Free memory is returned.
+    /// Whether free memory is released.
     pub(crate) release: bool,
 }
 
 impl Acts {
-    /// Parses names with commas between them.
+    /// Parses names that are separated by commas.
     fn parse(text: &str) -> Option<Self> {
         let mut acts = Self::default();
         for name in text.split(',') {
@@ -46,7 +46,7 @@ impl Acts {
 const USAGE: &str = "usage: subject-million-streams [--refresh] [--keep recycle,sweep,release] [--figures FILE] [ADDRESS]";
 
 impl Options {
-    /// Reads them.
+    /// Parses the options.
     pub(crate) fn read(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
         let mut options = Self {
             refresh: false,

@@ -1,4 +1,4 @@
-//! The runtime that serves connections, which can be exchanged for a new one, as the document does.
+//! The runtime that serves connections. It can be replaced by a new one, as in the document.
 
 use std::io;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::{Handle, Runtime};
 
-/// A runtime that can be exchanged while others hold it.
+/// A runtime that can be replaced while others hold it.
 #[derive(Clone)]
 pub(crate) struct Rolling(Arc<RwLock<Runtime>>);
 
@@ -15,18 +15,18 @@ impl Rolling {
         Ok(Self(Arc::new(RwLock::new(Runtime::new()?))))
     }
 
-    /// The one that is in use.
+    /// Returns a handle of the current runtime.
     pub(crate) fn handle(&self) -> Handle {
         self.0.read().unwrap_or_else(PoisonError::into_inner).handle().clone()
     }
 
-    /// Tasks that have begun and not ended.
+    /// Returns the number of tasks that have started and not ended.
     pub(crate) fn alive_tasks(&self) -> usize {
         self.handle().metrics().num_alive_tasks()
     }
 
-    /// Puts a new one in its place, and has the old one end in the background. Gives the time that it
-    /// took.
+    /// Replaces the runtime by a new one, and shuts the old one down in the background. Returns the
+    /// duration.
     pub(crate) fn refresh(&self) -> io::Result<Duration> {
         let begin = Instant::now();
         let new = Runtime::new()?;

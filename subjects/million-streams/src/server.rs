@@ -1,4 +1,4 @@
-//! Accepting and serving, on hyper's low-level loop.
+//! Accepts and serves connections, on hyper's low-level loop.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -24,10 +24,10 @@ use crate::figures::Counters;
 use crate::options::Acts;
 use crate::runtime::Rolling;
 
-/// How many streams one connection may have.
+/// Maximum number of streams of one connection.
 const STREAMS: u32 = 1_000_000;
 const KEEP_ALIVE: Duration = Duration::from_secs(1);
-/// How long nothing is accepted when the process has no more open files.
+/// Time for which no connection is accepted when the process has no more open files.
 const PATIENCE: Duration = Duration::from_millis(50);
 
 /// Serves until the process is ended.
@@ -62,7 +62,7 @@ pub(crate) async fn serve(
     }
 }
 
-/// The app, as the document has it: the address is laid into the handler by a layer for each request.
+/// Returns the app as in the document: a layer passes the address to the handler for each request.
 fn service_of(
     app: Router,
     peer: SocketAddr,
@@ -87,7 +87,7 @@ async fn connection(app: Router, stream: TcpStream, peer: SocketAddr) {
     }
 }
 
-/// The same, watched by a keeper.
+/// Serves a connection that a keeper watches.
 async fn kept_connection(app: Router, stream: TcpStream, peer: SocketAddr, watch: Watch) {
     let service = watch.service(service_of(app, peer));
     let builder = builder();
@@ -114,7 +114,7 @@ pub(crate) fn keep(acts: Acts, rolling: &Rolling) -> io::Result<Keeper> {
     builder.start()
 }
 
-/// Sleeps for as many ms as `expire` says, and tells who answered.
+/// Sleeps for the number of ms in `expire`, and returns the server, the version of HTTP, and the client.
 async fn index(
     version: Version,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,

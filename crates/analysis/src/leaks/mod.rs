@@ -1,10 +1,11 @@
-//! Which blocks of a heap become more, and whether they are lost.
+//! Detects the growing blocks of a heap, and whether they are lost.
 //!
-//! - `trend`: what each size does, from the counts of several snapshots.
-//! - `verdict`: what it is called, given what is known of the pointers to its blocks.
+//! - `trend`: the trend of each size, from the counts of several snapshots.
+//! - `verdict`: the verdict on a trend, given the pointers to its blocks.
 //!
-//! A block is a *survivor* from a given age on. Its size *grows* if survivors of that size come at a steady rate, are not freed
-//! later, and make the blocks of that age more. Counting all blocks would not show that: most of them are young.
+//! A block is a *survivor* from a given age on. Its size *grows* if survivors of that size appear at a
+//! steady rate, are not freed later, and increase the number of blocks of that age. The count of all blocks
+//! would not show that, because most of them are young.
 
 mod trend;
 mod verdict;

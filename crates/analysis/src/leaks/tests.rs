@@ -19,7 +19,7 @@ struct Life {
 
 const FOREVER: f64 = f64::INFINITY;
 
-/// So many blocks a second from `from_s` to `to_s`, each for `lives_s`.
+/// Returns `per_s` blocks a second from `from_s` to `to_s`, each of which lives for `lives_s`.
 fn blocks(bytes: u64, per_s: f64, (from_s, to_s): (f64, f64), lives_s: f64) -> Vec<Life> {
     let count = (per_s * (to_s - from_s)) as usize;
     let life = |number: usize| {
@@ -33,8 +33,8 @@ fn lost(blocks: Vec<Life>) -> Vec<Life> {
     blocks.into_iter().map(|life| Life { is_lost: true, ..life }).collect()
 }
 
-/// What is known after a snapshot every 5 s. Times are counted from the first snapshot. `is_sought` says whether pointers to
-/// the blocks were sought at the end.
+/// Returns the groups after a snapshot every 5 s. Times are relative to the first snapshot. `is_sought` is
+/// whether pointers to the blocks were sought at the end.
 fn groups(lives: &[Life], seconds: u32, is_sought: bool, others: &Surroundings) -> Vec<LeakGroup> {
     let times: Vec<f64> = (0..=seconds / 5).map(|look| f64::from(look) * 5.0).collect();
     let cohort = |life: &Life| times.partition_point(|time| *time < life.from_s) as u8;
@@ -86,14 +86,14 @@ fn snapshot(lives: &[Life], t_s: f64, cohort: &impl Fn(&Life) -> u8) -> Snapshot
     Snapshot { t_s, sampled_share: 1.0, large_sampled_share: 1.0, counts }
 }
 
-/// The verdicts of a program of which pointers were sought, without level ones.
+/// Returns the verdicts on a program whose pointers were sought, without level ones.
 fn verdicts(lives: &[Life], seconds: u32) -> Vec<(LeakKind, u64)> {
     let groups = groups(lives, seconds, true, &Surroundings::default());
     let bad = groups.iter().filter(|group| group.verdict != LeakKind::Level);
     bad.map(|group| (group.verdict, group.size_bytes[0])).collect()
 }
 
-/// Churn of all sizes: most blocks live for less than a second.
+/// Returns churn of all sizes: most blocks live for less than a second.
 fn churn() -> Vec<Life> {
     let sizes = [32, 64, 80, 96, 208, 1008];
     sizes.iter().flat_map(|bytes| blocks(*bytes, 400.0, (-20.0, 120.0), 0.7)).collect()
@@ -175,7 +175,7 @@ fn a_cache_that_is_emptied_from_time_to_time_does_not_grow() {
 #[test]
 fn a_program_that_warms_up_does_not_grow_afterwards() {
     assert_eq!(verdicts(&blocks(128, 100.0, (-5.0, 12.0), FOREVER), 60), []);
-    // While it grows more slowly, it fills up.
+    // If its growth slows down, it fills up.
     let slower: Vec<Life> = (0..12)
         .flat_map(|step| {
             let start = f64::from(step) * 5.0;
@@ -187,7 +187,7 @@ fn a_program_that_warms_up_does_not_grow_afterwards() {
 
 #[test]
 fn blocks_that_are_freed_later_and_later_fill_up() {
-    // Half of what is allocated is freed after 20 s.
+    // Half of the allocated blocks are freed after 20 s.
     let mut lives = blocks(112, 20.0, ALWAYS, FOREVER);
     lives.extend(blocks(112, 20.0, (0.0, 120.0), 35.0));
     assert_eq!(verdicts(&lives, 60), [(LeakKind::Filling, 112)]);
@@ -225,7 +225,7 @@ fn too_few_snapshots_are_too_early_and_none_that_grows_is_level() {
     assert_eq!(overall(&[], 4, 9).kind, LeakKind::Level);
     let before = LostBefore { size_bytes: [112, 112], count: 1000, bytes: 112_000 };
     let group = lost_before(&before, 60.0, 2).unwrap();
-    // Memory that was lost before needs no time to be found.
+    // Memory that was lost before the first snapshot is found immediately.
     assert_eq!(overall(&[group], 0, 1).kind, LeakKind::LostBefore);
     assert_eq!(lost_before(&LostBefore { bytes: 1000, ..before }, 60.0, 2), None);
 }
@@ -241,7 +241,7 @@ fn survivors_are_old_enough_and_were_seen_twice_since() {
 
 #[test]
 fn the_interval_of_an_estimate_covers_the_truth_in_most_samples() {
-    // Blocks of which each place holds several are drawn place by place.
+    // If each place holds several blocks, they are sampled place by place.
     let mut covered = 0;
     for seed in 0..200_u64 {
         let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;

@@ -1,37 +1,41 @@
-//! What each size does.
+//! The trend of each size.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use lowtide_model::survivors::{ClassSizes, PARTS, Snapshot};
 
-/// A size grows only if survivors of at least so many cohorts are left.
+/// Minimum number of cohorts with survivors for a size to grow.
 const MIN_COHORTS: usize = 4;
-/// Minimum number of survivors that were seen for a size to grow.
+/// Minimum number of observed survivors for a size to grow.
 const MIN_SURVIVORS: u64 = 10;
-/// Minimum part of the survivors of half their age that must be left.
+/// Minimum part of the survivors that must remain from when they were half as old.
 const MIN_SURVIVAL: f64 = 0.9;
-/// Minimum part of the survivors by which blocks of their age must have become more: otherwise they replace others.
+/// Minimum net increase of blocks of the survivors' age, as a part of the survivors: below it, they replace
+/// others.
 const MIN_NET: f64 = 0.5;
-/// A size that grows at less than this part of its first rate is filling up.
+/// Minimum later growth rate, as a part of the first rate: below it, a size is filling up.
 const MIN_LATER_RATE: f64 = 0.5;
-/// Survivors that are left without those that are lost are not reported if they are less than this part.
+/// Minimum part of the survivors that are not lost, for them to be reported.
 const MIN_PART: f64 = 0.1;
-/// A cohort is old enough from this part of the age on: snapshots are taken some milliseconds early or late.
+/// Part of the age from which on a cohort is old enough: snapshots are taken some milliseconds early or
+/// late.
 const ABOUT: f64 = 0.98;
-/// Neighbouring sizes belong together if one is at most this much larger than the other, and their rates differ by at most
-/// this factor, or by chance.
+/// Maximum ratio of neighbouring sizes that belong together, and of their rates unless they differ by
+/// chance.
 const MAX_STEP: f64 = 1.25;
 const MAX_RATIO: f64 = 3.0;
-/// The 97.5 % quantile of Student's distribution with 15 degrees of freedom: one less than there are parts.
+/// The 97.5 % quantile of Student's distribution with 15 degrees of freedom: one less than the number of
+/// parts.
 const QUANTILE: f64 = 2.131;
 
-/// What was counted.
+/// The counts of all snapshots.
 #[derive(Debug, Clone, Copy)]
 pub struct History<'h> {
-    /// The snapshots that were kept, in order; the first and the newest are among them.
+    /// The snapshots that were kept, in order, including the first and the newest.
     pub snapshots: &'h [Snapshot],
-    /// When each cohort ended: the blocks of a cohort are older than that. Those of cohort 0 were there before.
+    /// The end of each cohort: its blocks are older than that. Those of cohort 0 existed before the first
+    /// snapshot.
     pub cohorts: &'h [f64],
     /// The sizes of each class in the newest snapshot, in the sampled part of the heap.
     pub sizes: &'h BTreeMap<u16, ClassSizes>,
@@ -41,21 +45,21 @@ pub struct History<'h> {
     pub older_s: f64,
 }
 
-/// What a size does.
+/// The kind of a trend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TrendKind {
     /// It grows steadily.
     Growing,
-    /// It grows more and more slowly, or its older blocks are freed.
+    /// Its growth slows down, or its older blocks are freed.
     Filling,
     /// It does not grow.
     Level,
 }
 
-/// What the blocks of neighbouring sizes do. Figures are estimates for the whole heap.
+/// The trend of the blocks of neighbouring sizes. Numbers are estimates for the whole heap.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Trend {
-    /// What they do.
+    /// The kind.
     pub kind: TrendKind,
     /// Their size classes.
     pub classes: Vec<u16>,
@@ -65,17 +69,17 @@ pub struct Trend {
     pub count: f64,
     /// Bytes of the survivors.
     pub bytes: f64,
-    /// Survivors in a second.
+    /// Survivors per second.
     pub per_s: f64,
-    /// The 95 % interval of that; both ends are equal if all of the heap was counted.
+    /// The 95 % interval of that; both ends are equal if the whole heap was counted.
     pub per_s_interval: [f64; 2],
-    /// The part of the survivors that is left from when they were half as old.
+    /// The part of the survivors that remains from when they were half as old.
     pub survival: Option<f64>,
-    /// By how many blocks those of the survivors' age became more.
+    /// Net increase of the blocks of the survivors' age.
     pub net: f64,
     /// Number of cohorts that are old enough.
     pub cohorts: usize,
-    /// Number of these that have a survivor.
+    /// Number of these with a survivor.
     pub growing_cohorts: usize,
     /// The rate of the later cohorts, as a part of the rate of the first.
     pub later_rate: Option<f64>,
@@ -84,19 +88,20 @@ pub struct Trend {
 }
 
 impl Trend {
-    /// Bytes of a survivor, on average.
+    /// Returns the mean size of a survivor, in bytes.
     pub fn mean_bytes(&self) -> f64 {
         self.bytes / self.count.max(1.0)
     }
 
-    /// Growth in bytes per hour, with its interval.
+    /// Returns the growth in bytes per hour, with its interval.
     pub fn bytes_per_hour(&self) -> (u64, [u64; 2]) {
         let scale = |per_s: f64| (per_s * self.mean_bytes() * 3600.0).max(0.0) as u64;
         (scale(self.per_s), self.per_s_interval.map(scale))
     }
 }
 
-/// Returns the cohorts whose blocks count as survivors: those that are old enough, and were seen twice since.
+/// Returns the cohorts whose blocks count as survivors: those that are old enough, and were observed twice
+/// since.
 pub fn survivors(cohorts: &[f64], older_s: f64) -> Range<u8> {
     let now = cohorts.last().copied().unwrap_or(0.0);
     let old = cohorts.iter().skip(1).take_while(|end| now - **end >= older_s * ABOUT).count();
@@ -116,27 +121,27 @@ impl History<'_> {
         self.cohorts.last().copied().unwrap_or(0.0)
     }
 
-    /// When a cohort ended, in seconds since the first snapshot.
+    /// Returns the end of a cohort, in seconds since the first snapshot.
     fn end_s(&self, cohort: u8) -> f64 {
         self.cohorts.get(usize::from(cohort)).copied().unwrap_or(0.0)
     }
 
-    /// How long blocks of a cohort were allocated, in seconds.
+    /// Returns the time over which the blocks of a cohort were allocated, in seconds.
     fn duration_s(&self, cohort: u8) -> f64 {
         self.end_s(cohort) - self.end_s(cohort.saturating_sub(1))
     }
 
-    /// The age of the youngest block of a cohort, in seconds.
+    /// Returns the age of the youngest block of a cohort, in seconds.
     fn age_s(&self, cohort: u8) -> f64 {
         self.now_s() - self.end_s(cohort)
     }
 
-    /// The sizes of a class; zeros if it has no blocks.
+    /// Returns the sizes of a class; zeros if it has no blocks.
     fn sizes_of(&self, class: u16) -> ClassSizes {
         self.sizes.get(&class).copied().unwrap_or_default()
     }
 
-    /// The snapshot that is nearest to a time, and not before `from_s`.
+    /// Returns the snapshot that is nearest to a time, but not before `from_s`.
     fn nearest(&self, t_s: f64, from_s: f64) -> Option<&Snapshot> {
         let distance = |snapshot: &&Snapshot| (snapshot.t_s - t_s).abs();
         let later = self.snapshots.iter().filter(|snapshot| snapshot.t_s >= from_s);
@@ -161,13 +166,14 @@ fn counts_in(snapshot: &Snapshot, classes: &[u16]) -> Counts {
 /// Survivors to which no pointer was found, in the sampled part of the heap.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LostCounts {
-    /// How many there are, by class and cohort.
+    /// Their number, by class and cohort.
     pub counts: BTreeMap<u16, BTreeMap<u8, u64>>,
     /// The survivors among them by class, in each part of the sampled places.
     pub parts: BTreeMap<u16, [u64; PARTS]>,
 }
 
-/// Returns what the sizes do that have survivors, the one that takes most memory first. Survivors that are `lost` are left out.
+/// Returns the trends of the sizes with survivors, the one that takes most memory first. Leaves out
+/// survivors that are `lost`.
 pub fn trends(history: &History<'_>, lost: &LostCounts) -> Vec<Trend> {
     let old = survivors(history.cohorts, history.older_s);
     let Some(now) = history.now() else { return Vec::new() };
@@ -181,7 +187,7 @@ pub fn trends(history: &History<'_>, lost: &LostCounts) -> Vec<Trend> {
     by_bytes(trends.filter_map(|trend| without_lost(history, &old, trend, lost)))
 }
 
-/// Returns what the sizes do that have lost survivors, the one that takes most memory first.
+/// Returns the trends of the sizes with lost survivors, the one that takes most memory first.
 pub fn lost_trends(history: &History<'_>, lost: &LostCounts) -> Vec<Trend> {
     let old = survivors(history.cohorts, history.older_s);
     let of_old = |counts: &BTreeMap<u8, u64>| -> BTreeMap<u8, u64> {
@@ -203,16 +209,16 @@ fn by_bytes(trends: impl Iterator<Item = Trend>) -> Vec<Trend> {
     found
 }
 
-/// Survivors that were seen, by class and cohort.
+/// Observed survivors, by class and cohort.
 type Seen = BTreeMap<u16, BTreeMap<u8, u64>>;
 
-/// Whether survivors are enough for a growth.
+/// Returns whether there are enough survivors for a growth.
 fn is_enough(seen: u64, cohorts: usize) -> bool {
     cohorts >= MIN_COHORTS && seen >= MIN_SURVIVORS
 }
 
-/// Returns classes with survivors: each by itself if it has enough of them, and otherwise those together that are neighbours
-/// and grow alike.
+/// Returns classes with survivors: a class by itself if it has enough of them, and otherwise together with
+/// neighbours that grow alike.
 fn joined(history: &History<'_>, seen: &Seen) -> Vec<Vec<u16>> {
     let mut groups: Vec<(Vec<u16>, u64, bool)> = Vec::new();
     for (class, cohorts) in seen {
@@ -257,7 +263,7 @@ fn trend(history: &History<'_>, old: &Range<u8>, classes: Vec<u16>) -> Option<Tr
     Some(Trend { kind, survival, later_rate, net, ..survivors.trend(history, old, classes)? })
 }
 
-/// The trend of lost survivors: none of them can be freed any more.
+/// Returns the trend of lost survivors, none of which can be freed any more.
 fn lost_trend(
     history: &History<'_>,
     old: &Range<u8>,
@@ -284,7 +290,7 @@ fn lost_in(history: &History<'_>, classes: &[u16], lost: &LostCounts) -> Counts 
     counts
 }
 
-/// Returns a trend without the survivors that are lost; `None` if hardly any are left.
+/// Returns a trend without the lost survivors; `None` if hardly any others remain.
 fn without_lost(
     history: &History<'_>,
     old: &Range<u8>,
@@ -303,7 +309,7 @@ fn without_lost(
     };
     let growing_cohorts = old.clone().filter(|cohort| left(cohort) >= 1.0).count();
     let part = (1.0 - count / trend.count).max(0.0);
-    // A block that is allocated between the last snapshot and the search is not known to be lost.
+    // It is not known whether a block that is allocated between the last snapshot and the search is lost.
     let is_little = part < MIN_PART || !is_enough((trend.count * part) as u64, growing_cohorts);
     let (left_count, net) = (trend.count * part, trend.net - count);
     (!is_little).then(|| Trend {
@@ -322,7 +328,7 @@ fn without_lost(
 struct Survivors {
     /// Their number.
     count: f64,
-    /// How many of them were seen.
+    /// Number of those that were observed.
     seen: u64,
     /// The time in which they were allocated, in seconds.
     duration_s: f64,
@@ -362,7 +368,7 @@ impl Survivors {
         })
     }
 
-    /// Returns the trend of these survivors, which is level and has no further figures yet.
+    /// Returns the trend of these survivors, which is level and has no further metrics yet.
     fn trend(&self, history: &History<'_>, old: &Range<u8>, classes: Vec<u16>) -> Option<Trend> {
         let sizes = classes.iter().map(|class| history.sizes_of(*class));
         let (youngest, oldest) = (old.end.saturating_sub(1), old.start.saturating_sub(1));
@@ -387,7 +393,8 @@ impl Survivors {
     }
 }
 
-/// Returns which part is left of the survivors that there were when they were half as old, of the older half of the cohorts.
+/// Returns the part of the survivors that remains from when they were half as old, for the older half of
+/// the cohorts.
 fn survival(history: &History<'_>, old: &Range<u8>, classes: &[u16]) -> Option<f64> {
     let counts = counts_in(history.now()?, classes);
     let (mut left, mut before) = (0.0, 0.0);
@@ -401,8 +408,9 @@ fn survival(history: &History<'_>, old: &Range<u8>, classes: &[u16]) -> Option<f
     (before > 0.0).then_some(left / before)
 }
 
-/// Returns the rate of the last third of the cohorts, without the newest, as a part of the rate of the first third. The last
-/// ones are not old enough, so that the rate is rather too high than too low.
+/// Returns the rate of the last third of the cohorts, without the newest, as a part of the rate of the
+/// first third. The last ones are not old enough, so the rate is an overestimate rather than an
+/// underestimate.
 fn later_rate(history: &History<'_>, old: &Range<u8>, counts: &Counts) -> Option<f64> {
     let end = history.cohorts.len().saturating_sub(1) as u8;
     let third = (end.saturating_sub(1) / 3).min(old.len() as u8);
@@ -417,8 +425,8 @@ fn later_rate(history: &History<'_>, old: &Range<u8>, counts: &Counts) -> Option
     (first > 0.0 && last.is_finite()).then_some(last / first)
 }
 
-/// Returns by how many blocks those of the survivors' age became more since the process had been watched for that long.
-/// Blocks that are replaced by others of the same kind do not become more.
+/// Returns the net increase of the blocks of the survivors' age, since the process had been observed for
+/// that long. Blocks that are replaced by others of the same kind do not count.
 fn net(history: &History<'_>, old: &Range<u8>, classes: &[u16], now: &Counts) -> f64 {
     let youngest = old.end.saturating_sub(1);
     let Some(earlier) = history.nearest(history.age_s(youngest), 0.0) else { return 0.0 };
@@ -426,7 +434,8 @@ fn net(history: &History<'_>, old: &Range<u8>, classes: &[u16], now: &Counts) ->
     now.range(..old.end).map(|(_, count)| count).sum::<f64>() - before
 }
 
-/// Returns the 95 % interval of an estimated number of survivors, from how much the parts of the sample differ.
+/// Returns the 95 % interval of an estimated number of survivors, from the variance between the parts of
+/// the sample.
 fn interval(
     now: &Snapshot,
     classes: &[u16],
@@ -445,10 +454,10 @@ fn interval(
     let sampled: f64 = parts.iter().sum();
     let mean = sampled / PARTS as f64;
     let variance = parts.iter().map(|part| (part - mean).powi(2)).sum::<f64>() / (PARTS - 1) as f64;
-    // What was counted is a part of the whole, and not drawn with replacement.
+    // The sample is a part of the whole, and was drawn without replacement.
     let share = classes.iter().map(|class| now.share_of(*class)).fold(1.0, f64::min);
     let error = QUANTILE * (variance * PARTS as f64 * (1.0 - share)).sqrt();
-    // At least what was seen is there.
+    // The observed survivors are a lower bound.
     let seen = sampled * share + (count - sampled);
     [(count - error).max(seen), count + error]
 }

@@ -1,4 +1,4 @@
-//! What a trend is called.
+//! The verdict on a trend.
 
 use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
@@ -6,33 +6,34 @@ use lowtide_model::leaks::{AgeRange, LeakGroup, LeakKind, LeakVerdict};
 
 use super::trend::{Trend, TrendKind};
 
-/// Minimum part of the sampled blocks to which no pointer was found for the blocks to be lost.
+/// Minimum part of the sampled blocks to which no pointer was found, for the blocks to be lost.
 const MIN_UNREACHABLE: f64 = 0.9;
 /// Minimum number of lost blocks, and of their bytes, for a verdict on memory that was lost before.
 const MIN_LOST_BLOCKS: u64 = 10;
 const MIN_LOST_BYTES: u64 = 64 << 10;
 
-/// What is known of the pointers to the blocks of a group.
+/// The results of the search for pointers to the blocks of a group.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Reachability {
     /// Number of blocks for which pointers were sought.
     pub sampled: u64,
-    /// The part of them to which none was found, each time.
+    /// The part of them to which no pointer was found in any search.
     pub unreachable_share: f64,
-    /// Number of times that all memory was searched.
+    /// Number of searches through all memory.
     pub rounds: u32,
 }
 
 /// Facts about the whole process that influence its verdicts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Surroundings {
-    /// Why some pointers may be invisible, such as swapped pages or an `io_uring`. If set, no block is called lost.
+    /// The reason why some pointers may be invisible, such as swapped pages or an `io_uring`. If set, no
+    /// block is called lost.
     pub hidden_pointers: Option<String>,
-    /// Whether the process used more memory before: growth may then be a return to an earlier level.
+    /// Whether the process used more memory earlier: growth may then be a return to an earlier level.
     pub is_below_peak: bool,
 }
 
-/// Memory that was there before the first snapshot, and to which the program has no pointer.
+/// Memory that was allocated before the first snapshot, and to which the program has no pointer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LostBefore {
     /// The smallest and the largest block, in bytes.
@@ -43,7 +44,7 @@ pub struct LostBefore {
     pub bytes: u64,
 }
 
-/// Returns the group of a trend; what blocks are and what holds them is left open.
+/// Returns the group of a trend, without the types and the holders of its blocks.
 pub fn group(trend: &Trend, reached: Option<&Reachability>, others: &Surroundings) -> LeakGroup {
     let is_unreachable =
         reached.is_some_and(|r| r.sampled > 0 && r.unreachable_share >= MIN_UNREACHABLE);
@@ -168,11 +169,11 @@ pub fn lost_before(found: &LostBefore, elapsed_s: f64, rounds: u32) -> Option<Le
     })
 }
 
-/// Returns the verdict on a process: that of its most serious group. `cohorts` is the number of cohorts that are old enough,
-/// and `looks` that of whole snapshots.
+/// Returns the verdict on a process: that of its most serious group. `cohorts` is the number of cohorts
+/// that are old enough, and `looks` the number of complete snapshots.
 pub fn overall(groups: &[LeakGroup], cohorts: usize, looks: u64) -> LeakVerdict {
     let worst = groups.iter().map(|group| group.verdict).min();
-    // Lost memory is certain at once. That nothing grows takes longer to establish.
+    // Lost memory is certain immediately. It takes longer to establish that nothing grows.
     let is_early = cohorts < 4;
     let kind = match worst {
         Some(LeakKind::LostBefore) => LeakKind::LostBefore,

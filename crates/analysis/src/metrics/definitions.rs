@@ -1,6 +1,6 @@
-//! How baseline, peak, settled, stays and mean excess are defined, as reports print it.
+//! The definitions of baseline, peak, settled, stays and mean excess, as reports print them.
 
-/// Each figure of a trial with its definition.
+/// Each metric of a trial with its definition.
 pub const DEFINITIONS: [(&str, &str); 5] = [
     (
         "baseline",

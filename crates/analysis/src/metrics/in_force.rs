@@ -1,19 +1,19 @@
-//! Whether the treatment was in force in a trial.
+//! Determines whether the treatment was in force in a trial.
 
 use lowtide_record::TrialRecord;
 use lowtide_record::v1::Process;
 
-/// A process that lives so long matters, in seconds.
+/// Minimum lifetime of a process that matters, in seconds.
 const LONG_S: f64 = 1.0;
-/// So does one that ever holds this part of what the tree holds at its highest.
+/// Minimum part of the tree's peak memory that a process with a shorter lifetime must hold to matter.
 const LARGE: f64 = 0.05;
-/// One that was gone before it could be looked at must hold more, before it leaves the trial open.
+/// The same for a process that ended before it was inspected; only a larger one leaves the result open.
 const LARGE_UNSEEN: f64 = 0.25;
 
-/// Whether the treatment was in force in every process that matters: the first one, and every one that
-/// lived for a second or ever held 5 % of what the tree held at its highest (25 % if it was gone before
-/// it could be looked at). A helper that is there for a moment decides nothing. `None` is: not known; the
-/// text says why not, or why not known.
+/// Returns whether the treatment was in force in every process that matters: the first one, and every one
+/// that lived for a second or ever held 5 % of the tree's peak memory (25 % if it ended before it was
+/// inspected). A short-lived helper does not count. `None` means that this is not known. The text is the
+/// reason why it was not in force, or why that is not known.
 pub fn in_force(trial: &TrialRecord) -> (Option<bool>, Option<String>) {
     let mut unknown = None;
     let mut any_active = false;
@@ -49,7 +49,7 @@ fn matters(trial: &TrialRecord, process: &Process) -> bool {
         .process_ends
         .iter()
         .find(|end| end.pid == process.pid && end.start_ticks == process.start_ticks);
-    // Without a word of its end, it was there when the record broke off.
+    // If its end was not recorded, it was still running when the record was interrupted.
     let last = end.map_or_else(|| trial.samples.last().map_or(0.0, |s| s.t_s), |end| end.t_s);
     let held = end.map_or(0, |end| end.peak_rss_bytes);
     let large = if process.allocator.is_some() { LARGE } else { LARGE_UNSEEN };
@@ -62,7 +62,7 @@ mod tests {
     use lowtide_record::fixtures::{MIB, process, trial};
     use lowtide_record::v1::ProcessEnd;
 
-    /// A tree of 100 MiB, whose first process is as it should be, and another one that is not.
+    /// Returns a tree of 100 MiB. Its first process is as expected, and another one is not.
     fn with_other(seen_s: f64, last_s: f64, mib: u64, active: Option<bool>) -> TrialRecord {
         let mut trial = trial("jemalloc", 1, false).with_samples(0.0, 10.0, |_| 100.0);
         let mut other = process(11, active, Some("it is linked statically"));

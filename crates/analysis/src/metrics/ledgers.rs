@@ -1,25 +1,25 @@
-//! Whose the bytes were at the moments that a trial is judged by.
+//! The ledgers (memory by owner) at the moments by which a trial is judged.
 //!
-//! A ledger costs too much to be taken at every tick: it is taken when a moment is announced, when
-//! memory has changed, and now and then. One whose RSS is far from that of the moment is of another
-//! moment. Of those that are near it, the last before the load is that of the baseline, the first that
-//! of the peak (what was freed later may still be resident), and the last that of what settled.
-//! Where a load tells that all its requests are over while its connections stand, the first from there
-//! on is that of this moment, as long as nothing else has happened.
+//! A ledger costs too much to be taken at every tick. It is taken when a moment is announced, when memory
+//! has changed, and periodically. A ledger whose RSS differs much from that of a moment does not belong to
+//! it. Of the ledgers with a similar RSS, the last one before the load belongs to the baseline, the first
+//! one to the peak (memory that was freed later may still be resident), and the last one to the settled
+//! moment. If a load reports that all its requests are over while its connections are still open, the first
+//! ledger after that belongs to this moment, unless another event came before it.
 
 use crate::metrics::{TrialMetrics, rise};
 use crate::trial_result::AtEvents;
 use lowtide_record::TrialRecord;
 use lowtide_record::v1::{Event, LedgerReading};
 
-/// How far a ledger's RSS may be from that of its moment: as a part of it,
+/// Maximum difference between the RSS of a ledger and that of its moment: as a part of it,
 const NEAR: f64 = 0.1;
 /// or of the rise,
 const NEAR_RISE: f64 = 0.05;
 /// or in bytes.
 const NEAR_BYTES: f64 = 1_048_576.0;
 
-/// The ledgers of a trial that belong to its moments; `figures` are its own by RSS.
+/// Returns the ledgers at the moments of a trial; `figures` are its metrics by RSS.
 pub fn ledgers<'t>(trial: &'t TrialRecord, figures: &TrialMetrics) -> AtEvents<&'t LedgerReading> {
     let rise = rise(figures.baseline, figures.peak).unwrap_or(0) as f64;
     let near = |target: Option<u64>, from: f64, to: f64| {
@@ -32,7 +32,7 @@ pub fn ledgers<'t>(trial: &'t TrialRecord, figures: &TrialMetrics) -> AtEvents<&
             is_near && l.t_s >= from && l.t_s <= to
         })
     };
-    // A ledger is begun a moment before the mark of the moment that it is taken for.
+    // A ledger starts shortly before the mark of its moment.
     const MOMENT_S: f64 = 0.05;
     let (all, none) = (f64::INFINITY, f64::NEG_INFINITY);
     let span = figures.settle_span;
@@ -49,8 +49,8 @@ pub fn ledgers<'t>(trial: &'t TrialRecord, figures: &TrialMetrics) -> AtEvents<&
     }
 }
 
-/// The first that was begun in the last round between the moment at which all requests were over and
-/// the next thing that happened.
+/// Returns the first ledger that started in the last round between the end of all requests and the next
+/// event.
 fn drained(trial: &TrialRecord) -> Option<&LedgerReading> {
     let drained = trial.marks.iter().rfind(|m| m.mark == Event::Drained)?.t_s;
     let closed = trial.marks.iter().filter(|m| m.mark == Event::Closed).map(|m| m.t_s);

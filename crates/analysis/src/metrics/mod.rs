@@ -1,12 +1,12 @@
-//! From the record of a trial to its figures: baseline, peak, settled, excess; [`DEFINITIONS`] says how each
-//! is defined.
+//! Computes the metrics of a trial from its record: baseline, peak, settled, excess. [`DEFINITIONS`] has
+//! their definitions.
 //!
-//! Phases named `baseline`, `peak`, `load_end` and `settled` take the place of these moments.
+//! Phases named `baseline`, `peak`, `load_end` and `settled` replace these moments.
 //!
-//! PSS is read less often than RSS, because it costs more. Between two readings of it, it is taken as a part of
-//! RSS: as the part that lies between those of both readings, or, where processes came or went between them, as
-//! that of the reading with as many processes. Behind the last reading, it is taken as the same part of RSS for
-//! as long as that has not changed much either.
+//! PSS is read less often than RSS, because it costs more. Between two readings, it is estimated as a
+//! fraction of RSS: the fraction is interpolated between both readings or, if processes started or ended
+//! between them, it is that of the reading with the same number of processes. After the last reading, the
+//! fraction is kept while RSS does not change much either.
 
 mod definitions;
 mod in_force;
@@ -34,33 +34,34 @@ use lowtide_record::v1::{Event, Mark};
 use own_baseline::own_baseline;
 use per_connection::opens_connections;
 
-/// How long before the load the baseline is read, in seconds.
+/// Time before the load over which the baseline is read, in seconds.
 pub const BASELINE_WINDOW_S: f64 = 1.0;
-/// Over how long the settled value is read, in seconds.
+/// Time over which the settled value is read, in seconds.
 pub const SETTLED_WINDOW_S: f64 = 5.0;
-/// How long before its exit a command that loads itself is no longer judged, in seconds.
+/// Time before its exit in which a command that loads itself is not judged, in seconds.
 pub const EXIT_MARGIN_S: f64 = 0.5;
-/// How near to the peak counts as reaching it, as a part of the rise.
+/// Distance from the peak that counts as reaching it, as a part of the rise.
 const NEAR_PEAK: f64 = 0.02;
-/// A phase is read as soon as it is announced: so long that may take, in seconds.
+/// Maximum time from the announcement of a phase to its reading, in seconds.
 const PHASE_WINDOW_S: f64 = 0.25;
-/// A rise of less than this is noise: nothing rose.
+/// Minimum rise, in bytes; less is noise.
 const LEAST_RISE_BYTES: u64 = 1 << 20;
-/// Below so many connections, bytes per connection say nothing.
+/// Minimum number of connections for a meaningful number of bytes per connection.
 const LEAST_CONNECTIONS: u64 = 10;
-/// More than one process in more than this part of the readings that are at least half as high as
-/// the peak makes a tree,
+/// Minimum part of the readings at half the peak or above that have more than one process, for a trial to
+/// count as a tree.
 const TREE_SHARE_HIGH: f64 = 0.05;
-/// and so does more than one process in more than this part of all of them.
+/// The same for all readings; either condition is enough.
 const TREE_SHARE: f64 = 0.5;
-/// RSS has not changed much where it differs by less than this part of it.
+/// Maximum relative difference of RSS that counts as unchanged.
 const UNCHANGED: f64 = 0.05;
-/// A command that loads itself has fallen where it is no further than this part of its rise above what it ends with,
+/// Maximum height above its final memory at which a command that loads itself counts as fallen, as a part
+/// of the rise.
 const FALLEN: f64 = 0.1;
-/// which is what it had for this long before the end, in seconds: a shorter one may be its teardown.
+/// Time before the end over which the final memory is read, in seconds: a shorter one may be its teardown.
 const FINAL_WINDOW_S: f64 = 1.0;
 
-/// By which figure memory is judged.
+/// The metric by which memory is judged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Metric {
@@ -72,7 +73,7 @@ pub enum Metric {
 }
 
 impl Metric {
-    /// The metric's name, as tables show it.
+    /// Returns the metric's name in tables.
     pub fn name(self) -> &'static str {
         match self {
             Self::Rss => "RSS",
@@ -81,36 +82,36 @@ impl Metric {
     }
 }
 
-/// What is read off the record of a trial. `None` is: not known, because the trial did not get there.
+/// The metrics of a trial. Unknown values are `None`, because the trial did not get that far.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TrialMetrics {
-    /// By what the memory was judged.
+    /// The metric by which memory is judged.
     pub metric: Metric,
-    /// Before the load, in bytes.
+    /// Memory before the load, in bytes.
     pub baseline: Option<u64>,
-    /// At its highest, in bytes.
+    /// Peak memory, in bytes.
     pub peak: Option<u64>,
-    /// After the load is gone and time has passed, in bytes.
+    /// Memory after the load and the settle time, in bytes.
     pub settled: Option<u64>,
-    /// (settled − baseline) / (peak − baseline); `None` also when nothing rose.
+    /// (settled − baseline) / (peak − baseline); `None` also if nothing rose.
     pub settled_ratio: Option<f64>,
-    /// Address space at its highest, in bytes.
+    /// Peak address space, in bytes.
     pub vsz_peak: Option<u64>,
-    /// What lay above the baseline after the load, in byte-seconds.
+    /// Memory above the baseline after the load, in byte-seconds.
     pub excess_byte_seconds: Option<f64>,
     /// The same divided by the time, in bytes.
     pub excess_mean: Option<u64>,
-    /// Lazily freed pages when settled, in bytes: RSS still counts them, the kernel may take them.
+    /// Lazily freed pages when settled, in bytes: RSS still counts them, but the kernel may reclaim them.
     pub lazyfree: Option<u64>,
     /// Faults without I/O.
     pub minor_faults: Option<u64>,
     /// Faults with I/O.
     pub major_faults: Option<u64>,
-    /// From start to end, in seconds.
+    /// Duration from start to end, in seconds.
     pub wall_s: Option<f64>,
     /// CPU time of the whole tree, in seconds.
     pub cpu_s: Option<f64>,
-    /// The rise from the baseline to the peak, for each connection that was opened, in bytes.
+    /// The rise from the baseline to the peak per opened connection, in bytes.
     pub bytes_per_connection: Option<u64>,
     /// Each round of the load.
     pub rounds: Vec<RoundMetrics>,
@@ -118,24 +119,24 @@ pub struct TrialMetrics {
     pub ramps: Vec<Ramp>,
     /// Each phase that the subject announced.
     pub phases: Vec<PhaseMetrics>,
-    /// From when to when the excess was counted, in seconds since the record began.
+    /// Start and end of the time over which the excess was counted, in seconds since the start of the
+    /// record.
     pub settle_span: Option<(f64, f64)>,
-    /// By how much memory rose in the last second before the load, in bytes; nothing of a command that loads
-    /// itself.
+    /// Rise of memory in the last second before the load, in bytes; `None` for a command that loads itself.
     pub rise_before_load: Option<u64>,
-    /// When the load began, in seconds since the record began; where nothing says so, of a command that
-    /// loads itself, when its load had ended.
+    /// Start of the load, in seconds since the start of the record. For a command that loads itself without
+    /// announcing it: the end of its load.
     pub load_begin: f64,
 }
 
 /// One round of the load.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RoundMetrics {
-    /// Which, from 1.
+    /// Its number, from 1.
     pub round: u32,
     /// Its highest reading, in bytes.
     pub peak: Option<u64>,
-    /// At the end of the pause behind it, in bytes.
+    /// Memory at the end of the pause after it, in bytes.
     pub settled: Option<u64>,
 }
 
@@ -144,14 +145,14 @@ pub struct RoundMetrics {
 pub struct PhaseMetrics {
     /// Its name.
     pub name: String,
-    /// When it was announced, in seconds since the record began.
+    /// Time of the announcement, in seconds since the start of the record.
     pub t_s: f64,
     /// The reading at that moment.
     pub bytes: Option<u64>,
 }
 
-/// By what a trial should be judged: PSS where more than one process had a part in what the memory
-/// was. A helper that is there before the program itself, or for a moment, does not make a tree.
+/// Returns the metric by which a trial should be judged: PSS if more than one process contributed to the
+/// memory. A helper that runs before the program itself, or for a moment, does not make a tree.
 pub fn metric_of(trial: &TrialRecord) -> Metric {
     let rss = |s: &Sample| s.total.rss_bytes.0;
     let peak = trial.samples.iter().map(rss).max().unwrap_or(0);
@@ -166,7 +167,7 @@ pub fn metric_of(trial: &TrialRecord) -> Metric {
     if is_tree { Metric::Pss } else { Metric::Rss }
 }
 
-/// Memory over time by one metric.
+/// Returns memory over time by one metric.
 pub fn memory_over_time(trial: &TrialRecord, metric: Metric) -> Series {
     match metric {
         Metric::Rss => Series::new(trial.samples.iter().map(|s| (s.t_s, s.total.rss_bytes.0))),
@@ -174,7 +175,7 @@ pub fn memory_over_time(trial: &TrialRecord, metric: Metric) -> Series {
     }
 }
 
-/// PSS at the readings that have it, and estimated at those between.
+/// Returns PSS: as read where available, and estimated between these readings.
 fn pss_over_time(samples: &[Sample]) -> Series {
     let read: Vec<usize> = (0..samples.len()).filter(|i| samples[*i].slow.is_some()).collect();
     let share = |s: &Sample| {
@@ -205,7 +206,7 @@ fn pss_over_time(samples: &[Sample]) -> Series {
     Series::new(points)
 }
 
-/// Reads the figures off the record of a trial.
+/// Computes the metrics of a trial from its record.
 pub fn measure(trial: &TrialRecord, metric: Metric) -> TrialMetrics {
     let series = memory_over_time(trial, metric);
     let times = Times::new(trial, &series);
@@ -214,7 +215,7 @@ pub fn measure(trial: &TrialRecord, metric: Metric) -> TrialMetrics {
     let settle_span = times.settle_span(&series, baseline, peak);
     let settled_window = times.settled_window(&series, baseline, peak, settle_span);
     let settled = settled_window.and_then(|(from, to)| {
-        // A phase that is over at once is read just behind it.
+        // A phase that ends immediately is read just after it.
         let behind = || series.median_within(to, to + PHASE_WINDOW_S);
         let phase = times.phase(MetricPhase::Settled);
         series.median_within(from, to).or_else(|| phase.and_then(|_| behind()))
@@ -237,7 +238,7 @@ pub fn measure(trial: &TrialRecord, metric: Metric) -> TrialMetrics {
         minor_faults: usage.map(|u| u.minor_faults).or(last.map(|s| s.total.minor_faults)),
         major_faults: usage.map(|u| u.major_faults).or(last.map(|s| s.total.major_faults)),
         wall_s: times.span(trial).map(|(from, to)| to - from),
-        // A process that has done anything has used some; figures of elsewhere may not tell it.
+        // A process that has run has used CPU time; imported metrics may lack it.
         cpu_s: usage.map(|u| u.cpu_s).or(last.map(|s| s.total.cpu_s)).filter(|s| *s > 0.0),
         bytes_per_connection: bytes_per_connection(trial, baseline, peak, times.load_begin()),
         rounds: times.rounds(&series),
@@ -252,13 +253,13 @@ pub fn measure(trial: &TrialRecord, metric: Metric) -> TrialMetrics {
     }
 }
 
-/// (settled − baseline) / (peak − baseline); nothing when nothing rose.
+/// Returns (settled − baseline) / (peak − baseline); `None` if nothing rose.
 pub fn ratio(baseline: Option<u64>, peak: Option<u64>, settled: Option<u64>) -> Option<f64> {
     let rise = rise(baseline, peak)?;
     Some((settled? as f64 - baseline? as f64) / rise as f64)
 }
 
-/// peak − baseline, when that is more than noise.
+/// Returns peak − baseline; `None` if it is only noise.
 pub fn rise(baseline: Option<u64>, peak: Option<u64>) -> Option<u64> {
     let rise = peak?.checked_sub(baseline?)?;
     (rise >= LEAST_RISE_BYTES.max(baseline? / 100)).then_some(rise)
@@ -295,13 +296,13 @@ fn bytes_per_connection(
     is_told.then(|| rise / opened)
 }
 
-/// The moments of one trial, in seconds since the record began.
+/// The moments of a trial, in seconds since the start of the record.
 struct Times<'a> {
     marks: &'a [Mark],
     loaded: bool,
-    /// The end of what may be judged; absent when the trial did not get there.
+    /// The end of the judged time; absent if the trial did not get that far.
     end: Option<f64>,
-    /// Between which readings the peak is looked for, in a trial that loads itself.
+    /// The span in which the peak is sought, in a trial that loads itself.
     own_trace: Option<(f64, f64)>,
 }
 
@@ -333,7 +334,8 @@ impl<'a> Times<'a> {
 
     fn phase(&self, phase: MetricPhase) -> Option<f64> {
         let named = |m: &&Mark| m.mark == Event::Phase && m.name.as_deref() == Some(phase.name());
-        // A phase that comes once a round: the baseline is before the first, the others after the last.
+        // A phase may occur once a round: the first one counts as the baseline, the last one for the
+        // others.
         if phase == MetricPhase::Baseline {
             self.marks.iter().find(named).map(|m| m.t_s)
         } else {
@@ -378,7 +380,7 @@ impl<'a> Times<'a> {
             return series.just_after(t, PHASE_WINDOW_S);
         }
         if self.loaded {
-            // Without a load there is no peak, only a process that has come up.
+            // Without a load there is no peak, only a process that has started.
             let from = self.first(Event::Baseline)?;
             return series.max_between(from, self.end.unwrap_or(f64::INFINITY));
         }
@@ -386,7 +388,7 @@ impl<'a> Times<'a> {
         series.max_between(self.phase(MetricPhase::Baseline).unwrap_or(from), to)
     }
 
-    /// When the load ended, where something says so.
+    /// Returns the end of the load, if it is announced.
     fn load_end(&self) -> Option<f64> {
         self.phase(MetricPhase::LoadEnd).or_else(|| {
             let of_load = |m: &&Mark| m.mark == Event::LoadEnd && m.round != Some(0);
@@ -416,7 +418,7 @@ impl<'a> Times<'a> {
         if self.load_end().is_some() || phase.is_some() {
             return Some((from, to));
         }
-        // Nothing says when its load ended: what lies before its last fall is still the load.
+        // The end of its load is not announced: everything before its last fall still counts as the load.
         let rise = rise(baseline, peak).unwrap_or(0) as f64;
         let last = series.median_within(to - FINAL_WINDOW_S, to);
         let fallen = last.and_then(|last| series.last_above(last as f64 + FALLEN * rise, to));
@@ -444,7 +446,7 @@ impl<'a> Times<'a> {
 
     fn span(&self, trial: &TrialRecord) -> Option<(f64, f64)> {
         let from = self.first(Event::Start)?;
-        // The first process of a server that goes into the background ends at once.
+        // The first process of a server that becomes a daemon ends immediately.
         let exit = self.first(Event::Exit).filter(|_| !self.loaded);
         let to = exit
             .or(self.first(Event::Stop))

@@ -1,23 +1,25 @@
-//! The baseline of a command that loads itself, read off its own trace.
+//! The baseline of a command that loads itself, from its own trace.
 //!
-//! Its memory is split into stretches that rise by no more than a fiftieth of the whole rise. A ramp crosses
-//! each of them in the same part of its time, however long it takes; where the command stands still, a
-//! stretch lasts longer. So the rule compares stretches with the ramp that follows, and no time of its own
-//! decides what is flat.
+//! The trace is split into stretches in which memory rises by at most a fiftieth of the whole rise. A ramp
+//! crosses each of them in the same fraction of its duration, however long it takes; if the command stands
+//! still, a stretch lasts longer. So the rule compares stretches with the ramp that follows, and needs no
+//! absolute time to decide what is flat.
 
 use super::Series;
 
-/// The most that memory changes within a stretch, as a part of the rise.
+/// Maximum change of memory within a stretch, as a part of the rise.
 const SPREAD: f64 = 0.02;
-/// A stretch lies before the load if all of it lies below this part of the rise.
+/// Part of the rise below which a stretch must lie completely to be before the load.
 const LOW: f64 = 0.3;
 /// Minimum duration of a stretch, in seconds: a start-up passes through shorter ones.
 const SHORTEST_S: f64 = 0.3;
-/// A command stands still where a stretch lasts so many times as long as the following ramp needs for one.
+/// Minimum duration of a stretch at which the command stands still, as a multiple of the duration that the
+/// following ramp needs for one.
 const STILL: f64 = 2.0;
-/// A start-up is over where what follows is at most so many times as steep as the whole ramp.
+/// Maximum slope after the start-up, as a multiple of the slope of the whole ramp.
 const STEEP: f64 = 2.0;
-/// Among the stretches in which it stands still, the first counts that lasts at least this part of the longest.
+/// Minimum duration of the stretch that counts, as a part of the longest in which the command stands still;
+/// the first such stretch counts.
 const LONG: f64 = 0.5;
 
 /// Part of a trace in which memory changes little.
@@ -25,7 +27,7 @@ const LONG: f64 = 0.5;
 struct FlatStretch {
     begin: f64,
     end: f64,
-    /// A quarter of its readings lie below this: near its bottom on a ramp, and on its level elsewhere.
+    /// Lower quartile of its readings: near its bottom on a ramp, and on its level elsewhere.
     bytes: u64,
 }
 
@@ -35,9 +37,10 @@ impl FlatStretch {
     }
 }
 
-/// The memory, in bytes, that a command had before its own load, from a trace that begins at `from` and has
-/// its peak at `top`, both in seconds: where it stood still, low, for long; without such a place, where
-/// its start-up became the ramp; and the lowest reading before the peak if it rose too fast for that.
+/// Returns the memory, in bytes, that a command had before its own load, from a trace that starts at `from`
+/// and has its peak at `top`, both in seconds. It is the level of a low and long standstill. Without one,
+/// it is the memory at which the start-up became the ramp, or the lowest reading before the peak if memory
+/// rose too fast for that.
 pub(super) fn own_baseline(series: &Series, from: f64, top: f64) -> Option<u64> {
     let lowest = series.min_between(from, top)?;
     let rise = series.max_between(from, top)?.saturating_sub(lowest) as f64;
@@ -45,7 +48,7 @@ pub(super) fn own_baseline(series: &Series, from: f64, top: f64) -> Option<u64> 
         .filter(|stretch| stretch.lasts() >= SHORTEST_S)
         .take_while(|stretch| (stretch.bytes as f64) < lowest as f64 + LOW * rise)
         .collect();
-    // How steep the rise is from a place on, in bytes per second.
+    // Slope of the rise after a point, in bytes per second.
     let steepness =
         |t: f64, bytes: f64| (lowest as f64 + rise - bytes) / (top - t).max(f64::EPSILON);
     let still = || {
@@ -67,7 +70,8 @@ pub(super) fn own_baseline(series: &Series, from: f64, top: f64) -> Option<u64> 
     Some(begun.map_or(lowest, |(_, bytes)| *bytes as u64))
 }
 
-/// Splits a trace: each stretch is as long as its readings differ by no more than `spread` bytes.
+/// Splits a trace into stretches, each as long as possible while its readings differ by at most `spread`
+/// bytes.
 fn stretches(
     series: &Series,
     from: f64,
@@ -87,7 +91,7 @@ fn stretches(
             .count();
         let (stretch, rest) = left.split_at(count.max(1));
         left = rest;
-        // Up to where the next one begins: a trace may be read rarely.
+        // It lasts until the next one starts: readings may be rare.
         let end = rest.first().or(stretch.last()).map_or(begin, |point| point.0);
         let mut bytes: Vec<f64> = stretch.iter().map(|point| point.1).collect();
         bytes.sort_by(f64::total_cmp);
@@ -100,7 +104,7 @@ mod tests {
     use super::*;
     use lowtide_record::fixtures::MIB;
 
-    /// Readings ten times a second, of so many MiB.
+    /// Returns readings ten times a second, in MiB.
     fn trace(seconds: f64, of: impl Fn(f64) -> f64) -> Series {
         let ticks = (seconds * 10.0).round() as u32;
         Series::new((0..=ticks).map(|tick| {
@@ -109,8 +113,8 @@ mod tests {
         }))
     }
 
-    /// Half a second of start-up to 40 MiB, some time there, and then a ramp to 1,000 MiB by a course from 0
-    /// to 1.
+    /// Returns the baseline of half a second of start-up to 40 MiB, some time there, and then a ramp to
+    /// 1,000 MiB by a course from 0 to 1.
     fn baseline(still: f64, ramp: f64, course: impl Fn(f64) -> f64) -> f64 {
         let begin = 0.5 + still;
         let series = trace(begin + ramp, |t| match t {
@@ -137,7 +141,7 @@ mod tests {
     fn a_ramp_that_begins_at_once_does_so_too() {
         for ramp in RAMPS {
             let found = baseline(0.0, ramp, |x| x);
-            // A ramp of a few seconds is as steep as the start-up before it.
+            // A ramp of a few seconds is as steep as the preceding start-up.
             assert!((0.0..60.0).contains(&found), "{ramp} s: {found} MiB");
         }
     }
@@ -148,7 +152,7 @@ mod tests {
             for (name, most, course) in [
                 ("faster and faster", 30.0, (|x| x * x) as fn(f64) -> f64),
                 ("slower and slower", 30.0, |x| x.powf(0.7)),
-                // One that stands still for longer on its first step than before may have begun there.
+                // If it stands still longer on its first step than before, its load may have started there.
                 ("in ten steps", 97.0, |x| (x * 10.0).ceil() / 10.0),
                 ("in a hundred steps", 30.0, |x| (x * 100.0).floor() / 100.0),
                 ("with waves", 30.0, |x| (x + 0.015 * (x * 200.0).sin()).max(0.0)),

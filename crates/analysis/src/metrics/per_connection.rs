@@ -1,12 +1,13 @@
-//! What a connection costs: how memory rises with the connections while a round opens them.
+//! The memory cost of a connection, from the slope of memory over connections while a round opens them.
 //!
-//! A round has a ramp from the last moment at which the fewest connections stood to the first at which the
-//! most did. The connections are those that the subject itself tells (its figure `connections`); where it
-//! tells too few times for a slope, those that the kernel says it has; where that is not known either, those
-//! that the load has made. The memory is that of the same moment: RSS or PSS, and what the subject says it
-//! has allocated (`inner_memory_bytes`; of V8, the heap that is in use).
+//! The ramp of a round starts at the last moment with the fewest connections and ends at the first moment
+//! with the most. The number of connections is the subject's own metric `connections`; if it has too few
+//! values for a slope, it is the kernel's count; if that is not known either, it is the number that the
+//! load has opened. The memory is that of the same moment: RSS or PSS, and the memory that the subject
+//! reports as allocated (`inner_memory_bytes`; for V8, the heap in use).
 //!
-//! Where a load sends many requests over each connection, memory rises with the requests, and nothing is told.
+//! If a load sends many requests over each connection, memory rises with the requests, and no cost is
+//! reported.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -16,28 +17,28 @@ use crate::regression::{FEWEST_POINTS, Slope};
 use lowtide_record::TrialRecord;
 use lowtide_record::v1::{CONNECTIONS, Event, INNER_MEMORY, Load};
 
-/// What a connection costs, in bytes for each.
+/// The memory cost of a connection, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct PerConnection {
-    /// Of memory, by the metric of the study.
+    /// Memory, by the metric of the study.
     pub memory_bytes: Slope,
-    /// Of what the program itself says it has allocated; `null` where it says nothing.
+    /// Memory that the program itself reports as allocated; `null` if it reports none.
     pub inner_memory_bytes: Option<Slope>,
 }
 
 /// The readings while a round opened its connections.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Ramp {
-    /// Which round, from 1.
+    /// Its number, from 1.
     pub round: u32,
     /// Connections, and bytes of memory.
     pub memory: Vec<(f64, f64)>,
-    /// Connections, and bytes that the program says it has allocated.
+    /// Connections, and bytes that the program reports as allocated.
     pub inner: Vec<(f64, f64)>,
 }
 
 impl PerConnection {
-    /// What all of these ramps have in common, each on a level of its own.
+    /// Returns the common slope of all these ramps, each with its own level.
     pub fn from_ramps<'r>(ramps: impl IntoIterator<Item = &'r Ramp> + Clone) -> Option<Self> {
         let memory_bytes = Slope::fit(ramps.clone().into_iter().map(|ramp| &ramp.memory))?;
         let inner_memory_bytes = Slope::fit(ramps.into_iter().map(|ramp| &ramp.inner));
@@ -45,7 +46,7 @@ impl PerConnection {
     }
 }
 
-/// The ramps of a trial, one for each round that has one; `series` is its memory.
+/// Returns the ramps of a trial, one for each round that has one; `series` is its memory.
 pub fn ramps(trial: &TrialRecord, series: &Series) -> Vec<Ramp> {
     let moment = |moment, round| {
         let of_round = |m: &&lowtide_record::v1::Mark| m.mark == moment && m.round == Some(round);
@@ -84,11 +85,11 @@ fn ramp(trial: &TrialRecord, series: &Series, round: u32, span: (f64, f64)) -> O
     Some(Ramp { round, memory, inner })
 }
 
-/// A load that sends more requests than this over a connection does not open connections for their own sake.
+/// Maximum number of requests per connection of a load that opens connections for their own sake.
 const MOST_REQUESTS: f64 = 3.0;
 
-/// Whether connections are what a load opens: bare ones, or hardly more requests than connections. Of a load that
-/// tells nothing it is assumed.
+/// Returns whether a load mainly opens connections: bare ones, or hardly more requests than connections.
+/// This is assumed for a load without a report.
 pub(super) fn opens_connections(load: &Load, connections: f64) -> bool {
     let told = |name| load.report.as_ref().and_then(|report| report.get(name));
     let is_bare = told("url")
@@ -99,8 +100,8 @@ pub(super) fn opens_connections(load: &Load, connections: f64) -> bool {
     is_bare || requests <= connections * MOST_REQUESTS
 }
 
-/// The part of a course, within a span, from the last time that it was lowest to the first time that it was
-/// highest after that; nothing where that are too few points, or too few connections.
+/// Returns the part of a course, within a span, from the last time that it was lowest to the first time
+/// that it was highest after that; `None` if it has too few points or too few connections.
 fn rising(
     course: impl Iterator<Item = (f64, f64)>,
     (from, to): (f64, f64),
@@ -115,7 +116,7 @@ fn rising(
     (rise.len() >= FEWEST_POINTS && most - least >= LEAST_CONNECTIONS as f64).then(|| rise.to_vec())
 }
 
-/// What stood at a moment: on the line between the points before and behind it.
+/// Returns the count at a moment, interpolated between the points before and after it.
 fn count_at(course: &[(f64, f64)], t: f64) -> Option<f64> {
     let behind = course.partition_point(|p| p.0 < t);
     let after = course.get(behind)?;
@@ -134,8 +135,8 @@ mod tests {
 
     const KIB: f64 = 1024.0;
 
-    /// 100 connections a second from 2 s to 12 s, which stay until 15 s; the same from 20 s. Each costs 40 KiB in
-    /// the first round and 10 in the second.
+    /// Returns a trial with 100 connections a second from 2 s to 12 s, which stay until 15 s; the same from
+    /// 20 s. Each costs 40 KiB in the first round and 10 in the second.
     fn loaded() -> TrialRecord {
         let mib = |count: f64, kib: f64| count * kib / KIB;
         trial("glibc", 1, true)

@@ -1,32 +1,32 @@
-//! What a policy has done in a trial, and what that has cost.
+//! The effects and the costs of a policy in a trial.
 
 use lowtide_model::act::{self, Act, ActEvent};
 use lowtide_model::release::ReleaseOutcome;
 use lowtide_record::TrialRecord;
 use serde::Serialize;
 
-/// What the policy of a treatment has done in a trial, and what that has cost.
+/// The effects and the costs of a treatment's policy in a trial.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct PolicyMetrics {
     /// Bytes that its releases returned to the OS.
     pub returned_bytes: u64,
-    /// The part of them that came back: after a minute, or before the next release.
+    /// The part of them that was faulted in again: after a minute, or before the next release.
     pub refaulted_bytes: u64,
     /// Releases that were refused, or failed in part.
     pub failed_releases: u64,
-    /// Number of times that the budget of CPU time held releases back.
+    /// Number of times that the budget of CPU time delayed releases.
     pub held_back: u64,
-    /// Longest pause of a thread by a release, in seconds.
+    /// Longest pause of a thread due to a release, in seconds.
     pub longest_pause_s: f64,
     /// CPU time of lowtide for the policy and its releases, in seconds.
     pub lowtide_cpu_s: Option<f64>,
     /// Minor page faults of the subject after the first release; `null` without a release.
     pub minor_faults_after: Option<u64>,
-    /// Why the subject was left alone, if it was.
+    /// The reason why the subject was left alone, if it was.
     pub left_alone_because: Option<String>,
 }
 
-/// Returns the acts that the policy of a trial has reported, each with its time in seconds.
+/// Returns the acts that the policy of a trial reported, each with its time in seconds.
 pub fn acts(trial: &TrialRecord) -> Vec<(f64, Act)> {
     let parsed = |report: &serde_json::Value| {
         let is_act = report.get("schema").and_then(|schema| schema.as_str()) == Some(act::SCHEMA);

@@ -1,26 +1,28 @@
-//! Whether settled memory grows from round to round, which distinguishes a leak from retained memory.
+//! Determines whether settled memory grows from round to round, which distinguishes a leak from retained
+//! memory.
 //!
-//! The first round is left out: it pays for code and for what is made once. Of the others,
+//! The first round is left out, because it includes code and one-time allocations. The trend of the others
+//! is
 //!
-//! - **growing** is what rises by more than chance (the test of Mann and Kendall, from five rounds behind the
-//!   first on) and by more than is noise;
-//! - **level** is what stays within a twentieth of what a round raises, over two rounds behind the first or
-//!   more, and does not rise;
-//! - everything else is **undecided**, and more rounds would tell.
+//! - **growing** if the rise exceeds chance (the test of Mann and Kendall, from five rounds after the first
+//!   on) and noise;
+//! - **level** if memory stays within a twentieth of a round's rise, over at least two rounds after the
+//!   first, and does not grow;
+//! - **undecided** otherwise: more rounds are needed.
 
 use serde::Serialize;
 
 use crate::growth;
 use lowtide_model::bytes::Human;
 
-/// A change over all rounds is noise below this part of what a round raises,
+/// Part of a round's rise below which a change over all rounds is noise,
 const NOISE: f64 = 0.05;
-/// and below so many bytes.
+/// and the number of bytes below which it is noise.
 const LEAST_BYTES: f64 = 1_048_576.0;
-/// The fewest rounds behind the first of which it can be said that they are level.
+/// Minimum number of rounds after the first that can be level.
 const FEWEST_LEVEL: usize = 2;
 
-/// How what stays goes on from round to round.
+/// The trend of settled memory from round to round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Trend {
@@ -28,12 +30,12 @@ pub enum Trend {
     Level,
     /// It grows.
     Growing,
-    /// The rounds do not tell.
+    /// The rounds do not show a trend.
     Undecided,
 }
 
 impl Trend {
-    /// What people read.
+    /// Returns the name for reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Level => "level",
@@ -43,17 +45,17 @@ impl Trend {
     }
 }
 
-/// A trend, and why.
+/// A trend, and its reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RoundTrend {
-    /// Which.
+    /// The trend.
     pub trend: Trend,
-    /// Why, with figures.
+    /// The reason, with numbers.
     pub because: String,
 }
 
-/// Judges what stayed after each round; `raised` is what the rounds raised it by, at most. Nothing of a single
-/// round.
+/// Determines the trend of the memory after each round; `raised` is the maximum rise in a round. Returns
+/// `None` for a single round.
 pub fn round_trend(stayed: &[u64], raised: u64) -> Option<RoundTrend> {
     if stayed.len() < 2 {
         return None;

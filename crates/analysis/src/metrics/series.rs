@@ -1,13 +1,13 @@
-//! Memory over time, and what is read off it.
+//! Memory over time, and the values that are derived from it.
 
 use crate::stats;
 
-/// Bytes over seconds, in order of time.
+/// Bytes over seconds, sorted by time.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Series(Vec<(f64, f64)>);
 
 impl Series {
-    /// From points of (seconds, bytes), in order of time. Points that step back in time are dropped.
+    /// Returns a series of points (seconds, bytes), sorted by time. Drops points that step back in time.
     pub fn new(points: impl IntoIterator<Item = (f64, u64)>) -> Self {
         let mut last = f64::NEG_INFINITY;
         let mut kept = Vec::new();
@@ -20,71 +20,72 @@ impl Series {
         Self(kept)
     }
 
-    /// The readings from `from` to `to`, both included.
+    /// Returns the readings from `from` to `to`, both included.
     pub(super) fn between(&self, from: f64, to: f64) -> &[(f64, f64)] {
         let begin = self.0.partition_point(|p| p.0 < from);
         let end = self.0.partition_point(|p| p.0 <= to);
         self.0.get(begin..end).unwrap_or(&[])
     }
 
-    /// The median of the readings from `from` to `to`, both included; without any, the last reading
+    /// Returns the median of the readings from `from` to `to`, both included; without any, the last reading
     /// before `to`.
     pub fn median_between(&self, from: f64, to: f64) -> Option<u64> {
         self.median_within(from, to).or_else(|| self.at(to))
     }
 
-    /// The median of the readings from `from` to `to`, both included.
+    /// Returns the median of the readings from `from` to `to`, both included.
     pub fn median_within(&self, from: f64, to: f64) -> Option<u64> {
         let values: Vec<f64> = self.between(from, to).iter().map(|p| p.1).collect();
         stats::median(&values).map(|m| m.round() as u64)
     }
 
-    /// The last reading at or before `t`.
+    /// Returns the last reading at or before `t`.
     pub fn at(&self, t: f64) -> Option<u64> {
         let end = self.0.partition_point(|p| p.0 <= t);
         self.0.get(end.checked_sub(1)?).map(|p| p.1 as u64)
     }
 
-    /// The reading at this very moment, if there is one.
+    /// Returns the reading at exactly this time, if there is one.
     pub fn reading_at(&self, t: f64) -> Option<u64> {
         self.0.get(self.0.partition_point(|p| p.0 < t)).filter(|p| p.0 <= t).map(|p| p.1 as u64)
     }
 
-    /// The first reading from `t` on, if it comes within so many seconds; otherwise the last before.
+    /// Returns the first reading from `t` on, if it is at most `within` seconds later; otherwise the last
+    /// one before.
     pub fn just_after(&self, t: f64, within: f64) -> Option<u64> {
         let next = self.0.get(self.0.partition_point(|p| p.0 < t));
         next.filter(|p| p.0 <= t + within).map(|p| p.1 as u64).or_else(|| self.at(t))
     }
 
-    /// The highest reading from `from` to `to`.
+    /// Returns the highest reading from `from` to `to`.
     pub fn max_between(&self, from: f64, to: f64) -> Option<u64> {
         self.between(from, to).iter().map(|p| p.1 as u64).max()
     }
 
-    /// The lowest reading from `from` to `to`.
+    /// Returns the lowest reading from `from` to `to`.
     pub fn min_between(&self, from: f64, to: f64) -> Option<u64> {
         self.between(from, to).iter().map(|p| p.1 as u64).min()
     }
 
-    /// The first moment at which `level` is reached.
+    /// Returns the first time at which `level` is reached.
     pub fn first_at_least(&self, level: f64) -> Option<f64> {
         self.0.iter().find(|p| p.1 >= level).map(|p| p.0)
     }
 
-    /// The last moment up to `to` at which more than `level` was read.
+    /// Returns the last time up to `to` with a reading above `level`.
     pub fn last_above(&self, level: f64, to: f64) -> Option<f64> {
         let end = self.0.partition_point(|p| p.0 <= to);
         self.0.get(..end)?.iter().rev().find(|p| p.1 > level).map(|p| p.0)
     }
 
-    /// Time of the first and of the last reading.
+    /// Returns the times of the first and the last reading.
     pub fn span(&self) -> Option<(f64, f64)> {
         Some((self.0.first()?.0, self.0.last()?.0))
     }
 
-    /// The integral over time of what lies above `floor`, from `from` to `to`, in byte-seconds.
-    /// Between two readings the course is taken as straight; at the ends it is cut off there, and
-    /// where there is no reading it counts nothing.
+    /// Returns the integral over time of the memory above `floor`, from `from` to `to`, in byte-seconds.
+    /// The course between two readings is taken as linear and cut off at both ends. Times without readings
+    /// count as zero.
     pub fn area_above(&self, floor: f64, from: f64, to: f64) -> f64 {
         self.0
             .windows(2)
@@ -102,7 +103,7 @@ impl Series {
     }
 }
 
-/// The area between a straight line and zero, where the line is above zero.
+/// Returns the area between a line segment and zero, where the segment is above zero.
 fn area_of_segment(begin: f64, end: f64, width: f64) -> f64 {
     match (begin > 0.0, end > 0.0) {
         (true, true) => width * f64::midpoint(begin, end),

@@ -2,8 +2,8 @@ use super::*;
 use lowtide_record::fixtures::{MIB, trial};
 use lowtide_record::v1::Outcome;
 
-/// 10 MiB until the load begins at 2 s; 110 MiB from 3 s; the load ends at 10 s, and what stays falls
-/// in steps to `stays` at 12 s; the settle time ends at 20 s.
+/// Returns a trial of 10 MiB until the load starts at 2 s, and 110 MiB from 3 s. The load ends at 10 s, and
+/// memory falls in steps to `stays` at 12 s. The settle time ends at 20 s.
 fn loaded(stays: f64) -> TrialRecord {
     let course = move |t: f64| match t {
         t if t < 2.05 => 10.0,
@@ -74,7 +74,7 @@ fn nothing_that_rose_has_no_ratio() {
 fn a_command_that_loads_itself_is_judged_by_its_own_trace() {
     let f = measure(&own(), Metric::Rss);
     assert_eq!((f.baseline, f.peak, f.settled), (Some(2 * MIB), Some(100 * MIB), Some(40 * MIB)));
-    // From where it came within 2 % of its peak.
+    // From the time at which it came within 2 % of its peak.
     assert!((f.settle_span.unwrap().0 - 4.9).abs() < 0.11, "{f:?}");
     assert_eq!(f.settle_span.unwrap().1, 20.0);
 }
@@ -154,7 +154,7 @@ fn bytes_per_connection_need_enough_connections_to_say_anything() {
     assert_eq!(measure(&few, Metric::Rss).bytes_per_connection, Some(MIB));
 }
 
-/// A command that loads itself: its course until it exits.
+/// Returns the trial of a command that loads itself: its course until it exits.
 fn short(exit: f64, course: impl Fn(f64) -> f64) -> TrialRecord {
     trial("glibc", 1, false)
         .with_samples(0.0, exit, course)
@@ -185,7 +185,7 @@ fn a_server_that_goes_into_the_background_lives_until_it_is_stopped() {
 #[test]
 fn helpers_before_the_program_itself_do_not_make_a_tree() {
     let mut one = loaded(60.0);
-    // Before its load it is a tenth of what it becomes.
+    // Before its load, its memory is a tenth of the later value.
     for sample in one.samples.iter_mut().take(20) {
         sample.processes = 4;
     }
@@ -201,14 +201,14 @@ fn proportional_memory_is_estimated_between_its_readings() {
     let tree = loaded(60.0).of_a_tree();
     let series = memory_over_time(&tree, Metric::Pss);
     assert_eq!(series.at(10.65), Some((110.0 - 25.0 * 0.6) as u64 * MIB / 2));
-    // Where a process comes, the part of RSS is that of the reading with as many processes.
+    // When a process starts, the ratio to RSS is that of the reading with the same number of processes.
     let mut grows = tree.clone();
     for sample in grows.samples.iter_mut().skip(105) {
         sample.processes = 4;
     }
     let series = memory_over_time(&grows, Metric::Pss);
     assert_eq!(series.at(10.65), Some((110.0 - 25.0 * 0.6) as u64 * MIB / 2));
-    // A tree that rises and falls between two readings of PSS does so in PSS as well.
+    // If a tree rises and falls between two readings of PSS, its PSS does so as well.
     let mut burst = tree.clone();
     burst.samples[115].total.rss_bytes.0 = 400 * MIB;
     let at = burst.samples[115].t_s;
@@ -223,7 +223,7 @@ fn what_was_read_before_the_load_ended_is_not_settled() {
         sample.slow = None;
     }
     assert_eq!(measure(&tree, Metric::Pss).settled, None);
-    // As long as nothing changes, the last reading is still good.
+    // While nothing changes, the last reading stays valid.
     let mut still = loaded(108.0).of_a_tree();
     for sample in still.samples.iter_mut().filter(|s| s.t_s > 9.0) {
         sample.slow = None;
@@ -240,9 +240,9 @@ fn the_plateau_of_its_own_load_is_not_what_a_command_settles_at() {
     };
     let f = measure(&short(9.5, course), Metric::Rss);
     assert_eq!(f.settled, Some(30 * MIB), "{f:?}");
-    // What it does in its last second may be its teardown.
+    // The change in its last second may be its teardown.
     assert_eq!(measure(&short(9.0, course), Metric::Rss).settled, Some(500 * MIB));
-    // One that falls in steps is judged by the last of them.
+    // A command that falls in steps is judged by the last step.
     let steps =
         |t: f64| if t < 8.0 { course(t) } else { 400.0 - 100.0 * ((t - 8.0) / 2.0).floor() };
     let f = measure(&short(16.0, steps), Metric::Rss);

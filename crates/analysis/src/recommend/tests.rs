@@ -5,7 +5,7 @@ use lowtide_record::fixtures::{MIB, process, trial};
 use lowtide_record::v1::{Event, Load, Outcome, Usage};
 use lowtide_record::{StudyRecord, TrialRecord};
 
-/// A trial that holds `stays` MiB above its baseline for 10 s, and took `cpu_s`.
+/// Returns a trial that holds `stays` MiB above its baseline for 10 s, and used `cpu_s`.
 fn one(allocator: &str, repeat: u32, stays: f64, cpu_s: f64) -> TrialRecord {
     let mut record = trial(allocator, repeat, true)
         .with_samples(0.0, 20.0, |t| match t {
@@ -30,7 +30,7 @@ fn study(trials: Vec<TrialRecord>) -> StudyReport {
     study_with(trials, |_| ())
 }
 
-/// The same, of a plan that says something more.
+/// Returns the same, with a modified plan.
 fn study_with(trials: Vec<TrialRecord>, say: fn(&mut StudyPlan)) -> StudyReport {
     let mut treatments: Vec<Treatment> = Vec::new();
     for trial in &trials {
@@ -120,7 +120,7 @@ fn a_cost_that_the_repeats_do_not_settle_leaves_the_recommendation_open() {
     let (treatment, resolved, because) = chosen(&within_by_itself);
     assert_eq!((treatment.as_deref(), resolved), (Some("jemalloc"), false));
     assert!(because.contains("whether the cost of jemalloc stays within 5 %"), "{because}");
-    // A point estimate beyond what was allowed is not made good by a wide interval: CPU × 1.15 (0.9 to 1.4).
+    // A wide interval does not compensate for an estimate above the limit: CPU × 1.15 (0.9 to 1.4).
     let study = study(vec![
         one("glibc", 1, 90.0, 1.0),
         one("jemalloc", 1, 20.0, 0.9),
@@ -243,7 +243,7 @@ fn a_load_of_fixed_duration_that_tells_no_work_leaves_the_cost_open() {
     };
     let (_, resolved, because) = chosen(&of(20.01));
     assert!(!resolved && because.contains("does not say how much it did"), "{because}");
-    // A load that takes as long as its work takes: the cost can be seen.
+    // The load takes as long as its work takes, so the cost is visible.
     let quicker = of(19.0);
     assert_eq!(quicker.treatments[1].standing, Standing::Within);
     let (_, resolved, because) = chosen(&quicker);
@@ -252,7 +252,7 @@ fn a_load_of_fixed_duration_that_tells_no_work_leaves_the_cost_open() {
 
 #[test]
 fn commands_that_load_themselves_are_compared_by_the_mean() {
-    // One creeps up to its peak late, so that its excess is counted over a shorter time.
+    // One reaches its peak slowly and late, so its excess is counted over a shorter time.
     let own = |allocator: &str, repeat, course: fn(f64) -> f64| {
         trial(allocator, repeat, false)
             .with_samples(0.0, 50.0, course)
@@ -297,8 +297,8 @@ fn a_treatment_that_may_not_have_been_in_force_is_not_resolved() {
 
 #[test]
 fn the_best_median_does_not_win_against_a_difference_that_points_the_other_way() {
-    // Where both ran, the first held more; its median is lower only by the trials that the other
-    // did not finish.
+    // In the repeats that both completed, the first held more; its median is lower only because of the
+    // trials that the other did not complete.
     let mut trials = vec![one("glibc", 1, 20.0, 1.0), one("glibc", 2, 21.0, 1.0)];
     trials.extend(
         [(1, 30.0), (2, 31.0), (3, 5.0), (4, 5.0)].map(|(r, s)| one("jemalloc", r, s, 1.0)),
@@ -350,7 +350,7 @@ fn of_rounds_that_are_not_alike_it_is_not_told_whether_what_stays_grows() {
     assert_eq!(study.trials[0].over_rounds, crate::trial_result::Trends::default());
 }
 
-/// The same with a load of 1,000 requests, of which some failed.
+/// Returns the same with a load of 1,000 requests, some of which failed.
 fn with_failures(mut trial: TrialRecord, failed: u64) -> TrialRecord {
     let report = serde_json::json!({
         "round": 1, "requests": 1000, "succeeded": 1000 - failed, "failed": failed,
@@ -376,7 +376,8 @@ fn what_fails_more_requests_than_the_reference_is_not_recommended() {
     let (treatment, resolved, because) = chosen(&of([0, 20]));
     assert_eq!((treatment.as_deref(), resolved), (Some("glibc"), true), "{because}");
     assert!(because.contains("jemalloc is no choice (40 of 2000 requests failed)"), "{because}");
-    // A point of a hundred may be chance, and what the reference fails too is no fault of it.
+    // A difference of one percentage point may be chance, and failures that the reference has too are not
+    // held against a treatment.
     for failed in [[0, 10], [300, 305], [300, 0]] {
         assert_eq!(chosen(&of(failed)).0.as_deref(), Some("jemalloc"), "{failed:?}");
     }
@@ -442,7 +443,7 @@ mod thresholds {
         let study = study(vec![one("glibc", 1, 50.0, 1.0)]);
         let void = |text: &str| text.parse::<Threshold>().unwrap().is_void(&study);
         assert!(void("load.failed>0"));
-        // Nobody connected.
+        // No connection was opened.
         assert!(!void("settled_ratio>1") && void("bytes_per_connection>1"));
     }
 }

@@ -1,4 +1,4 @@
-//! What `run` and `attach` share: where acts are reported, and the options of the supervision.
+//! The common part of `run` and `attach`: the reports of acts, and the options of the supervision.
 
 mod own;
 mod record;
@@ -23,15 +23,15 @@ use crate::output::{Output, note};
 pub(crate) use own::{is_lowtide, prepare};
 pub(crate) use record::SupervisionRecord;
 
-/// Maximum number of programs and reasons that are remembered, so as not to print them again.
+/// Maximum number of remembered pairs of program and reason, which are not printed again.
 const MAX_WARNED: usize = 200;
 
-/// Which acts are printed on stderr.
+/// The acts that are printed on stderr.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Printed {
     /// All of them.
     All,
-    /// Those that a user must know of: stderr belongs to the command.
+    /// Warnings only: stderr belongs to the command.
     Warnings,
 }
 
@@ -40,11 +40,12 @@ pub(crate) enum Printed {
 pub(crate) struct ActReporter {
     log: Option<ActLog>,
     textfile: Option<Textfile>,
-    /// The output for JSON lines, if they are wanted on stdout.
+    /// The output for JSON lines, if they are printed on stdout.
     json: Option<Output>,
     record: Option<SupervisionRecord>,
     printed: Printed,
-    /// Programs with the reasons why they are left alone, as printed for a command that may start many processes.
+    /// Programs, and the reasons why they are left alone, that were printed. A command may start many
+    /// processes of the same program.
     warned: BTreeSet<(String, String)>,
     has_textfile_failed: bool,
 }
@@ -116,7 +117,7 @@ impl Observer for ActReporter {
         if let Some(output) = &self.json
             && !output.line_of(act).unwrap_or(false)
         {
-            // Nobody reads the lines any more (`lowtide attach --json … | head`).
+            // The reader of stdout has closed its end (`lowtide attach --json … | head`).
             interrupt::set();
         }
         self.print(program, act);
@@ -136,7 +137,7 @@ pub(crate) fn is_release(act: &Act) -> bool {
     act.event == ActEvent::Act && has_released && !act.dry_run
 }
 
-/// Returns the outcome of an act, and what caused it.
+/// Returns the outcome of an act, and its cause.
 pub(crate) fn outcome(act: &Act) -> String {
     match act.event {
         ActEvent::Act if is_release(act) => format!(

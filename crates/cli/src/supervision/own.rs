@@ -1,4 +1,4 @@
-//! What this process needs to supervise others, and which processes are lowtide's own.
+//! The preparation of this process for supervising others, and the detection of lowtide's own processes.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -8,13 +8,13 @@ use crate::exit::Failure;
 
 /// The file name of the program.
 const NAME: &[u8] = b"lowtide";
-/// What the kernel appends to the path of a file that was removed.
+/// Suffix that the kernel appends to the path of a removed file.
 const REMOVED: &[u8] = b" (deleted)";
 
 /// Prepares this process to supervise others: it may open many files, and keeps its own memory low.
 ///
 /// # Errors
-/// If `/proc` does not show the processes that this process sees.
+/// Fails if `/proc` does not show the processes of this PID namespace.
 pub(crate) fn prepare() -> Result<(), Failure> {
     lowtide_load::raise_open_files();
     lowtide_supervise::keep_own_memory_low();
@@ -32,8 +32,8 @@ fn check_proc() -> Result<(), Failure> {
     Err(Failure::failed(problem).next("mount -t proc proc /proc"))
 }
 
-/// Returns whether a process is lowtide: this one, or another that runs this file or one of its name. A supervisor does
-/// not supervise another: each would only disturb the releases of the other.
+/// Returns whether a process is lowtide: this one, or another that runs this file or a file of the same
+/// name. A supervisor does not supervise another one: each would only disturb the releases of the other.
 pub(crate) fn is_lowtide(pid: u32) -> bool {
     let id = |path: &str| fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
     let program = format!("/proc/{pid}/exe");

@@ -1,5 +1,5 @@
-//! The record of a supervision: the samples of its processes and the acts of its policy. It is that of a single trial, so
-//! that `lowtide report` draws it like any other.
+//! The record of a supervision: the samples of its processes and the acts of its policy. It has the
+//! format of a single trial, so that `lowtide report` draws it like any other.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -28,7 +28,7 @@ const INTERVAL: Duration = Duration::from_millis(200);
 pub(crate) struct SupervisionRecord {
     recorder: Recorder,
     end: Arc<AtomicBool>,
-    /// Returns the CPU time of the samples, in seconds.
+    /// The sampling thread, which returns its CPU time in seconds.
     sampling: Option<JoinHandle<f64>>,
 }
 
@@ -78,7 +78,7 @@ impl SupervisionRecord {
     }
 }
 
-/// The last lines of the record are written when the supervision ends, however it does.
+/// Writes the last lines of the record whenever the supervision ends, even on an error.
 impl Drop for SupervisionRecord {
     fn drop(&mut self) {
         self.end.store(true, Ordering::Relaxed);
@@ -105,7 +105,7 @@ fn mark(recorder: &Recorder, mark: Event) {
     recorder.write(&Line::Mark(Mark { t_s: recorder.now(), mark, round: None, name: None }));
 }
 
-/// Samples until the end. Returns the CPU time that it took, in seconds.
+/// Samples until the end. Returns the CPU time that this took, in seconds.
 fn sample(mut sampler: Sampler, recorder: &Recorder, end: &AtomicBool) -> f64 {
     while !end.load(Ordering::Relaxed) {
         let Ok(tick) = sampler.tick(recorder.now(), Attention::Normal) else { break };

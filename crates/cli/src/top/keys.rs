@@ -6,22 +6,22 @@ use ratatui_crossterm::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Key {
     Quit,
-    /// Leaves what was asked, the filter, or the view.
+    /// Leaves the question, the filter, or the view.
     Back,
     /// Orders by the next column.
     Sort,
     /// Groups by the next property.
     Group,
-    /// Begins to type a filter.
+    /// Starts typing a filter.
     Filter,
     /// Watches the selected process.
     Watch,
     /// Asks whether to release memory of the selected process.
     Release,
     Help,
-    /// Selects the line so many lines below.
+    /// Moves the selection down by a number of lines.
     Move(isize),
-    /// The same, in pages.
+    /// Moves the selection down by a number of pages.
     Page(isize),
     Top,
     Bottom,

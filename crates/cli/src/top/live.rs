@@ -18,12 +18,12 @@ use super::view;
 use crate::exit::Failure;
 use crate::tui::terminal::{Input, Terminal};
 
-/// How the view ended.
+/// The end of the view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
     /// By a key or a signal.
     Quit,
-    /// This process is to be watched.
+    /// By a request to watch this process.
     Watch(u32),
 }
 

@@ -60,7 +60,7 @@ impl GroupKey {
         }
     }
 
-    /// Returns what is counted, in a heading.
+    /// Returns the heading of the column.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Process => "process",
@@ -128,7 +128,7 @@ fn groups(processes: &[TopProcess], sort: SortKey, by: GroupKey) -> Vec<TopGroup
     groups
 }
 
-/// What is unknown comes last.
+/// Returns the key to order by. `None` (unknown) comes last.
 fn order(process: &TopProcess, sort: SortKey) -> Option<i64> {
     let bytes = |bytes: Option<u64>| bytes.map(|bytes| bytes as i64);
     match sort {
@@ -143,7 +143,7 @@ fn order(process: &TopProcess, sort: SortKey) -> Option<i64> {
 
 fn row(process: &Process, t_s: f64) -> TopProcess {
     let inspected = process.inspected.as_ref();
-    // What was read before says nothing of a process that could not be read since.
+    // An earlier inspection is obsolete if the process could not be read since then.
     let readable = inspected.filter(|_| process.unread.is_none());
     let bytes = |owner| readable.map(|found| found.ledger.bytes(owner));
     let growth = process.rss_bytes_per_hour(t_s);

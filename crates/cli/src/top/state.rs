@@ -7,7 +7,7 @@ use ratatui_crossterm::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use super::keys::Key;
 use super::rows::{GroupKey, SortKey};
 
-/// What a key asks of the loop that drives the view.
+/// A request of a key to the loop that drives the view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum KeyRequest {
     Quit,
@@ -17,14 +17,14 @@ pub(crate) enum KeyRequest {
     Release(u32),
 }
 
-/// What the keys are for.
+/// The mode, which determines the meaning of the keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Mode {
     /// Commands.
     Table,
     /// Typing a filter.
     Filter,
-    /// Whether to release memory of this process.
+    /// The question whether to release memory of this process.
     Question(u32),
     /// Help is shown.
     Help,
@@ -45,7 +45,7 @@ pub(crate) struct State {
     pub(crate) line: usize,
     /// Number of lines of the table that are shown at once.
     pub(crate) page: usize,
-    /// The result of the last act, or an error.
+    /// The result of the last action, or an error.
     pub(crate) message: Option<String>,
 }
 
@@ -111,7 +111,7 @@ impl State {
         (self.line + 1).saturating_sub(self.page.max(1))
     }
 
-    /// Carries out the command of a key, or returns what the loop has to do.
+    /// Carries out the command of a key, or returns a request to the loop.
     pub(crate) fn press(&mut self, event: KeyEvent) -> Option<KeyRequest> {
         if self.mode == Mode::Filter {
             return self.type_filter(event);
@@ -156,7 +156,7 @@ impl State {
         format!("Release free memory{bytes} of process {pid} ({name})? [y/N]")
     }
 
-    /// Goes to the first line, whatever that will be.
+    /// Clears the selection, and moves to the first line.
     fn deselect(&mut self) {
         (self.selected, self.line) = (None, 0);
     }

@@ -6,7 +6,7 @@ use lowtide_report::text::printable;
 
 use super::rows::{GroupKey, total};
 
-/// Minimum growth that is not shown as 0, in bytes an hour.
+/// Minimum growth that is not shown as 0, in bytes per hour.
 const MIN_GROWTH: u64 = 64 << 10;
 
 /// Returns the line of headings.

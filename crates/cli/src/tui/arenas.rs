@@ -42,7 +42,7 @@ pub(super) fn fitting_on(height: u16) -> usize {
     usize::from(height.saturating_sub(8))
 }
 
-/// Draws the table from the line on that it was scrolled to.
+/// Draws the table from the scroll position on.
 pub(super) fn draw(state: &State, canvas: &mut ScreenCanvas<'_>) {
     canvas.split_top(1);
     let arenas = state.history().latest.as_ref().map(|found| found.observation.arenas.as_slice());

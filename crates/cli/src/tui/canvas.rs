@@ -31,7 +31,7 @@ impl<'a> ScreenCanvas<'a> {
         Self { area, colour, buffer }
     }
 
-    /// Splits off lines at the top: as many as there are, if there are fewer.
+    /// Splits off up to `lines` lines at the top.
     pub(crate) fn split_top(&mut self, lines: u16) -> ScreenCanvas<'_> {
         let lines = lines.min(self.area.height);
         let top = Rect { height: lines, ..self.area };

@@ -28,7 +28,7 @@ struct Polyline {
     points: Vec<(f64, f64)>,
 }
 
-/// Draws the lines, with the legend above them, where it hides none.
+/// Draws the lines, with the legend above the chart so that it hides none of them.
 pub(super) fn draw(history: &History, canvas: &mut ScreenCanvas<'_>) {
     let colour = canvas.colour;
     if canvas.area.height < 3 || canvas.area.width < MIN_WIDTH {

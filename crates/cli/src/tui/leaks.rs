@@ -7,7 +7,7 @@ use ratatui_core::style::Style;
 use super::canvas::{ScreenCanvas, dim};
 use super::state::State;
 
-/// Draws the report from the line on that it was scrolled to.
+/// Draws the report from the scroll position on.
 pub(super) fn draw(state: &State, canvas: &mut ScreenCanvas<'_>) {
     canvas.split_top(1);
     let Some(report) = &state.leaks else {
@@ -15,7 +15,7 @@ pub(super) fn draw(state: &State, canvas: &mut ScreenCanvas<'_>) {
         return;
     };
     let text = render(report, Screen { width: canvas.area.width.max(1), colour: false });
-    // The first line is the command, which the head has already.
+    // The first line is the command, which the head already shows.
     let lines: Vec<&str> = text.lines().skip(1).collect();
     let room = usize::from(canvas.area.height);
     let first = state.scroll.min(lines.len().saturating_sub(room));

@@ -14,22 +14,22 @@ use crate::supervision::{is_release, outcome};
 #[derive(Debug, Clone)]
 pub(crate) struct PolicyHistory {
     pid: u32,
-    /// The log, as the user named it.
+    /// The log, as given on the command line.
     log: String,
     /// Bytes that were returned by the releases since the watch started.
     pub(super) releases: TimeSeries<1>,
     /// The policy with its parameters; `None` before the first act.
     policy: Option<String>,
     is_dry_run: bool,
-    /// Number of times that a release was tried.
+    /// Number of attempted releases.
     tries: u64,
     release_count: u64,
     returned_bytes: u64,
     came_back_bytes: u64,
     cpu_s: f64,
-    /// The last time that a release was tried.
+    /// The last attempted release.
     last: Option<PastAct>,
-    /// The act after which no release is tried for some time, and its name; `None` if one was tried since.
+    /// The act that suspended releases for some time, and its name; `None` if one was attempted since.
     standstill: Option<(&'static str, PastAct)>,
 }
 
@@ -112,8 +112,8 @@ impl PolicyHistory {
         )
     }
 
-    /// Returns the sentences of the view, the most important first. `now_s` is the time since the watch started, in
-    /// seconds.
+    /// Returns the sentences of the view, the most important first. `now_s` is the time since the watch
+    /// started, in seconds.
     pub(super) fn texts(&self, now_s: f64) -> Vec<String> {
         let ago = |act: &PastAct| format!("{} ago: {}", whole(now_s - act.t_s), act.outcome);
         let standstill = self.standstill.as_ref().map(|(_, act)| ago(act));
@@ -122,7 +122,7 @@ impl PolicyHistory {
     }
 }
 
-/// Returns the outcome of an act, and its reason. The chart shows what became of RSS.
+/// Returns the outcome of an act, and its reason. The chart shows the effect on RSS.
 fn short_outcome(act: &Act) -> String {
     if !is_release(act) {
         return outcome(act);

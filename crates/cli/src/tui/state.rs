@@ -24,7 +24,7 @@ pub(crate) enum Panel {
     Overview,
     /// The arenas of the heap.
     Arenas,
-    /// What grows in the heap.
+    /// Growing blocks in the heap.
     Leaks,
     /// The keys.
     Help,
@@ -35,9 +35,9 @@ pub(crate) enum Panel {
 pub(crate) enum KeyRequest {
     Quit,
     Interval(Duration),
-    /// Start to look for leaks.
+    /// Start to search for leaks.
     Leaks,
-    /// Seek pointers to what grows.
+    /// Search for pointers to growing blocks.
     Seek,
 }
 
@@ -62,7 +62,7 @@ pub(crate) struct State {
     pub(crate) ended_s: Option<f64>,
     /// The part that the last inspection was not permitted to read.
     pub(crate) unreadable: Option<Unreadable>,
-    /// What is known of leaks.
+    /// The leaks found so far.
     pub(crate) leaks: Option<LeakReport>,
     /// The last error.
     pub(crate) trouble: Option<String>,
@@ -87,7 +87,7 @@ impl State {
         }
     }
 
-    /// Prepares for the acts of a log.
+    /// Prepares to show the acts of a log.
     pub(crate) fn with_log(mut self, log: &Path) -> Self {
         self.history.policy = Some(PolicyHistory::new(self.pid, log));
         self
@@ -148,7 +148,7 @@ impl State {
         }
     }
 
-    /// Processes what is known of leaks.
+    /// Processes a report of leaks.
     pub(crate) fn see_leaks(&mut self, found: Result<LeakReport, TargetError>) {
         match found {
             Ok(report) => self.leaks = Some(report),
@@ -159,7 +159,7 @@ impl State {
     fn observe(&mut self, t_s: f64, observation: Observation) {
         self.unreadable = observation.unreadable;
         let mut found = diagnose(observation);
-        // Memory in use is unknown where memory may not be read.
+        // Memory in use is unknown if memory may not be read.
         if self.unreadable.is_none() {
             self.growth.add(GrowthSample::new(t_s, &found.observation));
             if let Some(verdict) = self.growth.detect() {
@@ -170,7 +170,7 @@ impl State {
         self.history.add_inspection(t_s, found);
     }
 
-    /// Carries out the command of a key, or returns what the loop has to do.
+    /// Carries out the command of a key, or returns a request to the loop.
     pub(crate) fn press(&mut self, key: Key) -> Option<KeyRequest> {
         match key {
             Key::Quit => return Some(KeyRequest::Quit),
@@ -206,7 +206,7 @@ impl State {
     }
 
     fn scroll_by(&mut self, lines: isize) {
-        /// More lines than a report has.
+        /// Maximum number of lines to scroll: more than a report has.
         const MAX_LINES: usize = 1000;
         let latest = self.history().latest.as_ref();
         let all = match self.panel {

@@ -1,7 +1,7 @@
-//! The terminal of a live view, on a thread of its own: reading keys and drawing can both block for ever,
+//! The terminal of a live view, on a thread of its own: reading keys and drawing can both block forever,
 //! or spin, once the other end of a terminal is gone or stalled. The view itself never waits for either.
 //!
-//! The terminal is restored on every way out, a panic included.
+//! The terminal is restored on every exit path, including a panic.
 
 use std::io::{self, Stdout, Write};
 use std::os::fd::AsFd;
@@ -25,11 +25,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// Time between two checks for keys and for a new picture.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// Maximum time to wait for a terminal that does not take output before it is left as it is.
+/// Maximum time to wait for a terminal that accepts no output before it is left as it is.
 const RESTORE_TIMEOUT: Duration = Duration::from_millis(300);
 const RESTORE_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Whether the terminal has to be restored: it is free, taken, or being restored.
+/// State of the terminal: free, taken (must be restored), or being restored.
 static TERMINAL: AtomicU8 = AtomicU8::new(FREE);
 const FREE: u8 = 0;
 const TAKEN: u8 = 1;
@@ -56,7 +56,7 @@ pub(crate) struct Terminal {
 struct KeyQueue {
     /// The picture to draw next.
     picture: Mutex<Option<Buffer>>,
-    /// Set when the terminal is to be restored.
+    /// Set to request that the terminal is restored.
     stop: AtomicBool,
 }
 
@@ -100,13 +100,13 @@ impl Terminal {
 }
 
 impl Drop for Terminal {
-    /// Restores the terminal, unless it does not take any output.
+    /// Restores the terminal, unless it accepts no output.
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::SeqCst);
         let deadline = Instant::now() + RESTORE_TIMEOUT;
         while TERMINAL.load(Ordering::SeqCst) != FREE {
             if Instant::now() >= deadline {
-                // The thread is stuck. The mode of the line can be restored without any output.
+                // The thread is stuck. The line mode can be restored without output.
                 let _ = disable_raw_mode();
                 return;
             }
@@ -134,7 +134,7 @@ impl KeyReader {
         let ended = take(self.has_keys).and_then(|()| self.serve());
         restore();
         if let Err(error) = ended {
-            // Nothing listens any more where the view has ended meanwhile.
+            // There is no receiver if the view has ended in the meantime.
             let _ = self.sender.send(Input::Failed(error));
         }
     }
@@ -164,7 +164,7 @@ impl KeyReader {
     }
 }
 
-/// Draws a picture, as much of it as there is room for: the terminal may have become smaller.
+/// Draws the part of a picture that fits: the terminal may have become smaller.
 fn draw(
     terminal: &mut ratatui_core::terminal::Terminal<CrosstermBackend<Stdout>>,
     picture: &Buffer,
@@ -186,7 +186,7 @@ fn take(has_keys: bool) -> io::Result<()> {
     execute!(io::stdout(), EnterAlternateScreen, Hide)
 }
 
-/// What a panic prints would otherwise be lost with the alternate screen.
+/// Restores the terminal on a panic: the message would otherwise be lost with the alternate screen.
 fn restore_on_panic() {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
@@ -198,7 +198,7 @@ fn restore_on_panic() {
     });
 }
 
-/// Restores the terminal. Where it is gone, no error matters.
+/// Restores the terminal. Errors are ignored: the terminal may be gone.
 fn restore() {
     let is_ours = TERMINAL.compare_exchange(TAKEN, RESTORING, Ordering::SeqCst, Ordering::SeqCst);
     if is_ours.is_ok() {

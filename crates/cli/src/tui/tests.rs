@@ -1,4 +1,4 @@
-//! The view of fabricated inspections, on a usual, a large and a tiny terminal.
+//! Views of fabricated inspections, on a terminal of usual size, a large one and a tiny one.
 
 use std::path::Path;
 use std::time::Duration;
@@ -111,7 +111,7 @@ pub(crate) fn act(event: ActEvent, reason: &str) -> Act {
     }
 }
 
-/// Returns a release of so many MiB.
+/// Returns a release of `mib` MiB.
 fn release(mib: u64, reason: &str) -> Act {
     Act {
         outcome: Some(ReleaseOutcome::Released),
@@ -151,7 +151,7 @@ fn a_look_that_is_older_than_the_rss_beside_it_says_so() {
     assert!(shown(&state, 100, 30).contains("owners: 7 s ago"));
 }
 
-/// Returns a minute of history, in the middle of which memory in use is freed.
+/// Returns a minute of history. In the middle of it, memory in use is freed.
 fn minute() -> State {
     minute_of(State::new(4711, Duration::from_secs(1)))
 }
@@ -164,13 +164,13 @@ fn minute_of(mut state: State) -> State {
     state
 }
 
-/// Returns a minute of a process whose log is followed.
+/// Returns a minute of history with a log that is followed.
 fn minute_with_log() -> State {
     let state = State::new(4711, Duration::from_secs(1));
     minute_of(state.with_log(Path::new("/var/log/acts.jsonl")))
 }
 
-/// Returns a minute of a process with releases: one from before, two within it.
+/// Returns a minute of history with releases: one before it, two within it.
 fn minute_with_releases() -> State {
     let mut state = minute_with_log();
     see_act(&mut state, -3600.0, release(300, "the load has fallen"));

@@ -217,7 +217,7 @@ fn verdict(state: &State, found: &Inspection, width: u16) -> Vec<String> {
     wrapped(&text, width.max(1)).lines().map(str::to_owned).collect()
 }
 
-/// Returns what is known of the policy, in lines; the most important first.
+/// Returns the sentences about the policy, in lines; the most important first.
 fn policy(history: &History, width: u16) -> Vec<String> {
     let texts = history.policy.as_ref().map(|policy| policy.texts(history.now_s));
     let texts = texts.unwrap_or_default();
@@ -254,8 +254,8 @@ struct ScreenLayout {
 }
 
 impl ScreenLayout {
-    /// Divides the `height` between head and footer. The verdict has priority, then the policy, then the largest
-    /// rows, then the chart, then the other rows and the remedies.
+    /// Divides the `height` between head and footer. The verdict has priority, then the policy, then the
+    /// largest rows, then the chart, then the other rows and the remedies.
     fn new(height: u16, rows: usize, policy: usize, verdict: usize, remedies: usize) -> Self {
         let fit = |count: usize, most: u16| u16::try_from(count).unwrap_or(u16::MAX).min(most);
         let (most_policy, most_said, most_remedies) = match height {

@@ -21,7 +21,8 @@ use crate::target_error::failure;
 
 /// Minimum RSS of a process with `--all`, in bytes.
 const MIN_RSS_OF_ALL: u64 = 256 << 20;
-/// Minimum `oom_score_adj` of a process with `--all`: the OOM killer must not kill those below it either.
+/// Minimum `oom_score_adj` of a process with `--all`: processes below it are protected from the OOM
+/// killer, too.
 const MIN_OOM_SCORE_ADJ: i32 = -900;
 
 pub(crate) fn run(args: &AttachArgs, output: &Output) -> Result<Exit, Failure> {
@@ -63,7 +64,7 @@ pub(crate) fn run(args: &AttachArgs, output: &Output) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-/// Reports how many of the selected processes are lowtide itself: they are left out.
+/// Reports the number of selected processes that are lowtide itself: they are left out.
 fn report_own(selector: &Selector) {
     if selector.is_all() || selector.is_by_number() {
         return;
@@ -130,8 +131,8 @@ fn scope(args: &AttachArgs) -> Scope {
             Some(all)
         });
     }
-    // Start times of the processes that the previous listing returned. They stay selected when a release makes them smaller
-    // than `min_rss`. A process that one listing misses must be large enough again.
+    // Start times of the processes that the previous listing returned. They stay selected if a release
+    // makes them smaller than `min_rss`. A process that one listing misses must be large enough again.
     let mut admitted: BTreeMap<u32, (u64, bool)> = BTreeMap::new();
     Scope::of_selection(move || {
         let found = selector.matching().ok()?;

@@ -11,15 +11,15 @@ use crate::exit::{Exit, Failure};
 use crate::output::{Output, note};
 use crate::shell::quoted;
 
-/// So many requests show well what a burst does.
+/// Default number of requests in flight: enough to show the effect of a burst.
 const USUAL_STREAMS: u32 = 50_000;
-/// More would make the demo longer than it should be.
+/// Maximum default number of requests in flight: more would make the demo too long.
 const MOST_STREAMS: u32 = 75_000;
-/// As many connections as the document has that the burst comes from.
+/// Number of connections, as in the document that describes the burst.
 const CONNECTIONS: u32 = 8;
-/// What server and client need for a request in flight, generously.
+/// Memory of server and client per request in flight, in bytes: a generous estimate.
 const BYTES_PER_STREAM: u64 = 16 << 10;
-/// Of the memory at hand, the demo takes this part at most.
+/// Divisor of the available memory: the demo uses at most this fraction.
 const PART_OF_MEMORY: u64 = 4;
 
 pub(crate) fn run(args: &DemoArgs, output: &Output) -> Result<Exit, Failure> {
@@ -42,12 +42,12 @@ pub(crate) fn run(args: &DemoArgs, output: &Output) -> Result<Exit, Failure> {
     let program = program.into_os_string().into_string().map_err(|path| {
         Failure::failed(format!("{} is not UTF-8, which a record could not hold", path.display()))
     })?;
-    // Long enough that the last request is sent before the first is answered.
+    // Long enough that the last request is sent before the first response.
     let expire_ms = 2000 + u64::from(streams) / 50;
     let load = format!(
         "exec {} --json load 'http://{address}/?expire={expire_ms}' -c {CONNECTIONS} -m {} -n {streams}",
         quoted(&program),
-        // More than one, which asks for HTTP/2.
+        // More than one, which requires HTTP/2.
         streams.div_ceil(CONNECTIONS).max(2)
     );
     let settings = Settings {
@@ -59,7 +59,7 @@ pub(crate) fn run(args: &DemoArgs, output: &Output) -> Result<Exit, Failure> {
         )),
         command: Some(vec![program, "demo-server".to_owned(), address.to_string()]),
         allocator: Some(Words::Joined("glibc,jemalloc,mimalloc".to_owned())),
-        // As it is, jemalloc gives nothing back while it is idle: this is the setting that does.
+        // By default, jemalloc returns no memory while it is idle. With this setting, it does.
         tune: Some(vec!["jemalloc/background_thread".to_owned()]),
         treatment: vec![TreatmentSettings {
             allocator: Words::Joined("glibc".to_owned()),
@@ -110,8 +110,8 @@ fn streams_for(bytes_at_hand: Option<u64>) -> u32 {
     u32::try_from(fits).unwrap_or(MOST_STREAMS).clamp(1, MOST_STREAMS)
 }
 
-/// A port that nobody listens on now. It is given back at once, so that somebody else might take it
-/// before the server does; the server would then say so.
+/// Returns an address with a free port. The port is closed at once, so another process could bind it
+/// before the server does; the server then reports an error.
 fn free_address() -> Result<SocketAddr, Failure> {
     let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     TcpListener::bind(any)

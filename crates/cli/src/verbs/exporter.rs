@@ -34,7 +34,7 @@ pub(crate) fn run(args: &ExporterArgs, _output: &Output) -> Result<Exit, Failure
         }
         None => Some(Listener::bind(&args.listen).map_err(|error| unbound(&args.listen, &error))?),
     };
-    // All threads that start later are sealed, too.
+    // Threads that start later are sealed, too.
     let files = match (&args.listen, &args.textfile) {
         (ListenAddress::Tcp(_), None) => OwnFiles::None,
         _ => OwnFiles::Some,

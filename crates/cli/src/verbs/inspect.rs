@@ -30,7 +30,7 @@ use crate::wait::{in_time, wait_until};
 use crate::watcher::between_inspections;
 use crate::{interrupt, rerun, target_error};
 
-/// Maximum number of groups of blocks that are judged.
+/// Maximum number of groups of blocks that are checked for leaks.
 const MAX_GROUPS: usize = 20;
 /// Number of inspections over the time of `--watch`, if it is long enough for them.
 const INSPECTIONS: u32 = 20;
@@ -49,7 +49,7 @@ pub(crate) fn run(args: &InspectArgs, output: &Output) -> Result<Exit, Failure> 
     }
     let mut group = Group::default();
     let mut inspector = Inspector::default();
-    // A single inspection ends soon by itself.
+    // A single inspection ends soon.
     let interrupt = match watch {
         Some(_) => interrupt::flag(),
         None => Arc::default(),
@@ -91,7 +91,7 @@ pub(crate) fn run(args: &InspectArgs, output: &Output) -> Result<Exit, Failure> 
                     unreadable.map(|what| not_permitted(what, pid, &rerun::inspect(args)));
                 let ended = ended.map(|error| failure(&error, &rerun::inspect(args)));
                 for failure in limited.into_iter().chain(ended) {
-                    // For one process one object is printed, and that is the inspection.
+                    // For a single process, only one object is printed: the inspection.
                     if is_stream {
                         output.fail(&failure);
                     } else {
@@ -100,8 +100,8 @@ pub(crate) fn run(args: &InspectArgs, output: &Output) -> Result<Exit, Failure> 
                     exit = failure.exit();
                 }
             }
-            // A descendant may have ended since it was listed. Only a process that was named by PID
-            // is an error.
+            // A descendant may have ended since it was listed. This is an error only for a process
+            // that was given by PID.
             Err(error) if !is_named && target_error::exit(&error) == Exit::Gone => {}
             Err(error) if args.selector.pids.len() == 1 => {
                 return Err(failure(&error, &rerun::inspect(args)));
@@ -144,7 +144,7 @@ fn print_malloc_info(args: &InspectArgs, pid: u32, output: &Output) -> Result<Ex
     Ok(Exit::Done)
 }
 
-/// Removes the remedy of a release if the process would be refused, and adds a note that says why.
+/// Removes the remedy of a release if a release would be refused, and adds a note with the reason.
 fn withdraw_refused_release(found: &mut Inspection, target: &Target) {
     if !found.remedies.iter().any(|remedy| remedy.kind == RemedyKind::Release) {
         return;
@@ -155,7 +155,7 @@ fn withdraw_refused_release(found: &mut Inspection, target: &Target) {
     }
 }
 
-/// The last inspection, with a verdict from all of a watch, and the error that ended the watch.
+/// The last inspection, with a verdict from the whole watch, and the error that ended the watch.
 struct Inspected {
     inspection: Inspection,
     ended: Option<TargetError>,
@@ -191,7 +191,7 @@ fn over_time(
                     break None;
                 }
             }
-            // It starts one program after the other; a later one may run for long enough.
+            // The process executes one program after another; a later one may run for long enough.
             (Err(TargetError::Replaced(_)), Some(_)) if begin.elapsed() < time => {}
             (Err(error), _) => break Some(error),
         }
@@ -215,7 +215,7 @@ fn over_time(
     }
 }
 
-/// The search for lost blocks beside the inspections of a watch.
+/// The search for lost blocks during the inspections of a watch.
 struct Leaks {
     /// Absent if the process cannot be read, or reading it has failed.
     finder: Option<PatientFinder>,
@@ -232,7 +232,7 @@ impl Leaks {
         look.map_or(0.0, |look| look.cpu_s)
     }
 
-    /// Replaces the verdict by `leak` if no pointer leads to what grows.
+    /// Replaces the verdict by `leak` if no pointer leads to the growing blocks.
     fn judge(&mut self, inspection: &mut Inspection) {
         let may_leak = |kind| matches!(kind, LeakKind::Growing | LeakKind::Filling);
         let grows = |finder: &LeakFinder| {
@@ -255,7 +255,7 @@ impl Leaks {
         }
     }
 
-    /// Works with the finder. A finder that fails is given up.
+    /// Calls a function with the finder. A finder that fails is dropped.
     fn patiently<T: Send + 'static>(
         &mut self,
         work: impl FnOnce(&mut LeakFinder) -> Result<T, TargetError> + Send + 'static,
@@ -267,7 +267,7 @@ impl Leaks {
     }
 }
 
-/// Replaces the verdict by `growing` if memory in use grew over the watch, and otherwise says that
+/// Replaces the verdict by `growing` if memory in use grew over the watch, and otherwise adds that
 /// it did not.
 fn add_growth(inspection: &mut Inspection, tracker: &GrowthTracker) {
     if inspection.observation.unreadable.is_some() {

@@ -27,7 +27,7 @@ use crate::verbs::leaks_record::LeaksRecord;
 use crate::wait::wait_until;
 use crate::{interrupt, rerun};
 
-/// From this time on, the verdict so far is printed.
+/// Time after which provisional verdicts are printed.
 const PROVISIONAL: Duration = Duration::from_secs(30);
 /// Maximum time of the search for pointers at the end.
 const MAX_SEARCH: Duration = Duration::from_secs(120);
@@ -89,9 +89,9 @@ pub(crate) fn run(args: &LeaksArgs, output: &Output) -> Result<Exit, Failure> {
     }
 }
 
-/// The beginning of the note that says why there are no stacks.
+/// Prefix of the note that explains why there are no stacks.
 const NO_STACKS: &str = "no stacks: ";
-/// The time in which the call that leads to a leak is counted.
+/// Time for which calls to the allocation site of a leak are counted.
 const COUNT_CALLS: Duration = Duration::from_secs(5);
 
 fn without_stacks(pid: u32, reason: &NoStacks, again: &str) -> Failure {
@@ -108,7 +108,7 @@ fn without_stacks(pid: u32, reason: &NoStacks, again: &str) -> Failure {
     }
 }
 
-/// Checks what depends on two flags.
+/// Checks the flags that depend on each other.
 fn check(args: &LeaksArgs) -> Result<(), Failure> {
     let (Some(older), Some(duration)) = (&args.older, &args.duration) else { return Ok(()) };
     if older.value >= duration.value {
@@ -143,7 +143,7 @@ struct Watch<'a> {
     finder: PatientFinder,
     /// Absent if no stacks are taken.
     stacks: Option<StackSampler>,
-    /// Why no stacks are taken, if that was not asked for.
+    /// The reason why no stacks are taken, if stacks were not disabled.
     no_stacks: Option<NoStacks>,
     begin: Instant,
     /// The verdict that was printed last.
@@ -160,7 +160,7 @@ impl<'a> Watch<'a> {
         Ok(watch)
     }
 
-    /// Begins to take stacks, if that is wanted and possible.
+    /// Starts to take stacks, unless they are disabled or unavailable.
     fn sample(&mut self, target: &Target) {
         if self.args.no_stacks {
             return;
@@ -171,7 +171,8 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Takes snapshots until the time is over, a signal comes, or the process ends: then the error is returned.
+    /// Takes snapshots until the time is over, a signal arrives, or the process ends. Returns the error if
+    /// the process has ended.
     fn run(
         &mut self,
         target: &Target,
@@ -219,7 +220,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Finds out what grows, whether it can be reached, and where it is allocated.
+    /// Determines which blocks grow, whether they are reachable, and where they are allocated.
     fn seek(&mut self, counts_calls: bool) {
         let older_s = self.older_s();
         let with_text = self.args.content;

@@ -1,4 +1,5 @@
-//! The files that `lowtide leaks` writes: the record, which has a line for each snapshot and one for the result, and the profile.
+//! The files that `lowtide leaks` writes: the record, which has a line for each snapshot and one for the
+//! result, and the profile.
 
 use std::fs::File;
 use std::io::Write;
@@ -22,7 +23,7 @@ impl LeaksRecord {
         Ok(Self { path: path.to_owned(), file })
     }
 
-    /// Adds what is known after a snapshot.
+    /// Adds the report after a snapshot.
     pub(crate) fn write(&mut self, report: &LeakReport) -> Result<(), Failure> {
         let mut line = serde_json::to_vec(report).map_err(Failure::failed)?;
         line.push(b'\n');

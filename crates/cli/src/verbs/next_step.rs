@@ -1,4 +1,4 @@
-//! The next step after an inspection: a command to type, or a setting to paste if that is the remedy.
+//! The next step after an inspection: a command to run, or a setting to paste if that is the remedy.
 
 use std::path::Path;
 
@@ -16,21 +16,21 @@ use lowtide_study::find_program;
 
 use crate::shell::{copyable, quoted};
 
-/// How a process was started, and where it listens.
+/// The start command of a process, and the address at which it listens.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) struct Service {
     /// Its command line; `None` if the process has overwritten it with a title.
     command: Option<Vec<String>>,
-    /// Its working directory, if it is not that of lowtide.
+    /// Its working directory, if it differs from that of lowtide.
     directory: Option<String>,
-    /// Where it listens.
+    /// The address at which it listens.
     listening: Option<Listening>,
     /// The systemd unit that it belongs to.
     unit: Option<String>,
 }
 
 impl Service {
-    /// Reads it from `/proc`. What cannot be read stays unknown.
+    /// Reads the service from `/proc`. Unreadable fields stay unknown.
     pub(super) fn read(target: &Target) -> Self {
         let own = std::env::current_dir().ok();
         let directory =
@@ -86,7 +86,7 @@ fn unit_of(groups: &Groups) -> Option<String> {
     is_systems.then(|| part.to_owned())
 }
 
-/// Returns the commands to type next, the most useful one first.
+/// Returns the commands to run next, the most useful one first.
 pub(super) fn next(found: &Inspection, service: &Service) -> String {
     let pid = found.observation.pid;
     match found.verdict.kind {
@@ -104,7 +104,7 @@ pub(super) fn next(found: &Inspection, service: &Service) -> String {
     }
 }
 
-/// Returns whether a release returns as much as what the program can do itself.
+/// Returns whether a release returns at least as much as a purge by the program itself.
 fn is_release_the_remedy(found: &Inspection) -> bool {
     let most = |kind: RemedyKind| {
         let of_kind = found.remedies.iter().filter(|remedy| remedy.kind == kind);
@@ -117,7 +117,7 @@ fn is_release_the_remedy(found: &Inspection) -> bool {
 /// Returns a study of the recommended settings beside other allocators.
 fn study(found: &Inspection, service: &Service) -> String {
     if is_fragmented_by_cpython(found) {
-        // An allocator in the place of malloc does not change what CPython keeps in its arenas.
+        // Another malloc does not change the memory that CPython keeps in its own arenas.
         let words = ["glibc", "mimalloc"]
             .map(|allocator| format!("-t '{allocator}/no-arenas: PYTHONMALLOC=malloc'"));
         return command(format!("lowtide study -a glibc {}", words.join(" ")), found, service);
@@ -169,7 +169,7 @@ fn treatment(remedy: RemedyKind, found: &Inspection) -> Option<&'static str> {
         RemedyKind::ArenaMax => Some("glibc/arena_max=2"),
         RemedyKind::TrimThreshold => Some("glibc/trim_threshold"),
         RemedyKind::Purge => match purged.map(|heap| (&heap.allocator, &heap.library)) {
-            // A library keeps its allocator, whatever serves `malloc`.
+            // A library keeps its own allocator, independently of the one that serves `malloc`.
             Some((AllocatorKind::Mimalloc, Some(_))) => {
                 Some("'glibc/purge: MIMALLOC_PURGE_DELAY=0'")
             }
@@ -203,7 +203,7 @@ fn load(found: &Inspection, place: &Listening) -> String {
     }
 }
 
-/// Returns what to paste into production if a setting is the remedy; empty otherwise.
+/// Returns the settings to paste into production if a setting is the remedy; empty otherwise.
 pub(super) fn to_paste(found: &Inspection, service: &Service) -> String {
     let settings: Vec<(&str, &str)> = found
         .remedies

@@ -29,7 +29,7 @@ use crate::{interrupt, rerun};
 
 /// Time between two attempts with `--wait`.
 const RETRY_INTERVAL: Duration = Duration::from_millis(250);
-/// Time from which on a release shows its progress.
+/// Time after which a release shows its progress.
 const SILENCE: Duration = Duration::from_secs(1);
 /// Time between two updates of the progress line.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
@@ -47,7 +47,7 @@ pub(crate) fn run(args: &ReleaseArgs, output: &Output) -> Result<Exit, Failure> 
     if args.selector.is_group() && !args.dry_run && !args.yes && !is_wanted(&pids, args)? {
         return Ok(Exit::Done);
     }
-    // From here on, the first Ctrl-C stops a running release as soon as it has left nothing in the process.
+    // From here on, the first Ctrl-C stops a running release once it has left nothing in the process.
     let interrupt = interrupt::flag();
     options.interrupt = Arc::clone(&interrupt);
     let value = |time: &Option<TypedDuration>| time.as_ref().map(|time| time.value);
@@ -67,7 +67,7 @@ pub(crate) fn run(args: &ReleaseArgs, output: &Output) -> Result<Exit, Failure> 
         let exit = match releaser.on(pid, &mut group)? {
             Ok(exit) => exit,
             Err(failure) if pids.len() == 1 => return Err(failure),
-            // A process that a selector found may have ended since. That is an error only if it was selected by PID.
+            // A selected process may have ended since. This is an error only if it was selected by PID.
             Err(failure) if failure.exit() == Exit::Gone && !args.selector.pids.contains(&pid) => {
                 continue;
             }
@@ -155,7 +155,8 @@ struct ReleaseRunner<'a> {
 }
 
 impl ReleaseRunner<'_> {
-    /// Releases the memory of one process. The outer error means that stdout cannot be written: the caller must then stop.
+    /// Releases the memory of one process. The outer error means that stdout cannot be written: the caller
+    /// must then stop.
     fn on(&self, pid: u32, group: &mut Group) -> Result<Result<Exit, Failure>, Failure> {
         let again = rerun::release(self.args, pid);
         let target = match Target::open(pid) {
@@ -194,7 +195,7 @@ impl ReleaseRunner<'_> {
                 Failure::new(exit, sentence).next(again)
             }
         };
-        // The printed object is the result; this is the same for people.
+        // The printed object is the result; this line repeats it for people.
         note!("lowtide: {failure}");
         Ok(Ok(failure.exit()))
     }
@@ -213,7 +214,7 @@ impl ReleaseRunner<'_> {
         }
     }
 
-    /// Prints the release as text, then watches how much memory the process takes again.
+    /// Prints the release as text, then measures how much memory comes back.
     fn show(&self, target: &Target, done: &mut Release) -> Result<(), Failure> {
         if done.outcome == ReleaseOutcome::Refused {
             return Ok(());
@@ -234,7 +235,7 @@ impl ReleaseRunner<'_> {
         }
     }
 
-    /// Waits, and measures how much memory the process has taken again.
+    /// Waits, and measures how much memory has come back.
     fn watch(&self, target: &Target, done: &mut Release) {
         let is_done = matches!(done.outcome, ReleaseOutcome::Released | ReleaseOutcome::Partial);
         let Some(time) = self.watch.filter(|_| is_done && !done.dry_run) else { return };
@@ -327,7 +328,7 @@ fn refused(done: &Release, again: &str) -> Failure {
         }
         Some(Hazard::NoTrim) => again.replacen("--method trim", "--method chunks", 1),
         Some(Hazard::NoPurge) => again.replacen("--method purge", "--method chunks", 1),
-        // No capability permits a process that is filtered itself, as in a container, to read the filters of others.
+        // No capability permits a filtered process, as in a container, to read the filters of others.
         Some(Hazard::SeccompUnread) if Status::own().is_ok_and(|own| own.seccomp != 0) => {
             "lowtide run -- COMMAND     (starts the service with the same filters as lowtide)"
                 .to_owned()

@@ -88,7 +88,7 @@ fn of_leaks(args: &ReportArgs, reports: &[LeakReport], output: &Output) -> Resul
     Ok(Exit::Done)
 }
 
-/// Refuses files that would destroy a record, and two kinds of data on stdout.
+/// Rejects output files that would overwrite a record, and two kinds of data on stdout.
 fn check(args: &ReportArgs, output: &Output) -> Result<(), Failure> {
     let files = [&args.html, &args.svg, &args.png, &args.markdown, &args.csv];
     let files: Vec<&PathBuf> = files.into_iter().flatten().collect();
@@ -123,7 +123,7 @@ fn check(args: &ReportArgs, output: &Output) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Reads the records, merges the shards of a study, and overlays loads on the trials that they ran beside.
+/// Reads the records, merges the shards of a study, and overlays loads on the trials of the same time.
 fn open(paths: &[PathBuf]) -> Result<Vec<LoadedRecord>, Failure> {
     let mut records = Vec::new();
     let mut loads = Vec::new();

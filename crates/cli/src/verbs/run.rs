@@ -23,7 +23,7 @@ use crate::exit::{Exit, Failure};
 use crate::output::note;
 use crate::supervision::{ActReporter, Printed, SupervisionRecord, is_lowtide, options, prepare};
 
-/// Runs the command to completion, and ends like it.
+/// Runs the command to completion, and passes on its exit status.
 pub(crate) fn run(args: RunArgs) -> Result<Exit, Failure> {
     let failed = |failure: Failure| failure.with_exit(Exit::RunFailed);
     let fallback = fallback(&args);
@@ -34,7 +34,7 @@ pub(crate) fn run(args: RunArgs) -> Result<Exit, Failure> {
         }
         (service, _) => service.map_err(failed)?,
     };
-    // A log that cannot be written must be reported before the command starts.
+    // An unwritable log must be reported before the command starts.
     drop(reporter(&args).map_err(failed)?);
     args.policy.output.as_deref().map_or(Ok(()), SupervisionRecord::check).map_err(failed)?;
     let supervise = |context: PolicyContext| supervise(&args, context);
@@ -61,7 +61,7 @@ fn reporter(args: &RunArgs) -> Result<ActReporter, Failure> {
     ActReporter::open(&args.policy, Printed::Warnings, None)
 }
 
-/// Returns the command with its allocator, the setting of the allocator, and the library that the policy needs.
+/// Returns the command with its allocator, the allocator's setting, and the library that the policy needs.
 fn service(args: &RunArgs, fallback: Fallback) -> Result<Service, Failure> {
     let policy = args.policy.policy;
     let needs_preload = policy.needs_preload() || fallback == Fallback::Trim;
@@ -105,7 +105,8 @@ enum Fallback {
     Trim,
 }
 
-/// Returns the fallback: the command releases its memory itself if it may not be traced and the user permits that.
+/// Returns the fallback: the command releases its own memory if it may not be traced and the user permits
+/// that.
 fn fallback(args: &RunArgs) -> Fallback {
     if !args.unbounded || args.policy.policy == PolicyKind::None || may_trace() {
         return Fallback::None;
@@ -120,7 +121,7 @@ fn fallback(args: &RunArgs) -> Fallback {
 /// Returns whether a child of this process may be traced.
 fn may_trace() -> bool {
     let Ok(program) = std::env::current_exe() else { return true };
-    // It waits for a line on stdin.
+    // The keeper waits for a line on stdin.
     let mut command = Command::new(program);
     command.arg("keep").stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
     let Ok(mut child) = command.spawn() else { return true };
@@ -157,7 +158,7 @@ fn supervise(args: &RunArgs, context: PolicyContext) -> u8 {
     });
     if let Some(path) = &args.policy.output {
         let words = args.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-        // The subject is the service with its descendants. The reaper has no other descendants except this process.
+        // The subject is the service with its descendants. Apart from this process, the reaper has no others.
         let sampler = Sampler::for_descendants_of(context.reaper);
         match SupervisionRecord::start(path, sampler, args.policy.policy, words) {
             Ok(record) => reporter.record(record),
@@ -172,7 +173,7 @@ fn supervise(args: &RunArgs, context: PolicyContext) -> u8 {
     0
 }
 
-/// Warns if the command may not be traced: its memory cannot be released then.
+/// Warns if the command may not be traced, so that its memory cannot be released.
 fn report_permission(service: u32) {
     let checked = Target::open(service)
         .map_err(ReleaseError::from)

@@ -25,7 +25,7 @@ use crate::{interrupt, keeper, shell};
 pub(crate) fn run(args: StudyArgs, output: &Output) -> Result<Exit, Failure> {
     let plan = Plan::new(settings(args)?).map_err(refused)?;
     check_load(&plan)?;
-    // What cannot be compared with is better known before hours have passed.
+    // An unreadable baseline is reported now, not after hours of trials.
     let earlier = match &plan.baseline {
         Some((path, _)) => Some(present::load(path)?),
         None => None,
@@ -40,7 +40,7 @@ pub(crate) fn run(args: StudyArgs, output: &Output) -> Result<Exit, Failure> {
     Ok(exit)
 }
 
-/// Runs a plan, showing how far it is.
+/// Runs a plan, and shows its progress.
 pub(crate) fn conduct(plan: &Plan) -> Result<StudyRun, Failure> {
     for note in &plan.notes {
         note!("note: {note}");
@@ -54,7 +54,7 @@ pub(crate) fn conduct(plan: &Plan) -> Result<StudyRun, Failure> {
     ran.map_err(|error| failure_of(&error, record.as_deref()))
 }
 
-/// How lowtide ends by what went wrong. `record` is where it was being written.
+/// Converts the error of a study. `record` is the directory of its record.
 fn failure_of(error: &StudyError, record: Option<&Path>) -> Failure {
     match (error, record) {
         (
@@ -79,7 +79,7 @@ fn failure_of(error: &StudyError, record: Option<&Path>) -> Failure {
     }
 }
 
-/// Tells what came of a study, and ends as it ended.
+/// Prints the result of a study, and returns the exit code.
 pub(crate) fn analyze(
     plan: &Plan,
     ran: &StudyRun,
@@ -108,12 +108,12 @@ pub(crate) fn analyze(
         note!("crossed: {line}");
     }
     if let Some(failure) = &ran.failure {
-        // The object has been printed already, and tells it too.
+        // The object that was already printed contains the failure, too.
         note!("lowtide: {failure}");
         return Ok(Exit::Failed);
     }
     if let Err(failure) = drawn {
-        // The figures have been told; the page can be made again.
+        // The metrics have been printed; the page can be created later.
         note!("lowtide: {}", failure.next(format!("lowtide report {}", ran.record.display())));
         return Ok(Exit::Failed);
     }
@@ -124,8 +124,8 @@ pub(crate) fn analyze(
     })
 }
 
-/// Refuses a load of lowtide's own that this machine does not permit, and warns of a subject that may not be
-/// able to bear it.
+/// Rejects a `lowtide load` that exceeds the limits of this machine, and warns if the subject may not be
+/// able to handle it.
 fn check_load(plan: &Plan) -> Result<(), Failure> {
     let Some(line) = &plan.timeline.load else { return Ok(()) };
     let Some(connections) = load::check(line)? else { return Ok(()) };
@@ -141,7 +141,7 @@ fn check_load(plan: &Plan) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A study that was broken off, or in which trials failed, need not be begun anew.
+/// Prints how to resume a study that was interrupted, or in which trials failed.
 fn tell_how_to_go_on(plan: &Plan, study: &StudyReport, record: &Path) {
     let done = study.trials.iter().filter(|trial| trial.outcome == TrialOutcome::Done).count();
     let of = plan.for_record().slots().len();
@@ -153,7 +153,7 @@ fn tell_how_to_go_on(plan: &Plan, study: &StudyReport, record: &Path) {
     note!("{done} of {of} trials are done; to run the others, {how}");
 }
 
-/// What `--fail-on` and `--baseline` have to say.
+/// Returns the crossed thresholds of `--fail-on` and the regressions from `--baseline`.
 fn crossings(plan: &Plan, study: &StudyReport, earlier: Option<&LoadedRecord>) -> Vec<String> {
     let of_thresholds = plan.fail_on.iter().flat_map(|threshold| threshold.crossings(study));
     let mut lines: Vec<String> = of_thresholds.map(|crossing| crossing.to_string()).collect();
@@ -175,7 +175,7 @@ fn crossings(plan: &Plan, study: &StudyReport, earlier: Option<&LoadedRecord>) -
     lines
 }
 
-/// On GitHub, errors are shown where a reviewer sees them, and the tables on the page of the job.
+/// Annotates the crossings on GitHub, and adds the tables to the page of the job.
 fn summarise_for_ci(report: &Report, crossed: &[String]) {
     crossed.iter().for_each(|line| annotate(line));
     if !is_on_github() {
@@ -245,7 +245,7 @@ fn refused(error: PlanError) -> Failure {
     }
 }
 
-/// For the demo, which has no flags of its own for these.
+/// Runs a study with the settings of the demo, which has no flags for them.
 pub(crate) fn run_settings(
     settings: Settings,
     begins: &str,

@@ -26,7 +26,7 @@ use crate::watcher::record::WatchRecord;
 use crate::watcher::{self, WatchEvent, Watcher};
 use crate::{interrupt, rerun};
 
-/// Time between two checks whether lowtide was asked to end.
+/// Time between two checks for a request to end.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 pub(crate) fn run(args: &WatchArgs, output: &Output) -> Result<Exit, Failure> {
@@ -165,7 +165,7 @@ impl Watch {
         }
     }
 
-    /// Returns how lowtide ends.
+    /// Returns the exit code.
     fn end(&self) -> Result<Exit, Failure> {
         match (self.state.unreadable, self.state.ended_s) {
             (Some(limit), _) => Err(not_permitted(limit, self.state.pid, &self.again)),

@@ -1,7 +1,7 @@
 //! Follows the log of `lowtide run` or `lowtide attach`, for the acts on one process.
 //!
-//! The log is read from its beginning, and then as it grows. When its path leads to another file, as after a rotation,
-//! that file is read next. Lines that are not acts on the process are skipped.
+//! The log is read from its start, and then as it grows. When its path leads to another file, as after a
+//! rotation, that file is read next. Lines that are not acts on the process are skipped.
 
 use std::fs::{self, File};
 use std::io;
@@ -33,9 +33,9 @@ pub(crate) struct LoggedAct {
 pub(crate) struct ActFollower {
     path: PathBuf,
     file: File,
-    /// The offset of the first line that was not read yet.
+    /// The offset of the first unread line.
     offset: u64,
-    /// Whether the offset is inside of a line that is too long.
+    /// Whether the offset is inside a line that is too long.
     is_in_long_line: bool,
     pid: u32,
     /// Start of the process, in seconds since the machine booted.
@@ -46,7 +46,7 @@ impl ActFollower {
     /// Opens the log, to follow the acts on a process.
     ///
     /// # Errors
-    /// If the log cannot be opened, or is not a regular file.
+    /// Fails if the log cannot be opened, or is not a regular file.
     pub(crate) fn open(path: &Path, target: &Target) -> io::Result<Self> {
         Ok(Self {
             path: path.to_owned(),
@@ -58,8 +58,8 @@ impl ActFollower {
         })
     }
 
-    /// Returns the acts that were logged since the last call, in the order of the log; some of them only at the next
-    /// calls if there are many.
+    /// Returns the acts that were logged since the last call, in the order of the log. If there are many,
+    /// the next calls return the rest.
     pub(crate) fn poll(&mut self) -> Vec<LoggedAct> {
         let mut acts = Vec::new();
         if self.read(&mut acts) {
@@ -74,7 +74,7 @@ impl ActFollower {
         acts
     }
 
-    /// Returns the file to which the path leads, if it is another than the open one.
+    /// Returns the file to which the path leads, if it is not the open one.
     fn next_file(&self) -> Option<File> {
         let identity = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
         let open = identity(self.file.metadata().ok()?);
@@ -85,8 +85,8 @@ impl ActFollower {
         (identity(next.metadata().ok()?) != open).then_some(next)
     }
 
-    /// Reads the lines that are complete. Returns whether there were any. An incomplete line is read again once it may
-    /// be complete: its writer removes half a line if the rest could not be written.
+    /// Reads the complete lines. Returns whether there were any. An incomplete line is read again later: its
+    /// writer removes a partial line if the rest could not be written.
     fn read(&mut self, acts: &mut Vec<LoggedAct>) -> bool {
         let before = self.offset;
         let Ok(bytes) = self.new_bytes() else { return false };
@@ -109,7 +109,7 @@ impl ActFollower {
     fn new_bytes(&mut self) -> io::Result<Vec<u8>> {
         let length = self.file.metadata()?.len();
         if length < self.offset {
-            // It was emptied, as by a rotation that copies it.
+            // The log was truncated, for example by a rotation that copies it.
             (self.offset, self.is_in_long_line) = (0, false);
         }
         let count = length.saturating_sub(self.offset).min(MAX_READ);
@@ -119,15 +119,15 @@ impl ActFollower {
         Ok(bytes)
     }
 
-    /// Returns the act of a line, if it is one on the process. An act from before the start of the process was on another
-    /// one with its PID, as in a container that was started again.
+    /// Returns the act of a line, if it concerns the process. An act before the start of the process concerns
+    /// an earlier process with its PID, as in a container that was restarted.
     fn parse(&self, line: &[u8]) -> Option<LoggedAct> {
         let act: Act = serde_json::from_slice(line).ok()?;
         if act.schema != SCHEMA || act.pid != self.pid {
             return None;
         }
         let time = humantime::parse_rfc3339(&act.time).ok()?;
-        // An act in the future is of a clock that was set back since then.
+        // An act in the future means that the clock was set back since then.
         let age_s = SystemTime::now().duration_since(time).unwrap_or_default().as_secs_f64();
         let now = clock_gettime(ClockId::Boottime);
         let process_age_s = now.tv_sec as f64 + now.tv_nsec as f64 / 1e9 - self.started_s;
@@ -221,7 +221,7 @@ mod tests {
         assert_eq!(ids(&mut follower), [1]);
         log.append(&second[..50]);
         assert_eq!(ids(&mut follower), NONE);
-        // The disk was full: the writer removes half a line.
+        // The disk was full: the writer removes the partial line.
         let file = File::options().write(true).open(&log.path).unwrap();
         file.set_len(first.len() as u64).unwrap();
         log.append(line(3));
@@ -306,7 +306,7 @@ mod tests {
         for path in [link.as_path(), log.home.path(), Path::new("/dev/null")] {
             assert!(ActFollower::open(path, &target).is_err(), "{path:?}");
         }
-        // Nor is the path followed to one later.
+        // A link that is created later is not followed either.
         fs::rename(&log.path, log.home.path().join("real")).unwrap();
         symlink("real", &log.path).unwrap();
         assert_eq!(ids(&mut follower), NONE);

@@ -1,4 +1,4 @@
-//! Looks for leaks beside a watch, on a thread of its own.
+//! Searches for leaks during a watch, on a thread of its own.
 
 use std::io;
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use lowtide_leaks::schedule::interval;
 use lowtide_model::leaks::LeakReport;
 use lowtide_probe::target::{Target, TargetError};
 
-/// Time between two checks whether something is asked for.
+/// Time between two checks for a request.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Maximum number of groups in a report.
 const TOP: usize = 20;
 
-/// A search for leaks. It ends when this is dropped.
+/// A search for leaks. Dropping it ends the search.
 pub(crate) struct LeakWatch {
     reports: Receiver<Result<LeakReport, TargetError>>,
     shared: Arc<Shared>,
@@ -27,7 +27,7 @@ pub(crate) struct LeakWatch {
 #[derive(Default)]
 struct Shared {
     is_over: AtomicBool,
-    /// Whether pointers are to be sought.
+    /// Whether a search for pointers is requested.
     is_sought: AtomicBool,
 }
 
@@ -48,12 +48,12 @@ impl LeakWatch {
         Ok(Self { reports, shared })
     }
 
-    /// Asks for a search for pointers, which takes a few seconds.
+    /// Requests a search for pointers, which takes a few seconds.
     pub(crate) fn seek(&self) {
         self.shared.is_sought.store(true, Ordering::Relaxed);
     }
 
-    /// Returns what is known since the last call, if it has changed.
+    /// Returns the latest report, if there is a new one since the last call.
     pub(crate) fn latest(&self) -> Option<Result<LeakReport, TargetError>> {
         self.reports.try_iter().last()
     }

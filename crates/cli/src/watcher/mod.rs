@@ -23,7 +23,7 @@ use lowtide_probe::target::{Target, TargetError};
 
 use crate::exit::Failure;
 
-/// Inspections take at most 1/10 of the time of a CPU.
+/// Minimum ratio of the time between inspections to their CPU time: they take at most 1/10 of a CPU.
 const COST_FACTOR: u32 = 10;
 /// Time between two checks whether the process has ended, or the watcher was dropped.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -150,12 +150,12 @@ struct WatchThread {
     sender: Sender<WatchEvent>,
     /// The tick of the last inspection, and its CPU time.
     inspected: Option<(Instant, Duration)>,
-    /// CPU time of the threads for reads that could block for ever, in seconds.
+    /// CPU time of the threads for reads that could block forever, in seconds.
     helper_cpu_s: f64,
     log: Option<ActFollower>,
 }
 
-/// The watch is over: the watcher was dropped, or the process has ended.
+/// The end of the watch: the watcher was dropped, or the process has ended.
 struct Over;
 
 impl WatchThread {
@@ -195,7 +195,7 @@ impl WatchThread {
         })
     }
 
-    /// Samples the process, and inspects it if an inspection is due. `at` is when the tick was due.
+    /// Samples the process, and inspects it if an inspection is due. `at` is the due time of the tick.
     fn tick(&mut self, at: Instant) -> Result<(), Over> {
         let sampled = self.sample();
         // Checked after the sample, which therefore is of this process and not of a later one with its PID.
@@ -245,7 +245,7 @@ impl WatchThread {
                 self.helper_cpu_s += observed.cpu_s;
                 self.send(WatchEvent::Observed(t_s, Box::new(observed)))
             }
-            // A process that exits has no memory for a moment before its pidfd shows the end.
+            // An exiting process has no memory for a moment before its pidfd shows the end.
             Err(TargetError::Gone(_)) => Err(self.end()),
             Err(_) if !self.target.is_alive() => Err(self.end()),
             Err(error) => self.send(WatchEvent::Failed(error)),

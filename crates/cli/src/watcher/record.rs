@@ -1,4 +1,5 @@
-//! The record of a watch. It is that of a single trial, so that `lowtide report` draws it like any other.
+//! The record of a watch. It has the format of a single trial, so that `lowtide report` draws it like any
+//! other.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -26,7 +27,7 @@ pub(crate) struct WatchRecord {
     interval: Duration,
     /// Whether the head of the trial was written; it is known from the first inspection on.
     has_head: bool,
-    /// Lines from before the head was written.
+    /// Lines that wait until the head is written.
     waiting: Vec<Line>,
     /// The process, until its allocator is known.
     process: Option<Process>,
@@ -62,7 +63,7 @@ impl WatchRecord {
         self.recorder.begun()
     }
 
-    /// Returns why the record cannot be written any further, if so.
+    /// Returns the error after which the record cannot be written any more, if any.
     pub(crate) fn failure(&self) -> Option<Failure> {
         let failure = self.recorder.failure()?;
         Some(Failure::failed(format!(
@@ -148,7 +149,7 @@ impl WatchRecord {
         }
     }
 
-    /// Writes the allocator, once it is known; and again for another program.
+    /// Writes the allocator once it is known, and again after another program was executed.
     fn allocator(&mut self, t_s: f64, found: &Observation) {
         let Some(process) = self.process.take() else { return };
         let known = found.allocator.is_some();

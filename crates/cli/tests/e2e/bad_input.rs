@@ -1,4 +1,4 @@
-//! Bad input: a sentence, the right exit code, no record lost, no process left.
+//! Bad input: lowtide prints a sentence, exits with the right code, loses no record, leaves no process.
 
 use std::fs;
 use std::process::Command;
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::support::{free_port, lowtide, processes_with, study, subject, unique_seconds};
 
-/// Runs lowtide with `--json`, and gives the exit code and the error object.
+/// Runs lowtide with `--json`. Returns the exit code and the error object.
 fn error(arguments: &[&str]) -> (i32, Value) {
     let output = lowtide().arg("--json").args(arguments).output().unwrap();
     let object: Value = serde_json::from_slice(&output.stdout)
@@ -80,7 +80,7 @@ fn a_directory_that_holds_something_is_left_alone() {
     assert_eq!(fs::read_dir(home.path()).unwrap().count(), 1);
 }
 
-/// Runs a study that must fail in its trials, and gives the sentence.
+/// Runs a study whose trials must fail. Returns the error message.
 fn failure(arguments: &[&str]) -> String {
     let ran = study(arguments);
     assert_eq!(ran.code(), Some(1), "{}\n{}", ran.stdout(), ran.stderr());
@@ -177,7 +177,7 @@ fn a_subject_that_ends_during_the_load_ends_the_load_too() {
         "--ready",
         "after:10ms",
         "--load",
-        // However long its start takes, it crashes while the load runs.
+        // The subject crashes while the load runs, however long its start takes.
         &format!("kill -SEGV $LOWTIDE_SUBJECT_PID; sleep {seconds}"),
         "--",
         &subject,
@@ -226,7 +226,7 @@ fn a_port_that_somebody_else_answers_at_is_noticed_before_anything_is_made() {
     assert_eq!(code, 1, "{object}");
     assert!(message.starts_with("something answers at tcp:127.0.0.1:"), "{message}");
     assert!(!home.path().join("record").exists());
-    // What comes before each trial may end who answers: then each trial looks for itself.
+    // `--prepare` may end the process that answers, so each trial checks again.
     let said =
         failure(&[&["--prepare", "true"], &words[..6], &["--", &subject, "ms:100"]].concat());
     assert!(said.starts_with("something answers at tcp:127.0.0.1:"), "{said}");
@@ -286,7 +286,7 @@ fn the_soft_limit_of_open_files_is_raised_to_what_the_study_asks_for() {
     assert_eq!(fs::read_to_string(record.join("trials/001-glibc.log")).unwrap(), "400\n");
 }
 
-/// Runs a study file that must fail in its set-up or behind it, and gives exit code and sentence.
+/// Runs a study file that must fail during or after its setup. Returns the exit code and the message.
 fn file_error(text: &str) -> (i32, String) {
     let home = tempfile::tempdir().unwrap();
     let file = home.path().join("study.toml");
@@ -366,7 +366,7 @@ fn a_record_that_cannot_be_written_any_more_ends_the_study_and_is_kept() {
     let (subject, seconds) = (subject(&[]), unique_seconds());
     let home = tempfile::tempdir().unwrap();
     let record = home.path().join("record");
-    // No file may grow beyond 8 KiB: to lowtide that looks as a full disk does.
+    // No file may grow beyond 8 KiB, which has the same effect on lowtide as a full disk.
     let line = format!(
         "trap '' XFSZ; ulimit -f 16; exec {} study --json -a glibc --interval 5ms -o {} -- {subject} daemon:{seconds} ms:600000",
         env!("CARGO_BIN_EXE_lowtide"),
@@ -498,7 +498,7 @@ fn somebody_who_ends_the_keeper_ends_the_subject_with_it() {
         if signal == "TERM" {
             assert_eq!(processes_with(&seconds), Vec::<u32>::new());
         } else {
-            // What is in a session of its own, nobody holds any more once the keeper is killed.
+            // Once the keeper is killed, no process stops a subject in a session of its own.
             for pid in processes_with(&seconds) {
                 assert!(
                     Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap().success()

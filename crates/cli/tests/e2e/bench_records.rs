@@ -1,6 +1,6 @@
-//! Each record under `bench/` still says what the summary beside it says.
+//! Checks that each record under `bench/` still yields the summary beside it.
 //!
-//! `LOWTIDE_UPDATE_SUMMARIES=1 cargo test -p lowtide --test e2e bench_records` writes the summaries anew.
+//! `LOWTIDE_UPDATE_SUMMARIES=1 cargo test -p lowtide --test e2e bench_records` rewrites the summaries.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,8 +8,8 @@ use std::process::Command;
 
 use crate::support::lowtide;
 
-/// The records with their summaries: `record-NAME.tar.gz` has the directory NAME, and `summary-NAME.txt` is
-/// what `lowtide report` prints of it.
+/// Returns the records with their summaries: `record-NAME.tar.gz` holds the directory NAME, and
+/// `summary-NAME.txt` holds the output of `lowtide report`.
 fn records() -> Vec<(PathBuf, PathBuf)> {
     let mut found = Vec::new();
     for directory in fs::read_dir(root().join("bench")).unwrap() {
@@ -44,7 +44,7 @@ fn the_records_of_measurements_say_what_their_summaries_say() {
         let directory = fs::read_dir(home.path()).unwrap().next().unwrap().unwrap().path();
         let plan = fs::read_to_string(directory.join("study.jsonl")).unwrap();
         assert!(!plan.contains("\"beside\":[\"/"), "an absolute path in {}", record.display());
-        // From the root of the repository, where documents that are drawn beside a study are found.
+        // Documents that are drawn beside a study have paths relative to the root of the repository.
         let output = lowtide()
             .current_dir(root())
             .env("COLUMNS", "150")

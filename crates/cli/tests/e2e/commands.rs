@@ -1,4 +1,4 @@
-//! The small verbs, and what the README promises.
+//! Tests of the small verbs, and of the claims of the README.
 
 use crate::support::lowtide;
 
@@ -15,7 +15,7 @@ fn completions_are_made_for_every_shell() {
     }
 }
 
-/// The verbs that the help shows.
+/// Returns the verbs in the help.
 fn verbs() -> Vec<String> {
     let help = stdout(&["--help"]);
     let (_, list) = help.split_once("Commands:\n").expect("the help lists the verbs");
@@ -24,7 +24,7 @@ fn verbs() -> Vec<String> {
     lines.filter_map(first).filter(|verb| !verb.is_empty() && verb != "help").collect()
 }
 
-/// The long flags that the help of a verb shows, as `--flag`, at the beginnings of lines.
+/// Returns the long flags at the start of lines in the help of a verb, as `--flag`.
 fn flags(verb: &str) -> Vec<String> {
     let help = stdout(&[verb, "--help"]);
     let words = |line: &str| {
@@ -44,7 +44,7 @@ fn the_manual_page_tells_every_verb_and_every_flag() {
         assert!(whole.contains(&format!("lowtide\\-{verb}(1)")), "{verb}");
         let page = stdout(&["man", &verb]);
         for flag in flags(&verb) {
-            // Between the marks of bold type, as roff writes a dash.
+            // Between the roff marks for bold type, with escaped dashes.
             let marked = format!("\\fB{}\\fR", flag.replace('-', "\\-"));
             assert!(page.contains(&marked), "{verb} {flag}");
             count += 1;
@@ -93,7 +93,7 @@ fn a_reader_that_has_seen_enough_is_no_error() {
     let output = child.wait_with_output().unwrap();
     assert!(!String::from_utf8_lossy(&output.stderr).contains("panicked"), "{output:?}");
     assert_eq!(output.status.code(), Some(0), "{output:?}");
-    // The pipe may have held all of it. Here the reader is gone before anything is written.
+    // The pipe may have had room for all output. Here the reader is gone before the first write.
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     let output = lowtide().args(["completions", "bash"]).stdout(writer).output().unwrap();
@@ -112,7 +112,7 @@ fn the_page_on_reports_defines_the_figures_as_reports_do() {
     }
 }
 
-/// The words of a document in backticks that look like paths of this repository, but for those with a `NAME`.
+/// Returns the words in backticks that look like paths of this repository, except those with a `NAME`.
 fn paths(document: &str) -> Vec<&str> {
     let is_path = |word: &&str| {
         let is_file = [".rs", ".c", ".h", ".toml", ".json"].iter().any(|end| word.ends_with(end));
@@ -123,7 +123,7 @@ fn paths(document: &str) -> Vec<&str> {
     document.split('`').skip(1).step_by(2).filter(is_path).collect()
 }
 
-/// All files and folders below a folder, relative to the repository.
+/// Collects all files and folders below a folder, relative to the repository.
 fn files_below(folder: &std::path::Path, found: &mut Vec<String>) {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();

@@ -1,4 +1,4 @@
-//! What a load tells of itself, what a subject tells of itself, and what is done at a moment of a trial.
+//! The samples of a load, the metrics of a subject, and actions at a moment of a trial.
 
 use std::path::Path;
 
@@ -7,8 +7,8 @@ use serde_json::Value;
 use crate::schemas::hold_record;
 use crate::support::{Ran, lowtide, study, subject};
 
-/// A load as `lowtide load` is one to a study: samples and marks, of which the last come when the act at
-/// the drain is done.
+/// A load that writes samples and marks as `lowtide load` does in a study. It writes the last mark after
+/// the action at the drain is done.
 const LOAD: &str = r#"
 printf '{"kind":"header","schema":"lowtide.record/1","holds":"load","lowtide_version":"0","started_unix_s":%s,"machine":{}}\n' \
     "$(date +%s.%N)" >"$LOWTIDE_LOAD_SAMPLES"
@@ -20,7 +20,7 @@ until [ -e {home}/acted-$LOWTIDE_ROUND ]; do sleep 0.02; done
 tell '{"kind":"mark","t_s":0.2,"mark":"closed","round":1}'
 "#;
 
-/// A study file with a treatment that does something at the drain.
+/// Writes a study file, optionally with a treatment that acts at the drain. Returns its path.
 fn file(home: &Path, load: &str, more: &str) -> String {
     let home_text = home.display().to_string();
     let text = format!(

@@ -1,4 +1,4 @@
-//! Every verb that runs for a while ends when its terminal does, by every signal, and with its target.
+//! Every long-running verb ends when its terminal is closed, on every signal, and with its target.
 
 use std::net::TcpListener;
 
@@ -8,12 +8,12 @@ use crate::support::{processes_with, unique_seconds, until};
 use crate::terminal::{Keys, Terminal, heeds_signals};
 use crate::watch::Subject;
 
-/// What ends lowtide.
+/// The event that ends lowtide.
 #[derive(Debug, Clone, Copy)]
 enum Ending {
-    /// The terminal is closed, with a SIGHUP.
+    /// The terminal is closed, which sends SIGHUP.
     Closed,
-    /// A signal comes while the terminal takes no output.
+    /// A signal arrives while the terminal accepts no output.
     Stalled,
     /// A signal.
     By(Signal),
@@ -30,7 +30,7 @@ const ENDINGS: [Ending; 6] = [
 
 #[test]
 fn every_verb_ends_with_its_terminal_and_by_every_signal() {
-    // One that takes connections and never answers.
+    // A server that accepts connections and never responds.
     let mute = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/", mute.local_addr().unwrap());
     for ending in ENDINGS {
@@ -39,7 +39,7 @@ fn every_verb_ends_with_its_terminal_and_by_every_signal() {
         let (pid, released) = (subject.pid(), released.pid());
         let (record, seconds) = (home.path().join("study"), unique_seconds());
         let record = record.to_str().unwrap();
-        // The verb, its arguments, and what it shows once it is at work.
+        // The verb, its arguments, and a text that it shows once it is running.
         let verbs: [(&str, &[&str], &str); 6] = [
             ("watch", &[&pid], "hoard:"),
             ("watch", &["--json", &pid], "hoard"),

@@ -1,4 +1,4 @@
-//! What subjects say that `lowtide inspect` must find in them (`verdicts.toml`), and subjects that are Cargo
+//! The verdicts of `lowtide inspect` that subjects expect (`verdicts.toml`), and subjects that are Cargo
 //! projects.
 
 use std::collections::BTreeMap;
@@ -27,7 +27,7 @@ impl Verdicts {
     }
 }
 
-/// What is expected under an allocator at a moment.
+/// The expected inspection under an allocator at a moment.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Expected {
@@ -35,9 +35,9 @@ pub(crate) struct Expected {
     pub(crate) moment: String,
     #[serde(default)]
     pub(crate) arguments: Vec<String>,
-    /// How many connections it has, of those that have any.
+    /// Number of connections, for subjects with connections.
     pub(crate) connections: Option<u32>,
-    /// For how long it is looked at, where one look does not tell.
+    /// Time of `--watch`, if a single inspection is not sufficient.
     pub(crate) watch: Option<String>,
     verdicts: Vec<String>,
     #[serde(default)]
@@ -52,7 +52,7 @@ impl Expected {
         Verdicts::of(subject).expected
     }
 
-    /// Holds a look to it.
+    /// Checks an inspection against the expectation.
     pub(crate) fn hold(&self, found: &Value) {
         let Self { allocator, moment, arguments, .. } = self;
         let verdict = found["verdict"]["kind"].as_str().unwrap();
@@ -69,12 +69,12 @@ impl Expected {
     }
 }
 
-/// What a study is expected to tell over its rounds.
+/// The expected trend over the rounds of a study.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct OverRounds {
     pub(crate) arguments: Vec<String>,
-    /// The trend of what the subject says that it has allocated.
+    /// The trend of the allocated memory that the subject reports.
     pub(crate) inner_memory: String,
 }
 
@@ -85,7 +85,7 @@ impl OverRounds {
     }
 }
 
-/// A process that is ended with the test.
+/// A process that is killed when the test ends.
 pub(crate) struct Running(pub(crate) Child);
 
 impl Running {
@@ -97,13 +97,13 @@ impl Running {
         Self(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
     }
 
-    /// Waits until it can be connected to.
+    /// Waits until it accepts connections.
     pub(crate) fn at(self, address: SocketAddr) -> Self {
         until("the server", || TcpStream::connect(address).ok());
         self
     }
 
-    /// What `lowtide inspect` says of it.
+    /// Returns the inspection of the process.
     pub(crate) fn inspect(&self) -> Value {
         object(&inspect(&[], self.0.id()))
     }
@@ -116,12 +116,12 @@ impl Drop for Running {
     }
 }
 
-/// Where a subject is.
+/// Returns the folder of a subject.
 pub(crate) fn folder(subject: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../subjects").join(subject)
 }
 
-/// Builds a subject that is a Cargo project, where `.ci/run` has built most of what it needs.
+/// Builds a subject that is a Cargo project. `.ci/run` has already built most of its dependencies.
 pub(crate) fn build(subject: &str) -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("subjects");
     let built = Command::new(std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned()))

@@ -1,4 +1,4 @@
-//! `lowtide exporter`, asked by HTTP.
+//! `lowtide exporter`, queried over HTTP.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -17,7 +17,7 @@ use crate::top::Named;
 /// An exporter that runs until it is dropped.
 pub(crate) struct Exporter {
     child: Child,
-    /// What it said when it was ready.
+    /// Its message when it was ready.
     said: String,
 }
 
@@ -31,12 +31,12 @@ impl Exporter {
         Self { child, said }
     }
 
-    /// Listens at a port that the kernel chooses.
+    /// Starts an exporter on a port that the kernel chooses.
     pub(crate) fn on_any_port(words: &[&str]) -> Self {
         Self::start(&[&["--listen", "127.0.0.1:0"], words].concat())
     }
 
-    /// Its host and port.
+    /// Returns its host and port.
     pub(crate) fn address(&self) -> &str {
         let (_, rest) = self.said.split_once("://").unwrap();
         rest.split_once('/').unwrap().0
@@ -46,7 +46,7 @@ impl Exporter {
         ask(TcpStream::connect(self.address()).unwrap(), path, headers)
     }
 
-    /// The metrics, once every process has been inspected.
+    /// Returns the metrics, once every process has been inspected.
     fn complete(&self) -> String {
         until("all inspections", || {
             let text = self.get("/metrics", "");
@@ -70,7 +70,7 @@ impl Drop for Exporter {
     }
 }
 
-/// Sends a request, and returns the whole answer.
+/// Sends a request, and returns the whole response.
 fn ask(mut stream: impl Read + Write, path: &str, headers: &str) -> String {
     let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{headers}\r\n");
     stream.write_all(request.as_bytes()).unwrap();
@@ -79,7 +79,7 @@ fn ask(mut stream: impl Read + Write, path: &str, headers: &str) -> String {
     answer
 }
 
-/// The value of a series.
+/// Returns the value of a series.
 fn value(text: &str, series: &str) -> f64 {
     let line = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
     line.unwrap_or_else(|| panic!("no {series} in {text}")).parse().unwrap()
@@ -195,7 +195,7 @@ fn a_textfile_has_the_same_metrics() {
     assert_eq!(exporter.end(), Some(0));
 }
 
-/// The certificate and the key of the tests of `lowtide-load`.
+/// Returns the directory with the certificate and the key of the tests of `lowtide-load`.
 fn certificate() -> std::path::PathBuf {
     let path = "../load/tests/driver/certificate";
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path).canonicalize().unwrap()

@@ -1,4 +1,4 @@
-//! What `deploy/` has for fleets, with the real Prometheus.
+//! The files of `deploy/` for fleets, tested with the real Prometheus.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -38,7 +38,7 @@ struct Prometheus {
 }
 
 impl Prometheus {
-    /// Starts one that scrapes some addresses every second, with the rules of `deploy/` at the same interval.
+    /// Starts a Prometheus that scrapes addresses every second, with the rules of `deploy/` at this interval.
     fn start(targets: &[&str]) -> Self {
         let home = tempfile::tempdir().unwrap();
         let rules = fs::read_to_string(deploy("prometheus/lowtide.rules.yml")).unwrap();
@@ -61,7 +61,7 @@ impl Prometheus {
         Self { child, port, _home: home }
     }
 
-    /// The series of a query, or the error.
+    /// Returns the series of a query, or the error.
     fn query(&self, query: &str) -> Result<Vec<Value>, String> {
         let url = format!("http://127.0.0.1:{}/api/v1/query", self.port);
         let done = Command::new("curl")
@@ -83,7 +83,7 @@ impl Drop for Prometheus {
     }
 }
 
-/// The queries of all panels of the dashboard.
+/// Returns the queries of all panels of the dashboard.
 fn queries() -> Vec<String> {
     fn collect(value: &Value, found: &mut Vec<String>) {
         match value {
@@ -115,12 +115,12 @@ fn every_query_of_the_dashboard_is_answered_with_data() {
     let named = Named::start(&format!("fl{}", std::process::id()));
     let exporter = Exporter::on_any_port(&["--comm", &named.name]);
     let address = exporter.address().to_owned();
-    // What `attach --textfile` would write is not scraped here.
+    // The metrics of `attach --textfile` are not scraped here.
     let prometheus = Prometheus::start(&[&address]);
     let metrics = until("a scrape after all inspections", || {
         let waiting = prometheus.query("sum(lowtide_uninspected_processes) == 0").ok()?;
         (!waiting.is_empty()).then_some(())?;
-        // Two evaluations of the rules, so that what builds on others is there.
+        // Two evaluations of the rules: some rules use the results of others.
         let done = prometheus.query("instance_groupname:lowtide_allocated_bytes:deriv1h").ok()?;
         (!done.is_empty()).then_some(())?;
         let rates = prometheus.query("rate(lowtide_exporter_cpu_seconds_total[1m])").ok()?;
@@ -149,7 +149,7 @@ fn every_query_of_the_dashboard_is_answered_with_data() {
             .replace("$__rate_interval", "1m")
             .replace("$__range", "1m");
         let series = prometheus.query(&filled).unwrap_or_else(|error| panic!("{query}: {error}"));
-        // Releases are those of `attach`; two versions of a C library are not here.
+        // These need the releases of `attach`, or two versions of a C library.
         let needs_more =
             ["lowtide_returned", "lowtide_refaulted", "lowtide_pause", "ratio_to_least"];
         if !needs_more.iter().any(|part| query.contains(part)) {
@@ -234,7 +234,7 @@ fn the_commands_of_units_and_pods_are_understood() {
     for words in commands {
         let words: Vec<String> =
             words.iter().map(|word| word.replace("$(POD_IP)", "127.0.0.1")).collect();
-        // `--help` behind the other words: they are parsed, and nothing is started.
+        // With `--help` after the other words, they are parsed, but nothing is started.
         let done = lowtide().args(&words).arg("--help").output().unwrap();
         assert!(done.status.success(), "{words:?}: {}", String::from_utf8_lossy(&done.stderr));
     }

@@ -1,4 +1,4 @@
-//! Studies and subjects once had the numbers of documents in their names. Links keep those names.
+//! Studies and subjects once had the numbers of documents in their names. Links preserve those names.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,8 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// All that a study says, with `{cache}` in place of its cache directory, which has the name of the file.
+/// Returns the settings of a study as text, with `{cache}` in place of its cache directory, which is named
+/// after the file.
 fn said(study: &str) -> String {
     let file = root().join("studies").join(format!("{study}.toml"));
     let settings = Settings::read(&file, &[], Path::new("/cache")).unwrap();
@@ -42,7 +43,7 @@ fn a_study_is_the_same_by_its_former_name() {
     }
 }
 
-/// Records name the folders of studies, and studies of others may name those of subjects.
+/// Records refer to the folders of studies, and studies of other projects may refer to those of subjects.
 #[test]
 fn the_folders_of_studies_and_subjects_are_found_by_their_former_names() {
     let studies = STUDIES.map(|names| ("studies", names));

@@ -1,5 +1,5 @@
-//! `subjects/frameworks`, run small: what `lowtide inspect` finds in each of its servers is what stands beside
-//! them.
+//! `subjects/frameworks` at a small size: `lowtide inspect` finds the expected verdict in each of its
+//! servers.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -34,7 +34,7 @@ fn every_server_gets_the_verdict_that_stands_beside_it() {
     }
 }
 
-/// What the server answers to a picture.
+/// Uploads a picture, and returns the status of the response.
 fn uploaded(address: SocketAddr, bytes: usize) -> String {
     let load = lowtide()
         .args(["--json", "load", "-X", "POST", "-n", "1", "-c", "1", "--body-size"])

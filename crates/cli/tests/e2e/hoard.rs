@@ -1,5 +1,5 @@
-//! `subjects/hoard`: each of its modes, held to the verdict that is expected of it. Needs no more than
-//! the C compiler that everything else needs too.
+//! `subjects/hoard`: each mode is checked against its expected verdict. Requires only the C compiler that
+//! the other tests require, too.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use crate::expected::{Expected, folder};
 use crate::inspect::{self, plain};
 use crate::support::{number, study, until};
 
-/// Some 100 MiB, and no longer than it takes to fill them.
+/// Arguments for about 100 MiB, and for the shortest run that fills them.
 const SMALL: [&str; 5] = ["threads=4", "mib=16", "main=32", "turns=2", "pause=1"];
 
 fn build() -> PathBuf {
@@ -27,7 +27,7 @@ fn build() -> PathBuf {
     program
 }
 
-/// Looks at it once it has come to the moment: then that is its name.
+/// Inspects the program once it has reached the moment, which it then has as its name.
 fn look(program: &Path, expected: &Expected) -> Value {
     let mut child = plain(&program.display().to_string())
         .args(SMALL)
@@ -84,7 +84,7 @@ fn the_study_runs_small_and_a_release_gives_back_what_is_hoarded() {
     for trial in &trials {
         assert_eq!(trial["allocator_active"], true, "{trial}");
         let heap = &trial["heaps"]["settled"];
-        // The main thread's burst is one free block: no seam, and no mapping of its own.
+        // The main thread's burst is one free block, without a seam and not mmapped.
         assert!(number(heap, "largest_free_bytes") > 25e6, "{trial:#}");
         assert!(number(heap, "free_bytes") >= number(heap, "largest_free_bytes"), "{trial:#}");
     }

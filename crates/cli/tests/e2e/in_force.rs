@@ -1,5 +1,5 @@
-//! Whether a treatment is really in force: the worst thing that a study could do is to compare glibc
-//! with glibc.
+//! Checks that a treatment is really in force: the worst error of a study would be to compare glibc with
+//! glibc.
 
 use serde_json::Value;
 
@@ -38,7 +38,7 @@ fn a_program_with_an_allocator_of_its_own_is_told_with_its_reason() {
     }
 }
 
-/// The example of this package whose global allocator is mimalloc.
+/// Returns the path of the example of this package whose global allocator is mimalloc.
 fn own_allocator() -> String {
     let binary = std::path::Path::new(env!("CARGO_BIN_EXE_lowtide"));
     binary.with_file_name("examples").join("own_allocator").display().to_string()
@@ -51,7 +51,7 @@ fn a_program_that_lives_for_a_tenth_of_a_second_is_still_looked_at() {
     let looked_at = |lives: &str| {
         reasons(&study(&["-a", allocators, "--repeat", "2", "--", &subject, "fill:1", lives]))
     };
-    // A busy machine can leave the sampler without a processor for as long.
+    // On a busy machine, the sampler may get no CPU for this time.
     let mut found = ["ms:100", "ms:300", "ms:1000"].into_iter().map(looked_at);
     assert!(found.any(|found| found == vec![(Value::Bool(true), String::new()); 8]));
 }
@@ -78,7 +78,7 @@ fn every_process_of_a_tree_is_looked_at() {
 fn a_library_of_ones_own_is_a_treatment() {
     let home = tempfile::tempdir().unwrap();
     let (source, library) = (home.path().join("mine.c"), home.path().join("libmine.so"));
-    // The simplest allocator there is: it never gives anything back.
+    // The simplest possible allocator: it never frees memory.
     std::fs::write(
         &source,
         "#include <stddef.h>\n#include <string.h>\n#include <sys/mman.h>\n\

@@ -10,14 +10,14 @@ use crate::schemas::hold_leaks;
 use crate::support::{compiled, lines, lowtide, until};
 use crate::terminal::Terminal;
 
-/// A program that works until it is dropped.
+/// A program that runs until it is dropped.
 pub(crate) struct Program {
     pub(crate) child: Child,
     stdin: ChildStdin,
 }
 
 impl Program {
-    /// `subject.c` of the tests of `lowtide-leaks`, once it works.
+    /// Starts `subject.c` of the tests of `lowtide-leaks`, and waits until it is at work.
     fn of(words: &[&str]) -> Self {
         Self::start(Command::new(subject(&["-pthread"])).args(words))
     }
@@ -96,8 +96,8 @@ fn a_leak_is_printed_recorded_and_drawn() {
     assert_eq!(lines(&record), recorded);
 }
 
-/// Watches a program for longer and longer, until the verdict is there: on a busy or slow machine, it takes longer until there
-/// are enough snapshots.
+/// Watches a program for increasing durations until the verdict is known: on a busy or slow machine, it
+/// takes longer until there are enough snapshots.
 fn watched(start: impl Fn() -> Program, words: &[&str], is_there: impl Fn(&str) -> bool) -> String {
     let mut text = String::new();
     for duration in ["9s", "60s", "180s"] {

@@ -1,4 +1,4 @@
-//! Studies that take long: how far they are, going on where they were broken off, and parts.
+//! Long studies: their progress, resuming after an interruption, and shards.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use crate::support::{
     free_port, lines, lowtide, number, processes_with, subject, unique_seconds, until,
 };
 
-/// A study of two allocators, three times each, in a directory.
+/// A study of two allocators, with three trials each, in a directory.
 struct Study {
     home: tempfile::TempDir,
 }
@@ -25,7 +25,7 @@ impl Study {
         self.home.path().join(name)
     }
 
-    /// `lowtide study --json`, with its record under a name, and a subject that says how often it ran.
+    /// Returns `lowtide study --json` with a named record, and a subject that reports how often it ran.
     fn command(&self, record: &str, more: &[&str]) -> Command {
         let mut command = lowtide();
         command.args(["study", "--json", "-a", "glibc,jemalloc"]);
@@ -50,14 +50,14 @@ fn told(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// The error of a study that was refused as it was written.
+/// Returns the message of a usage error of a study.
 fn refused(output: &Output) -> String {
     let error = object(output);
     assert_eq!((output.status.code(), &error["code"]), (Some(2), &"usage".into()), "{error}");
     error["message"].as_str().unwrap().to_owned()
 }
 
-/// What was tried, in order.
+/// Returns number, allocator and repeat of each trial, in order.
 fn tried(study: &Value) -> Vec<(u64, String, u64)> {
     let trials = study["trials"].as_array().unwrap().iter();
     let of = |t: &Value| {
@@ -67,7 +67,7 @@ fn tried(study: &Value) -> Vec<(u64, String, u64)> {
     trials.map(of).collect()
 }
 
-/// Every file of a record's trials, with what it holds.
+/// Returns the files of a record's trials with their contents.
 fn files(record: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let mut files: Vec<PathBuf> =
         fs::read_dir(record.join("trials")).unwrap().map(|e| e.unwrap().path()).collect();
@@ -91,7 +91,7 @@ fn a_study_that_was_killed_goes_on_where_it_was_and_runs_nothing_twice() {
     until("nothing of it to be left", || {
         processes_with(record.to_str().unwrap()).is_empty().then_some(())
     });
-    // What was being written when it was killed may be torn.
+    // A line that was being written when it was killed may be incomplete.
     let course = record.join("study.jsonl");
     let mut text = fs::read_to_string(&course).unwrap();
     text.push_str("{\"kind\":\"trial_end\",\"num");
@@ -116,7 +116,7 @@ fn a_study_that_was_killed_goes_on_where_it_was_and_runs_nothing_twice() {
     let begun = lines(&course).iter().filter(|line| line["kind"] == "trial_begin").count();
     assert_eq!(begun, 7);
 
-    // And once more: there is nothing left to do.
+    // On another resume, there is nothing left to do.
     let again = study.run("record", &["--resume"]);
     assert_eq!(again.status.code(), Some(0), "{again:?}");
     assert_eq!(object(&again)["trials"], found["trials"]);
@@ -149,7 +149,7 @@ fn another_plan_is_told_and_nothing_is_lost() {
     assert_eq!(files(&study.at("record")), before);
     assert_eq!(fs::read(study.at("record").join("study.jsonl")).unwrap(), course);
 
-    // What does not bear on a trial may be another, and repeats may be added.
+    // Settings that do not affect a trial may be changed, and repeats may be added.
     let more = study.run("record", &["--resume", "--max-slowdown", "50%"]);
     assert_eq!(more.status.code(), Some(0), "{more:?}");
     assert_eq!(tried(&object(&more)).len(), 6);
@@ -165,7 +165,7 @@ fn a_record_that_cannot_be_gone_on_with_is_told_in_a_sentence() {
     fs::create_dir(study.at("mine")).unwrap();
     fs::write(study.at("mine").join("letter"), "precious").unwrap();
     assert!(refused(&study.run("mine", &["--resume"])).contains("is not an empty directory: name"));
-    // It was killed before its first line was whole.
+    // It was killed before its first line was complete.
     for (name, text) in [("empty", ""), ("torn", "{\"kind\":\"header\",\"sch")] {
         fs::create_dir(study.at(name)).unwrap();
         fs::write(study.at(name).join("study.jsonl"), text).unwrap();
@@ -182,7 +182,7 @@ fn a_record_that_cannot_be_gone_on_with_is_told_in_a_sentence() {
     assert!(
         object(&output)["message"].as_str().unwrap().contains("in the format `lowtide.record/9`")
     );
-    // Somebody else is at it.
+    // Another process has locked the record.
     let file = fs::File::open(study.at("empty").join("study.jsonl")).unwrap();
     rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
     let output = study.run("empty", &["--resume", "--repeat", "1"]);
@@ -231,7 +231,7 @@ fn the_parts_together_are_what_one_run_would_be() {
         let paths = parts.iter().map(|part| study.at(part));
         lowtide().args(["--json", "report"]).args(paths).output().unwrap()
     };
-    // In whatever order they are named.
+    // The order of the arguments does not matter.
     let joined = object(&report(&["2-of-2", "1-of-2"]));
     assert_eq!(tried(&joined), tried(&whole));
     assert_eq!((&joined["complete"], &joined["shard"]), (&true.into(), &Value::Null));
@@ -249,7 +249,7 @@ fn the_parts_together_are_what_one_run_would_be() {
     let part = lowtide().arg("report").arg(study.at("1-of-2")).output().unwrap();
     let shown = String::from_utf8_lossy(&part.stdout);
     assert!(shown.contains("1 of 2 parts: without 2"), "{shown}");
-    // The same part twice, and what is no part of it, are told.
+    // A shard that is given twice, and a record that is not a shard of the study, are reported.
     fs::create_dir(study.at("copy")).unwrap();
     let copy = Command::new("cp").arg("-r").args([study.at("1-of-2"), study.at("copy")]).status();
     assert!(copy.unwrap().success());
@@ -287,13 +287,13 @@ fn a_pipe_is_told_what_runs_and_how_much_time_is_left() {
     let told = told(&output);
     let lines: Vec<&str> = told.lines().collect();
     assert!(lines[0].starts_with("recording to "), "{told}");
-    // Nothing is known of how long it takes, and nothing is made up.
+    // The duration of a trial is unknown, so no estimate is printed.
     assert!(lines[1].starts_with("1/2 ") && lines[1].ends_with(": begins"), "{told}");
     assert!(lines[3].starts_with("2/2 ") && lines[3].contains(": begins; about "), "{told}");
     assert!(lines[3].ends_with(" left") && lines.len() == 5, "{told}");
 }
 
-/// Begins a study in a directory, and waits for its first sample.
+/// Starts a study in a directory, and waits for its first sample.
 fn begun(command: &mut Command, record: &Path) -> Child {
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     until("a sample", || {
@@ -308,7 +308,7 @@ fn begun(command: &mut Command, record: &Path) -> Child {
 fn a_signal_that_was_ignored_when_it_began_does_not_end_a_study() {
     let study = Study::new();
     let inner = study.command("record", &["--repeat", "1"]);
-    // As nohup does.
+    // Like nohup.
     let mut command = Command::new("sh");
     command.args(["-c", "trap '' HUP; exec \"$@\"", "sh"]).arg(inner.get_program());
     command.args(inner.get_args());
@@ -336,7 +336,7 @@ fn nothing_is_left_of_a_study_whose_lowtide_and_keeper_are_killed_together() {
     let children = format!("/proc/{0}/task/{0}/children", child.id());
     let keeper = fs::read_to_string(children).unwrap().trim().parse().unwrap();
     let us = Pid::from_child(&child);
-    // So that lowtide does not see that its keeper is gone.
+    // lowtide must not notice that its keeper is gone.
     kill_process(us, Signal::STOP).unwrap();
     kill_process(Pid::from_raw(keeper).unwrap(), Signal::KILL).unwrap();
     kill_process(us, Signal::KILL).unwrap();
@@ -359,7 +359,7 @@ fn a_set_up_that_failed_is_mended_and_gone_on_with() {
     assert_eq!(run("false").status.code(), Some(1));
     let output = run("true");
     assert_eq!(output.status.code(), Some(0), "{output:?}");
-    // Now a trial is there that was made with it.
+    // Now there is a trial that ran after this setup.
     assert!(refused(&run("echo")).contains("`setup` is `true`, and here it is `echo`"));
 }
 

@@ -1,4 +1,4 @@
-//! `subjects/node-tls`: a TLS server under the system's node, held to the verdicts that stand beside it.
+//! `subjects/node-tls`: a TLS server under the system's node, checked against its expected verdicts.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -13,7 +13,7 @@ use crate::support::{free_port, lowtide, number, study, until};
 
 const SUBJECT: &str = "node-tls";
 
-/// Holds a look to what is expected; where V8 has most, with what can be done about that.
+/// Checks an inspection against the expectation. If V8 has most of the memory, checks the remedy, too.
 fn hold(expected: &Expected, found: &Value) {
     expected.hold(found);
     if found["verdict"]["kind"] == "runtime" {
@@ -23,7 +23,7 @@ fn hold(expected: &Expected, found: &Value) {
     }
 }
 
-/// Makes a key and a certificate, and gives the words that name them.
+/// Creates a key and a certificate. Returns the arguments with their paths.
 fn certificate(home: &Path) -> [String; 2] {
     let (key, cert) = (home.join("key.pem"), home.join("cert.pem"));
     let words = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -keyout";
@@ -33,7 +33,7 @@ fn certificate(home: &Path) -> [String; 2] {
     [format!("key={}", key.display()), format!("cert={}", cert.display())]
 }
 
-/// Asks the server for its figures, by the path of their address.
+/// Requests a path from the server, and returns the JSON response.
 fn ask(port: u16, path: &str) -> Option<Value> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
     write!(stream, "GET {path} HTTP/1.0\r\n\r\n").ok()?;
@@ -128,7 +128,8 @@ fn over_rounds_of_connections_a_leak_is_told_from_a_level_and_a_connection_has_i
                 let trial = run(&expected.arguments);
                 let found = &trial["over_rounds"]["inner_memory"];
                 assert_eq!(found["trend"], expected.inner_memory.as_str(), "{trial:#}");
-                // The figures come once a second, and a ramp takes two: those of the kernel do.
+                // The server reports its metrics once per second, and a ramp takes two seconds. The metrics
+                // of the kernel are sufficient.
                 let cost = &trial["rounds"][0]["per_connection"]["memory_bytes"];
                 assert!(number(cost, "each") > 4096.0, "{trial:#}");
             });

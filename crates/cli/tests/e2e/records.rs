@@ -1,4 +1,4 @@
-//! Records: what is left of a run, whatever happened to it.
+//! Records: they stay readable, whatever happens to a run.
 
 use std::fs;
 use std::path::Path;
@@ -29,7 +29,7 @@ fn a_run_that_is_killed_gives_a_report_and_leaves_no_process() {
         let trials = fs::read_dir(record.join("trials")).ok()?;
         let file = trials.flatten().find(|e| e.path().extension().is_some_and(|x| x == "jsonl"))?;
         let text = fs::read_to_string(file.path()).ok()?;
-        // The last line may not be whole yet.
+        // The last line may not be complete yet.
         let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         let samples = lines.filter(|line| line["kind"] == "sample");
         let rss: Vec<u64> = samples.filter_map(|sample| sample["rss_bytes"].as_u64()).collect();
@@ -54,7 +54,7 @@ fn a_run_that_is_killed_gives_a_report_and_leaves_no_process() {
     assert!(shown.contains("glibc, not finished"), "{shown}");
 }
 
-/// A record of two small trials.
+/// Creates a record of two small trials. Returns its parent directory and its path.
 fn small() -> (tempfile::TempDir, std::path::PathBuf) {
     let home = tempfile::tempdir().unwrap();
     let record = home.path().join("record");
@@ -81,7 +81,7 @@ fn a_file_of_a_record_is_a_record_too_and_torn_lines_cost_only_themselves() {
         fs::write(&file, &bytes[..bytes.len() * (part - 1) / part]).unwrap();
         assert_eq!(report(&record)["trials"][0]["outcome"], "unfinished");
     }
-    // Cut within its first lines, nothing is left of the trial; the other one is.
+    // If a file is cut within its first lines, its trial is lost, but the other one is not.
     for kept in [20, 0] {
         fs::write(&file, &bytes[..kept]).unwrap();
         let study = report(&record);

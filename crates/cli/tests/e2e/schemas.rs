@@ -1,4 +1,4 @@
-//! What is printed and recorded, held against the schemas that ship with lowtide.
+//! Validates printed objects and records against the schemas that ship with lowtide.
 
 use std::path::Path;
 
@@ -20,7 +20,7 @@ fn hold(validator: &jsonschema::Validator, object: &Value) {
     assert!(errors.is_empty(), "{errors:#?}\n{object:#}");
 }
 
-/// Holds every line of a record's file against the schema.
+/// Validates every line of a record's file against the schema.
 pub(crate) fn hold_record(lines: &[Value]) {
     let record = validator("lowtide.record.1.json");
     for line in lines {
@@ -28,32 +28,32 @@ pub(crate) fn hold_record(lines: &[Value]) {
     }
 }
 
-/// Holds what `lowtide load` printed against its schema.
+/// Validates the output of `lowtide load` against its schema.
 pub(crate) fn hold_load(found: &Value) {
     hold(&validator("lowtide.load.1.json"), found);
 }
 
-/// Holds what is printed of several processes together.
+/// Validates the totals of several processes against their schema.
 pub(crate) fn hold_whole(found: &Value) {
     hold(&validator("lowtide.whole.1.json"), found);
 }
 
-/// Holds what `lowtide leaks` printed against its schema.
+/// Validates the output of `lowtide leaks` against its schema.
 pub(crate) fn hold_leaks(found: &Value) {
     hold(&validator("lowtide.leaks.1.json"), found);
 }
 
-/// Holds what `lowtide top` printed against its schema.
+/// Validates the output of `lowtide top` against its schema.
 pub(crate) fn hold_top(found: &Value) {
     hold(&validator("lowtide.top.1.json"), found);
 }
 
-/// Holds a line of the log of `lowtide run` or `lowtide attach` against its schema.
+/// Validates a line of the log of `lowtide run` or `lowtide attach` against its schema.
 pub(crate) fn hold_act(found: &Value) {
     hold(&validator("lowtide.act.1.json"), found);
 }
 
-/// Holds what `lowtide release` printed against its schema.
+/// Validates the output of `lowtide release` against its schema.
 pub(crate) fn hold_release(found: &Value) {
     hold(&validator("lowtide.release.1.json"), found);
 }
@@ -191,7 +191,7 @@ fn what_inspect_finds_holds_to_its_schema() {
     hold(&self::validator("lowtide.error.1.json"), &error);
 }
 
-/// A release as none was, with everything in it that there can be.
+/// Returns a fabricated release with all optional fields set.
 fn made_up_release(outcome: ReleaseOutcome) -> Release {
     Release {
         outcome,
@@ -220,7 +220,7 @@ fn made_up_release(outcome: ReleaseOutcome) -> Release {
     }
 }
 
-/// One of which next to nothing is known.
+/// Returns a fabricated refused release with almost no optional fields.
 fn refused_release(hazard: Hazard) -> Release {
     Release {
         reason: Some("for a reason".to_owned()),

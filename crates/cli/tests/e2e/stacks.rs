@@ -14,10 +14,10 @@ use crate::leaks::{Program, subject};
 use crate::schemas::hold_leaks;
 use crate::support::{lowtide, until};
 
-/// The instruction that a probe puts in place of another: `int3`.
+/// Instruction that a probe inserts: `int3`.
 const PROBE: u8 = 0xcc;
 
-/// A program that loses blocks by a function of its own. Its heap is small.
+/// Starts a program with a small heap that loses blocks in a function of its own.
 fn program() -> Program {
     let flags = ["-pthread", "-O1", "-g", "-fno-inline"];
     Program::start(Command::new(subject(&flags)).args(["cycles", "400"]))
@@ -89,7 +89,7 @@ fn stacks_are_written_for_flame_graphs_and_for_pprof() {
     assert!(has(b"inuse_space") && has(b"cycles") && has(b"subject.c"), "{} bytes", profile.len());
 }
 
-/// The first byte of `malloc` in a program, which a probe replaces.
+/// Returns the first byte of `malloc` in a program, which a probe replaces.
 fn first_byte_of_malloc(memory: &File, maps: &[Mapping]) -> u8 {
     let library = maps.iter().find(|m| m.name.ends_with("/libc.so.6") && m.offset == 0).unwrap();
     let (value, base) = symbol(&File::open(&library.name).unwrap(), "malloc").unwrap();
@@ -117,7 +117,7 @@ fn no_probe_stays_in_a_process_when_lowtide_is_killed_in_a_window() {
     kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGKILL).unwrap();
     child.wait().unwrap();
     until("the end of the probe", || (first_byte_of_malloc(&memory, &maps) == own).then_some(()));
-    // It goes on.
+    // The program continues.
     let mut program = program;
     assert!(program.child.try_wait().unwrap().is_none());
 }

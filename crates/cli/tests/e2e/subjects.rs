@@ -1,10 +1,10 @@
-//! Real programs: these need more than Rust and a C compiler, and are run by CI.
+//! Real programs. These tests require more than Rust and a C compiler, and run in CI.
 
 use serde_json::Value;
 
 use crate::support::{number, study};
 
-/// The last `rss=KIB` that a subject printed of itself.
+/// Returns the last `rss=KIB` that a subject printed, in bytes.
 fn own_rss(log: &str) -> f64 {
     let line = log.lines().rev().find_map(|l| l.strip_prefix("rss=")).expect(log);
     line.trim().parse::<f64>().unwrap() * 1024.0

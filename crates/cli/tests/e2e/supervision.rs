@@ -18,10 +18,10 @@ use crate::support::{fixture, lines, lowtide, number, study, until};
 
 const MIB: u64 = 1 << 20;
 
-/// A supervisor. It is ended with its test.
+/// A supervisor that is killed when its test ends.
 struct Attached {
     child: Option<Child>,
-    /// A file, as nobody reads a pipe while it works.
+    /// A file rather than a pipe: no thread reads a pipe while the supervisor runs.
     stderr: NamedTempFile,
 }
 
@@ -76,7 +76,7 @@ fn pid_of(pid: u32) -> Pid {
     Pid::from_raw(i32::try_from(pid).unwrap()).unwrap()
 }
 
-/// Returns the lines of a log about an event, each held against the schema.
+/// Returns the lines of a log about an event. Validates each against the schema.
 fn acts(log: &Path, event: &str) -> Vec<Value> {
     let all = if log.exists() { lines(log) } else { Vec::new() };
     all.iter().for_each(hold_act);
@@ -120,7 +120,7 @@ fn memory_of_a_live_process_is_released_after_each_burst_and_nothing_is_left_in_
     // A release can come while the program still frees, and another one returns the rest.
     let returned: i64 = released.iter().map(|act| -act["rss.diff"].as_i64().unwrap()).sum();
     assert!(returned > 2 * 90 * MIB as i64, "{released:#?}");
-    // Its end is also when it is known how much came back.
+    // At its end, the amount of memory that came back is known, too.
     assert!(!acts(&log, "returned").is_empty());
     assert!(!wild::has_stub(subject.pid()));
     assert!(bytes(&subject.inspect(), "reclaimable") < 2 * MIB);
@@ -260,7 +260,7 @@ fn a_program_that_does_not_count_its_freed_bytes_is_reported() {
     let log = home.path().join("acts.jsonl");
     let mut command = lowtide();
     command.args(["run", "-p", "freed=1MiB", "--log"]).arg(&log);
-    // The library is in the variable that is taken away.
+    // The library is in the variable that `env -u` removes.
     command.args(["--", "env", "-u", "LD_PRELOAD", &fixture("memory", &["-pthread"]), "blocks:20"]);
     let _subject = Subject::start(command.stderr(Stdio::null()));
     let act = until("a report", || acts(&log, "left_alone").into_iter().next());

@@ -1,4 +1,4 @@
-//! What the tests share: the binary, the subject, and waiting for conditions.
+//! Common parts of the tests: the binary, the subject, and waiting for conditions.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -10,22 +10,23 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// What ends a program ends it, even where the tests were started in the background, with signals ignored.
+/// Restores the default signal actions: tests in the background may have been started with signals ignored.
 #[allow(unsafe_code)]
 fn as_from_a_terminal(command: &mut Command) {
     use nix::sys::signal::{SigHandler, Signal, signal};
     let restore = || {
         for ends in [Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGTERM] {
-            // SAFETY: the default is no handler of ours.
+            // SAFETY: the default action installs no handler of this process.
             unsafe { signal(ends, SigHandler::SigDfl) }?;
         }
         Ok(())
     };
-    // SAFETY: between fork and exec it makes system calls alone, and takes no memory.
+    // SAFETY: between fork and exec, it only makes system calls, and allocates no memory.
     unsafe { command.pre_exec(restore) };
 }
 
-/// The binary, with a cache of its own and nothing of the developer's that would change its output.
+/// Returns the binary with its own cache, without environment variables of the developer that would change
+/// its output.
 pub(crate) fn lowtide() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lowtide"));
     command
@@ -54,7 +55,8 @@ pub(crate) fn fixture(name: &str, flags: &[&str]) -> String {
     compiled(name, &format!("tests/fixtures/{name}.c"), flags)
 }
 
-/// Compiles a source, whose path is relative to this crate, to a program of this name, once for each set of flags.
+/// Compiles a source to a program of this name, once for each set of flags. The path of the source is
+/// relative to this crate.
 pub(crate) fn compiled(name: &str, source: &str, flags: &[&str]) -> String {
     static COMPILER: Mutex<()> = Mutex::new(());
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(source);
@@ -75,14 +77,14 @@ pub(crate) fn compiled(name: &str, source: &str, flags: &[&str]) -> String {
     target.display().to_string()
 }
 
-/// Copies a program, by another process: of a copy that this one had made, a fork for another test could still hold the
-/// descriptor, and a file that is open for writing cannot be executed.
+/// Copies a program in another process: if this process made the copy, a fork for another test could still
+/// have it open, and a file that is open for writing cannot be executed.
 pub(crate) fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
     let copied = Command::new("cp").arg(from.as_ref()).arg(to.as_ref()).status().unwrap();
     assert!(copied.success());
 }
 
-/// A study that has been run.
+/// A completed run of a study.
 pub(crate) struct Ran {
     pub(crate) output: Output,
     pub(crate) record: PathBuf,
@@ -90,7 +92,7 @@ pub(crate) struct Ran {
     _home: tempfile::TempDir,
 }
 
-/// Runs `lowtide study --json` with its record in a directory of its own.
+/// Runs `lowtide study --json` with its record in a separate directory.
 pub(crate) fn study<S: AsRef<OsStr>>(arguments: &[S]) -> Ran {
     let home = tempfile::tempdir().unwrap();
     let record = home.path().join("record");
@@ -121,32 +123,32 @@ impl Ran {
         String::from_utf8_lossy(&self.output.stderr).into_owned()
     }
 
-    /// The trials, when all went as planned.
+    /// Returns the trials. The study must have succeeded.
     pub(crate) fn trials(&self) -> Vec<Value> {
         assert_eq!(self.code(), Some(0), "{}\n{}", self.stdout(), self.stderr());
         self.json()["trials"].as_array().unwrap().clone()
     }
 
-    /// The lines of a trial's file.
+    /// Returns the lines of a trial's file.
     pub(crate) fn lines(&self, trial: &Value) -> Vec<Value> {
         lines(&self.record.join(trial["samples"].as_str().unwrap()))
     }
 
-    /// What the subject of a trial printed.
+    /// Returns the output of a trial's subject.
     pub(crate) fn log(&self, trial: &Value) -> String {
         let samples = trial["samples"].as_str().unwrap().replace(".jsonl", ".log");
         fs::read_to_string(self.record.join(samples)).unwrap()
     }
 }
 
-/// The lines of a JSONL file, apart from one that is still being written.
+/// Returns the lines of a JSONL file, except one that is still being written.
 pub(crate) fn lines(path: &Path) -> Vec<Value> {
     let text = fs::read_to_string(path).unwrap();
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
     whole.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Waits for a condition; a test that waits for what never comes ends here.
+/// Waits for a condition. Fails the test after a timeout.
 pub(crate) fn until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
@@ -158,7 +160,7 @@ pub(crate) fn until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> 
     }
 }
 
-/// The processes whose command line holds a word, our own aside.
+/// Returns the other processes with a word in their command line.
 pub(crate) fn processes_with(word: &str) -> Vec<u32> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc").unwrap().flatten() {
@@ -174,7 +176,7 @@ pub(crate) fn processes_with(word: &str) -> Vec<u32> {
     found
 }
 
-/// A number that no other test uses, for a process that is to be found again.
+/// Returns a number that no other test uses, by which a process can be found.
 pub(crate) fn unique_seconds() -> String {
     use std::sync::atomic::{AtomicU64, Ordering};
     static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -182,13 +184,13 @@ pub(crate) fn unique_seconds() -> String {
     format!("{}", 1_000_000_000 + own)
 }
 
-/// A port that nobody listens on.
+/// Returns a port on which no process listens.
 pub(crate) fn free_port() -> u16 {
     let any = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     any.local_addr().unwrap().port()
 }
 
-/// A number in an object.
+/// Returns a number in an object.
 pub(crate) fn number(object: &Value, key: &str) -> f64 {
     object[key].as_f64().unwrap_or_else(|| panic!("{key} is {} in {object}", object[key]))
 }

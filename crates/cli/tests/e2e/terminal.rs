@@ -1,4 +1,4 @@
-//! A terminal for tests, with lowtide in front of it.
+//! A terminal for tests, with lowtide running in it.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -16,20 +16,20 @@ use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 
 use crate::support::{lowtide, until};
 
-/// What a terminal is to lowtide.
+/// The use that lowtide makes of a terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Keys {
-    /// It shows stdout alone.
+    /// It shows only stdout.
     None,
-    /// It is read as well.
+    /// It shows stdout, and keys are read from it.
     Read,
-    /// It is the controlling terminal, whose end is a SIGHUP, and shows stderr too.
+    /// It is the controlling terminal, shows stderr, too, and sends SIGHUP when it is closed.
     Control,
-    /// The same, but it takes no output.
+    /// It is the controlling terminal, but accepts no output.
     Stalled,
 }
 
-/// Makes the terminal on stdin the controlling one of a new session.
+/// Makes the terminal on stdin the controlling terminal of a new session.
 #[allow(unsafe_code)]
 fn control(command: &mut Command) -> &mut Command {
     let lead = || {
@@ -37,22 +37,22 @@ fn control(command: &mut Command) -> &mut Command {
         rustix::process::ioctl_tiocsctty(std::io::stdin())?;
         Ok(())
     };
-    // SAFETY: between fork and exec it makes two system calls, and takes no memory.
+    // SAFETY: between fork and exec, it makes two system calls, and allocates no memory.
     unsafe { command.pre_exec(lead) }
 }
 
 const ENTERED: &str = "\x1b[?1049h";
 const LEFT: &str = "\x1b[?1049l";
 
-/// A terminal, and lowtide in front of it.
+/// A terminal with lowtide running in it.
 pub(crate) struct Terminal {
     pub(crate) child: Child,
-    /// The user's end; none once the terminal is closed.
+    /// The user's end; `None` once the terminal is closed.
     user: Option<File>,
-    /// Set when the user's end is to be closed, or no longer read.
+    /// Set to close the user's end, or to stop reading from it.
     leaves: Arc<AtomicBool>,
     reader: Option<JoinHandle<()>>,
-    /// Kept open, so that it can be asked how it was left.
+    /// Lowtide's end, kept open to check its mode at the end.
     pub(crate) line: File,
     shown: Arc<Mutex<Vec<u8>>>,
     pub(crate) was_canonical: bool,
@@ -64,7 +64,7 @@ impl Terminal {
         Self::start("watch", arguments, Keys::Read)
     }
 
-    /// Starts a verb in front of a new terminal. Without keys, its stdin is empty.
+    /// Starts a verb in a new terminal. Without keys, its stdin is empty.
     pub(crate) fn start(verb: &str, arguments: &[&str], keys: Keys) -> Self {
         let user = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
         grantpt(&user).unwrap();
@@ -122,18 +122,18 @@ impl Terminal {
         terminal
     }
 
-    /// Reads nothing any more of what is sent to the terminal.
+    /// Stops reading the output to the terminal.
     pub(crate) fn stop_reading(&mut self) {
         self.leaves.store(true, Ordering::Relaxed);
         self.reader.take().unwrap().join().unwrap();
     }
 
-    /// Writes to the terminal until it takes no more.
+    /// Writes to the terminal until it accepts no more output.
     pub(crate) fn fill(&self) {
         fill(&self.line);
     }
 
-    /// Whether lowtide waits in a write to the terminal.
+    /// Returns whether lowtide is blocked in a write to the terminal.
     pub(crate) fn is_blocked(&self) -> bool {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
         tasks.flatten().any(|task| {
@@ -159,12 +159,12 @@ impl Terminal {
         String::from_utf8_lossy(&self.shown.lock().unwrap()).into_owned()
     }
 
-    /// Waits until something was sent to the terminal.
+    /// Waits until a text was sent to the terminal.
     pub(crate) fn is_sent(&self, what: &str) {
         until(what, || self.text().contains(what).then_some(()));
     }
 
-    /// Waits until something stands on the screen.
+    /// Waits until a text is on the screen.
     pub(crate) fn shows(&self, what: &str) {
         until(what, || screen(&self.text()).contains(what).then_some(()));
     }
@@ -173,7 +173,7 @@ impl Terminal {
         self.user.as_mut().unwrap().write_all(keys.as_bytes()).unwrap();
     }
 
-    /// Waits until it ends, with the terminal as it was. Gives the exit code and what it said.
+    /// Waits until lowtide ends, and checks that the terminal is restored. Returns exit code and stderr.
     pub(crate) fn ends(mut self) -> (Option<i32>, String) {
         let status = until("its end", || self.child.try_wait().unwrap());
         self.is_sent(LEFT);
@@ -197,8 +197,8 @@ impl Drop for Terminal {
     }
 }
 
-/// What stands on the screen. Only what changed is sent, wherever it stands, and so has to be put
-/// together again.
+/// Returns the contents of the screen, reconstructed from the output: only changes are sent, each with its
+/// position.
 fn screen(sent: &str) -> String {
     let mut lines = vec![vec![' '; 200]; 60];
     let (mut row, mut column) = (0, 0);
@@ -228,7 +228,7 @@ fn screen(sent: &str) -> String {
     lines.iter().map(|line| line.iter().collect::<String>().trim_end().to_owned() + "\n").collect()
 }
 
-/// Whether lowtide has its handlers for signals.
+/// Returns whether lowtide has installed its signal handlers.
 pub(crate) fn heeds_signals(lowtide: &Child) -> bool {
     const TERM: u64 = 1 << (15 - 1);
     let status = format!("/proc/{}/status", lowtide.id());
@@ -237,7 +237,7 @@ pub(crate) fn heeds_signals(lowtide: &Child) -> bool {
     caught.is_some_and(|mask| u64::from_str_radix(mask.trim(), 16).unwrap() & TERM != 0)
 }
 
-/// Writes to a terminal until it takes no more.
+/// Writes to a terminal until it accepts no more output.
 fn fill(line: &File) {
     let line = format!("/proc/self/fd/{}", line.as_raw_fd());
     let flags = OFlags::WRONLY | OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -245,7 +245,7 @@ fn fill(line: &File) {
     while line.write_all(&[b' '; 256]).is_ok() {}
 }
 
-/// Whether a terminal gives whole lines and echoes them, as shells expect it.
+/// Returns whether a terminal is in canonical mode with echo, as shells expect.
 pub(crate) fn is_canonical(line: &File) -> bool {
     tcgetattr(line).unwrap().local_modes.contains(LocalModes::ICANON | LocalModes::ECHO)
 }

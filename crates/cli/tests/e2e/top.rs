@@ -1,4 +1,4 @@
-//! `lowtide top`, on processes of its own.
+//! `lowtide top`, on processes that the tests start.
 
 use std::path::Path;
 use std::process::{Child, Command};
@@ -10,7 +10,7 @@ use crate::schemas::hold_top;
 use crate::support::{copy_program, lowtide, processes_with, unique_seconds, until};
 use crate::terminal::{Keys, Terminal};
 
-/// A copy of `sleep` under a name of its own.
+/// A copy of `sleep` with a unique name.
 pub(crate) struct Named {
     pub(crate) child: Child,
     pub(crate) name: String,
@@ -18,7 +18,7 @@ pub(crate) struct Named {
 }
 
 impl Named {
-    /// Starts one. The name must not be longer than the kernel keeps: 15 bytes.
+    /// Starts a copy. The name must not exceed the 15 bytes that the kernel keeps.
     pub(crate) fn start(name: &str) -> Self {
         let home = tempfile::tempdir().unwrap();
         let program = home.path().join(name);

@@ -1,4 +1,4 @@
-//! The course of trials, with real processes.
+//! Trials with real processes.
 
 use crate::support::{free_port, number, processes_with, study, subject, unique_seconds, until};
 

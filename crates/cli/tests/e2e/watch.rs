@@ -1,4 +1,4 @@
-//! `lowtide watch`: at a terminal of its own, as lines, and as a record.
+//! `lowtide watch`: in a terminal, as lines, and as a record.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
@@ -9,11 +9,11 @@ use serde_json::Value;
 use crate::support::{lines, lowtide, number, subject, until};
 use crate::terminal::{Keys, Terminal, heeds_signals, is_canonical};
 
-/// A process that is watched; it is ended with the test.
+/// A watched process that is killed when the test ends.
 pub(crate) struct Subject(Child);
 
 impl Subject {
-    /// One that holds what it has freed.
+    /// Starts a process that keeps its freed memory.
     pub(crate) fn hoard() -> Self {
         let mut child = Command::new(subject(&[]))
             .args(["fill:24", "pin", "free", "say:ready", "ms:600000"])
@@ -147,7 +147,7 @@ fn a_signal_ends_it_also_while_its_terminal_takes_no_output() {
         terminal.shows("hoard:");
         terminal.stop_reading();
         until("a picture that cannot be drawn", || {
-            // The kernel moves what was written on, and so makes room again.
+            // The kernel forwards written bytes, which makes room again.
             terminal.fill();
             terminal.is_blocked().then_some(())
         });

@@ -157,7 +157,7 @@ impl Cached {
     }
 }
 
-/// The number of blocks in each list of a thread's cache; `None` if the bytes are none.
+/// Returns the number of blocks in each list of a thread's cache; `None` if the bytes are none.
 fn counts(bytes: &[u8], sizes: &[u64]) -> Option<Vec<u64>> {
     // The first list has no blocks. Of a cache that was freed, the first word leads to another such cache.
     if bytes.len() < LISTS || word_in(bytes, 0) != Some(0) {

@@ -62,7 +62,7 @@ impl Span {
         self.location == Location::Free
     }
 
-    /// Its last page.
+    /// Returns its last page.
     pub(super) fn last(&self) -> u64 {
         self.first + self.pages - 1
     }
@@ -85,7 +85,7 @@ impl<'m, M: Memory> PageMap<'m, M> {
         Self { words: Scattered::new(memory), memory, anonymous, spans: 0 }
     }
 
-    /// Whether a range lies in a private writable mapping of no file.
+    /// Returns whether a range lies in a private writable mapping of no file.
     pub(super) fn is_anonymous(&self, range: Range<u64>) -> bool {
         hold(self.anonymous, &range)
     }
@@ -109,7 +109,8 @@ impl<'m, M: Memory> PageMap<'m, M> {
         found
     }
 
-    /// The high bits that all pages of a leaf share, if it is one. Entries within a span may be out of date.
+    /// Returns the high bits that all pages of a leaf share, if it is one. Entries within a span
+    /// may be out of date.
     fn key_of_leaf(&mut self, leaf: u64) -> Option<u64> {
         let (mut key, mut agree, mut seen) = (None, 0, 0);
         let mut is_sound = true;

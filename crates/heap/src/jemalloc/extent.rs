@@ -58,7 +58,8 @@ impl Bits {
         self.field((12, 12), 1) == 1
     }
 
-    /// Whether it belongs to the allocator of huge pages (`opt.hpa`), whose free pages have no records.
+    /// Returns whether it belongs to the allocator of huge pages (`opt.hpa`), whose free pages have
+    /// no records.
     pub(super) fn is_of_huge_pages(self) -> bool {
         self.version == Version::V53 && self.field((14, 14), 1) == 1
     }
@@ -74,23 +75,23 @@ impl Bits {
         }
     }
 
-    /// The index of the size class.
+    /// Returns the index of the size class.
     pub(super) fn class(self) -> usize {
         self.field((18, 20), 8) as usize
     }
 
-    /// The shard of the bin of a slab.
+    /// Returns the shard of the bin of a slab.
     pub(super) fn shard(self) -> u64 {
         self.field((36, 38), 6)
     }
 
-    /// Whether pages that cannot be accessed surround it.
+    /// Returns whether pages that cannot be accessed surround it.
     pub(super) fn is_guarded(self) -> bool {
         self.version == Version::V53 && self.field((16, 16), 1) == 1
     }
 
-    /// The bits that tell a free extent: its arena, whether it is a slab, who has made it, whether it is guarded, and its
-    /// state.
+    /// Returns the bits that tell a free extent: its arena, whether it is a slab, who has made it,
+    /// whether it is guarded, and its state.
     pub(super) fn free_extent_mask(self) -> u64 {
         match self.version {
             Version::V52 => 0x1fff | 0b11 << 16,
@@ -98,7 +99,7 @@ impl Bits {
         }
     }
 
-    /// The same bits, and those of the size class and the shard.
+    /// Returns the same bits, and those of the size class and the shard.
     pub(super) fn slab_mask(self) -> u64 {
         let of_slab = match self.version {
             Version::V52 => 0xff << 18 | 0x3f << 36,
@@ -107,12 +108,12 @@ impl Bits {
         self.free_extent_mask() | of_slab
     }
 
-    /// The bits that count the free regions of a slab.
+    /// Returns the bits that count the free regions of a slab.
     pub(super) fn free_regions_mask(self) -> u64 {
         0x3ff << self.free_regions_at()
     }
 
-    /// A word that has only so many free regions.
+    /// Returns a word that has only so many free regions.
     pub(super) fn with_free_regions(self, count: u64) -> u64 {
         count << self.free_regions_at()
     }
@@ -121,7 +122,7 @@ impl Bits {
         if self.version == Version::V52 { 26 } else { 28 }
     }
 
-    /// The free regions of a slab.
+    /// Returns the free regions of a slab.
     pub(super) fn free_regions(self) -> u64 {
         self.field((26, 28), 10)
     }
@@ -156,7 +157,7 @@ impl Record {
         self.address..self.address + self.bytes
     }
 
-    /// The addresses of the words of its bitmap.
+    /// Returns the addresses of the words of its bitmap.
     pub(super) fn bitmap(&self) -> impl Iterator<Item = u64> {
         let at = self.at + BITMAP_AT;
         (0..BITMAP_WORDS as u64).map(move |word| at + 8 * word)

@@ -126,7 +126,7 @@ pub(super) enum Next {
 }
 
 impl Entry {
-    /// The address of the record.
+    /// Returns the address of the record.
     pub(super) fn record(self) -> u64 {
         self.word & self.shape.pointer
     }
@@ -160,22 +160,22 @@ impl<'m, M: Memory> Rtree<'m, M> {
         self.records = 0;
     }
 
-    /// A word, where it is resident.
+    /// Returns a word, where it is resident.
     pub(super) fn word(&mut self, address: u64) -> Option<u64> {
         self.words.word(address)
     }
 
-    /// The memory that it reads.
+    /// Returns the memory that it reads.
     pub(super) fn memory(&self) -> &'m M {
         self.memory
     }
 
-    /// Whether so many bytes from an address on are anonymous memory.
+    /// Returns whether so many bytes from an address on are anonymous memory.
     fn is_anonymous(&self, address: u64, bytes: u64) -> bool {
         address.checked_add(bytes).is_some_and(|end| hold(self.anonymous, &(address..end)))
     }
 
-    /// The root of a tree in a range of data.
+    /// Returns the root of a tree in a range of data.
     pub(super) fn root(&mut self, data: &Range<u64>) -> Option<Root> {
         let (mut tried, mut found) = (HashSet::new(), None);
         each_word(self.memory, data.clone(), |slot, node| {
@@ -225,7 +225,7 @@ impl<'m, M: Memory> Rtree<'m, M> {
         found
     }
 
-    /// The high bits that all pages of a leaf share, if it is one.
+    /// Returns the high bits that all pages of a leaf share, if it is one.
     fn key_of_leaf(&mut self, leaf: u64, shape: RtreeShape) -> Option<u64> {
         let mask = (1 << shape.leaf_bits) - 1;
         let (mut key, mut agree, mut contradict) = (None, 0, 0);
@@ -271,7 +271,7 @@ impl<'m, M: Memory> Rtree<'m, M> {
         });
     }
 
-    /// The record of an extent, if it can be one.
+    /// Returns the record of an extent, if it can be one.
     fn record(&mut self, at: u64) -> Option<Record> {
         self.records += 1;
         if !is_pointer(at) || self.records > MAX_RECORDS {
@@ -285,7 +285,7 @@ impl<'m, M: Memory> Rtree<'m, M> {
         is_sound.then_some(Record { at, word, address, offset, bytes })
     }
 
-    /// The leaves of a tree, with the number of their first page.
+    /// Returns the leaves of a tree, with the number of their first page.
     fn leaves(&self, root: Root) -> Vec<(u64, u64)> {
         let Root { address, shape } = root;
         let nodes = self.pointers(address..address + shape.root_bytes(), usize::MAX);

@@ -64,7 +64,7 @@ impl Slab {
         bits.fold(0, |mask, region| mask | 1 << (region % 64))
     }
 
-    /// Whether a region is free.
+    /// Returns whether a region is free.
     pub(super) fn is_free(&self, region: u64) -> bool {
         self.bitmap[(region / 64) as usize] >> (region % 64) & 1 == 1
     }
@@ -74,7 +74,7 @@ impl Slab {
 mod tests {
     use super::*;
 
-    /// A slab in which these regions are in use.
+    /// Returns a slab in which these regions are in use.
     fn slab(region: u64, count: u64, used: &[u64]) -> Slab {
         let mut bitmap = [0; BITMAP_WORDS];
         for free in (0..count).filter(|region| !used.contains(region)) {

@@ -99,8 +99,8 @@ pub(super) fn walk<M: Memory>(walker: &mut Walker<'_, '_, M>, heap: &mut Heap, a
     }
 }
 
-/// Whether slices that are no page of the program's first heap are one of another heap (`mi_heap_new`), whose pages have a
-/// bitmap of their own.
+/// Returns whether slices that are no page of the program's first heap are one of another heap
+/// (`mi_heap_new`), whose pages have a bitmap of their own.
 fn is_of_another_heap<M: Memory>(
     walker: &mut Walker<'_, '_, M>,
     records: &Records,

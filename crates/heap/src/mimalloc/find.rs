@@ -91,7 +91,7 @@ impl Place {
         }
     }
 
-    /// The part with mimalloc's own records, to which no pointer of the program leads.
+    /// Returns the part with mimalloc's own records, to which no pointer of the program leads.
     pub(super) fn head(&self) -> Range<u64> {
         match self {
             Self::Segment(segment) => segment.at..segment.at + SEGMENT_HEAD as u64,
@@ -199,8 +199,9 @@ fn segment(memory: &impl Memory, at: u64, end: u64) -> Option<Segment> {
     None
 }
 
-/// Whether the words before the descriptions of slices have the number of slices, and after it that of the slices of the
-/// first span (`segment_slices`, `segment_info_slices`). An array of ones has descriptions, but not these.
+/// Returns whether the words before the descriptions of slices have the number of slices, and after
+/// it that of the slices of the first span (`segment_slices`, `segment_info_slices`). An array of
+/// ones has descriptions, but not these.
 fn has_counts(head: &[u8], slices_at: usize, bytes: u64) -> bool {
     let info = half_in(head, slices_at).map(u64::from);
     let word = |place: usize| word_in(head, place);
@@ -209,9 +210,9 @@ fn has_counts(head: &[u8], slices_at: usize, bytes: u64) -> bool {
     })
 }
 
-/// The bytes of a segment whose slices are described here: its spans follow each other to its end, each with
-/// its number of slices at its first, and its offset from there at its last (`slice_count`,
-/// `slice_offset`).
+/// Returns the bytes of a segment whose slices are described here: its spans follow each other to
+/// its end, each with its number of slices at its first, and its offset from there at its last
+/// (`slice_count`, `slice_offset`).
 fn slices(head: &[u8], from: usize, stride: usize) -> Option<u64> {
     let at = |slice: u64| {
         let place = from + stride * usize::try_from(slice).ok()?;

@@ -61,7 +61,7 @@ impl Layout {
 }
 
 impl Layout {
-    /// Whether its free memory belongs to threads, as that of version 2 does.
+    /// Returns whether its free memory belongs to threads, as that of version 2 does.
     pub fn is_owned(&self) -> bool {
         self.places.iter().any(|place| matches!(place, Place::Segment(_)))
     }
@@ -154,7 +154,8 @@ impl<'m, 'v, M: Memory> Walker<'m, 'v, M> {
         }
     }
 
-    /// Whether the record of a page of version 2 has no room for blocks: `capacity` and `reserved` are 0.
+    /// Returns whether the record of a page of version 2 has no room for blocks: `capacity` and
+    /// `reserved` are 0.
     fn has_no_blocks(&mut self, record: u64) -> bool {
         self.words.word(record + 8).is_some_and(|word| word >> 16 & 0xffff_ffff == 0)
     }
@@ -222,7 +223,7 @@ impl<'m, 'v, M: Memory> Walker<'m, 'v, M> {
     }
 }
 
-/// The slices of a range.
+/// Returns the slices of a range.
 fn slices(range: &Range<u64>) -> u64 {
     (range.end - range.start) / SLICE
 }

@@ -104,7 +104,8 @@ impl Fields {
         Check::bits(record + self.capacity - place, 0xffff_ffff << (8 * place), 0)
     }
 
-    /// Whether a span has no blocks. In records of another form, the size 0 could be that of a page.
+    /// Returns whether a span has no blocks. In records of another form, the size 0 could be that
+    /// of a page.
     pub(super) fn has_no_blocks<M: Memory>(
         self,
         words: &mut Scattered<'_, M>,

@@ -1,4 +1,4 @@
-//! Goes over the arenas, and over what lies outside of them.
+//! Walks the arenas, and the memory outside of them.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -16,18 +16,19 @@ use crate::memory::{Memory, word, word_in};
 use crate::ranges::{gaps, joined, parts};
 use crate::residency::Residency;
 
-/// Minimum number of times an arena is walked that changes meanwhile.
+/// Minimum number of times that an arena is walked if it changes during the walk.
 const MIN_TRIES: u32 = 3;
-/// The first of the waits for a thread in the middle of a change, and how many there are in a walk, each twice
-/// as long as the one before: 127 ms in all. Such a thread may have to wait for a processor, even because the
-/// walk uses it.
+/// Duration of the first wait for a thread in the middle of a change, and maximum number of waits
+/// in a walk. Each wait is twice as long as the one before: 127 ms in all. Such a thread may have
+/// to wait for a processor, possibly because the walk uses it.
 const FIRST_WAIT: Duration = Duration::from_millis(1);
 const MAX_WAITS: u32 = 7;
-/// The main heap may have grown by so much since its mapping was looked up.
+/// Maximum growth of the main heap since its mapping was read, in bytes.
 const GROWN: u64 = 1 << 30;
-/// Of so much the resident pages are asked for at once, in bytes: the answer takes 2 MiB at most.
+/// Size of the range whose resident pages are queried at once, in bytes: the result takes 2 MiB at
+/// most.
 const ASKED_AT_ONCE: u64 = 1 << 30;
-/// So much is read at once where blocks are searched for everywhere, in bytes.
+/// Number of bytes read at once when every page is searched for mmapped chunks.
 const SEARCHED_AT_ONCE: u64 = 128 << 10;
 pub(super) struct HeapWalk<'m, M> {
     memory: &'m M,
@@ -36,7 +37,7 @@ pub(super) struct HeapWalk<'m, M> {
     walker: Walker<'m, M>,
     suspects: Vec<u64>,
     areas: Vec<Range<u64>>,
-    /// The heaps of threads among them: a heap that is named twice is walked once.
+    /// The heaps of threads among the areas. A heap that two arenas refer to is walked once.
     heaps: HashSet<u64>,
     mmapped: Mmapped,
     rereads: u64,
@@ -95,13 +96,14 @@ impl<'m, M: Memory> HeapWalk<'m, M> {
     fn caches(&mut self, chunks: u64) -> Caches {
         self.walker.fast.end_walk();
         let mut caches = caches::caches(self.memory, &self.suspects, chunks);
-        // What counts as free already is not counted as cached as well.
+        // Blocks that already count as free are not counted as cached too.
         let is_free = |block: &Range<u64>| self.walker.fast.was_recognised(block.start);
         caches.leave_out(is_free);
         for chunk in caches.blocks.iter().chain(&caches.structures) {
             self.walker.blocks.is_free(chunk.start + USER_AT);
         }
-        // They lie scattered, and mostly within a page, which is there because it was just read.
+        // The blocks are scattered. Most lie within one page, which is resident because it was just
+        // read.
         let page = self.memory.page_bytes();
         let resident = |range: &Range<u64>| {
             if range.start / page == (range.end - 1) / page {
@@ -115,17 +117,18 @@ impl<'m, M: Memory> HeapWalk<'m, M> {
         caches
     }
 
-    /// Walks an arena again if it did not come out whole, because it may have grown meanwhile.
+    /// Walks an arena, and again if it is not whole, because it may have grown meanwhile.
     fn until_whole(&mut self, mut once: impl FnMut(&mut Self) -> WalkedArena) -> WalkedArena {
         let (areas, suspects) = (self.areas.len(), self.suspects.len());
         let mut arena = once(self);
         for attempt in 1.. {
-            // The pieces of a main arena that is scattered are yet to come. (All others have that flag.)
+            // The other parts of a scattered main arena are found later. (All other arenas have
+            // that flag.)
             let is_main = self.layout.arenas.first() == Some(&arena.address);
             if arena.is_whole() || (is_main && self.is_scattered(&arena)) {
                 break;
             }
-            // A change that is over shows at the second try, one that is under way does not.
+            // The second try sees a change that is complete, but not one that is in progress.
             let is_torn = arena.tally.unwalked_bytes > 0 || arena.walked_bytes == 0;
             let has_waited = is_torn && attempt > 1 && self.wait();
             if (attempt >= MIN_TRIES && !has_waited) || self.memory.is_over() {
@@ -141,7 +144,8 @@ impl<'m, M: Memory> HeapWalk<'m, M> {
         arena
     }
 
-    /// Gives the program time to complete a change. `false` if it had enough, or nothing changes by that.
+    /// Gives the program time to complete a change. Returns `false` if the waits are used up, or if
+    /// waiting has no effect.
     fn wait(&mut self) -> bool {
         self.waits += 1;
         let time = FIRST_WAIT * 2_u32.pow(self.waits.min(MAX_WAITS) - 1);
@@ -178,7 +182,7 @@ impl<'m, M: Memory> HeapWalk<'m, M> {
         arena.heaps += 1;
     }
 
-    /// The allocator's own bytes before the first chunk.
+    /// Adds the allocator's own bytes before the first chunk.
     fn head(&mut self, arena: &mut WalkedArena, head: Range<u64>) {
         arena.walked_bytes += head.end - head.start;
         arena.tally.resident.metadata_bytes += self.walker.residency.bytes(head);
@@ -192,7 +196,7 @@ impl<'m, M: Memory> HeapWalk<'m, M> {
         let mut heap = top.start - top.start % HEAP_BYTES;
         let mut end = top.end;
         let mut ending = Ending::Top(TopRule::Kept);
-        // Each heap names the one before it (`heap_info.prev`); the first holds the arena itself.
+        // Each heap points to the previous one (`heap_info.prev`). The first contains the arena itself.
         loop {
             let is_first = heap == address - head;
             let begin = if is_first { self.layout.end(address) } else { heap + head };
@@ -221,7 +225,7 @@ impl<'m, M: Memory> HeapWalk<'m, M> {
         self.settle(arena)
     }
 
-    /// Takes what the arena says now, unless what was walked is what it said before.
+    /// Updates the system bytes of an arena, unless the walked bytes equal the earlier value.
     fn settle(&self, mut arena: WalkedArena) -> WalkedArena {
         if arena.walked_bytes != arena.system_bytes {
             arena.system_bytes = self.system_bytes(arena.address);
@@ -235,7 +239,7 @@ impl<'m, M: Memory> HeapWalk<'m, M> {
         Some(first.range.start..all.next_back().unwrap_or(first).range.end)
     }
 
-    /// The part of the main arena that grew by `brk`.
+    /// Walks the part of the main arena that grew by `brk`.
     fn main_arena(&mut self, address: u64) -> WalkedArena {
         let mut arena = self.arena(address);
         let top_at = self.layout.top_at(address);
@@ -246,15 +250,16 @@ impl<'m, M: Memory> HeapWalk<'m, M> {
         if !brk.contains(&base) {
             return arena;
         }
-        // The chunk is aligned as what the user gets is, which lies 16 bytes behind it.
+        // The chunk has the alignment of the user's memory, which begins 16 bytes after it.
         let first = base.next_multiple_of(16);
-        // It may have grown since the mappings were read; that of a scattered one may lie anywhere.
+        // The heap may have grown since the mappings were read. The top of a scattered arena may be
+        // anywhere.
         let most = brk.end.saturating_add(GROWN);
         let within = if self.is_scattered(&arena) { brk.end } else { most };
         let has_top = (brk.start..within).contains(&top.start) && top.end <= most;
         let (end, ending) = if has_top {
-            // `systrim` gives up where somebody else has moved the end since. That it has grown since
-            // the mappings were looked up is another matter.
+            // `systrim` fails if the program itself has moved the end of the heap since. Growth of
+            // the heap after the mappings were read does not count as that.
             let is_ours = top.end >= brk.end;
             let unit = settings.map_or(0, |s| s.thp_page_bytes);
             let rule = if is_ours { TopRule::Trimmed(unit) } else { TopRule::Kept };
@@ -262,7 +267,7 @@ impl<'m, M: Memory> HeapWalk<'m, M> {
         } else {
             (brk.end, Ending::Fencepost)
         };
-        // The end is what the heap itself says.
+        // The end comes from the heap itself.
         if self.areas.iter().any(|area| area.start < most && base < area.end) {
             return arena;
         }
@@ -280,7 +285,7 @@ impl<'m, M: Memory> HeapWalk<'m, M> {
             && self.mmapped.bytes.abs_diff(settings.mmapped_bytes) < slack
     }
 
-    /// Whether the allocator counts more blocks with a mapping of their own than were found.
+    /// Returns whether the allocator counts more mmapped chunks than were found.
     fn misses_blocks(&self) -> bool {
         self.layout.settings.as_ref().is_some_and(|s| {
             self.mmapped.count < s.mmapped_count
@@ -288,9 +293,9 @@ impl<'m, M: Memory> HeapWalk<'m, M> {
         })
     }
 
-    /// What lies in mappings besides the thread heaps: blocks that have one of their own, and pieces
-    /// of a main arena that could not grow by `brk`. Neighbouring mappings are one to the kernel, so
-    /// that a block may begin at any page of one.
+    /// Finds mmapped chunks, and parts of a main arena that could not grow by `brk`, in the
+    /// mappings outside of the thread heaps. The kernel merges adjacent mappings, so a chunk may
+    /// begin at any page of a mapping.
     fn outside(&mut self, mut main: Option<&mut WalkedArena>) {
         let is_scattered = main.as_ref().is_some_and(|main| self.is_scattered(main));
         let (mut budget, mut heads) = (MAX_SEARCHED, MAX_HEADS);
@@ -312,7 +317,7 @@ impl<'m, M: Memory> HeapWalk<'m, M> {
         }
     }
 
-    /// Blocks and pieces that follow each other from the beginning of a gap on.
+    /// Finds consecutive mmapped chunks and parts from the beginning of a gap.
     fn beginning(&mut self, gap: Range<u64>, mut main: Option<&mut WalkedArena>) {
         let mut ahead = PageReader::new(self.memory.page_bytes());
         let mut at = gap.start;
@@ -324,8 +329,8 @@ impl<'m, M: Memory> HeapWalk<'m, M> {
         }
     }
 
-    /// Blocks and pieces that begin at any page of a gap, of which no more are looked at than the budget
-    /// allows.
+    /// Finds mmapped chunks and parts that begin at any page of a gap. The budget limits the number
+    /// of inspected pages.
     fn heads(&mut self, gap: Range<u64>, mut main: Option<&mut WalkedArena>, budget: &mut u64) {
         let page = self.memory.page_bytes();
         let mut ahead = PageReader::new(page);
@@ -351,8 +356,8 @@ impl<'m, M: Memory> HeapWalk<'m, M> {
         }
     }
 
-    /// Blocks that were aligned, so that they do not begin where their mapping does: every page must
-    /// be read for them, and no more than the budget is.
+    /// Finds aligned mmapped chunks, which do not begin at the start of their mapping. Every page
+    /// must be read, up to the budget in bytes.
     fn everywhere(&mut self, gap: Range<u64>, budget: &mut u64) {
         let page = self.memory.page_bytes();
         let mut ahead = PageReader::new(SEARCHED_AT_ONCE);
@@ -382,13 +387,13 @@ impl<'m, M: Memory> HeapWalk<'m, M> {
         found.map(|end| end.max(range.start + 16).next_multiple_of(page))
     }
 
-    /// A block that has a mapping of its own: it begins where a page does, and fills whole pages.
-    /// Gives its end.
+    /// Adds the mmapped chunk whose mapping begins at a page and fills whole pages. Returns the end
+    /// of the mapping.
     fn block(&mut self, at: u64, end: u64, ahead: &mut PageReader) -> Option<u64> {
         let page = self.memory.page_bytes();
         let bytes = ahead.page(at, end, self.memory, &mut self.walker.residency)?;
-        // Its block need not begin where the mapping does, if it was aligned: its head tells how far it
-        // is from there. What stands at the beginning is out of date once `mremap` has changed the size.
+        // An aligned chunk need not begin at the start of its mapping: its head contains the
+        // distance. The words at the start are out of date once `mremap` has changed the size.
         let offsets = (16..bytes.len() as u64).step_by(16).chain([0]);
         let (offset, bytes) = offsets.into_iter().find_map(|offset| {
             let place = offset as usize;
@@ -406,9 +411,9 @@ impl<'m, M: Memory> HeapWalk<'m, M> {
         Some(at + bytes)
     }
 
-    /// A piece of the main arena. Gives its end.
+    /// Walks a part of the main arena. Returns its end.
     fn piece(&mut self, main: &mut WalkedArena, range: Range<u64>) -> Option<u64> {
-        // The first chunk of a piece has nothing free before it, and is the main arena's.
+        // The first chunk of a part has no free chunk before it, and belongs to the main arena.
         let (_, head) = self.two_words(range.start)?;
         let is_first = head & FLAGS == PREV_INUSE;
         if !is_first || !self.walker.is_sound_from(range.start, range.end, true) {
@@ -442,7 +447,7 @@ impl<'m, M: Memory> HeapWalk<'m, M> {
     }
 }
 
-/// Where blocks with a mapping of their own are looked for, the cheapest first.
+/// The ways to search for mmapped chunks, the cheapest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Search {
     Beginnings,
@@ -450,11 +455,11 @@ enum Search {
     Everywhere,
 }
 
-/// No more than this is read, in bytes, to find blocks that do not begin where a page does.
+/// Maximum number of bytes read to find mmapped chunks that do not begin at a page.
 const MAX_SEARCHED: u64 = 256 << 20;
-/// Of no more pages than this, the first words are read to find those that do.
+/// Maximum number of pages whose first words are read to find mmapped chunks that begin at a page.
 const MAX_HEADS: u64 = 1 << 19;
-/// Pages that are looked at one behind the other, and read many at once.
+/// Reads many pages at once, for a scan in order of address.
 struct PageReader {
     start: u64,
     bytes: Vec<u8>,
@@ -466,7 +471,7 @@ impl PageReader {
         Self { start: 0, bytes: Vec::new(), most }
     }
 
-    /// What stands on the page at an address, where it is resident, and before `end`.
+    /// Returns the contents of the page at an address up to `end`, if the page is resident.
     fn page<M: Memory>(
         &mut self,
         at: u64,
@@ -489,8 +494,8 @@ impl PageReader {
     }
 }
 
-/// The bytes of the mapping that a block has for itself, by the two words of its head, if that is what
-/// they are: `before` is how far it is from the beginning of the mapping.
+/// Returns the size of the mapping of an mmapped chunk in bytes, by the two words of its head, or
+/// `None` if they are not such a head. `before` is the distance from the start of the mapping.
 fn mapping_of(offset: u64, before: u64, head: u64, page: u64) -> Option<u64> {
     // From 2.43 on: the mapping consists of huge pages.
     const IS_HUGE: u64 = 1;
@@ -498,12 +503,12 @@ fn mapping_of(offset: u64, before: u64, head: u64, page: u64) -> Option<u64> {
         return None;
     }
     let upto = offset.checked_add(head & !FLAGS)?;
-    // From 2.43 on, the size leaves out the head as well.
+    // From 2.43 on, the size excludes the head as well.
     let bytes = if upto.is_multiple_of(page) { upto } else { upto.checked_add(16)? };
     (bytes.is_multiple_of(page) && bytes > 0).then_some(bytes)
 }
 
-/// Mappings that follow each other without a gap as one.
+/// Merges adjacent mappings.
 fn joined_mappings(mappings: &[HeapMapping]) -> Vec<HeapMapping> {
     let mut all: Vec<HeapMapping> = Vec::new();
     for mapping in mappings.iter().filter(|m| m.range.start < m.range.end) {

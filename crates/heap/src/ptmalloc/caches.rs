@@ -1,4 +1,4 @@
-//! What the threads hold back for themselves (`tcache`).
+//! The caches of threads (`tcache`).
 
 use std::ops::Range;
 
@@ -7,26 +7,26 @@ use super::lists::Links;
 use crate::memory::{Memory, half_in, word_in};
 use crate::scattered::Scattered;
 
-/// Longer lists than a thread can have: `glibc.malloc.tcache_count` is at most 65535.
+/// Maximum length of a list, more than a thread can have: `glibc.malloc.tcache_count` is at most 65535.
 const LONGEST: usize = 1 << 16;
-/// More blocks than this are not told apart from used ones.
+/// Maximum number of cached blocks that are distinguished from used ones.
 const MOST_BLOCKS: usize = 1 << 19;
 
-/// So many blocks are followed at least, whatever the lists look like.
+/// Minimum number of blocks to follow, whatever the lists look like.
 const FEWEST_READ: u64 = 1 << 16;
-/// So often a cache is read until it agrees with itself.
+/// Maximum number of times that a cache is read until it is consistent.
 const TRIES: u32 = 3;
 
-/// What the threads hold back for themselves; the arenas count it as used.
+/// The blocks in thread caches. The arenas count them as used.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Caches {
-    /// Caches that hold something.
+    /// Number of caches that are not empty.
     pub caches: u64,
-    /// Blocks in them.
+    /// Number of blocks in them.
     pub count: u64,
     /// Bytes of those blocks.
     pub bytes: u64,
-    /// How many of those bytes are resident.
+    /// Number of those bytes that are resident.
     pub resident_bytes: u64,
     /// Resident bytes of the caches' own structures.
     pub structures_resident_bytes: u64,
@@ -37,7 +37,7 @@ pub struct Caches {
 }
 
 impl Caches {
-    /// Leaves out some of the blocks.
+    /// Removes the blocks that `which` selects.
     pub(super) fn leave_out(&mut self, mut which: impl FnMut(&Range<u64>) -> bool) {
         self.blocks.retain(|block| {
             let is_left_out = which(block);
@@ -50,18 +50,18 @@ impl Caches {
     }
 }
 
-/// A form that a thread's cache has had.
+/// The layout of a thread's cache in some versions.
 #[derive(Debug, Clone, Copy)]
 struct TcacheForm {
     /// Size of its chunk.
     chunk: u64,
-    /// Size classes.
+    /// Number of size classes.
     bins: u64,
     /// Bytes of a count.
     count: u64,
 }
 
-/// 2.26 to 2.29, 2.30 to 2.41, from 2.42 on.
+/// The layouts of 2.26 to 2.29, of 2.30 to 2.41, and of 2.42 and newer.
 const FORMS: [TcacheForm; 4] = [
     TcacheForm { chunk: 0x250, bins: 64, count: 1 },
     TcacheForm { chunk: 0x290, bins: 64, count: 2 },
@@ -74,20 +74,20 @@ impl TcacheForm {
         (self.bins * self.count).next_multiple_of(8) as usize
     }
 
-    /// Where the lists begin that the structure names.
+    /// Returns the first blocks of the lists.
     fn firsts(self, bytes: &[u8]) -> impl Iterator<Item = Option<u64>> {
         (0..self.bins as usize).map(move |class| word_in(bytes, self.lists_at() + class * 8))
     }
 }
 
-/// Whether a chunk of this size may be a thread's cache.
+/// Returns whether a chunk of this size may be a thread's cache.
 #[inline]
 pub fn is_size_of_cache(size: u64) -> bool {
     matches!(size, 0x250 | 0x290 | 0x300 | 0x310)
 }
 
-/// Whether a chunk, given with its head, may be a thread's cache that holds something: its lists begin
-/// at chunks, or not at all.
+/// Returns whether a chunk, given with its head, may be a thread's cache that is not empty: each of
+/// its lists is empty or begins at a chunk.
 pub(super) fn may_be_cache(bytes: &[u8]) -> bool {
     let size = word_in(bytes, 8).map(|head| head & !7);
     FORMS.iter().filter(|form| Some(form.chunk) == size).any(|form| {
@@ -100,11 +100,11 @@ pub(super) fn may_be_cache(bytes: &[u8]) -> bool {
     })
 }
 
-/// Finds out which of the chunks are caches of threads, and what is in them: at most some of the used chunks
-/// of a heap, of which there are `chunks`.
+/// Finds the thread caches among the `suspects`, and the blocks in them. `chunks` is the number of
+/// used chunks of the heap, which bounds the number of cached blocks.
 pub(super) fn caches<M: Memory>(memory: &M, suspects: &[u64], chunks: u64) -> Caches {
     let mut found = Caches::default();
-    // A chunk is in one cache only, whose lists are read in two ways, and again if they change.
+    // A chunk is in one cache only. Its lists are read in two ways, and again if they change.
     let mut budget = chunks.saturating_mul(2 * u64::from(TRIES)).saturating_add(FEWEST_READ);
     for chunk in suspects {
         // Its thread may be taking from it or adding to it.
@@ -123,7 +123,7 @@ pub(super) fn caches<M: Memory>(memory: &M, suspects: &[u64], chunks: u64) -> Ca
     found
 }
 
-/// The size of a cache and the blocks in it, if a chunk is one.
+/// Returns the size of a cache and the blocks in it, or `None` if the chunk is not a cache.
 fn read(memory: &impl Memory, chunk: u64, budget: &mut u64) -> Option<(u64, Vec<Range<u64>>)> {
     let mut bytes = vec![0; 0x310];
     let length = memory.read(chunk, &mut bytes);
@@ -134,8 +134,8 @@ fn read(memory: &impl Memory, chunk: u64, budget: &mut u64) -> Option<(u64, Vec<
     Some((size, cache(&mut words, bytes.get(16..)?, form, budget)?))
 }
 
-/// The blocks in a cache, if it is one: every list must have the size of its class and come to its end,
-/// and have the length that is counted.
+/// Returns the blocks in a cache, or `None` if it is not one: the chunks of every list must have
+/// the size of its class, and the list must end and have the length that its count states.
 fn cache<M: Memory>(
     words: &mut Scattered<'_, M>,
     bytes: &[u8],
@@ -157,7 +157,7 @@ fn cache<M: Memory>(
     Links::BOTH.into_iter().find_map(|links| read(links, words))
 }
 
-/// Follows a list, whose pointers lead to where the user's memory begins. `None` if it is not sound.
+/// Follows a list, whose pointers lead to the user's memory. Returns `None` if the list is invalid.
 fn list<M: Memory>(
     words: &mut Scattered<'_, M>,
     first: u64,
@@ -185,8 +185,8 @@ fn list<M: Memory>(
     Some(())
 }
 
-/// Whether the lists have the lengths that are counted; from 2.42 on, what is left of the most that a
-/// list may have is counted.
+/// Returns whether the lists have the lengths that the counts state. From 2.42 on, a count is the
+/// number of blocks that may still be added.
 fn counts_agree(bytes: &[u8], form: TcacheForm, lengths: &[u64]) -> bool {
     let count = |class: u64| -> Option<u64> {
         let at = (class * form.count) as usize;

@@ -1,7 +1,7 @@
-//! Finds glibc's arenas and settings, and how they are laid out, by what they must look like.
+//! Finds glibc's arenas and settings, and their layout, by their form.
 //!
-//! No version is assumed: an empty bin points to itself, the ring of arenas closes, and the settings
-//! stand where their defaults are. What cannot be told is not guessed.
+//! No version is assumed: an empty bin points to itself, the ring of arenas closes, and the
+//! settings are recognised by their defaults. Values that cannot be determined are not guessed.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -11,69 +11,71 @@ use serde::{Deserialize, Serialize};
 use super::HEAP_BYTES;
 use crate::memory::{Memory, half_in, word, word_in};
 
-/// Bins of an arena (`NBINS - 1`); the first one has the chunks that were not sorted yet.
+/// Number of bins of an arena (`NBINS - 1`). The first contains the unsorted chunks.
 pub(super) const BINS: u64 = 127;
-/// A bin's header in bytes: forward and backward pointer.
+/// Size of a bin's header in bytes: forward and backward pointer.
 pub(super) const BIN: u64 = 16;
-/// From a bin's header back to the chunk that it pretends to be (`offsetof (malloc_chunk, fd)`).
+/// Distance from the chunk that a bin's header stands for to the header, in bytes (`offsetof
+/// (malloc_chunk, fd)`).
 const FD: u64 = 16;
-/// `next`, `next_free`, `attached_threads`, `system_mem`, `max_system_mem`, behind bins and bitmap.
+/// Place of `next`, `next_free`, `attached_threads`, `system_mem`, `max_system_mem`, after the bins
+/// and the bitmap.
 const NEXT: u64 = BINS * BIN + 16;
 const SYSTEM_MEM: u64 = NEXT + 24;
 const MAX_SYSTEM_MEM: u64 = NEXT + 32;
-/// Where the arena's structure ends, from its bins on.
+/// Distance from an arena's bins to the end of its structure, in bytes.
 const END: u64 = NEXT + 40;
-/// More arenas than any process has.
+/// Maximum number of arenas, more than any process has.
 const MOST_ARENAS: usize = 1 << 16;
-/// So many arenas are followed in all, of what may be rings and of what only looks so.
+/// Maximum number of arenas to follow in all rings, including candidates that are not rings.
 const MOST_FOLLOWED: usize = 4 * MOST_ARENAS;
-/// No library's data is larger; of a larger one, only the beginning is searched.
+/// Maximum number of bytes of a library's data to search. No known library has more.
 const MOST_SEARCHED: u64 = 64 << 20;
 
-/// Where the arenas are, and how they are laid out.
+/// The addresses of the arenas, and their layout.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Layout {
-    /// The arenas in the order of their ring; the main one comes first.
+    /// The arenas in the order of their ring. The main arena is the first.
     pub arenas: Vec<u64>,
     /// Bytes of an arena before its bins: 112 up to 2.42, 24 from 2.43 on.
     pub head_bytes: u64,
-    /// The settings, where they were found.
+    /// The settings, if they were found.
     pub settings: Option<MallocParams>,
 }
 
-/// The settings in force (`mp_`), and what the allocator counts for itself.
+/// The settings in force (`mp_`), and the allocator's own counters.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MallocParams {
-    /// From how many bytes at its top on the main heap is trimmed.
+    /// Minimum size of the top chunk from which the main heap is trimmed, in bytes.
     pub trim_threshold_bytes: u64,
-    /// What is asked of the system beyond what is needed.
+    /// Number of bytes requested from the system beyond the need.
     pub top_pad_bytes: u64,
-    /// From how many bytes on a block gets a mapping of its own.
+    /// Minimum size of a chunk that is mmapped, in bytes.
     pub mmap_threshold_bytes: u64,
-    /// Whether both thresholds still follow what the program frees.
+    /// Whether both thresholds still adapt to the chunks that the program frees.
     pub mmap_threshold_dynamic: bool,
-    /// The most arenas that may be made, where that was set.
+    /// Maximum number of arenas, if it was set.
     pub arena_max: Option<u64>,
-    /// Blocks that have a mapping of their own now.
+    /// Current number of mmapped chunks.
     pub mmapped_count: u64,
     /// Bytes of those mappings.
     pub mmapped_bytes: u64,
-    /// Where the main heap begins; 0 before it does.
+    /// Start of the main heap; 0 before it exists.
     pub sbrk_base: u64,
-    /// Size classes of a thread's cache.
+    /// Number of size classes of a thread's cache.
     pub tcache_bins: u64,
     /// The largest block that is cached, in bytes.
     pub tcache_max_bytes: u64,
-    /// How many of a class a thread caches at most.
+    /// Maximum number of blocks of a class that a thread caches.
     pub tcache_count: u64,
-    /// What the end of the main heap is moved by a multiple of, where huge pages are asked for
-    /// (`thp_pagesize`, from 2.35 on); 0 where they are not.
+    /// Unit by which the end of the main heap moves, in bytes, if huge pages are requested
+    /// (`thp_pagesize`, from 2.35 on); 0 if they are not.
     pub thp_page_bytes: u64,
 }
 
 impl Layout {
-    /// Looks for the arenas in ranges of writable data: those of the C library, or of an executable
-    /// that is linked statically. `None` when there are none, because the program uses another
+    /// Finds the arenas in ranges of writable data: those of the C library, or of a statically
+    /// linked executable. Returns `None` if there are none, because the program uses another
     /// allocator or has not allocated yet.
     pub fn find(memory: &impl Memory, data: &[Range<u64>]) -> Option<Self> {
         let mut budget = MOST_FOLLOWED;
@@ -88,51 +90,51 @@ impl Layout {
         None
     }
 
-    /// Where an arena's bins begin.
+    /// Returns the address of an arena's bins.
     pub fn bins(&self, arena: u64) -> u64 {
         arena + self.head_bytes
     }
 
-    /// Where an arena's structure ends.
+    /// Returns the end of an arena's structure.
     pub fn end(&self, arena: u64) -> u64 {
         self.bins(arena) + END
     }
 
-    /// Where an arena says which chunk is its top.
+    /// Returns the address of an arena's pointer to its top chunk.
     pub fn top_at(&self, arena: u64) -> u64 {
         self.bins(arena) - 16
     }
 
-    /// What an arena has got from the system, in bytes.
+    /// Returns the number of bytes that an arena has from the system.
     pub(super) fn system_bytes(&self, memory: &impl Memory, arena: u64) -> Option<u64> {
         word(memory, self.bins(arena) + SYSTEM_MEM)
     }
 
-    /// The most that an arena ever had from the system, in bytes.
+    /// Returns the maximum number of bytes that an arena ever had from the system.
     pub(super) fn max_system_bytes(&self, memory: &impl Memory, arena: u64) -> Option<u64> {
         word(memory, self.bins(arena) + MAX_SYSTEM_MEM)
     }
 
-    /// Whether an arena's pieces need not lie behind each other (`NONCONTIGUOUS_BIT`).
+    /// Returns whether an arena's parts need not be contiguous (`NONCONTIGUOUS_BIT`).
     pub(super) fn is_scattered(&self, memory: &impl Memory, arena: u64) -> bool {
         word(memory, arena).is_some_and(|w| (w >> 32) & 2 != 0)
     }
 
-    /// The heads of an arena's fast bins; none from 2.43 on, which has no such bins.
+    /// Returns the heads of an arena's fast bins; none from 2.43 on, which has no such bins.
     pub fn fast_bins(&self, arena: u64) -> Option<Range<u64>> {
-        // Ten of them, before the top and the last remainder.
+        // There are ten, before the top and the last remainder.
         (self.head_bytes >= 104).then(|| self.bins(arena) - 96..self.bins(arena) - 16)
     }
 }
 
-/// Looks for something in resident data, a part at a time: a program's data may be large.
+/// Searches resident data in parts, because a program's data may be large.
 fn search<T>(
     memory: &impl Memory,
     runs: &[Range<u64>],
     mut look: impl FnMut(u64, &[u8]) -> Option<T>,
 ) -> Option<T> {
     const PART: u64 = 1 << 20;
-    // Nothing that is looked for is longer: it stands whole in one part or in the next.
+    // No searched structure is longer, so each is completely in one part or in the next.
     const OVERLAP: u64 = 4 << 10;
     let mut bytes = Vec::new();
     for run in runs {
@@ -150,7 +152,8 @@ fn search<T>(
     None
 }
 
-/// Looks for a main arena in data that begins at `base`: its ring, and the bytes before its bins.
+/// Finds a main arena in data that begins at `base`. Returns its ring, and the number of bytes
+/// before its bins.
 fn find_ring(
     memory: &impl Memory,
     base: u64,
@@ -165,7 +168,7 @@ fn find_ring(
         if at(header) != Some(empty) || at(header + 8) != Some(empty) {
             continue;
         }
-        // It is one of the bins, of which nobody says which.
+        // The header belongs to one of the bins, but its index is unknown.
         for place in 0..BINS {
             let Some(bins) = header.checked_sub(place * BIN).filter(|b| *b >= base) else { break };
             let Some(next) = at(bins + NEXT).filter(|next| *next != 0 && next % 8 == 0) else {
@@ -189,7 +192,7 @@ fn find_ring(
     None
 }
 
-/// Whether these can be the bins of an arena: each points to itself, or to chunks.
+/// Returns whether these can be the bins of an arena: each points to itself, or to chunks.
 fn bins_are_sound(bins: u64, at: &impl Fn(u64) -> Option<u64>) -> bool {
     let sound = |bin: u64| {
         let header = bins + bin * BIN;
@@ -198,7 +201,7 @@ fn bins_are_sound(bins: u64, at: &impl Fn(u64) -> Option<u64>) -> bool {
         (fd == empty && bk == empty) || (fd != empty && bk != empty && is_chunk(fd) && is_chunk(bk))
     };
     let totals = (at(bins + SYSTEM_MEM), at(bins + MAX_SYSTEM_MEM));
-    // The program may just be changing some of them.
+    // The program may be changing some of them.
     const IN_FLUX: usize = 3;
     let is_sound = (0..BINS).filter(|bin| !sound(*bin)).count() <= IN_FLUX;
     is_sound && matches!(totals, (Some(now), Some(most)) if now <= most && most < 1 << 47)
@@ -217,14 +220,14 @@ fn ring(
     budget: &mut usize,
 ) -> Option<Vec<u64>> {
     *budget = budget.checked_sub(1)?;
-    // The lock: free, taken, or taken and waited for.
+    // The lock is free, held, or held with waiters.
     if word(memory, main)? as u32 > 2 {
         return None;
     }
     let mut arenas = vec![main];
     let mut next = first;
     while next != main {
-        // The others stand at the beginning of a heap, behind its own short head.
+        // The other arenas are at the beginning of a heap, after its short head.
         if !next.is_multiple_of(8) || next % HEAP_BYTES > 256 || arenas.len() >= MOST_ARENAS {
             return None;
         }
@@ -235,31 +238,31 @@ fn ring(
     Some(arenas)
 }
 
-/// A form that the settings have had: where each stands before the classes of the cache.
+/// The layout of the settings in some versions: their places before the classes of the cache.
 struct ArenaForm {
-    /// From the beginning to the classes of the cache.
+    /// Distance from the beginning to the classes of the cache, in bytes.
     length: usize,
-    /// Which word is `thp_pagesize`, if any.
+    /// Index of the word `thp_pagesize`, if there is one.
     thp: Option<usize>,
-    /// From `n_mmaps` to the classes of the cache.
+    /// Distance from `n_mmaps` to the classes of the cache, in bytes.
     counts: usize,
 }
 
-/// From 2.26; from 2.35, which knows huge pages; from 2.43, with one more word about them.
+/// The layouts from 2.26, from 2.35 (with huge pages), and from 2.43 (with one more word about them).
 const FORMS: [ArenaForm; 3] = [
     ArenaForm { length: 80, thp: None, counts: 40 },
     ArenaForm { length: 104, thp: Some(5), counts: 44 },
     ArenaForm { length: 112, thp: Some(6), counts: 44 },
 ];
 
-/// Looks for the settings: by the classes of the thread's cache and its largest block, which belong
-/// together, and by what stands before them.
+/// Finds the settings by the number of classes of the thread's cache and its largest block, which
+/// belong together, and by the words before them.
 fn find_settings(bytes: &[u8]) -> Option<MallocParams> {
     (FORMS[0].length..bytes.len().saturating_sub(24))
         .step_by(8)
         .filter(|at| {
             let (bins, largest) = (word_in(bytes, *at), word_in(bytes, at + 8));
-            // The largest block of `bins` classes, as the versions count it.
+            // The largest block of `bins` classes, by the definitions of all versions.
             matches!((bins, largest), (Some(bins), Some(largest))
                 if (1..=128).contains(&bins) && largest.abs_diff(bins * 16 + 8) <= 16)
         })
@@ -286,7 +289,7 @@ fn read_settings(bytes: &[u8], at: usize, form: &ArenaForm) -> Option<MallocPara
         tcache_count: word_in(bytes, at + 16)?,
         thp_page_bytes: form.thp.and_then(field).unwrap_or(0),
     };
-    // How many mappings there may be is 65536, unless somebody has set it.
+    // The maximum number of mappings is 65536, unless it was set.
     let counts_are_sound = n_mmaps <= max_n_mmaps
         && (n_mmaps_max == 65_536 || n_mmaps <= n_mmaps_max)
         && mmapped <= max_mmapped

@@ -98,14 +98,15 @@ pub struct WalkedArena {
 }
 
 impl WalkedArena {
-    /// Whether what was walked is what the arena itself says that it has got, so that nothing is
-    /// missing and nothing was guessed.
+    /// Returns whether what was walked is what the arena itself says that it has got, so that
+    /// nothing is missing and nothing was guessed.
     pub fn is_whole(&self) -> bool {
         self.walked_bytes == self.system_bytes && self.tally.unwalked_bytes == 0
     }
 
-    /// Whether a release first joins the blocks in fast bins with their neighbours, as `malloc_trim`
-    /// always does: where that gives less than a page for every 1024 blocks, it is not worth the time.
+    /// Returns whether a release first joins the blocks in fast bins with their neighbours, as
+    /// `malloc_trim` always does: where that gives less than a page for every 1024 blocks, it is
+    /// not worth the time.
     pub fn is_worth_joining(&self) -> bool {
         const BYTES_A_BLOCK: u64 = 4;
         let all = self.tally.trim_bytes + self.tally.more_bytes;
@@ -176,12 +177,12 @@ impl Heap {
         self.arenas.iter().map(WalkedArena::release_bytes).sum()
     }
 
-    /// Whether everything was walked that the allocator says it has.
+    /// Returns whether everything was walked that the allocator says it has.
     pub fn is_whole(&self) -> bool {
         self.arenas.iter().all(WalkedArena::is_whole) && self.mmapped.is_whole
     }
 
-    /// The resident bytes by owner.
+    /// Returns the resident bytes by owner.
     pub fn owners(&self) -> Owners {
         let resident = self.total().resident;
         let used = resident.used_bytes + self.mmapped.resident_bytes;
@@ -198,7 +199,7 @@ impl Heap {
 }
 
 impl Owners {
-    /// All of them.
+    /// Returns all of them.
     pub fn total(&self) -> u64 {
         self.allocated_bytes
             + self.reclaimable_bytes

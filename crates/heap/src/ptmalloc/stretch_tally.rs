@@ -1,7 +1,8 @@
-//! Accounts for chunks in the order in which they lie.
+//! Accounts for chunks in order of address.
 //!
-//! What a trim returns follows `mtrim` and `systrim` of `malloc/malloc.c`: whole pages inside of free
-//! chunks, but not the page that holds a chunk's own head, and the end of the main heap.
+//! The effect of a trim follows `mtrim` and `systrim` of `malloc/malloc.c`: it returns whole pages
+//! inside of free chunks, except for the page with a chunk's own head, and the end of the main
+//! heap.
 
 use std::ops::Range;
 
@@ -13,21 +14,21 @@ use crate::residency::Residency;
 /// How a trim treats the top chunk of an arena.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TopRule {
-    /// It moves the end of the main heap down, by a multiple of these bytes.
+    /// A trim moves the end of the main heap down, by a multiple of this number of bytes.
     Trimmed(u64),
-    /// It leaves it: top chunks of thread heaps, and that of a main heap in several parts.
+    /// A trim does not shrink it: the top chunk of a thread heap, or of a main heap in several parts.
     Kept,
 }
 
-/// What has been seen so far of a stretch.
+/// The sums over the part of a stretch that was walked so far.
 #[derive(Debug, Clone)]
 pub(super) struct StretchTally {
     pub(super) tally: Tally,
-    /// Whether the last chunk is free and stands in a bin.
+    /// Whether the last chunk is free and in a bin.
     pub(super) last_is_binned: bool,
-    /// Where the run of free chunks begins that reaches up to here.
+    /// The run of free chunks that ends at the current position.
     free: Option<Range<u64>>,
-    /// Whether the last of them stood in a fast bin.
+    /// Whether the last of them is in a fast bin.
     last_is_fast: bool,
     page: u64,
 }
@@ -43,7 +44,7 @@ impl StretchTally {
         }
     }
 
-    /// A free chunk that stands in a bin.
+    /// Adds a free chunk that is in a bin.
     #[inline]
     pub(super) fn binned(&mut self, at: u64, size: u64) {
         self.tally.free_count += 1;
@@ -54,7 +55,7 @@ impl StretchTally {
         self.last_is_binned = true;
     }
 
-    /// A free chunk that stands in a fast bin.
+    /// Adds a free chunk that is in a fast bin.
     #[inline]
     pub(super) fn fast(&mut self, at: u64, size: u64) {
         self.tally.fast_count += 1;
@@ -64,7 +65,7 @@ impl StretchTally {
         self.last_is_binned = false;
     }
 
-    /// A chunk that somebody has.
+    /// Adds a chunk in use.
     #[inline]
     pub(super) fn used<M: Memory>(&mut self, at: u64, size: u64, residency: &mut Residency<'_, M>) {
         self.close(residency);
@@ -83,27 +84,28 @@ impl StretchTally {
         }
     }
 
-    /// The short chunks that close a piece.
+    /// Adds the fenceposts at the end of a part.
     pub(super) fn fence<M: Memory>(&mut self, at: Range<u64>, residency: &mut Residency<'_, M>) {
         self.close(residency);
         self.tally.resident.metadata_bytes += residency.bytes(at);
         self.last_is_binned = false;
     }
 
-    /// What the program got from `brk` itself, in the middle of the heap.
+    /// Adds memory in the middle of the heap that the program got from `brk` itself.
     pub(super) fn foreign<M: Memory>(&mut self, at: Range<u64>, residency: &mut Residency<'_, M>) {
         self.tally.used_bytes += at.end - at.start;
         self.tally.resident.used_bytes += residency.bytes(at);
     }
 
-    /// What cannot be walked.
+    /// Adds memory that cannot be walked.
     pub(super) fn unwalked<M: Memory>(&mut self, at: Range<u64>, residency: &mut Residency<'_, M>) {
         self.tally.unwalked_bytes += at.end - at.start;
         self.tally.resident.unwalked_bytes += residency.bytes(at);
     }
 
-    /// Accounts for the free chunks that reach up to here. Fast ones are joined with their neighbours
-    /// before a trim looks at them (`malloc_consolidate`), so that they count as one.
+    /// Accounts for the free chunks that end at the current position. Chunks in fast bins are
+    /// consolidated with their neighbours before a trim inspects them (`malloc_consolidate`), so
+    /// they count as one.
     #[inline]
     pub(super) fn close<M: Memory>(&mut self, residency: &mut Residency<'_, M>) {
         if let Some(run) = self.free.take() {
@@ -114,7 +116,7 @@ impl StretchTally {
     fn close_run<M: Memory>(&mut self, run: Range<u64>, residency: &mut Residency<'_, M>) {
         let tally = &mut self.tally;
         tally.largest_free_bytes = tally.largest_free_bytes.max(run.end - run.start);
-        // The page that only the head of this chunk keeps, if there is one, and those behind it.
+        // The page that only the head of this chunk retains, if there is one, and the pages after it.
         let own = run.start.next_multiple_of(self.page);
         let last = run.end - run.end % self.page;
         if own >= last {
@@ -130,7 +132,8 @@ impl StretchTally {
         tally.resident.fragmented_bytes += residency.bytes(last..run.end);
     }
 
-    /// Accounts for the top, with the free chunks before it where they would be joined with it.
+    /// Accounts for the top chunk, with the free chunks before it if they would be consolidated
+    /// with it.
     pub(super) fn close_at_top<M: Memory>(
         &mut self,
         top: Range<u64>,
@@ -141,7 +144,7 @@ impl StretchTally {
         let joined = self.free.take_if(|_| self.last_is_fast);
         self.close(residency);
         let all = joined.map_or(top.start, |run| run.start)..top.end;
-        // `systrim`: as far as the smallest chunk and a byte more stay.
+        // `systrim` leaves the smallest chunk and one byte more.
         let size = all.end - all.start;
         let given = match rule {
             TopRule::Trimmed(unit) => {
@@ -151,7 +154,7 @@ impl StretchTally {
             TopRule::Kept => 0,
         };
         let given_from = all.end - given;
-        // What a release of ours returns besides: all whole pages behind the head of the top.
+        // A release by lowtide also returns all whole pages after the head of the top chunk.
         let inner = (all.start + LIST_BYTES).next_multiple_of(self.page).min(given_from);
         let last = (all.end - all.end % self.page).min(given_from).max(inner);
         let head = residency.bytes(all.start..inner);

@@ -67,7 +67,7 @@ pub struct ResidentTally {
 }
 
 impl ResidentTally {
-    /// All of them.
+    /// Returns all of them.
     pub fn total(&self) -> u64 {
         self.used_bytes
             + self.reclaimable_bytes
@@ -86,14 +86,14 @@ impl ResidentTally {
 }
 
 impl Class {
-    /// The least size of a class in bytes, and the first that is too large for it; the last class has
-    /// none.
+    /// Returns the least size of a class in bytes, and the first that is too large for it; the last
+    /// class has none.
     pub fn bounds(class: usize) -> (u64, Option<u64>) {
         let power = class.min(CLASSES - 1);
         (1 << power, (power + 1 < CLASSES).then_some(2 << power))
     }
 
-    /// The class of a size.
+    /// Returns the class of a size.
     #[inline]
     pub(super) fn index_of(bytes: u64) -> usize {
         (bytes.max(1).ilog2() as usize).min(CLASSES - 1)

@@ -1,8 +1,8 @@
-//! Walks the chunks of a heap, one behind the other, while the program may change them.
+//! Walks the chunks of a heap in order of address, while the program may change them.
 //!
-//! What was read may be torn. Each chunk must lead to a sound next one; where it does not, the place is
-//! read again, and then the walk goes back to an earlier place that was sound. What cannot be walked
-//! is counted as such.
+//! The memory that was read may be torn. Each chunk must lead to a valid next chunk. If it does
+//! not, the walk reads it again, and then returns to an earlier valid position. Memory that cannot
+//! be walked is counted separately.
 
 use std::ops::Range;
 
@@ -20,36 +20,39 @@ use crate::blocks::{BlockCollector, Visitor, print, printed_bytes, read_print};
 use crate::memory::{Memory, word, word_in};
 use crate::residency::Residency;
 
-/// The short chunks that close a piece: two of 16 bytes, sometimes three.
+/// Maximum size of the fenceposts at the end of a part, in bytes: two chunks of 16 bytes, sometimes
+/// three.
 const FENCEPOST_BYTES: u64 = 4 * 16;
 
-/// How far the walk goes until it remembers where it is.
+/// Distance between two checkpoints of the walk, in bytes.
 const STRIDE: u64 = 64 << 10;
-/// So many places are remembered; the further back, the further apart.
+/// Maximum number of checkpoints. The further back they are, the further apart.
 const CHECKPOINTS: usize = 32;
-/// After so many returns without getting further than before, the place is passed over.
+/// Maximum number of returns to a checkpoint without progress. After that, the walk skips the position.
 const MOST_RETURNS: u64 = 100;
-/// So often a place that cannot be walked is passed over.
+/// Maximum number of positions that a walk skips because they cannot be walked.
 const MOST_GAPS: u32 = 16;
-/// So far a sound chunk is searched for behind such a place.
+/// Maximum distance to search for a valid chunk after such a position, in bytes.
 const FARTHEST: u64 = 16 << 20;
-/// What somebody else got from `brk` is at most so large, to find where the heap goes on behind it.
+/// Maximum size of memory from `brk` that is not the allocator's, in bytes. The heap is searched
+/// for after it.
 const LARGEST_FOREIGN: u64 = 256 << 20;
-/// So many sound chunks in a row are no coincidence.
+/// Number of consecutive valid chunks that are accepted as a heap.
 const CONVINCING: u32 = 32;
-/// More caches than there can be threads (`PID_MAX_LIMIT` is larger, but not their memory).
+/// Maximum number of candidates for thread caches: more than there can be threads (`PID_MAX_LIMIT`
+/// is larger, but the memory would not suffice).
 pub(super) const MAX_SUSPECTS: usize = 1 << 18;
 
-/// How a stretch of a heap ends.
+/// The end of a stretch of a heap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ending {
-    /// With the top of its arena, of which so much is given back by a trim.
+    /// It ends with the top chunk of its arena, with the rule by which a trim treats it.
     Top(TopRule),
-    /// With the short chunks that close a piece which is no longer the last.
+    /// It ends with fenceposts, because the part is no longer the last.
     Fencepost,
-    /// With the first such chunks, wherever they are, or with the top, if it is that chunk.
+    /// It ends with the first fenceposts, wherever they are, or with the top chunk.
     Piece {
-        /// The top of the arena.
+        /// The address of the arena's top chunk.
         top: u64,
     },
 }
@@ -57,24 +60,24 @@ pub(super) enum Ending {
 /// A stretch to walk.
 #[derive(Debug, Clone)]
 pub(super) struct Stretch {
-    /// From its first chunk to where it must end.
+    /// The addresses from its first chunk to its expected end.
     pub(super) range: Range<u64>,
     pub(super) ending: Ending,
-    /// Where the arena says which chunk is its top, for a stretch that ends with that.
+    /// The address of the arena's pointer to its top chunk, for a stretch that ends with the top chunk.
     pub(super) top_at: u64,
-    /// How far it can have grown by then.
+    /// Upper bound of its end, if it has grown by the time of the walk.
     pub(super) most: u64,
     /// The arena that it belongs to.
     pub(super) arena: u64,
 }
 
-/// What came of a walk.
+/// The result of walking a stretch.
 #[derive(Debug, Clone, Default)]
 pub(super) struct StretchWalk {
     pub(super) tally: Tally,
-    /// Chunks in use that look like a thread's cache.
+    /// Chunks in use that may be thread caches.
     pub(super) suspects: Vec<u64>,
-    /// How often something was read again, and how often the walk went back.
+    /// Number of rereads, and number of returns to a checkpoint.
     pub(super) rereads: u64,
     pub(super) returns: u64,
 }
@@ -86,34 +89,35 @@ pub(super) struct Walker<'m, M> {
     /// The chunks in fast bins.
     pub(super) fast: FastChunks<'m, M>,
     window: Window,
-    /// What is left to spend on what does not lead further.
+    /// Effort left for steps without progress.
     pub(super) effort: Effort,
-    /// Behind this place nothing was found on which the heap could go on: searching takes long.
+    /// The position after which a search found no continuation of the heap. It is not searched
+    /// again, because a search takes long.
     barren: Option<u64>,
     pub(super) residency: Residency<'m, M>,
-    /// Who wants to know of free pages.
+    /// Receives the free pages.
     found: Option<&'m mut dyn FnMut(FreePages)>,
     /// Collects the blocks in use.
     pub(super) blocks: BlockCollector<'m>,
 }
 
-/// Everything that a walk knows at some place.
+/// The state of a walk at a position.
 #[derive(Clone)]
 struct Position {
     at: u64,
-    /// The second word of the chunk there, where it has been read.
+    /// The second word of the chunk at this position, if it has been read.
     head: Option<u64>,
     account: StretchTally,
     suspects: usize,
 }
 
-/// What is at a place.
+/// The result of a step.
 enum NextChunk {
     Chunk,
     End,
 }
 
-/// A chunk that makes no sense, or that cannot be read.
+/// The error for a chunk that is invalid or cannot be read.
 struct Unsound;
 
 impl<'m, M: Memory> Walker<'m, M> {
@@ -130,7 +134,7 @@ impl<'m, M: Memory> Walker<'m, M> {
         Self { memory, page, fast, window, effort, barren: None, residency, found, blocks }
     }
 
-    /// Walks one stretch from its first chunk to its end, which is put right where it moves.
+    /// Walks one stretch from its first chunk to its end. Corrects the end if it moves.
     pub(super) fn walk(&mut self, stretch: &mut Stretch) -> StretchWalk {
         let mut walked = StretchWalk::default();
         let start = stretch.range.start;
@@ -164,7 +168,7 @@ impl<'m, M: Memory> Walker<'m, M> {
                 }
                 Ok(NextChunk::Chunk) | Err(Unsound) => {}
             }
-            // It may have been read while it was being written.
+            // The program may have written to the chunk while it was read.
             self.window.forget();
             self.residency.forget();
             self.follow_top(stretch);
@@ -196,34 +200,34 @@ impl<'m, M: Memory> Walker<'m, M> {
         walked
     }
 
-    /// Number of reads so far.
+    /// Returns the number of reads so far.
     pub(super) fn reads(&self) -> u64 {
         self.window.reads()
     }
 
-    /// Leaves out the rest of a stretch.
+    /// Counts the rest of a stretch as unwalked.
     fn give_up(&mut self, state: &mut Position, stretch: &mut Stretch) {
         state.account.close(&mut self.residency);
         self.blocks.end(state.at);
-        // The top may have moved to before what was walked already.
+        // The top may have moved below the position that the walk has already reached.
         stretch.range.end = stretch.range.end.max(state.at);
         state.account.unwalked(state.at..stretch.range.end, &mut self.residency);
         self.blocks.unknown(state.at..stretch.range.end);
     }
 
-    /// Looks where the top of the arena is now.
+    /// Updates the end of a stretch from the arena's current top chunk.
     fn follow_top(&self, stretch: &mut Stretch) {
         if matches!(stretch.ending, Ending::Top(_))
             && let Some(top) = top(self.memory, stretch.top_at)
             && top.start >= stretch.range.start
-            // That of a thread's arena may have moved to another heap.
+            // The top of a thread arena may have moved to another heap.
             && top.end <= stretch.most
         {
             stretch.range.end = top.end;
         }
     }
 
-    /// Goes over one chunk.
+    /// Walks one chunk.
     #[inline]
     fn step(
         &mut self,
@@ -283,7 +287,7 @@ impl<'m, M: Memory> Walker<'m, M> {
         Ok(NextChunk::Chunk)
     }
 
-    /// Where something else is than a chunk with another behind it.
+    /// Handles a position without an ordinary chunk: the top chunk, a fencepost, or invalid data.
     #[cold]
     fn border(
         &mut self,
@@ -308,7 +312,7 @@ impl<'m, M: Memory> Walker<'m, M> {
             self.tell(state, stretch.arena, all, FreeKind::Top);
             return Ok(NextChunk::End);
         }
-        // A piece that is no longer the last ends with chunks too short to be used.
+        // A part that is no longer the last ends with fenceposts.
         let fence_end = at.checked_next_multiple_of(self.page).ok_or(Unsound)?;
         if size > 16 || fence_end - at > FENCEPOST_BYTES || fence_end == at {
             return Err(Unsound);
@@ -322,7 +326,8 @@ impl<'m, M: Memory> Walker<'m, M> {
                 stretch.range.end = fence_end;
                 Ok(NextChunk::End)
             }
-            // Behind it lies what somebody else got from `brk`, and then our next piece.
+            // Memory that the program got from `brk` itself follows, and then the next part of the
+            // heap.
             Ending::Top(_) if fence_end < end => {
                 if self.barren == Some(fence_end) {
                     return Err(Unsound);
@@ -343,7 +348,7 @@ impl<'m, M: Memory> Walker<'m, M> {
         }
     }
 
-    /// Tells of the whole pages inside one free chunk, or of the top.
+    /// Reports the whole pages inside one free chunk or the top chunk.
     fn tell(&mut self, state: &mut Position, arena: u64, chunk: Range<u64>, kind: FreeKind) {
         let from = (chunk.start + LIST_BYTES).next_multiple_of(self.page);
         let to = chunk.end - chunk.end % self.page;
@@ -357,7 +362,7 @@ impl<'m, M: Memory> Walker<'m, M> {
         }
     }
 
-    /// Leaves out what cannot be walked. `false` when nothing sound follows.
+    /// Skips memory that cannot be walked. Returns `false` if no valid chunk follows.
     fn pass_over(
         &mut self,
         state: &mut Position,
@@ -379,18 +384,19 @@ impl<'m, M: Memory> Walker<'m, M> {
         self.blocks.begin(next);
         state.at = next;
         state.head = None;
-        // Nobody knows what the chunk before is: what this one says must do.
+        // The state of the chunk before is unknown, so the flag of this chunk is used.
         state.account.last_is_binned =
             self.header(next).is_ok_and(|(_, head)| head & PREV_INUSE == 0);
         trouble.begin_anew();
         true
     }
 
-    /// The first place from which on many chunks follow each other soundly, or the top.
+    /// Returns the first address from which many valid chunks follow each other, or the chunks up
+    /// to `end`.
     fn next_sound(&mut self, among: Range<u64>, end: u64, is_first: bool) -> Option<u64> {
         let mut at = among.start.checked_next_multiple_of(16)?;
         while at < among.end && !self.effort.is_spent() {
-            // No chunk begins on a page that is not there.
+            // No chunk begins on a page that is not resident.
             if self.residency.end_of_run(at).is_none() {
                 at = at.checked_add(1)?.checked_next_multiple_of(self.page)?;
                 self.effort.spend(1, 0);
@@ -403,7 +409,7 @@ impl<'m, M: Memory> Walker<'m, M> {
         None
     }
 
-    /// The same as [`Walker::chunks_follow`], paid for.
+    /// Calls [`Walker::chunks_follow`], and accounts for its effort.
     pub(super) fn is_sound_from(&mut self, start: u64, end: u64, is_first: bool) -> bool {
         let reads = self.window.reads();
         let is_sound = self.chunks_follow(start, end, is_first);
@@ -411,7 +417,8 @@ impl<'m, M: Memory> Walker<'m, M> {
         is_sound
     }
 
-    /// Whether many chunks follow each other soundly, or all up to the end or a fence.
+    /// Returns whether many valid chunks follow each other, or all chunks up to the end or a
+    /// fencepost are valid.
     fn chunks_follow(&mut self, start: u64, end: u64, is_first: bool) -> bool {
         let mut at = start;
         for _ in 0..CONVINCING {
@@ -463,7 +470,7 @@ impl<'m, M: Memory> Walker<'m, M> {
     }
 
     fn may_be_cache(&self, at: u64, size: u64) -> bool {
-        // A block reaches into the head of the next chunk.
+        // The memory of the program extends into the head of the next chunk.
         let length = size as usize + 8;
         match self.window.bytes(at, length) {
             Some(bytes) => caches::may_be_cache(bytes),
@@ -480,7 +487,7 @@ impl<'m, M: Memory> Walker<'m, M> {
     }
 }
 
-/// The chunk at the top of an arena, with its end.
+/// Returns the chunk at the top of an arena, with its end.
 pub(super) fn top(memory: &impl Memory, top_at: u64) -> Option<Range<u64>> {
     let top = word(memory, top_at)?;
     let size = word(memory, top.checked_add(8)?)? & !FLAGS;
@@ -491,7 +498,7 @@ fn next_is_in(at: u64, size: u64, range: &Range<u64>) -> bool {
     size >= 16 && at.checked_add(size).is_some_and(|next| next <= range.end)
 }
 
-/// Remembers a place; of those further back, every second one is forgotten when there are too many.
+/// Adds a checkpoint. If there are too many, every second one of the older ones is dropped.
 fn remember(checkpoints: &mut Vec<Position>, state: &Position) {
     if checkpoints.len() >= CHECKPOINTS {
         let mut place = 0;
@@ -503,19 +510,19 @@ fn remember(checkpoints: &mut Vec<Position>, state: &Position) {
     checkpoints.push(state.clone());
 }
 
-/// What went wrong so far.
+/// The errors of a walk so far.
 #[derive(Default)]
 struct Trouble {
     last: Option<u64>,
-    /// How far the walk had come when it went wrong.
+    /// The farthest position with an error.
     farthest: u64,
-    /// Returns since it last came further.
+    /// Number of returns since the last progress.
     returns: u64,
     gaps: u32,
 }
 
 impl Trouble {
-    /// Whether a place is not the one where it went wrong before.
+    /// Returns whether a position differs from that of the previous error.
     fn is_new_at(&mut self, at: u64) -> bool {
         if at > self.farthest {
             self.farthest = at;

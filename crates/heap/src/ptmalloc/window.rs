@@ -1,20 +1,21 @@
-//! The piece of memory that a walk reads last.
+//! The window of memory that a walk has read last.
 
 use crate::memory::{Memory, word_in};
 use crate::residency::Residency;
 
-/// The most that is read at once, in bytes.
+/// Maximum number of bytes read at once.
 const MOST: u64 = 256 << 10;
-/// Chunks that lie further apart than this are read one by one.
+/// Maximum distance between chunks that are read together, in bytes.
 const NEAR: u64 = 4 << 10;
-/// What is read of such a chunk: its head, and that of a small one's neighbour.
+/// Number of bytes read of a chunk further away: its head, and the head of the next chunk if it is
+/// small.
 const HEAD: u64 = 64;
 
 /// Reads ahead as far as chunks lie close together.
 pub(super) struct Window {
     start: u64,
     bytes: Vec<u8>,
-    /// How much is read next.
+    /// Number of bytes to read next.
     next: u64,
     /// Number of reads so far.
     reads: u64,
@@ -25,7 +26,7 @@ impl Window {
         Self { start: 0, bytes: Vec::new(), next: HEAD, reads: 0 }
     }
 
-    /// Number of reads so far.
+    /// Returns the number of reads so far.
     pub(super) fn reads(&self) -> u64 {
         self.reads
     }
@@ -36,7 +37,8 @@ impl Window {
         self.next = HEAD;
     }
 
-    /// The two words of a chunk's head: the size of a free one before it, and its own with its flags.
+    /// Returns the two words of a chunk's head: the size of a free chunk before it, and its own
+    /// size with the flags.
     #[inline]
     pub(super) fn header<M: Memory>(
         &mut self,
@@ -53,7 +55,7 @@ impl Window {
         }
     }
 
-    /// What was read from an address on, if it is so many bytes.
+    /// Returns `count` bytes from an address, if they were all read.
     pub(super) fn bytes(&self, at: u64, count: usize) -> Option<&[u8]> {
         let place = usize::try_from(at.checked_sub(self.start)?).ok()?;
         self.bytes.get(place..place.checked_add(count)?)
@@ -77,7 +79,7 @@ impl Window {
         let Some(resident_until) = residency.end_of_run(at) else { return };
         let mut end = at.saturating_add(self.next);
         if is_near {
-            // Up to the end of a page: the one behind it may hold nothing of interest.
+            // Reads up to the end of a page, because the next page may not be needed.
             end = end.next_multiple_of(NEAR);
         }
         let end = end.min(resident_until);

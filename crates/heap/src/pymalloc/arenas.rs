@@ -70,7 +70,7 @@ impl Arenas {
         None
     }
 
-    /// The array at an address, if it says where a pool lies.
+    /// Returns the array at an address, if it says where a pool lies.
     fn led_to_by<M: Memory>(
         words: &mut Scattered<'_, M>,
         at: u64,
@@ -92,7 +92,7 @@ impl Arenas {
         }
     }
 
-    /// The arenas that lie in `anonymous`, in order of address and disjoint.
+    /// Returns the arenas that lie in `anonymous`, in order of address and disjoint.
     pub(super) fn read(&self, memory: &impl Memory, anonymous: &[Range<u64>]) -> Vec<Arena> {
         let is_mapped = |arena: &Arena| hold(anonymous, &arena.range);
         let mut found = Vec::new();

@@ -93,7 +93,7 @@ impl Pool {
         (free.len() as u64 == count).then_some((self, free))
     }
 
-    /// Number of blocks that it has room for.
+    /// Returns the number of blocks that it has room for.
     pub(super) fn capacity(&self) -> u64 {
         (self.bytes - HEAD) / self.block_bytes
     }

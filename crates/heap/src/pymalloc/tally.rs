@@ -89,7 +89,7 @@ impl Heap {
         self.sizes.iter().map(|(bytes, size)| bytes * size.free_blocks).sum()
     }
 
-    /// The share of pools that could not be read.
+    /// Returns the share of pools that could not be read.
     pub(super) fn torn_share(&self) -> f64 {
         self.torn_pools as f64 / (self.arenas * POOLS_IN_ARENA).max(1) as f64
     }

@@ -68,7 +68,7 @@ fn damage(saved: &mut SavedHeap, changes: Changes, in_place: bool) {
     }
 }
 
-/// The resident bytes of some areas.
+/// Returns the resident bytes of some areas.
 pub(crate) fn resident(areas: &[Range<u64>], memory: &impl Memory) -> u64 {
     let mut residency = Residency::new(memory);
     areas.iter().map(|area| residency.bytes(area.clone())).sum()

@@ -1,4 +1,4 @@
-//! Which blocks point to which, and which of them no root leads to.
+//! The graph of pointers between blocks, and the blocks that no root leads to.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::Range;
@@ -10,10 +10,10 @@ use super::index::{BlockId, BlockIndex};
 use super::roots::Roots;
 use super::scan::{Target, address, each_in_blocks, each_root};
 
-/// Maximum number of structures of one size for each hidden root. If there are more, none of them counts as held by such a
-/// root, because the roots could lead to less than a tenth of them.
+/// Maximum number of structures of one size for each hidden root. If there are more, none of them
+/// counts as held by such a root, because the roots could lead to less than a tenth of them.
 const MANY: usize = 10;
-/// Maximum number of pointers that are kept: 256 MiB.
+/// Maximum number of stored pointers, which take 256 MiB.
 const MAX_POINTERS: usize = 64 << 20;
 
 /// A set of blocks.
@@ -25,7 +25,7 @@ impl BlockSet {
         Self(vec![0; blocks.div_ceil(64)])
     }
 
-    /// Whether a block is in it.
+    /// Returns whether a block is in the set.
     pub fn contains(&self, id: BlockId) -> bool {
         self.0[id as usize / 64] >> (id % 64) & 1 == 1
     }
@@ -39,25 +39,26 @@ impl BlockSet {
     }
 }
 
-/// Memory of the heap that pointers lead to, but that was in no block at the time of the walk: blocks that were allocated since.
-/// A list that grows at its head is reachable only through them.
+/// Memory of the heap that pointers lead to, but that was in no block at the time of the walk:
+/// blocks that were allocated since. A list that grows at its head is reachable only through them.
 struct NewBlocks {
     areas: Vec<Range<u64>>,
     seen: HashSet<u64>,
-    /// What is left to read, with the address of the first pointer on the way there.
+    /// Addresses that are left to read, each with the address of the first pointer on its path.
     left: Vec<(u64, u64)>,
-    /// Whether there is more than is read.
+    /// Whether there are more blocks than the maximum.
     is_full: bool,
 }
 
 impl NewBlocks {
-    /// Bytes to read of a new block whose size is unknown, and the maximum if its size is known.
+    /// Bytes to read of a new block of unknown size, and the maximum if its size is known.
     const BYTES: u64 = 4 << 10;
     const MAX_BYTES: u64 = 1 << 20;
-    /// Maximum number that is read.
+    /// Maximum number of new blocks that are read.
     const MAX: usize = 1 << 20;
 
-    /// The bytes that are read of the block at an address: those of its chunk, if it is one of glibc.
+    /// Returns the number of bytes to read of the block at an address: those of its chunk, if it
+    /// belongs to glibc.
     fn bytes_of(memory: &impl Memory, at: u64) -> u64 {
         let size = word(memory, at.saturating_sub(8)).map_or(0, |head| head & !7);
         if size.is_multiple_of(16) && (Self::BYTES..=Self::MAX_BYTES).contains(&size) {
@@ -82,46 +83,46 @@ impl NewBlocks {
 /// The pointers between the blocks of a heap.
 #[derive(Debug)]
 pub struct Graph {
-    /// Where the pointers of each block begin in `targets`, and where the last ends.
+    /// The index in `targets` of the first pointer of each block, and at the end the total.
     first: Vec<u32>,
     targets: Vec<BlockId>,
     /// Blocks that roots point to, with the address of the pointer; 0 stands for one that is not in memory.
     from_roots: Vec<(BlockId, u64)>,
 }
 
-/// The root from which the shortest way leads to each block.
+/// The root of the shortest path to each block.
 #[derive(Debug)]
 pub struct RootOf {
     root_of: Vec<u32>,
     addresses: Vec<u64>,
 }
 
-/// Stands for a block that no root leads to.
+/// Marks a block that no root leads to.
 const NO_ROOT: u32 = u32::MAX;
 
 impl RootOf {
-    /// Returns the address of the root pointer at the start of the shortest path to a block; 0 if that pointer is not in
-    /// memory. `None` if no root leads to the block.
+    /// Returns the address of the root pointer at the start of the shortest path to a block; 0 if
+    /// that pointer is not in memory. `None` if no root leads to the block.
     pub fn of(&self, block: BlockId) -> Option<u64> {
         self.addresses.get(*self.root_of.get(block as usize)? as usize).copied()
     }
 }
 
-/// The reason that the pointers of a heap were not read to the end.
+/// The reason why not all pointers of a heap were read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GraphError {
-    /// The blocks have more pointers than are kept.
+    /// The blocks contain more pointers than can be stored.
     TooManyPointers,
     /// Reading was interrupted, or took too long.
     Interrupted,
 }
 
 impl Graph {
-    /// Reads the pointers of a heap, whose addresses are `areas`. `find_roots` is called when those in blocks have been read: the
-    /// program may have got memory meanwhile.
+    /// Reads the pointers of a heap, whose addresses are `areas`. `find_roots` is called after
+    /// those in blocks have been read: the program may have obtained memory meanwhile.
     ///
     /// # Errors
-    /// Fails if there are too many, or if reading is over before it is complete.
+    /// Fails if there are too many pointers, or if reading is interrupted.
     pub fn read<M: Memory>(
         memory: &M,
         index: &BlockIndex,
@@ -164,7 +165,8 @@ impl Graph {
             }
         }
         each_root(memory, index, &roots.ranges, |at, to| reach(at, to, &mut new));
-        // Whether a new block is reachable is not known. Blocks that it points to count as reachable.
+        // It is unknown whether a new block is reachable. Blocks that it points to count as
+        // reachable.
         while let Some((at, from)) = new.left.pop() {
             let range = at..at.saturating_add(NewBlocks::bytes_of(memory, at));
             each_root(memory, index, &[range], |_, to| reach(from, to, &mut new));
@@ -180,20 +182,20 @@ impl Graph {
         }
     }
 
-    /// The blocks that a block points to.
+    /// Returns the blocks that a block points to.
     pub fn targets(&self, from: BlockId) -> &[BlockId] {
         let from = from as usize;
         &self.targets[self.first[from] as usize..self.first[from + 1] as usize]
     }
 
-    /// Number of blocks.
+    /// Returns the number of blocks.
     pub fn blocks(&self) -> usize {
         self.first.len() - 1
     }
 
-    /// Returns the blocks that no root leads to, without those that `hidden` further roots could lead to: the registers of
-    /// threads cannot be read, and each of them could point to any block.
-    /// `bytes_of` is the size of a block.
+    /// Returns the blocks that no root leads to, without those that `hidden` further roots could
+    /// lead to: the registers of threads cannot be read, and each of them could point to any block.
+    /// `bytes_of` returns the size of a block.
     pub fn unreachable(&self, hidden: usize, bytes_of: impl Fn(BlockId) -> u64) -> Vec<BlockId> {
         let mut reached = BlockSet::new(self.blocks());
         let mut stack: Vec<BlockId> = Vec::new();
@@ -207,8 +209,8 @@ impl Graph {
         (0..self.blocks() as BlockId).filter(|id| !reached.contains(*id)).collect()
     }
 
-    /// Finds the root from which the shortest way leads to each block. Roots that `is_last` selects are used only if no other
-    /// leads there.
+    /// Finds the root of the shortest path to each block. Roots that `is_last` selects are used
+    /// only if no other root leads to a block.
     pub fn roots(&self, is_last: impl Fn(u64) -> bool) -> RootOf {
         let mut root_of = vec![NO_ROOT; self.blocks()];
         let mut queue = VecDeque::new();
@@ -247,9 +249,9 @@ impl Graph {
         }
     }
 
-    /// Adds the blocks that `hidden` further roots could lead to, on the assumption that they point to the largest structures.
-    /// If there are many more structures of one size than further roots, none of them is added: the roots could lead to only a
-    /// small part of them.
+    /// Adds the blocks that `hidden` further roots could lead to, on the assumption that they point
+    /// to the largest structures. If there are many more structures of one size than further roots,
+    /// none of them is added: the roots could lead to only a small part of them.
     fn without_hidden(
         &self,
         reached: &mut BlockSet,
@@ -259,9 +261,10 @@ impl Graph {
         if hidden == 0 {
             return;
         }
-        // In the post-order of a depth-first search, every block that leads to the last block is also reachable from it. The
-        // same is true of the last block that is not reached yet. So each of these, taken from the last to the first, is the
-        // head of a structure that only a further root can lead to.
+        // In the post-order of a depth-first search, every block that leads to the last block is
+        // also reachable from it. The same is true of the last block that is not reached yet. So
+        // each of these, taken from the last to the first, is the head of a structure that only a
+        // further root can lead to.
         let order = self.left_in_order(reached);
         let mut seen = reached.clone();
         let mut heads: Vec<(usize, BlockId)> = Vec::new();
@@ -292,11 +295,11 @@ impl Graph {
         }
     }
 
-    /// The blocks that are not reached, in the order in which a search in depth leaves them.
+    /// Returns the blocks that are not reached, in the post-order of a depth-first search.
     fn left_in_order(&self, reached: &BlockSet) -> Vec<BlockId> {
         let mut entered = reached.clone();
         let mut order = Vec::new();
-        // The number of the next pointer to follow, for each block on the way.
+        // The index of the next pointer to follow, for each block on the path.
         let mut way: Vec<(BlockId, usize)> = Vec::new();
         for start in 0..self.blocks() as BlockId {
             if !entered.insert(start) {
@@ -361,7 +364,8 @@ mod tests {
     #[test]
     fn neighbours_that_point_to_the_same_block_both_do() {
         let mut bytes = vec![0_u8; 4096];
-        // Three blocks of 64 bytes; the second and the third begin and end with a pointer to the first.
+        // Three blocks of 64 bytes; the second and the third start and end with a pointer to the
+        // first.
         for at in [64, 120, 128, 184] {
             bytes[at..at + 8].copy_from_slice(&0x10000_u64.to_le_bytes());
         }

@@ -1,4 +1,4 @@
-//! The block that an address lies in.
+//! The index that finds the block that contains an address.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -7,9 +7,9 @@ use lowtide_heap::blocks::{Block, BlockVisitor, PLACE};
 
 use crate::book::ByPlace;
 
-/// Blocks begin at multiples of this.
+/// Alignment of blocks, in bytes.
 const UNIT: u64 = 8;
-/// Units of a place.
+/// Number of units of a place.
 const UNITS: usize = (PLACE / UNIT) as usize;
 const WORDS: usize = UNITS / 64;
 
@@ -32,7 +32,7 @@ pub struct IndexBuilder {
 }
 
 impl IndexBuilder {
-    /// Collects at most so many blocks.
+    /// Creates a builder for at most `max_blocks` blocks.
     pub fn new(max_blocks: usize) -> Self {
         Self {
             places: ByPlace::default(),
@@ -43,12 +43,12 @@ impl IndexBuilder {
         }
     }
 
-    /// Whether there are more blocks than may be collected.
+    /// Returns whether there are more blocks than permitted.
     pub fn is_full(&self) -> bool {
         self.blocks + self.large.len() > self.max_blocks
     }
 
-    /// Makes the index; `None` if there were too many blocks.
+    /// Builds the index; `None` if there were too many blocks.
     pub fn build(mut self) -> Option<BlockIndex> {
         if self.is_full() {
             return None;
@@ -123,7 +123,7 @@ impl BlockVisitor for IndexBuilder {
         if let Some(blocks) = self.places.get_mut(&(at / PLACE)) {
             let offset = (at % PLACE / UNIT) as u16;
             if let Ok(place) = blocks.binary_search_by_key(&offset, |block| block.0) {
-                // A block without bytes is left out of the index.
+                // Blocks of size 0 are left out of the index.
                 blocks[place].1 = 0;
             }
         }
@@ -131,19 +131,20 @@ impl BlockVisitor for IndexBuilder {
     }
 }
 
-/// The starts of the blocks of a place.
+/// The start bits of the blocks of a place.
 #[derive(Debug)]
 struct Table {
     place: u64,
     /// The number of the first block.
     first: BlockId,
-    /// A bit for each unit at which a block begins.
+    /// A bit for each unit at which a block starts.
     starts: [u64; WORDS],
     /// Number of blocks before each word.
     before: [u16; WORDS],
 }
 
-/// All blocks of a heap, or some of them. Their numbers are in order of address, except for large blocks, which come last.
+/// All blocks of a heap, or some of them. Their numbers are in order of address, except for large
+/// blocks, which come last.
 #[derive(Debug, Default)]
 pub struct BlockIndex {
     places: ByPlace<u32>,
@@ -178,33 +179,33 @@ impl BlockIndex {
         self.tables.push(table);
     }
 
-    /// Number of blocks.
+    /// Returns the number of blocks.
     pub fn len(&self) -> usize {
         self.sizes.len() + self.large.len()
     }
 
-    /// Whether there are no blocks.
+    /// Returns whether there are no blocks.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The print of a block; 0 if it could not be read.
+    /// Returns the print of a block; 0 if it could not be read.
     pub fn print(&self, id: BlockId) -> u16 {
         self.prints.get(id as usize).copied().unwrap_or(0)
     }
 
-    /// Parts of the heap that could not be read.
+    /// Returns the parts of the heap that could not be read.
     pub fn unknown(&self) -> &[Range<u64>] {
         &self.unknown
     }
 
-    /// The block that an address lies in.
+    /// Returns the block that contains an address.
     #[inline]
     pub fn containing(&self, at: u64) -> Option<BlockId> {
         self.small(at).or_else(|| self.large_containing(at))
     }
 
-    /// The block that begins at an address.
+    /// Returns the block that starts at an address.
     pub fn starting_at(&self, at: u64) -> Option<BlockId> {
         self.containing(at).filter(|id| self.range(*id).is_some_and(|range| range.start == at))
     }
@@ -216,7 +217,7 @@ impl BlockIndex {
             let unit = (at % PLACE / UNIT) as usize;
             self.last_before(&self.tables[*table as usize], unit)
         });
-        // A block may reach into the next place.
+        // A block may extend into the next place.
         let found = found.or_else(|| {
             let table = self.places.get(&place.checked_sub(1)?)?;
             self.last_before(&self.tables[*table as usize], UNITS - 1)
@@ -226,7 +227,7 @@ impl BlockIndex {
         (at < start + size).then_some(id)
     }
 
-    /// The last block of a place that begins at a unit or before it, with its address.
+    /// Returns the last block of a place that starts at or before a unit, with its address.
     #[inline]
     fn last_before(&self, table: &Table, unit: usize) -> Option<(BlockId, u64)> {
         let mut word = unit / 64;
@@ -248,7 +249,7 @@ impl BlockIndex {
         (at < start + bytes).then_some((self.sizes.len() + place) as BlockId)
     }
 
-    /// The addresses of a block.
+    /// Returns the addresses of a block.
     pub fn range(&self, id: BlockId) -> Option<Range<u64>> {
         let place = id as usize;
         if let Some(large) = place.checked_sub(self.sizes.len()) {
@@ -268,7 +269,7 @@ impl BlockIndex {
         Some(start..start + u64::from(self.sizes[place]) * UNIT)
     }
 
-    /// Gives the blocks in order of their numbers, with their addresses.
+    /// Calls `each` for every block, in order of their numbers, with its addresses.
     pub fn each(&self, mut each: impl FnMut(BlockId, Range<u64>)) {
         let mut id = 0;
         for table in &self.tables {

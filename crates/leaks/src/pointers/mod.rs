@@ -1,13 +1,13 @@
 //! Pointers to blocks, found from outside while the process runs.
 //!
-//! - [`index`]: the block that an address lies in.
+//! - [`index`]: finds the block that contains an address.
 //! - [`roots`]: memory outside of blocks from which the program reaches them.
-//! - [`scan`]: gives all pointers to blocks.
-//! - [`graph`]: which blocks point to which, and which of them no root leads to.
+//! - [`scan`]: finds all pointers to blocks.
+//! - [`graph`]: the pointers between blocks, and the blocks that no root leads to.
 //!
-//! A word counts as a pointer if its low 47 bits are an address in a block, at its start or anywhere inside. The program
-//! keeps running during the search, so a pointer that moves may be missed. A block is therefore called unreachable only if two
-//! searches agree.
+//! A word counts as a pointer if its low 47 bits are an address in a block, at its start or
+//! anywhere inside. The program keeps running during the search, so a pointer that moves may be
+//! missed. A block is therefore called unreachable only if two searches agree.
 
 pub mod graph;
 pub mod index;

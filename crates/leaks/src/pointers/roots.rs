@@ -13,13 +13,16 @@ use lowtide_probe::proc::maps::Mapping;
 use lowtide_probe::proc::task::{self, Doing};
 use lowtide_probe::target::Target;
 
-/// Bytes below a stack pointer that are searched as well: the thread may have called further functions since.
+/// Number of bytes below a stack pointer that are also searched: the thread may have called further
+/// functions since.
 const BELOW_POINTER: u64 = 16 << 10;
-/// Maximum number of words that are read from `/proc` instead of memory, and maximum size of one file that has such words.
+/// Maximum number of words that are read from `/proc` instead of memory, and maximum size of one
+/// file that has such words.
 const MAX_WORDS: usize = 1 << 20;
 const MAX_TEXT: u64 = 1 << 20;
-/// Registers that can hold a pointer: all general ones of a thread that runs; of a thread that waits in a system call, those
-/// that are neither its arguments nor changed by the call.
+/// Number of registers that can contain a pointer: all general-purpose registers of a running
+/// thread. For a thread that waits in a system call, those that are neither its arguments nor
+/// changed by the call.
 const REGISTERS: usize = 15;
 const REGISTERS_IN_CALL: usize = 6;
 /// Maximum number of threads whose registers are read, and of files that are searched for an epoll instance.
@@ -28,27 +31,29 @@ const MAX_FILES: usize = 64 << 10;
 /// Maximum size of shared memory that is searched.
 const MAX_SHARED: u64 = 1 << 30;
 
-/// Where a program can have pointers to blocks.
+/// The memory and words in which a program can have pointers to blocks.
 #[derive(Debug, Default)]
 pub struct Roots {
     /// Memory outside of blocks, in order and disjoint.
     pub ranges: Vec<Range<u64>>,
-    /// Memory that the program has got since the walk, in order and disjoint. It is not in `ranges`. New blocks may lie in it,
-    /// and so may anything else that holds pointers.
+    /// Memory that the program has obtained since the walk, in order and disjoint. It is not in
+    /// `ranges`. It may contain new blocks, or any other memory with pointers.
     pub new: Vec<Range<u64>>,
     /// The stacks of threads, in order.
     pub stacks: Vec<Range<u64>>,
-    /// Words that are known from elsewhere: arguments of system calls, and what epoll instances and timers remember.
+    /// Words from other sources: arguments of system calls, and the user data of epoll instances
+    /// and timers.
     pub words: Vec<u64>,
     /// Number of registers that cannot be read.
     pub hidden_registers: usize,
-    /// Why other pointers cannot be seen.
+    /// Reasons why other pointers cannot be seen.
     pub hidden: Vec<String>,
 }
 
 impl Roots {
-    /// Finds the roots of a process after a walk of its heap. `unknown` are parts of the heap that could not be read. The
-    /// mappings are read again: the program may have got memory since the walk.
+    /// Finds the roots of a process after a walk of its heap. `unknown` are parts of the heap that
+    /// could not be read. The mappings are read again: the program may have obtained memory since
+    /// the walk.
     pub fn find(
         target: &Target,
         memory: &LiveMemory,
@@ -98,12 +103,13 @@ impl Roots {
         roots
     }
 
-    /// Whether an address lies in the stack of a thread.
+    /// Returns whether an address is in the stack of a thread.
     pub fn is_in_stack(&self, at: u64) -> bool {
         hold(&self.stacks, &(at..at.saturating_add(1)))
     }
 
-    /// Adds what is known of the threads, and returns their stack pointers in order.
+    /// Adds the system call arguments of the threads, and counts the registers that cannot be read.
+    /// Returns the stack pointers of the threads in order.
     fn add_threads(&mut self, target: &Target) -> Vec<u64> {
         let mut pointers = Vec::new();
         let threads = task::threads(target.pid).unwrap_or_default();
@@ -128,7 +134,7 @@ impl Roots {
         pointers
     }
 
-    /// Reads a file of the kernel, as far as it is not too long.
+    /// Reads at most [`MAX_TEXT`] bytes of a file of the kernel.
     fn text(&mut self, path: &Path) -> Option<String> {
         let mut text = String::new();
         let file = File::open(path).ok()?;
@@ -139,13 +145,14 @@ impl Roots {
         Some(text)
     }
 
-    /// Adds what timers remember for the program.
+    /// Adds the user data of timers.
     fn add_timers(&mut self, target: &Target) {
         let timers = self.text(Path::new(&target.path("timers"))).unwrap_or_default();
         self.words.extend(timer_words(&timers));
     }
 
-    /// Adds what epoll instances remember for the program, and notes an `io_uring`, whose requests cannot be read.
+    /// Adds the user data of epoll instances, and notes an `io_uring`, whose requests cannot be
+    /// read.
     fn add_files(&mut self, target: &Target) {
         let Ok(entries) = fs::read_dir(target.path("fdinfo")) else { return };
         for entry in entries.filter_map(Result::ok).take(MAX_FILES) {
@@ -179,7 +186,7 @@ fn epoll_words(fdinfo: &str) -> impl Iterator<Item = u64> {
     })
 }
 
-/// Returns the values that timers pass on (`show_timer` in fs/proc/base.c).
+/// Returns the values that timers deliver (`show_timer` in fs/proc/base.c).
 fn timer_words(timers: &str) -> impl Iterator<Item = u64> {
     timers.lines().filter_map(|line| {
         let (_, value) = line.strip_prefix("signal: ")?.split_once('/')?;
@@ -196,14 +203,14 @@ fn heaps_with_blocks(walk: &BlockWalk) -> Vec<Range<u64>> {
         .collect()
 }
 
-/// The accessible memory of no file.
+/// Returns the accessible memory outside of file mappings.
 fn of_no_file(maps: &[Mapping]) -> Vec<Range<u64>> {
     let accessible = maps.iter().filter(|m| !m.has_file() && !m.permissions.starts_with("---"));
     joined(accessible.map(|mapping| mapping.start..mapping.end).collect())
 }
 
-/// Whether a mapping may hold pointers to blocks: private memory, whatever it permits now, and shared memory that can be written
-/// to. Devices are left alone.
+/// Returns whether a mapping may contain pointers to blocks: private memory, whatever its
+/// protection now, and shared memory that is writable. Devices are excluded.
 fn may_hold_pointers(mapping: &Mapping) -> bool {
     let is_memory = ["/dev/shm/", "/dev/zero", "/dev/hugepages"]
         .iter()
@@ -211,7 +218,8 @@ fn may_hold_pointers(mapping: &Mapping) -> bool {
     let is_device = mapping.name.starts_with("/dev/") && !is_memory;
     let is_of_kernel =
         ["[vvar", "[vdso]", "[vsyscall]"].iter().any(|n| mapping.name.starts_with(n));
-    // A reservation holds nothing. Large ones are left out: to ask which of their pages are there takes long.
+    // A reservation contains nothing. Large ones are left out: checking which of their pages are
+    // resident takes long.
     let is_reservation = mapping.permissions.starts_with("---") && mapping.size() > MAX_SHARED;
     let is_private = mapping.permissions.ends_with('p') && !is_reservation;
     !is_device && !is_of_kernel && (is_private || mapping.permissions.starts_with("rw"))
@@ -223,9 +231,9 @@ fn written_pages(memory: &LiveMemory, range: Range<u64>) -> Vec<Range<u64>> {
     pages.filter(|pages| pages.kind == PageKind::Anonymous).map(|pages| pages.range).collect()
 }
 
-/// Returns the part of a mapping that is in use. For the first thread's stack, this is the part above its stack pointer, and
-/// [`BELOW_POINTER`] bytes below. Other mappings are searched completely: several stacks may share one, and the stack pointer
-/// of a running thread is unknown.
+/// Returns the part of a mapping that is in use. For the first thread's stack, this is the part
+/// above its stack pointer, and [`BELOW_POINTER`] bytes below. Other mappings are searched
+/// completely: several stacks may share one, and the stack pointer of a running thread is unknown.
 fn used_part(mapping: &Mapping, pointers: &[u64]) -> Range<u64> {
     let own = pointers.iter().find(|pointer| mapping.contains(**pointer));
     match own.filter(|_| mapping.name == "[stack]") {

@@ -1,4 +1,4 @@
-//! Gives all pointers to blocks.
+//! Finds all pointers to blocks.
 
 use std::ops::Range;
 
@@ -6,14 +6,15 @@ use lowtide_heap::memory::Memory;
 
 use super::index::{BlockId, BlockIndex};
 
-/// Bytes that are read at once.
+/// Maximum number of bytes per read.
 const AT_ONCE: u64 = 1 << 20;
-/// A program may keep other bits above those of an address of user space.
+/// Mask of the address bits of a pointer into user space: a program may store other bits above
+/// them.
 const ADDRESS_BITS: u64 = (1 << 47) - 1;
-/// Bytes of which the resident pages are asked for at once.
+/// Size of the ranges whose resident pages are queried at once, in bytes.
 const SLICE: u64 = 1 << 30;
 
-/// Takes a word for an address.
+/// Interprets a word as an address; `None` if it is too low.
 #[inline]
 pub fn address(word: u64) -> Option<u64> {
     let at = word & ADDRESS_BITS;
@@ -54,12 +55,12 @@ fn each_word<M: Memory>(
     }
 }
 
-/// What a pointer leads to.
+/// The target of a pointer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
-    /// A block.
+    /// In a block.
     Block(BlockId),
-    /// An address in no block: it may be one that was allocated after the walk.
+    /// An address in no block: it may belong to one that was allocated after the walk.
     Other(u64),
 }
 
@@ -71,7 +72,7 @@ impl Target {
     }
 }
 
-/// Calls `each` for every pointer in the roots, with its own address and what it points to.
+/// Calls `each` for every pointer in the roots, with its own address and its target.
 pub fn each_root<M: Memory>(
     memory: &M,
     index: &BlockIndex,
@@ -85,7 +86,8 @@ pub fn each_root<M: Memory>(
     });
 }
 
-/// Gives the addresses that stand in blocks, without those in the same block, in order of the numbers of the blocks.
+/// Calls `each` for every pointer in blocks, except those to their own block, in order of the
+/// numbers of the blocks.
 pub fn each_in_blocks<M: Memory>(
     memory: &M,
     index: &BlockIndex,
@@ -98,7 +100,8 @@ pub fn each_in_blocks<M: Memory>(
     });
 }
 
-/// Gives the pointers to some blocks that stand in blocks of a heap, with the addresses at which they stand.
+/// Calls `each` for every pointer to some blocks that is in a block of a heap, with its own
+/// address.
 pub fn each_pointer<M: Memory>(
     memory: &M,
     index: &BlockIndex,
@@ -112,7 +115,7 @@ pub fn each_pointer<M: Memory>(
     });
 }
 
-/// Gives the words that are in blocks, with their addresses.
+/// Calls `each` for every word in blocks, with its address.
 fn each_in<M: Memory>(memory: &M, index: &BlockIndex, mut each: impl FnMut(BlockId, u64, u64)) {
     let mut window = Window::new(memory);
     index.each(|from, range| {
@@ -120,16 +123,16 @@ fn each_in<M: Memory>(memory: &M, index: &BlockIndex, mut each: impl FnMut(Block
     });
 }
 
-/// Words at addresses in order.
+/// Reads words at ascending addresses.
 pub struct Words<'m, M>(Window<'m, M>);
 
 impl<'m, M: Memory> Words<'m, M> {
-    /// Reads from some memory.
+    /// Creates a reader of some memory.
     pub fn new(memory: &'m M) -> Self {
         Self(Window::new(memory))
     }
 
-    /// Two words that follow each other; `None` if they are not resident.
+    /// Returns two consecutive words; `None` if they are not resident.
     pub fn two(&mut self, at: u64) -> Option<[u64; 2]> {
         let Window { start, bytes, .. } = &self.0;
         let is_known = *start <= at && at + 16 <= start + bytes.len() as u64;
@@ -145,12 +148,12 @@ impl<'m, M: Memory> Words<'m, M> {
     }
 }
 
-/// Memory that is read from its beginning to its end.
+/// A window over memory that is read in ascending order.
 struct Window<'m, M> {
     memory: &'m M,
     start: u64,
     bytes: Vec<u8>,
-    /// The range of which the resident runs are known.
+    /// The range whose resident runs are known.
     resident: Range<u64>,
     slice: Vec<Range<u64>>,
 }
@@ -160,7 +163,7 @@ impl<'m, M: Memory> Window<'m, M> {
         Self { memory, start: 0, bytes: Vec::new(), resident: 0..0, slice: Vec::new() }
     }
 
-    /// Gives the words of a range that are resident and not zero.
+    /// Calls `each` for every word of a range that is resident and not zero.
     #[inline]
     fn each_word(&mut self, range: Range<u64>, mut each: impl FnMut(u64, u64)) {
         let mut at = range.start.next_multiple_of(8);
@@ -204,7 +207,7 @@ impl<'m, M: Memory> Window<'m, M> {
         (length >= 8).then_some(())
     }
 
-    /// The next resident address before `end`.
+    /// Returns the next resident address before `end`.
     fn next_resident(&mut self, at: u64, end: u64) -> Option<u64> {
         let page = self.memory.page_bytes();
         let mut at = (at - at % page).saturating_add(page);
@@ -220,7 +223,7 @@ impl<'m, M: Memory> Window<'m, M> {
         None
     }
 
-    /// Asks which pages around an address are resident.
+    /// Queries which pages around an address are resident.
     fn know(&mut self, at: u64) {
         const SLICE: u64 = 16 << 20;
         if !self.resident.contains(&at) {

@@ -1,8 +1,8 @@
-//! How often windows are opened in which a process is probed.
+//! The limit on the time in which a process is probed.
 
 use std::time::Duration;
 
-/// Maximum number of hits in a window. A request that makes more allocations than that is slowed down by this many at most.
+/// Maximum number of hits in a window: the upper limit of the hits that slow down one request.
 pub(super) const MAX_HITS: u64 = 20_000;
 /// Maximum time for which a window stays open.
 pub(super) const MAX_WINDOW: Duration = Duration::from_millis(200);
@@ -17,27 +17,27 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    /// A limit as a share of the time, from 0 to 1.
+    /// Creates a budget with a limit as a share of the time, from 0 to 1.
     pub(super) fn new(share: f64) -> Self {
         Self { share, exposed: Duration::ZERO }
     }
 
-    /// Counts the time from when probes were asked for until all were closed.
+    /// Adds the time from the request for probes until all were closed.
     pub(super) fn spend(&mut self, time: Duration) {
         self.exposed += time;
     }
 
-    /// The time for which the process had probes so far.
+    /// Returns the time for which the process had probes so far.
     pub(super) fn exposed(&self) -> Duration {
         self.exposed
     }
 
-    /// Returns the time to wait after a window, for the exposure to be within the limit when the next begins. `elapsed` is the
-    /// time since the first window began.
+    /// Returns the time to wait after a window, so that the exposure is within the limit when the
+    /// next window starts. `elapsed` is the time since the first window started.
     pub(super) fn pause(&self, elapsed: Duration) -> Duration {
         let due = self.exposed.as_secs_f64() / self.share;
         let left = due - elapsed.as_secs_f64();
-        // More than a `Duration` can hold is for ever.
+        // A time that does not fit in a `Duration` means for ever.
         let left = Duration::try_from_secs_f64(left.max(0.0)).unwrap_or(Duration::MAX);
         left.max(MIN_PAUSE)
     }

@@ -1,17 +1,18 @@
 //! Sampled blocks that are still unchanged.
 //!
-//! The address of a block does not identify it: while a block is freed and the next one takes its place, the address stays. So a
-//! block is followed from the first moment on by its content. Its first word changes when the allocator lists it as free, and
-//! when the next block of that place is filled. Only the walk of the heap then decides whether it is in use.
+//! The address of a block does not identify it: after the block is freed, the next one can have the
+//! same address. So a block is followed by its content from its allocation on. Its first word
+//! changes when the allocator adds the block to a free list, and when the next block at that
+//! address is filled. Only the walk of the heap then decides whether the block is in use.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
-/// Words at the beginning of a block that are kept.
+/// Number of words at the start of a block that are stored.
 pub(super) const WORDS: usize = 6;
 /// Maximum number of blocks that are followed.
 const MAX_FOLLOWED: usize = 1 << 17;
-/// Times between two checks of a block, in milliseconds. The last one repeats.
+/// Delays between two checks of a block, in milliseconds. The last one repeats.
 const STEPS_MS: [u64; 7] = [50, 300, 1_000, 3_000, 10_000, 30_000, 60_000];
 
 /// The first words of a block, as many as could be read.
@@ -22,7 +23,7 @@ pub(super) struct Content {
 }
 
 impl Content {
-    /// Makes it of bytes; `None` if there is not a whole word.
+    /// Creates it from bytes. Returns `None` if they are less than a word.
     pub(super) fn new(bytes: &[u8]) -> Option<Self> {
         let mut content = Self { words: [0; WORDS], length: 0 };
         for (word, bytes) in content.words.iter_mut().zip(bytes.chunks_exact(8)) {
@@ -32,7 +33,7 @@ impl Content {
         (content.length > 0).then_some(content)
     }
 
-    /// Whether the first words are equal, at most this many.
+    /// Returns whether the first words are equal, at most this many.
     pub(super) fn is_like(&self, other: &Self, words: usize) -> bool {
         let common = usize::from(self.length.min(other.length)).min(words);
         self.words[..common] == other.words[..common]
@@ -42,19 +43,19 @@ impl Content {
 /// A block that is followed.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Followed {
-    /// When it was allocated, in nanoseconds of `CLOCK_MONOTONIC`.
+    /// The time of its allocation, in nanoseconds of `CLOCK_MONOTONIC`.
     pub(super) time_ns: u64,
     /// The number of its stack.
     pub(super) stack: u32,
-    /// Where the stack ended when the allocation function returned.
+    /// The stack pointer when the allocation function returned.
     pub(super) stack_pointer: u64,
-    /// What it held when it was seen first.
+    /// Its content when it was first read.
     pub(super) content: Content,
     checks: u8,
 }
 
 impl Followed {
-    /// A block that was just allocated.
+    /// Creates the entry of a block that was just allocated.
     pub(super) fn new(time_ns: u64, stack: u32, stack_pointer: u64, content: Content) -> Self {
         Self { time_ns, stack, stack_pointer, content, checks: 0 }
     }
@@ -64,13 +65,14 @@ impl Followed {
 #[derive(Debug, Default)]
 pub(super) struct FollowedBlocks {
     blocks: HashMap<u64, Followed>,
-    /// When each is due, its address, and when it was allocated.
+    /// The time at which each is due, its address, and the time of its allocation.
     due: BinaryHeap<Reverse<(u64, u64, u64)>>,
     random: u64,
 }
 
 impl FollowedBlocks {
-    /// Follows a block. One that was at the address before is followed no more. Returns whether there was room.
+    /// Follows a block, and stops following an earlier one at the same address. Returns whether
+    /// there was room.
     pub(super) fn add(&mut self, at: u64, block: Followed) -> bool {
         self.blocks.remove(&at);
         if self.blocks.len() >= MAX_FOLLOWED {
@@ -82,14 +84,15 @@ impl FollowedBlocks {
         true
     }
 
-    /// Forgets the block at an address, which was allocated anew, and returns it.
+    /// Removes and returns the block at an address that was allocated again.
     pub(super) fn remove(&mut self, at: u64) -> Option<Followed> {
         self.blocks.remove(&at)
     }
 
     fn schedule(&mut self, at: u64, now_ns: u64, checks: u8, time_ns: u64) {
         let step = STEPS_MS[usize::from(checks).min(STEPS_MS.len() - 1)] * 1_000_000;
-        // Between half of the time and one and a half, so that no rhythm of the program coincides.
+        // Between half of the delay and one and a half, so that the checks do not coincide with a
+        // rhythm of the program.
         self.random = self.random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
         let jitter = ((u128::from(self.random >> 32) * u128::from(step)) >> 32) as u64;
         self.due.push(Reverse((now_ns + step / 2 + jitter, at, time_ns)));
@@ -116,7 +119,7 @@ impl FollowedBlocks {
         }
     }
 
-    /// The blocks that are left, in order of address.
+    /// Returns the blocks that are left, in order of address.
     pub(super) fn into_blocks(self) -> Vec<(u64, Followed)> {
         let mut blocks: Vec<(u64, Followed)> = self.blocks.into_iter().collect();
         blocks.sort_unstable_by_key(|(at, _)| *at);
@@ -153,7 +156,7 @@ mod tests {
         let mut followed = FollowedBlocks::default();
         followed.add(0x1000, block(0, 1, 1));
         followed.add(0x1000, block(SECOND, 2, 5));
-        // What was due of the first block does not concern the second.
+        // The due check of the first block does not affect the second.
         followed.check(SECOND, &mut |_| None);
         let left = followed.into_blocks();
         assert_eq!((left.len(), left[0].1.stack, left[0].1.time_ns), (1, 2, SECOND));

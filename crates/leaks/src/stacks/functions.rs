@@ -18,7 +18,8 @@ use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, Sym};
 use super::trial::FirstInstruction;
 use super::unwind::Place;
 
-/// Functions that return a block. Those that return it through a pointer (`posix_memalign`) are not among them.
+/// Functions that return a block. Functions that return it through a pointer (`posix_memalign`) are
+/// not included.
 const C: [&str; 8] = [
     "malloc",
     "calloc",
@@ -29,9 +30,10 @@ const C: [&str; 8] = [
     "valloc",
     "pvalloc",
 ];
-/// `operator new` of C++, which jemalloc, mimalloc and tcmalloc define without `malloc`. Only the forms that return a null pointer
-/// when there is no memory: the others throw an exception, which cannot pass the changed return address of a probed function, and
-/// would end the process.
+/// `operator new` of C++, which jemalloc, mimalloc and tcmalloc define without `malloc`. Only the
+/// forms that return a null pointer if there is no memory are included. The others throw an
+/// exception, which cannot unwind past the changed return address of a probed function, and would
+/// end the process.
 const CPP: [&str; 4] = [
     "_ZnwmRKSt9nothrow_t",
     "_ZnamRKSt9nothrow_t",
@@ -40,7 +42,7 @@ const CPP: [&str; 4] = [
 ];
 /// Functions of jemalloc's own interface, after its prefix.
 const JEMALLOC: [&str; 6] = ["malloc", "calloc", "realloc", "aligned_alloc", "mallocx", "rallocx"];
-/// Prefixes of jemalloc: of its own builds, and of Rust's.
+/// Prefixes of jemalloc: in its own builds, and in Rust's.
 const JEMALLOC_PREFIXES: [&str; 3] = ["je_", "_rjem_", "_rjem_je_"];
 /// Functions of mimalloc's own interface that throw no exception.
 const MIMALLOC: [&str; 9] = [
@@ -56,7 +58,7 @@ const MIMALLOC: [&str; 9] = [
 ];
 /// Functions of gperftools' own interface that throw no exception.
 const GPERFTOOLS: [&str; 4] = ["tc_malloc", "tc_calloc", "tc_realloc", "tc_memalign"];
-/// Functions of CPython, whose blocks are objects. Those of larger objects call `malloc` in turn.
+/// Functions of CPython that allocate objects. For larger objects, they call `malloc`.
 const CPYTHON: [&str; 6] = [
     "PyObject_Malloc",
     "PyObject_Calloc",
@@ -65,8 +67,8 @@ const CPYTHON: [&str; 6] = [
     "PyMem_Calloc",
     "PyMem_Realloc",
 ];
-/// Of all these, the functions that most programs call most. On kernels that close probes one by one, which takes 0.1 s each, only
-/// these are probed: more windows are worth more than rare functions.
+/// The functions that most programs call most. On kernels that close probes one by one, which takes
+/// 0.1 s each, only these are probed: more windows are worth more than rare functions.
 const COMMON: [&str; 24] = [
     "malloc",
     "calloc",
@@ -95,24 +97,25 @@ const COMMON: [&str; 24] = [
 ];
 /// The function of CPython that executes bytecode.
 const EVALUATION: &str = "_PyEval_EvalFrameDefault";
-/// Maximum number of entries of a table of symbols.
+/// Maximum number of entries of a symbol table.
 const MAX_SYMBOLS: u64 = 4 << 20;
 
 /// A file with allocation functions.
 #[derive(Debug)]
 pub(super) struct Functions {
     pub(super) file: File,
-    /// Where the probe of each is in the file, in bytes: at its first instruction, or after `endbr64`, which the kernel does not
-    /// emulate and which leaves the return address where it is.
+    /// The offset of each probe in the file, in bytes: at the first instruction of the function, or
+    /// after `endbr64`, which the kernel does not emulate and which does not move the return
+    /// address.
     pub(super) offsets: Vec<u64>,
-    /// Those of the most common ones.
+    /// The offsets of the most common functions.
     pub(super) common: Vec<u64>,
-    /// The instruction at the probe of the first one, which is `malloc` or stands for it.
+    /// The instruction at the first probe, which is that of `malloc` or its equivalent.
     pub(super) instruction: FirstInstruction,
 }
 
-/// Finds the allocation functions of a process: those of its allocators, and of CPython. Functions whose code the process has
-/// changed are left out: a probe executes the instruction that the file has.
+/// Finds the allocation functions of a process: those of its allocators, and of CPython. Functions
+/// that the process has patched are left out: a probe executes the instruction from the file.
 pub(super) fn find(
     pid: u32,
     memory: &impl Memory,
@@ -153,7 +156,8 @@ pub(super) fn find(
         .collect()
 }
 
-/// Returns where CPython's function that executes bytecode is, and its bytes, if the process contains CPython.
+/// Returns the place and size of the CPython function that executes bytecode, if the process
+/// contains CPython.
 pub(super) fn python(pid: u32, maps: &[Mapping], detected: &Detected) -> Option<(Place, u64)> {
     let runtime = detected.runtimes.iter().find(|one| one.kind == RuntimeKind::Python)?;
     let mapping = maps.iter().find(|mapping| mapping.file == runtime.file)?;
@@ -162,7 +166,8 @@ pub(super) fn python(pid: u32, maps: &[Mapping], detected: &Detected) -> Option<
     Some(((runtime.file, offset), bytes))
 }
 
-/// Whether the code of a process at an offset in a file is that of the file. Code that is not resident was not changed.
+/// Returns whether the code of a process at an offset in a file equals that of the file. Code that
+/// is not resident is unchanged.
 pub(super) fn is_unchanged(
     memory: &impl Memory,
     maps: &[Mapping],
@@ -226,9 +231,9 @@ fn names_of(kind: &AllocatorKind) -> Vec<String> {
 /// A function in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Symbol {
-    /// The place of its name in the list of those that were wanted.
+    /// The index of its name in the list of requested names.
     name: usize,
-    /// Where it begins in the file, and its size, in bytes.
+    /// Its offset in the file, and its size, in bytes.
     offset: u64,
     bytes: u64,
 }

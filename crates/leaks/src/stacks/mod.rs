@@ -1,13 +1,14 @@
-//! Where blocks are allocated that survive.
+//! Call stacks of the allocations that survive.
 //!
-//! Return probes on the allocation functions sample allocations with their stacks, in short windows, and never where memory is
-//! freed. The sampled blocks are followed from outside; the stacks of those that survive are reported.
+//! Return probes on the allocation functions sample allocations with their stacks, in short
+//! windows. Functions that free memory are never probed. The sampled blocks are followed from
+//! outside; the stacks of those that survive are reported.
 //!
 //! - [`sampler`]: the windows, and the blocks that are followed.
 //! - `bpf`: the probes, and the program that runs in the kernel.
 //! - `functions`: which functions are probed.
 //! - `trial`: whether probes work, what a hit costs, and whether they are a danger under system call filters.
-//! - `budget`: when the next window begins.
+//! - `budget`: the limit on the time in which the process is probed.
 //! - `followed`: blocks that are unchanged so far.
 //! - `unwind`: the frames of a stack.
 //! - `survivors`: blocks that are still in use, and their stacks.

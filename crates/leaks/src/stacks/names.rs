@@ -1,5 +1,5 @@
-//! Names of the frames of stacks: functions by symbols, files and lines by debug information. Functions that were inlined are
-//! not named: a hostile file could nest them without end.
+//! Names the frames of stacks: functions by symbols, files and lines by debug information. Inlined
+//! functions are not named: a hostile file could nest them without end.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -16,9 +16,10 @@ use object::{Object, ObjectSection};
 use super::unwind::Place;
 use crate::files::Image;
 
-/// Maximum size of the debug information of all files, in bytes. That of further files is not read.
+/// Maximum size of the debug information of all files, in bytes. Further files are not read.
 const MAX_DEBUG: u64 = 256 << 20;
-/// Maximum size of the lines of a file, in bytes. A byte can stand for a line, which takes 24 bytes in memory.
+/// Maximum size of the line table of a file, in bytes. A byte can encode a line, which takes 24
+/// bytes in memory.
 const MAX_LINES: u64 = 16 << 20;
 
 type Slice = EndianArcSlice<RunTimeEndian>;
@@ -35,8 +36,9 @@ impl<'i> FrameNamer<'i> {
         Self { image, contexts: RefCell::default(), left: RefCell::new(MAX_DEBUG) }
     }
 
-    /// Names the frame of an address. `place` is where it was in a file when the stack was taken. The function is the one that the
-    /// code is in; the line can be that of a function that was inlined into it.
+    /// Names the frame of an address. `place` is its place in a file when the stack was taken. The
+    /// function is the one that contains the code; the line can belong to a function that was
+    /// inlined into it.
     pub(super) fn frame(&self, at: u64, place: Option<Place>) -> LeakFrame {
         let Some(place) = place else { return unnamed("code without a file".to_owned()) };
         let is_there =

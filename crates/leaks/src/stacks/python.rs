@@ -1,9 +1,10 @@
 //! The Python functions in native stacks, of CPython 3.11 and newer.
 //!
-//! The function of CPython that executes bytecode keeps the address of the next instruction in a register or in its frame of the
-//! native stack. So the copies of both say which bytecode was executing. The code objects that contain bytecode usually live as
-//! long as the program. They are read when the process has no probes any more: what was found is marked as an estimate, because
-//! a code object can have been freed since, and its memory used for another one.
+//! The function of CPython that executes bytecode keeps the address of the next instruction in a
+//! register or in its frame of the native stack. So the copies of both show which bytecode was
+//! executing. The code objects that contain bytecode usually live as long as the program. They are
+//! read after the probes of the process are closed. The result is marked as an estimate, because a
+//! code object can have been freed since, and its memory reused for another one.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -28,27 +29,28 @@ mod offset {
     pub(super) const FIRST_LINE: u64 = 68;
     pub(super) const BYTES: u64 = 32;
     pub(super) const TEXT: u64 = 40;
-    /// What differs in 3.11.
+    /// Offsets that differ in 3.11.
     pub(super) const FIRST_LINE_3_11: u64 = 72;
     pub(super) const TEXT_3_11: u64 = 48;
 }
-/// Bytes of a code object before its bytecode, in 3.11, and limits for all versions.
+/// Size of the fields of a code object before its bytecode, in bytes: in 3.11, and limits for all
+/// versions.
 const HEAD_3_11: u64 = 184;
 const HEAD_3_12: u64 = 192;
 const HEADS: Range<u64> = HEAD_3_11..257;
-/// Maximum distance from an instruction to the beginning of the code object, in bytes.
+/// Maximum distance from an instruction to the start of its code object, in bytes.
 const MAX_DISTANCE: u64 = 32 << 10;
-/// Bytes of an instruction, and of each of its operands in the bytecode.
+/// Size of an instruction, and of each of its operands in the bytecode, in bytes.
 const UNIT: u64 = 2;
-/// Maximum lengths of a name and of a table of lines, in bytes.
+/// Maximum sizes of a name and of a line table, in bytes.
 const MAX_TEXT: u64 = 200;
 const MAX_LINES: u64 = 32 << 10;
-/// Maximum part of a frame that is looked at, in bytes.
+/// Maximum size of the scanned part of a frame, in bytes.
 const MAX_FRAME: u64 = 1024;
 /// Maximum numbers of pages and of types that are looked up in a window.
 const MAX_PAGES: usize = 1 << 13;
 const MAX_TYPES: usize = 1 << 16;
-/// Maximum number of code objects that reach into a page: the smallest ones have 200 bytes.
+/// Maximum number of code objects that overlap a page: the smallest ones have 200 bytes.
 const MAX_CODE_OBJECTS: usize = 64;
 /// Maximum number of Python functions of a stack, and of all stacks.
 const MAX_NAMED: usize = 16;
@@ -68,7 +70,7 @@ pub(super) struct PythonFunction {
 pub(super) type PythonFrames = Vec<(usize, Arc<PythonFunction>)>;
 
 impl PythonFunction {
-    /// Returns it as a frame of a stack.
+    /// Returns the function as a frame of a stack.
     pub(super) fn frame(&self) -> LeakFrame {
         let Self { name, file, line } = self.clone();
         LeakFrame { function: name, file, line, module: None, estimated: true }
@@ -78,11 +80,12 @@ impl PythonFunction {
 /// Finds the Python functions of stacks.
 #[derive(Debug)]
 pub(super) struct PythonFunctions {
-    /// Where the function that executes bytecode is: a place in its file, and its bytes.
+    /// The function that executes bytecode: its place in a file, and its size in bytes.
     evaluation: (Place, u64),
     /// The code objects of each page that was looked up in this window; `None` if they are not known.
     pages: HashMap<u64, Option<Vec<Code>>>,
-    /// How many bytes code objects have before their bytecode, by the address of a type; `None` if it is that of other objects.
+    /// The size in bytes of the fields of a code object before its bytecode, by the address of a
+    /// type; `None` for a type of other objects.
     heads: HashMap<u64, Option<u64>>,
     /// The writable memory of the process in this window, in order.
     writable: Vec<Range<u64>>,
@@ -92,12 +95,12 @@ pub(super) struct PythonFunctions {
     functions: HashSet<Arc<PythonFunction>>,
 }
 
-/// What an address points to.
+/// The target of an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Pointee {
     Code(Code),
     Other,
-    /// Memory that could not be looked at.
+    /// Memory that could not be read.
     Unknown,
 }
 
@@ -105,9 +108,9 @@ enum Pointee {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Code {
     at: u64,
-    /// Bytes before the bytecode.
+    /// Size of the fields before the bytecode, in bytes.
     head: u64,
-    /// Where the bytecode ends.
+    /// The end of the bytecode.
     end: u64,
 }
 
@@ -123,7 +126,8 @@ impl PythonFunctions {
         }
     }
 
-    /// Forgets code objects, which can have been freed. `maps` are the mappings of the process, in order.
+    /// Removes all cached code objects, which can have been freed. `maps` are the mappings of the
+    /// process, in order.
     pub(super) fn begin_window(&mut self, maps: &[Mapping]) {
         self.pages.clear();
         self.heads.clear();
@@ -132,7 +136,8 @@ impl PythonFunctions {
         self.is_exhausted = false;
     }
 
-    /// Returns the Python functions of a stack, each with the number of the native frame that executes it, from the innermost on.
+    /// Returns the Python functions of a stack, each with the number of the native frame that
+    /// executes it, from the innermost on.
     pub(super) fn of(
         &mut self,
         memory: &impl Memory,
@@ -176,16 +181,18 @@ impl PythonFunctions {
         Some(function)
     }
 
-    /// Returns the function that is executed, by the registers and the words of the frame that executes it. Where the next
-    /// instruction is among them differs from build to build, and words can be left from functions that were executed before. So
-    /// there is an answer only if all that point to bytecode point to that of the same function.
+    /// Returns the function that is executed, by the registers and the words of the frame that
+    /// executes it. The location of the next instruction among them differs from build to build,
+    /// and words can remain from functions that were executed before. So there is a result only if
+    /// all words that point to bytecode point to that of the same function.
     fn executing(
         &mut self,
         memory: &impl Memory,
         registers: &[u64],
         frame: &[u64],
     ) -> Option<PythonFunction> {
-        // `None` if one of them points to memory that could not be looked at: that could be what is executed.
+        // `None` if one of them points to memory that could not be read: that could be the executed
+        // function.
         let mut pointers = |words: &[u64]| -> Option<Vec<(Code, u64)>> {
             let mut found = Vec::new();
             for at in words {
@@ -234,7 +241,8 @@ impl PythonFunctions {
         }
     }
 
-    /// Finds the code objects that reach into a page, by their type and their size; `None` if it cannot be looked at.
+    /// Finds the code objects that overlap a page, by their type and their size; `None` if it
+    /// cannot be read.
     fn code_of(&mut self, memory: &impl Memory, page: u64) -> Option<Vec<Code>> {
         let mut begin = page - MAX_DISTANCE;
         let mut bytes = vec![0; (MAX_DISTANCE + PAGE) as usize];
@@ -249,7 +257,8 @@ impl PythonFunctions {
             begin = missing - missing % PAGE + PAGE;
         };
         if begin >= page + PAGE {
-            // Memory that is not there has no code. Of memory that is there but not resident, that is not known.
+            // Unmapped memory contains no code. Memory that is mapped but not resident may contain
+            // some.
             let place = self.writable.partition_point(|range| range.end <= page);
             let is_there = self.writable.get(place).is_some_and(|range| range.start <= page);
             return (!is_there).then(Vec::new);
@@ -287,8 +296,8 @@ impl PythonFunctions {
 }
 
 impl Code {
-    /// Whether it is the code by which CPython 3.12 and newer enter a function from native code. The frame keeps an address of
-    /// it beside those of the function.
+    /// Returns whether this is the code by which CPython 3.12 and newer enter a function from
+    /// native code. The frame contains an address of it beside those of the function.
     fn is_entry(self, memory: &impl Memory) -> bool {
         let file = self.field(memory, offset::FILE);
         file.and_then(|at| text(memory, at, self.is_3_11())).as_deref() == Some("<shim>")
@@ -298,8 +307,8 @@ impl Code {
         self.head == HEAD_3_11
     }
 
-    /// Returns the function, with its line if that is the same for all of these addresses, one of which is that of the next
-    /// instruction.
+    /// Returns the function. Its line is included if it is the same for all of these addresses, one
+    /// of which is that of the next instruction.
     fn function(self, memory: &impl Memory, next: &[u64]) -> Option<PythonFunction> {
         let name = text(memory, self.field(memory, offset::QUALIFIED_NAME)?, self.is_3_11())?;
         let file = self.field(memory, offset::FILE);
@@ -310,7 +319,7 @@ impl Code {
     }
 
     fn line(self, memory: &impl Memory, next: u64) -> Option<u32> {
-        // The address can also point behind the operands of the instruction. They have the same line.
+        // The address can also point past the operands of the instruction. They have the same line.
         let next = next.checked_sub(self.at + self.head)?.checked_div(UNIT)?;
         let first = if self.is_3_11() { offset::FIRST_LINE_3_11 } else { offset::FIRST_LINE };
         let mut bytes = [0; 4];
@@ -331,20 +340,21 @@ impl Code {
     }
 }
 
-/// Returns how many bytes code objects have before their bytecode, if an address is that of their type.
+/// Returns the size in bytes of the fields of a code object before its bytecode, if an address is
+/// that of the type of code objects.
 fn head_of(memory: &impl Memory, kind: u64) -> Option<u64> {
     let name = word(memory, kind.checked_add(offset::TYPE_NAME)?)?;
     let mut text = [0; 5];
     let is_code = memory.read(name, &mut text) == text.len() && text == *b"code\0";
     is_code.then_some(())?;
-    // The type of this type is `type`, as that of all types of the language itself.
+    // The type of this type is `type`, like that of all built-in types.
     let above = word(memory, kind.checked_add(offset::TYPE)?)?;
     (word(memory, above.checked_add(offset::TYPE)?)? == above).then_some(())?;
     let head = word(memory, kind.checked_add(offset::TYPE_BASIC_SIZE)?)?;
     HEADS.contains(&head).then_some(head)
 }
 
-/// Reads the text of a string of ASCII characters, as far as it is not too long.
+/// Reads the text of an ASCII string, if it is not too long.
 fn text(memory: &impl Memory, at: u64, is_3_11: bool) -> Option<String> {
     let length = word(memory, at.checked_add(offset::LENGTH)?)?;
     let begin = if is_3_11 { offset::TEXT_3_11 } else { offset::TEXT };
@@ -368,7 +378,7 @@ fn line_of(table: &[u8], first: i32, unit: u64) -> Option<u32> {
         let units = u64::from(head & 7) + 1;
         let kind = head >> 3 & 15;
         let delta = match kind {
-            // Without a column; in full.
+            // Without a column; long form.
             13 | 14 => signed(&mut bytes)?,
             // Columns of the same line or the next two.
             10..=12 => i32::from(kind) - 10,
@@ -385,7 +395,7 @@ fn line_of(table: &[u8], first: i32, unit: u64) -> Option<u32> {
     None
 }
 
-/// Reads a number with a sign: six bits a byte, the lowest first, and the sign in the lowest bit.
+/// Reads a signed number: six bits per byte, the lowest first, and the sign in the lowest bit.
 fn signed(bytes: &mut impl Iterator<Item = u8>) -> Option<i32> {
     let mut value = 0_u32;
     for shift in (0..30).step_by(6) {
@@ -403,7 +413,8 @@ fn signed(bytes: &mut impl Iterator<Item = u8>) -> Option<i32> {
 mod tests {
     use super::*;
 
-    /// `f.__code__.co_linetable` of CPython 3.11.7 for a function of six lines that begins in line 2 of its file.
+    /// `f.__code__.co_linetable` of CPython 3.11.7 for a function of six lines that starts in line
+    /// 2 of its file.
     const TABLE: [u8; 48] = [
         128, 0, 216, 9, 10, 136, 3, 128, 65, 216, 9, 10, 216, 9, 10, 136, 81, 137, 21, 240, 3, 1,
         9, 16, 128, 65, 229, 11, 14, 136, 113, 137, 54, 140, 54, 149, 67, 152, 1, 145, 70, 148, 70,
@@ -412,7 +423,7 @@ mod tests {
 
     #[test]
     fn lines_are_those_that_python_itself_prints() {
-        // `f.__code__.co_lines()`: begin and end in bytes of the bytecode, and the line.
+        // `f.__code__.co_lines()`: start and end in bytes of the bytecode, and the line.
         let expected = [(0, 2, 2), (2, 8, 3), (8, 10, 4), (10, 18, 5), (18, 22, 4), (22, 84, 6)];
         for unit in 0..42 {
             let line = line_of(&TABLE, 2, unit).unwrap();

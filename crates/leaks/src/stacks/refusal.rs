@@ -1,24 +1,26 @@
-//! Why stacks are not taken.
+//! The reasons why stacks are not taken.
 
 use std::fmt;
 use std::io;
 
-/// Why the stacks of allocations are not taken, as the end of a sentence that begins with "no stacks:".
+/// The reason why the stacks of allocations are not taken, as the end of a sentence that starts
+/// with "no stacks:".
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NoStacks {
     /// The kernel does not permit it.
     NotPermitted,
     /// The kernel has no return probes with BPF programs that see all threads of a process.
     Kernel,
-    /// The kernel is locked down, so that no program of it may read the memory of processes.
+    /// The kernel is locked down: its programs may not read the memory of processes.
     Lockdown,
     /// The processor is not supported.
     Processor,
-    /// A Go runtime is in the process.
+    /// The process contains a Go runtime.
     Go,
     /// The process has shadow stacks.
     ShadowStack,
-    /// The process has system call filters, and a return probe makes a system call that they may not know.
+    /// The process has system call filters, and a return probe makes a system call that they may
+    /// reject.
     Filters,
     /// The allocation functions were not found.
     NoFunctions,
@@ -27,7 +29,7 @@ pub enum NoStacks {
 }
 
 impl NoStacks {
-    /// Makes it of an error of the kernel.
+    /// Creates it from an error of the kernel.
     pub(super) fn from_error(error: &io::Error) -> Self {
         match error.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) if is_locked_down() => Self::Lockdown,

@@ -1,5 +1,5 @@
-//! The registers that functions preserve for their callers, in the frames of a stack: where called functions have saved them is
-//! in the tables for exceptions.
+//! The callee-saved registers in the frames of a stack. The exception tables describe where called
+//! functions have saved them.
 
 use std::ops::Range;
 
@@ -10,23 +10,23 @@ use gimli::{
 
 use super::bpf::REGISTERS;
 
-/// The preserved registers, in the order of `struct pt_regs`: that of a sample.
+/// The callee-saved registers, in the order of `struct pt_regs`, as in a sample.
 const PRESERVED: [Register; REGISTERS] =
     [X86_64::R15, X86_64::R14, X86_64::R13, X86_64::R12, X86_64::RBP, X86_64::RBX];
 
-/// Where a function has saved a register when it calls another one.
+/// The place where a function has saved a register when it calls another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Saved {
-    /// Nowhere: it still is in the register.
+    /// Not saved: the value is still in the register.
     InRegister,
     /// In the stack, at a distance from the end of the frame, in bytes.
     InFrame(i64),
-    /// Where the tables do not say so plainly.
+    /// The tables do not describe it in a simple form.
     Unknown,
 }
 
-/// Returns where the function at an address has saved the preserved registers. `table` and `index` are its file's `.eh_frame` and
-/// `.eh_frame_hdr` with their addresses.
+/// Returns where the function at an address has saved the callee-saved registers. `table` and
+/// `index` are `.eh_frame` and `.eh_frame_hdr` of its file, with their addresses.
 pub(super) fn saved(
     table: (&Range<u64>, &[u8]),
     index: (&Range<u64>, &[u8]),

@@ -26,64 +26,68 @@ use super::refusal::NoStacks;
 use super::trial::{self, FirstInstruction};
 use super::unwind::{Frames, StackUnwinder, Walk};
 
-/// Maximum time from an allocation until the content of the block is read first: after that, it could be another block.
+/// Maximum time from an allocation until the content of the block is first read, in nanoseconds:
+/// later, the address could belong to another block.
 const MAX_LATE_NS: u64 = 10_000_000;
-/// Time after which the content of a block is read once more, in the same window.
+/// Time after which the content of a block is read again in the same window, in nanoseconds.
 const SETTLED_NS: u64 = 8_000_000;
-/// Time between two readings of the buffer in a window, and between two checks of blocks outside of one.
+/// Time between two reads of the buffer in a window, and between two checks of blocks outside of
+/// one.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// The highest priority of an ordinary thread.
 const HIGHEST_PRIORITY: i32 = -20;
-/// Maximum time to wait for the thread at the end.
+/// Maximum time to wait for the thread to end.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of successive windows in which no probe could be opened.
 const MAX_FAILURES: u32 = 5;
-/// Maximum time between the returns of two functions of which one has called the other for the same block, in nanoseconds.
+/// Maximum time between the returns of two nested functions for the same block, in nanoseconds.
 const MAX_NESTED_NS: u64 = 100_000;
 /// Maximum number of different stacks.
 const MAX_STACKS: usize = 1 << 15;
 /// Maximum number of threads whose state is checked before the first window.
 const MAX_THREADS: usize = 1 << 16;
 
-/// Samples the allocations of a process in a thread of its own, until it is stopped.
+/// Samples the allocations of a process in a separate thread, until it is stopped.
 #[derive(Debug)]
 pub struct StackSampler {
     stop: Arc<AtomicBool>,
     samples: Receiver<StackSamples>,
 }
 
-/// What was sampled.
+/// The result of sampling.
 #[derive(Debug)]
 pub struct StackSamples {
     /// Windows in which the process had probes.
     pub windows: u64,
-    /// Returns of allocation functions in them.
+    /// Number of returns of allocation functions in these windows.
     pub hits: u64,
     /// Samples that were followed.
     pub samples: u64,
-    /// Of these, samples whose stack could not be followed to its end.
+    /// Followed samples with an incomplete stack.
     pub cut: u64,
-    /// The time in which the process had probes, from when they were asked for until all were closed, in seconds.
+    /// Time in which the process had probes, in seconds: from the request for them until all were
+    /// closed.
     pub exposed_s: f64,
-    /// The time from the first window on, in seconds.
+    /// Time since the start of the first window, in seconds.
     pub elapsed_s: f64,
-    /// The time that a hit costs the process, in seconds: an estimate, from a function of lowtide.
+    /// Time that a hit costs the process, in seconds: an estimate, measured on a function of
+    /// lowtide.
     pub hit_s: f64,
     /// Blocks that are left, in order of address.
     pub(super) blocks: Vec<(u64, Followed)>,
-    /// Why no further stacks were taken before the end, if that was so.
+    /// Why no further stacks were taken, if sampling ended early.
     pub ended: Option<NoStacks>,
-    /// The stacks, by their numbers, with the number of samples of each.
+    /// Stacks, indexed by their numbers, with the number of samples of each.
     pub(super) stacks: Vec<(Frames, u64)>,
-    /// The kernel's side, for further probes.
+    /// The program in the kernel, for further probes.
     pub(super) sampler: Sampler,
 }
 
 impl StackSamples {
     /// Returns how the process was sampled.
     pub(crate) fn summary(&self) -> Summary {
-        /// Allocations of a request whose delay is reported.
+        /// Number of allocations of the request whose delay is reported.
         const REQUEST: f64 = 1000.0;
         let sampling = StackSampling {
             windows: self.windows,
@@ -107,16 +111,17 @@ impl StackSamples {
 pub(crate) struct Summary {
     pub(crate) sampling: StackSampling,
     pub(crate) tier: LeakTier,
-    /// The share of the time in which the process had probes, from 0 to 1.
+    /// Share of the time in which the process had probes, from 0 to 1.
     pub(crate) exposure: f64,
 }
 
 impl StackSampler {
-    /// Begins to sample. `share` is the maximum exposure: the share of the time in which the process has probes, from 0 to 1.
-    /// Probes are attached in the first of these ways that the kernel has.
+    /// Starts to sample. `share` is the maximum exposure: the share of the time in which the
+    /// process has probes, from 0 to 1. Probes are attached in the first of these ways that the
+    /// kernel supports.
     ///
     /// # Errors
-    /// Fails with the reason if stacks cannot be taken, or would be a danger for the process.
+    /// Returns the reason if stacks cannot be taken, or if probes would endanger the process.
     pub fn start(
         target: &Target,
         share: f64,
@@ -160,18 +165,18 @@ impl StackSampler {
         let (sender, samples) = channel();
         let thread = thread::Builder::new().name("stacks".to_owned());
         let thread = thread.spawn(move || {
-            // It is no longer wanted if the other end is gone.
+            // The receiver may be gone, and no longer needs the samples.
             let _ = sender.send(sampling.run(hit_s));
         });
         thread.map_err(|error| NoStacks::Failed(error.to_string()))?;
         Ok(Self { stop, samples })
     }
 
-    /// Stops, and returns what was sampled.
+    /// Stops sampling, and returns the result.
     ///
     /// # Errors
-    /// Fails if the thread does not end in time: a process can make its tables and its memory so that reading them takes for
-    /// ever. It has no probes then.
+    /// Fails if the thread does not end in time: a process can arrange its tables and its memory so
+    /// that reading them takes for ever. It has no probes by then.
     pub fn finish(self) -> Result<StackSamples, NoStacks> {
         self.stop.store(true, Ordering::Relaxed);
         let samples = self.samples.recv_timeout(FINISH_TIMEOUT);
@@ -188,13 +193,14 @@ impl Drop for StackSampler {
 /// A sampler that has passed the trials.
 struct Tried {
     sampler: Sampler,
-    /// Whether filters of system calls do not break probes.
+    /// Whether probes work under system call filters.
     survives_filters: bool,
-    /// The time that a hit costs, in seconds.
+    /// Time that a hit costs, in seconds.
     hit_s: f64,
 }
 
-/// Tries probes on functions of lowtide itself, in each of these ways until the kernel has one.
+/// Tries probes on functions of lowtide itself, in each of these ways until the kernel supports
+/// one.
 fn tried(
     functions: &[Functions],
     is_filtered: bool,
@@ -216,7 +222,7 @@ fn try_probes(
     attachment: Attachment,
 ) -> Result<Tried, NoStacks> {
     let mut sampler = Sampler::load(attachment).map_err(|error| NoStacks::from_error(&error))?;
-    // First in a process of its own: lowtide may have filters, too.
+    // First in a child process: lowtide may have filters, too.
     let survives_filters = trial::survives_filter(&mut sampler)?;
     let is_own_filtered = Status::own().is_ok_and(|status| status.seccomp != 0);
     if (is_filtered || is_own_filtered) && !survives_filters {
@@ -231,17 +237,17 @@ fn try_probes(
     Ok(Tried { sampler, survives_filters, hit_s })
 }
 
-/// Refuses processes with code that a return probe can crash.
+/// Rejects processes with code that a return probe can crash.
 fn check_code(detected: &Detected) -> Result<(), NoStacks> {
     if detected.has(RuntimeKind::Go) { Err(NoStacks::Go) } else { Ok(()) }
 }
 
-/// Refuses processes with shadow stacks. Returns whether a thread has system call filters.
+/// Rejects processes with shadow stacks. Returns whether a thread has system call filters.
 fn check_threads(pid: u32) -> Result<bool, NoStacks> {
     let failed = |error: std::io::Error| NoStacks::Failed(error.to_string());
     let mut is_filtered = false;
     for thread in task::threads(pid).map_err(failed)?.into_iter().take(MAX_THREADS) {
-        // A thread that has ended is of no interest.
+        // A thread that has ended is irrelevant.
         let Ok(status) = thread.status() else { continue };
         if status.shadow_stack {
             return Err(NoStacks::ShadowStack);
@@ -251,11 +257,11 @@ fn check_threads(pid: u32) -> Result<bool, NoStacks> {
     Ok(is_filtered)
 }
 
-/// What the blocks of a window held, in the order of their samples.
+/// The contents of the blocks of a window, in the order of their samples.
 #[derive(Debug, Default)]
 struct Looks {
     all: Vec<Look>,
-    /// How many of them were read twice.
+    /// The number of them that were read twice.
     settled: usize,
 }
 
@@ -276,10 +282,10 @@ struct Counts {
     failures: u32,
 }
 
-/// What distinguishes stacks: the addresses of the frames, and the Python functions.
+/// The identity of a stack: the addresses of the frames, and the Python functions.
 type StackKey = (Vec<u64>, PythonFrames);
 
-/// The work of the thread.
+/// The state of the sampling thread.
 struct Sampling {
     stop: Arc<AtomicBool>,
     target: Target,
@@ -291,7 +297,7 @@ struct Sampling {
     unwinder: StackUnwinder,
     budget: Budget,
     followed: FollowedBlocks,
-    /// Whether filters of system calls do not break probes.
+    /// Whether probes work under system call filters.
     survives_filters: bool,
     /// The number of each stack.
     numbers: HashMap<StackKey, u32>,
@@ -305,7 +311,8 @@ struct Sampling {
 
 impl Sampling {
     fn run(mut self, hit_s: f64) -> StackSamples {
-        // In a window, blocks must be read at once, also while the process keeps all processors busy. This requires CAP_SYS_NICE.
+        // In a window, blocks must be read at once, even while the process keeps all processors
+        // busy. This requires CAP_SYS_NICE.
         let _ = rustix::process::setpriority_process(None, HIGHEST_PRIORITY);
         let begin = Instant::now();
         while !self.is_over() {
@@ -313,14 +320,14 @@ impl Sampling {
                 self.ended = Some(reason);
                 break;
             }
-            // A pause that cannot be added lasts until the end.
+            // A pause that overflows the clock lasts until the end.
             let next = Instant::now().checked_add(self.budget.pause(begin.elapsed()));
             while !self.is_over() && next.is_none_or(|next| Instant::now() < next) {
                 self.check();
                 thread::sleep(CHECK_INTERVAL);
             }
         }
-        // A process that executes another program keeps what was sampled; nothing new comes.
+        // If the process executes another program, the samples are kept, and no new ones follow.
         while !self.stop.load(Ordering::Relaxed) && self.target.is_alive() {
             self.check();
             thread::sleep(CHECK_INTERVAL);
@@ -348,11 +355,11 @@ impl Sampling {
     /// Probes the process for a short time.
     ///
     /// # Errors
-    /// Fails with the reason if it must not be probed any more.
+    /// Returns the reason if the process must not be probed any more.
     fn window(&mut self) -> Result<(), NoStacks> {
         let Ok(maps) = self.target.maps() else { return Ok(()) };
         if self.unwinder.update(&maps) {
-            // The same address may be other code now.
+            // The same address may contain other code now.
             self.numbers.clear();
             if let Ok(detected) = Detector::default().detect(self.target.pid, &maps) {
                 check_code(&detected)?;
@@ -391,7 +398,8 @@ impl Sampling {
         self.budget.spend(asked.elapsed());
         self.counts.windows += 1;
         self.counts.hits += self.sampler.hits();
-        // Only now: the tables by which stacks are followed are the process's own, and it has no probes any more.
+        // Only now: the tables for unwinding come from the process itself, and it has no probes any
+        // more.
         let mut hits = Vec::new();
         self.sampler.drain(&mut |hit| hits.push(hit));
         let contents = looks.all.into_iter().map(|look| look.content);
@@ -412,9 +420,10 @@ impl Sampling {
         }
     }
 
-    /// Reads the contents of the blocks that were allocated since the last call, and those of earlier ones once more: many
-    /// programs still fill a block, or count references to it, in its first milliseconds. A block is only known to be the one
-    /// that was sampled if it was allocated just now, and no allocation has been missed since.
+    /// Reads the contents of the blocks that were allocated since the last call. Reads those of
+    /// earlier blocks once more: many programs still fill a block, or count references to it, in
+    /// its first milliseconds. A block is known to be the sampled one only if it was allocated just
+    /// now, and no allocation has been missed since.
     fn look(&mut self, looks: &mut Looks) {
         let mut new = Vec::new();
         self.sampler.look(&mut |at, time_ns| new.push((at, time_ns)));
@@ -442,7 +451,8 @@ impl Sampling {
         let walk = self.unwinder.walk(hit);
         let is_whole = walk.is_whole;
         let Some(stack) = self.number(hit, walk) else { return };
-        // A function that calls another one for the block returns after it, from further up the stack.
+        // A function that calls another one for the block returns later, from a frame further up
+        // the stack.
         let is_nested = |inner: &Followed| {
             hit.time_ns.saturating_sub(inner.time_ns) < MAX_NESTED_NS
                 && inner.stack_pointer < hit.stack_pointer
@@ -491,7 +501,7 @@ impl Sampling {
         self.followed.check(now_ns(), &mut |at| read(memory, at));
     }
 
-    /// Reads the content of a block. Its page is looked up once in a window.
+    /// Reads the content of a block. Its page is checked once per window.
     fn read(&mut self, at: u64) -> Option<Content> {
         let page = self.memory.page_bytes();
         let (first, last) = (at / page, at.checked_add((WORDS * 8) as u64 - 1)? / page);
@@ -515,7 +525,7 @@ pub(super) fn read(memory: &LiveMemory, at: u64) -> Option<Content> {
     Content::new(&bytes[..length.min(bytes.len())])
 }
 
-/// Returns the time of `CLOCK_MONOTONIC`, which the kernel has for samples, in nanoseconds.
+/// Returns the time of `CLOCK_MONOTONIC`, the clock of samples, in nanoseconds.
 pub(super) fn now_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
@@ -558,7 +568,8 @@ mod tests {
                 let hit_s = trial::run(&mut sampler, first).unwrap();
                 assert!(hit_s > 0.0, "{attachment:?} {first:?}: {hit_s}");
             }
-            // Kernels that filter the system call of return probes fail this: there, filtered processes are refused.
+            // This fails on kernels that filter the system call of return probes. There, filtered
+            // processes are rejected.
             trial::survives_filter(&mut sampler).unwrap();
         }
     }

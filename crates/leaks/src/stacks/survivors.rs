@@ -1,4 +1,4 @@
-//! Which of the sampled blocks survive, and by which stacks they were allocated.
+//! Finds the sampled blocks that survive, and the stacks by which they were allocated.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -27,17 +27,18 @@ use crate::evidence::GroupKey;
 const MAX_STACKS: usize = 5;
 /// Maximum number of stacks of a group that are named: several can have the same names.
 const MAX_NAMED: usize = 100;
-/// Minimum part of the samples with a call whose blocks are still in use, for the call to be counted as proof.
+/// Minimum part of the samples with a call whose blocks are still in use, so that calls are counted
+/// as proof.
 const MIN_SURVIVAL: f64 = 0.5;
-/// Minimum part of these blocks that must be of the group, for the same.
+/// Minimum part of these blocks that must belong to the group, for the same purpose.
 const MIN_OF_GROUP: f64 = 0.9;
-/// Minimum number of samples with a call, for the same.
+/// Minimum number of samples with a call, for the same purpose.
 const MIN_SAMPLES: u64 = 3;
-/// Maximum number of times that a call is made while it is counted.
+/// Maximum number of calls that are counted.
 const MAX_CALLS: u64 = 2_000;
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// A sampled block that is in use, and unchanged since the first moment.
+/// A sampled block that is in use, and unchanged since its allocation.
 #[derive(Debug, Clone, Copy)]
 struct Survivor {
     class: u16,
@@ -59,7 +60,7 @@ pub(crate) struct SurvivingStacks<'s> {
     survivors: Vec<Survivor>,
 }
 
-/// Calls that were counted.
+/// The result of counting calls.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CallCount {
     pub(crate) calls: u64,
@@ -67,7 +68,8 @@ pub(crate) struct CallCount {
 }
 
 impl<'s> SurvivingStacks<'s> {
-    /// Walks the heap for the sampled blocks. `is_lost` says whether nothing leads to the block with an address and a print.
+    /// Walks the heap for the sampled blocks. `is_lost` returns whether no pointer leads to the
+    /// block with an address and a print.
     ///
     /// # Errors
     /// Fails if the process has ended, or executes another program.
@@ -97,7 +99,8 @@ impl<'s> SurvivingStacks<'s> {
         Ok(Self { samples, survivors: survivors.collect() })
     }
 
-    /// Counts the stacks of the survivors of a group, the most frequent first. Blocks count from an age on, in seconds.
+    /// Counts the stacks of the survivors of a group, the most frequent first. Blocks of at least
+    /// this age, in seconds, count.
     fn counts(&self, key: &GroupKey, older_s: f64) -> Vec<(u32, u64)> {
         let mut counts: HashMap<u32, u64> = HashMap::new();
         for survivor in &self.survivors {
@@ -123,7 +126,7 @@ impl<'s> SurvivingStacks<'s> {
         for (stack, count) in counts.into_iter().take(MAX_NAMED) {
             let Some((frames, _)) = self.samples.stacks.get(stack as usize) else { continue };
             let named = named(frames, namer);
-            // Two calls in one line have the same names.
+            // Two calls in the same line have the same names.
             match stacks.iter_mut().find(|known| known.frames == named) {
                 Some(known) => known.samples += count,
                 None => stacks.push(LeakStack {
@@ -143,7 +146,8 @@ impl<'s> SurvivingStacks<'s> {
         stacks
     }
 
-    /// Returns the innermost call of the most frequent stack of a group that hardly anything but survivors of the group has.
+    /// Returns the innermost call in the most frequent stack of a group that is nearly specific to
+    /// survivors of the group.
     fn telling_call(&self, key: &GroupKey, older_s: f64) -> Option<(u64, Place)> {
         let (first, _) = *self.counts(key, older_s).first()?;
         let (frames, _) = self.samples.stacks.get(first as usize)?;
@@ -167,8 +171,8 @@ impl<'s> SurvivingStacks<'s> {
         })
     }
 
-    /// Counts the calls that lead to the survivors of a group by a probe where they return. `None` if there is no such call, or
-    /// the probe is not permitted.
+    /// Counts the calls that lead to the survivors of a group by a probe at their return. Returns
+    /// `None` if there is no such call, or the probe is not permitted.
     pub(crate) fn count_calls(
         &self,
         key: &GroupKey,
@@ -186,7 +190,7 @@ impl<'s> SurvivingStacks<'s> {
         }
         let file = open_mapped(pid, mapping).ok()?;
         let offset = back_at - mapping.start + mapping.offset;
-        // A probe in the middle of an instruction would change it.
+        // A probe in the middle of an instruction would corrupt it.
         if !follows_call(&file, offset, |at| {
             let target = mapping.start.wrapping_sub(mapping.offset).wrapping_add(at);
             code_at(maps, target).is_some()
@@ -209,10 +213,10 @@ impl<'s> SurvivingStacks<'s> {
     }
 }
 
-/// Bytes of a direct call.
+/// Size of a direct call, in bytes.
 const CALL_BYTES: u64 = 5;
 
-/// Names the frames of a stack. A Python function stands before the frame that executes it.
+/// Names the frames of a stack. A Python function precedes the frame that executes it.
 fn named(frames: &Frames, namer: &FrameNamer<'_>) -> Vec<LeakFrame> {
     let mut named = Vec::new();
     for (number, (at, place)) in frames.addresses.iter().zip(&frames.places).enumerate() {
@@ -223,9 +227,10 @@ fn named(frames: &Frames, namer: &FrameNamer<'_>) -> Vec<LeakFrame> {
     named
 }
 
-/// Whether the instruction before an offset in a file is a direct call (`e8`, and the distance in four bytes) to code. `is_code`
-/// says whether code is at an offset, relative to the place of this file. Indirect calls have many forms, which could be a part of
-/// another instruction.
+/// Returns whether the instruction before an offset in a file is a direct call (`e8`, and the
+/// distance in four bytes) to code. `is_code` returns whether there is code at an offset, relative
+/// to the place of this file. Indirect calls have many forms, which could be a part of another
+/// instruction.
 fn follows_call(file: &File, offset: u64, is_code: impl Fn(u64) -> bool) -> bool {
     let mut bytes = [0; CALL_BYTES as usize];
     let Some(call) = offset.checked_sub(CALL_BYTES) else { return false };

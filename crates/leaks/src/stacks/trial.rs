@@ -1,8 +1,9 @@
-//! A trial of return probes on functions of lowtide itself: whether the kernel permits them, whether they see all threads,
-//! what a hit costs, and whether a system call filter that does not know them breaks the program.
+//! A trial of return probes on functions of lowtide itself: whether the kernel permits them,
+//! whether they see all threads, what a hit costs, and whether a system call filter that does not
+//! know them breaks the program.
 //!
-//! What a hit costs depends on the first instruction of a function, in whose place the probe is: the kernel emulates some, and
-//! executes others by a single step, which costs several times as much.
+//! The cost of a hit depends on the instruction that the probe replaces: the kernel emulates some,
+//! and executes others by a single step, which costs several times as much.
 
 #![expect(
     unsafe_code,
@@ -21,33 +22,34 @@ use lowtide_probe::proc::maps;
 use super::bpf::Sampler;
 use super::refusal::NoStacks;
 
-/// Calls of the function in a trial, in batches of equal size. The median batch is not disturbed by other programs.
+/// Number of calls of the function in a trial, in batches of equal size. The median batch is not
+/// disturbed by other programs.
 const CALLS: u64 = BATCHES * BATCH;
 const BATCHES: u64 = 15;
 const BATCH: u64 = 100;
-/// Calls under a filter.
+/// Number of calls under a filter.
 const CALLS_UNDER_FILTER: u64 = 50;
 /// Maximum time of the trial under a filter.
 const MAX_WAIT: Duration = Duration::from_secs(5);
 /// Number of the system call that a return probe makes on x86_64 (`uretprobe`, Linux 6.11).
 const URETPROBE: u32 = 335;
 
-/// A function that is probed. It returns thrice its argument, with the lowest bit set.
+/// A probed function. It returns three times its argument, with the lowest bit set.
 type Probed = extern "C" fn(u64) -> u64;
 
-/// What a function begins with.
+/// The first instruction of a function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum FirstInstruction {
     /// `push`.
     Push,
     /// `endbr64`, where indirect branches are tracked.
     EndBranch,
-    /// Any other.
+    /// Any other instruction.
     Other,
 }
 
 impl FirstInstruction {
-    /// Recognises the first bytes of a function.
+    /// Decodes the first bytes of a function.
     pub(super) fn of(bytes: [u8; 4]) -> Self {
         match bytes {
             [0xf3, 0x0f, 0x1e, 0xfa] => Self::EndBranch,
@@ -65,7 +67,7 @@ impl FirstInstruction {
     }
 }
 
-/// Functions of our own.
+/// The probed functions of lowtide.
 #[cfg(target_arch = "x86_64")]
 mod probed {
     use std::arch::naked_asm;
@@ -86,7 +88,7 @@ mod probed {
     }
 }
 
-/// Stacks are not taken on other processors.
+/// Stacks are not supported on other processors.
 #[cfg(not(target_arch = "x86_64"))]
 mod probed {
     pub(super) extern "C" fn push(value: u64) -> u64 {
@@ -97,12 +99,12 @@ mod probed {
     pub(super) use push as other;
 }
 
-/// Checks whether probes can be used on functions that begin with an instruction, and returns the time that a hit costs, in
-/// seconds.
+/// Checks whether probes can be used on functions that start with an instruction, and returns the
+/// time that a hit costs, in seconds.
 pub(super) fn run(sampler: &mut Sampler, first: FirstInstruction) -> Result<f64, NoStacks> {
     let probed = first.function();
     let (file, offset) = place_of(probed).map_err(failed)?;
-    // In a thread of its own: kernels before 6.10 see only the thread whose number was given.
+    // In a separate thread: kernels before 6.10 probe only the thread with the given TID.
     let in_thread = || thread::spawn(move || time_of_batch(probed)).join().map_err(|_| panicked());
     let (without, _) = in_thread()?;
     let probes = sampler.at_returns(&file, &[offset], std::process::id());
@@ -122,7 +124,8 @@ pub(super) fn run(sampler: &mut Sampler, first: FirstInstruction) -> Result<f64,
     Ok(with.saturating_sub(without).as_secs_f64() / BATCH as f64)
 }
 
-/// Calls the function, and returns the median time of a batch, and whether all results were right.
+/// Calls the function, and returns the median time of a batch, and whether all results were
+/// correct.
 fn time_of_batch(probed: Probed) -> (Duration, bool) {
     let mut is_right = true;
     let mut times: Vec<Duration> = (0..BATCHES)
@@ -136,15 +139,15 @@ fn time_of_batch(probed: Probed) -> (Duration, bool) {
     (times[times.len() / 2], is_right)
 }
 
-/// Whether a process survives probes under a filter that fails the system call of return probes, as filters that do not know
-/// it can.
+/// Returns whether a process survives probes under a filter that fails the system call of return
+/// probes, like a filter that does not know this call.
 pub(super) fn survives_filter(sampler: &mut Sampler) -> Result<bool, NoStacks> {
     let (file, offset) = place_of(probed::push).map_err(failed)?;
     let (reader, writer) = rustix::pipe::pipe().map_err(|error| failed(error.into()))?;
     let filter = filter();
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };
-    // SAFETY: the child makes only calls that are safe after a fork of a process with several threads: it allocates nothing,
-    // takes no lock, and ends by _exit.
+    // SAFETY: the child makes only calls that are safe after a fork of a multithreaded process: it
+    // allocates nothing, takes no lock, and ends by _exit.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         // SAFETY: see above. `program` and `reader` are copies of those of the parent, and valid.
@@ -166,13 +169,14 @@ pub(super) fn survives_filter(sampler: &mut Sampler) -> Result<bool, NoStacks> {
     Ok(ended == Some(0) && sampler.hits() >= CALLS_UNDER_FILTER)
 }
 
-/// What the child does: waits for a byte, installs the filter, calls the function, and ends.
+/// Runs the child: waits for a byte, installs the filter, calls the function, and exits.
 ///
 /// # Safety
 /// Must run in a child of a fork.
 unsafe fn child(reader: &OwnedFd, program: &libc::sock_fprog) -> ! {
     let mut byte = 0_u8;
-    // SAFETY: the calls take numbers, and addresses of values that outlive them. None of them allocates or takes a lock.
+    // SAFETY: the calls take numbers, and addresses of values that outlive them. None of them
+    // allocates or takes a lock.
     unsafe {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
         libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0);
@@ -185,7 +189,7 @@ unsafe fn child(reader: &OwnedFd, program: &libc::sock_fprog) -> ! {
     }
 }
 
-/// A filter that fails one system call with EPERM, and allows all others.
+/// Returns a filter that fails one system call with EPERM, and allows all others.
 fn filter() -> [libc::sock_filter; 4] {
     let statement = |code: u32, k| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
     [
@@ -200,16 +204,18 @@ fn filter() -> [libc::sock_filter; 4] {
     ]
 }
 
-/// Waits for a child, and returns its exit code; `None` if a signal has ended it, or the time is over.
+/// Waits for a child, and returns its exit code. Returns `None` if the child was killed by a
+/// signal, or timed out.
 fn wait(pid: i32) -> Option<i32> {
     let begin = Instant::now();
     let mut status = 0;
     loop {
-        // SAFETY: it writes to `status` only; the child is ours, and is waited for here only.
+        // SAFETY: it writes only to `status`; the child is ours, and only this function waits for
+        // it.
         match unsafe { libc::waitpid(pid, &raw mut status, libc::WNOHANG) } {
             0 if begin.elapsed() < MAX_WAIT => thread::sleep(Duration::from_millis(1)),
             0 => {
-                // SAFETY: the child was not waited for yet, so that its number is still its own.
+                // SAFETY: the child has not been reaped yet, so its PID is still its own.
                 unsafe {
                     libc::kill(pid, libc::SIGKILL);
                     libc::waitpid(pid, &raw mut status, 0);
@@ -221,7 +227,7 @@ fn wait(pid: i32) -> Option<i32> {
     }
 }
 
-/// Returns the file that a function is in, and where it begins in it.
+/// Returns the file that contains a function, and the function's offset in it.
 fn place_of(function: Probed) -> io::Result<(File, u64)> {
     let at = function as *const () as u64;
     let mut text = String::new();

@@ -1,5 +1,6 @@
-//! Return addresses from a copy of the top of a stack, by the tables that programs and libraries carry for exceptions
-//! (`.eh_frame`). Frame pointers are used where there is no table, as in code that was compiled while the program ran.
+//! Finds return addresses in a copy of the top of a stack, by the exception tables of programs and
+//! libraries (`.eh_frame`). Frame pointers are used where there is no table, as in JIT-compiled
+//! code.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -18,11 +19,11 @@ use super::registers::{self, Saved};
 
 /// Maximum number of frames of a stack.
 pub(super) const MAX_FRAMES: usize = 64;
-/// Maximum size of the tables of a file, and of all files, in bytes.
+/// Maximum size of the tables of a file, and of the tables of all files, in bytes.
 const MAX_TABLES: u64 = 64 << 20;
 const MAX_ALL_TABLES: u64 = 192 << 20;
 
-/// Maximum number of calls for which it is kept where registers are saved.
+/// Maximum number of calls for which the places of saved registers are cached.
 const MAX_SAVED: usize = 1 << 16;
 
 /// A place in a file: its offset in bytes.
@@ -33,7 +34,7 @@ pub(super) type Place = (FileId, u64);
 pub(super) struct Frames {
     /// An address in the calling instruction of each frame, the innermost first.
     pub(super) addresses: Vec<u64>,
-    /// The place of each when the stack was taken; `None` for code that is in no file.
+    /// The place of each when the stack was taken; `None` for code outside of files.
     pub(super) places: Vec<Option<Place>>,
     /// Python functions, each with the number of the frame that executed it.
     pub(super) python: PythonFrames,
@@ -41,12 +42,12 @@ pub(super) struct Frames {
     pub(super) is_whole: bool,
 }
 
-/// A stack that was followed.
+/// An unwound stack.
 #[derive(Debug)]
 pub(super) struct Walk {
     /// An address in the calling instruction of each frame, from the caller of the allocation function on.
     pub(super) addresses: Vec<u64>,
-    /// Where the stack of each frame ends: the stack pointer at its call.
+    /// The stack pointer of each frame at its call.
     pub(super) stack_pointers: Vec<u64>,
     /// Whether the outermost function was reached.
     pub(super) is_whole: bool,
@@ -58,9 +59,9 @@ pub(super) struct StackUnwinder {
     unwinder: UnwinderX86_64<Tables>,
     cache: CacheX86_64,
     files: HashMap<FileId, Option<Arc<Sections>>>,
-    /// Where code of files is mapped.
+    /// Mappings of code from files.
     code: Vec<Mapping>,
-    /// Where functions have saved registers, by the address of a call.
+    /// Places of saved registers, by the address of a call.
     saved: HashMap<u64, [Saved; REGISTERS]>,
     tables_bytes: u64,
 }
@@ -77,7 +78,7 @@ impl std::ops::Deref for Tables {
     }
 }
 
-/// What is needed of a file.
+/// The parts of a file that unwinding needs.
 #[derive(Debug)]
 struct Sections {
     /// Offset in the file, size and address of each segment of code.
@@ -88,7 +89,7 @@ struct Sections {
 }
 
 impl StackUnwinder {
-    /// Unwinds stacks of a process. [`StackUnwinder::update`] must follow.
+    /// Creates an unwinder for a process. Call [`StackUnwinder::update`] before the first walk.
     pub(super) fn new(pid: u32) -> Self {
         Self {
             pid,
@@ -101,7 +102,7 @@ impl StackUnwinder {
         }
     }
 
-    /// Learns which files are mapped now. Returns whether that has changed.
+    /// Sets the files that are mapped now. Returns whether they have changed.
     pub(super) fn update(&mut self, maps: &[Mapping]) -> bool {
         let code = maps.iter().filter(|m| m.has_file() && m.permissions.contains('x'));
         if code.clone().eq(&self.code) {
@@ -131,7 +132,7 @@ impl StackUnwinder {
         });
         self.tables_bytes += added;
         let sections = Arc::clone(sections.as_ref()?);
-        // Where the file would begin if its first address were 0.
+        // The address of the file's start if its first address were 0.
         let base = sections.base_of(mapping)?;
         let (eh_frame_svma, eh_frame) = sections.eh_frame.clone().unzip();
         let (eh_frame_hdr_svma, eh_frame_hdr) = sections.eh_frame_hdr.clone().unzip();
@@ -146,13 +147,14 @@ impl StackUnwinder {
         Some(Module::new(mapping.name.clone(), mapping.start..mapping.end, base, info))
     }
 
-    /// Follows a stack from the caller of the allocation function on.
+    /// Unwinds a stack from the caller of the allocation function on.
     pub(super) fn walk(&mut self, hit: &Hit) -> Walk {
         let mut read = |at: u64| hit.word(at).ok_or(());
         let mut registers =
             UnwindRegsX86_64::new(hit.instruction, hit.stack_pointer, hit.frame_pointer());
         let mut frame = FrameAddress::from_instruction_pointer(hit.instruction);
-        // The first one is where the allocation function returns to: that belongs to the call before it.
+        // The first one is the return address of the allocation function, which belongs to the call
+        // before it.
         let mut walk = Walk {
             addresses: vec![hit.instruction.wrapping_sub(1)],
             stack_pointers: vec![hit.stack_pointer],
@@ -177,7 +179,7 @@ impl StackUnwinder {
         walk
     }
 
-    /// Returns the preserved registers as a frame has them at its call; `None` for each that is not known.
+    /// Returns the callee-saved registers of a frame at its call; `None` for each that is unknown.
     pub(super) fn registers(
         &mut self,
         hit: &Hit,
@@ -201,7 +203,7 @@ impl StackUnwinder {
         registers
     }
 
-    /// Returns where the function at an address has saved the preserved registers.
+    /// Returns where the function at an address has saved the callee-saved registers.
     fn saved(&mut self, at: u64) -> [Saved; REGISTERS] {
         if let Some(known) = self.saved.get(&at) {
             return *known;
@@ -220,13 +222,14 @@ impl StackUnwinder {
         saved
     }
 
-    /// Returns the places of addresses.
+    /// Returns the place of each address.
     pub(super) fn places(&self, addresses: &[u64]) -> Vec<Option<Place>> {
         addresses.iter().map(|at| place_of(&self.code, *at)).collect()
     }
 }
 
-/// Returns the place in a file that is mapped at an address. `code` are the mappings of code, in order.
+/// Returns the place in a file that is mapped at an address. `code` are the code mappings, in
+/// order.
 pub(super) fn place_of(code: &[Mapping], at: u64) -> Option<Place> {
     let mapping = mapping_of(code, at)?;
     Some((mapping.file, mapping.offset + (at - mapping.start)))
@@ -239,8 +242,9 @@ fn mapping_of(code: &[Mapping], at: u64) -> Option<&Mapping> {
 }
 
 impl Sections {
-    /// Returns where the file would begin if its first address were 0. The kernel maps a segment from the page of its first byte
-    /// to that of its last, which can be those of other segments as well. So only segments of code count for a mapping of code.
+    /// Returns the address of the file's start if its first address were 0. The kernel maps a
+    /// segment from the page of its first byte to that of its last, and both pages can also belong
+    /// to other segments. So only code segments count for a code mapping.
     fn base_of(&self, mapping: &Mapping) -> Option<u64> {
         let page = rustix::param::page_size() as u64;
         let is_here = |(offset, bytes, _): &&(u64, u64, u64)| {
@@ -301,7 +305,7 @@ mod tests {
         let mapping = maps.iter().find(|mapping| mapping.contains(at)).unwrap();
         let file = open_mapped(std::process::id(), mapping).unwrap();
         let base = Sections::read(&file, u64::MAX).unwrap().base_of(mapping).unwrap();
-        // A position-independent program asks for addresses from 0 on.
+        // A position-independent program requests addresses from 0 on.
         let first = maps.iter().find(|one| one.file == mapping.file && one.offset == 0).unwrap();
         assert_eq!(base, first.start);
     }

@@ -1,4 +1,4 @@
-//! Programs that leak and programs that do not, watched from outside, beside their own counts.
+//! Programs with and without leaks, watched from outside, compared with their own counts.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

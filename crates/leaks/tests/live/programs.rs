@@ -1,4 +1,4 @@
-//! Each program of `subject.c` has the verdict that it should have.
+//! Checks that each program of `subject.c` has the expected verdict.
 
 use std::process::Command;
 
@@ -12,7 +12,7 @@ struct Case {
     words: &'static [&'static str],
     steps: u64,
     verdict: LeakKind,
-    /// The size of the blocks that the verdict is about, as the allocator has them.
+    /// The size of the blocks of the verdict, as counted by the allocator.
     bytes: u64,
 }
 
@@ -57,7 +57,7 @@ fn case(name: &str) -> &'static Case {
     CASES.iter().find(|case| case.words[0] == name).unwrap()
 }
 
-/// The group that a verdict is about.
+/// Returns the group of a verdict.
 fn group<'w>(case: &Case, watched: &'w Watched) -> &'w LeakGroup {
     let report = &watched.report;
     assert_eq!(report.verdict.kind, case.verdict, "{:?}: {report:#?}", case.words);
@@ -68,7 +68,7 @@ fn group<'w>(case: &Case, watched: &'w Watched) -> &'w LeakGroup {
     of_size.unwrap_or_else(|| panic!("{:?}: {bad:#?}", case.words))
 }
 
-/// Whether a count is within what it can be, and 5 %.
+/// Checks that a count is within its bounds, with a tolerance of 5 %.
 fn assert_agrees(name: &str, count: u64, [least, most]: [u64; 2]) {
     let (count, least, most) = (count as f64, least as f64, most as f64);
     assert!(
@@ -77,7 +77,7 @@ fn assert_agrees(name: &str, count: u64, [least, most]: [u64; 2]) {
     );
 }
 
-/// Checks that a program that does not leak has no group that seems to.
+/// Checks that a program that does not leak has no suspicious group.
 fn is_level(name: &str) {
     let watched = watch(case(name), LOOKS, MAX_BLOCKS);
     let bad = |group: &&LeakGroup| {

@@ -1,4 +1,5 @@
-//! The stacks by which lost blocks were allocated. These tests open probes, which requires CAP_BPF and CAP_PERFMON.
+//! The stacks by which lost blocks were allocated. These tests open probes, which requires CAP_BPF
+//! and CAP_PERFMON.
 
 use std::process::Command;
 
@@ -10,7 +11,8 @@ use lowtide_model::leaks::{LeakGroup, LeakKind, LeakReport, LeakStack, LeakTier}
 use crate::subject::{Subject, Watched, compile_with};
 use crate::types::source;
 
-/// Maximum number of times that a program is watched: on a busy machine, samples are read too late, and are left out.
+/// Maximum number of runs of a program: on a busy machine, samples are read too late, and are
+/// discarded.
 const ATTEMPTS: usize = 20;
 /// The maximum exposure of the programs, so that there are enough samples soon.
 const EXPOSURE: f64 = 0.3;
@@ -30,7 +32,7 @@ fn watch_by(attachments: &[Attachment], flags: &[&str], words: &[&str]) -> (Watc
     })
 }
 
-/// Watches a program until its report has what is sought.
+/// Watches a program until its report has the expected content.
 fn watch_program<Found>(
     attachments: &[Attachment],
     command: &mut Command,
@@ -95,7 +97,7 @@ fn the_call_that_loses_blocks_is_made_as_often_as_blocks_are_lost() {
     let proof = group.stacks[0].proof.expect("a call that only lost blocks have");
     assert!(proof.calls > 0, "{proof:?}");
     let ratio = proof.calls_per_hour / proof.survivors_per_hour;
-    // The program makes as many steps as the machine lets it, which differs from moment to moment.
+    // The number of steps depends on the load of the machine, which differs from moment to moment.
     assert!((0.3..3.0).contains(&ratio), "{proof:?}");
 }
 

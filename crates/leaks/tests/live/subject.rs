@@ -1,4 +1,4 @@
-//! A running program that counts what it loses and keeps.
+//! A running program that counts the blocks that it loses and keeps.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -15,10 +15,10 @@ use lowtide_model::leaks::LeakReport;
 use lowtide_probe::target::Target;
 use serde_json::Value;
 
-/// Time between two questions to a program.
+/// Time between two queries of a program.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// What a program counts.
+/// The counts of a program.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Truth {
     pub(crate) lost: u64,
@@ -63,7 +63,7 @@ impl Subject {
         Target::open(self.child.id()).unwrap()
     }
 
-    /// Waits until it has done so many steps.
+    /// Waits until the program has done `steps` steps.
     pub(crate) fn wait_for(&mut self, steps: u64) -> Truth {
         loop {
             let truth = self.ask();
@@ -74,13 +74,14 @@ impl Subject {
         }
     }
 
-    /// Watches it for some snapshots, with so many steps between them, and seeks pointers. Returns the report, and the smallest
-    /// and largest numbers of blocks that it can have lost, and that it can have kept more, in the time of the survivors.
+    /// Watches it for some snapshots, with `steps` steps between them, and searches for pointers.
+    /// Returns the report, and the smallest and largest numbers of blocks that it can have lost,
+    /// and additionally kept, in the time of the survivors.
     pub(crate) fn watch(&mut self, looks: usize, steps: u64, max_blocks: usize) -> Watched {
         self.watch_with(looks, steps, max_blocks, None)
     }
 
-    /// The same, with stacks. `sampler` takes them.
+    /// Watches it in the same way, with stacks. `sampler` takes them.
     pub(crate) fn watch_with(
         &mut self,
         looks: usize,
@@ -122,17 +123,17 @@ impl Subject {
     }
 }
 
-/// What came of a watch.
+/// The result of a watch.
 #[derive(Debug)]
 pub(crate) struct Watched {
     pub(crate) report: LeakReport,
-    /// The least and the most that it can have lost in the time of the survivors.
+    /// The minimum and maximum number of blocks that it can have lost in the time of the survivors.
     pub(crate) lost: [u64; 2],
-    /// The same of what it keeps.
+    /// The same for the blocks that it keeps.
     pub(crate) kept: [u64; 2],
-    /// What it had lost before the first snapshot.
+    /// The number of blocks that it had lost before the first snapshot.
     pub(crate) lost_before: [u64; 2],
-    /// The time of the survivors.
+    /// The time of the survivors, in seconds.
     pub(crate) seconds: f64,
 }
 
@@ -148,7 +149,7 @@ pub(crate) fn compile(directory: &Path, source: &str, compiler: &str) -> PathBuf
     compile_with(directory, source, compiler, &["-O2"])
 }
 
-/// The same with flags.
+/// Compiles it in the same way, with flags.
 pub(crate) fn compile_with(
     directory: &Path,
     source: &str,

@@ -18,7 +18,7 @@ fn watch(command: &mut Command) -> LeakReport {
     subject.watch(LOOKS, STEPS, MAX_BLOCKS).report
 }
 
-/// The group of a verdict whose blocks have a type.
+/// Returns the group of a verdict whose blocks have a type.
 fn of_type<'r>(report: &'r LeakReport, verdict: LeakKind, name: &str) -> &'r LeakGroup {
     let is_it =
         |group: &&LeakGroup| group.verdict == verdict && group.block_type.as_deref() == Some(name);

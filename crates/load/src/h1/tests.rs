@@ -1,4 +1,4 @@
-//! Answers as servers send them, cut anywhere.
+//! Responses as servers send them, split at any position.
 
 use std::sync::Arc;
 

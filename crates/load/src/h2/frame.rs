@@ -71,7 +71,7 @@ impl FrameHeader {
 ///
 /// # Errors
 ///
-/// When the padding is longer than the payload.
+/// Fails if the padding is longer than the payload.
 pub(super) fn content(head: FrameHeader, payload: &[u8]) -> Result<&[u8], RequestFailure> {
     let too_short =
         || connection_error(ErrorCode::FRAME_SIZE_ERROR, "a frame too short for its flags");
@@ -95,7 +95,7 @@ pub(super) fn content(head: FrameHeader, payload: &[u8]) -> Result<&[u8], Reques
 ///
 /// # Errors
 ///
-/// When it has another length.
+/// Fails if it has another length.
 pub(super) fn exactly<const N: usize>(payload: &[u8]) -> Result<[u8; N], RequestFailure> {
     let wrong = connection_error(
         ErrorCode::FRAME_SIZE_ERROR,

@@ -21,7 +21,7 @@ impl FrameReader {
     ///
     /// # Errors
     ///
-    /// When a frame is too long, or the bytes are not HTTP/2.
+    /// Fails if a frame is too long, or the bytes are not HTTP/2.
     pub(super) fn next<'a, 'b: 'a>(
         &'a mut self,
         bytes: &mut &'b [u8],

@@ -17,7 +17,7 @@ impl Http2 {
     ///
     /// # Errors
     ///
-    /// A connection error. An error of a single request becomes its outcome instead.
+    /// Fails with a connection error. An error of a single request becomes its outcome instead.
     pub(super) fn frame(
         &mut self,
         head: FrameHeader,
@@ -143,7 +143,7 @@ impl Http2 {
     ///
     /// # Errors
     ///
-    /// When none had.
+    /// Fails if no request had it.
     pub(super) fn not_idle(&self, stream: u32) -> Result<(), RequestFailure> {
         match self.streams.is_idle(stream) {
             true => Err(protocol_error("a frame on a stream that was never begun")),

@@ -45,7 +45,8 @@ pub(super) fn write_ours(out: &mut Vec<u8>) {
 ///
 /// # Errors
 ///
-/// When the payload is truncated or a value is invalid. Settings before an invalid one are returned.
+/// Fails if the payload is truncated or a value is invalid. Settings before an invalid one are
+/// returned.
 pub(super) fn read(
     payload: &[u8],
 ) -> Result<impl Iterator<Item = Result<H2Setting, RequestFailure>> + '_, RequestFailure> {

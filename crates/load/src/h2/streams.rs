@@ -268,7 +268,7 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
-        /// Against a map: start (true) or end one in flight.
+        /// Compares with a map: starts a request (true), or ends one in flight.
         #[test]
         fn any_order_is_kept_as_a_map_would(
             steps in prop::collection::vec(any::<(bool, u16)>(), 1..20), many in 1..300_usize

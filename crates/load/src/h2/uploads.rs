@@ -148,7 +148,7 @@ impl Upload {
 mod tests {
     use super::*;
 
-    /// The frames that go out: stream, length, whether it is the last.
+    /// Returns the frames that are sent: stream, length, whether it is the last.
     fn pumped(uploads: &mut Uploads, body: &[u8], most: usize) -> Vec<(u32, usize, bool)> {
         let mut out = Vec::new();
         uploads.pump(body, most, &mut out);

@@ -1,4 +1,4 @@
-//! The loop, against servers that hyper speaks for.
+//! Tests of the loop against servers built on hyper.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -128,7 +128,7 @@ fn with_tls_the_server_chooses_and_must_be_trusted() {
 #[test]
 fn a_server_that_speaks_another_protocol_is_told() {
     let (one, two) = (server::start(Speaks::Http1, false), server::start(H2, false));
-    // hyper knows what it is asked, and closes without a word.
+    // hyper recognises HTTP/2, and closes without a response.
     assert_eq!(no_connection(&h2(&format!("http://{one}/"))), RequestFailure::Closed);
     // Its reply may be lost when it then resets the connection.
     let said = no_connection(&plan(&format!("http://{two}/")));
@@ -179,7 +179,7 @@ fn with_a_rate_a_request_that_times_out_is_in_the_latency_of_all_and_not_of_thos
         let round = one_round(&plan);
         assert_eq!((round.timed_out, round.failed_ratio), (Some(8), Some(1.0)), "{round:?}");
         assert_eq!(round.latency_s.max, 0.0);
-        // None was given up before its time.
+        // No request was given up before its timeout.
         assert!(round.latency_with_timeouts_s.unwrap().p50 >= 1.99, "{round:?}");
     }
 }
@@ -191,7 +191,7 @@ fn where_none_timed_out_there_is_one_latency() {
     assert_eq!((round.timed_out, round.latency_with_timeouts_s), (None, None));
 }
 
-/// A server that answers one request, closes its port, and then closes the connection.
+/// Starts a server that answers one request, closes its port, and then closes the connection.
 fn dying() -> SocketAddr {
     use std::io::{Read, Write};
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -224,7 +224,7 @@ fn a_status_of_a_failure_is_a_failure() {
     assert!(round.responses.is_empty());
 }
 
-/// A server that reads a request, and closes.
+/// Starts a server that reads a request, and closes.
 fn closing() -> SocketAddr {
     server::serve(|mut stream, _| async move {
         let _ = tokio::io::AsyncReadExt::read(&mut stream, &mut [0; 4096]).await;
@@ -248,7 +248,7 @@ fn connections_stay_for_the_next_round_or_are_closed_when_idle() {
         let keys = |round: &LoadRound| round.responses.keys().cloned().collect::<BTreeSet<_>>();
         (keys(&rounds[0]), keys(&rounds[1]))
     };
-    // A connection that is established late may have had no request of its round: the others were
+    // A connection that is established late may have had no request in its round: the others were
     // faster.
     let (first, second) = peers(&plan);
     assert!(!first.is_disjoint(&second), "{first:?} {second:?}");
@@ -319,7 +319,7 @@ fn bare_connections_are_held_and_those_that_the_server_closes_are_counted() {
     assert_eq!((held.succeeded, held.closed_while_held), (20, Some(20)));
 }
 
-/// Has held connections closed, and interrupts when all of them are.
+/// Makes the server close the held connections, and interrupts when all of them are closed.
 struct UntilClosed<'a> {
     held: tokio::sync::watch::Sender<bool>,
     interrupt: &'a AtomicBool,

@@ -1,4 +1,4 @@
-//! Servers of our own, each on a port of 127.0.0.1, for as long as the test runs.
+//! Test servers, each on a port of 127.0.0.1, for as long as the test runs.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -17,15 +17,15 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
-/// What a server speaks.
+/// The protocol of a server.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Speaks {
     Http1,
-    /// With at most this many streams on a connection.
+    /// HTTP/2 with at most this many streams on a connection.
     Http2(u32),
 }
 
-/// Starts a server on a thread of its own.
+/// Starts a server on a separate thread.
 pub(crate) fn start(speaks: Speaks, tls: bool) -> SocketAddr {
     let acceptor = tls.then(|| acceptor(speaks));
     serve(move |stream, peer| {
@@ -84,8 +84,9 @@ where
 const ALL: u64 = 400;
 static TOGETHER: AtomicU64 = AtomicU64::new(0);
 
-/// Answers `/peer` with the client's address, `/together` too but only once all requests are there, `/never` never,
-/// `/status` with an error, and other paths with the length of the body.
+/// Answers `/peer` with the client's address, `/together` in the same way but only after all
+/// requests have arrived, `/never` never, `/status` with an error, and other paths with the length
+/// of the body.
 async fn answer(
     request: Request<Incoming>,
     peer: SocketAddr,

@@ -1,4 +1,4 @@
-//! The simplest loop around a protocol: one thread reads, the other does all else.
+//! The simplest loop around a protocol: one thread reads, the other does everything else.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -14,7 +14,7 @@ use lowtide_load::{RequestFailure, Scheme};
 /// Maximum time without data from the server before a test fails.
 const SERVER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A request for a path.
+/// Returns a request for a path.
 pub(crate) fn request(method: &str, path: &str, body: &[u8]) -> Request {
     Request {
         method: method.into(),
@@ -59,7 +59,7 @@ impl Outcomes for RecordedOutcomes {
 pub(crate) struct Client {
     protocol: Http2,
     socket: TcpStream,
-    /// What the server sends; ends with the connection.
+    /// The bytes from the server; the channel closes with the connection.
     received: Receiver<Vec<u8>>,
     out: Vec<u8>,
     pub(crate) outcomes: RecordedOutcomes,
@@ -96,7 +96,7 @@ impl Client {
         while !is_done(self) {
             self.start(many);
             self.protocol.pump(64 << 10, &mut self.out);
-            // A server that closes is noticed by what it does not send any more.
+            // A write error is ignored: the end of the received data reports a closed connection.
             let _ = self.socket.write_all(&self.out);
             let has_written = !self.out.is_empty();
             self.out.clear();
@@ -141,7 +141,7 @@ impl Client {
         self.is_closed = true;
     }
 
-    /// Gives up all that is in flight.
+    /// Gives up all requests in flight.
     pub(crate) fn expire(&mut self) {
         self.protocol.expire(Ticks(u32::MAX), &mut self.out, &mut self.outcomes).unwrap();
     }
@@ -154,7 +154,7 @@ impl Client {
         self.sent as usize
     }
 
-    /// Says goodbye and waits until the server has closed.
+    /// Closes the connection in good order, and waits until the server has closed.
     pub(crate) fn goodbye(mut self) -> RecordedOutcomes {
         self.protocol.close(&mut self.out);
         let _ = self.socket.write_all(&self.out);

@@ -1,4 +1,4 @@
-//! Against hyper's server, whose HTTP/2 is the crate `h2`.
+//! Tests against hyper's server, whose HTTP/2 is the crate `h2`.
 
 use std::future::poll_fn;
 use std::io;
@@ -21,17 +21,17 @@ use tokio::sync::Semaphore;
 
 use crate::client::{Client, request};
 
-/// What a server waits for, and what it saw.
+/// The state of a server.
 struct State {
     /// Number of requests on `/gate` that are answered together.
     gate: usize,
     arrived: AtomicUsize,
     open: Semaphore,
-    /// A request on `/stop` has the server shut down in good order.
+    /// Shuts the server down gracefully after a request on `/stop`.
     stop: Semaphore,
 }
 
-/// Serves one connection in a thread of its own.
+/// Serves one connection in a separate thread.
 fn serve(gate: usize, configure: impl FnOnce(&mut Builder<TokioExecutor>)) -> SocketAddr {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
@@ -106,7 +106,7 @@ fn a_server_that_allows_few_streams_gets_few_at_a_time() {
     assert_eq!((client.max_in_flight, client.outcomes.count(200, b"this is /")), (3, 500));
 }
 
-/// `length` bytes that do not repeat soon.
+/// Returns `length` bytes without a short period.
 fn body(length: usize) -> Vec<u8> {
     (0..length).map(|at| (at * at / 251) as u8).collect()
 }

@@ -1,4 +1,4 @@
-//! HTTP/2 against servers that others wrote.
+//! HTTP/2 against third-party servers.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

@@ -1,4 +1,4 @@
-//! Against nghttp2's server.
+//! Tests against nghttp2's server.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::client::{Client, request};
 
-/// A server that ends with the test.
+/// A server that is stopped at the end of the test.
 struct Nghttpd {
     process: Child,
     address: SocketAddr,
@@ -17,7 +17,8 @@ struct Nghttpd {
 }
 
 impl Nghttpd {
-    /// One that serves a folder with `small` and `large`, once it accepts connections.
+    /// Starts a server for a folder with `small` and `large`, and waits until it accepts
+    /// connections.
     fn start(name: &str, arguments: &[&str]) -> Self {
         let documents = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
         fs::create_dir_all(&documents).unwrap();

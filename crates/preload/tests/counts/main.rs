@@ -10,7 +10,7 @@ use std::process::Command;
 use lowtide_preload::{Inactive, STEP_BYTES, TrimError};
 use subject::{Home, Subject, compile, freed_of};
 
-/// Asserts that a count is right, with some live threads. What the C library frees itself is added.
+/// Asserts that a count is right, with some live threads. Frees by the C library itself are added.
 #[track_caller]
 fn assert_counted((freed, counted): (u64, u64), threads: u64) {
     let slack = (threads + 1) * STEP_BYTES;
@@ -18,7 +18,7 @@ fn assert_counted((freed, counted): (u64, u64), threads: u64) {
     assert!(freed.abs_diff(counted) <= slack, "{freed} bytes freed, {counted} counted");
 }
 
-/// Asserts what must be right with every C library.
+/// Asserts the properties that hold with every C library.
 #[track_caller]
 fn assert_counts(subject: &mut Subject) {
     assert_eq!(subject.freed().inactive, None);
@@ -129,7 +129,7 @@ fn a_program_with_a_sanitizer_is_left_alone() {
     let home = Home::new();
     let program = home.compile(&["-pthread", "-fsanitize=address"]);
     let mut command = Command::new(program);
-    // The library is loaded before the sanitizer's, which would refuse to start.
+    // The library is loaded before the sanitizer's library, which would refuse to start.
     command.env("ASAN_OPTIONS", "verify_asan_link_order=0");
     let mut subject = home.start(command, &[]);
     assert_eq!(subject.free("blocks").1, 0);
@@ -146,7 +146,7 @@ fn the_memory_is_trimmed_at_the_threshold() {
     trimming.ask("hoard");
     let freed = trimming.freed();
     assert_eq!(freed.trim_at_bytes, Some(16_000_000));
-    // 64 MB are freed, in one thread: the trims are over when it answers.
+    // 64 MB are freed in one thread: the trims are over when it answers.
     assert_eq!(freed.trims, freed.freed_bytes / 16_000_000);
     assert!(trimming.resident() < untrimmed / 2, "{} of {untrimmed}", trimming.resident());
     trimming.ask("threads");

@@ -68,7 +68,7 @@ impl Home {
         self.start(Command::new(self.compile(&["-pthread"])), &[])
     }
 
-    /// The same with a value of the threshold.
+    /// Starts it like [`Home::start_plain`], with a value of the threshold.
     pub(crate) fn start_trimming(&self, trim_at: &str) -> Subject {
         let mut command = Command::new(self.compile(&["-pthread"]));
         command.env(TRIM_AT, trim_at);
@@ -127,7 +127,7 @@ impl Subject {
         freed_of(self.child.id()).expect("the counter can be read")
     }
 
-    /// Resident memory in bytes.
+    /// Returns the resident memory in bytes.
     pub(crate) fn resident(&self) -> u64 {
         let statm = fs::read_to_string(format!("/proc/{}/statm", self.child.id())).unwrap();
         let pages: u64 = statm.split(' ').nth(1).unwrap().parse().unwrap();

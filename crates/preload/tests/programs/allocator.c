@@ -1,5 +1,5 @@
-/* An allocator that hands out memory and takes none back. Its `realloc` moves each block and calls `free`. With
- * -DSIZES it tells the size of a block. */
+/* An allocator that never reuses freed memory. Its `realloc` moves each block and calls `free`. With
+ * -DSIZES it reports the size of a block. */
 #include <stddef.h>
 #include <string.h>
 

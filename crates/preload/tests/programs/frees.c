@@ -57,7 +57,8 @@ static size_t run_threads(void *(*body)(void *), int rounds) {
     return freed;
 }
 
-/* Blocks that move, shrink in place, and are freed by a size of 0 where realloc does so. */
+/* Resizes blocks: some move, some shrink in place, and some are freed by a size of 0 if realloc
+ * does so. */
 static size_t resize_blocks(void) {
     size_t freed = 0;
     for (int i = 0; i < BLOCKS; i++) {
@@ -91,7 +92,7 @@ static size_t use_plugin(const char *path) {
 #endif
 }
 
-/* Leaves a child that waits; prints its PID, and the bytes that it has freed itself. */
+/* Starts a child that waits. Prints its PID and the number of bytes that it has freed itself. */
 static size_t start_child(void) {
     int ready[2];
     if (pipe(ready)) abort();
@@ -136,7 +137,7 @@ static long trims_of_child(void) {
 }
 #endif
 
-/* Forks while another thread trims. Returns how often the child has trimmed. */
+/* Forks while another thread trims. Returns the number of trims of the child. */
 static size_t fork_amid_trim(void) {
 #ifdef NO_PLUGIN
     return 0;

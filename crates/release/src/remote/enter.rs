@@ -82,7 +82,8 @@ impl Injected<'_, '_> {
         }
     }
 
-    /// From now on, borrows only the thread that owns memory, by the address of its own data; `None`: any thread.
+    /// Borrows only the thread that owns memory from now on, by the address of its own data; `None`: any
+    /// thread.
     pub(crate) fn borrow_only(&mut self, owner: Option<u64>) {
         self.borrower.owner = owner;
     }

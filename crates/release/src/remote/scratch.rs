@@ -209,7 +209,7 @@ impl ScratchProcess {
         self.expect_call()
     }
 
-    /// Lets it continue to the entry of a call. The `syscall` instruction is written for it.
+    /// Continues it to the entry of a call. The `syscall` instruction is written for it.
     fn enter(&mut self, call: &Call) -> io::Result<()> {
         let at = call.instruction_pointer.wrapping_sub(SYSCALL_BYTES);
         self.memory.write_all_at(&SYSCALL, at)?;
@@ -224,7 +224,7 @@ impl ScratchProcess {
         self.expect_call()
     }
 
-    /// Lets it continue to the entry or exit of a call.
+    /// Continues it to the entry or exit of a call.
     fn expect_call(&mut self) -> io::Result<()> {
         match self.step()? {
             PtraceStop::Call => Ok(()),
@@ -232,7 +232,7 @@ impl ScratchProcess {
         }
     }
 
-    /// Lets it continue to its next stop, except one that was requested earlier.
+    /// Continues it to its next stop, except one that was requested earlier.
     fn step(&mut self) -> io::Result<PtraceStop> {
         loop {
             self.tracee.next_call()?;
@@ -247,7 +247,7 @@ impl ScratchProcess {
 impl Drop for ScratchProcess {
     fn drop(&mut self) {
         kill(self.pid);
-        // Only after its threads are reaped, the end of the process is reported.
+        // The kernel reports the end of the process only after its threads are reaped.
         if let Some(started) = self.started {
             kill(started);
             reap(started);
@@ -289,7 +289,7 @@ fn fork_sleeper() -> io::Result<i32> {
     i32::try_from(pid).ok().filter(|pid| *pid > 0).ok_or(error)
 }
 
-/// The code of the child: system calls only, which touch no lock and no heap. It ends if its parent has, or does.
+/// Runs in the child: only makes system calls, which touch no lock and no heap. Ends when its parent ends.
 fn sleep_to_be_traced(parent: u32) -> ! {
     let life = libc::timespec { tv_sec: MAX_LIFE_SECONDS, tv_nsec: 0 };
     let (death_signal, kill, none) =
@@ -307,7 +307,7 @@ fn sleep_to_be_traced(parent: u32) -> ! {
     }
 }
 
-/// Kills a scratch process, or what it has started.
+/// Kills a scratch process, or a process that it has started.
 fn kill(pid: i32) {
     // SAFETY: it takes numbers only. The PID is that of a child or a tracee that was not reaped, so it is not reused.
     unsafe { libc::kill(pid, libc::SIGKILL) };
@@ -420,7 +420,7 @@ mod tests {
         for (place, word) in words.into_iter().enumerate() {
             let offset = 8 + 8 * place as u32;
             for (offset, half) in [(offset, word as u32), (offset + 4, (word >> 32) as u32)] {
-                // To the last instruction but one, which denies.
+                // Jumps to the last instruction but one, which denies.
                 let next = code.len() as u8 + 2;
                 code.extend([load(offset), equals(half, 31 - next)]);
             }

@@ -50,9 +50,9 @@ pub enum FilterAction {
     Trap,
     /// The call fails with an errno.
     Errno,
-    /// A supervisor is asked.
+    /// A supervisor decides about the call.
     Notify,
-    /// A tracer is asked.
+    /// A tracer decides about the call.
     Trace,
     /// The call is made and logged.
     Log,
@@ -100,7 +100,7 @@ impl Filter {
         self.run(call).map_or(FilterAction::KillProcess, FilterAction::from_returned)
     }
 
-    /// Runs it; `None` if it does something that the kernel does not permit (`seccomp_check_filter`,
+    /// Runs it; `None` if it contains an operation that the kernel does not permit (`seccomp_check_filter`,
     /// `bpf_check_classic`). It only jumps forward, so it terminates.
     fn run(&self, call: &Call) -> Option<u32> {
         use libc::{
@@ -211,7 +211,7 @@ pub fn permits(tid: i32, mode: u32, calls: &[(&'static str, Call)]) -> Result<()
     let refused = |call: &(&'static str, Call)| Err(Refusal::Seccomp { call: call.0 });
     match mode {
         0 => Ok(()),
-        // Nothing but read, write, _exit and sigreturn (`mode1_syscalls`).
+        // Only read, write, _exit and sigreturn (`mode1_syscalls`).
         libc::SECCOMP_MODE_STRICT => {
             let strict = [libc::SYS_read, libc::SYS_write, libc::SYS_exit, libc::SYS_rt_sigreturn];
             let is_strict = |call: &Call| strict.contains(&i64::from(call.number));
@@ -236,7 +236,7 @@ pub fn filters_of(tid: i32) -> io::Result<Vec<Filter>> {
     loop {
         match filter_of(tid, filters.len()) {
             Ok(filter) => filters.push(filter),
-            // Behind the last one. That there is none at all is not what a filtered thread says.
+            // After the last filter. A filtered thread has at least one.
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) && !filters.is_empty() => {
                 return Ok(filters);
             }

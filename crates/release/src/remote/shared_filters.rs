@@ -2,7 +2,7 @@
 //!
 //! The kernel shows no filters to a caller that is under filters itself. But filters are inherited, and only ever
 //! added. So if two threads inherited theirs from the same process and have the same number of them, they have the
-//! same ones, and what the filters do can be tried in a child of lowtide.
+//! same ones, and their effect can be tested in a child of lowtide.
 
 use lowtide_probe::proc::status::Status;
 use lowtide_probe::proc::task::Thread;
@@ -25,8 +25,8 @@ impl SharedFilters {
         Some(Self { own, allowed: Vec::new() })
     }
 
-    /// Checks whether they allow calls. Calls that were not checked before are tried, which takes some milliseconds:
-    /// not while a thread of the target is stopped.
+    /// Checks whether they allow calls. Tries calls that were not checked before, which takes some
+    /// milliseconds. Must not be called while a thread of the target is stopped.
     ///
     /// # Errors
     /// Returns the first call that they do not allow. Fails if the calls cannot be tried.

@@ -188,7 +188,7 @@ impl ThreadBorrower<'_> {
         let now = Instant::now();
         let timeout = candidate.wait.timeout;
         if let (Timeout::Milliseconds(_, ms), Some(asleep)) = (timeout, &candidate.asleep) {
-            // Rewritten in whole ms again and again, it would grow by a fraction of one each time.
+            // If it were repeatedly rewritten in whole ms, it would grow by a fraction of 1 ms each time.
             let left = self.last_timeout.remaining(candidate.thread, asleep, ms, now);
             return Some((timeout, left, now));
         }
@@ -208,8 +208,8 @@ impl ThreadBorrower<'_> {
 
     /// Traces and stops a thread; `None` if it has left its call meanwhile. Returns the time of the stop as well.
     fn seize(&mut self, candidate: &Candidate) -> Result<Option<(Tracee, Instant)>, Abort> {
-        // If the thread is in another call, the stop could interrupt that for nothing. After this last check, it has
-        // only a few microseconds to change.
+        // If the thread is in another call, the stop could interrupt that call needlessly. After this last
+        // check, it has only a few microseconds to change.
         if candidate.thread.doing().ok() != Some(Doing::In(candidate.call)) {
             return Ok(None);
         }
@@ -281,7 +281,7 @@ impl ThreadBorrower<'_> {
         }
     }
 
-    /// Explains why a thread may not be traced though it may be inspected: another process traces it.
+    /// Returns the reason why a thread may be inspected but not traced: another process traces it.
     fn not_traced(&self, candidate: &Candidate) -> Abort {
         match candidate.thread.status() {
             Ok(status) if status.tracer != 0 => {

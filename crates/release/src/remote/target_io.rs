@@ -97,7 +97,8 @@ impl<'t> TargetIo<'t> {
         self.target.maps().map_err(|error| self.failed(error))
     }
 
-    /// Waits until `holds` returns true, up to `timeout`; less long if the process is stopped. Returns whether it did.
+    /// Waits until `holds` returns true, up to `timeout`, or less if the process is stopped. Returns
+    /// whether it did.
     pub(crate) fn until(&self, timeout: Duration, holds: impl Fn() -> bool) -> bool {
         const POLL_INTERVAL: Duration = Duration::from_micros(20);
         const SLOW_POLL_INTERVAL: Duration = Duration::from_micros(200);
@@ -133,7 +134,7 @@ impl<'t> TargetIo<'t> {
         self.target.stat().is_ok_and(|stat| stat.state == 'T')
     }
 
-    /// Explains why something did not happen: the target has ended or is stopped; otherwise for the given reason.
+    /// Returns the reason why an operation failed: the target has ended or is stopped, or else `otherwise`.
     pub(crate) fn because(&self, otherwise: &str) -> Abort {
         match self.lost() {
             Some(error) => error.into(),
@@ -144,15 +145,15 @@ impl<'t> TargetIo<'t> {
         }
     }
 
-    /// Returns what has happened to a target whose memory no process uses any more; `None` while it is in use.
+    /// Returns the error for a target whose memory no process uses any more; `None` while it is in use.
     pub(super) fn lost(&self) -> Option<TargetError> {
         if self.live.is_in_use() {
             return None;
         }
-        // A process gives up its memory a little before it has ended. If it has started another program, it has other
-        // memory.
+        // A process releases its memory shortly before it has ended. If it has started another program, it
+        // has other memory.
         let begin = Instant::now();
-        // (Its end is not reported as long as one of its threads is stopped by us.)
+        // (Its end is not reported while one of its threads is stopped by us.)
         while self.target.stat().is_ok() && begin.elapsed() < ACTION_TIMEOUT {
             if self.target.maps().is_ok_and(|maps| !maps.is_empty()) {
                 return Some(TargetError::Replaced(self.target.pid));

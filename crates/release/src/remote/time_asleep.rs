@@ -1,4 +1,4 @@
-//! How long a thread has been asleep in its call.
+//! Measures the time for which a thread has been asleep in its call.
 //!
 //! The kernel reports when it last accounted for a thread's run time (`se.exec_start` in
 //! `/proc/PID/task/TID/sched`, in ms of the clock of its processor): the time at which it fell asleep. The
@@ -121,7 +121,7 @@ impl LastTimeout {
 /// The scheduler's account of a thread.
 #[derive(Debug, PartialEq, Eq)]
 struct SchedAccount {
-    /// When it last ran, by the clock of its processor.
+    /// Time when it last ran, by the clock of its processor.
     last_ran: Duration,
     /// Number of times that it has yielded its processor voluntarily.
     sleeps: u64,
@@ -189,7 +189,7 @@ mod tests {
             let mut found = Duration::ZERO;
             while found < 20 * MS {
                 std::thread::sleep(5 * MS);
-                // The kernel may just have moved it.
+                // The kernel may have just moved it.
                 let Some(time) = TimeAsleep::measure(waiting) else { break };
                 found = time.asleep;
                 // Never longer than the time since the thread started.
@@ -208,7 +208,7 @@ mod tests {
     fn no_time_asleep_is_too_long_wherever_the_kernel_moves_the_thread() {
         const THREADS: usize = 12;
         const SAMPLES: usize = 30_000;
-        /// A thread, and when it last fell asleep, in nanoseconds since the start; 0 while it runs.
+        /// A thread, and the time when it last fell asleep, in nanoseconds since the start; 0 while it runs.
         struct Sleeper {
             thread: Thread,
             asleep_since: AtomicU64,

@@ -44,7 +44,7 @@ pub(crate) enum PtraceStop {
     Call,
     /// It stopped because a signal is about to be delivered to it.
     Signal(i32),
-    /// It stopped at an event that was asked for ([`Tracee::seize_with`]): a `PTRACE_EVENT_…`.
+    /// It stopped at a requested event ([`Tracee::seize_with`]): a `PTRACE_EVENT_…`.
     Event(i32),
     /// Its whole process was stopped (`SIGSTOP` and the like).
     Group,
@@ -97,7 +97,7 @@ impl Tracee {
     /// Waits for a stop, up to `timeout`.
     ///
     /// # Errors
-    /// Fails if waitpid(2) does.
+    /// Fails if waitpid(2) fails.
     pub(crate) fn wait(&mut self, timeout: Duration) -> io::Result<PtraceStop> {
         /// Most stops take a few microseconds. Spinning would keep the thread from running, and so from stopping, if
         /// it is on the same processor.
@@ -130,7 +130,7 @@ impl Tracee {
         }
     }
 
-    /// Notes a status that waitpid(2) has returned.
+    /// Records a status that waitpid(2) has returned.
     fn note_status(&mut self, status: i32) -> PtraceStop {
         if !libc::WIFSTOPPED(status) {
             self.is_traced = false;
@@ -147,7 +147,7 @@ impl Tracee {
         }
     }
 
-    /// Lets it continue to the entry or exit of its next system call.
+    /// Continues it to the entry or exit of its next system call.
     ///
     /// # Errors
     /// Fails if the thread has ended.
@@ -224,7 +224,7 @@ impl Tracee {
     /// Fails if the thread has ended.
     pub(crate) fn signal_mask(&self) -> io::Result<u64> {
         let mut mask = 0_u64;
-        // SAFETY: PTRACE_GETSIGMASK writes as many bytes as its third argument says, 8, to the last, which
+        // SAFETY: PTRACE_GETSIGMASK writes the number of bytes in its third argument, 8, to the last, which
         // points to a `u64` that outlives the call. (Requests have another type with musl than with glibc.)
         checked(unsafe {
             libc::ptrace(libc::PTRACE_GETSIGMASK as _, self.tid, SIGSET_BYTES, &raw mut mask)
@@ -237,7 +237,7 @@ impl Tracee {
         self.restore_on_drop = Some(registers);
     }
 
-    /// Leaves it to the kernel: nothing is done when this is dropped.
+    /// Leaves the thread to the kernel: dropping this has no effect.
     pub(crate) fn forget(&mut self) {
         self.is_traced = false;
     }

@@ -14,12 +14,12 @@ const MAGIC2: u32 = 0x4650_5845;
 /// Flag of the state that is too large for an ordinary frame: AMX tiles.
 const TILE_DATA: u64 = 1 << 18;
 
-/// Why a state cannot be put into a frame.
+/// The reason why a state cannot be put into a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unframed {
     /// Its layout is unknown.
     Unknown,
-    /// It holds AMX tiles.
+    /// It contains AMX tiles.
     Tiles,
 }
 

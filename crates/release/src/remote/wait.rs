@@ -1,8 +1,8 @@
 //! The system calls in which a thread may be borrowed, and how each of them restarts.
 //!
 //! A stop interrupts a waiting call. The kernel restarts most calls by itself; some return EINTR instead, which the
-//! program would not have seen without the stop; and some restart with their full timeout. This module knows which
-//! call does what (from the calls' sources in the kernel, 5.4 to 6.18; signal(7)).
+//! program would not have seen without the stop; and some restart with their full timeout. This module
+//! classifies the calls (from the calls' sources in the kernel, 5.4 to 6.18; signal(7)).
 
 use std::time::Duration;
 
@@ -48,11 +48,11 @@ pub(crate) enum MaskAt {
     Indirect(u64),
 }
 
-/// How a restart of the call with the same arguments affects its timeout.
+/// The effect of a restart of the call with the same arguments on its timeout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Timeout {
-    /// Not at all: there is none, or it is an absolute time, or the kernel has written the remaining time to the
-    /// program's memory.
+    /// It is kept: there is none, or it is an absolute time, or the kernel has written the remaining time
+    /// to the program's memory.
     Kept,
     /// The kernel has written the remaining time to the `struct timespec` that this argument points to, when the call
     /// was interrupted. The time spent since then is not subtracted.
@@ -64,7 +64,7 @@ pub(crate) enum Timeout {
 }
 
 impl Wait {
-    /// Whether an allocator may wait in such a call itself: for a lock, or for another thread to be done.
+    /// Returns whether an allocator itself may wait in such a call: for a lock, or for another thread.
     pub(crate) fn may_be_in_allocator(&self) -> bool {
         ["futex", "futex_waitv", "nanosleep", "clock_nanosleep"].contains(&self.name)
     }
@@ -139,10 +139,10 @@ impl Wait {
     }
 }
 
-/// How a thread resumes after it was borrowed.
+/// The way in which a thread resumes after it was borrowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Resume {
-    /// Whether the call restarts; otherwise it returns what it had returned.
+    /// Whether the call restarts; otherwise it returns the result that it had.
     pub again: bool,
     /// The result of the call that the kernel sees, so that it treats a handler that runs before our code as it would
     /// have done without us.
@@ -152,8 +152,8 @@ pub(crate) struct Resume {
 }
 
 impl Resume {
-    /// Returns how a thread resumes whose call has returned `result`. The kernel's EINTR for a wait that gives up too
-    /// easily is not passed on.
+    /// Returns the way in which a thread resumes after its call has returned `result`. The kernel's EINTR
+    /// for a wait that gives up too easily is not passed on.
     pub(crate) fn from_result(wait: &Wait, result: i64) -> Self {
         match result {
             ERESTARTSYS => Self { again: true, code: result, restarts: RESTARTS_IF_ASKED },

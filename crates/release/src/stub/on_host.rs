@@ -77,7 +77,7 @@ impl Stub {
         Self { _home: home, program }
     }
 
-    /// Runs operations on a heap. The code must come to an end, and touch nothing but the heap.
+    /// Runs operations on a heap. The code must terminate, and touch only the heap.
     fn run(&self, memory: &Saved, layout: &Layout, links: Links, ops: &[Op]) -> Done {
         let words = [layout.arenas[0], layout.head_bytes, (links == Links::Mixed).into()];
         self.run_with(memory, words, ops)
@@ -96,7 +96,7 @@ impl Stub {
         }
         input.extend(ops.iter().flat_map(Op::bytes));
         memory.blocks.iter().for_each(|(_, bytes)| input.extend_from_slice(bytes));
-        /// The kernel may place the program's own mappings over the heap.
+        /// Maximum number of attempts: the kernel may place the program's own mappings over the heap.
         const MAX_ATTEMPTS: usize = 5;
         for _ in 0..MAX_ATTEMPTS {
             let mut child = Command::new(&self.program)
@@ -105,7 +105,7 @@ impl Stub {
                 .spawn()
                 .unwrap();
             let mut stdin = child.stdin.take().unwrap();
-            // It reads everything before it writes. If it ends early, its exit code says so.
+            // It reads everything before it writes. If it ends early, its exit code shows this.
             let _ = stdin.write_all(&input);
             drop(stdin);
             let mut output = Vec::new();
@@ -256,7 +256,7 @@ impl HostHeap {
     }
 }
 
-/// Random numbers that are the same in every run.
+/// A generator of random numbers that are the same in every run.
 struct Dice(u64);
 
 impl Dice {
@@ -309,12 +309,12 @@ fn flip(memory: &mut Saved, words: &[u64], dice: &mut Dice) {
     }
 }
 
-/// Number of wrong variants of each operation.
+/// Returns the number of wrong variants of each operation.
 fn cases() -> u64 {
     std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(4)
 }
 
-/// Number of damaged variants of each heap: all of them with `LOWTIDE_TEST_EXHAUSTIVE`.
+/// Returns the number of damaged variants of each heap: all of them with `LOWTIDE_TEST_EXHAUSTIVE`.
 fn damages() -> u64 {
     if std::env::var_os("LOWTIDE_TEST_EXHAUSTIVE").is_some() {
         cases()
@@ -383,7 +383,7 @@ fn consolidation_leaves_a_sound_heap_and_the_contents_of_blocks() {
             done.memory.read(block.start, &mut now);
             assert!(then == now, "{name}: {block:x?}");
         }
-        // The consolidated chunks are as good as any other free chunk.
+        // The consolidated chunks are like any other free chunk.
         let again = subject.run(&stub, &done.memory, &ops);
         assert_eq!((again.skipped, again.busy), (0, 0), "{name}");
         assert_eq!(again.drops.len(), ops.len(), "{name}");
@@ -426,7 +426,7 @@ fn a_chunk_that_was_allocated_since_the_walk_is_not_dropped() {
     for subject in subjects() {
         let chunks: Vec<Op> =
             subject.ops.iter().filter(|op| op.kind == OP_CHUNK).cloned().collect();
-        // Each by itself: the changes would interfere.
+        // One at a time: the changes would interfere.
         for op in chunks.iter().take(3) {
             for (way, change) in ways {
                 let mut memory = subject.saved.memory.clone();
@@ -528,7 +528,7 @@ fn consolidation_in_a_damaged_heap_ends_and_touches_nothing_outside() {
     assert!(consolidated > 0 && skipped > 0, "{consolidated} {skipped}");
 }
 
-/// A saved heap of another allocator, and the operations that drop its free pages.
+/// Returns a saved heap of another allocator, and the operations that drop its free pages.
 fn guarded(kind: &AllocatorKind, name: &str) -> (Saved, Vec<Op>) {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../heap/tests/saved");
     let file = directory.join(kind.name()).join(format!("{name}.heap"));

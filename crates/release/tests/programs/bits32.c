@@ -1,4 +1,4 @@
-/* A program of 32 bits that needs no library of 32 bits: it says a line and waits for its input to
+/* A program of 32 bits that needs no library of 32 bits: it prints a line and waits for its input to
    end. */
 static int call(int number, int a, const void *b, int c) {
     int result;

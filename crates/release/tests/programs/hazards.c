@@ -1,5 +1,5 @@
-/* Programs that a release has to leave alone, by their first argument. Each says one line, when it is
-   as it should be, and waits for its input to end. */
+/* Programs that a release must leave alone, by their first argument. Each prints one line when it is
+   ready, and waits for its input to end. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/audit.h>
@@ -57,8 +57,8 @@ static void *of_thread(void *unused) {
     return 0;
 }
 
-/* Lets everything through but some calls: madvise is answered by an errno, getrandom kills. A second
-   filter, which the kernel asks too, kills whoever maps a page at the address 0x1234000. */
+/* Allows all calls except some: madvise returns an errno, getrandom kills the process. A second
+   filter, which the kernel runs too, kills a thread that maps a page at the address 0x1234000. */
 static int filter(void) {
     struct sock_filter calls[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, arch)),

@@ -1,21 +1,21 @@
-/* Hoards memory, and measures how long its request threads are kept from their work: the subject of the
- * measured pauses.
+/* Hoards memory, and measures how long its request threads are delayed: the subject of the measured pauses.
  *
  *   cc -O2 -pthread -o hoard hoard.c
  *   hoard mb=3000 arenas=one|many threads=4 work=malloc|none seed=1
  *
- * Each request thread takes its share of `mb` in blocks of 16 B to 64 KB (log-uniform), frees 90 % of them in
- * random order, and goes over to requests: with work=malloc it takes, writes and frees some small and medium
- * blocks, from the arena that it hoards in; with work=none it computes. All threads share one arena, or each
- * has its own. malloc gives nothing back by itself. Two more threads wait in a futex for ever, as in real
- * servers. Says `ready`, then does what the lines of its input say, until `quit` or their end:
+ * Each request thread allocates its share of `mb` in blocks of 16 B to 64 KB (log-uniform), frees 90 % of
+ * them in random order, and then runs requests. With work=malloc, a request allocates, writes and frees some
+ * small and medium blocks, from the arena of the hoard; with work=none, it computes. All threads share one
+ * arena, or each has its own. malloc returns nothing to the OS by itself. Two more threads wait in a futex
+ * forever, as in real servers. It prints `ready`, and then runs the commands in its input, one per line,
+ * until `quit` or the end of the input:
  *
- *   begin   begin to measure anew
+ *   begin   starts a new measurement
  *   end     {"longest_gap_us":..,"gaps_over_1ms":..,"iterations":..,"rss_kb":..,"live_kb":..}; a gap is the
- *           time from one request to the next, without the sleep that was meant to be between them; live_kb
- *           is what malloc was asked for and has not got back
- *   hoard   the requests stop, the hoard is filled up again and freed again; says `ready`
- *   trim    a thread of its own calls malloc_trim(0); {"trim_us":..,"rss_kb":..}
+ *           time from one request to the next, without the planned sleep between them; live_kb is the memory
+ *           that is allocated and not freed
+ *   hoard   stops the requests, fills the hoard again and frees it again; prints `ready`
+ *   trim    makes a thread of its own call malloc_trim(0); {"trim_us":..,"rss_kb":..}
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -38,7 +38,7 @@ static long mb = 3000, threads = 4, seed = 1;
 static bool is_one_arena = true, does_malloc = true;
 static char out[1 << 12];
 
-/* One request thread. Its figures are its own: the others only read them. */
+/* A request thread. Only this thread writes its metrics; the others read them. */
 static struct server {
     uint64_t seed;
     void **block;
@@ -69,14 +69,14 @@ static void rest(long ns) {
     nanosleep(&t, 0);
 }
 
-/* A list that is no part of the heap. */
+/* Allocates a list outside the heap. */
 static void *list(size_t bytes) {
     void *p = mmap(0, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) _exit(3);
     return p;
 }
 
-/* Exact, where statm is not. */
+/* Returns the exact RSS, unlike statm. */
 static long rss_kb(void) {
     static char text[4096];
     int file = open("/proc/self/smaps_rollup", O_RDONLY);
@@ -129,7 +129,7 @@ static void request_without(struct server *s) {
     for (int i = 0; i < 5000; i++) draw(&s->seed);
 }
 
-/* Notes by how much this request ended later after the last than was meant. */
+/* Records the delay of this request relative to its planned time. */
 static void note(struct server *s, long planned) {
     long t = now(), gap = t - s->due;
     if (s->epoch != epoch) {
@@ -186,14 +186,14 @@ static void hoard_all(void) {
     printf("ready\n");
 }
 
-/* From here on each thread measures; returns when all do. */
+/* Starts a new measurement in each thread. Returns when all threads have started it. */
 static void begin(void) {
     epoch++;
     for (int i = 0; i < threads; i++)
         while (servers[i].epoch != epoch) rest(MS / 10);
 }
 
-/* A thread that is still being kept waiting counts too. */
+/* A thread that is still delayed counts too. */
 static void end(void) {
     long longest = 0, over_1ms = 0, iterations = 0, live = 0, t = now();
     for (int i = 0; i < threads; i++) {
@@ -240,7 +240,7 @@ static void start_all(void) {
     }
 }
 
-/* Byte by byte: nothing here takes memory from the heap. */
+/* Reads byte by byte, so that it takes no memory from the heap. */
 static bool read_line(char *line, size_t most) {
     size_t length = 0;
     while (length < most - 1 && read(0, line + length, 1) == 1 && line[length] != '\n') length++;

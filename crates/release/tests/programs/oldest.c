@@ -1,5 +1,5 @@
-/* How a program starts that must also run on the oldest library: see oldest.h. The start files of the
- * library at hand ask for __libc_start_main of 2.34. */
+/* The start of a program that must also run on the oldest library: see oldest.h. The start files of
+ * the current library require __libc_start_main of 2.34. */
 __asm__(".symver old_start_main, __libc_start_main@GLIBC_2.2.5");
 int old_start_main(int (*)(int, char **, char **), int, char **, void (*)(void), void (*)(void),
                    void (*)(void), void *);

@@ -1,5 +1,6 @@
-/* Put before each file with -include: the names of the oldest library (2.31), not of the one that a
- * program is linked against. In 2.31 they lie in libpthread.so.0, which must stand before libc.so.6:
+/* Included before each file by -include: selects the symbols of the oldest library (2.31), not
+ * those of the library that a program is linked with. In 2.31 they are in libpthread.so.0, which
+ * must precede libc.so.6:
  *
  *   cc -O2 -include oldest.h -fno-pie -no-pie -nostartfiles -o PROGRAM FILES oldest.c \
  *      -Wl,--no-as-needed "$(cc -print-file-name=libpthread.so.0)"

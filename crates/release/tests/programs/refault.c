@@ -36,7 +36,7 @@ static char *aligned(char *at, uintptr_t unit, uintptr_t plus) {
     return (char *)(((uintptr_t)at + plus) / unit * unit);
 }
 
-/* For the whole heap up to an address. */
+/* Applies the advice to the whole heap, up to an address. */
 static void advise(int advice, char *end) {
     char *from = aligned(block[0], HUGE, HUGE - 1), *to = aligned(end, HUGE, 0);
     if (to > from && madvise(from, to - from, advice)) _exit(4);

@@ -1,10 +1,10 @@
-/* A program that notices whatever a release does to it: steady THREADS WAIT MEGABYTES [HAZARD].
+/* A program that detects every effect of a release on it: steady THREADS WAIT MEGABYTES [HAZARD].
  *
- * All of its threads wait in the same way, each with registers, vector registers, a signal mask and an
- * alternative stack that it knows, and look after each wait whether they are as they were. It says
- * "ready" when it has hoarded some free memory between blocks with patterns; then it does what its
- * input says, a line each: "check", "hoard", "restart" or "norestart" (how SIGUSR1 is handled), "exec",
- * "quit". SIGUSR2 wakes the first thread where it waits for signals alone. */
+ * All of its threads wait in the same way. Each has known registers, vector registers, a signal mask and an
+ * alternate signal stack, and checks after each wait that they are unchanged. The program prints "ready" when
+ * it has hoarded some free memory between blocks with patterns. Then it runs the commands in its input, one
+ * per line: "check", "hoard", "restart" or "norestart" (how SIGUSR1 is handled), "exec", "quit". SIGUSR2
+ * wakes the first thread if it waits for signals only. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -55,7 +55,7 @@ static __thread volatile int handled_here;
 static pthread_mutex_t turn_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t turn_cond = PTHREAD_COND_INITIALIZER;
 
-/* The first thing that is not as it should be is kept. */
+/* Records the first error. */
 static void wrong(const char *format, ...) {
     va_list args;
     va_start(args, format);
@@ -81,7 +81,7 @@ static void on_signal(int signal) {
     handled_here++;
 }
 
-/* It ends a wait, and is not counted. */
+/* Ends a wait, and is not counted. */
 static void on_wake(int signal) {
     (void)signal;
     handled_here++;
@@ -92,7 +92,7 @@ static void handle(int flags) {
     sigaction(SIGUSR1, &action, 0);
 }
 
-/* --- A wait that looks at everything. */
+/* --- A wait with a check of all state. */
 
 struct state {
     uint64_t general[8];         /* rbx, rbp, r12 to r15, rsp, the control words */
@@ -118,8 +118,8 @@ static int level;
 #define LOAD_K "kmovw 2112(%%rax), %%k1\n kmovw 2120(%%rax), %%k2\n kmovw 2128(%%rax), %%k7\n"
 #define SAVE_K "kmovw %%k1, 2112(%%rax)\n kmovw %%k2, 2120(%%rax)\n kmovw %%k7, 2128(%%rax)\n"
 
-/* Calls syscall() of the C library, which touches no vector register, and keeps what is there then. The
- * red zone is the compiler's. */
+/* Calls syscall() of the C library, which touches no vector register, and records all registers
+ * after it. The red zone belongs to the compiler. */
 #define WAIT(load, save)                                                                              \
     __asm__ volatile("sub $320, %%rsp\n mov %%rbp, 64(%%rsp)\n mov %%rcx, 56(%%rsp)\n"                 \
                      "mov %%rdi, %%rax\n mov %%rsi, 40(%%rsp)\n mov %%rdx, %%r12\n" load                \
@@ -159,7 +159,8 @@ static uint64_t us_now(void) {
     return time.tv_sec * 1000000ul + time.tv_nsec / 1000;
 }
 
-/* A system call, after which all is as it was before. Gives its result, and errors as negative ones. */
+/* Makes a system call, and checks that all state is as before. Returns its result, and errors as
+ * negative numbers. */
 static long looked_at(const char *name, struct args args) {
     static __thread uint64_t seed;
     struct state before, after;
@@ -190,8 +191,8 @@ static long looked_at(const char *name, struct args args) {
         stack_before.ss_flags != stack_after.ss_flags)
         wrong("%s: the alternative stack", name);
     if (result == -EINTR && !handler_ran) __atomic_add_fetch(&interrupted, 1, __ATOMIC_SEQ_CST);
-    /* Each handler ends one wait, but where SA_RESTART is asked for and the call knows it, and where time
-     * is up at the same moment. */
+    /* Each handler ends one wait, except if SA_RESTART is set and the call supports it, or if the
+     * timeout expires at the same moment. */
     int ended = args.call == SYS_read ? handler_ran : result == -EINTR || (result == 0 && args.call != SYS_rt_sigsuspend);
     if (handler_ran > ended) __atomic_add_fetch(&lost, handler_ran - ended, __ATOMIC_SEQ_CST);
     return result;
@@ -201,7 +202,7 @@ static struct args call_of(long number, uint64_t a, uint64_t b, uint64_t c, uint
     return (struct args){number, {a, b, c, d, e, 0}};
 }
 
-/* Waits until there is something to be read, in the worker's way. */
+/* Waits until there is input, in the worker's way. */
 static void wait_for_input(struct worker *w) {
     struct epoll_event event = {0, {0}};
     struct timespec time = {0, TIMEOUT_MS * 1000000};
@@ -258,7 +259,7 @@ static void wait_for_input(struct worker *w) {
     }
 }
 
-/* Reads up to the end of a line; 0 when there is no more. */
+/* Reads up to the end of a line; returns 0 at the end of the input. */
 static int command(struct worker *w, char *line, int room) {
     for (int length = 0;;) {
         if (!length) wait_for_input(w);
@@ -306,7 +307,7 @@ static void check_blocks(void) {
                 wrong("block %zu at %zu", i, at);
                 return;
             }
-    /* The allocator itself must be able to go on. */
+    /* The allocator itself must still work. */
     for (size_t i = 0; i < 400; i++) {
         size_t bytes = 100 + i * 137 % 30000;
         unsigned char *block = calloc(1, bytes);
@@ -317,7 +318,7 @@ static void check_blocks(void) {
     }
 }
 
-/* --- Memory that is mapped while somebody else may want the same place. */
+/* --- Memory that is mapped while lowtide may choose the same place. */
 
 static unsigned char *mapped;
 static const size_t mapped_bytes = 64 << 20;
@@ -383,7 +384,7 @@ static void ask_all(void) {
     wait_for_answers();
 }
 
-/* All is allowed but one call, to all threads. */
+/* Allows all calls except one, for all threads. */
 static void filter(long number, uint32_t action) {
     struct sock_filter calls[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
@@ -400,7 +401,7 @@ static void limit(int what, rlim_t value) {
     if (setrlimit(what, &limit)) _exit(6);
 }
 
-/* What stands in the way of a release, when all else is done. */
+/* Sets up the obstacle to a release, after everything else. */
 static void hazard(const char *name) {
     if (!strcmp(name, "seccomp-allow")) filter(SYS_kexec_load, SECCOMP_RET_KILL_PROCESS);
     if (!strcmp(name, "seccomp-clone")) filter(SYS_clone, SECCOMP_RET_KILL_PROCESS);
@@ -411,7 +412,7 @@ static void hazard(const char *name) {
         _exit(0);
     }
     if (!strcmp(name, "address-space")) {
-        /* Room for the code, and none for its block. */
+        /* Room for the code, but not for its block. */
         FILE *file = fopen("/proc/self/statm", "r");
         long pages = 0;
         if (fscanf(file, "%ld", &pages) != 1) _exit(7);
@@ -419,7 +420,7 @@ static void hazard(const char *name) {
         limit(RLIMIT_AS, pages * 4096 + 8192);
     }
     if (!strcmp(name, "threads")) {
-        /* The limit does not hold for root. */
+        /* The limit does not apply to root. */
         if (geteuid() == 0 && (setgid(65534) || setuid(65534))) _exit(8);
         limit(RLIMIT_NPROC, 1);
         prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
@@ -448,7 +449,7 @@ int main(int argument_count, char **argument_values) {
         struct worker *w = &workers[i];
         int ends[2] = {0, -1};
         if (i && pipe2(ends, O_CLOEXEC)) return 2;
-        /* What the first thread waits for must be its input. */
+        /* The first thread must wait for its input. */
         *w = (struct worker){.number = i, .input = ends[0], .output = ends[1], .how = i || how != COND ? how : EPOLL};
         if (i && pthread_create(&w->thread, 0, of_worker, w)) return 2;
     }

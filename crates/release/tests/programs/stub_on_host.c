@@ -48,7 +48,7 @@ static long call6(long nr, u64 a, u64 b, u64 c, u64 d, u64 e, u64 f) {
 }
 
 #ifdef LOWTIDE_GUARDED
-/* That of the next operation, if the test names no other. */
+/* Returns the thread of the next operation, unless the test names another one. */
 static u64 own_thread(const struct shared_block *s) {
     return s->main_arena ? s->main_arena : s->ops[s->next].arena;
 }

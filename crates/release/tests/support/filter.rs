@@ -8,8 +8,8 @@ use libc::sock_filter;
 /// Offsets of a call's number and of its first argument in `struct seccomp_data`.
 const NUMBER: u32 = 0;
 const ARGUMENTS: u32 = 16;
-/// Calls that a container's usual filter denies, by their numbers: clocks, mounts, modules, keys, swap, NUMA policies,
-/// BPF, perf, io_uring, other processes' files and memory, and calls that nothing uses any more.
+/// Calls that a container's usual filter denies, by their numbers: clocks, mounts, modules, keys,
+/// swap, NUMA policies, BPF, perf, io_uring, other processes' files and memory, and obsolete calls.
 const DENIED_IN_CONTAINERS: [RangeInclusive<u32>; 28] = [
     103..=103,
     134..=134,
@@ -126,7 +126,8 @@ pub(crate) fn install(code: &[sock_filter]) {
     assert_eq!(done, [0, 0], "{}", std::io::Error::last_os_error());
 }
 
-/// Installs a filter like [`install`], and returns the file in which a supervisor is asked about calls.
+/// Installs a filter like [`install`], and returns the file through which a supervisor decides
+/// about calls.
 #[expect(unsafe_code, reason = "system calls that std does not have")]
 pub(crate) fn install_with_supervisor(code: &[sock_filter]) -> OwnedFd {
     let program = libc::sock_fprog { len: code.len() as u16, filter: code.as_ptr().cast_mut() };

@@ -1,4 +1,4 @@
-//! Shared by tests on other processes.
+//! Helpers for tests on other processes.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};

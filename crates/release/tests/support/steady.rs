@@ -27,7 +27,7 @@ pub(crate) struct Kind {
     pub(crate) threads: u32,
     pub(crate) wait: &'static str,
     pub(crate) hazard: &'static str,
-    /// An allocator that is preloaded and keeps what was freed.
+    /// A preloaded allocator that keeps freed memory.
     pub(crate) allocator: Option<PathBuf>,
 }
 
@@ -56,16 +56,16 @@ impl Kind {
 pub(crate) struct Steady {
     pub(crate) kind: Kind,
     child: Child,
-    /// Its PID. It is not the child's if another program has started it.
+    /// Its PID. If another program has started it, this is not the PID of the child.
     pub(crate) pid: u32,
     input: ChildStdin,
     lines: BufReader<ChildStdout>,
 }
 
-/// What the program has detected since the last check.
+/// The errors that the program has detected since the last check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CheckResult {
-    /// `ok`, or what is wrong.
+    /// `ok`, or a description of the error.
     pub(crate) verdict: String,
     /// Number of waits that returned EINTR although no handler had run.
     pub(crate) interrupted: u32,
@@ -252,7 +252,7 @@ impl Steady {
         }
     }
 
-    /// Waits until SIGUSR1 is no longer pending: it has then ended the wait that it ends.
+    /// Waits until SIGUSR1 is no longer pending: then it has ended the wait.
     pub(crate) fn wait_for_delivery(&self) {
         const SIGUSR1: u64 = 1 << (libc::SIGUSR1 - 1);
         let is_pending = |task: fs::DirEntry| {
@@ -330,7 +330,7 @@ impl Steady {
     }
 
     #[expect(unsafe_code, reason = "system calls that std does not have")]
-    /// Sends SIGUSR1 to the thread that is held; to its first, when none is.
+    /// Sends SIGUSR1 to the thread that is held, or to the first thread if none is.
     pub(crate) fn signal_held(&self) {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.pid)).unwrap().flatten();
         let held = tasks.into_iter().find(|task| {
@@ -339,7 +339,7 @@ impl Steady {
         });
         let held = held.and_then(|task| task.file_name().to_str()?.parse().ok());
         let held: i32 = held.unwrap_or(self.pid as i32);
-        // SAFETY: tgkill takes numbers alone.
+        // SAFETY: tgkill only takes numbers.
         let done = unsafe { libc::syscall(libc::SYS_tgkill, self.pid, held, libc::SIGUSR1) };
         assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
     }

@@ -12,14 +12,15 @@
 //! - `LOWTIDE_TORTURE_ARGUMENTS="mb=8 waits=0"`: further arguments of the programs: with less memory and without its
 //!   waits, a program makes a hoard several times as often;
 //! - `LOWTIDE_TORTURE_SHAPE="one thread"`: only programs of this shape;
-//! - `LOWTIDE_TORTURE_DELAY_MS=20`: lets up to so much time pass between a walk and what is then done;
+//! - `LOWTIDE_TORTURE_DELAY_MS=20`: maximum delay between a walk and the operations that follow it;
 //! - `LOWTIDE_TORTURE_METHOD=purge`: calls the allocator's own purge instead;
 //! - `LOWTIDE_TORTURE_BESIDE=1`: number of programs that run in parallel;
-//! - `LOWTIDE_TORTURE_RECORD=FILE`: appends a line of JSON for each program.
+//! - `LOWTIDE_TORTURE_RECORD=FILE`: appends a line of JSON per program.
 //!
-//! That it finds defects, the controls show. With `RUSTFLAGS='--cfg lowtide_control="unchecked"'`, the code for other allocators
-//! than glibc's checks nothing before it drops pages; with `"unguarded"`, it takes neither locks nor claims, and lets a
-//! millisecond pass between the checks and the drop. In both, programs must break.
+//! The controls show that the test finds defects. With `RUSTFLAGS='--cfg
+//! lowtide_control="unchecked"'`, the code for allocators other than glibc's checks nothing before
+//! it drops pages. With `"unguarded"`, it takes neither locks nor claims, and waits for a
+//! millisecond between the checks and the drop. In both cases, programs must break.
 
 #![cfg(target_arch = "x86_64")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed")]
@@ -138,8 +139,8 @@ fn torture(libraries: &[Library], scale: &Scale) -> Records {
 
 /// Starts programs until enough releases have returned something.
 fn torture_one(library: &Library, shape: Shape, scale: &Scale, records: &Records) {
-    /// Maximum number of successive programs from which nothing is returned. Each runs longer than the one before: on a busy
-    /// machine, it takes long until a hoard is seen.
+    /// Maximum number of successive programs from which nothing is returned. Each runs longer than
+    /// the previous one: on a busy machine, it takes a long time until a hoard is seen.
     const MAX_IN_VAIN: u64 = 8;
     let wanted = scale.releases.div_ceil(shapes().len() as u64);
     let (mut returned, mut in_vain) = (0, 0);

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::run::Run;
 use crate::tally::Tally;
 
-/// Whether there were releases.
+/// Whether a program ran with releases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
     Release,
@@ -28,7 +28,7 @@ pub(crate) struct Record {
     seed: u64,
     ms: u64,
     pub(crate) tally: Tally,
-    /// The results that it has printed itself.
+    /// The results that the program has printed.
     said: Value,
 }
 

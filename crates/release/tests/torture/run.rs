@@ -20,7 +20,7 @@ pub(crate) struct Run {
     pub(crate) library: Library,
     pub(crate) shape: Shape,
     pub(crate) seed: u64,
-    /// Its run time.
+    /// Run time of the program, in ms.
     pub(crate) ms: u64,
 }
 
@@ -99,15 +99,15 @@ fn act(target: &Target, draw: &mut Draw, tally: &mut Tally) {
     }
 }
 
-/// The method of `LOWTIDE_TORTURE_METHOD`.
+/// Returns the method in `LOWTIDE_TORTURE_METHOD`.
 fn method() -> Option<Method> {
     let name = std::env::var("LOWTIDE_TORTURE_METHOD").ok()?;
     assert_eq!(name, "purge", "LOWTIDE_TORTURE_METHOD");
     Some(Method::Purge)
 }
 
-/// Releases memory. With `LOWTIDE_TORTURE_DELAY_MS`, time passes between the walk and what is then done, so that much of what
-/// the walk has found is in use again.
+/// Releases memory. With `LOWTIDE_TORTURE_DELAY_MS`, time passes between the walk and the
+/// operations that follow it, so that much of the memory that the walk has found is in use again.
 fn release(target: &Target, options: &Options, seed: u64) -> Result<Release, ReleaseError> {
     let delay = std::env::var("LOWTIDE_TORTURE_DELAY_MS").ok();
     let delay: u64 = delay.map_or(0, |ms| ms.parse().expect("LOWTIDE_TORTURE_DELAY_MS"));
@@ -122,7 +122,8 @@ fn release(target: &Target, options: &Options, seed: u64) -> Result<Release, Rel
 fn count(result: Result<Release, ReleaseError>, is_double: bool, tally: &mut Tally) {
     match result {
         Ok(release) => tally.add(&release, is_double),
-        // Its memory goes before it has ended, so it may seem to have started another program.
+        // Its memory is released before it has ended, so it may seem to have started another
+        // program.
         Err(ReleaseError::Target(TargetError::Gone(_) | TargetError::Replaced(_))) => {
             tally.gone.get_or_insert_with(Instant::now);
         }
@@ -130,7 +131,7 @@ fn count(result: Result<Release, ReleaseError>, is_double: bool, tally: &mut Tal
     }
 }
 
-/// Finds what a release has left in the program: there should be nothing.
+/// Returns a description of what a release has left in the program: there should be nothing.
 fn left_behind(pid: u32) -> Option<String> {
     let read = |file: &str| fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
     let maps = read("maps");

@@ -14,9 +14,9 @@ use tempfile::TempDir;
 pub(crate) enum Library {
     /// The system's C library.
     Systems,
-    /// Another one, in a directory with its loader.
+    /// Another C library, in a directory with its loader.
     In(PathBuf),
-    /// The system's, and an allocator that is preloaded.
+    /// The system's C library, and a preloaded allocator.
     Preloaded(PathBuf),
 }
 

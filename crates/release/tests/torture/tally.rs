@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 /// Refusals that may pass: another attempt may succeed.
 const PASSING: [Hazard; 3] = [Hazard::NoThread, Hazard::HeapNotWhole, Hazard::SharedMemory];
-/// Refusals that may pass if two releases run at the same time: what each of them sees of the other.
+/// Refusals that may pass if two releases run at the same time: the effects of one on the other.
 const PASSING_FOR_TWO: [Hazard; 3] = [Hazard::Traced, Hazard::AnotherRelease, Hazard::Stopped];
 
 #[derive(Debug, Clone, Default)]
@@ -18,7 +18,7 @@ pub(crate) struct Tally {
     /// Number of releases that returned something.
     pub(crate) returned: u64,
     pub(crate) nothing: u64,
-    /// Number of times that two were started at once.
+    /// Number of times that two releases were started at once.
     pub(crate) doubled: u64,
     /// The time at which a release found that the program had ended; no more releases follow.
     pub(crate) gone: Option<Instant>,

@@ -1,5 +1,5 @@
-//! The stacks of `lowtide leaks` in the format of flame graph tools: a line for each stack, outermost function first, with the
-//! bytes of the blocks that were allocated by it.
+//! The stacks of `lowtide leaks` in the format of flame graph tools: a line for each stack,
+//! outermost function first, with the bytes of the blocks that were allocated by it.
 
 use std::fmt::Write as _;
 
@@ -22,7 +22,7 @@ pub fn folded(report: &LeakReport) -> String {
     out
 }
 
-/// Returns the name of a frame without what separates frames.
+/// Returns the name of a frame without the characters that separate frames.
 fn name(frame: &LeakFrame) -> String {
     name_of(frame).replace(';', ":")
 }

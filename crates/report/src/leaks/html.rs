@@ -13,7 +13,7 @@ use crate::text::{printable, thousands};
 /// Renders a record, of which the last report is the result.
 ///
 /// # Errors
-/// If the template fails, which would be a defect of lowtide.
+/// Fails if the template fails, which would be a defect of lowtide.
 pub fn render(reports: &[LeakReport]) -> Result<String, HtmlError> {
     let Some(last) = reports.last() else {
         return Err(HtmlError::new("the record is empty"));

@@ -1,4 +1,5 @@
-//! The report of `lowtide leaks` for people: one screen of text. [`page`] draws a record, which [`read()`] opens.
+//! The report of `lowtide leaks` for people: one screen of text. [`page`] draws a record, which
+//! [`read()`] opens.
 
 mod folded;
 mod html;
@@ -22,7 +23,7 @@ pub use read::read;
 
 /// Width of the columns before the description of a group.
 const INDENT: usize = 13;
-/// Maximum number of level groups that are shown: nothing is wrong with them.
+/// Maximum number of level groups that are shown: they have no problem.
 const MAX_LEVEL: usize = 3;
 
 /// Formats a report.
@@ -141,7 +142,7 @@ fn holders(holders: &[Holder]) -> String {
     shares(holders.iter().map(|holder| (holder.share, &holder.what)))
 }
 
-/// Formats where the ways to blocks begin; empty if that is what points to them.
+/// Formats the roots of the paths to blocks; empty if the roots point to the blocks directly.
 fn roots(group: &LeakGroup) -> String {
     if group.roots == group.holders { String::new() } else { holders(&group.roots) }
 }
@@ -165,7 +166,7 @@ fn short(bytes: u64) -> String {
     if bytes < 10_000 { bytes.to_string() } else { Human(bytes).to_string().replace(' ', "") }
 }
 
-/// Returns the next step.
+/// Returns the recommended next step.
 fn next(report: &LeakReport) -> String {
     let pid = report.pid;
     match report.verdict.kind {
@@ -196,7 +197,7 @@ mod tests {
 
     use super::*;
 
-    /// A stack, in part without debug information.
+    /// Returns a stack, in part without debug information.
     fn stack() -> LeakStack {
         let frame = |function: &str, line: Option<u32>| LeakFrame {
             function: function.to_owned(),
@@ -219,7 +220,7 @@ mod tests {
         }
     }
 
-    /// A report with a leak, a cache, and a size that does not grow.
+    /// Returns a report with a leak, a cache, and a size that does not grow.
     pub(super) fn report() -> LeakReport {
         let group = |verdict, bytes: u64| LeakGroup {
             verdict,

@@ -1,5 +1,5 @@
-//! The stacks of `lowtide leaks` as a profile for pprof: the message `perftools.profiles.Profile` of profile.proto, in the
-//! encoding of Protocol Buffers, uncompressed, which pprof reads as well.
+//! The stacks of `lowtide leaks` as a profile for pprof: the message `perftools.profiles.Profile`
+//! of profile.proto, in the encoding of Protocol Buffers, uncompressed, which pprof also reads.
 
 use std::collections::HashMap;
 
@@ -54,7 +54,7 @@ pub fn pprof(report: &LeakReport) -> Vec<u8> {
     out.0
 }
 
-/// What a profile refers to by number.
+/// The tables that a profile refers to by number.
 #[derive(Default)]
 struct Tables {
     texts: Vec<String>,
@@ -83,7 +83,7 @@ impl Tables {
         }
         let number = self.function_numbers.len() as u64 + 1;
         self.function_numbers.insert(key, number);
-        // pprof prints them as they are.
+        // pprof prints names verbatim.
         let name = self.text(&name_of(frame));
         let file = self.text(&printable(frame.file.as_deref().unwrap_or_default()));
         let mut function = Message::default();
@@ -114,7 +114,7 @@ impl Tables {
     }
 }
 
-/// A message of Protocol Buffers, as it is encoded.
+/// An encoded message of Protocol Buffers.
 #[derive(Default)]
 struct Message(Vec<u8>);
 

@@ -1,4 +1,5 @@
-//! Reads the record of `lowtide leaks`: JSON Lines of reports, one for each snapshot, and the result as the last.
+//! Reads the record of `lowtide leaks`: JSON Lines of reports, one for each snapshot, and the
+//! result as the last.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -9,7 +10,8 @@ use lowtide_model::leaks::LeakReport;
 /// Maximum size of a record, in bytes.
 const MAX_BYTES: u64 = 256 << 20;
 
-/// Reads a record; `None` if the file is not the record of a search for leaks. A last line that is torn is left out.
+/// Reads a record; `None` if the file is not the record of a search for leaks. An incomplete last
+/// line is ignored.
 pub fn read(path: &Path) -> Option<Vec<LeakReport>> {
     let file = File::open(path).ok().filter(|file| file.metadata().is_ok_and(|m| m.is_file()))?;
     let mut reports: Vec<LeakReport> = Vec::new();

@@ -8,7 +8,7 @@ use crate::text::{printable, thousands};
 /// Maximum number of stacks of a group that are shown, and of frames of each.
 const MAX_STACKS: usize = 3;
 const MAX_FRAMES: usize = 10;
-/// Minimum part of the samples that a further stack must have.
+/// Minimum part of the samples for a further stack to be shown.
 const MIN_SHARE: f64 = 0.1;
 
 /// Returns the stacks of a group that are worth showing.
@@ -21,7 +21,7 @@ pub(super) fn shown(group: &LeakGroup) -> impl Iterator<Item = &LeakStack> {
     })
 }
 
-/// Formats what is known of a stack as a whole.
+/// Formats the summary of a stack.
 pub(super) fn title(stack: &LeakStack) -> String {
     let samples = match stack.samples {
         1 => "one sample".to_owned(),

@@ -41,7 +41,7 @@ fn points(reports: &[LeakReport], of: impl Fn(&LeakReport) -> Option<f64>) -> Ve
     reports.iter().filter_map(|report| Some((report.elapsed_s, of(report)?))).collect()
 }
 
-/// The group of an earlier report that has the same sizes.
+/// Returns the group of an earlier report that has the same sizes.
 fn same<'r>(report: &'r LeakReport, group: &LeakGroup) -> Option<&'r LeakGroup> {
     let of_size =
         || report.groups.iter().filter(|other| other.size_bytes[0] == group.size_bytes[0]);

@@ -91,7 +91,8 @@ fn trend(trials: &[&TrialResult], of: fn(&TrialResult) -> Option<&RoundTrend>) -
     trend_of(&trials.iter().copied().filter_map(of).collect::<Vec<_>>())
 }
 
-/// Returns the trend of several repeats: growing, if it is in any of them; otherwise the most frequent one.
+/// Returns the trend of several repeats: growing, if any of them is growing; otherwise the most
+/// frequent one.
 fn trend_of(found: &[&RoundTrend]) -> Cell {
     let count = |trend: Trend| found.iter().filter(|one| one.trend == trend).count();
     // If two are equally frequent, `undecided` is taken, because it claims less.

@@ -116,7 +116,8 @@ fn latency_head(study: &StudyReport) -> &'static str {
     if latency_is_told(study) { "latency" } else { "load took" }
 }
 
-/// Returns the name of a treatment in tables, with its repeats if they are fewer than the caption says.
+/// Returns the name of a treatment in tables, with its repeats if they are fewer than in the
+/// caption.
 fn name(summary: &TreatmentSummary, most: usize) -> String {
     let name = full_name(summary);
     match summary.settled_bytes {
@@ -138,7 +139,7 @@ fn full_name(summary: &TreatmentSummary) -> String {
 }
 
 fn share(estimate: Option<Estimate>) -> String {
-    // Adding zero turns a negative zero into a plain one.
+    // Adding zero turns a negative zero into a positive one.
     estimate.map_or("–".to_owned(), |e| format!("{:.0} %", (e.median * 100.0).round() + 0.0))
 }
 
@@ -217,7 +218,8 @@ pub(crate) fn recommendation(study: &StudyReport) -> Option<String> {
     })
 }
 
-/// Returns a row for each treatment and round: both, and the cells that are made of the results of the round in each trial.
+/// Returns a row for each treatment and round: both names, and the cells for the results of the
+/// round in each trial.
 fn each_round(study: &StudyReport, cells: impl Fn(&[&RoundResult]) -> Vec<Cell>) -> Vec<TableRow> {
     let most = study.trials.iter().map(|t| t.rounds.len()).max().unwrap_or(0);
     let mut rows = Vec::new();
@@ -288,8 +290,8 @@ pub(crate) fn rounds(study: &StudyReport) -> Option<Table> {
     })
 }
 
-/// Returns the latencies of each round, if the load reports percentiles: a row for each treatment and round, with medians over the
-/// repeats.
+/// Returns the latencies of each round, if the load reports percentiles: a row for each treatment
+/// and round, with medians over the repeats.
 pub(crate) fn latencies(study: &StudyReport) -> Option<Table> {
     const NAMES: [(&str, &str); 6] = [
         ("mean", "mean"),

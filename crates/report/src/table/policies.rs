@@ -1,4 +1,4 @@
-//! The policies: what each has done, and what that has cost.
+//! The policies: the actions of each, and their cost.
 
 use lowtide_analysis::metrics::PolicyMetrics;
 use lowtide_analysis::stats::Estimate;

@@ -28,7 +28,8 @@ pub(super) fn grid(table: &Table, screen: Screen) -> String {
     if !fits(&out) {
         out = drawn(table, screen, &|_, cell| cell.short.clone());
     }
-    // Still too wide: shorten the names, then leave out what says least, from the second column on.
+    // Still too wide: shorten the names, then leave out the least informative columns, from the
+    // second on.
     let mut narrow = table.clone();
     if !fits(&out) {
         let most = usize::from(screen.width) / 3;

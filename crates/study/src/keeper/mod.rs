@@ -1,12 +1,11 @@
 //! A keeper is a small process between lowtide and the programs that it starts.
 //!
-//! It is a subreaper: whatever the subject starts, also in a session of its own, stays below the
-//! keeper, so that all of it is followed, nothing else is, and all of it can be ended. When lowtide
-//! itself is gone (`kill -9`), the keeper notices that nobody holds the other end of its input, and
-//! ends everything too.
+//! It is a subreaper: every process that the subject starts, even in another session, stays a descendant of
+//! the keeper. So lowtide can follow and end all of these processes, and no others. When lowtide itself is
+//! gone (`kill -9`), the keeper notices that the other end of its stdin is closed, and ends everything too.
 //!
-//! The two speak JSON Lines: one request and then `stop` into the keeper's standard input,
-//! [`KeeperReport`]s out of its standard output. Its standard error is the subject's output.
+//! They exchange JSON Lines: one request and then `stop` to the keeper's stdin, [`KeeperReport`]s from its
+//! stdout. Its stderr is the subject's output.
 
 pub(crate) mod process;
 
@@ -32,7 +31,7 @@ pub struct KeeperCommand {
     pub path: PathBuf,
     /// The arguments that make it a keeper.
     pub arguments: Vec<String>,
-    /// The soft limit of open files that the subject gets, when lowtide has raised its own.
+    /// The soft limit of open files for the subject, if lowtide has raised its own.
     pub open_files_limit: Option<u64>,
 }
 
@@ -41,24 +40,24 @@ pub struct KeeperCommand {
 pub struct Launch {
     /// The program and its arguments.
     pub command: Vec<String>,
-    /// The working directory; lowtide's own when absent.
+    /// The working directory; lowtide's own if absent.
     pub directory: Option<PathBuf>,
     /// Variables to set.
     pub set: Vec<(String, String)>,
-    /// Variables to take away.
+    /// Variables to remove.
     pub remove: Vec<String>,
-    /// A file for the standard output, when it is to be kept apart from the standard error.
+    /// A file for stdout, if it is to be separate from stderr.
     pub stdout: Option<PathBuf>,
 }
 
 impl Launch {
-    /// A line for the shell.
+    /// Returns the launch of a shell command.
     pub fn shell(line: &str, directory: Option<PathBuf>, set: Vec<(String, String)>) -> Self {
         let command = ["sh", "-c", line].map(str::to_owned).to_vec();
         Self { command, directory, set, ..Self::default() }
     }
 
-    /// A variable that is set: of several, the last.
+    /// Returns the value of a variable that is set; the last one if it is set several times.
     pub fn variable(&self, name: &str) -> Option<String> {
         self.set.iter().rev().find(|(n, _)| n == name).map(|(_, value)| value.clone())
     }
@@ -69,7 +68,7 @@ impl Launch {
 struct KeeperRequest {
     launch: Launch,
     open_files_limit: Option<u64>,
-    /// How long the processes have to end by themselves, once they are told to.
+    /// Grace period of the processes to end by themselves after they are told to, in seconds.
     grace_s: f64,
 }
 
@@ -77,26 +76,26 @@ struct KeeperRequest {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "report", rename_all = "snake_case")]
 pub(crate) enum KeeperReport {
-    /// The program runs.
+    /// The program was started.
     Started {
-        /// Its number.
+        /// Its PID.
         pid: u32,
     },
     /// It could not be started.
     CannotStart {
-        /// Why.
+        /// The reason.
         because: String,
     },
-    /// It has ended; others may be left.
+    /// It has ended; other processes may be left.
     Exited(ExitReport),
-    /// Nothing is left.
+    /// No process is left.
     Gone {
-        /// What all of them used.
+        /// The resources that all of them used.
         usage: Usage,
     },
 }
 
-/// How a program ended.
+/// The exit of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ExitReport {
     /// Its exit status, unless a signal ended it.
@@ -106,7 +105,7 @@ pub(crate) struct ExitReport {
 }
 
 impl ExitReport {
-    /// Whether it ended well.
+    /// Returns whether it succeeded.
     pub(crate) fn is_success(self) -> bool {
         self.code == Some(0)
     }
@@ -122,40 +121,39 @@ impl std::fmt::Display for ExitReport {
     }
 }
 
-/// A report, and when it came.
+/// A report, and the time of its arrival.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct KeeperEvent {
-    /// When it came.
+    /// The time of its arrival.
     pub at: Instant,
-    /// What it said.
+    /// The report.
     pub report: KeeperReport,
 }
 
-/// A program under a keeper. Dropping it ends the program and all that it started.
+/// A program under a keeper. Dropping it ends the program and all processes that it started.
 #[derive(Debug)]
 pub(crate) struct Kept {
     keeper: Child,
-    /// Closing it ends everything.
+    /// The keeper's stdin; closing it ends everything.
     control: Option<ChildStdin>,
     events: Receiver<KeeperEvent>,
-    /// The program's number, once it runs.
+    /// The program's PID, once it runs.
     subject: Option<u32>,
-    /// What was received and not yet asked for.
+    /// The total usage, after the keeper has reported it.
     usage: Option<Usage>,
     gone: bool,
 }
 
-/// How long processes have to end by themselves, once they are told to.
+/// Grace period of processes to end by themselves after they are told to.
 const GRACE: Duration = Duration::from_secs(2);
-/// How long the kernel may take to end them by force.
+/// Maximum time for the kernel to kill them.
 const FORCE: Duration = Duration::from_secs(20);
 
 impl Kept {
-    /// Starts a program under a keeper; what it prints goes to `output`.
+    /// Starts a program under a keeper. The program's output goes to `output`.
     ///
     /// # Errors
-    /// When the keeper itself cannot be started. Whether the program can be is told by the first
-    /// event.
+    /// Fails if the keeper itself cannot be started. The first event reports whether the program could be.
     pub(crate) fn start(
         program: &KeeperCommand,
         launch: Launch,
@@ -166,7 +164,7 @@ impl Kept {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(output)
-            // Ctrl-C is for lowtide, which then ends the others in order.
+            // Ctrl-C is meant for lowtide, which then ends the others in order.
             .process_group(0)
             .spawn()?;
         let mut control = keeper.stdin.take();
@@ -194,12 +192,12 @@ impl Kept {
         Ok(Self { keeper, control, events, subject: None, usage: None, gone: false })
     }
 
-    /// The keeper's number: the root of everything that it keeps.
+    /// Returns the keeper's PID: the root of all processes that it keeps.
     pub(crate) fn root(&self) -> u32 {
         self.keeper.id()
     }
 
-    /// The next event, if one comes in time.
+    /// Returns the next event, if one arrives in time.
     pub(crate) fn next_event(&mut self, patience: Duration) -> Option<KeeperEvent> {
         match self.events.recv_timeout(patience) {
             Ok(event) => {
@@ -215,7 +213,7 @@ impl Kept {
             }
             Err(RecvTimeoutError::Timeout) => None,
             Err(RecvTimeoutError::Disconnected) => {
-                // The keeper is gone without a word: somebody has killed it.
+                // The keeper ended without a report: it was killed.
                 self.gone = true;
                 thread::sleep(patience.min(Duration::from_millis(10)));
                 None
@@ -223,15 +221,15 @@ impl Kept {
         }
     }
 
-    /// Whether nothing is left.
+    /// Returns whether no process is left.
     pub(crate) fn is_gone(&self) -> bool {
         self.gone
     }
 
-    /// Ends everything that is left, and waits until it is gone. Gives what all of it used, and the
+    /// Ends all remaining processes, and waits until they are gone. Returns their total usage, and the
     /// processes that could not be ended.
     pub(crate) fn end(&mut self) -> Ended {
-        // Closing is as good as asking; asking lets the keeper answer before it ends.
+        // Closing stdin would be enough, but `stop` lets the keeper answer before it ends.
         if let Some(control) = &mut self.control {
             let _ = control.write_all(b"stop\n");
         }
@@ -242,14 +240,13 @@ impl Kept {
         drop(self.control.take());
         let mut left = BTreeSet::new();
         if !self.gone {
-            // Something does not end even by force: it waits for a device, or belongs to another
-            // user.
+            // A process survives SIGKILL: it waits for a device, or belongs to another user.
             left = tree::descendants_of(self.root());
             let _ = self.keeper.kill();
         }
         let _ = self.keeper.wait();
         if self.usage.is_none() {
-            // The keeper was killed. Nobody holds the others together any more but their group.
+            // The keeper was killed. Only their process group still holds the others together.
             if let Some(group) = self.subject.and_then(|pid| Pid::from_raw(pid as i32))
                 && kill_process_group(group, Signal::KILL).is_ok()
             {
@@ -260,17 +257,17 @@ impl Kept {
     }
 }
 
-/// What is left to tell of what was kept.
+/// The outcome after all processes were ended.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Ended {
-    /// What all of it used.
+    /// The resources that all of them used.
     pub usage: Option<Usage>,
     /// The processes that could not be ended.
     pub left: BTreeSet<u32>,
 }
 
 impl Ended {
-    /// The sentence for processes that could not be ended; none when all of them are gone.
+    /// Returns a sentence about processes that could not be ended; `None` if all of them are gone.
     pub(crate) fn complaint(&self) -> Option<String> {
         let numbers: Vec<String> = self.left.iter().map(u32::to_string).collect();
         (!numbers.is_empty()).then(|| {

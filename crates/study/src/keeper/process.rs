@@ -1,4 +1,4 @@
-//! The keeper itself: what the hidden verb `lowtide keep` runs.
+//! The keeper itself, which the hidden verb `lowtide keep` runs.
 
 use std::io::{self, BufRead, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -23,8 +23,8 @@ use lowtide_record::v1::Usage;
 use super::{ExitReport, KeeperReport, KeeperRequest, Launch};
 use crate::programs::find_program;
 
-/// Starts what it is told to on its standard input, and keeps it until it is told to stop, or until
-/// nobody is there any more to tell it.
+/// Starts the program of the request on its stdin, and keeps it until the keeper is told to stop, or until
+/// lowtide has ended.
 pub fn run() -> ExitCode {
     let mut input = io::stdin().lock();
     let mut line = String::new();
@@ -46,7 +46,7 @@ pub fn run() -> ExitCode {
 }
 
 fn keep(request: &KeeperRequest) -> io::Result<()> {
-    // Any number other than zero switches it on; the kernel looks at nothing else.
+    // Any number other than zero enables it; the kernel ignores the value.
     set_child_subreaper(Pid::from_raw(1))?;
     if let Some(soft) = request.open_files_limit {
         let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
@@ -69,7 +69,7 @@ fn keep(request: &KeeperRequest) -> io::Result<()> {
         command.env_remove(name);
     }
     command.envs(launch.set.iter().map(|(name, value)| (name, value)));
-    // Somebody may tell the keeper itself to end (`pkill lowtide`): that is as good as a word.
+    // A user may terminate the keeper itself (`pkill lowtide`), which has the same effect as `stop`.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
     if names_its_kind(launch, program) {
         die_with_us(&mut command);
@@ -94,9 +94,9 @@ fn keep(request: &KeeperRequest) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether a program is an ELF file, or a script that names its interpreter. Where something is to be done
-/// between fork and exec, the standard library starts programs by `execvp`, which hands any other file to
-/// `sh`, whatever it is.
+/// Returns whether a program is an ELF file, or a script that names its interpreter. If code must run
+/// between fork and exec, the standard library starts programs by `execvp`, which passes any other file to
+/// `sh`.
 fn names_its_kind(launch: &Launch, program: &str) -> bool {
     let path = launch.variable("PATH");
     let found = find_program(program, launch.directory.as_deref(), path.as_deref());
@@ -106,29 +106,32 @@ fn names_its_kind(launch: &Launch, program: &str) -> bool {
     read.is_some() && (begins == b"\x7fELF" || begins.starts_with(b"#!"))
 }
 
-/// Lets the kernel end a program when the thread ends that starts it, and so when the keeper is killed
-/// together with lowtide, and nobody is left to end it. What the program itself starts has no such word.
+/// Makes the kernel kill a program when the thread that started it ends, and so also when the keeper is
+/// killed together with lowtide, and no process is left to end it. Processes that the program starts are
+/// not covered.
 ///
-/// Ours is the keeper's first thread, which goes on to [`reap`], and ends with the keeper. A program that is
-/// setuid, or has capabilities, loses the word when it is started (`PR_SET_PDEATHSIG` of prctl(2)).
+/// This thread is the keeper's first one, which continues with [`reap`], and ends with the keeper. A
+/// program that is setuid, or has capabilities, loses the setting when it is started (`PR_SET_PDEATHSIG` of
+/// prctl(2)).
 #[expect(unsafe_code, reason = "pre_exec")]
 fn die_with_us(command: &mut Command) {
     let keeper = rustix::process::getpid();
     let ask = move || {
         set_parent_process_death_signal(Some(Signal::KILL))?;
-        // It comes only when the keeper ends from here on.
+        // The signal is only sent if the keeper ends after this point.
         match rustix::process::getppid() == Some(keeper) {
             true => Ok(()),
             false => Err(rustix::io::Errno::CHILD.into()),
         }
     };
     // SAFETY: between fork and exec, `ask` makes two system calls (prctl, getppid) through rustix's
-    // wrappers and makes an `io::Error` of a number: it takes no lock, allocates nothing and touches no
-    // memory but its own stack and its copy of `keeper`.
+    // wrappers and converts a number to an `io::Error`: it takes no lock, allocates nothing and accesses no
+    // memory except its own stack and its copy of `keeper`.
     unsafe { command.pre_exec(ask) };
 }
 
-/// Why a program could not be started: the system's word alone does not say what is missing.
+/// Returns the reason why a program could not be started: the system's error alone does not name the
+/// missing part.
 fn start_error(error: &io::Error, launch: &Launch, program: &str) -> io::Error {
     let missing = launch.directory.as_ref().filter(|d| !d.is_dir());
     let what = match missing {
@@ -147,7 +150,7 @@ fn start_error(error: &io::Error, launch: &Launch, program: &str) -> io::Error {
     io::Error::new(error.kind(), what)
 }
 
-/// Waits for everything below us to end, and tells how the subject did.
+/// Waits for all descendants to end, and reports the exit of the subject.
 fn reap(subject: u32) {
     loop {
         match wait(WaitOptions::empty()) {
@@ -164,17 +167,17 @@ fn reap(subject: u32) {
     report(&KeeperReport::Gone { usage: usage() });
 }
 
-/// Returns when we are told to stop, or when lowtide is gone: then the input ends.
+/// Returns when the keeper is told to stop, or when lowtide has ended, which closes stdin.
 fn wait_for_stop() {
     let mut line = String::new();
     let _ = io::stdin().lock().read_line(&mut line);
 }
 
-/// Asks everything below us to end, and after a while makes it. Returns never: the process ends
-/// when [`reap`] finds nothing left.
+/// Asks all descendants to end, and kills them after a grace period. Never returns: the process ends when
+/// [`reap`] finds no child.
 fn end_all(grace: Duration) -> ! {
     signal_all(Signal::TERM);
-    // A stopped process takes no notice of anything until it is continued.
+    // A stopped process does not react to signals until it is continued.
     signal_all(Signal::CONT);
     thread::sleep(grace);
     loop {
@@ -192,8 +195,8 @@ fn signal_all(signal: Signal) {
             Some((pid, pidfd_open(number, PidfdFlags::empty()).ok()?))
         })
         .collect();
-    // The handles were opened by number: only if that still belongs to one of ours, it is the
-    // process that was meant.
+    // The handles were opened by PID: a handle refers to the intended process only if its PID still belongs
+    // to a descendant.
     let still = tree::descendants_of(us);
     for (_, handle) in handles.iter().filter(|(pid, _)| still.contains(pid)) {
         let _ = pidfd_send_signal(handle, signal);
@@ -215,7 +218,7 @@ fn usage() -> Usage {
 }
 
 fn report(report: &KeeperReport) {
-    // When nobody listens any more, there is nobody to be told.
+    // If the reader is gone, the report is dropped.
     if let Ok(mut line) = serde_json::to_vec(report) {
         line.push(b'\n');
         let mut output = io::stdout().lock();

@@ -13,7 +13,7 @@ use crate::programs::find_program;
 const SETUID: &str = "it is a setuid program: the loader ignores LD_PRELOAD";
 
 impl ResolvedTreatment {
-    /// Whether the treatment is in force in a process that was examined.
+    /// Checks whether the treatment is in force in a process that was examined.
     pub fn check(
         &self,
         command: &[String],

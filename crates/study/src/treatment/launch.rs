@@ -1,4 +1,5 @@
-//! Starts a command under a treatment: the command line and the environment that put its allocator in place.
+//! Launches a command under a treatment: the command line and the environment that put its allocator in
+//! place.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -10,10 +11,11 @@ use crate::allocator::Delivery;
 use crate::keeper::Launch;
 use crate::programs::find_program;
 
-/// Variables that set an allocator: what a user's shell happens to hold must not leak into a trial.
+/// Prefixes of variables that configure an allocator: those of a user's shell must not leak into a trial.
 const SETTINGS: [&str; 5] = ["MALLOC_", "MIMALLOC_", "TCMALLOC_", "JE_MALLOC_", "_RJEM_MALLOC_"];
 
-/// The variables of our own environment that set an allocator, and so are kept from the subject.
+/// Returns the variables of lowtide's own environment that configure an allocator, which the subject does
+/// not inherit.
 pub(crate) fn inherited_settings() -> Vec<(String, String)> {
     env::vars_os()
         .filter_map(|(name, value)| {
@@ -27,7 +29,7 @@ pub(crate) fn inherited_settings() -> Vec<(String, String)> {
 }
 
 impl ResolvedTreatment {
-    /// What is started, so that `command` runs under the treatment.
+    /// Returns the launch that runs `command` under the treatment.
     pub fn launch(
         &self,
         command: &[String],
@@ -46,7 +48,7 @@ impl ResolvedTreatment {
         launch.set.extend(self.variables.iter().cloned());
         match &self.allocator.delivery {
             Delivery::System | Delivery::Own => {}
-            // The first that defines `malloc` provides it.
+            // The first library that defines `malloc` provides it.
             Delivery::Preload { path, .. } => launch.preload_first(path),
             Delivery::Loader { loader, libraries, .. } => {
                 let program = command.first().map(String::as_str).unwrap_or_default();
@@ -61,7 +63,7 @@ impl ResolvedTreatment {
                 launch.command = line;
             }
         }
-        // It counts what the allocator frees, and so stands before it.
+        // It must precede the allocator to count the memory that the allocator frees.
         if let Some(counter) = &self.counter {
             launch.preload_first(counter);
         }
@@ -82,8 +84,8 @@ impl Launch {
     }
 }
 
-/// What stands behind the loader on its command line: a program for it to load. A script is not
-/// one, so that its interpreter is named instead, as the kernel would do.
+/// Returns the arguments of the loader: a program that it loads. The loader cannot load a script, so its
+/// interpreter is named instead, as the kernel would do.
 fn behind_loader(program: &str, directory: Option<&Path>, list: Option<&str>) -> Vec<String> {
     let Some(path) = find_program(program, directory, list) else {
         return vec![program.to_owned()];
@@ -93,7 +95,7 @@ fn behind_loader(program: &str, directory: Option<&Path>, list: Option<&str>) ->
     let Some(interpreter) = line.strip_prefix("#!") else { return vec![shown] };
     let mut words = interpreter.trim().splitn(2, char::is_whitespace);
     let (interpreter, argument) = (words.next().unwrap_or_default(), words.next().map(str::trim));
-    // `env NAME` only looks for a program, and would start it with the system's loader.
+    // `env NAME` only searches for a program, and would start it with the system's loader.
     if interpreter.ends_with("/env")
         && let Some(name) = argument.filter(|a| !a.contains(char::is_whitespace))
         && let Some(found) = find_program(name, directory, list)

@@ -1,4 +1,4 @@
-//! A treatment, and what is needed to apply it.
+//! A treatment, and the means to apply it.
 
 mod in_force;
 pub(crate) mod launch;
@@ -13,16 +13,16 @@ use crate::allocator::{AllocatorError, Delivery, TreatmentAllocator};
 use crate::settings::{HookSettings, TreatmentSettings};
 use crate::tune::Tune;
 
-/// A treatment, and what it takes to apply it.
+/// A treatment, and the means to apply it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResolvedTreatment {
-    /// What tables call it.
+    /// Its name in tables.
     pub treatment: Treatment,
     allocator: TreatmentAllocator,
     variables: Vec<(String, String)>,
-    /// The command, in place of the study's.
+    /// The command that replaces the study's.
     command: Option<Vec<String>>,
-    /// More arguments for it.
+    /// Additional arguments of the command.
     arguments: Vec<String>,
     /// Decides when the subject's memory is released.
     pub policy: PolicyKind,
@@ -37,19 +37,19 @@ pub(crate) fn freed_counter() -> Result<PathBuf, AllocatorError> {
     Ok(lowtide_preload::unpack(&lowtide_allocators::library_directory()?)?)
 }
 
-/// A command that is run at a moment of the trial.
+/// A command that runs at a moment of the trial.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hook {
     /// The moment.
     pub moment: String,
-    /// What it is called.
+    /// Its name.
     pub name: String,
     /// The command, for the shell.
     pub line: String,
 }
 
 impl ResolvedTreatment {
-    /// An allocator with its settings, or as it is.
+    /// Returns the treatment of an allocator, with or without settings.
     pub fn new(allocator: &TreatmentAllocator, tune: Option<&Tune>) -> Self {
         let mut treatment = Treatment::plain(&allocator.name, allocator.version.as_deref());
         treatment.tune = tune.map(|t| t.label.clone());
@@ -99,7 +99,7 @@ impl ResolvedTreatment {
         Ok(one)
     }
 
-    /// What it takes beside its allocator, in words.
+    /// Returns descriptions of what it applies besides its allocator.
     pub fn takes(&self) -> Vec<String> {
         let mut words: Vec<String> =
             self.variables.iter().map(|(name, value)| format!("{name}={value}")).collect();
@@ -109,17 +109,17 @@ impl ResolvedTreatment {
         words
     }
 
-    /// The command that it has in place of the study's.
+    /// Returns the command that replaces the study's, if it has one.
     pub fn own_command(&self) -> Option<&[String]> {
         self.command.as_deref()
     }
 
-    /// One of the variables that it sets.
+    /// Returns the value of a variable that it sets.
     pub(crate) fn variable(&self, name: &str) -> Option<&str> {
         self.variables.iter().rev().find(|(n, _)| n == name).map(|(_, value)| value.as_str())
     }
 
-    /// The library that is preloaded for it.
+    /// Returns the library that it preloads.
     pub(crate) fn library(&self) -> Option<&Path> {
         match &self.allocator.delivery {
             Delivery::Preload { path, .. } => Some(path),

@@ -1,4 +1,4 @@
-//! Which treatments a study tries.
+//! Resolves the treatments of a study.
 
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
@@ -15,15 +15,15 @@ use crate::timeline::Phase;
 use crate::treatment::ResolvedTreatment;
 use crate::tune;
 
-/// The treatments that are asked for, in order: the allocators, the settings, and those that a file
-/// describes. What is left out is told in `notes`.
+/// Returns the requested treatments in order: the allocators, the settings, and those that a file
+/// describes. `notes` lists the omitted ones.
 pub(crate) fn treatments(
     settings: &Settings,
     notes: &mut Vec<String>,
 ) -> Result<Vec<ResolvedTreatment>, PlanError> {
     let list = match &settings.allocator {
         Some(words) => Some(words.joined()),
-        // Those that a file describes are enough.
+        // The treatments that a file describes are enough.
         None if settings.treatment.is_empty() => Some(DEFAULT_ALLOCATORS.to_owned()),
         None => None,
     };
@@ -66,10 +66,11 @@ pub(crate) fn treatments(
     Ok(found)
 }
 
-/// Returns how a command is started under one allocator, one setting and one policy. Variables of the environment stay as they are.
+/// Returns the launch of a command under one allocator, one setting and one policy. Keeps the environment
+/// variables.
 ///
 /// # Errors
-/// If the allocator or the setting is not known or cannot be used, or if they do not belong together.
+/// Fails if the allocator or the setting is unknown or cannot be used, or if they do not belong together.
 pub fn launch_under(
     allocator: Option<&str>,
     setting: Option<&str>,
@@ -94,7 +95,8 @@ pub fn launch_under(
     Ok(launch)
 }
 
-/// That some treatments are left out, in one sentence; each is a label and what says that it cannot be tried.
+/// Returns one sentence about omitted treatments; each has a label and the command that decides whether it
+/// can be tried.
 fn note_on(left_out: &[(String, &str)]) -> Option<String> {
     match left_out {
         [] => None,
@@ -111,14 +113,14 @@ fn note_on(left_out: &[(String, &str)]) -> Option<String> {
     }
 }
 
-/// Whether a command for the shell ends well.
+/// Returns whether a shell command succeeds.
 fn is_so(line: &str) -> bool {
     let mut shell = Command::new("sh");
     let quiet = shell.args(["-c", line]).stdin(Stdio::null()).stdout(Stdio::null());
     quiet.stderr(Stdio::null()).status().is_ok_and(|status| status.success())
 }
 
-/// Leaves only the treatments with the labels of a list.
+/// Keeps only the treatments with the given labels.
 pub(crate) fn keep_only(
     treatments: &mut Vec<ResolvedTreatment>,
     list: &str,
@@ -137,7 +139,7 @@ pub(crate) fn keep_only(
     Ok(())
 }
 
-/// Refuses to do something at a moment that never comes.
+/// Rejects hooks at a moment that never comes.
 pub(crate) fn check_moments(
     treatments: &[ResolvedTreatment],
     phases: &[Phase],
@@ -156,7 +158,7 @@ pub(crate) fn check_moments(
     })
 }
 
-/// Reads a list of policies.
+/// Parses a list of policies.
 fn policies(list: &Words) -> Result<Vec<PolicyKind>, PlanError> {
     let mut policies = Vec::new();
     for name in list.joined().split(',').map(str::trim) {

@@ -1,10 +1,10 @@
-//! What a record tells of a subject's environment.
+//! The recorded part of a subject's environment.
 
 use std::collections::BTreeMap;
 
 use crate::keeper::Launch;
 
-/// Inherited variables that bear on memory. Others are nobody's business: a value may be a password.
+/// Inherited variables that affect memory. Others are not recorded: a value may be a password.
 const SHOWN: [&str; 13] = [
     "LANG",
     "LC_ALL",
@@ -21,7 +21,7 @@ const SHOWN: [&str; 13] = [
     "JAVA_TOOL_OPTIONS",
 ];
 
-/// What was set for the subject, and what of the rest bears on memory.
+/// Returns the variables that were set for the subject, and the inherited ones that affect memory.
 pub(super) fn recorded(launch: &Launch) -> BTreeMap<String, String> {
     let inherited = SHOWN.iter().filter_map(|name| {
         let value = std::env::var_os(name)?.to_string_lossy().into_owned();

@@ -1,13 +1,13 @@
-//! The moments of a trial whose hooks are still to be run: queued by the thread that notices them, and run by the
+//! The moments of a trial whose hooks are pending: queued by the thread that notices them, and run by the
 //! thread that conducts the trial.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A moment whose hooks are to be run, and its round.
+/// A moment with pending hooks, and its round.
 pub(super) type PendingHook = (String, Option<u32>);
 
-/// The moments that have come, in order.
+/// The pending moments, in order.
 #[derive(Debug, Clone, Default)]
 pub(super) struct HookQueue(Arc<Mutex<VecDeque<PendingHook>>>);
 

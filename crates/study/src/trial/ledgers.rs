@@ -1,5 +1,5 @@
-//! The thread that takes ledgers of a subject: on request, when its memory has changed, and now and then, because
-//! owners change without RSS. It is separate from the sampler, which must not wait for it.
+//! The thread that takes ledgers of a subject: on request, when its memory has changed, and periodically,
+//! because owners change without RSS. It is separate from the sampler, which must not wait for it.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ use crate::on_demand::{OnDemand, Requests};
 
 /// Time between two checks whether the memory has changed.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// Without a request, ledgers take one part in so many of the time when RSS has changed,
+/// Inverse of the share of the time that ledgers without a request may take: when RSS has changed,
 const SHARE_CHANGED: u32 = 25;
 /// and when it has not.
 const SHARE: u32 = 100;
@@ -32,12 +32,12 @@ const LEDGER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum time to wait for a requested ledger.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The running thread. Its result is the CPU time that it took, in seconds.
+/// The running thread. Its result is the CPU time that it used, in seconds.
 #[derive(Debug)]
 pub(super) struct Ledgers(OnDemand<(), f64>);
 
 impl Ledgers {
-    /// Starts to take ledgers of everything below `root`. The sampler knows how much that has resident.
+    /// Starts to take ledgers of everything below `root`. The sampler provides its resident bytes.
     pub(super) fn start(root: u32, recorder: Recorder, sampler: SamplerHandle) -> Self {
         let work = LedgerThread {
             root,
@@ -60,13 +60,13 @@ impl Ledgers {
         self.0.ask_and_wait((), REQUEST_TIMEOUT);
     }
 
-    /// Tells the thread to end, without waiting: it may be inspecting a large heap, whose process is ended
+    /// Tells the thread to stop, without waiting: it may be inspecting a large heap whose process ends
     /// meanwhile.
     pub(super) fn stop(&self) {
         self.0.stop();
     }
 
-    /// Waits until the thread has ended, and returns the CPU time that it took, in seconds.
+    /// Waits until the thread has ended, and returns the CPU time that it used, in seconds.
     pub(super) fn finish(self) -> f64 {
         self.0.finish().unwrap_or_default()
     }
@@ -85,7 +85,7 @@ struct LedgerThread {
 /// The last ledger.
 struct LastLedger {
     end: Instant,
-    /// CPU time that it took.
+    /// CPU time that it used.
     cost: Duration,
     rss_bytes: u64,
     /// Number of moments that had been announced.
@@ -125,7 +125,7 @@ impl LedgerThread {
 
     fn take(&mut self, requests: &Requests<()>) {
         let begin = Instant::now();
-        // Each inspection runs in a thread of its own.
+        // Each inspection runs in its own thread.
         let mut cpu_s = 0.0;
         let (t_s, moments) = (self.recorder.now(), self.sampler.moments());
         let mut ledger = Ledger::default();
@@ -133,7 +133,7 @@ impl LedgerThread {
         let mut managers = Vec::new();
         let mut processes = 0;
         for pid in tree::descendants_of(self.root) {
-            // A process that has just ended has no memory any more.
+            // A process that has just ended no longer has memory.
             let inspected = Target::open(pid).and_then(|target| self.inspector.inspect(&target));
             if let Ok(observed) = inspected {
                 ledger.join(&observed.ledger);

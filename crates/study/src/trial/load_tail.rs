@@ -49,8 +49,8 @@ impl LoadTail {
         Ok(bytes)
     }
 
-    /// Returns a line as the record of the trial has it. The trial has its own marks for the start and the end of a
-    /// load.
+    /// Converts a line to the form of the trial's record. The trial has its own marks for the start and the
+    /// end of a load.
     fn converted(&mut self, line: Line, trial: &Header) -> Option<Line> {
         if let Line::Header(header) = &line {
             let offset_s = (header.schema == SCHEMA).then(|| header.seconds_behind(trial));
@@ -75,7 +75,7 @@ impl LoadTail {
     pub(super) fn finish(self) {
         let is_all = std::fs::metadata(&self.path).is_ok_and(|m| m.len() == self.offset);
         if is_all && self.clock_offset_s.is_some() {
-            // A file that remains does no harm.
+            // A remaining file does no harm.
             let _ = std::fs::remove_file(&self.path);
         }
     }

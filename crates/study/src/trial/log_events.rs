@@ -1,4 +1,4 @@
-//! The events that a subject announces by the lines that it prints: that it is ready, and its phases.
+//! The events that a subject announces by lines of its output: its readiness, and its phases.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,7 +20,7 @@ use crate::timeline::Phase;
 #[derive(Debug, Clone, Default)]
 pub(super) struct LogEvents {
     flags: Arc<EventFlags>,
-    /// Each phase asks for a sample at once, so that its metrics are those of its moment.
+    /// Each phase requests a sample immediately, so that its metrics are those of its moment.
     pub(super) sampler: SamplerHandle,
     /// Each phase may have hooks.
     pub(super) hook_queue: HookQueue,
@@ -34,7 +34,7 @@ struct EventFlags {
 }
 
 impl LogEvents {
-    /// Returns whether the line was printed that announces that it is ready.
+    /// Returns whether the line that announces readiness was printed.
     pub(super) fn is_ready(&self) -> bool {
         self.flags.ready.load(Ordering::Relaxed)
     }
@@ -44,7 +44,7 @@ impl LogEvents {
         self.flags.load_end.load(Ordering::Relaxed)
     }
 
-    /// Returns the first phase that a metric depends on and that was never announced.
+    /// Returns the first phase that a metric depends on and that was not announced.
     pub(super) fn missing<'p>(&self, plan: &'p Plan) -> Option<&'p Phase> {
         let seen = self.flags.phases.lock().unwrap_or_else(PoisonError::into_inner);
         let judged = plan.phases.iter().filter(|p| MetricPhase::parse(&p.name).is_some());

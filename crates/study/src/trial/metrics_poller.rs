@@ -9,7 +9,7 @@ use lowtide_record::v1::{Line, SubjectMetrics};
 
 use crate::metrics_source::MetricsSource;
 
-/// Minimum time between two requests to an address: answering is work that the subject would not have otherwise.
+/// Minimum time between two requests to an address: answering is additional work for the subject.
 const MIN_URL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The running thread.

@@ -1,8 +1,8 @@
 //! One trial: one subject under one treatment and one load.
 //!
-//! [`perform`] is the choreography: what comes after what, and what is done when something goes
-//! wrong. It drives a [`Stage`], which is the real one (`process_stage.rs`) or, in tests, one that has a
-//! clock of its own and never waits.
+//! [`perform`] is the choreography: the order of the steps, and the handling of errors. It drives a
+//! [`Stage`], which is the real one (`process_stage.rs`) or, in tests, one that has its own clock and never
+//! waits.
 
 mod environment;
 mod hook_queue;
@@ -25,7 +25,7 @@ use lowtide_record::v1::{Event, Outcome};
 use crate::ready::Ready;
 use crate::timeline::{BASELINE, TrialTimeline};
 
-/// Why a trial cannot go on.
+/// The reason why a trial cannot continue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum TrialStop {
     /// Something went wrong; one sentence.
@@ -34,12 +34,12 @@ pub(crate) enum TrialStop {
     Interrupted,
 }
 
-/// Where a trial takes place.
+/// The environment in which a trial takes place.
 pub(crate) trait Stage {
-    /// Notes that something happened now.
+    /// Records that an event happens now.
     fn mark(&mut self, moment: Event, round: Option<u32>);
 
-    /// Runs the command that comes before the trial.
+    /// Runs the command before the trial.
     fn prepare(&mut self) -> Result<(), TrialStop>;
 
     /// Starts the subject and its sampler.
@@ -48,35 +48,35 @@ pub(crate) trait Stage {
     /// Waits until the subject is ready.
     fn await_ready(&mut self, ready: &Ready) -> Result<(), TrialStop>;
 
-    /// Runs one round of the load to its end; 0 is a round of the warm-up.
+    /// Runs one round of the load to completion; 0 is a round of the warm-up.
     fn load(&mut self, round: u32) -> Result<(), TrialStop>;
 
-    /// Lets time pass. `close` asks for slow figures more often, since something is to be judged.
+    /// Lets time pass. `close` requests slow metrics more often, because the memory is to be judged.
     fn pass(&mut self, time: Duration, close: bool) -> Result<(), TrialStop>;
 
-    /// Whether memory has risen since this was asked last, by more than changes all the time.
+    /// Returns whether memory has risen since the last call, by more than its usual fluctuation.
     fn has_risen(&mut self) -> bool;
 
-    /// Waits until the subject ends by itself, or, where a time is given, until that long after its
-    /// phase `load_end`.
+    /// Waits until the subject ends by itself, or, if a time is given, until that long after its phase
+    /// `load_end`.
     fn await_end(&mut self, after_load: Option<Duration>) -> Result<(), TrialStop>;
 
-    /// Fails when what was to be seen of the subject was not seen.
+    /// Fails if a required observation of the subject is missing.
     fn check(&mut self) -> Result<(), TrialStop>;
 
-    /// Ends the subject and everything that it started.
+    /// Ends the subject and all processes that it started.
     fn end(&mut self) -> Result<(), TrialStop>;
 
-    /// Runs the command that comes after the trial.
+    /// Runs the command after the trial.
     fn cleanup(&mut self) -> Result<(), TrialStop>;
 }
 
-/// So often, and each time for so long, the end of a rise is waited for: a server that listens may still be
-/// starting its workers. What rises for longer is warned of by the report.
+/// Maximum number of waits for the end of a rise, and the duration of each: a server that listens may still
+/// be starting its workers. The report warns of a longer rise.
 const MOST_WAITS: u32 = 15;
 const WAIT: Duration = Duration::from_secs(1);
 
-/// Runs one trial. Whatever happens, everything that was started is ended, and the cleanup runs.
+/// Runs one trial. In any case, everything that was started is ended, and the cleanup runs.
 pub(crate) fn perform(stage: &mut impl Stage, timeline: &TrialTimeline) -> Outcome {
     let ran = stage.prepare().and_then(|()| run(stage, timeline));
     let ended = stage.end();

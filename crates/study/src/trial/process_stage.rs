@@ -29,13 +29,13 @@ use crate::progress::{StudyEvent, StudyObserver};
 use crate::ready::Ready;
 use crate::treatment::ResolvedTreatment;
 
-/// How long a condition of being ready is waited for, at most.
+/// Maximum time to wait for the ready condition.
 const READY_LIMIT: Duration = Duration::from_secs(60);
-/// How long word of its end is waited for, once it is gone.
+/// Maximum time to wait for the report of its end, after the process is gone.
 const WORD_OF_END: Duration = Duration::from_secs(1);
-/// How often it is tried.
+/// Time between two checks of the ready condition.
 const TRY: Duration = Duration::from_millis(20);
-/// How often waiting looks up. What the subject does wakes it at once.
+/// Polling interval of waits. Events of the subject wake them immediately.
 const STEP: Duration = Duration::from_millis(100);
 
 /// The parts of a trial.
@@ -45,7 +45,7 @@ pub(crate) struct TrialContext<'a> {
     pub(crate) keeper: &'a KeeperCommand,
     pub(crate) recorder: Recorder,
     pub(crate) interrupt: &'a AtomicBool,
-    /// The path of the trial's files, without an ending: `DIR/trials/001-glibc`.
+    /// The path of the trial's files, without an extension: `DIR/trials/001-glibc`.
     pub(crate) files: PathBuf,
     pub(crate) number: u32,
     pub(crate) repeat: u32,
@@ -55,7 +55,7 @@ pub(crate) struct TrialContext<'a> {
 pub(crate) struct ProcessStage<'a> {
     pub(super) context: TrialContext<'a>,
     observer: &'a mut dyn StudyObserver,
-    /// The policy of the treatment at work, if it has one.
+    /// The running policy of the treatment, if it has one.
     supervision: Option<Supervision>,
     /// CPU time of the policy, in seconds, once the trial has ended.
     policy_cpu_s: Option<f64>,
@@ -64,12 +64,12 @@ pub(crate) struct ProcessStage<'a> {
     remains: Remains,
     log_events: LogEvents,
     hook_queue: HookQueue,
-    /// What was resident when it was asked last whether that has risen, in bytes.
+    /// Resident bytes at the last check whether they have risen.
     rss_before: u64,
     /// The tail of the running load's record.
     load_tail: Option<LoadTail>,
     metrics_poller: Option<MetricsPoller>,
-    /// The indices of the treatment's hooks that were run, once for each run.
+    /// The indices of the treatment's hooks that were run, one entry for each run.
     pub(super) hooks_run: Vec<usize>,
 }
 
@@ -130,7 +130,7 @@ impl<'a> ProcessStage<'a> {
         self.observer.see(StudyEvent::Step(what.into()));
     }
 
-    /// What must be looked after while anything is waited for; and what is to be done by now is done.
+    /// Performs the checks that are due during any wait, and runs the pending hooks.
     fn look_up(&mut self) -> Result<(), TrialStop> {
         self.watch()?;
         while let Some((moment, round)) = self.hook_queue.pop() {
@@ -154,7 +154,7 @@ impl<'a> ProcessStage<'a> {
         Ok(())
     }
 
-    /// What must be looked after also while something is done to the subject.
+    /// Performs the checks that are due even while a hook runs.
     pub(super) fn watch(&mut self) -> Result<(), TrialStop> {
         self.copy_load_lines();
         if let Some(sampling) = self.subject.as_ref().and_then(Subject::sampling) {
@@ -180,7 +180,7 @@ impl<'a> ProcessStage<'a> {
         for line in load_tail.read(self.context.recorder.header()) {
             self.context.recorder.write(&line);
             if let Line::Mark(mark) = &line {
-                // The moment needs a ledger of its own.
+                // The moment needs its own ledger.
                 self.log_events.sampler.sample_moment();
                 self.queue_hooks(mark.mark, mark.round);
             }
@@ -211,7 +211,7 @@ impl<'a> ProcessStage<'a> {
         Ok(())
     }
 
-    /// Takes in how the subject is. `true` when its first process has ended.
+    /// Updates the state of the subject. Returns `true` if its first process has ended.
     fn has_ended(&mut self, patience: Duration) -> bool {
         let Some(subject) = &mut self.subject else { return true };
         match subject.hear(patience) {
@@ -224,9 +224,9 @@ impl<'a> ProcessStage<'a> {
         }
     }
 
-    /// Fails when the subject has ended while it should be there.
+    /// Fails if the subject has ended too early.
     fn must_be_alive(&mut self, during: &str) -> Result<(), TrialStop> {
-        // Its keeper tells of its end a moment after it.
+        // Its keeper reports the end with a short delay.
         let pid = self.subject.as_ref().and_then(|subject| subject.pid);
         let is_gone = pid.is_some_and(|pid| matches!(ProcReader::open(pid), Ok(None)));
         if !self.has_ended(if is_gone { WORD_OF_END } else { Duration::ZERO }) {
@@ -271,7 +271,7 @@ impl<'a> ProcessStage<'a> {
         })));
     }
 
-    /// What the commands around the subject find in their environment.
+    /// Returns the environment variables for the commands around the subject.
     fn variables(&self) -> Vec<(String, String)> {
         let files = &self.context.files;
         let record = files.parent().and_then(Path::parent).unwrap_or(Path::new("."));
@@ -291,7 +291,7 @@ impl<'a> ProcessStage<'a> {
 
 impl Stage for ProcessStage<'_> {
     fn mark(&mut self, moment: Event, round: Option<u32>) {
-        // What is judged at this moment should be read at this moment, slow figures included.
+        // A judged moment is sampled immediately, including slow metrics.
         let judged = [Event::Baseline, Event::LoadEnd, Event::Settled];
         if judged.contains(&moment)
             && let Some(sampling) = self.subject.as_ref().and_then(Subject::sampling)
@@ -300,7 +300,7 @@ impl Stage for ProcessStage<'_> {
         }
         let ledgers = self.subject.as_ref().and_then(Subject::ledgers);
         match (moment, ledgers) {
-            // What comes next changes what is there now.
+            // The next step changes the current memory.
             (Event::Baseline | Event::Settled, Some(ledgers)) => ledgers.take_now(),
             (Event::LoadEnd, Some(ledgers)) => ledgers.take_soon(),
             _ => {}
@@ -354,13 +354,13 @@ impl Stage for ProcessStage<'_> {
     }
 
     fn has_risen(&mut self) -> bool {
-        /// What changes all the time: so many bytes, or this part.
+        /// Usual fluctuation: this number of bytes, or this part.
         const LEAST: u64 = 1 << 20;
         const PART: u64 = 100;
         let sampling = self.subject.as_ref().and_then(Subject::sampling);
         let now = sampling.map_or(0, |sampling| sampling.latest().0);
         let before = std::mem::replace(&mut self.rss_before, now);
-        // Before the first reading nothing is known.
+        // Before the first sample, the value is unknown.
         before > 0 && now > before + LEAST.max(before / PART)
     }
 
@@ -424,7 +424,7 @@ impl Stage for ProcessStage<'_> {
             wall_s,
             report: read_load_report(&output),
         }));
-        // That the subject is gone says more than that the load then failed.
+        // The end of the subject is more informative than the failure of the load that followed.
         match ran {
             Err(TrialStop::Interrupted) => ran,
             _ => self.must_be_alive("during the load").and(ran),
@@ -437,7 +437,7 @@ impl Stage for ProcessStage<'_> {
             sampling.pay_attention(close);
         }
         let end = Instant::now() + time;
-        // What is to be done at the moment that has just come is done also when no time is to pass.
+        // Hooks that are pending run even if no time is to pass.
         self.look_up()?;
         while Instant::now() < end {
             self.look_up()?;
@@ -499,7 +499,7 @@ impl Stage for ProcessStage<'_> {
             self.mark_at(Instant::now(), Event::Stop, None);
         }
         let metrics_poller = self.metrics_poller.take();
-        // A release is completed before its target ends.
+        // A release must be completed before its target ends.
         self.policy_cpu_s = self.supervision.take().map(Supervision::stop);
         self.remains = subject.end();
         let silent = metrics_poller.and_then(MetricsPoller::stop);
@@ -512,10 +512,10 @@ impl Stage for ProcessStage<'_> {
 
     fn cleanup(&mut self) -> Result<(), TrialStop> {
         let Some(line) = &self.context.plan.settings.cleanup else { return Ok(()) };
-        // A Ctrl-C that comes now is heard, but what was begun is brought to its end.
+        // A Ctrl-C at this point is noted, but a step that has started runs to completion.
         let was_interrupted = self.context.interrupt.load(Ordering::Relaxed);
         self.step("cleanup");
-        // It runs also when the trial was interrupted or is too late, or the disk is full.
+        // It runs even if the trial was interrupted or timed out, or the disk is full.
         self.deadline = Instant::now() + self.context.plan.timeline.timeout;
         let log = self.file(".cleanup.log");
         let shell = self.shell("--cleanup", line, &log);

@@ -1,5 +1,5 @@
-//! The thread that samples a subject during a trial, and examines each of its processes once to see whether the
-//! treatment is in force.
+//! The thread that samples a subject during a trial, and examines each of its processes once to check
+//! whether the treatment is in force.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -14,10 +14,10 @@ use lowtide_record::v1::{Line, Process};
 use crate::on_demand::{OnDemand, Requests};
 use crate::treatment::ResolvedTreatment;
 
-/// Maximum time for a process to load: after it, its allocator is not expected any more.
+/// Maximum time for a process to load: after it, its allocator is no longer expected.
 const LOAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// At first, allocators are examined more often than at every tick, so that a program that lives for a tenth of a
-/// second is still seen.
+/// Initial time during which allocators are examined more often than at every tick, and the interval, so
+/// that a program that lives for a tenth of a second is still examined.
 const EAGER: Duration = Duration::from_millis(400);
 const EAGER_INTERVAL: Duration = Duration::from_millis(4);
 /// Maximum time to wait for a requested sample.
@@ -30,12 +30,12 @@ pub(super) struct Sampling {
     thread: OnDemand<Attention, Account>,
 }
 
-/// The sampler's account of itself.
+/// Statistics of the sampler itself.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Account {
-    /// CPU time that it took, in seconds.
+    /// CPU time that it used, in seconds.
     pub(super) cpu_s: f64,
-    /// Ticks that came too late to be taken.
+    /// Ticks that were missed because they came too late.
     pub(super) missed_ticks: u64,
 }
 
@@ -49,14 +49,14 @@ pub(super) struct SamplerHandle {
 #[derive(Debug, Default)]
 struct SamplingState {
     close: AtomicBool,
-    /// Whether there was ever a process to read.
+    /// Whether any process was ever read.
     saw: AtomicBool,
     /// Number of moments that were announced.
     moments: AtomicU64,
     /// The last sample, to show progress.
     rss_bytes: AtomicU64,
     connections: AtomicU64,
-    /// Why a process could not be read, once that has happened: the sums would be wrong.
+    /// The reason why a process could not be read, if that has happened: the sums would be wrong.
     failure: OnceLock<String>,
 }
 
@@ -103,7 +103,7 @@ impl Sampling {
         Self { handle: handle.clone(), thread }
     }
 
-    /// Takes slow metrics more often, or no longer.
+    /// Sets whether slow metrics are taken more often.
     pub(super) fn pay_attention(&self, close: bool) {
         self.handle.shared.close.store(close, Ordering::Relaxed);
     }
@@ -113,12 +113,12 @@ impl Sampling {
         self.thread.ask_and_wait(Attention::Now, REQUEST_TIMEOUT);
     }
 
-    /// Returns why the processes could not be read, if so.
+    /// Returns the reason why the processes could not be read, if they could not.
     pub(super) fn failure(&self) -> Option<String> {
         self.handle.shared.failure.get().cloned()
     }
 
-    /// Returns whether there was ever a process to read.
+    /// Returns whether any process was ever read.
     pub(super) fn has_seen_it(&self) -> bool {
         self.handle.shared.saw.load(Ordering::Relaxed)
     }
@@ -173,8 +173,8 @@ impl SamplerThread {
         Account { cpu_s: thread_cpu_s(), missed_ticks }
     }
 
-    /// Waits until the next tick, or a request. At first, it examines the processes meanwhile whose allocator is not
-    /// known yet.
+    /// Waits until the next tick, or a request. At first, it also examines the processes whose allocator is
+    /// not known yet.
     fn wait_until(&mut self, next: Instant, begin: Instant, requests: &Requests<Attention>) {
         loop {
             let now = Instant::now();

@@ -1,4 +1,4 @@
-//! A command for the shell that is run to its end: set-up, prepare, load, cleanup.
+//! A shell command that runs to completion: set-up, prepare, load, cleanup.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -13,26 +13,26 @@ use super::TrialStop;
 use crate::capture::{self, OutputTail};
 use crate::keeper::{ExitReport, KeeperCommand, KeeperReport, Kept, Launch};
 
-/// How often waiting looks up. What the command does wakes it at once.
+/// Polling interval of waits. Events of the command wake them immediately.
 const STEP: Duration = Duration::from_millis(100);
 
-/// How long its last output is waited for, once it has ended.
+/// Maximum time to wait for its last output, after it has ended.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// A command for the shell.
+/// A shell command.
 #[derive(Debug)]
 pub(crate) struct Shell<'a> {
-    /// What sentences call it: `the load`, `--prepare`.
+    /// Its name in messages: `the load`, `--prepare`.
     pub(crate) what: &'a str,
-    /// The line.
+    /// The command.
     pub(crate) line: &'a str,
     /// Its working directory.
     pub(crate) directory: Option<PathBuf>,
-    /// Variables that it finds in its environment.
+    /// Additional environment variables.
     pub(crate) variables: Vec<(String, String)>,
-    /// Where what it prints is kept.
+    /// The file for its output.
     pub(crate) log: &'a Path,
-    /// A file of its own for its stdout, if it has one.
+    /// A separate file for its stdout, if any.
     pub(crate) stdout: Option<Stdout>,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct Shell<'a> {
 pub(crate) struct Stdout {
     /// The file.
     pub(crate) path: PathBuf,
-    /// The key by which the last object that is printed gives the reason of a failure.
+    /// The key of the reason of a failure in the last printed object.
     pub(crate) reason: &'static str,
 }
 
@@ -52,11 +52,11 @@ impl Stdout {
 }
 
 impl Shell<'_> {
-    /// Runs it, and ends the processes that it leaves. `watch` is called while it runs, and stops it.
+    /// Runs it, and ends the processes that it leaves. `watch` is called while it runs, and can stop it.
     ///
     /// # Errors
-    /// If it cannot be started or does not succeed, or if `watch` stops it. The sentence ends with the reason that
-    /// it printed, if there is one.
+    /// Fails if it cannot be started or does not succeed, or if `watch` stops it. The message ends with the
+    /// reason that it printed, if there is one.
     pub(crate) fn run(
         self,
         keeper: &KeeperCommand,
@@ -73,7 +73,7 @@ impl Shell<'_> {
         }
     }
 
-    /// Runs it. If it fails by itself, `printed` is set to the end of its output.
+    /// Runs it. If it fails by itself, sets `printed` to the end of its output.
     fn conduct(
         &self,
         keeper: &KeeperCommand,
@@ -118,7 +118,8 @@ impl Shell<'_> {
     }
 }
 
-/// Returns why a command failed, as the end of a sentence: the end of its output, and the reason in its object.
+/// Returns the reason of a failure, as the end of a sentence: the end of the output, and the reason in its
+/// object.
 fn why(tail: Option<&OutputTail>, reason: Option<String>) -> String {
     match (tail, reason) {
         (Some(tail), None) => tail.quoted(),
@@ -129,12 +130,12 @@ fn why(tail: Option<&OutputTail>, reason: Option<String>) -> String {
     }
 }
 
-/// An object stands at the end of what is printed: of more than this, the rest is not looked at.
+/// Maximum number of bytes that are read from the end of the output to find an object.
 const MOST_READ: u64 = 8 << 20;
-/// The bodies of a load's answers are left out of the record when they are longer than this together.
+/// Maximum total size of the response bodies of a load in the record, in bytes: larger ones are left out.
 const MOST_BODIES: usize = 64 << 10;
 
-/// The figures of a load, out of the file of what it printed: those of its last round.
+/// Returns the metrics of a load from the file with its output: those of its last round.
 pub(super) fn read_load_report(path: &Path) -> Option<Value> {
     let mut report = load_report(&end_of(path)?)?;
     if let Some(bodies) = report.get_mut("responses").and_then(|r| r.as_object_mut())
@@ -145,7 +146,7 @@ pub(super) fn read_load_report(path: &Path) -> Option<Value> {
     Some(report)
 }
 
-/// The last JSON object in the file of what a command printed.
+/// Returns the last JSON object in the file with the output of a command.
 pub(super) fn read_last_object(path: &Path) -> Option<Value> {
     objects(&end_of(path)?).next()
 }
@@ -159,14 +160,14 @@ fn end_of(path: &Path) -> Option<String> {
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// All of a text as one object, or its lines that are objects, the last first.
+/// Returns the text as one object, or its lines that are objects, the last first.
 fn objects(text: &str) -> impl Iterator<Item = Value> {
     let lines = text.lines().rev().map(str::trim).filter(|l| l.starts_with('{'));
     let candidates = std::iter::once(text.trim()).chain(lines);
     candidates.filter_map(|text| serde_json::from_str(text).ok()).filter(Value::is_object)
 }
 
-/// The figures of a load that printed a `lowtide.load/1` object: those of its last round.
+/// Returns the metrics of a load that printed a `lowtide.load/1` object: those of its last round.
 fn load_report(text: &str) -> Option<Value> {
     objects(text).find_map(|mut object| {
         if object.get("schema")?.as_str()? != lowtide_model::load::SCHEMA {

@@ -1,4 +1,4 @@
-//! The subject of a trial: its processes, its sampler, its last words.
+//! The subject of a trial: its processes, its sampler, the end of its output.
 
 use std::io;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::capture::{self, Capture, Listener, OutputTail};
 use crate::keeper::{Ended, ExitReport, KeeperCommand, KeeperReport, Kept, Launch};
 use crate::treatment::ResolvedTreatment;
 
-/// How long its last output is waited for, once it has ended.
+/// Maximum time to wait for its last output, after it has ended.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// A subject that was started.
@@ -29,18 +29,18 @@ pub(super) struct Subject {
     exit: Option<(ExitReport, Instant)>,
 }
 
-/// What is left to tell of a subject that is gone.
+/// The results of a subject that has ended.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Remains {
     pub(super) exit: Option<ExitReport>,
     pub(super) ended: Ended,
     pub(super) account: Account,
-    /// CPU time that its ledgers took, in seconds.
+    /// CPU time of its ledgers, in seconds.
     pub(super) ledgers_cpu_s: f64,
 }
 
 impl Subject {
-    /// Has the keeper start it.
+    /// Makes the keeper start it.
     pub(super) fn launch(
         keeper: &KeeperCommand,
         launch: Launch,
@@ -55,7 +55,7 @@ impl Subject {
         Ok(Self { kept, pid: None, sampling: None, ledgers: None, tail, capture, exit: None })
     }
 
-    /// Takes in the next thing that its keeper tells. Gives the moment at which it was started, once.
+    /// Handles the next report of its keeper. Returns the time of the start, once.
     pub(super) fn await_start(&mut self, patience: Duration) -> Result<Option<Instant>, TrialStop> {
         let Some(event) = self.kept.next_event(patience) else {
             if self.kept.is_gone() {
@@ -73,7 +73,7 @@ impl Subject {
         }
     }
 
-    /// Begins to sample it.
+    /// Starts to sample it.
     pub(super) fn sample(
         &mut self,
         treatment: &ResolvedTreatment,
@@ -92,18 +92,18 @@ impl Subject {
         self.kept.root()
     }
 
-    /// Its sampler.
+    /// Returns its sampler.
     pub(super) fn sampling(&self) -> Option<&Sampling> {
         self.sampling.as_ref()
     }
 
-    /// Who looks at whose its bytes are.
+    /// Returns the thread that takes its ledgers.
     pub(super) fn ledgers(&self) -> Option<&Ledgers> {
         self.ledgers.as_ref()
     }
 
-    /// Whether its first process has ended, after waiting for that for a while; and when, at the
-    /// first time that this is known.
+    /// Waits up to `patience` for the end of its first process. Returns its state, and the time of the end
+    /// when that is first known.
     pub(super) fn hear(&mut self, patience: Duration) -> Heard {
         if self.exit.is_some() {
             return Heard::Ended;
@@ -121,39 +121,38 @@ impl Subject {
         if self.kept.is_gone() { Heard::Ended } else { Heard::Alive }
     }
 
-    /// How its first process ended.
+    /// Returns the exit of its first process.
     pub(super) fn exit(&self) -> Option<ExitReport> {
         self.exit.map(|(exit, _)| exit)
     }
 
-    /// Whether its first process ended well and left others behind: a server that went into the
-    /// background.
+    /// Returns whether its first process succeeded and left others running: a server that became a daemon.
     pub(super) fn is_in_background(&self) -> bool {
         self.exit().is_some_and(ExitReport::is_success)
             && !self.kept.is_gone()
             && !tree::descendants_of(self.kept.root()).is_empty()
     }
 
-    /// The sentence for one that ended when it should not have.
+    /// Returns the sentence for a subject that ended too early.
     pub(super) fn ended_early(&self, during: &str) -> String {
         let how = self.exit().map_or("no word of how".to_owned(), |exit| exit.to_string());
         format!("the command ended {during} with {how}{}", self.last_words())
     }
 
-    /// Takes in the rest of what it printed, when it has ended.
+    /// Reads the rest of its output, after it has ended.
     pub(super) fn hear_out(&self) {
         if self.exit.is_some() {
             self.capture.finish(LAST_WORDS);
         }
     }
 
-    /// The last lines that it printed, as the end of a sentence.
+    /// Returns the last lines of its output, as the end of a sentence.
     pub(super) fn last_words(&self) -> String {
         self.hear_out();
         self.tail.quoted()
     }
 
-    /// Ends it and everything that it started.
+    /// Ends it and all processes that it started.
     pub(super) fn end(mut self) -> Remains {
         let ledgers = self.ledgers.take().inspect(Ledgers::stop);
         let account = self.sampling.take().map(Sampling::stop).unwrap_or_default();
@@ -165,14 +164,14 @@ impl Subject {
     }
 }
 
-/// What is known of a subject's life.
+/// The state of a subject.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Heard {
     /// It runs.
     Alive,
-    /// It was just told that it has ended, and when.
+    /// Its end was just reported, with the time.
     EndsNow(Instant),
-    /// It has ended before.
+    /// It ended earlier.
     Ended,
 }
 

@@ -1,4 +1,5 @@
-//! The policy of a treatment during a trial: the subject is supervised in a thread of its own, as `lowtide attach` does.
+//! The policy of a treatment during a trial: a separate thread supervises the subject, as `lowtide attach`
+//! does.
 
 use std::io;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use lowtide_supervise::{DEFAULT_BUDGET, Observer, Options, Scope, Supervisor, re
 #[derive(Debug)]
 pub(super) struct Supervision {
     interrupt: Arc<AtomicBool>,
-    /// Returns the CPU time that it used, in seconds.
+    /// The thread; it returns the CPU time that it used, in seconds.
     thread: JoinHandle<f64>,
 }
 
@@ -24,7 +25,7 @@ impl Supervision {
     /// Starts to supervise all descendants of a process.
     ///
     /// # Errors
-    /// If no thread can be started.
+    /// Fails if no thread can be started.
     pub(super) fn start(policy: PolicyKind, root: u32, recorder: Recorder) -> io::Result<Self> {
         let interrupt = Arc::new(AtomicBool::new(false));
         let options = Options {

@@ -1,12 +1,12 @@
 use super::*;
 
-/// A stage that writes down what it is told, has a clock of its own, and fails where it should.
+/// A stage that records its calls, has its own clock, and fails where it should.
 #[derive(Default)]
 struct Mock {
     said: Vec<String>,
     clock: Duration,
     fails_at: Option<(&'static str, Option<TrialStop>)>,
-    /// Until when its memory rises.
+    /// The time until which its memory rises.
     rises_until: Duration,
 }
 

@@ -31,7 +31,7 @@ pub(super) fn fork() -> io::Result<Option<Pid>> {
     }
 }
 
-/// Ends the process at once: what the parent has to do at its exit is not done by a forked child.
+/// Ends the process at once: a forked child does not run the exit handlers of its parent.
 pub(super) fn exit_now(code: u8) -> ! {
     // SAFETY: it takes a number, and runs no code of this process.
     unsafe { libc::_exit(code.into()) }
@@ -66,11 +66,11 @@ pub(super) fn start(service: &Service, inherited: &InheritedSignals) -> Result<P
     }
 }
 
-/// Reads the error of execve(2). There is none if the pipe was closed by it.
+/// Reads the error of execve(2). There is none if execve closed the pipe.
 fn read_errno(pipe: impl AsFd) -> Option<i32> {
     let mut bytes = [0; size_of::<i32>()];
     let count = rustix::io::retry_on_intr(|| rustix::io::read(&pipe, &mut bytes));
-    // Fewer bytes than a pipe accepts at once are written, and so read, as a whole.
+    // A pipe accepts this few bytes at once, so they are written, and read, as a whole.
     (count == Ok(bytes.len())).then_some(i32::from_ne_bytes(bytes))
 }
 

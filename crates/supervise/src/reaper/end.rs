@@ -1,20 +1,20 @@
-//! How a process ends, and ending in the same way.
+//! The end of a process, and ending in the same way.
 
 use rustix::process::{DumpableBehavior, WaitStatus, getpid, set_dumpable_behavior};
 
 use super::{OWN_FAILURE, child, signals};
 
-/// How a process ended.
+/// The way in which a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProcessEnd {
     /// It exited with this code.
     Exited(u8),
-    /// This signal ended it.
+    /// It was ended by this signal.
     Signalled(i32),
 }
 
 impl ProcessEnd {
-    /// Takes the status of a child that was reaped.
+    /// Converts the status of a child that was reaped.
     pub(super) fn new(status: WaitStatus) -> Self {
         match (status.terminating_signal(), status.exit_status()) {
             (Some(signal), _) => Self::Signalled(signal),
@@ -30,7 +30,7 @@ impl ProcessEnd {
         match self {
             Self::Exited(code) => std::process::exit(code.into()),
             Self::Signalled(signal) => {
-                // The core dump, if there is one, is that of the service.
+                // If there is a core dump, it is the one of the service.
                 if !getpid().is_init()
                     && set_dumpable_behavior(DumpableBehavior::NotDumpable).is_ok()
                 {

@@ -1,4 +1,4 @@
-//! Reasons for which a service is not started.
+//! Errors that prevent a service from starting.
 
 use std::ffi::OsString;
 use std::io;
@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use super::OWN_FAILURE;
 
-/// Why a command and its environment cannot be passed to a program.
+/// Errors of a command and its environment that cannot be passed to a program.
 #[derive(Debug, Error)]
 pub enum ServiceError {
     /// There is no program.
@@ -21,10 +21,10 @@ pub enum ServiceError {
     Variable(OsString),
 }
 
-/// Why a service was not started.
+/// Errors of a service that was not started.
 #[derive(Debug, Error)]
 pub enum ReaperError {
-    /// No such program.
+    /// The program was not found.
     #[error(
         "{program:?} was not found, or the interpreter that it names (#!, ELF) was not: check its path"
     )]
@@ -40,13 +40,13 @@ pub enum ReaperError {
         /// The error of execve(2).
         source: io::Error,
     },
-    /// The calling process is not fit to fork.
+    /// The calling process must not fork.
     #[error("a service is started from a process with one thread; this one has {0}")]
     Threads(usize),
     /// Another system call failed.
     #[error("cannot {action}: {source}")]
     System {
-        /// What was attempted.
+        /// The action that was attempted.
         action: &'static str,
         /// The error of the system call.
         source: io::Error,
@@ -65,7 +65,7 @@ impl ReaperError {
     }
 }
 
-/// Returns a function that makes an error of a failed system call.
+/// Returns a function that creates the error of a failed system call.
 pub(super) fn system<E: Into<io::Error>>(action: &'static str) -> impl Fn(E) -> ReaperError {
     move |source| ReaperError::System { action, source: source.into() }
 }

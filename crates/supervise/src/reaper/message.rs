@@ -1,4 +1,4 @@
-//! Messages of a process that makes no allocation.
+//! Messages of a process that does not allocate.
 
 use std::fmt::{self, Write};
 use std::time::Duration;
@@ -11,10 +11,10 @@ use super::signals;
 /// Maximum size of a message in bytes. The longest one has 137.
 const MESSAGE_BYTES: usize = 160;
 
-/// Reports on stderr that the policy process has failed, and in what time it is started again.
+/// Reports on stderr that the policy process has failed, and after which pause it is restarted.
 pub(super) fn policy_failed(end: ProcessEnd, pause: Option<Duration>) {
     let mut message = Message { bytes: [0; MESSAGE_BYTES], length: 0 };
-    // Only a message that is too long fails, and what fits is printed.
+    // Only a message that is too long fails. The part that fits is printed.
     let _ = match end {
         ProcessEnd::Exited(code) => {
             write!(message, "lowtide: the policy process exited with code {code}")

@@ -1,23 +1,25 @@
-//! The entry point of a container: runs a service to its end, with a policy process beside it.
+//! The entry point of a container: runs a service to completion, with a policy process next to it.
 //!
-//! The reaper is the parent of both. It forwards signals to the service, reaps every orphan, and ends as the service
-//! ends. The policy is a process of its own, so that the service survives whatever happens to it: a crash, a kill,
-//! or the out-of-memory killer.
+//! The reaper is the parent of both. It forwards signals to the service, reaps every orphan, and
+//! ends in the same way as the service. The policy runs in its own process, so that the service
+//! survives any failure of it: a crash, a kill, or the out-of-memory killer.
 //!
 //! - The service starts as if the reaper had executed it: with the inherited signal mask and dispositions, process
 //!   group, file descriptors, limits and working directory.
 //! - It shares the process group, for the job control of a shell. A signal that the terminal sends to the group
 //!   reaches the service once, one that another process sends to the group twice, as under `timeout`.
-//! - All signals are forwarded but those of faults (such as SIGSEGV), those that the service itself sends, and those
-//!   with which a shell stops and continues the group, unless the reaper is PID 1.
-//! - The reaper releases the inherited file descriptors, except for stderr: a reader of the service's stdout sees
-//!   the end when the service closes it.
-//! - The policy process has a process group of its own: signals to the service's group do not reach it.
+//! - All signals are forwarded, except for those of faults (such as SIGSEGV), those that the
+//!   service itself sends, and those with which a shell stops and continues the group, unless the
+//!   reaper is PID 1.
+//! - The reaper releases the inherited file descriptors, except for stderr: a reader of the
+//!   service's stdout reaches the end of the file when the service closes it.
+//! - The policy process has its own process group: signals to the service's group do not reach it.
 //! - Descendants that outlive the service are left alone. If the reaper is PID 1, the kernel kills them.
-//! - A process that dies while another one traces it becomes visible to its parent when the tracer lets go of it: a
-//!   policy that hangs while it traces the service hides the end of the service.
+//! - A process that dies while another one traces it becomes visible to its parent when the tracer
+//!   detaches. A policy that hangs while it traces the service therefore hides the end of the
+//!   service.
 //!
-//! Once the service and the policy are started, the reaper makes no allocation on the heap.
+//! Once the service and the policy have started, the reaper makes no allocation on the heap.
 
 mod child;
 mod descriptors;
@@ -43,25 +45,26 @@ use policy::Policy;
 use received::Addressees;
 use signals::InheritedSignals;
 
-/// Exit code of a failure of lowtide itself, as `env` and `timeout` have it.
+/// Exit code of a failure of lowtide itself, as for `env` and `timeout`.
 pub const OWN_FAILURE: u8 = 125;
 
-/// Maximum time for the policy to complete what it does when the service has ended.
+/// Maximum time for the policy to complete its current work after the service has ended.
 const POLICY_GRACE: Duration = Duration::from_secs(2);
 /// Maximum number of children to reap before signals are forwarded again.
 const REAPED_PER_TURN: usize = 64;
 
-/// Runs a service to its end.
+/// Runs a service to completion.
 ///
-/// `policy` is called in a forked process; what it returns is the exit code of that process. If the process fails, it
-/// is started again, at most three times. It gets SIGTERM when the service ends, and two seconds later SIGKILL.
+/// `policy` is called in a forked process, and returns the exit code of that process. If the
+/// process fails, it is restarted, at most three times. It gets SIGTERM when the service ends, and
+/// SIGKILL two seconds later.
 ///
 /// When this returns, signals are still blocked, and after a success stdin and stdout are `/dev/null`: the caller can
 /// print an error to stderr and ends the process, by [`ProcessEnd::pass_on`] or [`ReaperError::code`].
 ///
 /// # Errors
-/// Fails if the service cannot be started. It is refused if this process has other threads: locks that they hold
-/// would stay locked in the forked processes.
+/// Fails if the service cannot be started. Refuses to start it if this process has other threads:
+/// locks that they hold would stay locked in the forked processes.
 pub fn run(
     service: &Service,
     policy: Option<&dyn Fn(PolicyContext) -> u8>,
@@ -89,7 +92,7 @@ pub fn run(
     Ok(reaper.run())
 }
 
-/// The state of a reaper whose service was started.
+/// The state of a reaper that has started its service.
 struct Reaper<'a> {
     addressees: Addressees,
     signals: signals::Blocked,
@@ -127,7 +130,7 @@ impl Reaper<'_> {
                     self.policy.reaped(pid, ProcessEnd::new(status), self.end.is_some());
                 }
                 Ok(None) => return false,
-                // No child is left. The service was one, unless its end is known.
+                // No child is left. The service was a child, unless its end is known.
                 Err(_) => {
                     self.end.get_or_insert(ProcessEnd::Exited(OWN_FAILURE));
                     return false;
@@ -137,12 +140,12 @@ impl Reaper<'_> {
         true
     }
 
-    /// Ends the policy process: asks it to, and kills it if it takes too long.
+    /// Ends the policy process: sends SIGTERM, and kills the process if it takes too long.
     fn stop_policy(&mut self) {
         for signal in [Signal::TERM, Signal::KILL] {
             let Some(policy) = self.policy.pid() else { return };
             let _ = kill_process(policy, signal);
-            // A stopped process acts on SIGTERM when it is continued.
+            // A stopped process handles SIGTERM only when it is continued.
             let _ = kill_process(policy, Signal::CONT);
             let asked = Instant::now();
             while self.policy.pid().is_some() {

@@ -1,4 +1,4 @@
-//! The policy process, and when it is started again.
+//! The policy process and its restarts.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
@@ -9,24 +9,26 @@ use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal, set
 use super::end::ProcessEnd;
 use super::{OWN_FAILURE, child, message, signals};
 
-/// Maximum number of times that the policy process is started again.
+/// Maximum number of restarts of the policy process.
 const RESTARTS: u32 = 3;
-/// Time for which a policy process must have run for its earlier failures to be forgotten: in the life of a service, it
-/// may be killed more often than it is started again, for instance whenever memory runs out.
+/// Run time of a policy process after which its earlier failures are forgotten. In the life of a
+/// service, the policy may be killed more often than the maximum, for instance whenever memory runs
+/// out.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
-/// Pause before the policy process is started again for the first time. Each further one is twice as long.
+/// Pause before the first restart of the policy process. It doubles with each further restart.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-/// Exit code of a policy that has panicked, as of any Rust program.
+/// Exit code of a policy that has panicked, as for any Rust program.
 const PANICKED: u8 = 101;
 
-/// What the policy is called with.
+/// The argument with which the policy is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PolicyContext {
     /// PID of the service. It stays valid: when the service ends, the policy process gets SIGTERM.
     pub service: u32,
     /// PID of the reaper: all descendants of the service are its descendants.
     pub reaper: u32,
-    /// How many policy processes have failed in succession, each within ten minutes of its start.
+    /// Number of policy processes that have failed in succession, each within ten minutes of its
+    /// start.
     pub failures: u32,
 }
 
@@ -69,7 +71,7 @@ impl<'a> Policy<'a> {
         }
     }
 
-    /// Returns the time until the process is to be started again.
+    /// Returns the time until the process is to be restarted.
     pub(super) fn pause(&self) -> Option<Duration> {
         match self.state {
             State::StartsAt(time) => Some(time.saturating_duration_since(Instant::now())),
@@ -77,14 +79,15 @@ impl<'a> Policy<'a> {
         }
     }
 
-    /// Starts the process again when its pause is over.
+    /// Restarts the process when its pause is over.
     pub(super) fn start_if_due(&mut self) {
         if self.pause() == Some(Duration::ZERO) {
             self.fork();
         }
     }
 
-    /// Takes the end of a child, which may be the policy process. At the end of the service, that is the last one.
+    /// Handles the end of a child, which may be the policy process. `is_last`: the service has
+    /// ended, so there is no restart.
     pub(super) fn reaped(&mut self, child: Pid, end: ProcessEnd, is_last: bool) {
         if self.pid() == Some(child) {
             self.state = State::Ended;
@@ -122,11 +125,11 @@ impl<'a> Policy<'a> {
     /// Runs the policy in the forked process. Returns its exit code.
     fn be_policy(&self, run: &dyn Fn(PolicyContext) -> u8) -> u8 {
         let _ = set_parent_process_death_signal(Some(Signal::TERM));
-        // The signal is sent only if the reaper ends from here on.
+        // From here on, the signal is sent if the reaper ends.
         if getppid() != Some(self.reaper) {
             return OWN_FAILURE;
         }
-        // Neither Ctrl-C nor a signal that the service sends to its group is for the policy.
+        // Neither Ctrl-C nor a signal that the service sends to its group must reach the policy.
         let _ = setpgid(None, None);
         let _ = rustix::thread::set_name(c"lowtide-policy");
         prefer_for_oom_kill();
@@ -143,7 +146,8 @@ fn prefer_for_oom_kill() {
     }
 }
 
-/// Returns the pause after a failure that others have preceded, if the process is started again.
+/// Returns the pause after a failure that was preceded by others; `None` if the process is not
+/// restarted.
 fn pause_after(failures: u32) -> Option<Duration> {
     (failures < RESTARTS).then(|| FIRST_PAUSE.saturating_mul(1 << failures))
 }

@@ -1,4 +1,4 @@
-//! A signal that the reaper has received, and whether the service gets it.
+//! A signal that the reaper has received, and whether it is forwarded to the service.
 
 use libc::{
     SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTSTP, SIGTTIN, SIGTTOU, SIGWINCH, SIGXCPU, c_int,
@@ -20,7 +20,7 @@ pub(super) enum Sender {
 pub(super) struct Received {
     pub(super) number: c_int,
     pub(super) sender: Sender,
-    /// The value that the sender has queued with it.
+    /// The value that the sender has queued with the signal.
     pub(super) value: Option<libc::sigval>,
 }
 
@@ -34,22 +34,25 @@ pub(super) struct Addressees {
 }
 
 impl Received {
-    /// Returns whether the service is to get the signal, and has not got it already.
+    /// Returns whether the signal must be forwarded: it is meant for the service, which has not
+    /// received it yet.
     pub(super) fn is_for_service(&self, addressees: Addressees) -> bool {
         match (self.number, self.sender) {
-            // Our children are our own matter.
+            // The reaper handles the end of its own children.
             (SIGCHLD, _) => false,
-            // A shell continues the whole group. Forwarded late, the signal would undo the next stop.
+            // A shell continues the whole group. If the signal were forwarded late, it would undo
+            // the next stop.
             (SIGCONT, _) if !addressees.leads_session && addressees.us != 1 => false,
-            // What we cause ourselves (SIGPIPE of a message), and what the service has sent to its whole group.
+            // Signals that the reaper causes itself (SIGPIPE of a message), and signals that the
+            // service has sent to its whole group.
             (_, Sender::Process(pid)) => pid != addressees.us && pid != addressees.service,
             // The terminal sends these to the whole foreground group.
             (SIGINT | SIGQUIT | SIGWINCH | SIGTSTP | SIGTTIN | SIGTTOU, Sender::Kernel) => false,
             // A hangup of the terminal goes to the session leader alone.
             (SIGHUP | SIGCONT, Sender::Kernel) => addressees.leads_session,
-            // The limit of the reaper's processor time; the service has its own.
+            // The limit of the reaper's CPU time. The service has its own.
             (SIGXCPU, Sender::Kernel) => false,
-            // Such as the SIGALRM of a timer that was set before this process was started.
+            // For instance, the SIGALRM of a timer that was set before this process was started.
             (_, Sender::Kernel | Sender::Other) => true,
         }
     }

@@ -1,4 +1,4 @@
-//! A program to start, prepared so that nothing is left to do between fork and exec.
+//! A program to start, prepared so that no work is left between fork and exec.
 
 #![expect(unsafe_code, reason = "execve(2)")]
 
@@ -24,7 +24,8 @@ pub struct Service {
     candidates: Vec<CString>,
     /// Pointers into `_arguments`, and a null pointer.
     argv: Vec<*const c_char>,
-    /// The arguments of a shell that runs a candidate: the shell, the candidate, further arguments, a null pointer.
+    /// The arguments of a shell that runs a candidate: the shell, the candidate, further arguments,
+    /// and a null pointer.
     script_argv: Vec<Cell<*const c_char>>,
     /// Pointers into `_variables`, and a null pointer.
     envp: Vec<*const c_char>,
@@ -33,8 +34,9 @@ pub struct Service {
 }
 
 impl Service {
-    /// Prepares a command. Its environment is that of this process, less the variables in `remove`, and with those
-    /// in `set`. A program without a slash is searched for in the directories of the resulting PATH.
+    /// Prepares a command. Its environment is that of this process, without the variables in
+    /// `remove`, and with those in `set`. A program without a slash is searched for in the
+    /// directories of the resulting PATH.
     ///
     /// # Errors
     /// Fails if the command is empty, if a string contains a NUL byte, or if a name to set is not valid.
@@ -96,7 +98,8 @@ impl Service {
         if let Some(script) = self.script_argv.get(1) {
             script.set(file.as_ptr());
         }
-        // SAFETY: `Cell` has the layout of what it holds, and nothing writes to the cells during the call.
+        // SAFETY: `Cell` has the same layout as its content, and no code writes to the cells during
+        // the call.
         let argv = unsafe {
             std::slice::from_raw_parts(self.script_argv.as_ptr().cast(), self.script_argv.len())
         };
@@ -114,7 +117,8 @@ fn execve(file: &CStr, argv: &[*const c_char], envp: &[*const c_char]) -> c_int 
     }
 }
 
-/// Returns the environment of this process with changes. A variable that is set more than once has the last value.
+/// Returns the environment of this process with changes. If a variable is set more than once, the
+/// last value counts.
 fn environment(
     set: &[(OsString, OsString)],
     remove: &[OsString],

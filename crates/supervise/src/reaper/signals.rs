@@ -14,7 +14,7 @@ use super::received::{Received, Sender};
 /// Signals that report a fault of the running thread. The kernel does not let a thread block its own.
 const FAULTS: [c_int; 6] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
-/// Signals that stop the process for a shell. PID 1 is stopped by none, and forwards them.
+/// Signals by which a shell stops the process. They do not stop PID 1, which forwards them.
 const JOB_CONTROL: [c_int; 3] = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
 
 /// Whether SIGPIPE was ignored when this process was started. Rust's runtime ignores it before `main`.
@@ -31,7 +31,7 @@ static AT_START: extern "C" fn() = {
     at_start
 };
 
-/// The signals that the reaper has blocked, and waits for.
+/// The signals that the reaper has blocked and waits for.
 #[derive(Clone, Copy)]
 pub(super) struct Blocked(libc::sigset_t);
 
@@ -74,8 +74,8 @@ impl InheritedSignals {
 }
 
 impl Blocked {
-    /// Waits for one of the signals, for ever without a timeout. Returns nothing at the timeout, and also when the
-    /// process was stopped and continued.
+    /// Waits for one of the signals, without a limit if there is no timeout. Returns `None` at the
+    /// timeout, and also when the process was stopped and continued.
     pub(super) fn wait(&self, timeout: Option<Duration>) -> Option<Received> {
         let timeout = timeout.map(|timeout| libc::timespec {
             tv_sec: timeout.as_secs().try_into().unwrap_or(libc::time_t::MAX),
@@ -105,9 +105,9 @@ impl Blocked {
 }
 
 impl Received {
-    /// Sends the signal to a child that was not reaped yet, with its value if it has one.
+    /// Sends the signal to a child that has not been reaped yet, with its value if it has one.
     pub(super) fn forward(&self, child: libc::pid_t) {
-        // SAFETY: they take only numbers; the value is one for us.
+        // SAFETY: they take only numbers. The value is an opaque number here.
         unsafe {
             match self.value {
                 Some(value) => libc::sigqueue(child, self.number, value),
@@ -117,14 +117,16 @@ impl Received {
     }
 }
 
-/// Prepares the policy process: SIGTERM ends it, nothing is blocked, and a terminal does not stop its messages.
+/// Prepares the policy process: SIGTERM ends it, no signal is blocked, and a terminal does not stop
+/// its messages.
 pub(super) fn prepare_policy() {
     set_ignored(libc::SIGTERM, false);
     set_ignored(libc::SIGTTOU, true);
     change_mask(libc::SIG_SETMASK, &set_of(&[]));
 }
 
-/// Calls a function that writes to a terminal, and that does not stop the process if it is in the background.
+/// Calls a function that writes to a terminal. Writing does not stop the process, even in the
+/// background.
 pub(super) fn without_terminal_stop(write: impl FnOnce()) {
     let before = change_mask(libc::SIG_BLOCK, &set_of(&[libc::SIGTTOU]));
     write();
@@ -147,7 +149,8 @@ fn set_of(signals: &[c_int]) -> libc::sigset_t {
 type Begin = unsafe extern "C" fn(*mut libc::sigset_t) -> c_int;
 type Change = unsafe extern "C" fn(*mut libc::sigset_t, c_int) -> c_int;
 
-/// Returns a set that a function of libc begins, and that another one changes for each of some signals.
+/// Returns a set that one function of libc initializes, and that another one changes for each of
+/// some signals.
 fn set<'a>(
     begin: Begin,
     signals: impl Iterator<Item = &'a c_int>,
@@ -164,7 +167,7 @@ fn set<'a>(
     }
 }
 
-/// Changes the signal mask, as the constants of sigprocmask(2) mean it. Returns the mask before.
+/// Changes the signal mask. `how` is a constant of sigprocmask(2). Returns the previous mask.
 fn change_mask(how: c_int, signals: &libc::sigset_t) -> libc::sigset_t {
     let mut before = MaybeUninit::<libc::sigset_t>::zeroed();
     // SAFETY: it reads a valid set and writes to another one, which is valid as zeros, too.
@@ -185,7 +188,7 @@ fn is_ignored(signal: c_int) -> bool {
     action.sa_sigaction == libc::SIG_IGN
 }
 
-/// Makes the process ignore a signal, or act on it by default. Is async-signal-safe.
+/// Makes the process ignore a signal, or restores its default action. Is async-signal-safe.
 fn set_ignored(signal: c_int, is_ignored: bool) {
     let mut action = MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: a zeroed action has no flags and an empty mask; the dispositions run no code of ours. It fails for

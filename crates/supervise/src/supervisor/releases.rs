@@ -1,4 +1,5 @@
-//! A release that a policy has asked for: what must permit it, and what its outcome means for the process.
+//! A release that a policy has requested: the conditions that permit it, and the effect of its
+//! outcome on the process.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,9 +19,9 @@ use super::Supervisor;
 use crate::host_lock::HostLock;
 use crate::subject::{Dropped, Subject};
 
-/// Time until a process is read again whose release another supervisor kept waiting, in seconds.
+/// Time after which a process is read again if another supervisor delayed its release, in seconds.
 const LOCKED_S: f64 = 1.0;
-/// CPU time that a first release is expected to need, in seconds.
+/// Expected CPU time of a first release, in seconds.
 const EXPECTED_CPU_S: f64 = 0.05;
 
 impl Supervisor<'_> {
@@ -45,12 +46,12 @@ impl Supervisor<'_> {
             subject.due_s = self.now_s() + LOCKED_S;
             return;
         };
-        // Once more just before: a burst may have come and gone since the last sample.
+        // Count once more just before: a burst may have come and gone since the last sample.
         self.count_returned(subject);
         self.release(subject, state, &request, lock);
     }
 
-    /// Returns whether the budget permits a release. If not, the log gets a line, once until it does.
+    /// Returns whether the budget permits a release. If not, logs this once until it does.
     fn has_budget(&mut self, subject: &mut Subject, state: &ProcessState, reason: &Reason) -> bool {
         let expected_s = subject.last.map_or(EXPECTED_CPU_S, |last| last.cpu_s);
         let is_free = !self.options.policy.has_budget();
@@ -89,7 +90,7 @@ impl Supervisor<'_> {
         let begin = Instant::now();
         let released = lowtide_release::release_and_sample_dropped(&subject.target, &options);
         let took = begin.elapsed();
-        // Others need not wait until this one is logged.
+        // Other supervisors need not wait until this release is logged.
         drop(lock);
         self.releases += 1;
         let id = self.releases;
@@ -104,7 +105,7 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Enters a release into the accounts that the policy and the budget see.
+    /// Adds a release to the accounts of the policy and the budget.
     fn account(
         &mut self,
         subject: &mut Subject,
@@ -116,12 +117,12 @@ impl Supervisor<'_> {
         self.budget.spend(release.cpu_s);
         self.releases_cpu_s += release.cpu_s;
         if is_passing(release) {
-            // The policy learns nothing from what is tried again soon.
+            // A release that is retried soon gives the policy no information.
             return;
         }
         let t_s = self.now_s();
         let returned_bytes = release.returned_bytes;
-        // In a dry run the policy decides as if the memory had gone.
+        // In a dry run, the policy decides as if the memory had been released.
         let would_release = release.dry_run && release.outcome == ReleaseOutcome::Released;
         let counted_bytes = if would_release { release.predicted_bytes } else { returned_bytes };
         subject.previous = subject.last.replace(LastRelease {
@@ -165,7 +166,7 @@ impl Supervisor<'_> {
             self.observer.act(&subject.name, &line);
         }
         if self.is_interrupted() {
-            // It may be partial for this reason alone.
+            // This alone may be the reason why the release is partial.
             return;
         }
         if release.outcome == ReleaseOutcome::NothingToRelease {
@@ -189,7 +190,7 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Leaves a process alone that was refused: for an hour, or until the reason may have passed.
+    /// Leaves a refused process alone: for an hour, or until the reason may have passed.
     fn refuse(&mut self, subject: &mut Subject, id: u64, release: &Release, line: &Act) {
         let reason = release.reason.clone().unwrap_or_default();
         if is_passing(release) {
@@ -201,7 +202,7 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Delays the next release: what made the last one fail may pass.
+    /// Delays the next release: the cause of the failure may pass.
     fn delay(&mut self, subject: &mut Subject, id: u64, reason: String) {
         let t_s = self.now_s();
         let delay_s = subject.brake.delay(t_s);
@@ -211,7 +212,8 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Logs that a process is left alone for a time, in seconds, unless the log has the same reason already.
+    /// Logs that a process is left alone for a time, in seconds, unless the log already has the
+    /// same reason.
     pub(super) fn leave_alone(
         &mut self,
         subject: &mut Subject,
@@ -240,11 +242,11 @@ impl Supervisor<'_> {
         subject.refused = Some(reason.to_owned());
     }
 
-    /// Takes a release that could not be tried.
+    /// Handles a release that could not be attempted.
     fn fail(&mut self, subject: &mut Subject, id: u64, error: &ReleaseError) {
         match error {
             _ if !subject.target.is_alive() => {}
-            // Each try on a process that blocks its readers would leave a thread behind.
+            // Each attempt on a process that blocks its readers would leave a blocked thread.
             ReleaseError::NotPermitted { .. } | ReleaseError::Target(TargetError::Blocked(_)) => {
                 subject.brake.close(self.now_s());
                 self.leave_alone(subject, id, error.to_string(), LEFT_ALONE_S);

@@ -1,8 +1,10 @@
-//! A process with a reaper: `run_reaper POLICY COMMAND...`. POLICY is what the policy process does.
+//! A process with a reaper: `run_reaper POLICY COMMAND...`. POLICY selects the action of the policy
+//! process.
 //!
 //! The policy process and the reaper print the number of allocations that the reaper has made so far.
 //!
-//! `run_reaper signals` is a service: it prints each signal that it gets, with the value, and ends at SIGTERM.
+//! `run_reaper signals` is a service: it prints each signal that it receives, with the value, and
+//! ends at SIGTERM.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -14,22 +16,22 @@ use std::time::Duration;
 
 use lowtide_supervise::reaper::{self, PolicyContext, ReaperError, Service};
 
-/// The system's allocator, which counts.
+/// The system's allocator, with a count of allocations.
 struct Counting;
 
 static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
 
 #[expect(unsafe_code, reason = "an allocator")]
-// SAFETY: each call is passed on as it is.
+// SAFETY: each call is passed on unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller keeps to the contract of this very function.
+        // SAFETY: the caller observes the contract of this function.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps to the contract of this very function.
+        // SAFETY: the caller observes the contract of this function.
         unsafe { System.dealloc(memory, layout) }
     }
 }
@@ -89,7 +91,7 @@ fn be_policy(mode: &str) -> u8 {
         "polite" => return wait_for_sigterm(),
         _ => return 2,
     }
-    // A policy that nobody ends after a test that has failed ends by itself.
+    // After a failed test, no process ends the policy, so it ends by itself.
     std::thread::sleep(Duration::from_secs(600));
     0
 }
@@ -101,12 +103,12 @@ fn ignore_sigterm() {
     eprintln!("deaf");
 }
 
-/// Returns some time after SIGTERM, as a policy that has to finish what it does.
+/// Returns some time after SIGTERM, like a policy that has to finish its work.
 #[expect(unsafe_code, reason = "a wait for signals, which std does not have")]
 fn wait_for_sigterm() -> u8 {
     let all = block_all();
     eprintln!("polite");
-    // SAFETY: the set is initialized; the information is not wanted.
+    // SAFETY: the set is initialized; the information is not needed.
     while unsafe { libc::sigwaitinfo(&raw const all, std::ptr::null_mut()) } != libc::SIGTERM {}
     std::thread::sleep(Duration::from_millis(100));
     eprintln!("policy: has finished");
@@ -131,8 +133,8 @@ fn print_signals() {
     println!("ready {}", std::process::id());
     loop {
         let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
-        // SAFETY: the set is initialized, and the kernel writes `info`, which is valid when zeroed. What is read as a
-        // value is a number for a signal of sigqueue, and is not read otherwise.
+        // SAFETY: the set is initialized, and the kernel writes `info`, which is valid when zeroed.
+        // The value of a signal from sigqueue is a number, and is not read otherwise.
         let (signal, value) = unsafe {
             let signal = libc::sigwaitinfo(&raw const all, info.as_mut_ptr());
             let info = info.assume_init();

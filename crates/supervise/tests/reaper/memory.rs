@@ -1,4 +1,4 @@
-//! What the reaper needs.
+//! Memory requirements of the reaper.
 
 use rustix::process::Signal;
 

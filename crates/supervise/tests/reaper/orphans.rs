@@ -81,6 +81,6 @@ fn pid_1_forwards_signals_from_outside_and_those_that_stop_a_shell() {
 fn pid_1_takes_the_remaining_processes_with_it() {
     let mut reaper = init("idle", "sleep 1000 & exit 0");
     assert!(reaper.wait().success());
-    // The process has the pipe open until it ends.
+    // The process keeps the pipe open until it ends.
     assert_eq!(reaper.rest(), [""; 0]);
 }

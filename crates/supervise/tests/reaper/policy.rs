@@ -1,4 +1,4 @@
-//! The policy process beside the service.
+//! The policy process next to the service.
 
 use std::fs;
 use std::process::Command;
@@ -104,8 +104,9 @@ fn the_policy_may_finish_what_it_does_even_if_it_was_stopped() {
     }
 }
 
-/// Starts the service that prints signals, after a line of shell, with stderr in a pipe to a command. Kills the policy
-/// process, for the reaper to report that. Returns the shell that holds all, and the PID of the reaper.
+/// Starts the service that prints signals, after a line of shell, with stderr in a pipe to a
+/// command. Kills the policy process, so that the reaper reports that. Returns the shell that
+/// contains all of them, and the PID of the reaper.
 fn report_to(command: &str, before: &str) -> (Reaper, u32) {
     let service = format!(r#"sh -c '{before}; exec "$0" signals' "$0""#);
     let script = format!(r#"exec 3>&1; "$0" quiet {service} 2>&1 >&3 3>&- | {command}"#);
@@ -133,7 +134,7 @@ fn a_closed_stderr_does_not_disturb_the_service() {
 
 #[test]
 fn a_reader_of_stderr_that_has_stopped_does_not_stop_the_reaper() {
-    // This is as much as the pipe takes.
+    // This is the capacity of the pipe.
     let (shell, reaper) = report_to("sleep 1000", "head -c 65536 /dev/zero >&2");
     send(reaper, Signal::TERM);
     assert_eq!(shell.line(), format!("{} 0", libc::SIGTERM));

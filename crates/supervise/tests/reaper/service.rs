@@ -1,4 +1,4 @@
-//! How a service starts, what it inherits, and how its end is passed on.
+//! The start of a service, what it inherits, and how the reaper ends after it.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -8,7 +8,7 @@ use std::process::Command;
 use crate::support::{RUN_REAPER, Reaper, children, is_alive, send, status, until_true};
 use rustix::process::Signal;
 
-/// Runs a service to its end. Returns its lines on stdout.
+/// Runs a service to completion. Returns its lines on stdout.
 fn output(service: &[&str]) -> Vec<String> {
     let mut reaper = Reaper::start("none", service);
     let lines = reaper.rest();
@@ -67,7 +67,7 @@ fn a_program_that_cannot_be_executed_gives_126() {
     let (code, message) = failure(Command::new(RUN_REAPER).arg("none").arg(&text));
     assert_eq!(code, Some(126), "{message}");
     assert!(message.contains("cannot be executed: Permission denied"), "{message}");
-    // A later directory of PATH does not have it: the first error counts.
+    // A later directory of PATH does not contain it: the first error counts.
     let path = format!("{}:/bin", home.path().display());
     let (code, _) = failure(Command::new(RUN_REAPER).args(["none", "text"]).env("PATH", path));
     assert_eq!(code, Some(126));
@@ -119,7 +119,8 @@ fn inherited(field: &str, prepare: fn()) -> String {
         prepare();
         Ok(())
     };
-    // SAFETY: between fork and exec the functions of these tests make system calls, and allocate nothing.
+    // SAFETY: between fork and exec, the functions of these tests only make system calls, and do
+    // not allocate.
     unsafe { command.pre_exec(prepare) };
     let mut reaper = Reaper::spawn(&mut command);
     let line = reaper.line();

@@ -28,7 +28,7 @@ fn each_queued_signal_is_forwarded_with_its_value() {
     let (reaper, _) = Reaper::signals("idle");
     for value in 1..=50 {
         let value = libc::sigval { sival_ptr: std::ptr::without_provenance_mut(value) };
-        // SAFETY: it takes only numbers; the pointer is one, too.
+        // SAFETY: it takes only numbers; the pointer is a number, too.
         let result = unsafe { libc::sigqueue(reaper.pid() as i32, libc::SIGRTMIN(), value) };
         assert_eq!(result, 0);
     }
@@ -51,7 +51,8 @@ fn a_signal_that_the_service_sends_to_its_group_is_not_sent_back() {
 
 #[test]
 fn a_group_that_was_stopped_and_continued_works_as_before() {
-    // The shell starts nothing meanwhile: one that waits for vfork is not stopped before its child executes a program.
+    // The shell starts no process meanwhile: a shell that waits for vfork is not stopped before its
+    // child executes a program.
     let script = "sleep 1000 & trap 'echo got' USR1; trap 'kill $!; exit 5' TERM; echo $$
         while :; do wait; done";
     let mut reaper = Reaper::script("idle", script);

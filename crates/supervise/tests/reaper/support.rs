@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
-/// Maximum time for anything that a test waits for, on a busy machine.
+/// Maximum time to wait in a test, on a busy machine.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
 /// The program of these tests.
@@ -34,7 +34,7 @@ impl Reaper {
         Self::start(policy, &["sh", "-c", script])
     }
 
-    /// Starts the service that prints signals. Returns its PID, too.
+    /// Starts the service that prints signals. Also returns its PID.
     pub(crate) fn signals(policy: &str) -> (Self, u32) {
         let reaper = Self::start(policy, &[RUN_REAPER, "signals"]);
         let service = reaper.ready();
@@ -123,7 +123,7 @@ impl Reaper {
 
 impl Drop for Reaper {
     fn drop(&mut self) {
-        // Once the reaper was reaped, its PID is that of another group, or of none.
+        // Once the reaper was reaped, its PID may belong to another group, or to none.
         if self.status.is_none() {
             let _ = kill_process_group(pid(self.pid()), Signal::KILL);
             let _ = self.child.wait();
@@ -141,7 +141,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Returns nothing for a process that was reaped.
+    /// Reads a process; `None` if it was reaped.
     pub(crate) fn read(pid: u32) -> Option<Self> {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         let (name, rest) = stat.split_once('(')?.1.rsplit_once(") ")?;
@@ -178,7 +178,7 @@ pub(crate) fn send(number: u32, signal: Signal) {
     kill_process(pid(number), signal).unwrap();
 }
 
-/// Waits until a condition has a value, and returns that.
+/// Waits until a condition returns a value, and returns that value.
 pub(crate) fn until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + DEADLINE;
     loop {

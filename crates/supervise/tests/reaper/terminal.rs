@@ -12,7 +12,8 @@ use rustix::termios::{Winsize, tcsetwinsize};
 
 use crate::support::{RUN_REAPER, Reaper};
 
-/// Starts the service that prints signals in a session with a new terminal. Returns the user's end of that.
+/// Starts the service that prints signals in a session with a new terminal. Returns the user's end
+/// of the terminal.
 #[expect(unsafe_code, reason = "pre_exec")]
 fn start() -> (File, Reaper) {
     let user = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
@@ -28,14 +29,15 @@ fn start() -> (File, Reaper) {
         rustix::process::ioctl_tiocsctty(std::io::stdin())?;
         Ok(())
     };
-    // SAFETY: between fork and exec it makes two system calls, and allocates nothing.
+    // SAFETY: between fork and exec, it makes two system calls, and does not allocate.
     unsafe { command.pre_exec(lead) };
     let reaper = Reaper::spawn_in_group(&mut command);
     reaper.ready();
     (File::from(user), reaper)
 }
 
-/// Asserts that the service gets a signal once: one that is sent to the reaper afterwards comes next.
+/// Asserts that the service receives a signal once: the next signal is one that is sent to the
+/// reaper afterwards.
 fn assert_once(reaper: &Reaper, signal: i32) {
     assert_eq!(reaper.line(), format!("{signal} 0"));
     reaper.send(Signal::USR1);

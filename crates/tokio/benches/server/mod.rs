@@ -1,4 +1,4 @@
-//! A server in a process of its own, and a load on it.
+//! A server in its own process, and a load on it.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;

@@ -12,11 +12,12 @@ use tokio::sync::Notify;
 
 use super::shared::{DRAINED_DIVISOR, QUIET, Shared, lock};
 
-/// It serves requests.
+/// State of a connection that serves requests.
 const SERVING: u8 = 0;
-/// It has drained, or has reached `max_requests`: it waits for the keeper's thread.
+/// State of a connection that has drained, or has reached `max_requests`: it waits for the keeper's
+/// thread.
 const DRAINED: u8 = 1;
-/// It shuts down gracefully, or closes with its next response (HTTP/1.1).
+/// State of a connection that shuts down gracefully, or closes with its next response (HTTP/1.1).
 const CLOSING: u8 = 2;
 
 /// Minimum peak of a connection whose close is an event, because it frees large tables.
@@ -32,31 +33,32 @@ pub(crate) struct Connection {
     pub(crate) shared: Arc<Shared>,
     pub(super) since: Instant,
     state: AtomicU8,
-    /// Requests so far.
+    /// Number of requests so far.
     begun: AtomicUsize,
-    /// Requests that have ended so far.
+    /// Number of requests that have ended so far.
     ended: AtomicUsize,
-    /// The most concurrent requests.
+    /// Maximum number of concurrent requests.
     peak: AtomicUsize,
-    /// Responses of unknown length in flight, and upgrades.
+    /// Number of responses of unknown length in flight, and of upgrades.
     endless: AtomicUsize,
-    /// Requests in flight that wait for the app, not for the client: a handler or a body is pending.
+    /// Number of requests in flight that wait for the app, not for the client: a handler or a body
+    /// is pending.
     pending: AtomicUsize,
-    /// Requests so far when it had drained.
+    /// Number of requests up to the time when it had drained.
     begun_before: AtomicUsize,
-    /// When the keeper's thread first saw that it had drained.
+    /// Time when the keeper's thread first noticed that it had drained.
     drained_since: Mutex<Option<Instant>>,
     /// The number of streams for which this connection counts as pinned; 0 if it does not.
     pinned: AtomicUsize,
-    /// Whether a stream was upgraded (HTTP/2). The end of that is not observable.
+    /// Whether a stream was upgraded (HTTP/2). The end of an upgraded stream is not observable.
     has_tunnel: AtomicBool,
     is_http1: AtomicBool,
     is_grpc: AtomicBool,
-    /// Bytes that were read so far.
+    /// Number of bytes that were read so far.
     read_bytes: AtomicUsize,
-    /// Bytes that had been read when the last request on HTTP/1.1 ended.
+    /// Number of bytes that had been read when the last request on HTTP/1.1 ended.
     read_before_bytes: AtomicUsize,
-    /// Bytes that were written so far, without small frames.
+    /// Number of bytes that were written so far, without small frames.
     written_bytes: AtomicUsize,
     /// Whether its read buffer cannot become large (HTTP/1.1).
     has_bounded_buffer: AtomicBool,
@@ -72,7 +74,7 @@ pub(crate) struct Connection {
     is_counted_as_closing: AtomicBool,
     /// The lingering close, once the transport was dropped.
     linger: Mutex<Option<Linger>>,
-    /// What is dropped when the connection is closed.
+    /// Values that are dropped when the connection is closed.
     held: Mutex<Vec<Box<dyn Any + Send>>>,
 }
 
@@ -83,18 +85,18 @@ impl fmt::Debug for Connection {
     }
 }
 
-/// What the keeper has decided about a connection that had drained.
+/// The keeper's decision about a connection that had drained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Decision {
     /// It shuts down, or has become busy again.
     Done,
-    /// It is younger than `min_age`, or has drained only now. Decide then.
+    /// It is younger than `min_age`, or has drained only now. The keeper decides at this time.
     Later(Instant),
     /// Too many others are shutting down.
     Wait,
 }
 
-/// What has happened on a connection so far.
+/// The activity of a connection so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Activity {
     pub(super) begun: usize,
@@ -139,7 +141,7 @@ impl Connection {
         })
     }
 
-    /// Counts a request that begins, until the guard is dropped.
+    /// Counts a request that starts, until the guard is dropped.
     pub(super) fn begin(self: &Arc<Self>, is_http1: bool) -> InFlight {
         self.shared.begin_request();
         if is_http1 {
@@ -247,7 +249,8 @@ impl Connection {
         }
     }
 
-    /// Returns from when on it has been drained for long enough, unless further requests begin.
+    /// Returns the time from which it has been drained for long enough, unless further requests
+    /// start.
     fn quiet_from(&self, now: Instant) -> Instant {
         let mut since = lock(&self.drained_since);
         *since.get_or_insert_with(|| {
@@ -389,7 +392,7 @@ pub(crate) struct InFlight {
 }
 
 impl InFlight {
-    /// The response may never end.
+    /// Marks the response as one that may never end.
     pub(super) fn set_endless(&mut self) {
         if !std::mem::replace(&mut self.is_endless, true) {
             self.connection.endless.fetch_add(1, SeqCst);
@@ -414,8 +417,8 @@ impl InFlight {
         self.connection.closes_now()
     }
 
-    /// The request becomes a tunnel, whose end is not observable. On HTTP/1.1, it counts until the connection is closed. On
-    /// HTTP/2, it pins the connection.
+    /// Turns the request into a tunnel, whose end is not observable. On HTTP/1.1, it counts until
+    /// the connection is closed. On HTTP/2, it pins the connection.
     pub(super) fn upgrade(mut self) {
         if self.is_http1 {
             self.set_endless();

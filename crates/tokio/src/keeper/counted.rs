@@ -39,7 +39,7 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
-    /// Counts a request that begins.
+    /// Counts a request that starts.
     pub(crate) fn begin<B>(connection: &Arc<Connection>, request: &Request<B>) -> Self {
         let is_http1 = request.version() < Version::HTTP_2;
         let mut guard = connection.begin(is_http1);
@@ -53,7 +53,7 @@ impl Waiting {
         Self { guard, is_connect }
     }
 
-    /// The handler is pending.
+    /// Marks the handler as pending.
     pub(crate) fn set_pending(&mut self) {
         self.guard.set_pending(true);
     }
@@ -126,7 +126,8 @@ where
     }
 }
 
-/// Answers a request whose handler was polled. `waiting` is `None` from the answer on.
+/// Returns the response of a request whose handler was polled. `waiting` is `None` once there is a
+/// response.
 #[inline]
 pub(crate) fn poll_response<B: Body, C, E>(
     result: Poll<Result<Response<B>, E>>,
@@ -154,9 +155,9 @@ pub(crate) fn poll_response<B: Body, C, E>(
 /// A request in flight, until it is dropped.
 #[derive(Debug)]
 pub(crate) enum Guard {
-    /// On a connection that has a watch.
+    /// A request on a connection with a watch.
     Connection(InFlight),
-    /// On a connection of which nothing is known.
+    /// A request on a connection without a watch.
     Request {
         /// Counts until it is dropped.
         _guard: RequestGuard,

@@ -121,11 +121,11 @@ where
             let read_to_end = async {
                 timeout(time, inner.shutdown()).await??;
                 let mut buffer = [0; 1024];
-                // A slow client reports what it has read.
+                // A slow client acknowledges the data that it has read.
                 while timeout(time, inner.read(&mut buffer)).await?? > 0 {}
                 io::Result::Ok(())
             };
-            // Whether by the client, an error or the time: the connection is over.
+            // Whether the client, an error or the timeout ended this: the connection is over.
             let _ = timeout(stall_timeout.max(time), read_to_end).await;
         }));
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// What a keeper has seen and done.
+/// The counts and readings of a keeper.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Metrics {
@@ -50,7 +50,7 @@ pub struct Metrics {
     pub allocated_bytes: Option<u64>,
 }
 
-/// One metric: its name, its help, whether it is a counter, and its value.
+/// One metric: its name, its help text, whether it is a counter, and its value.
 type Metric = (&'static str, &'static str, bool, f64);
 
 impl Metrics {
@@ -149,8 +149,8 @@ impl Metrics {
         metrics.into_iter().flatten()
     }
 
-    /// Returns the metrics as a JSON object of numbers, as `lowtide study --figures` reads it. Times are in seconds,
-    /// sizes in bytes. What is not known is left out.
+    /// Returns the metrics as a JSON object of numbers, as `lowtide study --figures` reads it.
+    /// Times are in seconds, sizes in bytes. Unknown metrics are left out.
     pub fn to_json(&self) -> String {
         let fields: Vec<_> =
             self.all().map(|(name, _, _, value)| format!("\"{name}\":{value}")).collect();

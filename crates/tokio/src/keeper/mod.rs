@@ -59,7 +59,7 @@ pub struct Keeper {
     owner: Arc<Owner>,
 }
 
-/// Ends the thread when it is dropped.
+/// Ends the thread on drop.
 #[derive(Debug)]
 struct Owner {
     shared: Arc<Shared>,
@@ -146,7 +146,7 @@ impl Keeper {
         self.owner.shared.add_runtime(runtime);
     }
 
-    /// Sweeps and releases now, however little there is to return. Waits for the result.
+    /// Sweeps and releases now, however little memory there is to return. Waits for the result.
     ///
     /// # Errors
     /// Fails if the keeper's thread has ended, because a function of [`Allocator::Other`](crate::Allocator::Other) panicked.
@@ -174,7 +174,8 @@ impl Keeper {
     }
 }
 
-/// Estimated memory that an HTTP/2 connection keeps for each stream that it had at once, in bytes: what the crate `h2`
-/// has in its tables for a stream, by `size_of` in h2 0.4.20 (stream 328, received events 248, frames to send 312, key
-/// 30). The tables grow by doubling, and never become smaller.
+/// Estimated memory that an HTTP/2 connection keeps per concurrent stream of its peak, in bytes:
+/// the entries for a stream in the tables of the crate `h2`, by `size_of` in h2 0.4.20 (stream 328,
+/// received events 248, frames to send 312, key 30). The tables grow by doubling, and never become
+/// smaller.
 pub(crate) const BYTES_PER_STREAM: u64 = 918;

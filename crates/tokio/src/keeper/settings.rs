@@ -9,7 +9,7 @@ use super::Keeper;
 use crate::Allocator;
 use crate::clamp::clamp;
 
-/// When connections are recycled.
+/// Settings of the recycling of connections.
 ///
 /// ```
 /// use std::time::Duration;

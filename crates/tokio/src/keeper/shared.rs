@@ -1,4 +1,4 @@
-//! What the keeper's thread, its handles and the connections share.
+//! The state that the keeper's thread, its handles and the connections share.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -19,12 +19,13 @@ use crate::{allocated_bytes, memory};
 
 /// Time without an event after which the load has fallen, and after which a connection that has drained is recycled.
 pub(super) const QUIET: Duration = Duration::from_millis(100);
-/// Minimum peak from which on a fall to an eighth is an event. A fall to zero always is one.
+/// Minimum peak for which a fall to an eighth is an event. A fall to zero always is one.
 const MIN_PEAK: usize = 8;
 /// Divisor of the peak: a connection has drained, and a load has fallen, when no more than this part of the peak is left.
 pub(super) const DRAINED_DIVISOR: usize = 8;
 
-/// A count of concurrent things, with its peak. All workers write to it, so it shares no cache line with what they only read.
+/// A count of concurrent things, with its peak. All workers write to it, so it shares no cache line
+/// with data that they only read.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(super) struct Load {
@@ -58,7 +59,7 @@ impl Load {
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(super) settings: Settings,
-    /// The keeper's thread, as soon as it runs.
+    /// The keeper's thread, once it runs.
     pub(super) thread: OnceLock<Thread>,
     is_stopped: AtomicBool,
     /// Number of events so far: reasons for the keeper's thread to check.
@@ -85,12 +86,12 @@ pub(crate) struct Shared {
     /// Connections that have drained or are due.
     drained: Mutex<VecDeque<Weak<Connection>>>,
     runtimes: Mutex<Vec<SweptRuntime>>,
-    /// Those who wait for a release; `None` when the keeper's thread has ended.
+    /// The callers that wait for a release; `None` when the keeper's thread has ended.
     waiting: Mutex<Option<Vec<oneshot::Sender<KeeperReport>>>>,
     pub(super) totals: Mutex<Totals>,
 }
 
-/// What the keeper's thread has done.
+/// The work of the keeper's thread so far.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Totals {
     pub(super) releases: u64,
@@ -101,7 +102,7 @@ pub(super) struct Totals {
     pub(super) busy_workers: u64,
 }
 
-/// Locks a mutex whose data is sound at all times.
+/// Locks a mutex whose data is valid at all times.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

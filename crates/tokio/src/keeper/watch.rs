@@ -18,8 +18,8 @@ use super::settings::Recycle;
 
 /// Maximum time between two checks of a connection that shuts down.
 const TICK: Duration = Duration::from_secs(1);
-/// Time after which a connection that shuts down no longer counts for [`Recycle::max_at_once`]: one that takes long must not
-/// prevent that others are recycled.
+/// Time after which a connection that shuts down no longer counts towards [`Recycle::max_at_once`]:
+/// a connection that takes long must not prevent the recycling of others.
 const MAX_CLOSING: Duration = Duration::from_secs(10);
 
 /// The watch of one connection, for an accept loop. Wrap the transport by [`Watch::io`] and the service by
@@ -88,7 +88,8 @@ impl Watch {
     /// down gracefully.
     ///
     /// # Errors
-    /// Returns the error of the connection. A shutdown that [`Recycle::max_drain`] or [`Recycle::stall_timeout`] has cut is none.
+    /// Returns the error of the connection. A shutdown that [`Recycle::max_drain`] or
+    /// [`Recycle::stall_timeout`] has cut is not an error.
     ///
     /// # Panics
     /// Panics if the runtime has no timers.
@@ -96,8 +97,8 @@ impl Watch {
         self.drive_until(connection, pending()).await
     }
 
-    /// Does what [`Watch::drive`] does, and shuts the connection down gracefully when `shutdown` is ready, with the same
-    /// settings.
+    /// Runs the connection like [`Watch::drive`], and shuts it down gracefully when `shutdown` is
+    /// ready, with the same settings.
     ///
     /// # Errors
     /// See [`Watch::drive`].

@@ -10,21 +10,22 @@ use super::connection::Decision;
 use super::shared::{QUIET, Shared, lock};
 use crate::{SweepReport, allocated_bytes, memory, release};
 
-/// Maximum time to wait for that, from the first event.
+/// Maximum time to wait for a load to finish falling, from the first event.
 const MAX_FALL: Duration = Duration::from_secs(1);
 /// Minimum decrease of the requests in flight within [`QUIET`] while the load is still falling.
 const FALLING_REQUESTS: usize = 100;
-/// Delays of the later checks. The first two return what the last requests have freed; the others, what clients have freed by
-/// closing idle connections.
+/// Delays of the later checks. The first two return the memory that the last requests have freed.
+/// The others return the memory that clients have freed by closing idle connections.
 const CHECK_AGAIN: [Duration; 4] = [
     Duration::from_millis(300),
     Duration::from_secs(1),
     Duration::from_secs(10),
     Duration::from_secs(60),
 ];
-/// Time after which a release is tried again although the last one has returned too little.
+/// Time after which a release is retried although the last one has returned too little.
 const RETRY: Duration = Duration::from_secs(60);
-/// If half of what a release has returned is resident again within this time, the next release waits longer.
+/// If half of the memory that a release has returned is resident again within this time, the next
+/// release waits longer.
 const MIN_AWAY: Duration = Duration::from_secs(5);
 /// Maximum time between two releases, unless `min_interval` is longer.
 const MAX_INTERVAL: Duration = Duration::from_secs(60);
@@ -36,7 +37,7 @@ pub(super) fn start(shared: Arc<Shared>) -> io::Result<()> {
         let _ending = Ending(&worker);
         Work::new(&worker).run();
     })?;
-    // It is set once.
+    // This is the only call that sets it.
     let _ = shared.thread.set(thread.thread().clone());
     Ok(())
 }
@@ -59,7 +60,7 @@ struct Work<'s> {
     fall: Option<Fall>,
     /// Times of further checks.
     again: Vec<Instant>,
-    /// When to decide about connections that have drained.
+    /// Time of the next decision about connections that have drained.
     decide: Option<Instant>,
     /// Free memory at the start, or after the best release since, in bytes.
     base_bytes: u64,
@@ -73,7 +74,7 @@ struct Work<'s> {
 struct Fall {
     /// The first event since the last check.
     since: Instant,
-    /// When to check.
+    /// Time of the next check.
     due: Instant,
     /// The number of requests in flight at the last event.
     in_flight: usize,
@@ -82,14 +83,15 @@ struct Fall {
 /// A release.
 struct Last {
     at: Instant,
-    /// Whether another one soon cannot return much: it has returned less than `release_above`, and reached all workers.
+    /// Whether another release soon cannot return much: it has returned less than `release_above`,
+    /// and reached all workers.
     was_exhaustive: bool,
     /// Free memory after it, in bytes.
     left_bytes: u64,
-    /// Anonymous memory at which half of what it has returned is resident again, in bytes; `u64::MAX` if it has returned less
-    /// than `release_above`.
+    /// Anonymous memory at which half of the returned memory is resident again, in bytes;
+    /// `u64::MAX` if the release has returned less than `release_above`.
     back_bytes: u64,
-    /// Whether that was so within [`MIN_AWAY`].
+    /// Whether the memory came back within [`MIN_AWAY`].
     came_back: bool,
 }
 
@@ -148,7 +150,7 @@ impl<'s> Work<'s> {
         }
         let due = self.fall.as_ref().map(|fall| fall.due);
         match self.again.iter().copied().chain(due).chain(self.decide).min() {
-            // An event in between unparks at once.
+            // An event in between unparks the thread at once.
             Some(next) => thread::park_timeout(next.saturating_duration_since(Instant::now())),
             None => thread::park(),
         }
@@ -202,7 +204,7 @@ impl<'s> Work<'s> {
             return;
         }
         if let Some(last) = &self.last {
-            // What it has left is fragmented, or in use.
+            // The memory that it has left is fragmented, or in use.
             let is_more = free >= last.left_bytes.saturating_add(settings.release_above);
             if last.was_exhaustive && !is_more && now < last.at + RETRY {
                 return;

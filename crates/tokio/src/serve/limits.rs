@@ -193,7 +193,7 @@ impl Limits {
 }
 
 impl Limits {
-    /// Sets what the kernel checks. The connection works without that.
+    /// Applies the limits that the kernel checks. The connection works without them.
     pub(super) fn apply_to_socket(&self, stream: &TcpStream) {
         let socket = SockRef::from(stream);
         let _ = socket.set_tcp_user_timeout(Some(self.user_timeout));
@@ -210,7 +210,7 @@ impl Limits {
         self.http1_max_buf_size <= 128 << 10
     }
 
-    /// Sets what hyper checks.
+    /// Applies the limits that hyper checks.
     pub(super) fn apply(&self, http: &mut auto::Builder<TokioExecutor>) {
         // `Watch::idle` bounds the times of headers, by one timer per connection and not per request.
         http.http1().max_buf_size(self.http1_max_buf_size.max(MIN_BUFFER));
@@ -232,7 +232,8 @@ pub(super) struct Addresses {
 }
 
 impl Addresses {
-    /// Counts a connection until the guard is dropped; `None` if its address has `max` already.
+    /// Counts a connection until the guard is dropped; `None` if its address already has `max`
+    /// connections.
     pub(super) fn enter(&self, address: IpAddr, max: usize) -> Option<Entered> {
         let key = key_of(address);
         let mut counts = lock(&self.counts);

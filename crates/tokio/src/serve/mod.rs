@@ -75,7 +75,7 @@ pub struct Serve<S, F = Pending<()>> {
     signal: F,
 }
 
-/// What was set for a server.
+/// The settings of a server.
 struct Settings {
     keeper: Option<Keeper>,
     limits: Limits,
@@ -178,13 +178,13 @@ where
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
     Serving,
-    /// Connections end when their requests have.
+    /// Connections end when their requests have ended.
     ShuttingDown,
     /// Connections end now.
     Over,
 }
 
-/// What all connections of a server have in common.
+/// The state that all connections of a server share.
 #[derive(Clone)]
 struct Common<S> {
     app: S,
@@ -251,7 +251,7 @@ where
     }
 }
 
-/// Makes the routes of a router now. Otherwise, it makes a route for each request.
+/// Creates the routes of a router now. Otherwise, the router creates a route for each request.
 #[cfg(feature = "axum")]
 fn finish_routes<S: 'static>(app: &mut S) {
     if let Some(router) = (app as &mut dyn std::any::Any).downcast_mut::<axum::Router>() {
@@ -301,7 +301,8 @@ impl Accept {
     }
 }
 
-/// Returns whether an error of `accept` concerns only one connection, or passes at once (`Interrupted`).
+/// Returns whether an error of `accept` concerns only one connection, or is transient
+/// (`Interrupted`).
 fn is_of_the_connection(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
@@ -309,7 +310,7 @@ fn is_of_the_connection(error: &io::Error) -> bool {
 
 /// Makes the kernel send RST when the connection is closed, and discard its buffers.
 fn reset(stream: &TcpStream) {
-    // Without that, it is closed as usual.
+    // If this fails, the connection is closed as usual.
     let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
 }
 
@@ -322,7 +323,7 @@ where
     B::Data: Send,
     B::Error: Into<BoxError>,
 {
-    /// Serves one connection to its end.
+    /// Serves one connection until it is closed.
     async fn run(self, accepted: Accepted) {
         let mut stage = self.stage.clone();
         let is_over = async move {
@@ -347,7 +348,7 @@ where
         });
         tokio::select! {
             biased;
-            // It is readable as well when the client has closed it.
+            // It is also readable when the client has closed it.
             first = timeout(limits.first_byte_timeout, stream.readable()) => {
                 if !matches!(first, Ok(Ok(()))) {
                     return;
@@ -359,7 +360,7 @@ where
         limits.apply_to_socket(&stream);
         let watch = keeper.connection();
         watch.hold(permits);
-        // A connection does not keep the keeper's thread.
+        // A connection does not keep the keeper's thread alive.
         drop(keeper);
         if limits.has_bounded_buffer() {
             watch.set_bounded_buffer();

@@ -1,9 +1,9 @@
 //! A counter for each thread, and their sum.
 //!
-//! A thread gets its counter with its first allocation, and passes it on, with its value, to another thread when it ends.
-//! So there are as many counters as there were threads at once, and nothing is added up when a thread ends. What is
-//! counted before a thread has its counter, and in destructors after it has passed it on, goes to a counter that all
-//! threads share.
+//! A thread gets its counter with its first allocation. When the thread ends, it passes the
+//! counter, with its value, to another thread. So there are as many counters as there were threads
+//! at once, and no value is added up when a thread ends. A counter that all threads share is used
+//! before a thread has its own, and in destructors after it has passed it on.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -11,30 +11,32 @@ use std::ptr::{null, null_mut, without_provenance};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr};
 
-/// The counter of a thread. It has two lines of the cache for itself, since processors fetch them in pairs.
+/// The counter of a thread. It has two cache lines for itself, since processors fetch them in
+/// pairs.
 #[repr(align(128))]
 struct Counter {
     /// Bytes that threads with this counter have allocated, less those that they have freed, which may be the blocks of
     /// other threads. Only the thread that holds the counter writes here.
     bytes: AtomicI64,
     is_held: AtomicBool,
-    /// The counter that was made before.
+    /// The counter that was created before.
     next: *const Counter,
 }
 
-/// The counter that was made last. Counters are never freed.
+/// The counter that was created last. Counters are never freed.
 static LAST: AtomicPtr<Counter> = AtomicPtr::new(null_mut());
 /// Bytes counted by threads without a counter.
 static SHARED: AtomicI64 = AtomicI64::new(0);
 /// Whether anything was counted without a counter.
 static IS_SHARED_USED: AtomicBool = AtomicBool::new(false);
 
-/// The place of a counter in a thread that has none now, and gets none: while it looks for one, and at its end.
+/// The value of `OWN` in a thread that has no counter now, and gets none: while it looks for one,
+/// and at its end.
 const NO_COUNTER: *const Counter = without_provenance(1);
 
 thread_local! {
-    /// The counter of this thread; null before its first allocation. It has no destructor, so that it is there as long
-    /// as the thread.
+    /// The counter of this thread; null before its first allocation. It has no destructor, so that
+    /// it exists as long as the thread.
     static OWN: Cell<*const Counter> = const { Cell::new(null()) };
     /// Passes the counter on at the end of the thread.
     static LEASE: Lease = const { Lease };
@@ -61,7 +63,7 @@ pub(super) fn add(bytes: i64) {
     if counter > NO_COUNTER {
         // SAFETY: a counter is never freed.
         let counter = unsafe { &*counter };
-        // Nobody else writes to it.
+        // No other thread writes to it.
         counter.bytes.store(counter.bytes.load(Relaxed).wrapping_add(bytes), Relaxed);
     } else {
         add_without_counter(bytes);
@@ -71,7 +73,7 @@ pub(super) fn add(bytes: i64) {
 #[cold]
 fn add_without_counter(bytes: i64) {
     if OWN.get().is_null() {
-        // To register a destructor may allocate.
+        // Registering a destructor may allocate.
         OWN.set(NO_COUNTER);
         if LEASE.try_with(|_| ()).is_ok()
             && let Some(counter) = take()
@@ -102,7 +104,7 @@ fn take() -> Option<*const Counter> {
     let mut next = LAST.load(Acquire);
     loop {
         let counter = Counter { bytes: AtomicI64::new(0), is_held: AtomicBool::new(true), next };
-        // SAFETY: the block has the layout of a counter, and nobody else knows it yet.
+        // SAFETY: the block has the layout of a counter, and no other thread knows it yet.
         unsafe { made.write(counter) };
         match LAST.compare_exchange_weak(next, made, AcqRel, Acquire) {
             Ok(_) => return Some(made),
@@ -114,8 +116,8 @@ fn take() -> Option<*const Counter> {
 /// Returns the bytes that the program has allocated and not freed; `None` if [`Tracked`](super::Tracked) is not its
 /// `#[global_allocator]`.
 ///
-/// The counters are read one after the other. While other threads allocate or free, the sum may miss what they do
-/// meanwhile.
+/// The counters are read one after the other. While other threads allocate or free, the sum may
+/// miss these operations.
 pub fn allocated_bytes() -> Option<u64> {
     let mut place = LAST.load(Acquire).cast_const();
     if place.is_null() && !IS_SHARED_USED.load(Relaxed) {
@@ -158,7 +160,7 @@ mod tests {
             .join()
             .unwrap();
         }
-        // This thread may have one, and those of other tests.
+        // This thread may have a counter, and the threads of other tests too.
         assert!(count() <= 8, "{}", count());
     }
 }

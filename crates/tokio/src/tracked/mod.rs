@@ -1,4 +1,4 @@
-//! An allocator that knows how many bytes are allocated.
+//! An allocator that counts the allocated bytes.
 
 #![expect(unsafe_code, reason = "an allocator is unsafe by its definition")]
 
@@ -9,12 +9,11 @@ use std::alloc::{GlobalAlloc, Layout};
 pub use counters::allocated_bytes;
 
 /// Wraps an allocator, and counts the bytes that are allocated with it: [`allocated_bytes`].
+/// It counts the bytes that the program requests. The overhead of the allocator, and the freed
+/// memory that it keeps, are not counted: they are the difference to the resident size. Each thread
+/// has a counter of its own, so an allocation needs no locked instruction.
 ///
-/// It counts the bytes that the program asked for. What the allocator adds to them, and what it keeps of freed memory, is
-/// not counted: that is the difference to the resident size. Each thread has a counter of its own, so there is no locked
-/// instruction on the way of an allocation.
-///
-/// Declare it once, as the `#[global_allocator]`. All of them share their counters.
+/// Declare it once, as the `#[global_allocator]`. All instances share their counters.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Tracked<A>(A);
 
@@ -30,13 +29,14 @@ impl<A> Tracked<A> {
     }
 }
 
-// SAFETY: every call is passed on to an allocator that keeps the contract, with the same arguments, and its result is
-// returned as it is. Counting does not unwind, and allocates nothing by way of the global allocator but while a thread
-// gets its counter, when nested calls are counted without one.
+// SAFETY: every call is passed on to an allocator that observes the contract, with the same
+// arguments, and its result is returned unchanged. Counting does not unwind. It allocates nothing
+// with the global allocator, except while a thread gets its counter, when nested calls are counted
+// without one.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for Tracked<A> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller keeps the contract of `alloc`.
+        // SAFETY: the caller observes the contract of `alloc`.
         let block = unsafe { self.0.alloc(layout) };
         count_new(block, layout.size());
         block
@@ -44,7 +44,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Tracked<A> {
 
     #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller keeps the contract of `alloc_zeroed`.
+        // SAFETY: the caller observes the contract of `alloc_zeroed`.
         let block = unsafe { self.0.alloc_zeroed(layout) };
         count_new(block, layout.size());
         block
@@ -59,7 +59,8 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Tracked<A> {
 
     #[inline]
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: the block comes from the inner allocator, and the caller keeps the contract of `realloc`.
+        // SAFETY: the block comes from the inner allocator, and the caller observes the contract of
+        // `realloc`.
         let moved = unsafe { self.0.realloc(block, layout, size) };
         if !moved.is_null() {
             counters::add(signed(size) - signed(layout.size()));
@@ -76,7 +77,7 @@ fn count_new(block: *mut u8, size: usize) {
     }
 }
 
-/// The size of a layout is at most `isize::MAX`.
+/// Returns the size of a layout, which is at most `isize::MAX`.
 #[inline]
 fn signed(size: usize) -> i64 {
     size as i64

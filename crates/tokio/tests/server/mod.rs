@@ -23,7 +23,7 @@ use tokio::task::JoinHandle;
 
 pub(crate) const LONG: Duration = Duration::from_secs(100);
 pub(crate) const SHORT: Duration = Duration::from_millis(50);
-/// Longer than a step of a test takes, also on a busy machine.
+/// A time that is longer than a step of a test, also on a busy machine.
 pub(crate) const NOTICEABLE: Duration = Duration::from_secs(2);
 
 /// A server in this process.
@@ -89,14 +89,14 @@ pub(crate) async fn start(limits: Limits, recycle: Recycle) -> Server {
         .with_peer_addr()
         .admit(|peer| peer.ip() != std::net::IpAddr::from([127, 0, 0, 9]))
         .with_graceful_shutdown(async {
-            // A server whose sender is dropped ends as well.
+            // If the sender is dropped, the server ends as well.
             let _ = signal.await;
         });
     let task = tokio::spawn(server.into_future());
     Server { address, keeper, go, end, shutdown: Some(shutdown), task }
 }
 
-/// An upgraded connection that echoes what it reads: WebSocket on HTTP/1.1, extended CONNECT on HTTP/2.
+/// Serves an upgraded connection that echoes its input: WebSocket on HTTP/1.1, extended CONNECT on HTTP/2.
 async fn echo(mut request: axum::extract::Request) -> Response<Body> {
     let upgrade = hyper::upgrade::on(&mut request);
     tokio::spawn(async move {
@@ -116,7 +116,7 @@ async fn echo(mut request: axum::extract::Request) -> Response<Body> {
     response.body(Body::empty()).unwrap()
 }
 
-/// A response of unknown length, which ends when it is woken.
+/// Returns a response of unknown length, which ends when `end` is notified.
 pub(crate) async fn endless(end: Arc<Notify>) -> Response<Body> {
     let end = async move {
         end.notified().await;
@@ -151,7 +151,7 @@ impl Server {
         }
     }
 
-    /// Waits until the metrics fulfil a condition.
+    /// Waits until the metrics meet a condition.
     pub(crate) async fn wait_until(
         &self,
         what: &str,
@@ -173,7 +173,7 @@ pub(crate) fn request(server: &Server, path: &str) -> Request<Body> {
     Request::builder().uri(uri).body(Body::empty()).unwrap()
 }
 
-/// A request of HTTP/1.1.
+/// Creates an HTTP/1.1 request.
 pub(crate) fn request1(path: &str) -> Request<Body> {
     Request::builder().uri(path).header("host", "a").body(Body::empty()).unwrap()
 }

@@ -1,5 +1,5 @@
-//! Shows the progress of a load on the terminal, and writes it to records: its own, and that of the
-//! study that started it.
+//! Shows the progress of a load on the terminal, and writes it to its own record and to the record of
+//! the study that started it.
 
 use std::path::Path;
 use std::time::Duration;
@@ -24,7 +24,7 @@ pub(super) struct ProgressDisplay {
     recorders: Vec<Recorder>,
     rounds: u32,
     output: Output,
-    /// Why a round could not be printed.
+    /// The failure to print a round, if any.
     failure: Option<Failure>,
 }
 
@@ -47,7 +47,7 @@ impl ProgressDisplay {
     ///
     /// # Errors
     ///
-    /// When a round or a record could not be written.
+    /// Fails if a round or a record could not be written.
     pub(super) fn finish(&mut self) -> Result<(), Failure> {
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();

@@ -101,7 +101,7 @@ fn parse_line(line: &str) -> Option<LoadArgs> {
     }
 }
 
-/// Converts the error of a load, and adds the command that helps.
+/// Converts the error of a load, and adds the next command.
 fn failure(error: RunError, args: &LoadArgs) -> Failure {
     let failure = match &error {
         RunError::Limit(_) | RunError::Tls(_) => Failure::usage(&error),

@@ -24,7 +24,7 @@ pub(super) fn thresholds(args: &LoadArgs) -> Result<Vec<Threshold>, Failure> {
 ///
 /// # Errors
 ///
-/// When a value is invalid, or options contradict each other.
+/// Fails if a value is invalid, or options contradict each other.
 pub(super) fn plan(args: &LoadArgs) -> Result<Plan, Failure> {
     let targets: Vec<LoadTarget> = args
         .urls

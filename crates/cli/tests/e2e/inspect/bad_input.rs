@@ -1,4 +1,4 @@
-//! What is no process, cannot be looked at, or goes away meanwhile.
+//! Arguments that are not a process, and processes that cannot be inspected or end meanwhile.
 
 use std::process::{Command, Output, Stdio};
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::{Subject, adds_up, failure_of, inspect, nobody, object, plain};
 use crate::support::{fixture, lowtide, until};
 
-/// Fails, and gives the sentence.
+/// Runs an inspection that must fail. Returns the error message.
 fn failure(flags: &[&str], exit: i32, code: &str) -> String {
     failure_of("inspect", flags, exit, code)
 }
@@ -41,7 +41,7 @@ fn a_time_that_is_too_short_for_a_trend_is_told_so() {
 
 #[test]
 fn a_thread_of_the_kernel_has_no_memory_and_a_zombie_none_any_more() {
-    // In a PID namespace of its own a machine has none that could be seen.
+    // Kernel threads are not visible in a separate PID namespace.
     if std::fs::read_to_string("/proc/2/comm").is_ok_and(|name| name.trim() == "kthreadd") {
         let said = failure(&["2"], 2, "usage");
         assert!(said.contains("a thread of the kernel"), "{said}");
@@ -69,7 +69,7 @@ fn of_several_processes_the_good_ones_are_shown_and_the_bad_one_is_told() {
     let said = lines[1]["message"].as_str().unwrap();
     assert!(said.contains(&format!("there is no process {}", pids[1])), "{said}");
     assert_eq!(lines[2]["pid"], second.pid());
-    // Twice the same is once.
+    // A process that is given twice is inspected once.
     let output = lowtide().args(["--json", "inspect", &pids[0], &pids[0]]).output().unwrap();
     assert_eq!(String::from_utf8(output.stdout).unwrap().lines().count(), 1);
 }
@@ -87,7 +87,7 @@ fn those_below_a_process_are_shown_too() {
     crate::schemas::hold_whole(whole);
     let sum: u64 = each.iter().map(|found| found["rss_bytes"].as_u64().unwrap()).sum();
     assert_eq!((&whole["processes"], &whole["rss_bytes"]), (&4.into(), &sum.into()));
-    // What they share since the fork counts once.
+    // Memory that they share since the fork counts once.
     let pss = whole["pss_bytes"].as_u64().unwrap();
     assert!(pss < sum && whole["pss_is_estimate"] == false, "{whole:#}");
 }
@@ -117,8 +117,8 @@ fn one_that_becomes_another_program_over_and_over_is_shown_as_one_or_not_at_all(
     let text = "i=0; while [ $i -lt $(($1 * $2)) ]; do i=$((i+1)); done; exec sh \"$0\" $((($1 + 1) % 9)) $2\n";
     std::fs::write(&script, text).unwrap();
     let (mut shown, mut refused) = (0, 0);
-    // Programs that live about as long as an inspection takes, and some that are over sooner or later: how long
-    // that is depends on the machine.
+    // Programs that live for about the time of an inspection, and some that live shorter or longer. The time
+    // of an inspection depends on the machine.
     for step in ["1000", "0", "30000", "300000"] {
         let mut command = plain("sh");
         command.arg(&script).args(["0", step]).stdout(Stdio::null());
@@ -148,7 +148,7 @@ fn one_that_becomes_another_program_over_and_over_is_shown_as_one_or_not_at_all(
     panic!("{shown} were shown, and {refused} were not");
 }
 
-/// A subject that is the user `nobody`, and its home.
+/// Starts a subject as the user `nobody`. Returns it with its directory.
 fn of_nobody(words: &[&str]) -> (Subject, tempfile::TempDir) {
     use std::os::unix::{fs::PermissionsExt, process::CommandExt};
     let home = tempfile::tempdir().unwrap();
@@ -159,7 +159,7 @@ fn of_nobody(words: &[&str]) -> (Subject, tempfile::TempDir) {
     (Subject::start(command.args(words).uid(65534).gid(65534)), home)
 }
 
-/// Looks at a process without some capabilities.
+/// Inspects a process without some capabilities.
 fn without(capabilities: &str, pid: u32) -> Output {
     let command = lowtide();
     let mut without = Command::new("setpriv");
@@ -228,7 +228,7 @@ fn a_process_in_other_namespaces_is_looked_at_by_the_number_that_it_has_here() {
     let home = tempfile::tempdir().unwrap();
     let program = home.path().join("memory");
     crate::support::copy_program(fixture("memory", &["-pthread", "-static"]), &program);
-    // There, its program is at another path, and here that path is somebody else's or nobody's.
+    // In its namespace, its program is at another path. Here, that path is another file or none.
     let line = format!(
         "mount --bind {} /mnt && exec /mnt/memory blocks:40 keep:10",
         home.path().display()

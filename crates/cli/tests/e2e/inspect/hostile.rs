@@ -12,7 +12,7 @@ use crate::exporter::Exporter;
 use crate::support::{fixture, lowtide, until};
 use crate::top::Named;
 
-/// A library that may be removed, in a directory of its own.
+/// Builds a library in its own directory, so that it can be removed.
 fn library(home: &Path) -> PathBuf {
     let (source, library) = (home.join("library.c"), home.join("library.so"));
     fs::write(&source, "int nothing;").unwrap();
@@ -65,10 +65,10 @@ fn a_file_system_that_does_not_answer_does_not_hold_up_a_look() {
         let mut said = String::new();
         BufReader::new(looking.stderr.take().unwrap()).read_line(&mut said).unwrap();
         assert!(said.contains("reading it has made no progress"), "{said}");
-        // The kernel blocks it until the FUSE server answers or ends.
+        // The kernel blocks lowtide until the FUSE server responds or ends.
         drop(looking);
     }
-    // It costs the others nothing: one row of `top`, and of the exporter's groups.
+    // Other processes are still inspected: one row of `top`, and one group of the exporter.
     let named = Named::start(&format!("hf{}", std::process::id()));
     let mut top = lowtide()
         .args(["--json", "top", "--once"])

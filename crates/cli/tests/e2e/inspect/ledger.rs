@@ -1,4 +1,4 @@
-//! The ledger against what the kernel says, mapping by mapping.
+//! Compares the ledger with the kernel's counters, mapping by mapping.
 
 use std::process::Command;
 
@@ -10,7 +10,7 @@ use crate::support::fixture;
 
 const MIB: u64 = 1 << 20;
 
-/// A mapping, as `/proc/PID/smaps` tells of it.
+/// A mapping of `/proc/PID/smaps`.
 struct Mapping {
     is_shared: bool,
     has_file: bool,
@@ -40,7 +40,7 @@ fn smaps(subject: &Subject) -> Vec<Mapping> {
     found
 }
 
-/// Holds the rows of a target that stands still against `smaps`.
+/// Compares the rows of an idle target with `smaps`. Returns the inspection.
 fn agrees_with_smaps(subject: &Subject) -> Value {
     let found = subject.inspect();
     let maps = smaps(subject);
@@ -56,7 +56,7 @@ fn agrees_with_smaps(subject: &Subject) -> Value {
     assert_eq!(bytes(&found, "shared"), subject.status("RssShmem"));
     let files = sum(&|m| if of_files(m) { m.rss - m.anonymous } else { 0 });
     assert_eq!(bytes(&found, "file"), files);
-    // What is left is anonymous: in private mappings of files, and of none.
+    // The rest is anonymous memory, in private mappings with or without a file.
     let rows = found["ledger"].as_array().unwrap().iter();
     let left: u64 = rows
         .filter(|row| row["owner"] != "file" && row["owner"] != "shared")
@@ -81,7 +81,7 @@ fn every_row_is_what_the_kernel_says_of_the_mappings() {
     let found = agrees_with_smaps(&Subject::of(&words));
     assert_eq!(bytes(&found, "shared"), 11 * MIB);
     assert!(bytes(&found, "file") >= 3 * MIB - 4096, "{found:#}");
-    // What it has mapped by itself, a sixteenth of 64 MiB, and the list of its blocks.
+    // Its own mapping, a sixteenth of 64 MiB, and the list of its blocks.
     let other = bytes(&found, "anonymous_other");
     assert!((13 * MIB..14 * MIB).contains(&other), "{other}");
 }
@@ -144,7 +144,7 @@ fn each_arena_is_told_and_a_cap_on_them_holds() {
         Subject::start(command.env("MALLOC_ARENA_MAX", "3").args(["threads:6:5", "blocks:1"]));
     let found = subject.inspect();
     assert_eq!(found["tunables_in_force"]["arena_max"], 3);
-    // The tunable counts all but the main one, or all, as the versions of glibc do.
+    // Depending on the glibc version, the tunable counts all arenas, or all except the main one.
     let arenas = found["arenas"].as_array().unwrap().len();
     assert!((3..=4).contains(&arenas), "{arenas}");
 }

@@ -1,4 +1,4 @@
-//! Looking changes nothing: nobody is stopped or traced, and no page becomes present.
+//! An inspection changes nothing: no process is stopped or traced, and no page becomes present.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 use super::{Subject, bytes};
 use crate::support::{fixture, lowtide};
 
-/// Every page of its mappings that the kernel calls present, zeros that were only read among them.
+/// Returns the pages of the subject that are present in `pagemap`, including zero pages.
 fn present(subject: &Subject) -> Vec<u64> {
     let pagemap = File::open(format!("/proc/{}/pagemap", subject.pid())).unwrap();
     let mut found = Vec::new();
@@ -54,7 +54,7 @@ fn no_page_becomes_present_by_looking() {
     assert_eq!(first["cures"], second["cures"]);
 }
 
-/// A rollup of all mappings, in KiB.
+/// Returns a value of `smaps_rollup`, in KiB.
 fn rolled_up(subject: &Subject, key: &str) -> u64 {
     let text = subject.proc("smaps_rollup");
     let value = text.lines().find_map(|line| line.strip_prefix(key)).unwrap();
@@ -68,8 +68,8 @@ fn what_a_program_shares_with_its_children_stays_shared() {
     assert!(before > 20 << 10, "{before}");
     subject.inspect();
     subject.inspect_with(&["--watch", "1s"]);
-    // To pin a page in order to read it would make the kernel copy it. (A few pages of their stacks the
-    // processes write to themselves.)
+    // Pinning a page in order to read it would make the kernel copy it. (The processes themselves write
+    // to a few pages of their stacks.)
     let after = rolled_up(&subject, "Shared_Dirty");
     assert!(after + 64 > before, "{before} KiB were shared, now {after}");
 }
@@ -78,7 +78,7 @@ fn what_a_program_shares_with_its_children_stays_shared() {
 fn a_program_that_somebody_else_traces_is_looked_at_without_tracing_it() {
     let subject = Subject::of(&["blocks:20", "keep:10"]);
     let target = Pid::from_raw(i32::try_from(subject.pid()).unwrap());
-    // A process has one tracer at most: whoever tried to be another one would fail.
+    // A process has at most one tracer: an attempt to trace it a second time would fail.
     ptrace::seize(target, ptrace::Options::empty()).unwrap();
     assert_ne!(subject.status("TracerPid"), 0);
     let found = subject.inspect();

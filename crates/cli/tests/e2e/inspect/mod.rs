@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use crate::support::{fixture, lowtide};
 
-/// A program that is looked at while it waits for a line; it ends with this.
+/// A program that is inspected while it waits for a line of input. It is ended on drop.
 pub(crate) struct Subject {
     child: Child,
     stdin: Option<ChildStdin>,
@@ -24,25 +24,25 @@ pub(crate) struct Subject {
 }
 
 impl Subject {
-    /// `fixtures/memory.c`, once it has done what it is told.
+    /// Starts `fixtures/memory.c`, and waits until it has carried out its commands.
     pub(crate) fn of(words: &[&str]) -> Self {
         Self::built(&[], words)
     }
 
-    /// The same, built with more flags.
+    /// Starts `fixtures/memory.c`, built with additional flags.
     pub(crate) fn built(flags: &[&str], words: &[&str]) -> Self {
         let flags = [&["-pthread"], flags].concat();
         Self::start(plain(&fixture("memory", &flags)).args(words))
     }
 
-    /// A program that says a line when it is ready.
+    /// Starts a program that prints a line when it is ready, and waits for the line.
     pub(crate) fn start(command: &mut Command) -> Self {
         let mut subject = Self::silent(command);
         assert_eq!(subject.line(), "ready", "{command:?}");
         subject
     }
 
-    /// A program that says nothing.
+    /// Starts a program that prints nothing.
     pub(crate) fn silent(command: &mut Command) -> Self {
         let mut child = command
             .stdin(Stdio::piped())
@@ -67,7 +67,7 @@ impl Subject {
         line.trim_end().to_owned()
     }
 
-    /// Waits until all its threads wait: until then, it can still change what is compared.
+    /// Waits until all its threads sleep: until then, the compared memory may still change.
     pub(crate) fn rests(&self) {
         let tasks = format!("/proc/{}/task", self.pid());
         crate::support::until("its threads to wait", || {
@@ -79,29 +79,29 @@ impl Subject {
         });
     }
 
-    /// Has it do something, and gives what it said before it was done.
+    /// Sends a command, and returns the lines that it prints until the command is done.
     pub(crate) fn tell(&mut self, what: &str) -> Vec<String> {
         self.say(what);
         std::iter::from_fn(|| Some(self.line()).filter(|line| line != "done")).collect()
     }
 
-    /// Sends it a line, and does not wait.
+    /// Sends a line without waiting.
     pub(crate) fn say(&mut self, what: &str) {
         writeln!(self.stdin.as_mut().unwrap(), "{what}").unwrap();
     }
 
-    /// Lets it end, as it does when its input does.
+    /// Closes its input, and waits until it ends.
     pub(crate) fn end(&mut self) {
         self.stdin = None;
         self.child.wait().unwrap();
     }
 
-    /// Looks at it.
+    /// Inspects it.
     pub(crate) fn inspect(&self) -> Value {
         self.inspect_with(&[])
     }
 
-    /// Looks at it with flags.
+    /// Inspects it with flags.
     pub(crate) fn inspect_with(&self, flags: &[&str]) -> Value {
         let output = inspect(flags, self.pid());
         let object = object(&output);
@@ -111,13 +111,13 @@ impl Subject {
         object
     }
 
-    /// A file of it in `/proc`.
+    /// Returns the text of one of its files in `/proc`.
     pub(crate) fn proc(&self, file: &str) -> String {
         let bytes = fs::read(format!("/proc/{}/{file}", self.pid())).unwrap();
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// A line of its `status`, in bytes where it is of memory.
+    /// Returns a value of its `status`, in bytes if it is a size.
     pub(crate) fn status(&self, key: &str) -> u64 {
         let status = self.proc("status");
         let line = status.lines().find_map(|l| l.strip_prefix(key)?.strip_prefix(':')).unwrap();
@@ -133,7 +133,7 @@ impl Drop for Subject {
     }
 }
 
-/// A command with nothing of the developer's that would change its heap.
+/// Returns a command without environment variables of the developer that would change its heap.
 pub(crate) fn plain(program: &str) -> Command {
     let mut command = Command::new(program);
     command.env_remove("LD_PRELOAD");
@@ -150,7 +150,7 @@ pub(crate) fn inspect(flags: &[&str], pid: u32) -> Output {
     lowtide().args(["--json", "inspect"]).args(flags).arg(pid.to_string()).output().unwrap()
 }
 
-/// A verb fails, and gives the sentence.
+/// Runs a verb that must fail. Returns the error message.
 pub(crate) fn failure_of(verb: &str, flags: &[&str], exit: i32, code: &str) -> String {
     let output = lowtide().args(["--json", verb]).args(flags).output().unwrap();
     let found = object(&output);
@@ -159,14 +159,14 @@ pub(crate) fn failure_of(verb: &str, flags: &[&str], exit: i32, code: &str) -> S
     found["message"].as_str().unwrap().to_owned()
 }
 
-/// The number of a process that has ended.
+/// Returns the PID of a process that has ended.
 pub(crate) fn nobody() -> String {
     let mut child = Command::new("true").spawn().unwrap();
     child.wait().unwrap();
     child.id().to_string()
 }
 
-/// The one object that was printed.
+/// Returns the only object that was printed.
 pub(crate) fn object(output: &Output) -> Value {
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(!text.contains("panicked"), "{text}");
@@ -174,7 +174,7 @@ pub(crate) fn object(output: &Output) -> Value {
         .unwrap_or_else(|e| panic!("{e}: {} {text}", String::from_utf8_lossy(&output.stdout)))
 }
 
-/// What of it has an owner's name.
+/// Returns the memory of an owner, in bytes.
 pub(crate) fn bytes(found: &Value, owner: &str) -> u64 {
     let rows = found["ledger"].as_array().unwrap().iter().filter(|row| row["owner"] == owner);
     let bytes: Vec<u64> = rows.map(|row| row["bytes"].as_u64().unwrap()).collect();
@@ -182,14 +182,14 @@ pub(crate) fn bytes(found: &Value, owner: &str) -> u64 {
     bytes.iter().sum()
 }
 
-/// What a cure is said to return.
+/// Returns the predicted effect of a remedy, in bytes.
 pub(crate) fn predicted(found: &Value, cure: &str) -> u64 {
     let cures = found["cures"].as_array().unwrap();
     let cure = cures.iter().find(|c| c["cure"] == cure);
     cure.map_or(0, |cure| cure["predicted_bytes"].as_u64().unwrap())
 }
 
-/// The rows add up, and next to nothing is nobody's.
+/// Checks that the rows add up to RSS, and that almost all memory has an owner.
 pub(crate) fn adds_up(found: &Value) {
     let rows = found["ledger"].as_array().unwrap();
     let total: u64 = rows.iter().map(|row| row["bytes"].as_u64().unwrap()).sum();
@@ -199,7 +199,7 @@ pub(crate) fn adds_up(found: &Value) {
     assert_eq!(found["stopped_s"].as_f64(), Some(0.0));
 }
 
-/// The sentences of the verdict, as one.
+/// Returns the joined sentences of the verdict.
 pub(crate) fn because(found: &Value) -> String {
     let because = found["verdict"]["because"].as_array().unwrap();
     because.iter().map(|b| b.as_str().unwrap()).collect::<Vec<_>>().join("; ")

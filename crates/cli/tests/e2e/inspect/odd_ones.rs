@@ -1,4 +1,4 @@
-//! Processes that are not like others.
+//! Processes with unusual properties.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;

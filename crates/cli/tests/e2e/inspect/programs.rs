@@ -1,4 +1,4 @@
-//! Real programs: these need more than Rust and a C compiler, and are run by CI.
+//! Real programs. These tests require more than Rust and a C compiler, and run in CI.
 
 use std::process::Command;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{Subject, adds_up, bytes, inspect, object, plain};
 
-/// Name, version and linkage of its allocator, and the names of its runtimes.
+/// Returns the name of its allocator, and the names of its runtimes.
 fn who(found: &Value) -> (String, Vec<String>) {
     let name = found["allocator"]["name"].as_str().unwrap_or("none").to_owned();
     let runtimes = found["runtimes"].as_array().unwrap();
@@ -84,14 +84,14 @@ fn go_is_told_and_its_memory_is_its_runtimes() {
 #[test]
 #[ignore = "needs java (Debian: default-jre-headless)"]
 fn java_is_told_and_its_memory_is_its_runtimes() {
-    // Neither collector is like the other: ZGC keeps its heap in a file of memory.
+    // The collectors differ: ZGC keeps its heap in a memory file.
     for collector in ["-XX:+UseSerialGC", "-XX:+UseZGC"] {
         java_is_told(collector);
     }
 }
 
 fn java_is_told(collector: &str) {
-    // A program that comes with every Java, says nothing, and waits on a port that the system chooses.
+    // A program that every Java includes. It prints nothing, and waits on a port that the system chooses.
     let words = [collector, "-Xms64m", "-XX:+AlwaysPreTouch", "sun.rmi.registry.RegistryImpl", "0"];
     let java = Subject::silent(plain("java").args(words));
     let found = crate::support::until("the virtual machine", || {
@@ -110,7 +110,7 @@ fn java_is_told(collector: &str) {
 fn the_heap_of_java_is_what_its_last_collection_left_and_the_rest() {
     const USED: u64 = 60_000_000;
     const HEAP: u64 = 128 << 20;
-    // It drops what it has filled, but for 60 MB, and collects.
+    // It drops all memory that it filled except 60 MB, and collects.
     let program = "public class Hold { static byte[][] kept = new byte[600][]; \
         public static void main(String[] a) throws Exception { \
         for (int round = 0; round < 5; round++) \
@@ -134,7 +134,7 @@ fn the_heap_of_java_is_what_its_last_collection_left_and_the_rest() {
             row["bytes"].as_u64().unwrap()
         };
         let allocated = of("allocated");
-        // The compiler of the source, which is a part of this program, has objects of its own.
+        // The compiler of the source runs in this program, and has objects of its own.
         assert!((USED..USED + (30 << 20)).contains(&allocated), "{collector}: {allocated}");
         // A part of it is mapped from a file.
         let heap = allocated + of("free");

@@ -1,4 +1,4 @@
-//! The verdict, and what it predicts.
+//! The verdict and its predictions.
 
 use std::process::Stdio;
 
@@ -9,7 +9,7 @@ use crate::support::{fixture, lowtide};
 
 const MIB: u64 = 1 << 20;
 
-/// What is predicted is what the program's own `malloc_trim(0)` then returns.
+/// Checks the prediction against the memory that the program's own `malloc_trim(0)` returns.
 fn predicts_its_trim(subject: &mut Subject, found: &Value) -> u64 {
     let predicted = predicted(found, "malloc_trim");
     let returned: u64 = subject.tell("trim")[0].parse().unwrap();
@@ -92,7 +92,7 @@ fn programs_that_one_process_runs_one_after_the_other_do_not_grow() {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    // Each uses more than the one before.
+    // Each program uses more memory than the previous one.
     for mib in (2..200).step_by(2) {
         subject.say(&format!("exec:{program}:blocks:{mib}"));
         assert_eq!(subject.line(), "ready");
@@ -102,7 +102,7 @@ fn programs_that_one_process_runs_one_after_the_other_do_not_grow() {
         std::thread::sleep(std::time::Duration::from_millis(100));
     }
     let found = object(&look.wait_with_output().unwrap());
-    // The last look may come right after an exec, before the new program has a heap.
+    // The last inspection may come right after an exec, before the new program has a heap.
     assert_ne!(found["verdict"]["kind"], "growing", "{found:#}");
     assert!(!because(&found).contains(" grew from "), "{found:#}");
 }
@@ -115,7 +115,7 @@ fn too_few_looks_are_no_evidence_that_nothing_grows() {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    // It is in its first wait once it listens to Ctrl-C and sleeps: the next look is half a minute away.
+    // It is in its first wait once it handles Ctrl-C and sleeps. The next inspection is half a minute away.
     let status = || std::fs::read_to_string(format!("/proc/{}/status", look.id())).unwrap();
     crate::support::until("its waiting", || {
         let listens = status().lines().any(|line| {
@@ -133,7 +133,7 @@ fn too_few_looks_are_no_evidence_that_nothing_grows() {
 #[test]
 fn what_stands_still_does_not_grow() {
     let subject = Subject::of(&["blocks:20"]);
-    // On a busy machine, there may be too few looks.
+    // On a busy machine, there may be too few inspections.
     let found =
         ["1s", "10s", "60s"].into_iter().map(|time| subject.inspect_with(&["--watch", time]));
     let found = found.into_iter().find(|found| !because(found).contains("too few looks")).unwrap();

@@ -1,4 +1,4 @@
-//! What cannot be done as it was asked for: a sentence, and the right exit code.
+//! Requests that cannot be carried out: lowtide prints a sentence, and exits with the right code.
 
 use std::process::Command;
 
@@ -48,7 +48,7 @@ fn a_host_that_is_not_known_or_refuses_is_named() {
 
 #[test]
 fn a_host_that_does_not_answer_is_given_up_after_the_time_out() {
-    // Nobody accepts what waits here, and nothing is ever said.
+    // No process accepts the pending connections, and no data is ever sent.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/", silent.local_addr().unwrap());
     let said = failure(&[&url, "--http2", "--timeout", "300ms"], 1, "failed");
@@ -61,7 +61,7 @@ fn a_server_of_another_protocol_is_told_with_the_flag_that_fits() {
     let output = lowtide().args(["load", &server.url("")]).output().unwrap();
     let told = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1));
-    // What it answers may be lost when the connection is reset behind it.
+    // The response may be lost if the connection is reset after it.
     if !told.contains("the connection was reset") {
         assert!(told.contains("does not speak HTTP/1.1 here: it answered with HTTP/2"), "{told}");
         assert!(told.contains(&format!("next: lowtide load {} --http2", server.url(""))), "{told}");

@@ -1,4 +1,4 @@
-//! `lowtide load`, against real servers, and against none.
+//! `lowtide load`, with real servers, and without a server.
 
 mod bad_input;
 mod rounds;
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::support::lowtide;
 
-/// The demo's server: HTTP/2, each request waits as `?expire=MS` says.
+/// The demo's server: HTTP/2, each request waits for the time in `?expire=MS`.
 pub(crate) struct Server {
     child: Child,
     pub(crate) address: String,
@@ -50,7 +50,7 @@ fn load(arguments: &[&str]) -> Output {
     lowtide().args(["--json", "load"]).args(arguments).output().unwrap()
 }
 
-/// The object that was printed, whose rounds add up.
+/// Returns the object that was printed, and checks that its rounds add up.
 fn report(output: &Output) -> Value {
     let found = crate::inspect::object(output);
     for round in found["rounds"].as_array().unwrap() {

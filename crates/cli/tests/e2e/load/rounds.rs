@@ -1,4 +1,4 @@
-//! What is done, counted and kept.
+//! The requests of rounds, their counts, and records.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -76,11 +76,11 @@ fn ctrl_c_prints_what_was_done_so_far() {
     assert_eq!(report["rounds"].as_array().unwrap().len(), 1);
 }
 
-/// Waits until so many requests have been sent and not answered, by the record that is being written.
+/// Waits until the record that is being written shows `count` requests in flight.
 fn wait_for_requests_in_flight(record: &Path, count: u64) {
     until("the requests", || {
         let text = std::fs::read_to_string(record).ok()?;
-        // The last line may not be whole yet.
+        // The last line may not be complete yet.
         let mut lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         lines.any(|line| line["in_flight"] == count).then_some(())
     });

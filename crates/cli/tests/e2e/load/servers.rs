@@ -1,11 +1,11 @@
-//! Servers that others have written.
+//! Third-party servers.
 
 use std::process::{Child, Command, Stdio};
 
 use super::{load, report};
 use crate::support::{free_port, until};
 
-/// Ends a server with its test.
+/// A server that is killed when its test ends.
 struct Foreign(Child);
 
 impl Drop for Foreign {
@@ -26,7 +26,7 @@ fn start(command: &mut Command, port: u16) -> Foreign {
     server
 }
 
-/// A hundred at a time over each of four connections, two thousand in all.
+/// Sends 2000 requests over four connections, with 100 in flight on each.
 fn two_thousand(url: &str, flags: &[&str]) {
     let mut words = vec![url, "-c", "4", "-m", "100", "-n", "2000", "-k"];
     words.extend(flags);

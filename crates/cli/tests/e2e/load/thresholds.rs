@@ -1,4 +1,4 @@
-//! `--fail-on`, and how a load ends whose requests failed.
+//! `--fail-on`, and the exit code of a load with failed requests.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -7,7 +7,7 @@ use std::process::Output;
 use super::{Server, load, report};
 use crate::support::lowtide;
 
-/// A server that answers every request with status 404.
+/// Starts a server that answers every request with status 404. Returns its address.
 fn without_pages() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

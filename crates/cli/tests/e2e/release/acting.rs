@@ -1,4 +1,4 @@
-//! Releases that are done, and processes that are left alone.
+//! Releases that are carried out, and processes that are left alone.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -14,7 +14,7 @@ use crate::support::{fixture, lowtide, until};
 
 const MIB: u64 = 1 << 20;
 
-/// Releases, and gives the object that was printed.
+/// Releases the memory of a process. Returns the object that was printed.
 fn released(flags: &[&str], pid: u32, exit: i32) -> Value {
     let output = release(flags, pid);
     let found = object(&output);
@@ -23,7 +23,7 @@ fn released(flags: &[&str], pid: u32, exit: i32) -> Value {
     found
 }
 
-/// Is refused, and gives the hazard and what is said to people.
+/// Attempts a release that must be refused. Returns the hazard and the text on stderr.
 fn refused(flags: &[&str], pid: u32) -> (String, String) {
     let before = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
     let output = release(flags, pid);
@@ -73,7 +73,7 @@ fn the_tops_of_thread_heaps_go_back_which_a_trim_cannot_return() {
 
 #[test]
 fn blocks_in_fast_bins_are_joined_first_and_all_that_a_trim_returns_goes_back() {
-    // From glibc 2.43 on there are none, and they are joined when they are freed.
+    // Since glibc 2.43, there are no fast bins, and blocks are coalesced when they are freed.
     let subject = Subject::of(&["small:60:100", "keep:100"]);
     let before = subject.inspect();
     let found = released(&[], subject.pid(), 0);
@@ -163,7 +163,8 @@ fn the_free_memory_of_other_allocators_is_released_as_predicted() {
     }
 }
 
-/// Checks that the own purge of a subject's allocator returns what was predicted, and that nothing is left for another.
+/// Checks that a purge by a subject's own allocator returns the predicted memory, and that nothing is left
+/// for another purge.
 fn is_purged_as_predicted(subject: &Subject) {
     const PURGE: [&str; 3] = ["--method", "purge", "--unbounded"];
     let before = subject.inspect();
@@ -209,7 +210,8 @@ fn no_purge_is_called_where_it_is_not_known_to_be_safe() {
     assert!(said.contains("system calls are filtered"), "{said}");
 }
 
-/// Starts a program that has freed most of its blocks, with an allocator that lowtide carries. It keeps what was freed.
+/// Starts a program that has freed most of its blocks, with an allocator that lowtide bundles. The
+/// allocator keeps the freed memory.
 fn with_allocator(name: &str) -> Subject {
     let carried = lowtide_allocators::bundled().find(|carried| carried.name() == name).unwrap();
     let mut command = plain(&fixture("memory", &["-pthread"]));
@@ -227,7 +229,7 @@ fn a_process_that_is_being_debugged_is_refused() {
     let (hazard, said) = refused(&[], subject.pid());
     assert_eq!(hazard, "traced");
     assert!(said.contains(&std::process::id().to_string()), "{said}");
-    // A tracee that runs is let go by the end of its tracer, or of itself.
+    // A running tracee cannot be detached. It is detached when its tracer or the tracee ends.
     ptrace::detach(target, None).ok();
 }
 
@@ -281,7 +283,7 @@ fn what_comes_back_is_told_after_the_time_that_was_asked_for() {
     let found = released(&["--watch", "1s"], subject.pid(), 0);
     assert_eq!(found["outcome"], "released", "{found:#}");
     assert!(found["regained"]["after_s"].as_f64().unwrap() >= 1.0, "{found:#}");
-    // It stands still, and so nothing comes back.
+    // The process is idle, so nothing comes back.
     assert!(found["regained"]["rss_bytes"].as_u64().unwrap() < MIB, "{found:#}");
 }
 
@@ -307,7 +309,7 @@ fn a_release_that_is_interrupted_leaves_nothing_of_its_own_behind() {
     assert_eq!(released(&[], subject.pid(), 0)["cleaned_bytes"], 0);
 }
 
-/// Releases, and goes on to watch what comes back: with the lines that follow.
+/// Releases, and continues to watch. Returns lowtide and the lines that follow.
 fn watched(pid: u32) -> (Child, impl Iterator<Item = String>) {
     let mut watch = lowtide()
         .args(["release", "--watch", "10m", &pid.to_string()])

@@ -1,4 +1,4 @@
-//! What cannot be done as it was asked for: a sentence, and the right exit code.
+//! Requests that cannot be carried out: lowtide prints a sentence, and exits with the right code.
 
 use std::process::{Child, Command};
 
@@ -8,12 +8,12 @@ use super::stderr;
 use crate::inspect::{failure_of, nobody};
 use crate::support::{lowtide, until};
 
-/// Fails, and gives the sentence.
+/// Runs a release that must fail. Returns the error message.
 fn failure(flags: &[&str], exit: i32, code: &str) -> String {
     failure_of("release", flags, exit, code)
 }
 
-/// A process that has ended, and that nobody has waited for.
+/// Starts a process that ends and is not reaped.
 fn zombie() -> Child {
     let child = Command::new("true").spawn().unwrap();
     let status = format!("/proc/{}/status", child.id());
@@ -37,7 +37,7 @@ fn who_is_nobody_is_told_so() {
 
 #[test]
 fn a_thread_of_the_kernel_has_nothing_to_release_and_a_zombie_no_memory_any_more() {
-    // In a PID namespace of its own a machine has none that could be seen.
+    // Kernel threads are not visible in a separate PID namespace.
     if std::fs::read_to_string("/proc/2/comm").is_ok_and(|name| name.trim() == "kthreadd") {
         let said = failure(&["2"], 2, "usage");
         assert!(said.contains("a thread of the kernel"), "{said}");
@@ -100,7 +100,7 @@ fn of_several_processes_each_is_told() {
         assert_eq!((&line["schema"], &line["code"]), (&"lowtide.error/1".into(), &"gone".into()));
         assert!(line["message"].as_str().unwrap().contains(pid), "{line}");
     }
-    // Twice the same is once.
+    // A process that is given twice is handled once.
     let output = lowtide().args(["release", &pids[1], &pids[1]]).output().unwrap();
     assert_eq!(stderr(&output).matches("a zombie").count(), 1, "{}", stderr(&output));
     child.wait().unwrap();

@@ -1,4 +1,4 @@
-//! What is promised before a release is what becomes of it.
+//! Checks that a release has the outcome that its dry run predicts.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use crate::inspect::{Subject, inspect, object, predicted};
 use crate::schemas::{hold_release, hold_whole};
 use crate::support::lowtide;
 
-/// What a dry run and a release of the same process come to: exit code, outcome, hazard.
+/// Returns exit code, outcome and hazard of a dry run and of a release of the same process.
 fn both(pid: u32) -> [(Option<i32>, Value, Value); 2] {
     [&["--dry-run"][..], &[]].map(|flags| {
         let output = release(flags, pid);
@@ -84,7 +84,7 @@ fn a_frozen_process_is_refused_by_both_and_released_when_it_thaws() {
     assert_eq!(object(&waiting)["outcome"], "released", "{}", stderr(&waiting));
 }
 
-/// A control group of its own, frozen.
+/// A frozen control group around one process.
 struct Frozen(std::path::PathBuf);
 
 impl Frozen {
@@ -178,7 +178,7 @@ fn what_is_selected_by_name_is_released_together_but_never_without_a_yes() {
     drop(subjects);
     let nobody = run(&["inspect"]);
     assert_eq!(nobody.status.code(), Some(4), "{nobody:?}");
-    // A name in the place of a number.
+    // A name in place of a PID.
     let output = inspect(&["x"], 1);
     let said = String::from_utf8(output.stdout).unwrap();
     assert!(said.contains("--comm x selects by name"), "{said}");

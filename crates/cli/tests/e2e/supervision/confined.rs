@@ -1,4 +1,4 @@
-//! `lowtide run` where a container, another user or a missing `/proc` confines it.
+//! `lowtide run` confined by a container, by another user, or by a missing `/proc`.
 
 use std::fs;
 use std::path::Path;
@@ -14,8 +14,8 @@ use crate::support::{fixture, lowtide, until};
 /// The user without rights.
 const NOBODY: &str = "65534";
 
-/// Returns a command that runs lowtide as a container does: as PID 1, under a seccomp filter, without the capabilities
-/// that would let it read filters or trace others.
+/// Returns a command that runs lowtide as in a container: as PID 1, under a seccomp filter, without the
+/// capabilities to read filters or trace other processes.
 fn in_container() -> Command {
     let mut command = Command::new("unshare");
     command.args(["--pid", "--fork", "--mount-proc", "--kill-child"]);
@@ -52,10 +52,10 @@ fn in_a_container_the_memory_of_a_service_and_of_its_children_is_released() {
         pids.collect::<std::collections::BTreeSet<_>>()
     };
     until("four processes are released", || (released().len() == 4).then_some(()));
-    // The workers rest for ever.
+    // The workers sleep forever.
     let is_large = |act: &serde_json::Value| act["returned_bytes"].as_u64() > Some(20 * MIB);
     assert!(releases(&log).iter().any(is_large));
-    // It reaches the service, whose exit code is passed on.
+    // The signal reaches the service, and its exit code is passed on.
     kill_process(pid_of(init), Signal::TERM).unwrap();
     assert_eq!(outside.child().wait().unwrap().code(), Some(INTACT));
     assert!(acts(&log, "left_alone").is_empty());

@@ -1,4 +1,4 @@
-//! What happens to the target of a supervision when something goes wrong.
+//! The target of a supervision under faults.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -50,7 +50,7 @@ fn an_attach_that_is_interrupted_or_killed_during_a_release_leaves_the_target_in
     let path = log.display().to_string();
     let arguments = [&pid, "-p", "periodic=100ms", "--max-pause", "1s", "--log", &path];
     for round in 0..6 {
-        // The first release removes what a killed one has left.
+        // The first release removes the leftovers of a killed one.
         let mut attached = Attached::start(&arguments);
         until_released(&log, 1);
         until_stub(target.pid());
@@ -189,7 +189,7 @@ fn a_log_goes_on_after_its_directory_was_removed() {
     let arguments = [&[&pid, "-p", "periodic=100ms", "--max-pause", "1s"], &files[..]].concat();
     let mut attached = Attached::start(&arguments);
     until_released(&log, 1);
-    // Between the two calls a file may come back.
+    // A file may be created again during the removal.
     until("the directory is gone", || fs::remove_dir_all(&directory).ok());
     attached.until_said("lines are lost until it can");
     attached.until_said("the metrics could not be written");
@@ -215,11 +215,11 @@ fn a_full_disk_loses_lines_and_nothing_else() {
     let mut attached =
         Attached::start(&[&pid, "-p", "periodic=100ms", "--max-pause", "1s", "--log", &path]);
     until_released(&log, 1);
-    // It takes what fits.
+    // Fills the disk: the write fails, but writes as much as fits.
     let _ = fs::write(&filler, [1; 1 << 20]);
     attached.until_said("lines are lost until it can");
     fs::remove_file(&filler).unwrap();
-    // Each line is whole.
+    // Each line is complete.
     until_released(&log, 2);
     let output = attached.interrupt();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -227,7 +227,7 @@ fn a_full_disk_loses_lines_and_nothing_else() {
     assert_eq!(terminate(target.child()), Some(INTACT));
 }
 
-/// A file system of 64 KiB. It is unmounted with its test.
+/// A file system of 64 KiB that is unmounted when its test ends.
 struct SmallDisk(std::path::PathBuf);
 
 impl SmallDisk {
@@ -298,7 +298,7 @@ fn lowtide_itself_is_not_supervised() {
     attached.until_said("lowtide itself, and are left out");
     attached.until_said("Ctrl-C ends it");
     assert!(attached.interrupt().stdout.is_empty());
-    // Its descendants are.
+    // Its descendants are supervised.
     let mut attached = Attached::start(&[&reaper, "--subprocesses"]);
     until_below(children(subject.pid())[0], 30 * MIB);
     attached.interrupt();

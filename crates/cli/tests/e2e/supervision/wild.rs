@@ -41,7 +41,7 @@ pub(super) fn has_stub(pid: u32) -> bool {
     })
 }
 
-/// Waits for the middle of a release, which is over after some milliseconds.
+/// Waits for the middle of a release, which lasts only some milliseconds.
 pub(super) fn until_stub(pid: u32) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !has_stub(pid) {

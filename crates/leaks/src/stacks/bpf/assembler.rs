@@ -1,5 +1,5 @@
-//! A small assembler for BPF: a function for each instruction that is needed, and labels for jumps. The encoding is that of
-//! the instruction set standard (RFC 9669).
+//! A small assembler for BPF: a function for each instruction that is needed, and labels for jumps.
+//! The encoding follows the instruction set standard (RFC 9669).
 
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -52,7 +52,7 @@ pub(super) struct Assembler {
     jumps: Vec<(usize, &'static str)>,
 }
 
-/// What the immediate of a 64-bit load is (`BPF_PSEUDO_…`).
+/// Kinds of the immediate of a 64-bit load (`BPF_PSEUDO_…`).
 const MAP: u8 = 1;
 const MAP_VALUE: u8 = 2;
 
@@ -108,7 +108,7 @@ impl Assembler {
         self.add(0x18, to as u8, MAP_VALUE, 0, map.as_raw_fd()).add(0, 0, 0, 0, 0)
     }
 
-    /// Calls a function of the kernel by its number (`BPF_FUNC_…`).
+    /// Calls a kernel function by its number (`BPF_FUNC_…`).
     pub(super) fn call(&mut self, function: i32) -> &mut Self {
         self.add(0x85, 0, 0, 0, function)
     }
@@ -118,7 +118,7 @@ impl Assembler {
         self.add(0x95, 0, 0, 0, 0)
     }
 
-    /// Names the place of the next instruction.
+    /// Labels the next instruction.
     pub(super) fn label(&mut self, name: &'static str) -> &mut Self {
         self.labels.insert(name, self.instructions.len());
         self

@@ -1,4 +1,4 @@
-//! bpf(2), and the memory that a map shares with this process.
+//! bpf(2), and the memory of maps that is shared with this process.
 
 #![expect(
     unsafe_code,
@@ -30,10 +30,11 @@ const MMAPABLE: u32 = 1 << 10;
 /// `BPF_MAP_TYPE_ARRAY` and `BPF_MAP_TYPE_RINGBUF`.
 const ARRAY: u32 = 2;
 const RINGBUF: u32 = 27;
-/// The program calls `bpf_probe_read_user`, which only programs under the GPL may call. The same text is under MIT as well.
+/// License of the program: only programs under the GPL may call `bpf_probe_read_user`. The same
+/// text is under MIT as well.
 const LICENSE: &CStr = c"Dual MIT/GPL";
 
-/// The beginning of `union bpf_attr` for `BPF_MAP_CREATE`.
+/// The start of `union bpf_attr` for `BPF_MAP_CREATE`.
 #[repr(C)]
 #[derive(Default)]
 struct MapCreate {
@@ -80,21 +81,21 @@ struct LinkCreate {
     padding: u32,
 }
 
-/// Calls bpf(2), and returns the descriptor that it made.
+/// Calls bpf(2), and returns the new file descriptor.
 ///
 /// # Safety
-/// `Attributes` must have the layout of the kernel's attributes for the command, and each address in it must lead to as much
-/// memory as the command reads or writes.
+/// `Attributes` must have the layout of the kernel's attributes for the command, and each address
+/// in it must point to as much memory as the command reads or writes.
 unsafe fn make<Attributes>(command: libc::c_long, attributes: &Attributes) -> io::Result<OwnedFd> {
     let at = ptr::from_ref(attributes);
-    // SAFETY: the kernel reads as many bytes as it is told, which all are of `attributes`; for the addresses in it, the caller
-    // answers.
+    // SAFETY: the kernel reads only the bytes of `attributes`; the caller is responsible for the
+    // addresses in it.
     let made = unsafe { libc::syscall(libc::SYS_bpf, command, at, size_of::<Attributes>()) };
     let made = i32::try_from(made).map_err(io::Error::other)?;
     if made < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: these commands return a new descriptor, which nothing else has.
+    // SAFETY: these commands return a new file descriptor, which nothing else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(made) })
 }
 
@@ -118,7 +119,7 @@ pub(super) fn create_ring(bytes: usize) -> io::Result<OwnedFd> {
     unsafe { make(MAP_CREATE, &attributes) }
 }
 
-/// Loads a program for probes of user space. `is_multi`: those of [`attach`].
+/// Loads a program for user-space probes. With `is_multi`, these are the probes of [`attach`].
 pub(super) fn load(instructions: &[Instruction], is_multi: bool) -> io::Result<OwnedFd> {
     let attributes = ProgLoad {
         kind: KPROBE,
@@ -129,7 +130,8 @@ pub(super) fn load(instructions: &[Instruction], is_multi: bool) -> io::Result<O
         expected_attach_type: if is_multi { UPROBE_MULTI } else { 0 },
         ..ProgLoad::default()
     };
-    // SAFETY: the layout is that of the command; the instructions and the text of the licence outlive the call.
+    // SAFETY: the layout is that of the command; the instructions and the text of the licence
+    // outlive the call.
     unsafe { make(PROG_LOAD, &attributes) }
 }
 
@@ -142,7 +144,8 @@ pub(super) enum Fires {
     AtInstruction,
 }
 
-/// Runs a program whenever a process comes by some offsets in a file, until the descriptor is closed.
+/// Runs a program whenever a process reaches one of some offsets in a file, until the file
+/// descriptor is closed.
 pub(super) fn attach(
     program: BorrowedFd<'_>,
     path: &CStr,
@@ -160,19 +163,20 @@ pub(super) fn attach(
         pid,
         ..LinkCreate::default()
     };
-    // SAFETY: the layout is that of the command; the path and the offsets outlive the call, and `count` is the number of
-    // offsets.
+    // SAFETY: the layout is that of the command; the path and the offsets outlive the call, and
+    // `count` is the number of offsets.
     unsafe { make(LINK_CREATE, &attributes) }
 }
 
-/// Pages of a map that this process sees as well.
+/// Pages of a map that are shared with this process.
 #[derive(Debug)]
 pub(super) struct SharedPages {
     start: NonNull<c_void>,
     bytes: usize,
 }
 
-// SAFETY: the pages belong to no thread; they are read and written by atomic operations, or as the kernel's protocol has it.
+// SAFETY: the pages are bound to no thread; they are accessed with atomic operations, or as the
+// kernel's protocol requires.
 unsafe impl Send for SharedPages {}
 
 impl SharedPages {
@@ -185,7 +189,7 @@ impl SharedPages {
     ) -> io::Result<Self> {
         let writable = if is_writable { ProtFlags::WRITE } else { ProtFlags::empty() };
         let protection = ProtFlags::READ | writable;
-        // SAFETY: the kernel chooses a place that nothing else uses, and the map stays as long as it is mapped.
+        // SAFETY: the kernel chooses an unused address, and the map exists as long as it is mapped.
         let start = unsafe {
             mmap(ptr::null_mut(), bytes, protection, MapFlags::SHARED, map, offset as u64)
         }?;
@@ -196,22 +200,23 @@ impl SharedPages {
     /// Returns a word, which the kernel may change.
     ///
     /// # Panics
-    /// If the word is not within the pages.
+    /// Panics if the word is not within the pages.
     pub(super) fn word(&self, index: usize) -> &AtomicU64 {
         assert!((index + 1) * 8 <= self.bytes, "word {index} of {} bytes", self.bytes);
-        // SAFETY: it lies within the pages, which stay mapped as long as `self`, and is aligned, because pages are. No
-        // reference that is not atomic is ever made to it.
+        // SAFETY: the word lies within the pages, which stay mapped as long as `self`, and it is
+        // aligned, because pages are. All references to it are atomic.
         unsafe { &*self.start.as_ptr().cast::<AtomicU64>().add(index) }
     }
 
     /// Copies bytes.
     ///
     /// # Panics
-    /// If they are not within the pages.
+    /// Panics if they are not within the pages.
     pub(super) fn copy(&self, at: usize, to: &mut [u8]) {
         assert!(at.checked_add(to.len()).is_some_and(|end| end <= self.bytes), "{at} {}", to.len());
-        // SAFETY: the bytes lie within the pages, and `to` is as long and does not overlap, because nothing refers to the
-        // pages. The kernel does not write to a sample that it has submitted before it is told that it was consumed.
+        // SAFETY: the bytes lie within the pages. `to` is as long and does not overlap them,
+        // because there is no reference to the pages. The kernel overwrites a submitted sample only
+        // after this process has marked it as consumed.
         unsafe {
             ptr::copy_nonoverlapping(
                 self.start.as_ptr().cast::<u8>().add(at),
@@ -221,7 +226,7 @@ impl SharedPages {
         }
     }
 
-    /// Reads the upper word of a header of the ring buffer with what was written before it.
+    /// Reads the word at an offset of the ring buffer, and acquires all that was written before it.
     pub(super) fn load(&self, at: usize) -> u64 {
         self.word(at / 8).load(Ordering::Acquire)
     }

@@ -1,5 +1,6 @@
-//! Return probes by BPF: a program in the kernel that writes a sample whenever an allocation function of one process returns. A
-//! probe exists as long as its descriptor is open: it ends with lowtide, however that ends.
+//! Return probes by BPF: a program in the kernel that writes a sample whenever an allocation
+//! function of one process returns. A probe exists as long as its file descriptor is open. So it
+//! ends with lowtide, however that ends.
 
 mod assembler;
 mod calls;
@@ -18,9 +19,10 @@ use lowtide_probe::proc::status::Status;
 pub(super) use program::REGISTERS;
 use program::{counter, sample};
 
-/// Size of the buffer for samples. Those of a whole window stay in it until its probes are closed.
+/// Size of the buffer for samples, in bytes. The samples of a whole window stay in it until its
+/// probes are closed.
 const RING_BYTES: usize = 32 << 20;
-/// Bytes of the head of a sample in the buffer, and bits of its first word.
+/// Size of the header of a sample in the buffer, in bytes, and flags in its first word.
 const HEAD_BYTES: usize = 8;
 const BUSY: u32 = 1 << 31;
 const DISCARDED: u32 = 1 << 30;
@@ -30,16 +32,16 @@ const DISCARDED: u32 = 1 << 30;
 pub enum Attachment {
     /// All probes of a file at once (`uprobe_multi`, Linux 6.6; for all threads of a process, 6.10).
     Multi,
-    /// Each by an event of perf (Linux 5.8, by which time the kernel has all that the program needs).
+    /// Each by a perf event (Linux 5.8, which has all that the program needs).
     Perf,
 }
 
 impl Attachment {
-    /// All, the fastest first.
+    /// All of them, the fastest first.
     pub const ALL: [Self; 2] = [Self::Multi, Self::Perf];
 }
 
-/// A program in the kernel, with what it writes.
+/// A program in the kernel, and the samples that it writes.
 #[derive(Debug)]
 pub(super) struct Sampler {
     attachment: Attachment,
@@ -48,30 +50,30 @@ pub(super) struct Sampler {
     ring: Ring,
 }
 
-/// Probes that are open. Dropping them closes them, which can take 0.1 s.
+/// Open probes. Dropping them closes them, which can take 0.1 s.
 #[derive(Debug)]
 pub(super) struct Probes {
     _open: Vec<OwnedFd>,
 }
 
-/// One return from an allocation function.
+/// A return from an allocation function.
 #[derive(Debug, Clone)]
 pub(super) struct Hit {
     /// The address that it returned.
     pub(super) address: u64,
-    /// When, in nanoseconds of `CLOCK_MONOTONIC`.
+    /// The time of the return, in nanoseconds of `CLOCK_MONOTONIC`.
     pub(super) time_ns: u64,
-    /// Where the program continues.
+    /// The address where the program continues.
     pub(super) instruction: u64,
     pub(super) stack_pointer: u64,
     /// The registers that functions preserve for their callers: r15, r14, r13, r12, rbp, rbx.
     pub(super) registers: [u64; REGISTERS],
-    /// The stack from its pointer on, as far as it was copied.
+    /// The stack from the stack pointer on, as far as it was copied.
     pub(super) stack: Vec<u8>,
 }
 
 impl Hit {
-    /// Returns the frame pointer, where the program has one.
+    /// Returns the frame pointer, if the program uses one.
     pub(super) fn frame_pointer(&self) -> u64 {
         self.registers[4]
     }
@@ -99,7 +101,7 @@ impl Sampler {
         Ok(Self { attachment, program, counters, ring: Ring::map(&samples, page)? })
     }
 
-    /// Lets the program write samples of the next hits, and only count all further ones.
+    /// Makes the program write samples of this many further hits, and only count those after them.
     pub(super) fn allow(&self, hits: u64) {
         let counter = |index| self.counters.word(index);
         counter(counter::HITS).store(0, Ordering::Relaxed);
@@ -107,17 +109,17 @@ impl Sampler {
         counter(counter::LIMIT).store(hits, Ordering::Release);
     }
 
-    /// Lets the program only count from now on.
+    /// Makes the program only count from now on.
     pub(super) fn stop(&self) {
         self.counters.word(counter::LIMIT).store(0, Ordering::Release);
     }
 
-    /// Hits since [`Sampler::allow`] that have no sample.
+    /// Returns the number of hits since [`Sampler::allow`] that have no sample.
     pub(super) fn missed(&self) -> u64 {
         self.counters.word(counter::MISSED).load(Ordering::Acquire)
     }
 
-    /// Hits since [`Sampler::allow`].
+    /// Returns the number of hits since [`Sampler::allow`].
     pub(super) fn hits(&self) -> u64 {
         self.counters.word(counter::HITS).load(Ordering::Relaxed)
     }
@@ -139,7 +141,7 @@ impl Sampler {
     }
 
     fn attach(&self, file: &File, offsets: &[u64], pid: u32, fires: Fires) -> io::Result<Probes> {
-        // Some kernels run a program for every process that comes by a probe.
+        // Some kernels run the program for every process that reaches the probe.
         let identity = identity(pid)?;
         for (index, value) in [counter::NAMESPACE_DEVICE, counter::NAMESPACE_INODE, counter::PID]
             .into_iter()
@@ -147,7 +149,8 @@ impl Sampler {
         {
             self.counters.word(index).store(value, Ordering::Release);
         }
-        // The kernel takes a path only. This one leads to the file that is open, whatever stands at its name now.
+        // The kernel accepts only a path. This one leads to the open file, even if its name now
+        // belongs to another.
         let path = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
         let program = self.program.as_fd();
         let open = match self.attachment {
@@ -160,23 +163,24 @@ impl Sampler {
         Ok(Probes { _open: open })
     }
 
-    /// How probes are attached.
+    /// Returns how probes are attached.
     pub(super) fn attachment(&self) -> Attachment {
         self.attachment
     }
 
-    /// Passes on the addresses and times of samples that were written since the last call, without taking them.
+    /// Passes the addresses and times of the samples since the last call to `each`, without
+    /// removing the samples.
     pub(super) fn look(&mut self, each: &mut dyn FnMut(u64, u64)) {
         self.ring.look(each);
     }
 
-    /// Takes the samples that were written so far, in the same order.
+    /// Removes the samples that were written so far, and passes them to `each` in the same order.
     pub(super) fn drain(&mut self, each: &mut dyn FnMut(Hit)) {
         self.ring.drain(each);
     }
 }
 
-/// Returns device and inode of the PID namespace of a process, and its number there.
+/// Returns device and inode of the PID namespace of a process, and its PID there.
 fn identity(pid: u32) -> io::Result<[u64; 3]> {
     let namespace = std::fs::metadata(format!("/proc/{pid}/ns/pid"))?;
     let own = match Status::read(pid)?.own_pid {
@@ -189,12 +193,13 @@ fn identity(pid: u32) -> io::Result<[u64; 3]> {
 /// The buffer that the kernel writes samples to.
 #[derive(Debug)]
 struct Ring {
-    /// Where this process has come to.
+    /// The read position of this process.
     consumer: SharedPages,
-    /// Where the kernel has come to, and after a page the samples, twice in a row: none is in two parts.
+    /// The write position of the kernel, and one page later the samples. They are mapped twice in a
+    /// row, so that each sample is contiguous.
     producer: SharedPages,
     page: usize,
-    /// The position up to which samples were looked at.
+    /// The position up to which [`Ring::look`] has read.
     looked: u64,
 }
 
@@ -231,7 +236,8 @@ impl Ring {
         }
     }
 
-    /// Returns the place of the sample at a position, if it is one, and the next position; `None` if nothing is complete there.
+    /// Returns the place of the sample at a position, if it is one, and the next position. Returns
+    /// `None` if nothing is complete there.
     fn at(&self, at: u64) -> Option<(Option<usize>, u64)> {
         if at >= self.producer.load(0) {
             return None;

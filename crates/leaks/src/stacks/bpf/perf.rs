@@ -1,5 +1,5 @@
-//! perf_event_open(2): a probe for each function, to which a BPF program is attached. This is how kernels before 6.10 probe all
-//! threads of a process.
+//! perf_event_open(2): a probe for each function, to which a BPF program is attached. This is how
+//! kernels before 6.10 probe all threads of a process.
 
 #![expect(unsafe_code, reason = "perf_event_open(2) and its ioctls, which no library here wraps")]
 
@@ -10,7 +10,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use super::calls::Fires;
 
-/// Where the kernel says what its kind of event for probes of user space is, and which bit of `config` stands for return probes.
+/// Files of the kernel with the type of perf events for user-space probes, and with the bit of
+/// `config` that selects return probes.
 const KIND: &str = "/sys/bus/event_source/devices/uprobe/type";
 const RETURN_BIT: &str = "/sys/bus/event_source/devices/uprobe/format/retprobe";
 /// `PERF_FLAG_FD_CLOEXEC`.
@@ -37,7 +38,8 @@ struct Attributes {
     offset: u64,
 }
 
-/// Runs a program whenever a process comes by an offset in a file, until the descriptor is closed.
+/// Runs a program whenever a process reaches an offset in a file, until the file descriptor is
+/// closed.
 pub(super) fn attach(
     program: BorrowedFd<'_>,
     path: &CStr,
@@ -57,8 +59,8 @@ pub(super) fn attach(
     };
     let pid = i32::try_from(pid).map_err(io::Error::other)?;
     let (any_processor, no_group) = (-1, -1);
-    // SAFETY: the kernel reads as many bytes of the attributes as they say, which is their size, and can write to that word; the
-    // path outlives the call.
+    // SAFETY: the kernel reads as many bytes of the attributes as their size field states, and can
+    // write to that word; the path outlives the call.
     let made = unsafe {
         libc::syscall(
             libc::SYS_perf_event_open,
@@ -73,14 +75,14 @@ pub(super) fn attach(
     if made < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the call returned a new descriptor, which nothing else has.
+    // SAFETY: the call returned a new file descriptor, which nothing else owns.
     let event = unsafe { OwnedFd::from_raw_fd(made) };
-    // SAFETY: the request takes a descriptor, and no address.
+    // SAFETY: the request takes a file descriptor, and no address.
     let set = unsafe { libc::ioctl(event.as_raw_fd(), SET_BPF, program.as_raw_fd()) };
     if set < 0 { Err(io::Error::last_os_error()) } else { Ok(event) }
 }
 
-/// Reads the number of the kind of event.
+/// Reads the type of the perf event.
 fn kind() -> io::Result<u32> {
     match fs::read_to_string(KIND) {
         Ok(text) => text.trim().parse().map_err(io::Error::other),
@@ -92,7 +94,7 @@ fn kind() -> io::Result<u32> {
     }
 }
 
-/// Reads which bit of `config` stands for return probes: the text is `config:0`.
+/// Reads which bit of `config` selects return probes: the text is `config:0`.
 fn return_bit() -> io::Result<u64> {
     let text = fs::read_to_string(RETURN_BIT)?;
     let bit = text.trim().strip_prefix("config:").and_then(|bit| bit.parse::<u32>().ok());

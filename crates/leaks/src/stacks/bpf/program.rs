@@ -1,18 +1,19 @@
-//! The program that runs in the kernel when an allocation function returns, and what it writes.
+//! The program that runs in the kernel when an allocation function returns, and the layout of its
+//! samples.
 
 use std::os::fd::BorrowedFd;
 
 use super::assembler::{Assembler, Instruction, Register::*};
 
-/// Bytes of the stack that a sample has: enough for most ways to an allocation.
+/// Maximum size of the stack in a sample, in bytes: enough for most call paths to an allocation.
 pub(super) const STACK_BYTES: usize = 2048;
-/// Bytes of the stack that are copied where less is left of it.
+/// Size of the stack that is copied if less than [`STACK_BYTES`] are left, in bytes.
 const SHORT_STACK_BYTES: i32 = 512;
 
 /// Number of the registers that functions preserve for their callers, apart from the stack pointer.
 pub(in crate::stacks) const REGISTERS: usize = 6;
 
-/// Fields of a sample, in bytes from its beginning. All are words of 64 bits.
+/// Offsets of the fields of a sample, in bytes. Each field is a 64-bit word.
 pub(super) mod sample {
     pub(crate) const ADDRESS: usize = 0;
     pub(crate) const TIME: usize = 8;
@@ -24,22 +25,22 @@ pub(super) mod sample {
     pub(crate) const BYTES: usize = STACK + super::STACK_BYTES;
 }
 
-/// Words of the counters that the program shares with lowtide.
+/// Indexes of the counters that the program shares with lowtide.
 pub(super) mod counter {
-    /// Number of hits after which the program only counts.
+    /// The number of hits after which the program only counts.
     pub(crate) const LIMIT: usize = 0;
     /// Hits.
     pub(crate) const HITS: usize = 1;
     /// Hits without a sample.
     pub(crate) const MISSED: usize = 2;
-    /// Device and inode of the PID namespace of the process, and its number there.
+    /// Device and inode of the PID namespace of the process, and its PID there.
     pub(crate) const NAMESPACE_DEVICE: usize = 3;
     pub(crate) const NAMESPACE_INODE: usize = 4;
     pub(crate) const PID: usize = 5;
     pub(crate) const COUNT: usize = 6;
 }
 
-/// Functions of the kernel (`BPF_FUNC_…` of linux/bpf.h).
+/// Numbers of kernel functions (`BPF_FUNC_…` of linux/bpf.h).
 mod function {
     pub(super) const KTIME_GET_NS: i32 = 5;
     pub(super) const PROBE_READ_USER: i32 = 112;
@@ -48,7 +49,7 @@ mod function {
     pub(super) const RINGBUF_SUBMIT: i32 = 132;
 }
 
-/// Registers of the program, in bytes from the beginning of `struct pt_regs` (x86_64).
+/// Offsets of the program's registers in `struct pt_regs` (x86_64), in bytes.
 mod register {
     /// The first of the callee-saved registers: r15, r14, r13, r12, rbp, rbx.
     pub(super) const PRESERVED: i16 = 0;
@@ -181,7 +182,8 @@ mod tests {
     fn another_assembler_makes_the_same_program_of_its_listing() {
         let home = tempfile::tempdir().unwrap();
         let (text, made) = (home.path().join("program.s"), home.path().join("program.o"));
-        // The numbers of maps are those of descriptors, which differ from run to run.
+        // The assembled program contains the file descriptors of maps, which differ from run to
+        // run.
         let null = std::fs::File::open("/dev/null").unwrap();
         let map = std::os::fd::AsRawFd::as_raw_fd(&null).to_string();
         std::fs::write(&text, include_str!("program.s").replace("MAP", &map)).unwrap();

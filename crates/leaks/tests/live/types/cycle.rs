@@ -1,5 +1,5 @@
-//! Loses two nodes that lead to each other, and keeps a handler, in each step of its work. Answers each line of its standard
-//! input with the steps and the seconds since it started.
+//! Loses two nodes that point to each other, and keeps a handler, in each step. Answers each line
+//! on stdin with the steps and the seconds since it started.
 
 use std::cell::RefCell;
 use std::io::BufRead;

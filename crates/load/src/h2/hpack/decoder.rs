@@ -26,7 +26,7 @@ impl Decoder {
     ///
     /// # Errors
     ///
-    /// When the block is invalid. The connection can then no longer be used.
+    /// Fails if the block is invalid. The connection can then no longer be used.
     pub(in crate::h2) fn decode(&mut self, mut block: &[u8]) -> Result<Headers, DecodeError> {
         let mut headers = Headers::default();
         while let Some(first) = block.first()
@@ -186,7 +186,8 @@ mod tests {
         fields.map(|field| (field.name_length, field.value_length)).collect()
     }
 
-    /// The same three answers in both forms (RFC 7541, C.5 and C.6), with a table of 256 bytes.
+    /// Checks the same three responses in both forms (RFC 7541, C.5 and C.6), with a table of 256
+    /// bytes.
     fn reads_three_answers(blocks: [&str; 3]) {
         let mut decoder = Decoder::default();
         decoder.table.set_max_size(256);

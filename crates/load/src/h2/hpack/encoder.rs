@@ -140,7 +140,7 @@ mod tests {
 
     const AUTHORITY: &[u8] = b"\x8c\xf1\xe3\xc2\xe5\xf2\x3a\x6b\xa0\xab\x90\xf4\xff";
 
-    /// RFC 7541, C.4.1: what the RFC's first request is, too.
+    /// Checks the first request of RFC 7541, C.4.1.
     #[test]
     fn the_first_request_of_the_rfc_is_written() {
         let mut encoder = of_the_rfc();

@@ -152,7 +152,7 @@ mod tests {
         out
     }
 
-    /// RFC 7541, C.4.1 and C.6.1.
+    /// Checks the examples of RFC 7541, C.4.1 and C.6.1.
     #[test]
     fn the_strings_of_the_rfc_are_read_and_written() {
         let examples: [(&[u8], &[u8]); 3] = [
@@ -170,7 +170,7 @@ mod tests {
         }
     }
 
-    /// RFC 7541, appendix B: symbols with rare lengths, and the last one.
+    /// Checks RFC 7541, appendix B: symbols with rare lengths, and the last one.
     #[test]
     fn codes_are_those_of_the_rfc() {
         let code = |symbol: usize| (CODE.codes[symbol], LENGTHS[symbol]);

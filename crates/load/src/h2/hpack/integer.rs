@@ -42,7 +42,7 @@ pub(super) fn write(out: &mut Vec<u8>, pattern: u8, prefix: u32, value: usize) {
 mod tests {
     use super::*;
 
-    /// RFC 7541, C.1.
+    /// Checks the examples of RFC 7541, C.1.
     #[test]
     fn the_integers_of_the_rfc_are_read_and_written() {
         let examples: [(u32, usize, &[u8]); 3] =

@@ -1,4 +1,4 @@
-//! What concerns the connection as a whole.
+//! Tests of the connection as a whole.
 
 use super::*;
 use crate::failure::OtherProtocol;

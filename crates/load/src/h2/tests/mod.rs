@@ -1,4 +1,4 @@
-//! A connection against a server that is made up of bytes.
+//! Tests of a connection against a server that is simulated by bytes.
 
 mod connection;
 mod properties;
@@ -12,7 +12,7 @@ use crate::protocol::Body;
 use crate::target::Scheme;
 use frame::{FrameHeader, HEADER_BYTES, flag, kind};
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Outcome {
     /// Status, the body if its bytes were kept, otherwise its length, and its hash.
@@ -57,12 +57,13 @@ fn request(method: &str, body: &[u8]) -> Request {
 }
 
 impl Client {
-    /// Before anything arrived from the server.
+    /// Creates a client before any data from the server.
     fn new(request: &Request) -> Self {
         Self { http2: Http2::new(request), out: Vec::new(), outcomes: RecordedOutcomes::default() }
     }
 
-    /// After the server's empty SETTINGS, with requests in flight that started at 1, 2, …
+    /// Creates a client after the server's empty SETTINGS, with requests in flight that started at
+    /// 1, 2, …
     fn with_requests(request: &Request, many: u32) -> Self {
         let mut client = Self::new(request);
         client.receives(&settings(&[])).unwrap();
@@ -95,7 +96,7 @@ impl Client {
         std::mem::take(&mut self.outcomes.0)
     }
 
-    /// The frames that were written since the last time.
+    /// Returns the frames that were written since the last call.
     fn wrote(&mut self) -> Vec<(u8, u8, u32, Vec<u8>)> {
         let out = std::mem::take(&mut self.out);
         let (mut rest, mut frames) = (&out[..], Vec::new());
@@ -141,7 +142,7 @@ fn window_update(stream: u32, bytes: u32) -> Vec<u8> {
     frame(kind::WINDOW_UPDATE, 0, stream, &bytes.to_be_bytes())
 }
 
-/// A whole answer with status 200.
+/// Returns a complete response with status 200.
 fn answer(stream: u32, body: &[u8]) -> Vec<u8> {
     [headers(stream, 0, b"\x88"), data(stream, flag::END_STREAM, body)].concat()
 }
@@ -150,7 +151,7 @@ fn answered(status: u16, body: &[u8]) -> Outcome {
     Outcome::Answered(status, Ok(body.to_vec()), Body::Whole(body).hash())
 }
 
-/// The code that a broken rule ended the connection, or a request, with.
+/// Returns the error code of an HTTP/2 violation.
 fn code_of(failure: RequestFailure) -> ErrorCode {
     match failure {
         RequestFailure::Http2 { code, .. } => code,

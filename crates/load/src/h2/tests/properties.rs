@@ -1,11 +1,11 @@
-//! What holds for any server.
+//! Properties that hold for any server.
 
 use proptest::prelude::*;
 use proptest::sample::Index;
 
 use super::*;
 
-/// How one request is answered.
+/// The response to one request.
 #[derive(Debug, Clone)]
 enum Script {
     Whole { interim: bool, says_length: bool, chunks: Vec<Vec<u8>>, padding: u8, trailers: bool },
@@ -34,13 +34,13 @@ fn script() -> impl Strategy<Value = Script> {
 }
 
 impl Script {
-    /// The server's frames, in their order.
+    /// Returns the server's frames, in order.
     fn frames(&self, stream: u32) -> Vec<Vec<u8>> {
         match self {
             Self::Never => vec![],
             Self::Reset(code) => vec![super::reset(stream, ErrorCode(*code))],
             Self::CutShort(body) => {
-                // Says one more than there is, by a field that goes into the table.
+                // Declares one byte too many, in a field that goes into the table.
                 let length = (body.len() + 1).to_string();
                 let block = [b"\x88\x5c", &[length.len() as u8][..], length.as_bytes()].concat();
                 vec![headers(stream, 0, &block), data(stream, flag::END_STREAM, body)]
@@ -61,7 +61,7 @@ impl Script {
                 frames.push(if ends {
                     headers(stream, flag::END_STREAM, &block)
                 } else {
-                    // Two frames that nothing may come between.
+                    // No other frame may come between these two.
                     let go_on = frame(kind::CONTINUATION, flag::END_HEADERS, stream, rest);
                     [frame(kind::HEADERS, 0, stream, first), go_on].concat()
                 });
@@ -91,7 +91,7 @@ impl Script {
     }
 }
 
-/// All frames in some order that keeps those of each stream in theirs.
+/// Returns all frames in an order that preserves the order within each stream.
 fn interleaved(scripts: &[Script], order: &[Index]) -> Vec<u8> {
     let streams = (0..).map(|n| 2 * n + 1);
     let mut left: Vec<_> =
@@ -108,7 +108,7 @@ fn interleaved(scripts: &[Script], order: &[Index]) -> Vec<u8> {
     bytes
 }
 
-/// Sends `many` requests once the server has opened, gives it the bytes in pieces, and closes.
+/// Sends `many` requests after the server's SETTINGS, passes in the bytes in chunks, and closes.
 fn outcomes(many: usize, body: &[u8], bytes: &[u8], cuts: &[usize]) -> Vec<(u32, Outcome)> {
     let mut client = Client::new(&request("POST", body));
     let (mut rest, mut result) = (bytes, client.receives(&settings(&[])));
@@ -162,7 +162,7 @@ proptest! {
         prop_assert!(each_once(&recorded).into_iter().eq(0..many as u32));
     }
 
-    /// Frames whose heads are right and whose insides are not get further than mere bytes.
+    /// Frames with valid headers and invalid content reach more code than random bytes.
     #[test]
     fn any_frames_end_with_each_request_told_once(
         frames in prop::collection::vec(
@@ -193,7 +193,7 @@ proptest! {
     }
 }
 
-/// The same with a fixed seed and many more tries, on answers of every kind.
+/// Runs the same test with a fixed seed and many more cases, on responses of every kind.
 #[test]
 fn thousands_of_damaged_servers_end_with_each_request_told_once() {
     let chunks = vec![b"in ".to_vec(), Vec::new(), b"pieces".to_vec()];

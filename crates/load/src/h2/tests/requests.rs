@@ -1,4 +1,4 @@
-//! What becomes of single requests.
+//! Tests of single requests.
 
 use super::*;
 
@@ -129,7 +129,7 @@ fn requests_time_out_from_the_oldest_and_their_late_answers_are_passed_over() {
     assert_eq!(std::mem::take(&mut client.out), cancelled.concat());
     assert_eq!((client.http2.oldest(), client.http2.in_flight()), (Some(Ticks(4)), 1));
 
-    // The late answer's length goes into the table, and the next one refers to it.
+    // The length in the late response goes into the table, and the next response refers to it.
     client.receives(&headers(1, 0, b"\x88\x5c\x012")).unwrap();
     client.receives(&[data(1, END, b"xy"), headers(7, 0, b"\x88\xbe")].concat()).unwrap();
     client.receives(&data(7, END, b"xy")).unwrap();

@@ -1,4 +1,4 @@
-//! Requests with bodies.
+//! Tests of requests with bodies.
 
 use super::*;
 
@@ -7,7 +7,7 @@ fn posting(body: &[u8]) -> Client {
 }
 
 impl Client {
-    /// The lengths of the DATA frames that go out now, with their flags.
+    /// Returns the lengths of the DATA frames that are sent now, with their flags.
     fn pumps(&mut self) -> Vec<(u32, usize, u8)> {
         self.http2.pump(1 << 20, &mut self.out);
         let wrote = self.wrote().into_iter().filter(|frame| frame.0 == kind::DATA);

@@ -1,5 +1,6 @@
-/* Blocks of all sizes, each filled with a pattern of its own that is verified to the last byte before the
- * block is freed or resized, and in sweeps. What a release may never touch is exactly this. */
+/* Blocks of all sizes, each with its own pattern. The pattern is verified to the last byte before
+ * the block is freed or resized, and in sweeps. These are the bytes that a release must never
+ * touch. */
 #include "torture.h"
 #include <malloc.h>
 #include <pthread.h>
@@ -10,7 +11,8 @@ enum { EXCHANGE = 512, TABLE = 1 << 19 };
 static struct block exchange[EXCHANGE];
 static pthread_mutex_t exchange_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* No word is zero for long: a page that was given back reads as zeros. */
+/* Returns a word of a pattern. Words are rarely zero: a page that was returned to the OS reads as
+ * zeros. */
 static uint64_t word(uint64_t seed, size_t i) { return (seed + i) * 0x9e3779b97f4a7c15; }
 
 static void fill(const struct block *b) {
@@ -23,7 +25,7 @@ static void fill(const struct block *b) {
     memcpy(b->at + 8 * words, &last, b->size % 8);
 }
 
-/* The first byte of `bytes` that is not the block's own, or -1. */
+/* Returns the index of the first of `bytes` bytes that differs from the block's pattern, or -1. */
 static long difference(const struct block *b, size_t bytes) {
     size_t words = bytes / 8;
     uint64_t wrong = 0, w;
@@ -57,7 +59,8 @@ static void verify_zero(const unsigned char *at, size_t size) {
     atomic_fetch_add_explicit(&shared->checks, 1, memory_order_relaxed);
 }
 
-/* 1 byte to 4 MB, each power of two as likely as another; the large ones less often, for their bytes. */
+/* Returns a size from 1 byte to 4 MB. All powers of two are equally likely, but large ones less
+ * often because of their bytes. */
 static size_t any_size(uint64_t *s) {
     size_t low = (size_t)1 << draw(s) % (draw(s) % 16 ? 14 : 22);
     return low + draw(s) % low;
@@ -80,7 +83,8 @@ static void *new_bytes(uint64_t *s, size_t size) {
     return p;
 }
 
-/* Every second block is used as far as malloc allows, up to the next chunk's header. */
+/* Fills a new block. Every second block is used as far as malloc permits, up to the next chunk's
+ * header. */
 static struct block taken(uint64_t *s, void *p, size_t size) {
     struct block b = {p, draw(s) % 2 ? malloc_usable_size(p) : size, draw(s) ^ (uintptr_t)p};
     fill(&b);
@@ -135,7 +139,7 @@ static void resize(struct mutator *m) {
     m->bytes += b.size;
 }
 
-/* Hands a block to whoever comes by, and takes one that another has left there. */
+/* Exchanges a block for one that another thread has left. */
 static void swap_blocks(struct mutator *m) {
     struct block mine = taken_out(m);
     size_t place = draw(&m->seed) % EXCHANGE;
@@ -170,13 +174,14 @@ void mutator_grow(struct mutator *m, size_t blocks) {
     while (m->count < blocks && m->bytes < m->budget) add(m, any_size(&m->seed));
 }
 
-/* Grows to the budget and frees 90 % in random order: what is then free lies between what is not. */
+/* Grows to the budget and frees 90 % in random order, so that free memory lies between blocks in
+ * use. */
 static void burst(struct mutator *m) {
     while (m->bytes < m->budget && m->count < m->most && !is_stopping(1)) add(m, any_size(&m->seed));
     mutator_shrink(m, m->count / 10);
 }
 
-/* The same of small blocks, which wait in the fast bins. */
+/* Does the same with small blocks, which are kept in the fast bins. */
 static void small_burst(struct mutator *m) {
     size_t end = m->bytes + m->budget / 8;
     while (m->bytes < end && m->count < m->most && !is_stopping(1)) add(m, small_size(&m->seed));
@@ -223,7 +228,7 @@ void mutator_run(struct worker *w, void *mutator) {
     mutator_shrink(m, 0);
 }
 
-/* A thread that is there for a moment, with blocks of its own arena that others will free. */
+/* Runs a short-lived thread, with blocks of its own arena that other threads will free. */
 static void *brief(void *seed) {
     static __thread struct block mine[800];
     struct mutator m = {mine, 0, 800, 0, 1 << 21, (uintptr_t)seed | 1};

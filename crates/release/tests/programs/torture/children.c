@@ -1,5 +1,5 @@
-/* Children: a fork has all blocks as they were and a heap that works, and a vfork and a posix_spawn end as
- * they must. */
+/* Children: a fork has all blocks unchanged and a working heap, and a vfork and a posix_spawn end
+ * as they must. */
 #include "torture.h"
 #include <spawn.h>
 #include <stdlib.h>
@@ -41,7 +41,7 @@ static void failed(const char *kind, int error) {
     violation("%s: errno %d", kind, error);
 }
 
-/* All signals wait meanwhile: a fork begins anew at each, and waitpid may then not be interrupted. */
+/* Blocks all signals: a fork starts again at each signal, and waitpid must not be interrupted. */
 static sigset_t block_all(void) {
     sigset_t all, before;
     sigfillset(&all);

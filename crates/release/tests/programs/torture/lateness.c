@@ -1,4 +1,4 @@
-/* One wait after another of each kind, what is wrong with each, and how late they were. */
+/* Runs waits of each kind one after another, and records their errors and their lateness. */
 #include "torture.h"
 #include <sched.h>
 #include <stdio.h>
@@ -30,7 +30,7 @@ void waits_open(void) {
     }
 }
 
-/* For those who may have no namespace. */
+/* Cleans up for processes without a namespace of their own. */
 void waits_close(void) {
     for (int i = 0; i < waiter_count; i++) {
         struct waiter *w = &waiters[i];
@@ -72,7 +72,7 @@ static void woken(struct waiter *w, long ns) {
     long began = now(w->clock);
     w->due = began + ns;
     int error;
-    /* One that was interrupted waits again: else this wake-up would be the next wait's. */
+    /* A wait that was interrupted is repeated: otherwise this wake-up would end the next wait. */
     while ((error = w->wait(w, ns)) == EINTR) ended_well(w, error, now(w->clock) - began, ns);
     long end = now(w->clock);
     if (!ended_well(w, error, end - began, ns)) {
@@ -83,7 +83,7 @@ static void woken(struct waiter *w, long ns) {
     } else note(w, end - w->sent);
 }
 
-/* 1 to 200 ms, short ones as often as long ones. */
+/* Waits for 1 to 200 ms, short times as often as long ones. */
 void wait_once(struct waiter *w) {
     long low = MS << draw(&w->seed) % 7, ns = low + (long)(draw(&w->seed) % (uint64_t)low);
     ns += w->unit - 1, ns -= ns % w->unit;
@@ -112,7 +112,7 @@ static int ascending(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Sorts without qsort, which may call malloc: the heap may be what is broken. */
+/* Sorts without qsort, which may call malloc: the heap may be broken. */
 static void sort(uint32_t *v, size_t n) {
     for (size_t gap = n / 2; gap > 0; gap /= 2)
         for (size_t i = gap; i < n; i++)

@@ -1,26 +1,26 @@
-/* A program that a release may not disturb, and that notices if it does. It verifies
+/* A program that a release must not disturb, and that detects it if it does. It verifies
  *
- *   - every byte of every block of a heap that grows and falls all the time, in all sizes, by malloc, calloc
- *     (zero on arrival), realloc (what was in it kept), memalign and free, in threads that stay and threads
- *     that are born and die, with blocks that one takes and another frees                     (blocks.c)
- *   - every waiting system call: that it ends as it must, without EINTR and not before its time, and how
+ *   - every byte of every block of a heap that constantly grows and shrinks, in all sizes, by malloc, calloc
+ *     (zeroed), realloc (contents kept), memalign and free, in long-lived and short-lived threads, with
+ *     blocks that one thread allocates and another frees                                      (blocks.c)
+ *   - every waiting system call: that it ends as it must, without EINTR and not too early, and how
  *     late                                                         (waits.c, wakes.c, uring.c, lateness.c)
  *   - all registers, across waits and under signals                             (registers.c, registers.S)
- *   - that each signal wakes who waits for it, and finds its stack and mask                     (signals.c)
- *   - that children have the heap that they were forked from                                   (children.c)
+ *   - that each signal wakes the thread that waits for it, with the right stack and mask       (signals.c)
+ *   - that children have the heap of their parent at the time of the fork                     (children.c)
  *
- *   cc -O2 -pthread -o torture *.c *.S             for the libc at hand; for older ones see ../oldest.h
+ *   cc -O2 -pthread -o torture *.c *.S             for the current libc; for older ones see ../oldest.h
  *   torture key=value ...
  *
- *   threads=4     mutators                          ms=20000   how long, from `ready` on
+ *   threads=4     mutators                          ms=20000   run time, from `ready` on
  *   arenas=many   or one                            seed=1
  *   mb=64         of all blocks together            tuned=1    never trims by itself; 0: malloc's defaults
  *   signals=1 fork=1 waits=1 churn=1                which parts; churn=0: pauses in place of the churn
  *   single=1      all in one thread, in turn; pthread_create is never called
  *
- * Prints `ready` once each mutator has freed most of a full heap, and after `ms` an object of JSON. Nothing
- * that is wrong ends it: the exit status is 1 if anything was. With single=1 a child process wakes those who
- * wait, and watches; it prints the object and kills its parent if that hangs. */
+ * Prints `ready` once each mutator has freed most of a full heap, and a JSON object after `ms`. An error does
+ * not end it: the exit status is 1 if there was any. With single=1, a child process ends the waits and
+ * monitors the program. If the program hangs, the child prints the object and kills its parent. */
 #include "torture.h"
 #include <fcntl.h>
 #include <malloc.h>
@@ -52,13 +52,14 @@ void *pages(size_t bytes, bool is_shared) {
     return p;
 }
 
-/* A pause that a signal may end. */
+/* Pauses. A signal may end the pause. */
 void rest(long ns) {
     struct timespec t = timespec(ns);
     nanosleep(&t, 0);
 }
 
-/* The words up to the colon say what kind it is. */
+/* Returns how many violations of the same kind were recorded. The words up to the colon are the
+ * kind. */
 static int already_told(const char *text) {
     size_t kind = strcspn(text, ":") + 1;
     int same = 0;
@@ -66,8 +67,8 @@ static int already_told(const char *text) {
     return same;
 }
 
-/* Counts them all, and tells few of each kind. Takes no lock and no memory, as the heap may be broken and
- * a lock held. */
+/* Counts all violations, and records a few of each kind. Takes no lock and no memory, as the heap
+ * may be broken and a lock held. */
 void violation(const char *format, ...) {
     char text[sizeof *shared->violation];
     va_list words;
@@ -101,7 +102,7 @@ struct worker *start(const char *name, int phase, void (*run)(struct worker *, v
     return w;
 }
 
-/* Called once each TICK: counts the ticks in which a worker got no further. */
+/* Counts the ticks in which a worker made no progress. Called once per TICK. */
 static bool watch(void) {
     static unsigned long last[WORKERS];
     static int idle[WORKERS];
@@ -135,7 +136,7 @@ static void say_ready(void) {
     fflush(stdout);
 }
 
-/* Whoever waits without a time-out is woken from here. */
+/* Wakes the waits that have no timeout. */
 static void hand_run(struct worker *w, void *unused) {
     (void)unused;
     while (!is_stopping(w->phase)) {
@@ -174,7 +175,7 @@ static bool all_ended(int phase) {
     return true;
 }
 
-/* This thread watches. It joins nobody, since whoever hangs never ends. */
+/* This thread monitors the others. It joins no thread, since a thread that hangs never ends. */
 static void run_many(void) {
     start_all();
     while (shared->warm < options.threads) {
@@ -187,7 +188,7 @@ static void run_many(void) {
         for (bool hung = false; !all_ended(shared->stopping) && !hung; rest(TICK)) hung = watch();
 }
 
-/* A round does one thing of each kind, so that each is met often. */
+/* Runs one action of each kind per round, so that each kind is interrupted often. */
 static void single_round(struct mutator *m, uint64_t *seed) {
     static int next;
     mutator_step(m);

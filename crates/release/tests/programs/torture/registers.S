@@ -1,9 +1,9 @@
 /* long wait_with_registers(const struct registers *given, struct registers *found, int width)
  *
- * Makes a system call with a known value in every register, and notes what is in them after it: general
- * registers, all vector registers of `width` bytes (16, 32 or 64), the masks of AVX-512, MMX, the two
- * control words, and the 128 bytes below the stack pointer, which are the caller's own. The offsets are
- * those of struct registers in registers.c. */
+ * Makes a system call with a known value in every register, and records the values after it:
+ * general registers, all vector registers of `width` bytes (16, 32 or 64), the masks of AVX-512,
+ * MMX, the two control words, and the 128 bytes below the stack pointer, which belong to the
+ * caller. The offsets are those of struct registers in registers.c. */
 #define VECTORS 128
 #define MASKS   (VECTORS + 32 * 64)
 #define MMX     (MASKS + 64)

@@ -8,7 +8,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* registers.S knows these offsets. */
+/* registers.S depends on these offsets. */
 struct registers {
     uint64_t general[16]; /* rax rdi rsi rdx r10 r8 r9 rbx rbp r12 r13 r14 r15 */
     unsigned char vectors[32][64];
@@ -33,7 +33,7 @@ static void draw_registers(struct registers *r, uint64_t *seed) {
         uint64_t value = draw(seed);
         memcpy((char *)r + 8 * i, &value, 8);
     }
-    r->mxcsr = 0x1f80 | (uint32_t)(draw(seed) % 4) << 13; /* how it rounds */
+    r->mxcsr = 0x1f80 | (uint32_t)(draw(seed) % 4) << 13; /* rounding mode */
     r->fcw = (uint16_t)(0x37f | (draw(seed) % 4) << 10);
 }
 
@@ -54,7 +54,7 @@ static void compare(const struct registers *given, const struct registers *found
     shared->checks++;
 }
 
-/* Makes the call and gives its result; `words` are its arguments. */
+/* Makes the call and returns its result; `words` are its arguments. */
 static long call_with(const char *name, long number, const uint64_t words[6], uint64_t *seed) {
     struct registers given, found;
     int width = vector_width();
@@ -67,9 +67,10 @@ static long call_with(const char *name, long number, const uint64_t words[6], ui
     return result;
 }
 
-/* EINTR is right if a handler has run in this thread meanwhile; nothing is right before its time.
- * A signal to the whole process may wake one thread and be handled by another; then epoll_wait, which is
- * never begun again, gives EINTR where no handler has run. The kernel does so by itself. */
+/* EINTR is valid if a handler has run in this thread meanwhile. No call may end too early. A signal
+ * to the whole process may wake one thread and be handled by another. Then epoll_wait, which is
+ * never restarted, returns EINTR although no handler has run. The kernel does this without a
+ * release, too. */
 static void judge(const char *name, long result, long expected, long elapsed, long ns, unsigned long handled) {
     if (result == -EINTR && handled == handled_here) {
         if (shares_signals && !strcmp(name, "epoll_wait")) return;
@@ -114,7 +115,8 @@ void registers_run(struct worker *w, void *seed) {
     while (!is_stopping(w->phase)) register_wait_once(&s);
 }
 
-/* Reads from a pipe, and only signals whose handlers restart the call come here: it never ends with EINTR. */
+/* Reads from a pipe. This thread only receives signals whose handlers restart the call, so it never
+ * ends with EINTR. */
 void reader_run(struct worker *w, void *unused) {
     (void)unused;
     uint64_t s = 4711;

@@ -1,5 +1,5 @@
-/* Signals a thousand times a second, with handlers that restart a call and handlers that do not; a thread
- * that each signal must wake; and one with a signal stack of its own. */
+/* Signals a thousand times a second, with handlers that restart a call and handlers that do not; a
+ * thread that each signal must wake; and a thread with its own signal stack. */
 #include "torture.h"
 #include <poll.h>
 #include <string.h>
@@ -14,9 +14,9 @@
 enum { STACK = 64 << 10 };
 
 __thread unsigned long handled_here;
-__thread bool shares_signals; /* that go to the process */
+__thread bool shares_signals; /* signals to the whole process */
 
-/* What passes between the sleeper and who wakes it; each of the three only grows. */
+/* The state that the sleeper and the sender share; each of the three counts only grows. */
 static struct sleeper {
     _Atomic long due, wanted, sent, woken, sent_at, lost;
     _Atomic int tid;
@@ -61,7 +61,7 @@ void signals_open(void) {
     setitimer(ITIMER_REAL, &each_ms, 0);
 }
 
-/* Where no other thread may send them. */
+/* Sends signals by a timer, if no other thread may send them. */
 void signals_by_timers(void) {
     struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGUSR1};
     struct itimerspec each_ms = {{0, MS}, {0, MS}};
@@ -76,7 +76,7 @@ void signals_end(void) {
     setitimer(ITIMER_REAL, &never, 0);
 }
 
-/* All other signals are blocked in all threads, from the start. */
+/* Unblocks signals in the calling thread. All others are blocked in all threads, from the start. */
 void receive(const int *signals) {
     sigset_t set;
     sigfillset(&set);
@@ -125,7 +125,7 @@ void own_stack_run(struct worker *w, void *unused) {
     own_stack_tid = 0;
 }
 
-/* The calls that let signals in for as long as they wait. */
+/* Waits by one of the calls that unblock signals while they wait. */
 static int sleep_with(unsigned kind, const sigset_t *mask) {
     struct epoll_event event;
     struct timespec limit = {8, 0};
@@ -166,7 +166,7 @@ void sleeper_run(struct worker *w, void *seed) {
     while (!is_stopping(w->phase)) sleeper_once(&s);
 }
 
-/* Sends one signal for each wait, and misses an answer after 5 s. */
+/* Sends one signal for each wait, and reports a lost wake-up after 5 s. */
 void send_to_sleeper(void) {
     long t = now(CLOCK_MONOTONIC);
     if (sleeper->sent < sleeper->wanted) {

@@ -1,4 +1,4 @@
-/* What the parts of the torture share. See main.c for what the whole does. */
+/* Declarations that the parts of the torture share. main.c describes the whole program. */
 #ifndef TORTURE_H
 #define TORTURE_H
 #define _GNU_SOURCE
@@ -15,13 +15,13 @@
 #define SECOND 1000000000L
 enum { WORKERS = 128, VIOLATIONS = 20, SAMPLES = 1 << 16 };
 
-/* What the command line says, `key=value`. */
+/* The command-line options, `key=value`. */
 struct options {
     long threads, many, ms, seed, mb, signals, fork, waits, churn, single, tuned;
 };
 extern struct options options;
 
-/* One thread that must get on. */
+/* A thread that must make progress. */
 struct worker {
     char name[24];
     void (*run)(struct worker *, void *);
@@ -31,7 +31,7 @@ struct worker {
     _Atomic unsigned long progress;
 };
 
-/* Lies in shared memory, so that children can add to it, and report it when their parent hangs. */
+/* Located in shared memory, so that children can add to it, and report it when their parent hangs. */
 struct shared {
     _Atomic int stopping, warm, workers, violations, told;
     _Atomic unsigned long checks, bytes, eintr, early, sent, handled, wakeups, forks_ok, forks_failed, born;
@@ -89,11 +89,11 @@ void births_run(struct worker *, void *);
 /* waits.c, wakes.c */
 struct waiter {
     const char *name;
-    bool (*open)(struct waiter *);          /* false where the kernel lacks it */
-    int (*wait)(struct waiter *, long ns);  /* 0, or what came in place of the expected end */
-    void (*wake)(struct waiter *);          /* for those that wait without a time-out */
-    long unit;                              /* of the time-out */
-    bool in_ticks;                          /* the time-out counts ticks, and the first may be short */
+    bool (*open)(struct waiter *);          /* false if the kernel lacks it */
+    int (*wait)(struct waiter *, long ns);  /* 0, or the error */
+    void (*wake)(struct waiter *);          /* for waits without a timeout */
+    long unit;                              /* of the timeout, in ns */
+    bool in_ticks;                          /* the timeout counts ticks, and the first may be short */
     clockid_t clock;
     bool is_open;
     int fd, other, id;

@@ -37,7 +37,7 @@ bool uring_pipe_open(struct waiter *w) {
     return uring_open(w);
 }
 
-/* Nothing was submitted: only the time-out ends it. */
+/* Waits without a submission: only the timeout ends it. */
 int uring_enter_wait(struct waiter *w, long ns) {
     struct __kernel_timespec t = {ns / SECOND, ns % SECOND};
     struct io_uring_getevents_arg argument = {.ts = (uint64_t)&t};
@@ -45,8 +45,8 @@ int uring_enter_wait(struct waiter *w, long ns) {
                               &argument, sizeof argument), ETIME);
 }
 
-/* Submits, waits, and gives what the completion says. A wait that was cut short after a submission returns
- * 1 as a whole one does, but there is no completion: that is its EINTR. */
+/* Submits, waits, and returns the result of the completion. A wait that was interrupted after a
+ * submission returns 1, like a complete one, but there is no completion: this is its EINTR. */
 static int submit_and_wait(struct waiter *w, const struct io_uring_sqe *entry, int expected) {
     struct ring *r = w->memory;
     const struct io_sqring_offsets *s = &r->params.sq_off;
@@ -75,7 +75,8 @@ int uring_timeout_wait(struct waiter *w, long ns) {
     return submit_and_wait(w, &entry, -ETIME);
 }
 
-/* Asks for a worker: then the kernel has a thread of its own in this process's list of tasks. */
+/* Requests an asynchronous read: the kernel then has a thread of its own in this process's list of
+ * tasks. */
 int uring_read_wait(struct waiter *w, long ns) {
     (void)ns;
     long number = 0;

@@ -1,5 +1,5 @@
-/* Every waiting system call with a time-out, in threads that no signal may reach: each must end as if
- * nothing had come between, never before its time, and how late is noted. */
+/* Every waiting system call with a timeout, in threads that no signal may reach. Each must end as
+ * if it had not been disturbed, and never too early. The lateness is recorded. */
 #include "torture.h"
 #include <linux/futex.h>
 #include <poll.h>
@@ -111,7 +111,7 @@ static int cond_wait(struct waiter *w, long ns) {
     struct timespec t = timespec(w->began + ns);
     pthread_mutex_lock(&c->lock);
     int error;
-    /* It may end for no reason, by its contract. */
+    /* By its contract, it may end without a reason. */
     do error = pthread_cond_timedwait(&c->cond, &c->lock, &t);
     while (error == 0);
     pthread_mutex_unlock(&c->lock);
@@ -175,7 +175,7 @@ static int recv_wait(struct waiter *w, long ns) {
     limit(w->fd, ns);
     return ended_with(recv(w->fd, &byte, 1, 0), EAGAIN);
 }
-/* The kernel chooses an abstract name for a socket that is bound to none. */
+/* The kernel chooses an abstract name for a socket that is bound without a name. */
 static bool accept_open(struct waiter *w) {
     struct sockaddr_un name = {.sun_family = AF_UNIX};
     w->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -202,7 +202,7 @@ static int timerfd_wait(struct waiter *w, long ns) {
     arm(w, ns);
     return timerfd_end(w);
 }
-/* Without a time-out of its own, but the timer ends it. */
+/* Has no timeout of its own; the timer ends it. */
 static int poll_timer_wait(struct waiter *w, long ns) {
     struct pollfd fd = {w->fd, POLLIN, 0};
     arm(w, ns);

@@ -1,4 +1,4 @@
-/* Waits without a time-out, which end when they are woken, and not before. */
+/* Waits without a timeout, which must end when they are woken, and not before. */
 #include "torture.h"
 #include <fcntl.h>
 #include <linux/futex.h>
@@ -53,7 +53,7 @@ static int recv_wait(struct waiter *w, long ns) {
     return is_number(w, result, sizeof number, number);
 }
 
-/* A pipe of one page that is full: the writer waits for a reader. */
+/* A full pipe of one page: the writer waits for a reader. */
 static char page[4096];
 static bool full_open(struct waiter *w) {
     return pipe_open(w) && fcntl(w->other, F_SETPIPE_SZ, sizeof page) == sizeof page &&
