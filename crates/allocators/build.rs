@@ -1,11 +1,11 @@
-//! Builds each allocator as a shared library that can be preloaded, and packs it, so that the
-//! binary carries it.
+//! Builds each allocator as a shared library that can be preloaded, and packs it for inclusion in
+//! the binary.
 //!
-//! A `cdylib` would not do: rustc's version script keeps every C symbol of a static archive local,
-//! so that a preloaded one would load and replace nothing.
+//! A `cdylib` would not work: rustc's version script makes every C symbol of a static archive
+//! local, so a preloaded `cdylib` would load, but replace no function.
 //!
-//! The libraries are built for the target, but if that is musl, for the host: a static lowtide preloads
-//! them into the programs of its host, which have the host's C library.
+//! The libraries are built for the target. If the target is musl, they are built for the host: a
+//! static lowtide preloads them into the programs of its host, which use the host's C library.
 
 use std::env;
 use std::fmt::Write as _;
@@ -17,7 +17,7 @@ use std::process::{Command, exit};
 struct Source {
     name: &'static str,
     version: String,
-    /// What the compiler gets, beyond the flags that all share.
+    /// The arguments of the compiler, in addition to the common flags.
     arguments: Vec<String>,
 }
 
@@ -58,7 +58,7 @@ fn main() {
     println!("cargo:rerun-if-changed=build.rs");
 }
 
-/// Returns the archive that tikv-jemalloc-sys built, whole, with its symbols unprefixed.
+/// Returns the whole archive that tikv-jemalloc-sys built, with its symbols unprefixed.
 fn jemalloc() -> Source {
     let root = dependency("JEMALLOC_ROOT");
     let archive = root.join("lib/libjemalloc_pic.a");
@@ -66,7 +66,7 @@ fn jemalloc() -> Source {
     let version = defined(&header, "JEMALLOC_VERSION").trim_matches('"').to_owned();
     Source {
         name: "jemalloc",
-        // 5.3.1-0-g<commit>: the part before the first dash is the version that people know.
+        // 5.3.1-0-g<commit>: the part before the first dash is the public version.
         version: version.split('-').next().unwrap_or_default().to_owned(),
         arguments: [
             "-Wl,--whole-archive",
@@ -82,8 +82,8 @@ fn jemalloc() -> Source {
     }
 }
 
-/// Returns the one-file source of libmimalloc-sys, which carries two generations, with the flags of
-/// mimalloc's own CMakeLists.txt for a shared library.
+/// Returns the one-file source of libmimalloc-sys, which contains two generations, with the flags
+/// of mimalloc's own CMakeLists.txt for a shared library.
 fn mimalloc(name: &'static str, generation: &str) -> Source {
     let include = dependency("MIMALLOC_INCLUDE_DIR");
     let Some(all) = include.parent().and_then(Path::parent) else {
@@ -126,8 +126,8 @@ fn is_for_host() -> bool {
     variable("CARGO_CFG_TARGET_ENV") == "musl"
 }
 
-/// What the build script of an allocator's crate printed: by way of `lowtide-allocators-host`, if that
-/// crate was compiled for the host.
+/// Returns the output of the build script of an allocator's crate: through
+/// `lowtide-allocators-host`, if that crate was compiled for the host.
 fn dependency(name: &str) -> PathBuf {
     let through = if is_for_host() { "DEP_LOWTIDE_ALLOCATORS_HOST" } else { "DEP" };
     PathBuf::from(variable(&format!("{through}_{name}")))
@@ -176,7 +176,8 @@ fn variable(name: &str) -> String {
     env::var(name).unwrap_or_else(|_| fail(&format!("{name} is not set: is this run by cargo?")))
 }
 
-/// FNV-1a: tells one build of a library from another in the cache; nothing depends on its strength.
+/// Computes the FNV-1a hash, which distinguishes builds of a library in the cache. Its strength
+/// does not matter.
 fn fnv(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)

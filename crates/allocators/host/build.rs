@@ -1,4 +1,4 @@
-//! Passes on where the host's build of jemalloc and the sources of mimalloc are.
+//! Passes on the paths of the host's build of jemalloc and of the sources of mimalloc.
 
 fn main() {
     for name in ["JEMALLOC_ROOT", "MIMALLOC_INCLUDE_DIR"] {

@@ -1,9 +1,9 @@
-//! The allocators that lowtide carries, so that `cargo install lowtide` is enough to compare them.
+//! The allocators bundled with lowtide, so that `cargo install lowtide` is enough to compare them.
 //!
 //! They are built from the sources in their `-sys` crates, packed into the binary, and unpacked to
-//! the user's cache directory when they are first used. A file, not a memory file: a program that
-//! closes descriptors before it starts another would lose the latter, and its children would run
-//! on another allocator than their parent.
+//! the user's cache directory when they are first used. A memfd is not used instead of a file: a
+//! program that closes file descriptors before it starts another would lose it, and its children
+//! would run with a different allocator than their parent.
 
 use std::env;
 use std::fs::{self, File};
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use thiserror::Error;
 
-/// A library in the binary.
+/// A library that is packed into the binary.
 struct Packed {
     name: &'static str,
     version: &'static str,
@@ -25,7 +25,7 @@ struct Packed {
 
 include!(concat!(env!("OUT_DIR"), "/table.rs"));
 
-/// One allocator that the binary carries.
+/// A bundled allocator.
 #[derive(Clone, Copy)]
 pub struct Bundled {
     packed: &'static Packed,
@@ -37,18 +37,18 @@ impl std::fmt::Debug for Bundled {
     }
 }
 
-/// Why a library could not be unpacked.
+/// The reason why a library could not be unpacked.
 #[derive(Debug, Error)]
 pub enum UnpackError {
     /// A file could not be written or read.
     #[error("{} could not be written ({error}): set XDG_CACHE_HOME to a directory of your own", path.display())]
     Io {
-        /// Which file.
+        /// The path of the file.
         path: PathBuf,
-        /// What went wrong.
+        /// The I/O error.
         error: io::Error,
     },
-    /// The directory belongs to somebody else, who could put another library in its place.
+    /// The directory belongs to another user, who could replace the library.
     #[error("{} belongs to another user, or others may write to it: remove it, or set XDG_CACHE_HOME to a directory of your own", .0.display())]
     NotOurs(PathBuf),
     /// The bytes in the binary are damaged.
@@ -56,32 +56,32 @@ pub enum UnpackError {
     Damaged(&'static str),
 }
 
-/// Every allocator that the binary carries.
+/// Returns all bundled allocators.
 pub fn bundled() -> impl Iterator<Item = Bundled> {
     TABLE.iter().map(|packed| Bundled { packed })
 }
 
 impl Bundled {
-    /// Returns its name: `jemalloc`, `mimalloc`, `mimalloc2`.
+    /// Returns the name: `jemalloc`, `mimalloc`, `mimalloc2`.
     pub fn name(self) -> &'static str {
         self.packed.name
     }
 
-    /// Returns its version.
+    /// Returns the version.
     pub fn version(self) -> &'static str {
         self.packed.version
     }
 
-    /// Writes the library to the user's cache directory, unless it is there already, and tells where
-    /// it is.
+    /// Writes the library to the user's cache directory, unless it is already there, and returns
+    /// its path.
     ///
     /// # Errors
-    /// When it cannot be written, or the directory is not the user's own.
+    /// Fails if it cannot be written, or if the directory is not the user's own.
     pub fn unpack(self) -> Result<PathBuf, UnpackError> {
         self.unpack_into(&library_directory()?)
     }
 
-    /// Writes the library to a directory, unless it is there already, and returns its path.
+    /// Writes the library to a directory, unless it is already there, and returns its path.
     ///
     /// # Errors
     /// Fails if it cannot be written.
@@ -93,14 +93,14 @@ impl Bundled {
     }
 }
 
-/// Writes a library to a directory, unless the same bytes are there already, and returns its path. At no time
-/// does the path lead to a part of it.
+/// Writes a library to a directory, unless the same bytes are already there, and returns its path.
+/// The path never refers to a partly written file.
 ///
 /// # Errors
-/// If it cannot be written.
+/// Fails if it cannot be written.
 pub fn write_library(directory: &Path, name: &str, library: &[u8]) -> Result<PathBuf, UnpackError> {
     let path = directory.join(name);
-    // A file that was torn by a full disk must not be preloaded, so the bytes are compared.
+    // A file that was truncated by a full disk must not be preloaded, so the bytes are compared.
     if fs::read(&path).is_ok_and(|present| present == library) {
         return Ok(path);
     }
@@ -120,11 +120,12 @@ pub fn write_library(directory: &Path, name: &str, library: &[u8]) -> Result<Pat
     Ok(path)
 }
 
-/// Where lowtide keeps what it can make again: `$XDG_CACHE_HOME/lowtide`, else `~/.cache/lowtide`,
-/// else a directory of the user's own below the system's temporary one. It is made if need be.
+/// Returns lowtide's directory for data that can be recreated: `$XDG_CACHE_HOME/lowtide`, else
+/// `~/.cache/lowtide`, else a directory of the user's own in the system's temporary directory.
+/// Creates it if necessary.
 ///
 /// # Errors
-/// When it cannot be made, or others may write to it.
+/// Fails if it cannot be created, or if other users may write to it.
 pub fn cache_directory() -> Result<PathBuf, UnpackError> {
     let absolute = |name: &str| env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
     let user = rustix::process::geteuid().as_raw();
@@ -146,12 +147,13 @@ pub fn cache_directory() -> Result<PathBuf, UnpackError> {
     Ok(fallback)
 }
 
-/// Where lowtide unpacks the libraries that programs load: for root, `/var/cache/lowtide`, unless `XDG_CACHE_HOME` is set,
-/// because a program may give up root's rights and then execute another, which must be able to load them; else
-/// [`cache_directory`], also if that directory cannot be used.
+/// Returns the directory to which lowtide unpacks the libraries that programs load. For root, it is
+/// `/var/cache/lowtide`, unless `XDG_CACHE_HOME` is set: a program may drop root's privileges and
+/// then execute another, which must be able to load the libraries. Otherwise, or if that directory
+/// cannot be used, it is [`cache_directory`].
 ///
 /// # Errors
-/// Like [`cache_directory`].
+/// Fails like [`cache_directory`].
 pub fn library_directory() -> Result<PathBuf, UnpackError> {
     let directory = PathBuf::from("/var/cache/lowtide");
     let is_root = rustix::process::geteuid().is_root();
@@ -161,7 +163,7 @@ pub fn library_directory() -> Result<PathBuf, UnpackError> {
     let made = fs::DirBuilder::new().recursive(true).create(&directory);
     let is_ours = |meta: fs::Metadata| meta.is_dir() && meta.uid() == 0 && meta.mode() & 0o022 == 0;
     let is_usable = made.is_ok() && fs::symlink_metadata(&directory).is_ok_and(is_ours);
-    // Whatever the umask is.
+    // The mode is set regardless of the umask.
     let for_all = fs::Permissions::from_mode(0o755);
     if is_usable && is_writable(&directory) && fs::set_permissions(&directory, for_all).is_ok() {
         Ok(directory)
@@ -170,13 +172,14 @@ pub fn library_directory() -> Result<PathBuf, UnpackError> {
     }
 }
 
-/// Returns whether the loader can be told a path below: its list of preloads is divided by blanks
-/// and colons.
+/// Returns whether the loader accepts a path in this directory: its list of preloads is separated
+/// by blanks and colons.
 fn is_loadable(directory: &Path) -> bool {
     !directory.to_string_lossy().contains([' ', ':'])
 }
 
-/// Returns one that root has made in the user's home is not.
+/// Returns whether the user can write to a directory. One that root created in the user's home is
+/// not writable.
 fn is_writable(directory: &Path) -> bool {
     rustix::fs::access(directory, rustix::fs::Access::WRITE_OK).is_ok()
 }

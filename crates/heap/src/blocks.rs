@@ -1,51 +1,55 @@
-//! The blocks in use, one by one, as a walk comes by them.
+//! The blocks in use, one by one, as a walk finds them.
 
 use std::ops::Range;
 
 use crate::memory::Memory;
 
-/// Bytes of a place: the unit in which blocks are passed on, and in which a heap can be sampled. A place begins at a
-/// multiple of its size.
+/// Size of a place in bytes: the unit in which blocks are passed on, and in which a heap can be
+/// sampled. A place begins at a multiple of its size.
 pub const PLACE: u64 = 64 << 10;
-/// Maximum number of bytes of a block that its print is made of.
+/// Maximum number of bytes of a block that its print covers.
 const PRINTED: u64 = 48;
-/// Bytes of a row of blocks that are read at once.
+/// Number of bytes of a row of blocks that are read at once.
 const AT_ONCE: u64 = 64 << 10;
 
 /// A block in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Block {
-    /// The address that the program has.
+    /// The address of the program's memory.
     pub at: u64,
-    /// The bytes that it takes, with what the allocator keeps beside it.
+    /// Number of bytes that it takes, including the allocator's overhead.
     pub bytes: u64,
-    /// A hash of its first bytes, which identifies the block beside its address and size; 0 if they could not be read.
+    /// A hash of its first bytes, which identifies the block beside its address and size; 0 if they
+    /// could not be read.
     pub print: u16,
 }
 
 /// Receives the blocks in use.
 ///
-/// A walk may report an address more than once, because the heap changes while it is read. The last report counts.
+/// A walk may report an address more than once, because the heap changes while it is read. The last
+/// report counts.
 pub trait BlockVisitor {
-    /// Returns whether the blocks that begin in a place are wanted. `place` is the address of the
-    /// place divided by [`PLACE`].
+    /// Returns whether the visitor wants the blocks that begin in a place. `place` is the address
+    /// of the place divided by [`PLACE`].
     fn wants(&self, place: u64) -> bool;
 
-    /// Receives all blocks in use that begin in a range, in order of address. The range lies in one place. Blocks that were
-    /// received for it before, large ones included, are out of date.
+    /// Receives all blocks in use that begin in a range, in order of address. The range lies in one
+    /// place. They replace all blocks that were received for the range before, including large
+    /// ones.
     fn blocks(&mut self, range: Range<u64>, blocks: &[Block]);
 
     /// Receives a block of at least [`PLACE`] bytes, whether its place is wanted or not.
     fn large(&mut self, block: Block);
 
-    /// Learns that the blocks that begin in a range could not be read this time.
+    /// Receives a range in which the blocks could not be read in this walk.
     fn unknown(&mut self, range: Range<u64>);
 
-    /// Learns that a block is free after all: a thread caches it, or it is in a list of free blocks.
+    /// Receives the address of a block that turned out to be free: a thread caches it, or it is in
+    /// a list of free blocks.
     fn is_free(&mut self, at: u64);
 }
 
-/// The visitor of a walk whose blocks are wanted.
+/// The visitor of a walk, if its blocks are wanted.
 pub type Visitor<'v> = Option<&'v mut dyn BlockVisitor>;
 
 /// Lends a visitor for one of several walks.
@@ -68,7 +72,8 @@ pub fn print(first: &[u8]) -> u16 {
     (hash >> 40) as u16 | 1
 }
 
-/// Returns how many of the first bytes of a block make its print. `bytes` is what the program can use of it.
+/// Returns the number of first bytes of a block that its print covers. `bytes` is the usable size
+/// of the block.
 pub(crate) fn printed_bytes(bytes: u64) -> usize {
     (bytes - bytes % 8).min(PRINTED) as usize
 }
@@ -79,7 +84,7 @@ pub(crate) struct BlockCollector<'v> {
     /// The place that is being collected, and whether it is wanted.
     place: u64,
     is_wanted: bool,
-    /// Where collecting this place began.
+    /// The address from which blocks of this place were collected.
     from: u64,
     found: Vec<Block>,
     buffer: Vec<u8>,
@@ -116,7 +121,7 @@ impl<'v> BlockCollector<'v> {
         self.is_wanted = self.visitor.as_ref().is_some_and(|visitor| visitor.wants(place));
     }
 
-    /// Goes back to an earlier address: what was collected from there on is forgotten.
+    /// Goes back to an earlier address, and drops the blocks that were collected from there on.
     pub(crate) fn back_to(&mut self, at: u64) {
         if at / PLACE != self.place || at < self.from {
             self.begin(at);
@@ -126,7 +131,7 @@ impl<'v> BlockCollector<'v> {
         }
     }
 
-    /// Adds a block that follows those before it, and whose first bytes `first` reads.
+    /// Adds a block with a higher address than those before it. `first` makes its print.
     #[inline]
     pub(crate) fn add(&mut self, at: u64, bytes: u64, first: impl FnOnce() -> u16) {
         self.move_to(at);
@@ -142,7 +147,7 @@ impl<'v> BlockCollector<'v> {
         }
     }
 
-    /// Passes on what was collected before the place of an address.
+    /// Passes on the blocks that were collected before the place of an address.
     #[inline]
     fn move_to(&mut self, at: u64) {
         if at / PLACE != self.place {
@@ -178,7 +183,7 @@ impl<'v> BlockCollector<'v> {
         }
     }
 
-    /// Takes back the blocks that begin in a range.
+    /// Withdraws the blocks that begin in a range.
     pub(crate) fn erase(&mut self, range: Range<u64>) {
         let (mut at, end) = (range.start, range.end);
         while self.is_on() && at < end {
@@ -206,7 +211,8 @@ impl<'v> BlockCollector<'v> {
         }
     }
 
-    /// Passes on a row of blocks of one size: those that `is_used` selects by their index, and of which any page is resident.
+    /// Passes on a row of blocks of one size: those that `is_used` selects by their index, and of
+    /// which any page is resident.
     pub(crate) fn row(
         &mut self,
         memory: &impl Memory,
@@ -257,7 +263,7 @@ impl<'v> BlockCollector<'v> {
     }
 }
 
-/// Reads the print of a block; 0 if its first bytes are not resident.
+/// Reads the print of a block, or returns 0 if its first bytes are not resident.
 pub fn read_print(memory: &impl Memory, at: u64, usable: u64) -> u16 {
     let mut first = [0; PRINTED as usize];
     let first = &mut first[..printed_bytes(usable)];

@@ -1,7 +1,8 @@
 //! Free pages of an allocator, with the conditions under which they may be dropped.
 //!
-//! A walk finds a free range. Before its pages are dropped, the program may allocate the range and write to it. Code in the
-//! process therefore takes the guard of the range first, and then verifies every check. Only then are the pages certainly free.
+//! A walk finds a free range. Before its pages are dropped, the program may allocate the range and
+//! write to it. Code in the process therefore takes the guard of the range first, and then verifies
+//! every check. Only then are the pages certainly free.
 
 use std::ops::Range;
 
@@ -24,10 +25,11 @@ pub const MAX_CHECKS: usize = 16;
 /// A mechanism that prevents a program from allocating a free range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Guard {
-    /// A lock of 32 bits at this address, in the protocol of glibc's `lll_lock`: 0 is free, 1 is held, 2 is held and may have
-    /// waiters on its futex.
+    /// A lock of 32 bits at this address, in the protocol of glibc's `lll_lock`: 0 is free, 1 is
+    /// held, 2 is held and may have waiters on its futex.
     Lock(u64),
-    /// Bits of a bitmap, with a set bit for each free slice. A thread that clears a bit by an atomic operation owns the slice.
+    /// Bits of a bitmap, with a set bit for each free slice. A thread that clears a bit by an
+    /// atomic operation owns the slice.
     Claim {
         /// The address of the word of 64 bits.
         word: u64,
@@ -35,8 +37,8 @@ pub enum Guard {
         base: u64,
         /// Size of a slice, in bytes.
         slice_bytes: u64,
-        /// The address of a word with bits that mark this word as having free slices; they are set again after the bits of
-        /// the slices.
+        /// The address of a word with bits that mark this word as having free slices; they are set
+        /// again after the bits of the slices.
         summary: u64,
         /// These bits.
         summary_bits: u64,
@@ -53,7 +55,7 @@ pub enum Guard {
 /// A list of free blocks. Each block begins with the address of the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct List {
-    /// The address of the word that holds the address of the first block.
+    /// The address of the word that contains the address of the first block.
     pub head: u64,
     /// Lower bound of the addresses of blocks.
     pub start: u64,
@@ -76,7 +78,7 @@ pub struct Check {
     pub holds: Holds,
 }
 
-/// How a value is compared.
+/// The kind of comparison of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Holds {
     /// The bits must be equal to the value.
@@ -102,7 +104,8 @@ impl Check {
     }
 }
 
-/// Why the free pages of a heap cannot be dropped safely, as the end of a sentence that begins with "because".
+/// The reason why the free pages of a heap cannot be dropped safely, as the end of a sentence after
+/// "because".
 pub type Unguarded = &'static str;
 
 /// The sums of a walk over free ranges, in bytes.

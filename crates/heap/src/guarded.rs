@@ -1,4 +1,4 @@
-//! One interface to the free pages of allocators other than glibc's, with their guards.
+//! One interface to the guarded free pages of allocators other than glibc's.
 //!
 //! To add an allocator: its `droppable`, a variant of `Guards`, and the arms of the matches in this file.
 
@@ -13,7 +13,8 @@ use crate::ptmalloc::HeapMapping;
 use crate::ranges::joined;
 use crate::{gperftools, jemalloc, mimalloc};
 
-/// A heap whose free pages are guarded by locks, by bits that can be claimed, or by the threads that own them.
+/// A heap whose free pages are guarded by locks, by bits that can be claimed, or by the threads
+/// that own them.
 #[derive(Debug)]
 pub struct GuardedHeap(Guards);
 
@@ -25,8 +26,9 @@ enum Guards {
 }
 
 impl GuardedHeap {
-    /// Finds the guards of a heap. `mappings` are those that may contain a part of the heap, in order of address; `module` are
-    /// the ranges of the mapped file that contains the allocator; `version` is the version of the allocator in that file.
+    /// Finds the guards of a heap. `mappings` are those that may contain a part of the heap, in
+    /// order of address; `module` are the ranges of the mapped file that contains the allocator;
+    /// `version` is the version of the allocator in that file.
     ///
     /// # Errors
     /// Fails with the reason if its free pages cannot be dropped safely.
@@ -70,8 +72,8 @@ impl GuardedHeap {
         matches!(&self.0, Guards::Mimalloc(layout) if layout.is_owned())
     }
 
-    /// Passes the free ranges that are resident to `tell`, and returns their sums. `mappings` are those that may contain a part
-    /// of the heap, in order of address.
+    /// Passes the resident free ranges to `tell`, and returns their sums. `mappings` are those that
+    /// may contain a part of the heap, in order of address.
     ///
     /// # Errors
     /// Fails with the reason if the ranges cannot be dropped safely.

@@ -1,51 +1,54 @@
-//! The heap of HotSpot's Java objects, from the performance data that it shares with `jstat`.
+//! The heap of HotSpot's Java objects, by the performance data that HotSpot shares with `jstat`.
 //!
-//! The data are in a mapping of the file `/tmp/hsperfdata_USER/PID` (`perfMemory.hpp`). What is in use is what was in use
-//! after the last collection. They do not contain the address of the heap: it is the reserved range that has the heap's
-//! maximum size and whose accessible part is closest in size to the committed bytes.
+//! The data are in a mapping of the file `/tmp/hsperfdata_USER/PID` (`perfMemory.hpp`). The used
+//! bytes are those after the last collection. The data do not contain the address of the heap: it
+//! is the reserved range that has the heap's maximum size and whose accessible part is closest in
+//! size to the committed bytes.
 
 use std::ops::Range;
 
 use crate::memory::{Memory, half_in, word_in};
 
-/// How the data begin in little-endian memory: 0xcafec0c0, then the byte order.
+/// The first bytes of the data in little-endian memory: 0xcafec0c0, then the byte order.
 const MAGIC: [u8; 5] = [0xca, 0xfe, 0xc0, 0xc0, 1];
-/// Bytes of the beginning (`PerfDataPrologue`), and of an entry without its name and value (`PerfDataEntry`).
+/// Size of the prologue (`PerfDataPrologue`), and of an entry without its name and value
+/// (`PerfDataEntry`), in bytes.
 const PROLOGUE: usize = 32;
 const ENTRY: usize = 20;
-/// Maximum bytes of the data that are read (`-XX:PerfDataMemorySize` is 32 KiB).
+/// Maximum number of bytes of the data that are read (`-XX:PerfDataMemorySize` is 32 KiB).
 const MAX_BYTES: u64 = 1 << 20;
 /// Maximum number of generations, and of their spaces.
 const PARTS: u64 = 8;
-/// Maximum bytes of a name that matters.
+/// Maximum length of a relevant name, in bytes.
 const MAX_NAME: usize = 128;
 /// The type of a value of 64 bits.
 const LONG: u8 = b'J';
-/// Sizes are multiples of it; G1 adds a few bytes to each.
+/// Unit of the sizes, in bytes; G1 adds a few bytes to each.
 const UNIT: u64 = 4096;
 
 /// The sizes of the heap, in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PerfData {
-    /// What was in use after the last collection.
+    /// Bytes in use after the last collection.
     pub used_bytes: u64,
-    /// What is committed.
+    /// Committed bytes.
     pub committed_bytes: u64,
-    /// The largest sizes of the generations.
+    /// Maximum sizes of the generations.
     max_bytes: Vec<u64>,
 }
 
-/// A private mapping of no file, or a part of the heap that a file holds.
+/// A private anonymous mapping, or a part of the heap that is mapped from a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Part {
     /// Its addresses.
     pub range: Range<u64>,
-    /// Whether it is writable memory of no file.
+    /// Whether it is writable anonymous memory.
     pub is_memory: bool,
 }
 
 impl PerfData {
-    /// Reads the data in a mapping; `None` if they are none, or not complete.
+    /// Reads the data in a mapping. Returns `None` if it contains no such data, or if they are
+    /// incomplete.
     pub fn read(memory: &impl Memory, mapping: Range<u64>) -> Option<Self> {
         let bytes = mapping.end.checked_sub(mapping.start)?.min(MAX_BYTES);
         let mut data = vec![0; usize::try_from(bytes).ok()?];
@@ -92,7 +95,8 @@ impl PerfData {
         }
     }
 
-    /// Returns the memory of the heap among mappings, which are in order of address; empty if no reserved range fits.
+    /// Returns the memory of the heap among mappings, which are in order of address; empty if no
+    /// reserved range fits.
     pub fn heap(&self, mappings: &[Part]) -> Vec<Range<u64>> {
         // Generations are parts of the heap, or may each become as large as all of it.
         let sum = self.max_bytes.iter().fold(0_u64, |sum, bytes| sum.saturating_add(*bytes));
@@ -156,7 +160,7 @@ fn numbered<'n>(name: &'n str, prefix: &str) -> Option<(u64, &'n str)> {
 mod tests {
     use super::*;
 
-    /// Performance data with these values.
+    /// Returns performance data with these values.
     fn data(values: &[(&str, u64)]) -> Vec<u8> {
         let mut data = vec![0; PROLOGUE];
         data[..5].copy_from_slice(&MAGIC);

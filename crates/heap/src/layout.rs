@@ -18,27 +18,28 @@ use crate::ptmalloc::{self, Class, Heap, HeapMapping};
 use crate::ranges::joined;
 use crate::{gperftools, jemalloc, mimalloc};
 
-/// Where the structures of a heap are, and how they are laid out.
+/// The addresses and the layout of the structures of a heap.
 #[derive(Debug)]
 pub enum HeapLayout {
-    /// glibc's.
+    /// The heap of glibc.
     Ptmalloc(Box<ptmalloc::Layout>),
-    /// jemalloc's.
+    /// The heap of jemalloc.
     Jemalloc(jemalloc::Layout),
-    /// mimalloc's.
+    /// The heap of mimalloc.
     Mimalloc(mimalloc::Layout),
-    /// That of gperftools' tcmalloc.
+    /// The heap of gperftools' tcmalloc.
     Gperftools(gperftools::Layout),
 }
 
-/// Where the structures of a heap may be.
+/// The memory in which the structures of a heap may be.
 #[derive(Debug, Clone, Copy)]
 pub struct Places<'p> {
-    /// The writable data of the file that holds the allocator, and the anonymous mappings that follow it.
+    /// The writable data of the file that contains the allocator, and the anonymous mappings that
+    /// follow it.
     pub data: &'p [Range<u64>],
     /// The part of it that begins as zeros.
     pub zeroed_data: &'p [Range<u64>],
-    /// The mappings that may hold a part of the heap, in order of address.
+    /// The mappings that may contain a part of the heap, in order of address.
     pub mappings: &'p [HeapMapping],
 }
 
@@ -61,12 +62,13 @@ pub struct Walked {
     pub tunables: Option<Tunables>,
     /// Bytes, resident or not, that could not be walked.
     pub unwalked_bytes: u64,
-    /// What the remedies would return.
+    /// The predicted effect of the remedies.
     pub prediction: HeapPrediction,
 }
 
 impl HeapLayout {
-    /// Finds the heap of an allocator. Returns `None` if lowtide cannot walk this allocator's heap, or if there is none.
+    /// Finds the heap of an allocator. Returns `None` if lowtide cannot walk this allocator's heap,
+    /// or if there is none.
     pub fn find(
         allocator: &AllocatorKind,
         memory: &impl Memory,
@@ -100,8 +102,8 @@ impl HeapLayout {
         }
     }
 
-    /// Returns the addresses of the allocator's own records, into which the program has no pointers; empty if they are not
-    /// known before a walk.
+    /// Returns the addresses of the allocator's own records, into which the program has no
+    /// pointers; empty if they are not known before a walk.
     pub fn records(&self) -> Vec<Range<u64>> {
         match self {
             Self::Mimalloc(layout) => layout.records(),
@@ -109,8 +111,8 @@ impl HeapLayout {
         }
     }
 
-    /// Walks the heap, and passes its blocks in use on. `mappings` are those that may hold a part of it, in order of
-    /// address.
+    /// Walks the heap, and passes its blocks in use on. `mappings` are those that may contain a
+    /// part of it, in order of address.
     ///
     /// # Errors
     /// Fails with the reason if the heap turns out to have a part that lowtide cannot walk.
@@ -145,8 +147,9 @@ fn ranges(mappings: &[HeapMapping]) -> Vec<Range<u64>> {
     mappings.iter().map(|mapping| mapping.range.clone()).collect()
 }
 
-/// Finds the memory of an allocator by its structures, within `left`: only its extent is found, not how
-/// much of it is free. Empty for an allocator whose memory is not found this way.
+/// Finds the memory of an allocator by its structures, within `left`. It finds the extent of the
+/// memory only, not the free part. The result is empty for an allocator whose memory is not found
+/// this way.
 pub fn managed_areas(
     allocator: &AllocatorKind,
     memory: &impl Memory,
@@ -156,7 +159,8 @@ pub fn managed_areas(
     match allocator {
         AllocatorKind::Jemalloc => jemalloc::areas(memory, data, left),
         AllocatorKind::Gperftools => gperftools::spans(memory, data, left),
-        // mimalloc is looked for in every process, and PartitionAlloc by its mappings: libraries bring them.
+        // mimalloc is searched for in every process, and PartitionAlloc by its mappings, because
+        // libraries contain them.
         AllocatorKind::Mimalloc
         | AllocatorKind::PartitionAlloc
         | AllocatorKind::Glibc

@@ -1,20 +1,20 @@
-//! Walks an allocator's heap from outside, in memory that is only read.
+//! Walks an allocator's heap from outside the process, without writing to its memory.
 //!
-//! Everything here is written against [`memory::Memory`], so that a live process, a saved heap and one
-//! that a test made up are the same to it. Nothing needs symbols, and nothing needs the process to
-//! be stopped: what is read may be torn, is checked, and is read again.
+//! All code here is generic over [`memory::Memory`], so it works on a live process, a saved heap
+//! and a synthetic heap of a test. No symbols are needed, and the process need not be stopped: the
+//! memory that is read may be torn, so it is checked, and read again if necessary.
 //!
-//! - [`memory`]: what can be read, and what of it is resident.
-//! - [`residency`]: the same, remembered for a short while.
+//! - [`memory`]: readable memory and its residency.
+//! - [`residency`]: resident pages, cached for a short time.
 //! - [`blocks`]: the blocks in use, one by one.
-//! - [`droppable`]: free pages, and what must hold when they are dropped.
-//! - [`guarded`]: one interface to such pages of all allocators but glibc's.
+//! - [`droppable`]: free pages, and the conditions under which they may be dropped.
+//! - [`guarded`]: one interface to such pages of all allocators except glibc's.
 //! - [`layout`]: one interface to the heaps of all allocators.
 //! - [`ptmalloc`]: the heap of glibc, chunk by chunk.
 //! - [`jemalloc`], [`mimalloc`], [`gperftools`]: the heaps of other allocators.
 //! - [`pymalloc`]: the heap of CPython's own allocator.
 //! - [`hotspot`]: the heap of Java objects, as HotSpot describes it.
-//! - [`ruby`], [`zend`]: where Ruby and PHP keep their memory.
+//! - [`ruby`], [`zend`]: the memory of Ruby and PHP.
 //! - [`ranges`]: ranges of addresses in order.
 //! - [`saved`]: a heap in a file, for tests and for inspecting it on another machine.
 

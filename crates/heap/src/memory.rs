@@ -1,46 +1,47 @@
-//! Memory as it can be read without changing it.
+//! Memory that can be read without changing it.
 
 use std::ops::Range;
 use std::time::Duration;
 
 /// The memory of a process.
 pub trait Memory {
-    /// Bytes of a page; a power of two.
+    /// Returns the size of a page in bytes, a power of two.
     fn page_bytes(&self) -> u64;
 
-    /// Reads from `address` on, and gives how many bytes from the beginning could be read: pages that
-    /// are not resident are not touched, and end the reading.
+    /// Reads from `address`, and returns the number of bytes read. Reading stops before the first
+    /// page that is not resident, which is not touched.
     fn read(&self, address: u64, buffer: &mut [u8]) -> usize;
 
-    /// Reads what [`Memory::resident`] has just said to be resident, which need not be asked again.
-    /// Gives how many bytes from the beginning could be read.
+    /// Reads memory that [`Memory::resident`] has just reported, without checking the residency
+    /// again. Returns the number of bytes read.
     fn read_resident(&self, address: u64, buffer: &mut [u8]) -> usize {
         self.read(address, buffer)
     }
 
-    /// Returns the resident pages between two addresses: whole pages, in order, apart from each
-    /// other. Pages that are swapped out or were never written to are not among them.
+    /// Returns the resident pages between two addresses: whole pages, in order, disjoint. Pages
+    /// that are swapped out or were never written to are not included.
     fn resident(&self, range: Range<u64>) -> Vec<Range<u64>>;
 
-    /// Lets the program run for a while. Returns `false`, at once, if nothing can change by that.
+    /// Lets the program run for a while. Returns `false` immediately if waiting has no effect.
     fn wait(&self, _time: Duration) -> bool {
         false
     }
 
-    /// Returns whether reading is to end: a deadline has passed, or the result is no longer wanted.
-    /// From then on nothing can be read.
+    /// Returns whether reading should stop, because a deadline has passed or the result is no
+    /// longer needed. From then on, no memory can be read.
     fn is_over(&self) -> bool {
         false
     }
 }
 
-/// Returns one word of memory, where it is resident.
+/// Returns a word of memory, if it is resident.
 pub fn word(memory: &impl Memory, address: u64) -> Option<u64> {
     let mut bytes = [0; 8];
     (memory.read(address, &mut bytes) == 8).then(|| u64::from_le_bytes(bytes))
 }
 
-/// Gives the resident words of a range that are not zero, with their places, until `each` has enough.
+/// Calls `each` with the address and the value of each nonzero resident word of a range, until it
+/// returns `false`.
 pub(crate) fn each_word(
     memory: &impl Memory,
     range: Range<u64>,
@@ -78,7 +79,7 @@ pub fn pointers_into(memory: &impl Memory, data: &[Range<u64>], areas: &[Range<u
     found
 }
 
-/// Returns the multiples of an alignment in a range that lie in resident pages.
+/// Returns the multiples of an alignment in a range that are in resident pages.
 pub(crate) fn resident_places(
     memory: &impl Memory,
     range: &Range<u64>,
@@ -91,25 +92,25 @@ pub(crate) fn resident_places(
     })
 }
 
-/// Returns a word out of bytes that were read.
+/// Returns a word of bytes that were read.
 pub(crate) fn word_in(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(bytes.get(at..at.checked_add(8)?)?.try_into().ok()?))
 }
 
-/// Half a word out of bytes that were read.
+/// Returns half a word of bytes that were read.
 pub(crate) fn half_in(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?))
 }
 
-/// Memory that was saved, or made up: blocks of resident bytes.
+/// Saved or synthetic memory: blocks of resident bytes.
 #[derive(Debug, Clone, Default)]
 pub struct Saved {
-    /// Address and bytes of each block, in order, apart from each other; whole pages.
+    /// Address and bytes of each block, in order and disjoint. Blocks are whole pages.
     pub blocks: Vec<(u64, Vec<u8>)>,
 }
 
 impl Saved {
-    /// Bytes of a page in it.
+    /// Size of a page, in bytes.
     pub const PAGE: u64 = 4096;
 }
 

@@ -14,8 +14,8 @@ pub fn joined(ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     all
 }
 
-/// Returns a range in parts of at most so many bytes, whose resident pages are asked for one part
-/// at a time.
+/// Splits a range into parts of at most `most` bytes, whose resident pages are queried one part at
+/// a time.
 pub(crate) fn parts(range: Range<u64>, most: u64) -> impl Iterator<Item = Range<u64>> {
     let mut at = range.start;
     std::iter::from_fn(move || {
@@ -25,14 +25,14 @@ pub(crate) fn parts(range: Range<u64>, most: u64) -> impl Iterator<Item = Range<
     })
 }
 
-/// Returns whether one of some ranges, which are in order and disjoint, holds all of another.
+/// Returns whether one of some ranges, which are in order and disjoint, contains another.
 pub fn hold(ranges: &[Range<u64>], other: &Range<u64>) -> bool {
     let place = ranges.partition_point(|range| range.end <= other.start);
     let range = ranges.get(place);
     range.is_some_and(|range| range.start <= other.start && other.end <= range.end)
 }
 
-/// What of some ranges is left beside others; both in order and apart from each other.
+/// Returns the parts of some ranges outside of others. Both are in order and disjoint.
 pub(crate) fn gaps(
     ranges: impl Iterator<Item = Range<u64>>,
     others: &[Range<u64>],
@@ -40,7 +40,7 @@ pub(crate) fn gaps(
     ranges.flat_map(|range| without(range, others)).collect()
 }
 
-/// What a range has outside of others, which are in order of their ends.
+/// Returns the parts of a range outside of others, which are in order of their ends.
 pub fn without(range: Range<u64>, others: &[Range<u64>]) -> Vec<Range<u64>> {
     let first = others.partition_point(|other| other.end <= range.start);
     let mut found = Vec::new();
@@ -57,8 +57,8 @@ pub fn without(range: Range<u64>, others: &[Range<u64>]) -> Vec<Range<u64>> {
     found
 }
 
-/// Keeps the keys of nodes that do not overlap, in order of the keys: nodes of a damaged tree may share their memory, and to
-/// read each of them would take too long.
+/// Retains the keys of nodes that do not overlap, in order of the keys: nodes of a damaged tree may
+/// share their memory, and reading each of them would take too long.
 pub(crate) fn keep_disjoint(keys: &mut Vec<(u64, u64)>, node_bytes: u64) {
     keys.sort_unstable_by_key(|(_, node)| *node);
     let mut end = 0;

@@ -1,23 +1,23 @@
-//! Which pages are resident, asked for a slice at a time.
+//! The residency of pages, queried one slice at a time.
 
 use std::ops::Range;
 
 use crate::memory::Memory;
 
-/// So much is asked about at once: what is known is then a few milliseconds old when it is used, and
-/// takes little room however large the heap is.
+/// Size of the range that is queried at once, in bytes: the result is then only a few milliseconds
+/// old when it is used, and takes little space for a heap of any size.
 const SLICE: u64 = 16 << 20;
-/// So many slices are remembered: one that is read in, one that is accounted for, and two to spare.
+/// Number of slices that are cached: one that is read, one that is accounted for, and two spare ones.
 const SLICES: usize = 4;
 
-/// The resident pages of some memory, remembered for a short while.
+/// The resident pages of some memory, cached for a short time.
 #[derive(Debug)]
 pub struct Residency<'m, M> {
     memory: &'m M,
     slices: Vec<Slice>,
-    /// The slice that is forgotten next.
+    /// Index of the slice that is replaced next.
     oldest: usize,
-    /// The resident run that was asked about last.
+    /// The resident run of the last query.
     run: Range<u64>,
 }
 
@@ -28,13 +28,13 @@ struct Slice {
 }
 
 impl<'m, M: Memory> Residency<'m, M> {
-    /// Knows nothing yet.
+    /// Creates an empty cache.
     pub fn new(memory: &'m M) -> Self {
         Self { memory, slices: Vec::new(), oldest: 0, run: 0..0 }
     }
 
-    /// Resident bytes between two addresses. Quick where the addresses lie near those of the call
-    /// before.
+    /// Returns the number of resident bytes between two addresses. This is fast if the addresses
+    /// are close to those of the previous call.
     #[inline]
     pub fn bytes(&mut self, range: Range<u64>) -> u64 {
         if self.run.start <= range.start && range.end <= self.run.end {
@@ -43,8 +43,8 @@ impl<'m, M: Memory> Residency<'m, M> {
         self.sum(range)
     }
 
-    /// Where the resident pages end that hold an address; `None` when its own page is not resident.
-    /// Looks no further than to the end of a slice.
+    /// Returns the end of the run of resident pages that contains an address, at most the end of a
+    /// slice. Returns `None` if the page of the address is not resident.
     #[inline]
     pub fn end_of_run(&mut self, address: u64) -> Option<u64> {
         if !self.run.contains(&address) {
@@ -55,7 +55,7 @@ impl<'m, M: Memory> Residency<'m, M> {
         Some(self.run.end)
     }
 
-    /// Forgets what is known, because it may have changed.
+    /// Clears the cache, because the residency may have changed.
     pub fn forget(&mut self) {
         self.slices.clear();
         self.oldest = 0;

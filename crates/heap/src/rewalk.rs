@@ -10,8 +10,8 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(1
 /// Maximum torn share of a heap. Above it, the heap is walked again.
 const MAX_TORN: f64 = 0.01;
 
-/// Walks a heap, and again if more of it is torn than allowed. Each walk collects its blocks for the visitor. Returns the walk
-/// with the smallest torn share.
+/// Walks a heap, and again if more of it is torn than allowed. Each walk collects its blocks for
+/// the visitor. Returns the walk with the smallest torn share.
 pub(crate) fn least_torn<H>(
     memory: &impl Memory,
     mut visitor: Visitor<'_>,

@@ -1,18 +1,20 @@
-//! Where Ruby keeps its objects (`gc.c`): pages of slots, each of which begins with a pointer to its record.
+//! The memory of Ruby's objects (`gc.c`): pages of slots, each of which begins with a pointer to
+//! its record.
 
 use std::ops::Range;
 
 use crate::memory::{Memory, word_in};
 use crate::scattered::Scattered;
 
-/// Bytes of a page, at a multiple of which it begins (`HEAP_PAGE_SIZE`): up to 3.1, and from 3.2 on.
+/// Size and alignment of a page, in bytes (`HEAP_PAGE_SIZE`): up to 3.1, and from 3.2 on.
 const PAGES: [u64; 2] = [16 << 10, 64 << 10];
-/// A record names the first slot of its page in one of so many words (`struct heap_page`),
+/// Number of words of a record that are searched for the address of the first slot of its page
+/// (`struct heap_page`).
 const RECORD: u64 = 12;
-/// which lies so near to the beginning of the page.
+/// Maximum distance of the first slot from the beginning of the page, in bytes.
 const FIRST_SLOT: u64 = 512;
 
-/// Returns the pages of slots in some ranges of anonymous memory, in order, neighbours joined.
+/// Returns the pages of slots in some ranges of anonymous memory, in order, adjacent ones merged.
 pub fn pages(memory: &impl Memory, anonymous: &[Range<u64>]) -> Vec<Range<u64>> {
     let [small, large] = PAGES;
     let mut words = Scattered::new(memory);
@@ -23,7 +25,7 @@ pub fn pages(memory: &impl Memory, anonymous: &[Range<u64>]) -> Vec<Range<u64>> 
             while at + small <= range.end && at < run.end {
                 let end = match is_page(memory, &mut words, at) {
                     false => None,
-                    // One of the larger kind has no other in it.
+                    // A page of the larger size contains no other page.
                     true if at.is_multiple_of(large)
                         && at + large <= range.end
                         && !is_page(memory, &mut words, at + small) =>

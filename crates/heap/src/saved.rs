@@ -1,7 +1,7 @@
-//! A heap in a file: for tests, and to look at a heap elsewhere than where it lives.
+//! A heap in a file: for tests, and to inspect a heap on another machine.
 //!
-//! A line of JSON, and behind it the pages, deflated. Of most pages only the places are kept and not
-//! what stands there: a walk does not read what is in the blocks.
+//! The file is a line of JSON, followed by the deflated pages. Most pages are saved without their
+//! contents, because a walk does not read the contents of blocks.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -15,21 +15,21 @@ use crate::memory::{Memory, Saved};
 use crate::ptmalloc::HeapMapping;
 use crate::ranges::joined;
 
-/// A heap with all that it takes to walk it.
+/// A heap with all data that a walk needs.
 #[derive(Debug, Clone)]
 pub struct SavedHeap {
-    /// Where to look for the arenas.
+    /// The ranges in which the arenas may be.
     pub data: Vec<Range<u64>>,
-    /// Where the heap may be.
+    /// The mappings that may contain the heap.
     pub mappings: Vec<HeapMapping>,
-    /// What is there.
+    /// The saved memory.
     pub memory: Saved,
 }
 
-/// Why a file is not a saved heap.
+/// The reason why a file is not a valid saved heap.
 #[derive(Debug, Error)]
 pub enum SavedError {
-    /// The first line is not what it must be.
+    /// The first line is not a valid header.
     #[error("its first line is not that of a saved heap: {0}")]
     SavedHeader(#[from] serde_json::Error),
     /// The pages are missing or damaged.
@@ -47,11 +47,11 @@ struct SavedHeader {
 }
 
 const SCHEMA: &str = "lowtide.heap/1";
-/// A saved heap is not larger than this.
+/// Maximum size of a saved heap, in bytes.
 const MOST_BYTES: usize = 1 << 30;
 
 impl SavedHeap {
-    /// Writes it down.
+    /// Serializes the heap.
     pub fn to_bytes(&self) -> Vec<u8> {
         let header = SavedHeader {
             schema: SCHEMA.to_owned(),
@@ -66,10 +66,10 @@ impl SavedHeap {
         bytes
     }
 
-    /// Reads it.
+    /// Parses a saved heap.
     ///
     /// # Errors
-    /// When these are not the bytes of a saved heap.
+    /// Fails if these are not the bytes of a saved heap.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, SavedError> {
         let line = bytes.iter().position(|b| *b == b'\n').unwrap_or(bytes.len());
         let header: SavedHeader = serde_json::from_slice(&bytes[..line])?;
@@ -88,7 +88,7 @@ impl SavedHeap {
     }
 }
 
-/// Remembers which pages are read, so that these alone need be saved with what stands in them.
+/// Records which pages are read, so that only these are saved with their contents.
 #[derive(Debug)]
 pub struct MemoryRecorder<'m, M> {
     memory: &'m M,
@@ -96,16 +96,17 @@ pub struct MemoryRecorder<'m, M> {
 }
 
 impl<'m, M: Memory> MemoryRecorder<'m, M> {
-    /// Reads through to some memory.
+    /// Creates a recorder that reads from some memory.
     pub fn new(memory: &'m M) -> Self {
         Self { memory, read: RefCell::default() }
     }
 
-    /// Saves what is resident of the data and the mappings; pages that were not read are all zeros.
+    /// Saves the resident pages of the data and the mappings. Pages that were not read are saved as
+    /// zeros.
     pub fn save(&self, data: &[Range<u64>], mappings: &[HeapMapping]) -> SavedHeap {
         let page = self.memory.page_bytes();
         let read = self.read.borrow();
-        // A library's data goes on in a mapping of no file.
+        // A library's data continues in an anonymous mapping.
         let mut ranges: Vec<_> =
             data.iter().chain(mappings.iter().map(|m| &m.range)).cloned().collect();
         ranges.sort_unstable_by_key(|r| r.start);
@@ -165,7 +166,7 @@ mod tests {
         let saved = recorder.save(&[0x1000..0x2000, 0x3000..0x5000], &mappings);
         let read = SavedHeap::from_bytes(&saved.to_bytes()).unwrap();
         assert_eq!(read.mappings, mappings);
-        // A page that nobody read is there, and empty.
+        // A page that was not read is present, and empty.
         assert_eq!(read.memory.blocks, [(0x1000, vec![0; 4096]), (0x4000, vec![9; 8192])]);
     }
 

@@ -1,35 +1,37 @@
-//! Words that lie anywhere in the heap, as the lists of free blocks lead to them.
+//! Reads words anywhere in the heap, as the lists of free blocks lead to them.
 
 use std::collections::HashMap;
 
 use crate::memory::{Memory, word_in};
 
 const PAGE: u64 = 4096;
-/// So many pages are kept.
+/// Maximum number of cached pages.
 const KEPT: usize = 1024;
-/// So many pages are read at once where the one before was near.
+/// Number of pages read at once if the previous page was near.
 const GROUP: u64 = 16;
-/// So much is asked about residency at once; the answers are kept as one bit a page.
+/// Size of the range whose residency is queried at once, in bytes. The results are cached as one
+/// bit per page.
 const SLICE: u64 = 2 << 20;
-/// Maximum number of such answers that are kept: 32 GiB, in about 2 MiB.
+/// Maximum number of cached results: 32 GiB, in about 2 MiB.
 const MAX_SLICES: usize = 16 << 10;
 const SLICE_WORDS: usize = (SLICE / PAGE / 64) as usize;
-/// After so many words it is decided anew whether to read whole pages.
+/// Number of words after which it is decided again whether to read whole pages.
 const ROUND: u32 = 64;
-/// So many words are read one by one until whole pages are tried again.
+/// Number of words that are read one by one until whole pages are tried again.
 const PATIENCE: u32 = 4096;
 
-/// Reads scattered words, and never one of a page that is not resident.
+/// Reads scattered words, but never from a page that is not resident.
 pub(crate) struct Scattered<'m, M> {
     memory: &'m M,
     resident: HashMap<u64, Box<[u64; SLICE_WORDS]>>,
     pages: Vec<(u64, Vec<u8>)>,
-    /// The page that was missing last.
+    /// The page of the last cache miss.
     last: u64,
     buffer: Vec<u8>,
     reads: u32,
     misses: u32,
-    /// How many words are still read one by one: where lists jump about, a page is not worth reading.
+    /// Number of words that are still read one by one: if a list is scattered, reading whole pages
+    /// does not pay.
     singly: u32,
 }
 
@@ -48,13 +50,13 @@ impl<'m, M: Memory> Scattered<'m, M> {
         }
     }
 
-    /// Forgets what was read, because it may have changed.
+    /// Clears the cache, because the memory may have changed.
     pub(crate) fn forget(&mut self) {
         self.resident.clear();
         self.pages.iter_mut().for_each(|page| page.0 = u64::MAX);
     }
 
-    /// Forgets the page of an address, because it has changed.
+    /// Drops the page of an address from the cache, because it has changed.
     pub(crate) fn forget_page(&mut self, address: u64) {
         let (number, _) = &mut self.pages[Self::slot(address)];
         if *number == address / PAGE {
@@ -62,19 +64,19 @@ impl<'m, M: Memory> Scattered<'m, M> {
         }
     }
 
-    /// Forgets it, and frees the room that it took.
+    /// Clears the cache, and frees its memory.
     pub(crate) fn clear(&mut self) {
         self.resident = HashMap::new();
         self.pages = vec![(u64::MAX, Vec::new()); KEPT];
     }
 
-    /// Returns a word, where it is resident.
+    /// Returns a word, if it is resident.
     pub(crate) fn word(&mut self, address: u64) -> Option<u64> {
         let place = (address % PAGE) as usize;
         word_in(self.page(address)?, place)
     }
 
-    /// Two words that follow each other.
+    /// Returns two consecutive words.
     pub(crate) fn pair(&mut self, address: u64) -> Option<(u64, u64)> {
         let place = (address % PAGE) as usize;
         if place + 16 > PAGE as usize {
@@ -99,7 +101,8 @@ impl<'m, M: Memory> Scattered<'m, M> {
         let number = address / PAGE;
         self.reads += 1;
         if self.pages[Self::slot(address)].0 != number {
-            // Blocks that were freed in order of their addresses lie so in the lists, mostly backwards.
+            // Blocks that were freed in order of address are in that order in the lists, mostly
+            // backwards.
             let group = number - number % GROUP;
             let is_near = number.abs_diff(self.last) <= GROUP;
             if is_near && (group..group + GROUP).all(|n| self.is_resident(n * PAGE)) {
@@ -119,7 +122,7 @@ impl<'m, M: Memory> Scattered<'m, M> {
         Some(&self.pages[Self::slot(address)].1)
     }
 
-    /// Reads pages that follow each other.
+    /// Reads consecutive pages.
     fn load(&mut self, first: u64, count: u64) {
         let is_there = self.is_resident(first * PAGE);
         self.buffer.resize(if is_there { (count * PAGE) as usize } else { 0 }, 0);

@@ -1,5 +1,5 @@
-//! Where PHP's own allocator keeps its memory (`Zend/zend_alloc.c`): chunks of 2 MiB in a ring, and huge blocks
-//! in a list.
+//! The memory of PHP's own allocator (`Zend/zend_alloc.c`): chunks of 2 MiB in a ring, and huge
+//! blocks in a list.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -7,16 +7,18 @@ use std::ops::Range;
 use crate::memory::{Memory, resident_places, word};
 use crate::ranges::joined;
 
-/// Bytes of a chunk, at a multiple of which it and each huge block begin (`ZEND_MM_CHUNK_SIZE`).
+/// Size of a chunk, and alignment of chunks and huge blocks, in bytes (`ZEND_MM_CHUNK_SIZE`).
 const CHUNK: u64 = 2 << 20;
-/// The heap lies in its first chunk, behind the chunk's own fields (`heap_slot`).
+/// Place of the heap in its first chunk, after the chunk's own fields, in bytes (`heap_slot`).
 const HEAP: u64 = 64;
-/// The heap names its first chunk in one of so many words; before it stands the list of huge blocks.
+/// Number of words of the heap that are searched for the pointer to its first chunk. The list of
+/// huge blocks is in the word before that pointer.
 const WORDS: u64 = 128;
-/// Maximum number of chunks and of huge blocks: 128 GiB.
+/// Maximum number of chunks and huge blocks: 128 GiB.
 const MAX: usize = 1 << 16;
 
-/// Returns the chunks and huge blocks in some ranges of anonymous memory, in order, neighbours joined.
+/// Returns the chunks and huge blocks in some ranges of anonymous memory, in order, adjacent ones
+/// merged.
 pub fn chunks(memory: &impl Memory, anonymous: &[Range<u64>]) -> Vec<Range<u64>> {
     let mut heaps = BTreeSet::new();
     for range in anonymous {
@@ -45,7 +47,7 @@ fn heap_of(memory: &impl Memory, chunk: u64) -> Option<u64> {
     (is_one && word(memory, first) == Some(heap)).then_some(heap)
 }
 
-/// Adds the chunks and huge blocks of a heap, as long as there are not too many.
+/// Adds the chunks and huge blocks of a heap, up to the maximum.
 fn of_heap(memory: &impl Memory, heap: u64, found: &mut Vec<Range<u64>>) {
     let first = heap - HEAP;
     let mut chunk = first;
@@ -67,7 +69,7 @@ fn of_heap(memory: &impl Memory, heap: u64, found: &mut Vec<Range<u64>>) {
         found.push(at..end);
         next = after;
     }
-    // Chunks that were freed are kept in a list of their own.
+    // Freed chunks are in a separate list.
     let mut next = cached;
     while is_chunk(next) && found.len() < MAX {
         found.push(next..next + CHUNK);

@@ -1,4 +1,5 @@
-//! The free ranges of saved heaps of other allocators than glibc's, with what guards them; as they were, and damaged.
+//! The free ranges of saved heaps of allocators other than glibc's, with their guards, intact and
+//! damaged.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -15,10 +16,11 @@ use lowtide_heap::memory::{Memory, word};
 use lowtide_heap::saved::SavedHeap;
 use lowtide_model::allocator_kind::AllocatorKind;
 
-/// Every address: the files of the saved programs are not saved, and their extent hooks lie in one of them.
+/// All addresses, because the mapped files of the saved programs are not saved, and their extent
+/// hooks are in one of them.
 const EVERYWHERE: Range<u64> = 0..1 << 47;
 
-/// Returns the free ranges of a heap and their sums, or why they are not guarded.
+/// Returns the free ranges of a heap and their sums, or the reason why they are not guarded.
 fn droppable(
     kind: &AllocatorKind,
     version: &str,
@@ -35,7 +37,7 @@ fn droppable(
     Some(sums.map(|sums| (ranges, sums)))
 }
 
-/// Returns what a purge by the allocator would return, in bytes.
+/// Returns the number of bytes that a purge by the allocator would return to the OS.
 fn purge_bytes(kind: &AllocatorKind, saved: &SavedHeap) -> u64 {
     let places = Places { data: &saved.data, zeroed_data: &saved.data, mappings: &saved.mappings };
     let layout = HeapLayout::find(kind, &saved.memory, &places).unwrap();
@@ -94,7 +96,7 @@ fn the_free_memory_of_jemalloc_is_guarded_by_its_locks() {
         let saved = load("jemalloc", name);
         let (found, sums) = droppable(&kind, name, &saved).unwrap().unwrap();
         assert_sound(name, &found, sums, &saved);
-        // All that a purge returns, and more.
+        // The ranges include all that a purge returns, and more.
         let purge_bytes = purge_bytes(&kind, &saved);
         assert!(sums.guarded_bytes >= purge_bytes, "{name}: {sums:?}, {purge_bytes}");
     }

@@ -1,5 +1,5 @@
-//! Heaps of gperftools' tcmalloc that were saved, as they were and damaged. They are made by
-//! `cargo run -p lowtide-probe --example save_other_heaps`.
+//! Saved heaps of gperftools' tcmalloc, intact and damaged. They are created by `cargo run -p
+//! lowtide-probe --example save_other_heaps`.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -22,7 +22,7 @@ fn walked(saved: &SavedHeap) -> Option<Heap> {
     Some(walk(&saved.memory, &layout, &mappings, Some(&mut AnyBlocks)))
 }
 
-/// Returns the resident bytes of its rows.
+/// Returns the sum of the resident bytes of all rows.
 fn rows(heap: &Heap) -> u64 {
     let rows = heap.resident;
     rows.allocated_bytes

@@ -1,5 +1,5 @@
-//! Memory that a hostile program has written: a walk ends within a bound that follows from its resident bytes,
-//! and counts each of them once.
+//! Walks of memory that a hostile program has written: the number of resident bytes bounds each
+//! walk, which counts each byte once.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -13,18 +13,19 @@ use lowtide_heap::residency::Residency;
 use lowtide_heap::{gperftools, jemalloc, mimalloc, pymalloc, ruby, zend};
 use proptest::prelude::*;
 
-/// Where the data of the C library, the main heap and the heaps of threads are.
+/// Addresses of the data of the C library, the main heap and the heaps of threads.
 const DATA: u64 = 0x7f00_0000_0000;
 const BRK: u64 = 0x5555_0000_0000;
 const THREADS: u64 = 0x7e00_0000_0000;
 const PAGE: u64 = Saved::PAGE;
 
-/// Reads of any heap, of which a quarter of a million are for what is read again, and for each resident 16
-/// bytes: once in each of at most ten walks of an arena, and for lists.
+/// Maximum number of reads of any heap, of which a quarter of a million are rereads, and maximum
+/// number of additional reads for each resident 16 bytes: one in each of at most ten walks of an
+/// arena, and some for lists.
 const READS: u64 = 300_000;
 const READS_OF_16_BYTES: u64 = 12;
 
-/// Counts reads, and can change what is read from one to the next.
+/// Memory that counts reads, and can change the data between reads.
 struct Hostile {
     memory: Saved,
     reads: Cell<u64>,
@@ -69,8 +70,8 @@ impl Memory for Hostile {
     }
 }
 
-/// Returns a word that means something to a walk: a size with flags, a place in the memory, or
-/// anything.
+/// Returns a word that is relevant to a walk: a size with flags, an address in the memory, or an
+/// arbitrary value.
 fn word() -> impl Strategy<Value = u64> {
     let place = |base: u64, bytes: u64| (0..bytes / 16).prop_map(move |n| base + n * 16);
     prop_oneof![
@@ -85,7 +86,8 @@ fn word() -> impl Strategy<Value = u64> {
     ]
 }
 
-/// Words, of which a few are repeated all over: rings, chunks of one size, lists into each other.
+/// Returns words, of which a few are repeated everywhere: rings, chunks of one size, lists that
+/// lead into each other.
 fn bytes(pages: Range<u64>) -> impl Strategy<Value = Vec<u8>> {
     let words = proptest::collection::vec(word(), 1..64);
     (pages, words, any::<u64>(), 0_u32..4).prop_map(|(pages, words, seed, order)| {
@@ -102,7 +104,7 @@ fn bytes(pages: Range<u64>) -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// Returns a heap with the layout of a glibc, in which every word is what somebody chose.
+/// Returns a heap with the layout of a glibc, in which every word is arbitrary.
 fn heap() -> impl Strategy<Value = (Saved, Layout, Vec<HeapMapping>)> {
     let threads = proptest::collection::vec(bytes(1..32), 0..4);
     (bytes(1..4), bytes(1..96), threads, prop_oneof![Just(24_u64), Just(112)]).prop_map(

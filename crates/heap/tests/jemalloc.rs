@@ -1,5 +1,5 @@
-//! Heaps of jemalloc that were saved, as they were and damaged. They are made by
-//! `cargo run -p lowtide-probe --example save_other_heaps`.
+//! Saved heaps of jemalloc, intact and damaged. They are created by `cargo run -p lowtide-probe
+//! --example save_other_heaps`.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -16,7 +16,7 @@ use lowtide_heap::saved::SavedHeap;
 use serde_json::Value;
 
 const ALLOCATOR: &str = "jemalloc";
-/// Two forms of the tree (48 and 57 bits of address), and three versions.
+/// The saved heaps: two forms of the tree (48 and 57 address bits), and three versions.
 const NAMES: [&str; 5] = ["5.2.1", "5.2.1-57", "5.3.0", "5.3.1", "5.3.1-57"];
 
 fn walked(saved: &SavedHeap, memory: &impl Memory) -> Option<Heap> {
@@ -25,7 +25,7 @@ fn walked(saved: &SavedHeap, memory: &impl Memory) -> Option<Heap> {
     Some(walk(memory, &layout, &mappings, Some(&mut AnyBlocks)))
 }
 
-/// Returns the resident bytes of its rows.
+/// Returns the sum of the resident bytes of all rows.
 fn rows(heap: &Heap) -> u64 {
     let of_arena = |r: &Resident| {
         r.allocated_bytes
@@ -59,7 +59,8 @@ fn saved_heaps_hold_what_their_allocator_said() {
     }
 }
 
-/// Memory that turns into another one after so many reads: a thread of the program has run.
+/// Memory that changes into another state after a number of reads, as if a thread of the program
+/// had run.
 struct Changing {
     now: Saved,
     then: Saved,
@@ -94,7 +95,8 @@ fn an_extent_that_changes_meanwhile_is_read_again() {
     for name in NAMES {
         let saved = load(ALLOCATOR, name);
         let whole = walked(&saved, &saved.memory).unwrap();
-        // The free regions of all slabs are counted wrongly for a while, as between two writes of jemalloc.
+        // The counts of free regions of all slabs are wrong for a while, as between two writes of
+        // jemalloc.
         let mut now = saved.memory.clone();
         let records = damage_counts(&mut now);
         assert!(records > 20, "{name}: {records}");
@@ -111,7 +113,8 @@ fn an_extent_that_changes_meanwhile_is_read_again() {
     }
 }
 
-/// Changes a bit of the count of free regions in what may be the record of a slab. Returns how many there are.
+/// Changes a bit of the count of free regions in each possible record of a slab. Returns the number
+/// of such records.
 fn damage_counts(memory: &mut Saved) -> usize {
     let mut damaged = 0;
     for (_, bytes) in &mut memory.blocks {

@@ -1,4 +1,4 @@
-//! A heap as large as one that was seen in production, made up as it is read.
+//! A heap as large as one in production, synthesised as it is read.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -9,23 +9,24 @@ use lowtide_heap::ptmalloc::{HeapMapping, Layout, walk};
 const HEAP: u64 = 64 << 20;
 const ARENAS: u64 = 96;
 const HEAPS_OF_EACH: u64 = 22;
-/// In each heap: used blocks of 48 bytes, each with a free one behind it.
+/// Number of pairs in each heap: a used block of 48 bytes, followed by a free one.
 const PAIRS: u64 = 242;
 const USED: u64 = 48;
 const FREE: u64 = (HEAP - FIRST - 0x1000) / PAIRS / 16 * 16 - USED;
-/// Where the pairs begin in each heap, and where the last of them ends.
+/// Start of the pairs in each heap, and end of the last pair, in bytes.
 const FIRST: u64 = 0x1000;
 const LAST: u64 = FIRST + PAIRS * (USED + FREE);
-/// Before the bins of an arena, up to 2.42; and of a heap, before the arena.
+/// Size of the head before the bins of an arena, up to 2.42, and of the head of a heap before the
+/// arena, in bytes.
 const ARENA_HEAD: u64 = 112;
 const HEAP_HEAD: u64 = 48;
-/// Behind the bins of an arena.
+/// Place of `next`, after the bins of an arena, in bytes.
 const NEXT: u64 = ARENA_HEAD + 127 * 16 + 16;
 const ARENA: u64 = NEXT + 40;
 const MAIN: u64 = 0x5555_0000_0000;
 const BASE: u64 = 0x7000_0000_0000;
 
-/// Every page of it is resident, and not one is stored.
+/// Synthetic memory: every page is resident, and none is stored.
 struct MadeUp {
     reads: Cell<u64>,
 }
@@ -60,7 +61,7 @@ impl MadeUp {
                 let top = BASE + (arena + 1) * HEAPS_OF_EACH * HEAP - HEAP + LAST;
                 Self::arena_word(at - HEAP_HEAD, top, Self::ring(arena + 1), HEAPS_OF_EACH * HEAP)
             }
-            // One used block up to where the pairs begin, and one behind them.
+            // One used block before the pairs, and one after them.
             _ if at == first + 8 => (FIRST - first) | 1,
             FIRST..LAST => match (at - FIRST) % (USED + FREE) {
                 0 if at > FIRST => FREE,
@@ -129,9 +130,9 @@ fn half_a_million_free_blocks_in_96_arenas_are_counted_without_reading_them() {
         "{blocks} {}",
         total.free_bytes
     );
-    // All but a page or two of each.
+    // All but one or two pages of each block.
     assert!(total.trim_bytes > total.free_bytes - blocks * 8192);
     assert_eq!(heap.owners().total(), ARENAS * HEAPS_OF_EACH * HEAP);
-    // The head of each block lies alone.
+    // The head of each block must be read separately.
     assert!(memory.reads.get() < 3 * blocks, "{}", memory.reads.get());
 }

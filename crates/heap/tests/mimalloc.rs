@@ -1,5 +1,5 @@
-//! Heaps of mimalloc that were saved, as they were and damaged. They are made by
-//! `cargo run -p lowtide-probe --example save_other_heaps`.
+//! Saved heaps of mimalloc, intact and damaged. They are created by `cargo run -p lowtide-probe
+//! --example save_other_heaps`.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -15,7 +15,7 @@ use serde_json::Value;
 
 const ALLOCATOR: &str = "mimalloc";
 const NAMES: [&str; 3] = ["2.0.9", "2.3.2", "3.3.2"];
-/// What the C library has allocated beside the program, in bytes.
+/// Maximum size of the C library's own allocations, in bytes.
 const OTHERS: u64 = 64 << 10;
 
 fn walked(saved: &SavedHeap) -> Option<Heap> {
@@ -23,7 +23,7 @@ fn walked(saved: &SavedHeap) -> Option<Heap> {
     Some(walk(&saved.memory, &Layout::find(&saved.memory, &mappings)?, Some(&mut AnyBlocks)))
 }
 
-/// Returns the resident bytes of its rows.
+/// Returns the sum of the resident bytes of all rows.
 fn rows(heap: &Heap) -> u64 {
     let of_thread =
         |r: &Resident| r.allocated_bytes + r.fragmented_bytes + r.free_bytes() + r.torn_bytes;
@@ -45,7 +45,7 @@ fn saved_heaps_hold_what_their_program_said() {
         assert_eq!(rows(&heap), resident(&heap.areas, &saved.memory), "{name}");
         let purged = expected["purged_bytes"].as_u64().unwrap();
         if name.starts_with('3') {
-            // The thread that calls it returns its empty pages, too.
+            // The calling thread also returns its empty pages.
             let empty = heap.threads.values().map(|thread| thread.resident.free_bytes());
             let agrees = |own: u64| (heap.purge_bytes + own).abs_diff(purged) <= 64 << 10;
             assert!(std::iter::once(0).chain(empty).any(agrees), "{name}: {purged}");

@@ -1,5 +1,5 @@
-//! Heaps of CPython that were saved, as they were and damaged. They are made by
-//! `cargo run -p lowtide-probe --example save_cpython_heaps`.
+//! Saved heaps of CPython, intact and damaged. They are created by `cargo run -p lowtide-probe
+//! --example save_cpython_heaps`.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -24,7 +24,7 @@ fn walked(saved: &SavedHeap) -> Option<Heap> {
     Some(walk(&saved.memory, &layout, &mapped, Some(&mut AnyBlocks)))
 }
 
-/// Returns the resident bytes of its rows.
+/// Returns the sum of the resident bytes of all rows.
 fn rows(heap: &Heap) -> u64 {
     let rows = &heap.resident;
     rows.allocated_bytes

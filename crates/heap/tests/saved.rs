@@ -1,5 +1,5 @@
-//! Heaps that were saved under several glibcs, as they were and damaged. They are made by
-//! `cargo run -p lowtide-probe --example save_heaps`.
+//! Saved heaps of several glibc versions, intact and damaged. They are created by `cargo run -p
+//! lowtide-probe --example save_heaps`.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -104,7 +104,7 @@ fn what_cannot_be_walked_is_said_and_the_rest_is_walked() {
     }
 }
 
-/// Memory in which a thread is in the middle of a change, and needs a processor so often to end it.
+/// Memory in which a thread is in the middle of a change, and must run several times to complete it.
 struct InTheMiddle {
     now: Saved,
     then: Saved,
@@ -150,15 +150,14 @@ fn a_thread_in_the_middle_of_a_change_is_given_the_time_to_end_it() {
     }
 }
 
-/// Returns the owners of resident bytes are apart from each other, and are all.
+/// Checks that the rows by owner are disjoint and complete.
 fn adds_up(heap: &Heap, memory: &impl Memory) {
     let mut residency = Residency::new(memory);
     let resident: u64 = heap.areas.iter().map(|area| residency.bytes(area.clone())).sum();
     assert_eq!(heap.owners().total(), resident);
 }
 
-/// What happens to a heap: words that are overwritten, pages that are no longer there, mappings that
-/// are shorter than they were.
+/// Damage to a heap: overwritten words, missing pages, and shortened mappings.
 #[derive(Debug, Clone)]
 enum Damage {
     Word { at: prop::sample::Index, value: u64 },
@@ -185,7 +184,7 @@ fn damage() -> impl Strategy<Value = Damage> {
     ]
 }
 
-/// Places of words that are not zero: most of a saved heap is.
+/// Returns the places of nonzero words: most words of a saved heap are zero.
 fn words(saved: &SavedHeap) -> Vec<(usize, usize)> {
     let mut places = Vec::new();
     for (number, (_, block)) in saved.memory.blocks.iter().enumerate() {
@@ -208,7 +207,7 @@ fn apply(saved: &mut SavedHeap, words: &[(usize, usize)], damage: &Damage) {
         Damage::Word { at, value } => change(at, &|_| *value),
         Damage::Flip { at, bit } => change(at, &|word| word ^ (1 << bit)),
         Damage::Page { at } => {
-            // All that lies behind a place in its block is gone.
+            // Everything after a place in its block is missing.
             let (block, place) = words[at.index(words.len())];
             saved.memory.blocks[block].1.truncate(place / 4096 * 4096);
         }
@@ -220,7 +219,7 @@ fn apply(saved: &mut SavedHeap, words: &[(usize, usize)], damage: &Damage) {
     }
 }
 
-/// How many damaged heaps are tried: few by default, more with `PROPTEST_CASES`.
+/// Returns the number of damaged heaps to try: few by default, more with `PROPTEST_CASES`.
 fn cases() -> u32 {
     std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(24)
 }
@@ -241,7 +240,7 @@ proptest! {
             apply(&mut saved, &words, damage);
         }
         if let Some(heap) = walked(&saved) {
-            // Whatever came of it, nothing is counted twice.
+            // Whatever the result, no byte is counted twice.
             adds_up(&heap, &saved.memory);
         }
     }

@@ -1,5 +1,5 @@
-//! Free blocks outside of the lists of spans: in the caches of threads (`ThreadCache`), and in the slots through which they go
-//! from thread to thread (`CentralFreeList::tc_slots_`).
+//! Free blocks outside of the lists of spans: in the caches of threads (`ThreadCache`), and in the
+//! slots through which they move between threads (`CentralFreeList::tc_slots_`).
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -10,7 +10,8 @@ use super::size_class::CLASSES;
 use crate::memory::{Memory, each_word, half_in, word_in};
 use crate::scattered::Scattered;
 
-/// Bytes of a list of a thread's cache: `list_`, `length_`, `lowater_`, `max_length_`, `length_overages_`, `size_`.
+/// Bytes of a list of a thread's cache: `list_`, `length_`, `lowater_`, `max_length_`,
+/// `length_overages_`, `size_`.
 const LIST: usize = 32;
 /// Bytes of the lists of a thread's cache.
 const LISTS: usize = LIST * CLASSES;
@@ -21,7 +22,7 @@ const MAX_CACHES: usize = 64 << 10;
 const MAX_TRIED: usize = 64 << 10;
 /// Maximum number of cached blocks whose addresses are passed on.
 const MAX_LISTED: u64 = 4 << 20;
-/// Maximum number of blocks in a list: more than any cache may have.
+/// Maximum number of blocks in a list, more than any cache may have.
 const MAX_LENGTH: u64 = 1 << 20;
 
 /// Places in a central list: `size_class_`, `used_slots_`.
@@ -32,10 +33,11 @@ const USED_SLOTS_AT: u64 = 1152;
 const SLOT: u64 = 16;
 /// Slots of a central list (`kMaxNumTransferEntries`).
 const SLOTS: u64 = 64;
-/// Distances between central lists that are tried. A list has at least 1,168 bytes, and is padded to a cache line.
+/// Distances between central lists that are tried. A list has at least 1,168 bytes, and is padded
+/// to a cache line.
 const STRIDES: [u64; 4] = [1216, 1280, 1344, 1408];
-/// Maximum number of blocks in a slot (`kDefaultTransferNumObjecs`), and bytes that they should not exceed. A slot has at
-/// least two blocks.
+/// Maximum number of blocks in a slot (`kDefaultTransferNumObjecs`), and bytes that they should not
+/// exceed. A slot has at least two blocks.
 const MAX_MOVED: u64 = 32;
 const MOVED_BYTES: u64 = 64 << 10;
 
@@ -46,11 +48,11 @@ pub(super) struct Cached {
     pub(super) threads: u64,
     /// Number of blocks in threads' caches.
     pub(super) of_threads: Vec<u64>,
-    /// Number of blocks on their way between threads.
+    /// Number of blocks that move between threads.
     pub(super) moved: Vec<u64>,
-    /// Where each list of cached blocks begins, its first block, and the number of its blocks.
+    /// The address of each list of cached blocks, its first block, and the number of its blocks.
     lists: Vec<(u64, u64, u64)>,
-    /// Where the caches of threads are.
+    /// The addresses of the threads' caches.
     pub(super) records: Vec<Range<u64>>,
 }
 
@@ -83,7 +85,8 @@ impl Cached {
                 blocks.push(next);
                 next = words.word(next).unwrap_or(0);
             }
-            // If the thread has taken a block meanwhile, what follows it may be the program's.
+            // If the thread has taken a block meanwhile, the pointer to the next one may be
+            // overwritten by the program.
             words.forget_page(*head);
             if blocks.len() as u64 == *count && words.word(*head) == Some(*first) {
                 blocks.iter().for_each(|block| each(*block));
@@ -91,7 +94,8 @@ impl Cached {
         }
     }
 
-    /// Reads the caches to which a variable leads (`thread_heaps_`), and those that are linked with them.
+    /// Reads the caches that a variable points to (`thread_heaps_`), and those that are linked with
+    /// them.
     fn read_threads(&mut self, memory: &impl Memory, layout: &Layout) {
         let (mut next, mut tried) = (Vec::new(), HashSet::new());
         for range in &layout.data {
@@ -126,7 +130,7 @@ impl Cached {
         }
     }
 
-    /// Reads the slots of the central lists, which have the numbers of their classes in a row.
+    /// Reads the slots of the central lists, which have consecutive class numbers.
     fn read_slots(&mut self, memory: &impl Memory, layout: &Layout) {
         let word = |at: u64| crate::memory::word(memory, at);
         let mut first = None;
@@ -157,9 +161,10 @@ impl Cached {
     }
 }
 
-/// Returns the number of blocks in each list of a thread's cache; `None` if the bytes are none.
+/// Returns the number of blocks in each list of a thread's cache, or `None` if the bytes are not a
+/// cache.
 fn counts(bytes: &[u8], sizes: &[u64]) -> Option<Vec<u64>> {
-    // The first list has no blocks. Of a cache that was freed, the first word leads to another such cache.
+    // The first list has no blocks. The first word of a freed cache points to another freed cache.
     if bytes.len() < LISTS || word_in(bytes, 0) != Some(0) {
         return None;
     }

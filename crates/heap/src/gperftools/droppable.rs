@@ -1,13 +1,14 @@
 //! The free spans, which the lock of the page heap guards.
 //!
-//! A span on a normal free list (`Span::ON_NORMAL_FREELIST`) is free and resident. It leaves the list only under the lock of the
-//! page heap, and what its pages hold is never read: the links of the list are in the record of the span. From 2.11 on, the
-//! lock is the first member of `PageHeap`. The cache of size classes (`PackedCache`, 2^16 words) and the root of the page map
-//! follow it (`page_heap.h`). Up to 2.10 it is a variable of its own.
+//! A span on a normal free list (`Span::ON_NORMAL_FREELIST`) is free and resident. It leaves the
+//! list only under the lock of the page heap, and the contents of its pages are never read: the
+//! links of the list are in the record of the span. From 2.11 on, the lock is the first member of
+//! `PageHeap`. The cache of size classes (`PackedCache`, 2^16 words) and the root of the page map
+//! follow it (`page_heap.h`). Up to 2.10 it is a separate variable.
 //!
-//! A `SpinLock` is 0 when it is free, 1 when it is held, and 2 when threads may wait for it. They wait by a private futex, for a
-//! few milliseconds at most, and whoever finds 2 when it unlocks wakes one (`spinlock.h`, `spinlock_linux-inl.h`). `lll_lock` has
-//! the same rules.
+//! A `SpinLock` is 0 when it is free, 1 when it is held, and 2 when threads may wait for it. They
+//! wait on a private futex, for a few milliseconds at most, and a thread that finds 2 when it
+//! unlocks wakes one (`spinlock.h`, `spinlock_linux-inl.h`). `lll_lock` has the same rules.
 
 use std::ops::Range;
 
@@ -19,18 +20,18 @@ use crate::residency::Residency;
 
 /// Distance from the lock to the root of the page map.
 const LOCK_TO_ROOT: u64 = 8 + (8 << 16);
-/// The first version whose lock has a known place.
+/// The first version in which the place of the lock is known.
 const FIRST: (u32, u32) = (2, 11);
-/// Place of the location in a record, its bits, and their value in a free span.
+/// Place of the location in a record in bytes, its bits, and their value in a free span.
 const LOCATION_AT: u64 = 40;
 const LOCATION_BITS: u64 = 3 << 24;
 const FREE: u64 = 1 << 24;
 
-/// Where the lock of the page heap is.
+/// The place of the lock of the page heap.
 #[derive(Debug, Clone, Copy)]
 pub struct Lock(u64);
 
-/// Finds the lock of the page heap. `version` is that of gperftools, as its file says it.
+/// Finds the lock of the page heap. `version` is that of gperftools, from its file.
 ///
 /// # Errors
 /// Fails with the reason if its place is not known.
@@ -54,8 +55,8 @@ pub fn lock(
     if is_inside && is_lock { Ok(Lock(at)) } else { Err(ELSEWHERE) }
 }
 
-/// Gives the free spans that are resident, and returns their sums. `anonymous` are the private writable mappings of no file in
-/// order, adjacent ones merged.
+/// Passes the resident free spans to `tell`, and returns their sums. `anonymous` are the private
+/// writable anonymous mappings in order, adjacent ones merged.
 pub fn each_droppable(
     memory: &impl Memory,
     layout: &Layout,

@@ -2,11 +2,12 @@
 //!
 //! - `page_map`: the spans. A span is a large block, is cut into blocks of one size class, or is free.
 //! - `size_class`: the sizes of blocks.
-//! - `caches`: free blocks that threads cache, and those on their way between threads.
+//! - `caches`: free blocks that threads cache, and those that move between threads.
 //! - `droppable`: free spans, with the lock that guards them.
 //! - `tally`: the sums, in the terms of `MallocExtension::GetNumericProperty`.
 //!
-//! Sources: gperftools 2.8.1 to 2.18.1, `src/span.h`, `pagemap.h`, `central_freelist.h`, `thread_cache.h`, `common.cc`.
+//! Sources: gperftools 2.8.1 to 2.18.1, `src/span.h`, `pagemap.h`, `central_freelist.h`,
+//! `thread_cache.h`, `common.cc`.
 
 mod caches;
 mod droppable;
@@ -31,7 +32,7 @@ const OBJECTS_AT: u64 = 32;
 /// Maximum number of times that the list of a span is read again.
 const REREADS: u32 = 2;
 
-/// Where the page map, the sizes and the caches are.
+/// The places of the page map, the sizes and the caches.
 #[derive(Debug)]
 pub struct Layout {
     /// The root of the page map.
@@ -43,8 +44,9 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Finds a tcmalloc. `data` are the ranges of zeroed data of the program or library that holds it, `anonymous` the private
-    /// writable mappings of no file in order, adjacent ones merged.
+    /// Finds a tcmalloc. `data` are the ranges of zeroed data of the program or library that
+    /// contains it, `anonymous` the private writable anonymous mappings in order, adjacent ones
+    /// merged.
     pub fn find(
         memory: &impl Memory,
         data: &[Range<u64>],
@@ -57,8 +59,8 @@ impl Layout {
     }
 }
 
-/// Returns the addresses of tcmalloc's spans, in order and disjoint; empty if there is none. The arguments are those of
-/// [`Layout::find`].
+/// Returns the addresses of tcmalloc's spans, in order and disjoint. The result is empty if there
+/// is no tcmalloc. The arguments are those of [`Layout::find`].
 pub fn spans(
     memory: &impl Memory,
     data: &[Range<u64>],
@@ -127,7 +129,7 @@ fn walk_once(
     if blocks.is_on() {
         cached.each_block(&mut words, |at| blocks.is_free(at));
     }
-    // Its own structures: what leads to the spans, and their records.
+    // The allocator's own structures: the page map, and the records of spans.
     let page = memory.page_bytes();
     let mut own: Vec<Range<u64>> =
         leaves.iter().map(|(_, leaf)| leaf - leaf % page..leaf + LEAF_BYTES).collect();
@@ -146,7 +148,7 @@ fn walk_once(
     heap
 }
 
-/// Collects the blocks of a span that are not in its own list of free ones. Those that are cached are among them.
+/// Collects the blocks of a span that are not in its own list of free blocks, including cached ones.
 fn collect<M: Memory>(
     memory: &M,
     words: &mut Scattered<'_, M>,

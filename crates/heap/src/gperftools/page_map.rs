@@ -1,6 +1,7 @@
-//! The map from page numbers to spans (`TCMalloc_PageMap2`), whose root is in the zeroed data of the program or library. The
-//! root is recognised by its leaves: the entry of a page leads to a span that begins with the same page number. Pages have
-//! 8 KiB, as the library is built by default.
+//! The map from page numbers to spans (`TCMalloc_PageMap2`), whose root is in the zeroed data of
+//! the program or library. The root is recognised by its leaves: the entry of a page leads to a
+//! span that begins with the same page number. Pages have 8 KiB, as the library is built by
+//! default.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -11,23 +12,24 @@ use crate::scattered::Scattered;
 
 /// Bits of an address within a page (`kPageShift`).
 pub(super) const PAGE_BITS: u32 = 13;
-/// A leaf has 2 to this power entries, and the root as many as 48 bits of address ask for.
+/// Base-2 logarithm of the number of entries of a leaf. The root covers the rest of 48 address bits.
 pub(super) const LEAF_BITS: u32 = 18;
 const ROOT_BITS: u32 = 48 - PAGE_BITS - LEAF_BITS;
 pub(super) const LEAF_BYTES: u64 = 8 << LEAF_BITS;
 const ROOT_BYTES: u64 = 8 << ROOT_BITS;
-/// Addresses of user space end here.
+/// End of the addresses of user space.
 const HIGHEST: u64 = 1 << 47;
-/// A span has at most so many pages: 128 GiB.
+/// Maximum number of pages of a span: 128 GiB.
 const MAX_PAGES: u64 = 1 << 24;
 /// Maximum number of words that are tried as pointers to a leaf, and of spans that are read.
 const MAX_TRIED: usize = 64 << 10;
 const MAX_SPANS: u64 = 4 << 20;
-/// So many entries of a leaf must agree with their spans; of so many in a row, at least one.
+/// Number of entries of a leaf that must agree with their spans, and number of entries of which at
+/// least one must agree.
 const AGREEING: u64 = 8;
 const IN_A_ROW: u64 = 600;
 
-/// A span: pages that follow each other (`Span`).
+/// A span of consecutive pages (`Span`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Span {
     /// The address of its record.
@@ -38,12 +40,12 @@ pub(super) struct Span {
     pub(super) pages: u64,
     /// Number of its blocks that are not in its own list (`refcount`).
     pub(super) out: u64,
-    /// The index of the size class of its blocks; 0 stands for one block that is the span.
+    /// The index of the size class of its blocks; 0 if the span is one block.
     pub(super) class: usize,
     pub(super) location: Location,
 }
 
-/// Where a span is (`location`).
+/// The location of a span (`location`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Location {
     /// The program has it, or it is cut into blocks.
@@ -85,7 +87,7 @@ impl<'m, M: Memory> PageMap<'m, M> {
         Self { words: Scattered::new(memory), memory, anonymous, spans: 0 }
     }
 
-    /// Returns whether a range lies in a private writable mapping of no file.
+    /// Returns whether a range is in a private writable anonymous mapping.
     pub(super) fn is_anonymous(&self, range: Range<u64>) -> bool {
         hold(self.anonymous, &range)
     }
@@ -109,8 +111,8 @@ impl<'m, M: Memory> PageMap<'m, M> {
         found
     }
 
-    /// Returns the high bits that all pages of a leaf share, if it is one. Entries within a span
-    /// may be out of date.
+    /// Returns the high bits that all pages of a leaf share, or `None` if it is not a leaf. Entries
+    /// within a span may be out of date.
     fn key_of_leaf(&mut self, leaf: u64) -> Option<u64> {
         let (mut key, mut agree, mut seen) = (None, 0, 0);
         let mut is_sound = true;
@@ -128,7 +130,7 @@ impl<'m, M: Memory> PageMap<'m, M> {
         key.filter(|_| is_sound && agree >= AGREEING)
     }
 
-    /// First page and number of pages of a span, if it can be one.
+    /// Returns the first page and the number of pages of a span, if it can be one.
     fn span(&mut self, at: u64) -> Option<(u64, u64)> {
         self.spans += 1;
         if !is_pointer(at) || self.spans > MAX_SPANS {
@@ -141,7 +143,7 @@ impl<'m, M: Memory> PageMap<'m, M> {
             .then_some((first, pages))
     }
 
-    /// Returns the leaves below a root, in order of the pages that they are for.
+    /// Returns the leaves below a root, in order of their pages.
     pub(super) fn leaves(&self, root: u64) -> Vec<(u64, u64)> {
         let mut leaves = Vec::new();
         each_word(self.memory, root..root + ROOT_BYTES, |slot, leaf| {

@@ -1,4 +1,5 @@
-//! The sizes of blocks (`SizeMap::class_to_size_`): a table in the zeroed data, which is filled when the program starts.
+//! The sizes of blocks (`SizeMap::class_to_size_`): a table in the zeroed data, which is filled
+//! when the program starts.
 
 use std::ops::Range;
 
@@ -6,7 +7,8 @@ use crate::memory::{Memory, each_word, half_in};
 
 /// Entries of the table (`kClassSizesMax`).
 pub(super) const CLASSES: usize = 128;
-/// The largest size of a small block is at least this (`kMaxSize` is 256 KiB, or 32 KiB where spans are small).
+/// Lower bound of the largest size of a small block, in bytes (`kMaxSize` is 256 KiB, or 32 KiB if
+/// spans are small).
 const MIN_LARGEST: u64 = 32 << 10;
 const MAX_SIZE: u64 = 256 << 10;
 /// Minimum number of sizes in use.

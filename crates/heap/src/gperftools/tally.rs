@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::caches::Cached;
 
-/// A walked heap, in bytes unless the name says otherwise.
+/// A walked heap, in bytes unless the name states otherwise.
 #[derive(Debug, Clone, Default)]
 pub struct Heap {
     /// Large blocks: spans that the program has.
@@ -19,7 +19,7 @@ pub struct Heap {
     pub central_free_bytes: u64,
     /// Number of the free blocks.
     pub central_free_count: u64,
-    /// Free blocks on their way between threads (`tcmalloc.transfer_cache_free_bytes`).
+    /// Free blocks that move between threads (`tcmalloc.transfer_cache_free_bytes`).
     pub transfer_bytes: u64,
     /// Free blocks in the caches of threads (`tcmalloc.thread_cache_free_bytes`).
     pub thread_cache_bytes: u64,
@@ -33,15 +33,16 @@ pub struct Heap {
     pub largest_free_bytes: u64,
     /// Free spans that were returned to the kernel (`tcmalloc.pageheap_unmapped_bytes`).
     pub returned_bytes: u64,
-    /// Spans that contradict themselves.
+    /// Inconsistent spans.
     pub torn_bytes: u64,
     /// Number of spans that are cut into blocks.
     pub small_spans: u64,
     /// Resident bytes of the allocator's own structures.
     pub metadata_bytes: u64,
-    /// Blocks outside of their spans' lists, those that are cached included, and free ones in the lists, by size.
+    /// Blocks outside of their spans' lists, those that are cached included, and free ones in the
+    /// lists, by size.
     pub blocks: BTreeMap<u64, (u64, u64)>,
-    /// What of it is resident.
+    /// The resident part of the heap.
     pub resident: Resident,
     /// The addresses of the heap, in order and disjoint.
     pub areas: Vec<Range<u64>>,
@@ -58,17 +59,18 @@ pub struct Resident {
     pub free_bytes: u64,
     /// Free spans that were returned, and are resident again.
     pub returned_bytes: u64,
-    /// Spans that contradict themselves.
+    /// Inconsistent spans.
     pub torn_bytes: u64,
 }
 
 impl Heap {
-    /// Blocks that the program has, in bytes (`generic.current_allocated_bytes`).
+    /// Returns the size of the blocks that the program has, in bytes
+    /// (`generic.current_allocated_bytes`).
     pub fn allocated_bytes(&self) -> u64 {
         (self.large_bytes + self.out_bytes).saturating_sub(self.cached_bytes())
     }
 
-    /// Free blocks that are cached, in bytes.
+    /// Returns the size of the cached free blocks, in bytes.
     pub fn cached_bytes(&self) -> u64 {
         self.transfer_bytes + self.thread_cache_bytes
     }
@@ -87,7 +89,8 @@ impl Heap {
 
     pub(super) fn add_returned(&mut self, bytes: u64, resident_bytes: u64) {
         self.returned_bytes += bytes;
-        // Pages that are resident again, because the kernel has made huge pages of them. No release returns them.
+        // These pages are resident again because the kernel has formed huge pages. No release
+        // returns them.
         self.resident.returned_bytes += resident_bytes;
     }
 

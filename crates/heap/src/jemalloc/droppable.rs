@@ -1,14 +1,17 @@
 //! Free extents and whole free pages of slabs, with the locks that guard them.
 //!
-//! - A dirty, muzzy or retained extent leaves its state only under the lock of the cache of its arena (`extent_recycle`,
-//!   `ecache_evict`). What it holds is never read: dirty and muzzy extents are not taken for zeroed ones.
-//! - A region of a slab is taken only under the lock of the slab's bin (`arena_slab_reg_alloc`). One exception is
-//!   `experimental.batch_alloc`, which takes regions of a slab of which none is in use yet. Such a slab is in no bin, and so a
-//!   slab without a region in use is left alone. The bits that say which regions are free lie outside of the slab, and regions
-//!   of allocations that must be zero are filled with zeros.
+//! - A dirty, muzzy or retained extent leaves its state only under the lock of the cache of its
+//!   arena (`extent_recycle`, `ecache_evict`). Its contents are never read: dirty and muzzy extents
+//!   are not treated as zeroed.
+//! - A region of a slab is taken only under the lock of the slab's bin (`arena_slab_reg_alloc`).
+//!   One exception is `experimental.batch_alloc`, which takes regions of a slab of which none is in
+//!   use yet. Such a slab is in no bin, so a slab without a region in use is skipped. The bits that
+//!   mark free regions are outside of the slab, and regions of allocations that must be zero are
+//!   filled with zeros.
 //!
-//! The place of an extent may be another's by the time that the lock is held, of another arena or size class, which has another
-//! lock. So the checks name the arena, and for a slab its size class and its shard.
+//! By the time that the lock is held, another extent may occupy the same place, of another arena or
+//! size class with another lock. So the checks include the arena, and for a slab its size class and
+//! its shard.
 
 use std::ops::Range;
 
@@ -22,11 +25,11 @@ use crate::memory::Memory;
 use crate::ranges::joined;
 use crate::residency::Residency;
 
-/// The bits of the word at +16 of a record that are the bytes of the extent; the others are a serial number.
+/// Mask of the size of the extent in the word at +16 of a record. The other bits are a serial number.
 const BYTES: u64 = !(PAGE - 1);
 
-/// Gives the free ranges that are resident, and returns their sums. `mappings` are the private writable mappings of no file, in
-/// order.
+/// Passes the resident free ranges to `tell`, and returns their sums. `mappings` are the private
+/// writable anonymous mappings, in order.
 pub fn each_droppable(
     memory: &impl Memory,
     layout: &Layout,
@@ -82,7 +85,7 @@ impl<M: Memory> Walk<'_, '_, M> {
         }
     }
 
-    /// Adds the whole free pages of a slab. Returns `false` if the slab contradicts itself.
+    /// Adds the whole free pages of a slab. Returns `false` if the slab is inconsistent.
     fn add_slab(
         &mut self,
         tree: &mut Rtree<'_, M>,
@@ -133,7 +136,7 @@ impl<M: Memory> Walk<'_, '_, M> {
         true
     }
 
-    /// Adds free pages of a slab that follow each other.
+    /// Adds consecutive free pages of a slab.
     fn add_pages(
         &mut self,
         found: &Found,
@@ -173,8 +176,8 @@ impl<M: Memory> Walk<'_, '_, M> {
     }
 }
 
-/// Returns the checks of an extent: the bits of a mask in the first word of its record, its place, its size, and the entry of
-/// its first page.
+/// Returns the checks of an extent: the bits of a mask in the first word of its record, its place,
+/// its size, and the entry of its first page.
 fn checks_of(found: &Found, mask: u64) -> Vec<Check> {
     let record = &found.record;
     let mut checks = vec![

@@ -18,7 +18,7 @@ pub(super) enum Version {
     V53,
 }
 
-/// What an extent is.
+/// The state of an extent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum State {
     /// The program has it, or a part of it.
@@ -29,7 +29,7 @@ pub(super) enum State {
     Muzzy,
     /// It is free, and its pages were returned.
     Retained,
-    /// It changes, or its state is of a later version.
+    /// It is changing, or its state belongs to a later version.
     Other,
 }
 
@@ -85,13 +85,13 @@ impl Bits {
         self.field((36, 38), 6)
     }
 
-    /// Returns whether pages that cannot be accessed surround it.
+    /// Returns whether inaccessible pages surround it.
     pub(super) fn is_guarded(self) -> bool {
         self.version == Version::V53 && self.field((16, 16), 1) == 1
     }
 
-    /// Returns the bits that tell a free extent: its arena, whether it is a slab, who has made it,
-    /// whether it is guarded, and its state.
+    /// Returns the mask of the bits that identify a free extent: its arena, whether it is a slab,
+    /// its page allocator, whether it is guarded, and its state.
     pub(super) fn free_extent_mask(self) -> u64 {
         match self.version {
             Version::V52 => 0x1fff | 0b11 << 16,
@@ -99,7 +99,7 @@ impl Bits {
         }
     }
 
-    /// Returns the same bits, and those of the size class and the shard.
+    /// Returns the mask of the same bits, and those of the size class and the shard.
     pub(super) fn slab_mask(self) -> u64 {
         let of_slab = match self.version {
             Version::V52 => 0xff << 18 | 0x3f << 36,
@@ -108,12 +108,12 @@ impl Bits {
         self.free_extent_mask() | of_slab
     }
 
-    /// Returns the bits that count the free regions of a slab.
+    /// Returns the mask of the number of free regions of a slab.
     pub(super) fn free_regions_mask(self) -> u64 {
         0x3ff << self.free_regions_at()
     }
 
-    /// Returns a word that has only so many free regions.
+    /// Returns a word with only this number of free regions.
     pub(super) fn with_free_regions(self, count: u64) -> u64 {
         count << self.free_regions_at()
     }
@@ -122,7 +122,7 @@ impl Bits {
         if self.version == Version::V52 { 26 } else { 28 }
     }
 
-    /// Returns the free regions of a slab.
+    /// Returns the number of free regions of a slab.
     pub(super) fn free_regions(self) -> u64 {
         self.field((26, 28), 10)
     }
@@ -131,16 +131,16 @@ impl Bits {
 /// The record of an extent.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Record {
-    /// Where it is.
+    /// Its address.
     pub(super) at: u64,
     /// Its first word.
     pub(super) word: u64,
     /// The address of the extent.
     pub(super) address: u64,
-    /// Distance from there to the memory that the program gets, of a large allocation: jemalloc varies it within the first
-    /// page (`extent_addr_randomize`).
+    /// Distance from there to the program's memory, for a large allocation: jemalloc varies it
+    /// within the first page (`extent_addr_randomize`).
     pub(super) offset: u64,
-    /// The bytes of the extent, whole pages.
+    /// Size of the extent in bytes, in whole pages.
     pub(super) bytes: u64,
 }
 

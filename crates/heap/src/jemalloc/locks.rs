@@ -1,13 +1,16 @@
 //! The locks that guard free memory: those of the caches of free extents, and those of the bins of slabs.
 //!
-//! Each arena lies in the first base block of its own, behind the `base_t` with its number and its extent hooks. Its caches of
-//! dirty, muzzy and retained extents follow each other, and so do its bins. They are recognised by this, by the states that
-//! stand in the caches, and by the records to which their lists lead. No symbols are assumed.
+//! Each arena is in its own first base block, after the `base_t` with its number and its extent
+//! hooks. Its caches of dirty, muzzy and retained extents are consecutive, and so are its bins.
+//! They are recognised by this order, by the states in the caches, and by the records that their
+//! lists lead to. No symbols are assumed.
 //!
-//! A mutex of jemalloc (`malloc_mutex_t`) has 112 bytes: statistics, a hint, and a `pthread_mutex_t`. glibc's first word of
-//! the latter is a lock in the protocol of `lll_lock`, for mutexes of the default kind and adaptive ones.
+//! A mutex of jemalloc (`malloc_mutex_t`) has 112 bytes: statistics, a hint, and a
+//! `pthread_mutex_t`. glibc's first word of the latter is a lock in the protocol of `lll_lock`, for
+//! mutexes of the default kind and adaptive ones.
 //!
-//! Sources: jemalloc 5.2.1, 5.3.0 and 5.3.1, `mutex.h`, `ecache.h`, `eset.h`, `extent_structs.h` (5.2.1), `bin.h`, `base.h`.
+//! Sources: jemalloc 5.2.1, 5.3.0 and 5.3.1, `mutex.h`, `ecache.h`, `eset.h`, `extent_structs.h`
+//! (5.2.1), `bin.h`, `base.h`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -19,30 +22,32 @@ use crate::droppable::{Check, Unguarded};
 use crate::memory::{Memory, half_in, word, word_in};
 use crate::ranges::joined;
 
-/// Bytes of a base block that may hold an arena.
+/// Number of bytes of a base block that may contain an arena.
 const HEAD_BYTES: u64 = 2 << 20;
-/// Place of `base_t` in the first block of an arena: behind the block's size, the next block and a record, aligned to 64.
+/// Place of `base_t` in the first block of an arena: after the block's size, the next block and a
+/// record, aligned to 64.
 const BASE_AT: usize = 192;
 /// Place of the pointer to the extent hooks.
 const HOOKS_AT: usize = BASE_AT + 8;
 /// Bytes of a mutex.
 const MUTEX: usize = 112;
-/// Where the `pthread_mutex_t` may be in a mutex: before the hint up to 5.3.0, and behind it since.
+/// Possible places of the `pthread_mutex_t` in a mutex: before the hint up to 5.3.0, and after it
+/// since.
 const PTHREAD_AT: [usize; 2] = [64, 72];
 /// Kinds of a mutex whose lock is that of `lll_lock`: the default one (without elision), and an adaptive one.
 const KINDS: [u32; 2] = [0x200, 3];
 /// Number of caches of free extents of an arena.
 const CACHES: usize = 3;
-/// Bytes behind the caches in which the bins are sought.
+/// Number of bytes after the caches that are searched for the bins.
 const BINS_WITHIN: usize = 256 << 10;
-/// Bytes of a bin (`bin_t`) from 5.3 on, and the places of the current slab, the heap of those that are not full, and the
-/// list of full ones.
+/// Bytes of a bin (`bin_t`) from 5.3 on, and the places of the current slab, the heap of those that
+/// are not full, and the list of full ones.
 const BIN: usize = 224;
 const BIN_LISTS: [usize; 3] = [192, 200, 216];
 
-/// Where things are in a cache of free extents (`ecache_t`, `extents_t`).
+/// The layout of a cache of free extents (`ecache_t`, `extents_t`).
 struct CacheShape {
-    /// Its bytes.
+    /// Its size in bytes.
     bytes: usize,
     /// The places of its state. The number of its arena follows the last of them from 5.3 on.
     states: &'static [usize],
@@ -50,7 +55,7 @@ struct CacheShape {
     lists: &'static [usize],
 }
 
-/// From 5.3 on: two sets of extents, of which one is for guarded ones.
+/// The layout from 5.3 on: two sets of extents, one of them for guarded extents.
 const SHAPE_53: CacheShape = CacheShape {
     bytes: 19440,
     states: &[MUTEX + 9648, MUTEX + 19304, MUTEX + 19312],
@@ -68,11 +73,11 @@ pub struct Locks {
 /// The addresses of the locks of an arena.
 #[derive(Debug, Clone)]
 struct ArenaLocks {
-    /// Of its dirty, muzzy and retained extents.
+    /// The locks of its dirty, muzzy and retained extents.
     caches: [u64; CACHES],
-    /// Of its bins, by size class; `None` for a bin that nothing has confirmed.
+    /// The locks of its bins, by size class; `None` for a bin that is not confirmed.
     bins: [Option<u64>; size_class::SMALL],
-    /// Whether the arena is still there.
+    /// The check that the arena still exists.
     check: Check,
 }
 
@@ -88,9 +93,9 @@ impl Locks {
         Some(self.arenas.get(&arena)?.caches[place])
     }
 
-    /// Returns the check that an arena is still the one whose locks these are. A program can destroy an arena
-    /// (`arena.<i>.destroy`). Its number is then given to another one with other locks, and its pages are unmapped, or become
-    /// zeros.
+    /// Returns the check that an arena is still the one to which these locks belong. A program can
+    /// destroy an arena (`arena.<i>.destroy`). Another arena with other locks then gets its number,
+    /// and its pages are unmapped or zeroed.
     pub(super) fn check_of(&self, arena: u64) -> Option<Check> {
         Some(self.arenas.get(&arena)?.check)
     }
@@ -101,8 +106,8 @@ impl Locks {
     }
 }
 
-/// Finds the locks of a heap. `mappings` are the private writable mappings of no file, in order; `module` is where the file that
-/// holds jemalloc is mapped.
+/// Finds the locks of a heap. `mappings` are the private writable anonymous mappings, in order;
+/// `module` are the addresses of the mapped file that contains jemalloc.
 ///
 /// # Errors
 /// Fails with the reason if the free extents cannot be dropped safely.
@@ -217,7 +222,7 @@ impl Head {
         Some(Arena { number: number.into(), hooks, locks })
     }
 
-    /// Returns whether the caches of an arena are here.
+    /// Returns whether the caches of an arena are at this place.
     fn are_caches(
         &self,
         memory: &impl Memory,
@@ -262,7 +267,7 @@ impl Head {
         })
     }
 
-    /// Returns whether a `pthread_mutex_t` of a kind that is known is here. Its lock may be held.
+    /// Returns whether a `pthread_mutex_t` of a known kind is at this place. Its lock may be held.
     fn is_mutex(&self, at: usize) -> bool {
         let half = |place: usize| self.half(at + place);
         // `__lock`, `__count`, `__kind`, `__list`.
@@ -273,8 +278,8 @@ impl Head {
             && self.word(at + 32) == Some(0)
     }
 
-    /// Finds the locks of the bins, of which each size class has one. A bin is confirmed if it leads to a slab of its class.
-    /// None may lead to anything else.
+    /// Finds the locks of the bins, one for each size class. A bin is confirmed if it leads to a
+    /// slab of its class. No bin may lead to anything else.
     fn bins(
         &self,
         memory: &impl Memory,

@@ -3,13 +3,14 @@
 //! - `rtree`: the tree that leads to all extents.
 //! - `extent`: their records.
 //! - `slab`: extents of small regions.
-//! - `tcache`: what threads cache.
+//! - `tcache`: the caches of threads.
 //! - `locks`: the locks that guard free memory.
 //! - `droppable`: free memory with its locks.
 //! - `tally`: the sums.
 //!
-//! The program is not stopped. An extent may change while it is read: its record then contradicts the tree, or the bits of a
-//! slab their count. Such an extent is *torn*. If too much is torn, the heap is walked again.
+//! The program is not stopped. An extent may change while it is read: its record then contradicts
+//! the tree, or the bits of a slab contradict their count. Such an extent is *torn*. If too much is
+//! torn, the heap is walked again.
 //!
 //! Sources: jemalloc 5.2.1, 5.3.0 and 5.3.1, `include/jemalloc/internal/`.
 
@@ -39,18 +40,19 @@ pub use tally::{ClassCount, Heap, Resident, Tally};
 
 /// Number of entries that decide the version.
 const DECIDING: u32 = 4000;
-/// Where the tree of a jemalloc is, and the layout of its records.
+/// The place of the tree of a jemalloc, and the layout of its records.
 #[derive(Debug)]
 pub struct Layout {
     root: Root,
     version: Version,
-    /// Padding after each large allocation (`sz_large_pad`), in bytes: a page, or none in builds without `cache_oblivious`.
+    /// Padding after each large allocation (`sz_large_pad`), in bytes: a page, or none in builds
+    /// without `cache_oblivious`.
     padding: u64,
 }
 
 impl Layout {
-    /// Finds a jemalloc in `data`, the zeroed data of a program or library. `anonymous` are the private writable mappings of
-    /// no file in order, neighbours joined.
+    /// Finds a jemalloc in `data`, the zeroed data of a program or library. `anonymous` are the
+    /// private writable anonymous mappings in order, adjacent ones merged.
     pub fn find(
         memory: &impl Memory,
         data: &[Range<u64>],
@@ -64,8 +66,8 @@ impl Layout {
     }
 }
 
-/// Returns the addresses of extents and of jemalloc's own structures, in order and disjoint; empty if there is no jemalloc.
-/// The arguments are those of [`Layout::find`].
+/// Returns the addresses of extents and of jemalloc's own structures, in order and disjoint. The
+/// result is empty if there is no jemalloc. The arguments are those of [`Layout::find`].
 pub fn areas(
     memory: &impl Memory,
     data: &[Range<u64>],
@@ -82,14 +84,14 @@ pub fn areas(
     together(found, tree.base_blocks(&own))
 }
 
-/// Returns extents and base blocks in order, neighbours joined.
+/// Returns extents and base blocks in order, adjacent ones merged.
 fn together(mut extents: Vec<Range<u64>>, blocks: Vec<Range<u64>>) -> Vec<Range<u64>> {
     extents.extend(blocks);
     extents.sort_unstable_by_key(|range| range.start);
     joined(extents)
 }
 
-/// Decides by the size classes of extents, which stand both in the tree and in the records.
+/// Decides the version by the size classes of extents, which are in both the tree and the records.
 fn version(tree: &mut Rtree<'_, impl Memory>, root: Root) -> Version {
     let (mut seen, mut agree) = (0, [0, 0]);
     tree.each_extent(root, |_, Found { entry, record, .. }| {
@@ -103,8 +105,8 @@ fn version(tree: &mut Rtree<'_, impl Memory>, root: Root) -> Version {
     if agree[0] > agree[1] { Version::V52 } else { Version::V53 }
 }
 
-/// Returns the usable bytes of a large allocation (`edata_usize_get`): up to 5.3.0 the size of its class; since then any
-/// number of pages that the class serves.
+/// Returns the usable bytes of a large allocation (`edata_usize_get`): up to 5.3.0 the size of its
+/// class; since then any number of pages that the class serves.
 fn large_bytes(record: &Record, class: usize, padding: u64) -> Option<u64> {
     let bytes = record.bytes.checked_sub(padding)?;
     let (from, to) = size_class::bounds(class);
@@ -127,7 +129,7 @@ fn padding(tree: &mut Rtree<'_, impl Memory>, root: Root, version: Version) -> u
     if fits[0] > fits[1] { 0 } else { PAGE }
 }
 
-/// Walks the heap. `mappings` are the private writable mappings of no file, in order.
+/// Walks the heap. `mappings` are the private writable anonymous mappings, in order.
 pub fn walk(
     memory: &impl Memory,
     layout: &Layout,
@@ -215,7 +217,7 @@ struct Extent {
     bits: Bits,
 }
 
-/// Adds an extent. Returns `false` if it is torn; nothing was added then.
+/// Adds an extent. Returns `false` if it is torn. Nothing is added then.
 fn add<M: Memory>(
     heap: &mut Heap,
     tree: &mut Rtree<'_, M>,

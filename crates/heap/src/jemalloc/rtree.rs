@@ -1,7 +1,8 @@
 //! jemalloc's tree from page numbers to the records of extents (`rtree.h`).
 //!
-//! Its root is in the zeroed data of the program or library, and is recognised by its leaves: the entry of a page leads to a
-//! record that names the same page. No symbols and no version are assumed.
+//! Its root is in the zeroed data of the program or library, and is recognised by its leaves: the
+//! entry of a page leads to a record that names the same page. No symbols and no version are
+//! assumed.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::Range;
@@ -14,11 +15,11 @@ use crate::scattered::Scattered;
 const PAGE_BITS: u32 = 12;
 /// Bytes of jemalloc's pages.
 pub(super) const PAGE: u64 = 1 << PAGE_BITS;
-/// Addresses of user space end here.
+/// End of the addresses of user space.
 const HIGHEST: u64 = 1 << 47;
-/// Records begin at multiples of it (`EDATA_ALIGNMENT` is 128, that of 5.2 is 64).
+/// Alignment of records, in bytes (`EDATA_ALIGNMENT` is 128, that of 5.2 is 64).
 const RECORD_ALIGNMENT: u64 = 64;
-/// Base blocks, which hold jemalloc's own structures, begin at multiples of it (`HUGEPAGE`).
+/// Alignment of base blocks, which contain jemalloc's own structures, in bytes (`HUGEPAGE`).
 const BASE_ALIGNMENT: u64 = 2 << 20;
 /// The arena number in the record of a base block (`MALLOCX_ARENA_LIMIT`).
 const NO_ARENA: u64 = 4095;
@@ -37,20 +38,20 @@ const ENOUGH: u32 = 8;
 /// Number of contradicting entries after which it stops.
 const CONTRADICTING: u32 = 3;
 
-/// How the tree is laid out, by the number of address bits that it was built for (`LG_VADDR`).
+/// The layout of the tree, by the number of address bits that it was built for (`LG_VADDR`).
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RtreeShape {
     /// Bytes of an entry of a leaf.
     entry: u64,
-    /// A leaf has 2 to this power entries.
+    /// Base-2 logarithm of the number of entries of a leaf.
     leaf_bits: u32,
     /// Base-2 logarithm of the number of entries of each level above the leaves, from the root down.
     node_bits: &'static [u32],
-    /// The bits of an entry that are the address of a record.
+    /// Mask of the address of a record in an entry.
     pointer: u64,
 }
 
-/// 48 bits of address, and 57.
+/// The layouts for 48 and 57 address bits.
 const SHAPES: [RtreeShape; 2] = [
     RtreeShape { entry: 8, leaf_bits: 18, node_bits: &[18], pointer: 0x0000_ffff_ffff_ff80 | 64 },
     RtreeShape { entry: 16, leaf_bits: 15, node_bits: &[15, 15], pointer: !63 },
@@ -100,7 +101,7 @@ pub(super) struct Found {
 }
 
 impl Found {
-    /// Returns where its record and the leaf are, by [`BASE_ALIGNMENT`].
+    /// Returns the places of its record and of the leaf, in units of [`BASE_ALIGNMENT`].
     pub(super) fn places(&self) -> [u64; 2] {
         [self.record.at / BASE_ALIGNMENT, self.leaf / BASE_ALIGNMENT]
     }
@@ -114,12 +115,12 @@ impl Found {
     }
 }
 
-/// What to do after an extent.
+/// The next step after an extent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Next {
     /// Continue with the next extent.
     Go,
-    /// Read the same again: it contradicts itself.
+    /// Read the same extent again, because it is inconsistent.
     Again,
     /// Stop.
     Stop,
@@ -131,7 +132,8 @@ impl Entry {
         self.word & self.shape.pointer
     }
 
-    /// What each version would have as the index of the size class: of 5.2, and from 5.3 on (`rtree_leaf_elm_bits_decode`).
+    /// Returns the index of the size class by the layout of 5.2, and by that of 5.3 and newer
+    /// (`rtree_leaf_elm_bits_decode`).
     pub(super) fn classes(self) -> [u64; 2] {
         match self.shape.entry {
             8 => [self.word >> 48; 2],
@@ -154,13 +156,13 @@ impl<'m, M: Memory> Rtree<'m, M> {
         Self { words: Scattered::new(memory), memory, anonymous, records: 0 }
     }
 
-    /// Forgets what was read, because it may have changed.
+    /// Clears the cache, because the memory may have changed.
     pub(super) fn forget(&mut self) {
         self.words.forget();
         self.records = 0;
     }
 
-    /// Returns a word, where it is resident.
+    /// Returns a word, if it is resident.
     pub(super) fn word(&mut self, address: u64) -> Option<u64> {
         self.words.word(address)
     }
@@ -170,7 +172,7 @@ impl<'m, M: Memory> Rtree<'m, M> {
         self.memory
     }
 
-    /// Returns whether so many bytes from an address on are anonymous memory.
+    /// Returns whether `bytes` bytes from an address are anonymous memory.
     fn is_anonymous(&self, address: u64, bytes: u64) -> bool {
         address.checked_add(bytes).is_some_and(|end| hold(self.anonymous, &(address..end)))
     }
@@ -215,7 +217,7 @@ impl<'m, M: Memory> Rtree<'m, M> {
         })
     }
 
-    /// Words in a range that may be pointers, with their places, at most so many.
+    /// Returns words in a range that may be pointers, with their places, at most `most`.
     fn pointers(&self, range: Range<u64>, most: usize) -> Vec<(u64, u64)> {
         let mut found = Vec::new();
         each_word(self.memory, range, |at, word| {
@@ -225,7 +227,7 @@ impl<'m, M: Memory> Rtree<'m, M> {
         found
     }
 
-    /// Returns the high bits that all pages of a leaf share, if it is one.
+    /// Returns the high bits that all pages of a leaf share, or `None` if it is not a leaf.
     fn key_of_leaf(&mut self, leaf: u64, shape: RtreeShape) -> Option<u64> {
         let mask = (1 << shape.leaf_bits) - 1;
         let (mut key, mut agree, mut contradict) = (None, 0, 0);
@@ -250,7 +252,8 @@ impl<'m, M: Memory> Rtree<'m, M> {
         key.filter(|_| agree >= AGREEING && contradict == 0)
     }
 
-    /// Calls `each` with the entries of a leaf that are not empty, until it returns `false`. `first` is the page of the first.
+    /// Calls `each` with the entries of a leaf that are not empty, until it returns `false`.
+    /// `first` is the page of the first.
     fn each_entry(
         &mut self,
         leaf: u64,
@@ -291,7 +294,7 @@ impl<'m, M: Memory> Rtree<'m, M> {
         let nodes = self.pointers(address..address + shape.root_bytes(), usize::MAX);
         let mut keys: Vec<(u64, u64)> =
             nodes.into_iter().map(|(slot, node)| ((slot - address) / 8, node)).collect();
-        // The size of what the root leads to.
+        // The size of the nodes or leaves below the root.
         let below = shape.node_bits.get(1).map_or(shape.leaf_bytes(), |bits| 8 << bits);
         keep_disjoint(&mut keys, below);
         for bits in &shape.node_bits[1..] {
@@ -308,7 +311,7 @@ impl<'m, M: Memory> Rtree<'m, M> {
         keys.into_iter().map(|(key, leaf)| (key << shape.leaf_bits, leaf)).collect()
     }
 
-    /// Gives the extents of a tree in order of address. They do not overlap.
+    /// Calls `each` with the extents of a tree in order of address. They do not overlap.
     pub(super) fn each_extent(
         &mut self,
         root: Root,
@@ -390,9 +393,10 @@ impl<'m, M: Memory> Rtree<'m, M> {
         Some(Found { entry, record, leaf, agrees, is_last })
     }
 
-    /// Returns the blocks that hold this jemalloc's own structures: `{ size, next, record }` at their beginnings. They hold one
-    /// of `own`, the addresses of structures by [`BASE_ALIGNMENT`], or are linked with a block that does: another jemalloc of
-    /// the process has blocks of the same form.
+    /// Returns the blocks with this jemalloc's own structures: they begin with `{ size, next,
+    /// record }`. Each contains one of `own`, the addresses of structures in units of
+    /// [`BASE_ALIGNMENT`], or is linked with a block that does, because another jemalloc in the
+    /// process has blocks of the same form.
     pub(super) fn base_blocks(&mut self, own: &BTreeSet<u64>) -> Vec<Range<u64>> {
         let mut blocks: HashMap<u64, (Range<u64>, u64)> = HashMap::new();
         let mut previous: HashMap<u64, Vec<u64>> = HashMap::new();
@@ -423,7 +427,7 @@ impl<'m, M: Memory> Rtree<'m, M> {
         found
     }
 
-    /// Returns the block that begins here, and the address of the one that it leads to.
+    /// Returns the block that begins at an address, and the address of the next block.
     fn base_block(&mut self, at: u64, end: u64) -> Option<(Range<u64>, u64)> {
         let (bytes, next) = self.words.pair(at)?;
         let is_block = bytes > 0
@@ -433,7 +437,7 @@ impl<'m, M: Memory> Rtree<'m, M> {
         if !is_block {
             return None;
         }
-        // Of a full block, nothing is left.
+        // A full block has no space left.
         let (word, left) = self.words.pair(at + 16)?;
         let left_bytes = self.words.word(at + 32)?;
         let is_own =

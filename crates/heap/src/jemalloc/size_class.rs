@@ -2,7 +2,7 @@
 
 /// Number of size classes of small allocations, which come from slabs.
 pub(super) const SMALL: usize = 36;
-/// Number of size classes; the index that stands for none (`SC_NSIZES`).
+/// Number of size classes, which is also the index for no class (`SC_NSIZES`).
 pub(super) const COUNT: usize = 232;
 
 /// The size of each class, in bytes.
@@ -16,7 +16,7 @@ const fn sizes() -> [u64; COUNT] {
         sizes[index] = smallest[index];
         index += 1;
     }
-    // Four for each doubling.
+    // There are four classes for each doubling.
     let mut doubling = 6;
     while index < COUNT {
         let mut step = 1;
@@ -30,7 +30,7 @@ const fn sizes() -> [u64; COUNT] {
     sizes
 }
 
-/// Returns the size of a class in bytes; `None` for the index of none.
+/// Returns the size of a class in bytes, or `None` for the index for no class.
 pub(super) fn size(index: usize) -> Option<u64> {
     SIZES.get(index).copied()
 }

@@ -1,4 +1,4 @@
-//! A slab: an extent of regions of one size, with a bit for each that says whether it is free.
+//! A slab: an extent of regions of one size, with a bit for each that is set if the region is free.
 
 use std::ops::Range;
 
@@ -16,12 +16,12 @@ pub(super) struct Slab {
 }
 
 impl Slab {
-    /// Returns how many regions its bits call free.
+    /// Returns the number of free regions by its bits.
     pub(super) fn free(&self) -> u64 {
         self.free_within(0, self.count)
     }
 
-    /// Returns how many regions are free from one index up to another.
+    /// Returns the number of free regions from one index up to another.
     fn free_within(&self, from: u64, to: u64) -> u64 {
         let words = self.bitmap.iter().enumerate();
         let bits = words.skip((from / 64) as usize).take_while(|(word, _)| *word as u64 * 64 < to);
@@ -43,7 +43,7 @@ impl Slab {
         }
         let (first, last) = (start / self.region, (end - 1) / self.region);
         let mut free = self.free_within(first, last + 1) * self.region;
-        // The parts of the first and the last region that lie on other pages.
+        // Subtract the parts of the first and the last region that are on other pages.
         if self.is_free(first) {
             free -= start - first * self.region;
         }
@@ -53,7 +53,8 @@ impl Slab {
         free + (page + 1) * PAGE - end
     }
 
-    /// Returns the bits in a word of the bitmap of the regions that lie in a part of the slab, in bytes from its beginning.
+    /// Returns the bits in a word of the bitmap for the regions in a part of the slab. `part` is in
+    /// bytes from its beginning.
     pub(super) fn mask_of(&self, word: u64, part: Range<u64>) -> u64 {
         if part.start >= part.end {
             return 0;

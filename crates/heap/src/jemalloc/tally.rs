@@ -25,7 +25,7 @@ pub struct Heap {
     pub cached_bytes: u64,
 }
 
-/// The sums of an arena, in bytes unless the name says otherwise.
+/// The sums of an arena, in bytes unless the name states otherwise.
 #[derive(Debug, Clone, Default)]
 pub struct Tally {
     /// Extents that the program has, or parts of them (`stats.arenas.<i>.pactive`, in bytes).
@@ -54,7 +54,7 @@ pub struct Tally {
     pub torn_bytes: u64,
     /// Free regions and their bytes, by the index of their size class.
     free: BTreeMap<usize, (u64, u64)>,
-    /// What of it is resident.
+    /// The resident part of it.
     pub resident: Resident,
 }
 
@@ -63,7 +63,7 @@ pub struct Tally {
 pub struct Resident {
     /// Allocated.
     pub allocated_bytes: u64,
-    /// Free regions on pages of slabs that also hold allocated ones.
+    /// Free regions on pages of slabs that also contain allocated ones.
     pub fragmented_bytes: u64,
     /// Pages of slabs whose regions are all free. No purge of jemalloc returns them.
     pub slab_pages_bytes: u64,
@@ -71,7 +71,7 @@ pub struct Resident {
     pub dirty_bytes: u64,
     /// Muzzy.
     pub muzzy_bytes: u64,
-    /// Retained, and resident nevertheless: the kernel gave a huge page.
+    /// Retained, but resident, because the kernel has provided a huge page.
     pub retained_bytes: u64,
     /// Padding after large allocations, with which jemalloc varies their addresses.
     pub padding_bytes: u64,
@@ -80,12 +80,12 @@ pub struct Resident {
 }
 
 impl Resident {
-    /// What a purge of the arena returns: `arena.<i>.purge`.
+    /// Returns the number of bytes that a purge of the arena returns: `arena.<i>.purge`.
     pub fn purge_bytes(&self) -> u64 {
         self.dirty_bytes + self.muzzy_bytes
     }
 
-    /// What is free in whole pages.
+    /// Returns the number of free bytes in whole pages.
     pub fn reclaimable_bytes(&self) -> u64 {
         self.purge_bytes() + self.retained_bytes + self.slab_pages_bytes
     }
@@ -98,14 +98,14 @@ pub struct ClassCount {
     pub from: u64,
     /// The first size beyond it.
     pub to: u64,
-    /// How many.
+    /// Number of them.
     pub count: u64,
     /// Their bytes.
     pub bytes: u64,
 }
 
 impl Tally {
-    /// What the program has, in bytes (`stats.allocated`): what threads cache is included.
+    /// Returns the allocated bytes (`stats.allocated`), including regions that threads cache.
     pub fn allocated_bytes(&self) -> u64 {
         self.small_bytes + self.large_bytes
     }
@@ -129,7 +129,7 @@ impl Heap {
         add(&mut self.allocated, class, count, bytes);
     }
 
-    /// Adds what threads cache, no more of a class than is allocated.
+    /// Adds the regions that threads cache, at most the allocated ones of each class.
     pub(super) fn add_cached(&mut self, cached: &Cached) {
         for (class, count) in cached.iter().enumerate() {
             let count =
@@ -149,7 +149,7 @@ impl Heap {
         self.arenas.values().map(of).sum()
     }
 
-    /// Returns the part of the heap that was torn.
+    /// Returns the torn share of the heap.
     pub(super) fn torn_share(&self) -> f64 {
         let torn = self.sum(|arena| arena.torn_bytes);
         let sound = self.sum(|arena| arena.active_bytes + arena.dirty_bytes + arena.muzzy_bytes);

@@ -1,7 +1,7 @@
-//! The caches of threads (`tcache.h`, `cache_bin.h`): what they hold counts as allocated in the slabs.
+//! The caches of threads (`tcache.h`, `cache_bin.h`). Cached regions count as allocated in the slabs.
 //!
-//! A cache lies in the thread's own storage, mostly near the end of its stack's mapping. It is recognised by its bins, one
-//! for each small size class, whose stacks of pointers follow each other.
+//! A cache is in the thread's local storage, mostly near the end of its stack's mapping. It is
+//! recognised by its bins, one for each small size class, whose stacks of pointers are consecutive.
 
 use std::ops::Range;
 
@@ -23,13 +23,14 @@ const MAX_DISTANCE: u64 = 64 << 10;
 const MAX_CACHED: u32 = 4096;
 /// Maximum number of cached regions whose addresses are passed on.
 const MAX_LISTED: u64 = 1 << 20;
-/// The part of each mapping in which caches are sought: its start and its end. The storage of a static program's first
-/// thread is at the beginning of the heap, that of other threads at the end of their stacks.
+/// Number of bytes at the start and at the end of each mapping that are searched for caches. The
+/// local storage of a static program's first thread is at the beginning of the heap, that of other
+/// threads at the end of their stacks.
 const SOUGHT: u64 = 1 << 20;
-/// Bytes that are read at once.
+/// Number of bytes read at once.
 const PART: u64 = 256 << 10;
 
-/// A bin: where its pointers are, and how many.
+/// A bin: the address and the number of its pointers.
 struct CacheBin {
     /// The address of the first pointer; for 5.2, the end of the last one.
     at: u64,
@@ -39,8 +40,9 @@ struct CacheBin {
 /// The cached regions of each size class.
 pub(super) type Cached = [u64; MAX_BINS];
 
-/// Counts the regions that threads cache. `places` may hold caches, `extents` are jemalloc's, in order. `class_of` returns
-/// the size class of an address. `each` receives the addresses of the regions.
+/// Counts the regions that threads cache. `places` may contain caches, `extents` are jemalloc's, in
+/// order. `class_of` returns the size class of an address. `each` receives the addresses of the
+/// regions.
 pub(super) fn count(
     memory: &impl Memory,
     version: Version,
@@ -63,7 +65,7 @@ pub(super) fn count(
                         } else {
                             Some(bin.at)
                         };
-                        // A bin is believed if its next region is of its class.
+                        // A bin is accepted if its next region is of its class.
                         let region = at.and_then(|at| words.word(at));
                         if region.and_then(&class_of) == Some(class) {
                             cached[class] += bin.count;
@@ -93,7 +95,7 @@ fn ends(range: Range<u64>) -> Vec<Range<u64>> {
     }
 }
 
-/// Gives the bins of each cache in a range.
+/// Calls `each` with the bins of each cache in a range.
 fn each_cache(
     memory: &impl Memory,
     version: Version,
@@ -129,7 +131,7 @@ fn each_cache(
     }
 }
 
-/// Returns the bins at the beginning of some bytes, if there is one for each small class.
+/// Returns the bins at the beginning of `bytes`, if there is one for each small class.
 fn bins(version: Version, bytes: &[u8]) -> Option<Vec<CacheBin>> {
     let mut end_before = 0;
     let mut next = |at: usize| {
@@ -142,14 +144,14 @@ fn bins(version: Version, bytes: &[u8]) -> Option<Vec<CacheBin>> {
         end_before = end;
         follows.then_some(bin)
     };
-    // Most words are refused by the first bin.
+    // The check of the first bin rejects most words.
     let mut found = vec![next(0)?];
     found.extend((1..MAX_BINS).map_while(|bin| next(bin * BIN)));
     (found.len() >= size_class::SMALL).then_some(found)
 }
 
-/// `{ head, requests, u16 low_water, full, empty, … }`: the pointers lie from `head` up to the next address that ends in
-/// `empty`. Returns the bin and the end of its stack.
+/// `{ head, requests, u16 low_water, full, empty, … }`: the pointers lie from `head` up to the next
+/// address that ends in `empty`. Returns the bin and the end of its stack.
 fn bin_of_53([head, _, lows]: [u64; 3]) -> Option<(CacheBin, u64)> {
     let low = |place: u32| (lows >> (16 * place)) as u16;
     let (low_water, full, empty) = (low(0), low(1), low(2));
@@ -164,7 +166,8 @@ fn bin_of_53([head, _, lows]: [u64; 3]) -> Option<(CacheBin, u64)> {
     is_bin.then(|| (CacheBin { at: head, count: u64::from(used) / 8 }, head + u64::from(used)))
 }
 
-/// `{ i32 low_water, cached; u64 requests; avail }`: the pointers lie before `avail`. Returns the bin and `avail`.
+/// `{ i32 low_water, cached; u64 requests; avail }`: the pointers lie before `avail`. Returns the
+/// bin and `avail`.
 fn bin_of_52([counts, _, avail]: [u64; 3]) -> Option<(CacheBin, u64)> {
     let (low_water, count) = (counts as u32 as i32, (counts >> 32) as u32);
     let is_bin = is_pointer(avail)

@@ -7,16 +7,16 @@ use super::tally::Heap;
 use super::{Walker, page, slices};
 use crate::memory::Memory;
 
-/// Place of the chunks of a bitmap behind its head (`mi_bitmap_t`).
+/// Place of the chunks of a bitmap, after its head (`mi_bitmap_t`).
 const CHUNKS_AT: u64 = 128;
 /// Bytes of a chunk.
 const CHUNK_BYTES: u64 = CHUNK / 8;
-/// Bytes of the record of a page, where records stand in a row (`mi_page_t`).
+/// Possible sizes of the record of a page, if records are in a row, in bytes (`mi_page_t`).
 const STRIDES: [u64; 8] = [88, 96, 104, 112, 120, 128, 136, 144];
-/// Number of pages from which the length is chosen.
+/// Number of pages by which the size of a record is chosen.
 const DECIDING: usize = 200;
 
-/// A bitmap, a bit for each slice.
+/// A bitmap with a bit for each slice.
 struct Bits(Vec<u64>);
 
 impl Bits {
@@ -99,8 +99,8 @@ pub(super) fn walk<M: Memory>(walker: &mut Walker<'_, '_, M>, heap: &mut Heap, a
     }
 }
 
-/// Returns whether slices that are no page of the program's first heap are one of another heap
-/// (`mi_heap_new`), whose pages have a bitmap of their own.
+/// Returns whether slices that are not a page of the program's first heap are a page of another
+/// heap (`mi_heap_new`), whose pages have a separate bitmap.
 fn is_of_another_heap<M: Memory>(
     walker: &mut Walker<'_, '_, M>,
     records: &Records,
@@ -109,7 +109,7 @@ fn is_of_another_heap<M: Memory>(
 ) -> bool {
     let Records::InARow { .. } = records else { return false };
     let record = records.of(arena, range.start);
-    // A record that is left over from a page that was freed has no blocks in use.
+    // The old record of a freed page has no blocks in use.
     let page = page::Page::read(&mut walker.words, page::V3, record, range, None);
     page.is_some_and(|page| page.live > 0)
 }
@@ -122,12 +122,13 @@ fn add_page<M: Memory>(
     range: Range<u64>,
 ) -> u64 {
     let record = records.of(arena, range.start);
-    // Two bits of the thread's number are flags; 0 and 4 stand for an abandoned page.
+    // Two bits of the thread's ID are flags; 0 and 4 mark an abandoned page.
     let thread = walker.words.word(record).unwrap_or(0) & !7;
     walker.add_page(heap.thread(thread), page::V3, record, range, bytes_of)
 }
 
-/// Returns the bytes of a page: 1, 8 or 64 slices, or as many as its only block needs (`mi_arenas_page_alloc_fresh`).
+/// Returns the bytes of a page: 1, 8 or 64 slices, or as many as its only block needs
+/// (`mi_arenas_page_alloc_fresh`).
 fn bytes_of(page: &page::Page) -> u64 {
     let blocks_bytes = page.reserved * page.block_bytes;
     let sizes = [1, 8, 64].map(|slices| slices * SLICE);
@@ -162,7 +163,7 @@ fn pages_bitmap<M: Memory>(
     Some((at, fifth))
 }
 
-/// Decides how long records are: most of them must be sound.
+/// Decides the size of records: most of them must be valid.
 fn stride<M: Memory>(walker: &mut Walker<'_, '_, M>, arena: &Arena, at: u64, pages: &Bits) -> u64 {
     let some: Vec<u64> =
         (arena.info..arena.slices).filter(|slice| pages.has(*slice)).take(DECIDING).collect();

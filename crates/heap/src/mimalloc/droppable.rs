@@ -1,18 +1,21 @@
-//! The free slices of version 3, which are claimed by their bits.
+//! The free slices of version 3, which a thread claims by their bits.
 //!
-//! A set bit of `slices_free` is a free slice. Whoever clears it by an atomic operation has the slice: `mi_arena_try_purge_range`
-//! (`arena.c`) claims slices in this way, returns their memory, and sets the bits again. No lock is involved, and a thread that
-//! allocates meanwhile takes other slices. These rules are the same in 3.0.10 to 3.4.3:
+//! A set bit of `slices_free` is a free slice. A thread that clears it by an atomic operation owns
+//! the slice: `mi_arena_try_purge_range` (`arena.c`) claims slices in this way, returns their
+//! memory, and sets the bits again. No lock is involved, and a thread that allocates meanwhile
+//! takes other slices. These rules are the same in 3.0.10 to 3.4.3:
 //!
-//! - `mi_bbitmap_try_clearNC` clears bits of one word by a compare-and-exchange. It changes nothing else that others rely on.
-//! - `mi_bbitmap_setN` sets the bits, and then the bit of their chunk in `chunkmap`. A thread that found the chunk empty may
-//!   clear that bit at the same time. It looks at the chunk again afterwards, and sets the bit if the chunk is not empty
-//!   (`mi_bbitmap_chunkmap_try_clear`). So a free slice is never lost.
-//! - `chunk_max_accessed` covers each chunk of which a slice was ever in use, and only such slices are resident. The size
-//!   class of a chunk (`chunkmap_bins`) is a hint.
+//! - `mi_bbitmap_try_clearNC` clears bits of one word by a compare-and-exchange. It changes nothing
+//!   else that other threads rely on.
+//! - `mi_bbitmap_setN` sets the bits, and then the bit of their chunk in `chunkmap`. A thread that
+//!   found the chunk empty may clear that bit at the same time. It checks the chunk again
+//!   afterwards, and sets the bit if the chunk is not empty (`mi_bbitmap_chunkmap_try_clear`). So a
+//!   free slice is never lost.
+//! - `chunk_max_accessed` covers each chunk of which a slice was ever in use, and only such slices
+//!   are resident. The size class of a chunk (`chunkmap_bins`) is a hint.
 //!
-//! What a free slice holds is never read: `slices_dirty` says that it may not be zero. A slice whose bit is clear there is zero,
-//! as a dropped page is.
+//! The contents of a free slice are never read: its bit in `slices_dirty` means that it may be
+//! nonzero. A slice with a clear bit there is zero, like a dropped page.
 
 use std::ops::Range;
 
@@ -30,10 +33,11 @@ const WORD_SLICES: u64 = 64;
 const CHUNK_BYTES: u64 = CHUNK / 8;
 /// Place of `chunkmap` in a bitmap (`mi_bbitmap_t`).
 const CHUNKMAP_AT: u64 = 64;
-/// Place in an arena of the byte that says that its memory cannot be returned (`memid.is_pinned`), from 3.0.10 on.
+/// Place in an arena and mask of the byte that is set if its memory cannot be returned
+/// (`memid.is_pinned`), from 3.0.10 on.
 const IS_PINNED: (u64, u64) = (16, 0xff << 32);
 
-/// Gives the free memory that is resident, and returns the sums.
+/// Passes the resident free memory to `tell`, and returns the sums.
 pub fn each_droppable(
     memory: &impl Memory,
     layout: &Layout,

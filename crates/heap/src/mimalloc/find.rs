@@ -1,38 +1,40 @@
 //! Finds the segments of version 2 and the arenas of version 3.
 //!
-//! Both are recognised by how they begin (`types.h`, `arena.c`), without symbols and without a version. Blocks
-//! of more than half a segment, and those outside of arenas, have segments or mappings of their own; what is
-//! not recognised is left out.
+//! Both are recognised by their heads (`types.h`, `arena.c`), without symbols and without a
+//! version. Blocks of more than half a segment, and those outside of arenas, have their own
+//! segments or mappings. Memory that is not recognised is left out.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::memory::{Memory, half_in, word_in};
 
-/// Segments begin at multiples of it, and have as many bytes (`MI_SEGMENT_SIZE`).
+/// Size and alignment of a segment, in bytes (`MI_SEGMENT_SIZE`).
 pub(super) const SEGMENT: u64 = 32 << 20;
-/// A slice of either version (`MI_SEGMENT_SLICE_SIZE`, `MI_ARENA_SLICE_SIZE`).
+/// Size of a slice of either version, in bytes (`MI_SEGMENT_SLICE_SIZE`, `MI_ARENA_SLICE_SIZE`).
 pub(super) const SLICE: u64 = 64 << 10;
-/// Slices of a segment.
+/// Number of slices of a segment.
 pub(super) const SLICES: u64 = SEGMENT / SLICE;
-/// Where the slices of a segment are described, and the bytes of each description.
+/// Possible places of the descriptions of the slices of a segment, and possible sizes of a
+/// description, in bytes.
 const SLICES_AT: [usize; 61] = slices_at();
 const STRIDES: [usize; 2] = [80, 96];
-/// Bytes of the beginning of a segment with all descriptions.
+/// Size of the beginning of a segment with all descriptions, in bytes.
 const SEGMENT_HEAD: usize = 520 + STRIDES[1] * SLICES as usize;
 
-/// Version 2 reserves arenas of so many bytes (`mi_option_arena_reserve`), of which segments are parts: freed
-/// segments stay there, without a head that could be recognised.
+/// Size of the arenas that version 2 reserves, in bytes (`mi_option_arena_reserve`). Segments are
+/// parts of them: freed segments stay there, without a recognisable head.
 const RESERVED: u64 = 1 << 30;
-/// Maximum number of slices that are read in search of a beginning: 4 GiB that are mimalloc's or not.
+/// Maximum number of slices that are read in search of a head: 4 GiB, whether mimalloc's or not.
 const MAX_READ: u32 = 1 << 16;
 
-/// An arena has a multiple of so many slices (`MI_BCHUNK_BITS`), and at most so many: 16 GiB.
+/// Number of slices of which an arena has a multiple (`MI_BCHUNK_BITS`), and maximum number of
+/// slices of an arena: 16 GiB.
 pub(super) const CHUNK: u64 = 512;
 const MAX_SLICES: u64 = 1 << 18;
-/// Words of the beginning of an arena that are looked at.
+/// Number of words at the beginning of an arena that are inspected.
 const ARENA_HEAD: usize = 64;
-/// Bitmaps of an arena that follow each other: free, committed, dirty, purge.
+/// Number of consecutive bitmaps of an arena: free, committed, dirty, purge.
 const BITMAPS: usize = 4;
 
 const fn slices_at() -> [usize; 61] {
@@ -70,12 +72,12 @@ pub(super) struct Arena {
     pub(super) bitmaps: [u64; 3],
 }
 
-/// Something that is mimalloc's.
+/// A range of mimalloc's memory.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Place {
     Segment(Segment),
     Arena(Arena),
-    /// The part of a reserved range in which segments lie.
+    /// The part of a reserved range that contains segments.
     Reserved {
         start: u64,
         end: u64,
@@ -91,7 +93,7 @@ impl Place {
         }
     }
 
-    /// Returns the part with mimalloc's own records, to which no pointer of the program leads.
+    /// Returns the part with mimalloc's own records, into which the program has no pointers.
     pub(super) fn head(&self) -> Range<u64> {
         match self {
             Self::Segment(segment) => segment.at..segment.at + SEGMENT_HEAD as u64,
@@ -101,14 +103,14 @@ impl Place {
     }
 }
 
-/// Finds what is mimalloc's, in order of address; empty if there is none. `anonymous` are the private writable mappings of no
-/// file, neighbours joined.
+/// Finds mimalloc's memory, in order of address. The result is empty if there is none. `anonymous`
+/// are the private writable anonymous mappings, adjacent ones merged.
 pub(super) fn places(memory: &impl Memory, anonymous: &[Range<u64>]) -> Vec<Place> {
     let (mut found, mut left) = (Vec::new(), MAX_READ);
     // The end of the previous place, which may be beyond the end of its mapping.
     let mut known = 0;
     for range in anonymous {
-        // No arena is smaller. Of a segment, the end may not be accessible yet.
+        // No arena is smaller. The end of a segment may not be accessible yet.
         let mut only_segments = range.end - range.start < SEGMENT;
         let mut is_reserved = false;
         let start = range.start.max(known);
@@ -183,7 +185,7 @@ fn read_head(memory: &impl Memory, at: u64) -> Vec<u8> {
     head
 }
 
-/// Returns the segment of version 2 that begins here.
+/// Returns the segment of version 2 that begins at an address.
 fn segment(memory: &impl Memory, at: u64, end: u64) -> Option<Segment> {
     let head = read_head(memory, at);
     for from in SLICES_AT {
@@ -199,9 +201,9 @@ fn segment(memory: &impl Memory, at: u64, end: u64) -> Option<Segment> {
     None
 }
 
-/// Returns whether the words before the descriptions of slices have the number of slices, and after
-/// it that of the slices of the first span (`segment_slices`, `segment_info_slices`). An array of
-/// ones has descriptions, but not these.
+/// Returns whether the words before the descriptions of slices contain the number of slices,
+/// followed by the number of slices of the first span (`segment_slices`, `segment_info_slices`). An
+/// array of ones looks like descriptions, but lacks these words.
 fn has_counts(head: &[u8], slices_at: usize, bytes: u64) -> bool {
     let info = half_in(head, slices_at).map(u64::from);
     let word = |place: usize| word_in(head, place);
@@ -210,9 +212,9 @@ fn has_counts(head: &[u8], slices_at: usize, bytes: u64) -> bool {
     })
 }
 
-/// Returns the bytes of a segment whose slices are described here: its spans follow each other to
-/// its end, each with its number of slices at its first, and its offset from there at its last
-/// (`slice_count`, `slice_offset`).
+/// Returns the size of a segment with these descriptions of slices, in bytes. Its spans are
+/// consecutive up to its end. The first slice of each has the number of its slices, and the last
+/// one its offset from the first (`slice_count`, `slice_offset`).
 fn slices(head: &[u8], from: usize, stride: usize) -> Option<u64> {
     let at = |slice: u64| {
         let place = from + stride * usize::try_from(slice).ok()?;
@@ -245,8 +247,9 @@ fn slices(head: &[u8], from: usize, stride: usize) -> Option<u64> {
     (spans >= 2).then_some(SEGMENT)
 }
 
-/// Returns the arena of version 3 that begins here: its head has the number of its slices, how many of
-/// them describe it, and the places of its bitmaps in these, each of which begins with its number of chunks.
+/// Returns the arena of version 3 that begins at an address. Its head has the number of its slices,
+/// the number of slices that describe it, and the places of its bitmaps in these. Each bitmap
+/// begins with its number of chunks.
 fn arena(memory: &impl Memory, at: u64, end: u64) -> Option<Arena> {
     let mut head = [0; ARENA_HEAD * 8];
     let length = memory.read_resident(at, &mut head);

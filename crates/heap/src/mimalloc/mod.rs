@@ -3,12 +3,13 @@
 //! - `find`: the segments of version 2 and the arenas of version 3.
 //! - `segment`, `arena`: their pages and free parts.
 //! - `page`: rows of blocks of one size.
-//! - `droppable`: free slices of version 3, with the bits by which they are claimed.
+//! - `droppable`: free slices of version 3, with the bits that claim them.
 //! - `owned`: free memory of version 2, with the thread that owns it.
 //! - `tally`: the sums.
 //!
-//! Free blocks can be anywhere in a page. So what is resident of a page with live blocks, and not live, counts as
-//! fragmented. A page whose blocks are all free is reclaimable, and so are free slices.
+//! Free blocks can be anywhere in a page. So resident bytes of a page with live blocks count as
+//! fragmented, except for the live blocks. A page whose blocks are all free is reclaimable, and so
+//! are free slices.
 //!
 //! Sources: mimalloc 2.0.9 to 2.4.1 and 3.0.10 to 3.4.3, `include/mimalloc/types.h` and `src/arena.c`.
 
@@ -39,14 +40,15 @@ const REREADS: u32 = 3;
 /// The same for all pages of a walk.
 const MAX_REREADS: u32 = 4 << 10;
 
-/// Where the segments or arenas are.
+/// The places of the segments or arenas.
 #[derive(Debug)]
 pub struct Layout {
     places: Vec<Place>,
 }
 
 impl Layout {
-    /// Finds a mimalloc. `anonymous` are the private writable mappings of no file in order, neighbours joined.
+    /// Finds a mimalloc. `anonymous` are the private writable anonymous mappings in order, adjacent
+    /// ones merged.
     pub fn find(memory: &impl Memory, anonymous: &[Range<u64>]) -> Option<Self> {
         let places = find::places(memory, anonymous);
         (!places.is_empty()).then_some(Self { places })
@@ -61,19 +63,20 @@ impl Layout {
 }
 
 impl Layout {
-    /// Returns whether its free memory belongs to threads, as that of version 2 does.
+    /// Returns whether its free memory belongs to threads, as in version 2.
     pub fn is_owned(&self) -> bool {
         self.places.iter().any(|place| matches!(place, Place::Segment(_)))
     }
 
-    /// Checks that all of it can be that of a version. A process may have more than one mimalloc, such as that inside CPython,
-    /// whose records have other fields.
+    /// Checks that all segments and arenas can belong to a version. A process may have more than
+    /// one mimalloc, such as that inside CPython, whose records have other fields.
     ///
     /// # Errors
     /// Fails with the reason if it cannot.
     pub fn check_version(&self, version: Option<&str>) -> Result<(), Unguarded> {
         const OTHERS: Unguarded = "the process has the heap of another mimalloc as well";
-        /// Where version 2.3.2 describes the slices of a segment, and the bytes of each description.
+        /// Place of the descriptions of the slices of a segment in version 2.3.2, and size of a
+        /// description, in bytes.
         const OF_2_3_2: (u64, u64) = (288, 96);
         let of_2 = self.places.iter().filter_map(|place| match place {
             Place::Segment(segment) => Some((segment.slices_at, segment.stride)),
@@ -91,8 +94,8 @@ impl Layout {
     }
 }
 
-/// Returns the addresses that belong to mimalloc, in order and disjoint; empty if there is none. The arguments are those of
-/// [`Layout::find`].
+/// Returns the addresses that belong to mimalloc, in order and disjoint. The result is empty if
+/// there are none. The arguments are those of [`Layout::find`].
 pub fn areas(memory: &impl Memory, anonymous: &[Range<u64>]) -> Vec<Range<u64>> {
     areas_of(&find::places(memory, anonymous))
 }
@@ -137,7 +140,7 @@ fn walk_once(memory: &impl Memory, layout: &Layout, blocks: BlockCollector<'_>) 
 struct Walker<'m, 'v, M> {
     words: Scattered<'m, M>,
     residency: Residency<'m, M>,
-    /// How often pages may still be read again.
+    /// Number of rereads of pages that are left.
     rereads: u32,
     memory: &'m M,
     blocks: BlockCollector<'v>,
@@ -160,8 +163,8 @@ impl<'m, 'v, M: Memory> Walker<'m, 'v, M> {
         self.words.word(record + 8).is_some_and(|word| word >> 16 & 0xffff_ffff == 0)
     }
 
-    /// Adds a page. `record` is the address of its record, `blocks` the range in which its blocks lie, or a longer one:
-    /// `bytes_of` returns how many bytes the page has. Returns these.
+    /// Adds a page. `record` is the address of its record, `blocks` the range of its blocks, or a
+    /// longer one: `bytes_of` returns the size of the page in bytes. Returns this size.
     fn add_page(
         &mut self,
         tally: &mut Tally,
@@ -198,7 +201,7 @@ impl<'m, 'v, M: Memory> Walker<'m, 'v, M> {
         bytes
     }
 
-    /// Collects the blocks in use of a page, which has so many bytes.
+    /// Collects the blocks in use of a page of `bytes` bytes.
     fn collect(&mut self, fields: page::Fields, record: u64, blocks: &Range<u64>, bytes: u64) {
         let max_listed = self.residency.bytes(blocks.clone()) / 8;
         let found = (0..=REREADS).find_map(|_| {
@@ -223,7 +226,7 @@ impl<'m, 'v, M: Memory> Walker<'m, 'v, M> {
     }
 }
 
-/// Returns the slices of a range.
+/// Returns the number of slices of a range.
 fn slices(range: &Range<u64>) -> u64 {
     (range.end - range.start) / SLICE
 }

@@ -1,16 +1,18 @@
-//! The free memory of version 2. Each segment belongs to one thread, and only that thread changes the spans of the segment
-//! and the lists `free` and `local_free` of its pages (`segment.c`, `page.c`). So code that runs in this thread, while it is
-//! outside of mimalloc, can drop
+//! The free memory of version 2. Each segment belongs to one thread, and only that thread changes
+//! the spans of the segment and the lists `free` and `local_free` of its pages (`segment.c`,
+//! `page.c`). So code that runs in this thread, while it is outside of mimalloc, can drop
 //!
 //! - free spans: they have the block size 0;
-//! - the whole pages of a listed free block behind its first word, which leads to the next one;
+//! - the whole pages of a listed free block after its first word, which points to the next block;
 //! - the blocks at the end of a page that were never handed out (`capacity` to `reserved`).
 //!
-//! A block that another thread has freed is in another list (`xthread_free`), and is left alone. What was dropped reads as
-//! zeros, which also holds for memory that mimalloc takes for zero (`free_is_zero`, `is_zero_init`).
+//! A block that another thread has freed is in another list (`xthread_free`), and is skipped.
+//! Dropped memory reads as zeros, which is also correct for memory that mimalloc assumes to be zero
+//! (`free_is_zero`, `is_zero_init`).
 //!
-//! The record of a slice inside an allocated span is overwritten when the span is allocated (`mi_segment_span_allocate`), and
-//! the last slice of each span has the distance to its first. So a record that says "free" is that of free memory.
+//! The record of a slice inside an allocated span is overwritten when the span is allocated
+//! (`mi_segment_span_allocate`), and the last slice of each span has the distance to its first. So
+//! a record that is marked as free is that of free memory.
 
 use std::ops::Range;
 
@@ -21,19 +23,19 @@ use super::segment::LONG_STRIDE;
 use crate::droppable::{Check, Droppable, Guard, List, Sums};
 use crate::memory::Memory;
 
-/// Smallest block of which pages are dropped: it has a whole page behind its first word.
+/// Minimum size of a block whose pages are dropped, in bytes: it has a whole page after its first word.
 const MIN_BLOCK_BYTES: u64 = 8 << 10;
 /// `slice_offset` in the first word of a record; `slice_count` is below.
 const OFFSET: u64 = 0xffff_ffff << 32;
 
-/// Gives the free memory of a segment, as far as it is resident.
+/// Passes the resident free memory of a segment to `tell`.
 pub(super) fn each_of_segment<M: Memory>(
     walker: &mut Walker<'_, '_, M>,
     segment: &Segment,
     sums: &mut Sums,
     tell: &mut dyn FnMut(Droppable),
 ) {
-    // A longer one holds a single block, which any thread may free.
+    // A longer segment contains a single block, which any thread may free.
     if segment.bytes != SEGMENT {
         return;
     }
@@ -46,7 +48,7 @@ pub(super) fn each_of_segment<M: Memory>(
         let first = walker.words.word(record(slice)).unwrap_or(0);
         let count = first & !OFFSET;
         if first & OFFSET != 0 || !(1..=SLICES - slice).contains(&count) {
-            // The chain of spans is broken: it has changed, or was not read whole.
+            // The chain of spans is broken: it has changed, or was not read completely.
             return;
         }
         let start = segment.at + slice * SLICE;
@@ -65,7 +67,7 @@ pub(super) fn each_of_segment<M: Memory>(
             thread,
         };
         match fields.block_bytes(&mut walker.words, span.record) {
-            // The first describes the segment.
+            // The first span describes the segment.
             _ if slice == 0 => {}
             Some(0) if fields.has_no_blocks(&mut walker.words, span.record) => {
                 let checks = [
@@ -81,11 +83,11 @@ pub(super) fn each_of_segment<M: Memory>(
     }
 }
 
-/// Slices that are one page, or free.
+/// A span of slices that is one page, or free.
 struct Span {
     record: u64,
     range: Range<u64>,
-    /// What holds as long as the segment has the same owner, and the span the same slices.
+    /// The conditions that hold while the segment has the same owner, and the span the same slices.
     checks: Vec<Check>,
     /// The owner; 0 if the thread has ended.
     thread: u64,
@@ -124,7 +126,7 @@ impl Span {
         self.add(walker, end(page.capacity)..end(page.reserved), None, &checks, sums, tell);
     }
 
-    /// Returns the blocks of a list; none if it leads out of the page.
+    /// Returns the blocks of a list, or no blocks if it leads out of the page.
     fn listed<M: Memory>(
         &self,
         walker: &mut Walker<'_, '_, M>,

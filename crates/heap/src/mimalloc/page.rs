@@ -14,13 +14,13 @@ pub(super) const RECORD_BYTES: u64 = 96;
 pub(super) struct Page {
     /// Bytes of a block.
     pub(super) block_bytes: u64,
-    /// Blocks that the program has.
+    /// Number of blocks that the program has.
     pub(super) live: u64,
-    /// Blocks that have been handed out at least once, or lie in a free list.
+    /// Number of blocks that have been handed out at least once, or are in a free list.
     pub(super) capacity: u64,
-    /// Blocks that fit.
+    /// Number of blocks that fit.
     pub(super) reserved: u64,
-    /// Blocks that other threads have freed.
+    /// Number of blocks that other threads have freed.
     pub(super) freed_elsewhere: u64,
 }
 
@@ -35,11 +35,12 @@ pub(super) struct Fields {
     freed_elsewhere: u64,
     /// The lists of free blocks of the page's own thread (`free`, `local_free`).
     free: [u64; 2],
-    /// Where the first block begins (`page_start`); not in all versions.
+    /// Start of the first block (`page_start`); not in all versions.
     start: Option<u64>,
 }
 
-/// Version 3 (`types.h`): `{ thread, free, u16 used, capacity, reserved, …, local_free, thread_free, block_size }`.
+/// Version 3 (`types.h`): `{ thread, free, u16 used, capacity, reserved, …, local_free,
+/// thread_free, block_size }`.
 pub(super) const V3: Fields = Fields {
     used: 16,
     is_used_long: false,
@@ -91,7 +92,7 @@ impl Fields {
         }
     }
 
-    /// Returns the check that as many blocks of a page were handed out, and fit.
+    /// Returns the check that the same numbers of blocks of a page were handed out, and fit.
     pub(super) fn check_of_blocks(self, record: u64, page: &Page) -> Check {
         let place = self.capacity % 8;
         let value = (page.capacity | page.reserved << 16) << (8 * place);
@@ -104,8 +105,7 @@ impl Fields {
         Check::bits(record + self.capacity - place, 0xffff_ffff << (8 * place), 0)
     }
 
-    /// Returns whether a span has no blocks. In records of another form, the size 0 could be that
-    /// of a page.
+    /// Returns whether a span has no blocks. In records of another form, a page could have the size 0.
     pub(super) fn has_no_blocks<M: Memory>(
         self,
         words: &mut Scattered<'_, M>,
@@ -116,12 +116,13 @@ impl Fields {
         numbers == Some([Some(0), Some(0)])
     }
 
-    /// Returns the addresses of the heads of the lists of free blocks that only the page's own thread changes.
+    /// Returns the addresses of the heads of the lists of free blocks that only the page's own
+    /// thread changes.
     pub(super) fn own_lists(self, record: u64) -> [u64; 2] {
         self.free.map(|place| record + place)
     }
 
-    /// Returns where the first block of a page begins. `blocks` is the range in which they lie.
+    /// Returns the start of the first block of a page. `blocks` is the range of the blocks.
     pub(super) fn first_block<M: Memory>(
         self,
         words: &mut Scattered<'_, M>,
@@ -135,8 +136,8 @@ impl Fields {
         }
     }
 
-    /// Returns where the first block of a page begins, and the addresses of its free blocks in order; `None` if the lists of
-    /// free blocks contradict the record.
+    /// Returns the start of the first block of a page, and the addresses of its free blocks in
+    /// order, or `None` if the lists of free blocks contradict the record.
     pub(super) fn free_blocks<M: Memory>(
         self,
         words: &mut Scattered<'_, M>,
@@ -171,8 +172,9 @@ impl Fields {
     }
 }
 
-/// Returns where the first block of a page begins whose record does not say so. The distance from the page's start follows
-/// one of two rules (`_mi_segment_page_start_from_slice` up to 2.1.1, and since), and decides how many blocks fit.
+/// Returns the start of the first block of a page whose record does not contain it. The distance
+/// from the page's start follows one of two rules (`_mi_segment_page_start_from_slice` up to 2.1.1,
+/// and since), and decides how many blocks fit.
 fn first_block(page: &Page, blocks: &Range<u64>) -> Option<u64> {
     let size = page.block_bytes;
     let early = if (8..=1024).contains(&size) { 384 } else { 0 };
@@ -193,8 +195,9 @@ fn number<M: Memory>(words: &mut Scattered<'_, M>, address: u64, bytes: u64) -> 
 }
 
 impl Page {
-    /// Reads a page from its record. Its blocks lie in `blocks`. The list of blocks that other threads have freed has at most
-    /// `max_listed` entries; without that bound, the list is not read. Returns `None` if the record contradicts itself.
+    /// Reads a page from its record. Its blocks lie in `blocks`. The list of blocks that other
+    /// threads have freed has at most `max_listed` entries; without that bound, the list is not
+    /// read. Returns `None` if the record is inconsistent.
     pub(super) fn read<M: Memory>(
         words: &mut Scattered<'_, M>,
         fields: Fields,

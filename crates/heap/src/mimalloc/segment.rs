@@ -25,7 +25,7 @@ pub(super) fn walk<M: Memory>(walker: &mut Walker<'_, '_, M>, heap: &mut Heap, s
             None
         };
         let Some(count) = count.filter(|count| (1..=slices - slice).contains(count)) else {
-            // The chain of spans is broken: it has changed, or was not read whole.
+            // The chain of spans is broken: it has changed, or was not read completely.
             let tally = heap.thread(thread);
             tally.torn_bytes += end - start;
             tally.resident.torn_bytes += walker.residency.bytes(start..end);
@@ -35,14 +35,14 @@ pub(super) fn walk<M: Memory>(walker: &mut Walker<'_, '_, M>, heap: &mut Heap, s
         let span = start..start + count * SLICE;
         let resident_bytes = walker.residency.bytes(span.clone());
         match fields.block_bytes(&mut walker.words, record) {
-            // The first describes the segment.
+            // The first span describes the segment.
             _ if slice == 0 => heap.metadata_bytes += resident_bytes,
             Some(0) => {
                 let tally = heap.thread(thread);
                 tally.free_spans_bytes += span.end - span.start;
                 tally.resident.free_spans_bytes += resident_bytes;
             }
-            // A freed segment belongs to no thread. It has one span, which is not a page.
+            // A freed segment belongs to no thread. It has one span that is not a page.
             Some(1) if thread == 0 && walker.has_no_blocks(record) => {
                 heap.free_slices_bytes += resident_bytes;
                 heap.purge_bytes += resident_bytes;

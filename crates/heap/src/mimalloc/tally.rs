@@ -5,14 +5,14 @@ use std::ops::Range;
 
 use super::page::Page;
 
-/// Maximum number of threads that are counted by themselves.
+/// Maximum number of threads that are counted separately.
 const MAX_THREADS: usize = 64 << 10;
 
 /// A walked heap.
 #[derive(Debug, Clone, Default)]
 pub struct Heap {
-    /// Pages and free spans of each thread, by the address of its storage; 0 stands for no thread. A thread that has ended may
-    /// have left pages behind.
+    /// Pages and free spans of each thread, by the address of its storage; 0 stands for no thread.
+    /// A thread that has exited may have left pages.
     pub threads: BTreeMap<u64, Tally>,
     /// The addresses of segments and arenas, in order and disjoint.
     pub areas: Vec<Range<u64>>,
@@ -26,7 +26,7 @@ pub struct Heap {
     pub unknown_bytes: u64,
 }
 
-/// The sums of a thread, in bytes unless the name says otherwise.
+/// The sums of a thread, in bytes unless the name states otherwise.
 #[derive(Debug, Clone, Default)]
 pub struct Tally {
     /// Number of pages.
@@ -47,7 +47,7 @@ pub struct Tally {
     pub torn_bytes: u64,
     /// Blocks in use by size, with their bytes.
     pub allocated_by_size: BTreeMap<u64, (u64, u64)>,
-    /// What of it is resident.
+    /// The resident part of it.
     pub resident: Resident,
 }
 
@@ -56,7 +56,7 @@ pub struct Tally {
 pub struct Resident {
     /// Allocated.
     pub allocated_bytes: u64,
-    /// Free bytes in pages that also hold live blocks.
+    /// Free bytes in pages that also contain live blocks.
     pub fragmented_bytes: u64,
     /// Pages whose blocks are all free.
     pub empty_pages_bytes: u64,
@@ -67,14 +67,14 @@ pub struct Resident {
 }
 
 impl Resident {
-    /// What is free in whole pages of mimalloc.
+    /// Returns the number of free bytes in whole pages of mimalloc.
     pub fn free_bytes(&self) -> u64 {
         self.empty_pages_bytes + self.free_spans_bytes
     }
 }
 
 impl Tally {
-    /// Adds a page of which so many bytes are resident.
+    /// Adds a page with `resident_bytes` resident bytes.
     pub(super) fn add_page(&mut self, page: &Page, resident_bytes: u64) {
         let allocated_bytes = page.live * page.block_bytes;
         let free = page.capacity - page.live;
@@ -91,7 +91,7 @@ impl Tally {
         let of_size = self.allocated_by_size.entry(page.block_bytes).or_default();
         of_size.0 += page.live;
         of_size.1 += allocated_bytes;
-        // Of large blocks, a part may never have been touched.
+        // A part of a large block may never have been touched.
         let live_bytes = allocated_bytes.min(resident_bytes);
         self.resident.allocated_bytes += live_bytes;
         self.resident.fragmented_bytes += resident_bytes - live_bytes;
@@ -110,7 +110,7 @@ impl Heap {
         self.threads.values().map(of).sum()
     }
 
-    /// Returns the part of the heap that was torn.
+    /// Returns the torn share of the heap.
     pub(super) fn torn_share(&self) -> f64 {
         let torn = self.sum(|thread| thread.resident.torn_bytes);
         let sound = self.sum(|thread| thread.resident.allocated_bytes);

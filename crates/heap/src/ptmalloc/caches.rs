@@ -146,7 +146,7 @@ fn cache<M: Memory>(
         let mut blocks = Vec::new();
         let mut lengths = Vec::new();
         for (class, first) in form.firsts(bytes).enumerate() {
-            // Lists of large blocks hold several sizes (from 2.42 on).
+            // Lists of large blocks contain several sizes (from 2.42 on).
             let size = (class < 64).then_some(SMALLEST + class as u64 * 16);
             let before = blocks.len();
             list(words, first?, size, links, &mut blocks, budget)?;

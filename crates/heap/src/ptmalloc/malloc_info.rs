@@ -1,8 +1,9 @@
-//! What `malloc_info(3)` prints, from outside.
+//! The output of `malloc_info(3)`, computed from outside the process.
 //!
-//! The text is that of glibc's `__malloc_info` (malloc/malloc.c), as it is since 2.31: of each arena its fast bins and bins by the
-//! sizes of the chunks in them, and what it has got from the system. 2.27 does not count the top of an arena among its free
-//! blocks. Nothing is called in the process.
+//! The text is that of glibc's `__malloc_info` (malloc/malloc.c), as of 2.31 and newer: for each
+//! arena the fast bins and bins by the sizes of their chunks, and the bytes that it has from the
+//! system. 2.27 does not count the top of an arena among its free blocks. No function is called in
+//! the process.
 
 use std::fmt::Write as _;
 
@@ -13,15 +14,15 @@ use super::lists::{Links, fast_links};
 use crate::memory::{Memory, word};
 use crate::scattered::Scattered;
 
-/// Maximum number of chunks and heaps that are looked at in all, and of bytes of the text.
+/// Maximum number of chunks and heaps that are inspected in total, and of bytes of the text.
 const MAX_STEPS: u64 = 16 << 20;
 const MAX_TEXT: usize = 64 << 20;
 /// Bytes of the smallest heap.
 const MIN_HEAP: u64 = 4096;
-/// Number of times that an arena is read that changes meanwhile.
+/// Maximum number of times that an arena is read if it changes meanwhile.
 const TRIES: u32 = 5;
 
-/// The text, and how much of it is not of one moment.
+/// The text, and the number of inconsistent arenas in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MallocInfo {
     /// The XML.
@@ -39,7 +40,7 @@ struct Sizes {
     count: u64,
 }
 
-/// What an arena holds, or all together.
+/// The sums over an arena, or over all arenas.
 #[derive(Debug, Clone, Copy, Default)]
 struct Totals {
     /// Absent from 2.43 on, which has no fast bins.
@@ -52,8 +53,8 @@ struct Totals {
     usable_bytes: u64,
 }
 
-/// Reads the text. `None` if the settings, which have the number of mapped blocks, were not found, or if the arenas cannot be read,
-/// or are too many.
+/// Computes the text. Returns `None` if the settings, which contain the number of mmapped chunks,
+/// were not found, if the arenas cannot be read, or if there are too many.
 pub fn malloc_info(memory: &impl Memory, layout: &Layout) -> Option<MallocInfo> {
     read(memory, layout, MAX_STEPS)
 }
@@ -91,12 +92,13 @@ struct Reader<'m, M> {
     layout: &'m Layout,
     links: Links,
     words: Scattered<'m, M>,
-    /// Chunks and heaps that may still be looked at.
+    /// Number of chunks and heaps that may still be inspected.
     left: u64,
 }
 
 impl<M: Memory> Reader<'_, M> {
-    /// Reads an arena again if it changed meanwhile. The last result counts. Returns its text, and whether it is not of one moment.
+    /// Reads an arena, and again if it changed meanwhile. The last result counts. Returns its text,
+    /// and whether it is inconsistent.
     fn arena(&mut self, arena: u64, number: usize) -> Option<(String, Totals, bool)> {
         let mut tries = 0;
         loop {
@@ -113,14 +115,15 @@ impl<M: Memory> Reader<'_, M> {
         }
     }
 
-    /// What changes when chunks come and go: the heads of all lists, the top, and the bytes from the system.
+    /// Returns the fields that change when chunks are allocated or freed: the heads of all lists,
+    /// the top, and the bytes from the system.
     fn heads(&self, arena: u64) -> Option<Vec<u8>> {
         let end = self.layout.end(arena);
         let mut bytes = vec![0; usize::try_from(end.checked_sub(arena)?).ok()?];
         (self.memory.read(arena, &mut bytes) == bytes.len()).then_some(bytes)
     }
 
-    /// Reads an arena. Returns its text, and whether no list of it ended in a way in which it does not end.
+    /// Reads an arena. Returns its text, and whether all its lists ended as such lists do.
     fn arena_once(&mut self, arena: u64, number: usize) -> Option<(String, Totals, bool)> {
         let mut text = format!("<heap nr=\"{number}\">\n<sizes>\n");
         let mut is_whole = true;
@@ -155,7 +158,7 @@ impl<M: Memory> Reader<'_, M> {
         }
         size(&mut text, "unsorted", &unsorted);
         text.push_str("</sizes>\n");
-        // More than the arena has got is not free in it.
+        // The free bytes cannot exceed the bytes that the arena has.
         let fast = found.fast.unwrap_or_default();
         is_whole &= fast.total.saturating_add(found.rest.total) <= found.system_bytes;
         totals(&mut text, &found);
@@ -205,7 +208,8 @@ impl<M: Memory> Reader<'_, M> {
         (sizes, true)
     }
 
-    /// Follows a bin. Returns whether each chunk pointed back to the one before, as it does unless the list changes.
+    /// Follows a bin. Returns whether each chunk pointed back to the one before, as it does unless
+    /// the list changes.
     fn bin(&mut self, bin: u64) -> (Sizes, bool) {
         let mut sizes = Sizes::default();
         let header = bin - BIN;
@@ -233,7 +237,8 @@ impl<M: Memory> Reader<'_, M> {
         (sizes, true)
     }
 
-    /// Adds the heaps of an arena, from the one that its top is in. Returns their number, and whether they ended as they do.
+    /// Adds the heaps of an arena, from the one with its top chunk. Returns their number, and
+    /// whether the chain of heaps ended properly.
     fn heaps(&mut self, top: u64, found: &mut Totals) -> (u64, bool) {
         let most = found.system_bytes / MIN_HEAP + 1;
         let mut heap = top - top % HEAP_BYTES;
@@ -347,7 +352,7 @@ mod tests {
         Saved { blocks: vec![(BASE, bytes)] }
     }
 
-    /// Words that lead to each other, sizes of all kinds, and anything else.
+    /// Returns words that point to each other, sizes of all kinds, and arbitrary values.
     fn words() -> impl Strategy<Value = Vec<u64>> {
         let word = prop_oneof![
             4 => (0..PAGES as u64 * 256).prop_map(|place| BASE + place * 16),

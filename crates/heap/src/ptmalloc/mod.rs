@@ -1,7 +1,7 @@
 //! glibc's allocator, from 2.26 on.
 //!
-//! [`Layout::find`] finds the arenas and how they are laid out, [`walk`] goes over every chunk of the
-//! main heap, the heaps of the other arenas and the blocks with a mapping of their own, and says what
+//! [`Layout::find`] finds the arenas and their layout. [`walk`] visits every chunk of the main
+//! heap, the heaps of the other arenas and the mmapped chunks, and computes how much
 //! `malloc_trim(0)` would return. The rules are those of glibc's `malloc/malloc.c` and `arena.c`.
 
 mod arenas;
@@ -29,84 +29,84 @@ pub use lists::{Links, fast_links};
 pub use malloc_info::{MallocInfo, malloc_info};
 pub use tally::{CLASSES, Class, ResidentTally, Tally};
 
-/// Heaps of thread arenas begin at multiples of this (`HEAP_MAX_SIZE`), in bytes.
+/// Alignment of the heaps of thread arenas, in bytes (`HEAP_MAX_SIZE`).
 pub(crate) const HEAP_BYTES: u64 = 64 << 20;
 
-/// A mapping that may hold a part of the heap: private, writable, of no file.
+/// A mapping that may contain a part of the heap: private, writable and anonymous.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeapMapping {
-    /// Where it is.
+    /// Its addresses.
     pub range: Range<u64>,
-    /// Whether it is the one that `brk` moves the end of.
+    /// Whether its end is moved by `brk`.
     pub is_brk: bool,
 }
 
-/// Free pages that a walk has come by: where they are, and what they are in.
+/// Free pages that a walk has found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FreePages {
-    /// The arena whose lock they are under.
+    /// The address of the arena whose lock guards them.
     pub arena: u64,
-    /// What they are in.
+    /// The kind of chunk that contains them.
     pub kind: FreeKind,
-    /// The free block, from its head on, or the top.
+    /// The free chunk including its head, or the top chunk.
     pub chunk: Range<u64>,
-    /// The whole pages inside that hold nothing of the allocator.
+    /// The whole pages inside that contain no data of the allocator.
     pub pages: Range<u64>,
-    /// How many bytes of them are resident.
+    /// Number of resident bytes in them.
     pub resident_bytes: u64,
 }
 
-/// What free pages are in.
+/// The kind of chunk that contains free pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FreeKind {
-    /// A free block that stands in a bin.
+    /// A free chunk that is in a bin.
     Chunk,
-    /// The top of an arena.
+    /// The top chunk of an arena.
     Top,
 }
 
-/// Everything that the allocator holds.
+/// The heap of the allocator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Heap {
-    /// The arenas; the main one first.
+    /// The arenas. The main arena is the first.
     pub arenas: Vec<WalkedArena>,
-    /// Blocks that have a mapping of their own.
+    /// Mmapped chunks.
     pub mmapped: Mmapped,
-    /// What the threads hold back for themselves; the arenas count it as used.
+    /// The blocks in thread caches. The arenas count them as used.
     pub caches: Caches,
-    /// The addresses that belong to it all, in order and apart from each other.
+    /// The addresses of the heap, in order and disjoint.
     pub areas: Vec<Range<u64>>,
-    /// How often something had to be read again because it did not make sense.
+    /// Number of rereads of inconsistent memory.
     pub rereads: u64,
-    /// How often the walk went back to an earlier place.
+    /// Number of returns of the walk to a checkpoint.
     pub returns: u64,
 }
 
-/// One arena.
+/// A walked arena.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WalkedArena {
-    /// Where its `malloc_state` is.
+    /// The address of its `malloc_state`.
     pub address: u64,
-    /// The pieces that it consists of.
+    /// Number of its parts.
     pub heaps: u64,
-    /// What it has got from the system by its own account, in bytes.
+    /// Number of bytes that it has from the system, by its own counter.
     pub system_bytes: u64,
-    /// What was walked of it, in bytes.
+    /// Number of bytes that were walked.
     pub walked_bytes: u64,
-    /// What it holds.
+    /// The sums over its chunks.
     pub tally: Tally,
 }
 
 impl WalkedArena {
-    /// Returns whether what was walked is what the arena itself says that it has got, so that
-    /// nothing is missing and nothing was guessed.
+    /// Returns whether the walked bytes equal the arena's own count, so that no part is missing and
+    /// none was guessed.
     pub fn is_whole(&self) -> bool {
         self.walked_bytes == self.system_bytes && self.tally.unwalked_bytes == 0
     }
 
-    /// Returns whether a release first joins the blocks in fast bins with their neighbours, as
-    /// `malloc_trim` always does: where that gives less than a page for every 1024 blocks, it is
-    /// not worth the time.
+    /// Returns whether a release should consolidate the chunks in fast bins with their neighbours
+    /// first, as `malloc_trim` always does. If that frees less than a page for every 1024 chunks,
+    /// it is not worth the time.
     pub fn is_worth_joining(&self) -> bool {
         const BYTES_A_BLOCK: u64 = 4;
         let all = self.tally.trim_bytes + self.tally.more_bytes;
@@ -114,7 +114,8 @@ impl WalkedArena {
         gain > 0 && gain >= self.tally.fast_count * BYTES_A_BLOCK
     }
 
-    /// Resident bytes that a release returns: those in whole free pages, the top included.
+    /// Returns the number of resident bytes that a release returns: those in whole free pages,
+    /// including the top chunk.
     pub fn release_bytes(&self) -> u64 {
         if self.is_worth_joining() {
             self.tally.trim_bytes + self.tally.more_bytes
@@ -124,40 +125,40 @@ impl WalkedArena {
     }
 }
 
-/// Blocks that have a mapping of their own.
+/// Mmapped chunks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Mmapped {
-    /// How many.
+    /// Number of chunks.
     pub count: u64,
-    /// Bytes of their mappings.
+    /// Size of their mappings, in bytes.
     pub bytes: u64,
-    /// How many of those bytes are resident.
+    /// Number of those bytes that are resident.
     pub resident_bytes: u64,
-    /// Whether the allocator itself counts as many (`n_mmaps`), and within 1 % as much
-    /// (`mmapped_mem`). `false` too where its count was not found.
+    /// Whether the allocator's own counters agree: exactly in number (`n_mmaps`), and within 1 % in
+    /// bytes (`mmapped_mem`). `false` also if its counters were not found.
     pub is_whole: bool,
 }
 
-/// The resident bytes of a heap by owner: apart from each other, and together what is resident of
+/// The resident bytes of a heap by owner. They are disjoint, and their sum is the resident bytes of
 /// [`Heap::areas`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Owners {
     /// Blocks that the program has, with their heads.
     pub allocated_bytes: u64,
-    /// Whole free pages, which can go back.
+    /// Whole free pages, which can be returned to the OS.
     pub reclaimable_bytes: u64,
-    /// Free bytes on pages that something else keeps.
+    /// Free bytes on pages that something else retains.
     pub fragmented_bytes: u64,
-    /// Free blocks that threads hold back.
+    /// Free blocks in thread caches.
     pub cached_bytes: u64,
-    /// The allocator's own structures, and pages that only the head of a free block keeps.
+    /// The allocator's own structures, and pages that only the head of a free chunk retains.
     pub metadata_bytes: u64,
-    /// Could not be walked.
+    /// Memory that could not be walked.
     pub unwalked_bytes: u64,
 }
 
 impl Heap {
-    /// What all arenas hold together.
+    /// Returns the sums over all arenas.
     pub fn total(&self) -> Tally {
         let mut total = Tally::default();
         for arena in &self.arenas {
@@ -166,18 +167,18 @@ impl Heap {
         total
     }
 
-    /// Resident bytes that `malloc_trim(0)` would return.
+    /// Returns the number of resident bytes that `malloc_trim(0)` would return.
     pub fn trim_bytes(&self) -> u64 {
         self.arenas.iter().map(|arena| arena.tally.trim_bytes).sum()
     }
 
-    /// Resident bytes that a release returns: those in whole free pages, the tops of thread heaps
-    /// included.
+    /// Returns the number of resident bytes that a release returns: those in whole free pages,
+    /// including the top chunks of thread heaps.
     pub fn release_bytes(&self) -> u64 {
         self.arenas.iter().map(WalkedArena::release_bytes).sum()
     }
 
-    /// Returns whether everything was walked that the allocator says it has.
+    /// Returns whether all memory that the allocator counts was walked.
     pub fn is_whole(&self) -> bool {
         self.arenas.iter().all(WalkedArena::is_whole) && self.mmapped.is_whole
     }
@@ -199,7 +200,7 @@ impl Heap {
 }
 
 impl Owners {
-    /// Returns all of them.
+    /// Returns the sum of all rows.
     pub fn total(&self) -> u64 {
         self.allocated_bytes
             + self.reclaimable_bytes
@@ -210,16 +211,16 @@ impl Owners {
     }
 }
 
-/// Walks everything that the allocator holds. `mappings` are those that may hold a part of it, in order
-/// of their addresses.
+/// Walks the heap of the allocator. `mappings` are those that may contain a part of it, in order of
+/// address.
 ///
-/// The memory may change meanwhile. What cannot be walked is counted as such; [`Heap::is_whole`] and
-/// [`WalkedArena::is_whole`] say whether anything is missing.
+/// The memory may change meanwhile. Memory that cannot be walked is counted separately.
+/// [`Heap::is_whole`] and [`WalkedArena::is_whole`] return whether the walk is complete.
 pub fn walk(memory: &impl Memory, layout: &Layout, mappings: &[HeapMapping]) -> Heap {
     arenas::HeapWalk::new(memory, layout, mappings, None, None).walk()
 }
 
-/// Does the same, and passes on the blocks in use.
+/// Walks the heap like [`walk()`], and passes on the blocks in use.
 pub fn walk_blocks<'m>(
     memory: &'m impl Memory,
     layout: &'m Layout,
@@ -229,9 +230,10 @@ pub fn walk_blocks<'m>(
     arenas::HeapWalk::new(memory, layout, mappings, None, visitor).walk()
 }
 
-/// Does the same, and tells of free pages as it comes by them, the main arena's last. The memory may
-/// change meanwhile, and what was read may be torn: whoever acts on them must see for himself, under
-/// the arena's lock. Some may be told of twice.
+/// Walks the heap like [`walk()`], and reports free pages as it finds them, those of the main arena
+/// last. The memory may change meanwhile, and the data that was read may be torn: the caller must
+/// verify the pages under the arena's lock before it acts on them. Some pages may be reported
+/// twice.
 pub fn walk_and_tell<'m>(
     memory: &'m impl Memory,
     layout: &'m Layout,

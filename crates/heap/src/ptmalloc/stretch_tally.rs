@@ -11,7 +11,7 @@ use super::tally::{Class, Tally};
 use crate::memory::Memory;
 use crate::residency::Residency;
 
-/// How a trim treats the top chunk of an arena.
+/// The treatment of an arena's top chunk by a trim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TopRule {
     /// A trim moves the end of the main heap down, by a multiple of this number of bytes.

@@ -1,14 +1,14 @@
-//! What a heap holds, in numbers.
+//! The sums over the chunks of a heap.
 
 use serde::Serialize;
 
-/// Classes of sizes: those of class `n` have from 2ⁿ to 2ⁿ⁺¹ bytes, those of the last any more.
+/// Number of size classes. Class `n` has sizes from 2ⁿ to 2ⁿ⁺¹ bytes, the last class all larger sizes.
 pub const CLASSES: usize = 32;
 
-/// What a stretch of a heap holds, in bytes.
+/// The sums over a stretch of a heap, in bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Tally {
-    /// Blocks that the program has, and those that a thread's cache holds back.
+    /// Blocks that the program has, and those in thread caches.
     pub used_count: u64,
     /// Their bytes.
     pub used_bytes: u64,
@@ -20,23 +20,24 @@ pub struct Tally {
     pub fast_count: u64,
     /// Their bytes.
     pub fast_bytes: u64,
-    /// Bytes at the top, behind the last block.
+    /// Bytes of the top chunk, after the last block.
     pub top_bytes: u64,
-    /// The largest free block, fast ones joined with their neighbours and the top aside.
+    /// The largest free block, with fast ones consolidated with their neighbours, and without the
+    /// top chunk.
     pub largest_free_bytes: u64,
     /// Free blocks in the bins, by size.
     pub free_classes: [Class; CLASSES],
     /// Used blocks, by size.
     pub used_classes: [Class; CLASSES],
-    /// What of these bytes is resident.
+    /// The resident part of these bytes.
     pub resident: ResidentTally,
     /// Resident bytes that `malloc_trim(0)` would return.
     pub trim_bytes: u64,
-    /// Resident bytes in whole free pages that it does not return: tops of thread heaps, and what it
-    /// rounds off.
+    /// Resident bytes in whole free pages that it does not return: top chunks of thread heaps, and
+    /// the remainder from rounding.
     pub more_bytes: u64,
-    /// What of both lies in single free blocks and in tops: what can go back before fast ones are
-    /// joined with their neighbours.
+    /// The part of both in single free blocks and in top chunks, which can be returned before fast
+    /// ones are consolidated with their neighbours.
     pub single_bytes: u64,
     /// Bytes that could not be walked.
     pub unwalked_bytes: u64,
@@ -45,29 +46,29 @@ pub struct Tally {
 /// Blocks of about one size.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Class {
-    /// How many.
+    /// Number of blocks.
     pub count: u64,
     /// Their bytes.
     pub bytes: u64,
 }
 
-/// Resident bytes of a heap by what they are. They are apart from each other, and are all.
+/// The resident bytes of a heap by kind. They are disjoint and complete.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct ResidentTally {
-    /// Blocks that the program has, and those that a thread's cache holds back.
+    /// Blocks that the program has, and those in thread caches.
     pub used_bytes: u64,
-    /// Whole free pages, which can go back.
+    /// Whole free pages, which can be returned to the OS.
     pub reclaimable_bytes: u64,
-    /// Free bytes on pages that something else keeps.
+    /// Free bytes on pages that something else retains.
     pub fragmented_bytes: u64,
-    /// Pages that only the head of a free block keeps, and the allocator's own structures.
+    /// Pages that only the head of a free block retains, and the allocator's own structures.
     pub metadata_bytes: u64,
     /// Bytes that could not be walked.
     pub unwalked_bytes: u64,
 }
 
 impl ResidentTally {
-    /// Returns all of them.
+    /// Returns the sum of all rows.
     pub fn total(&self) -> u64 {
         self.used_bytes
             + self.reclaimable_bytes
@@ -86,8 +87,8 @@ impl ResidentTally {
 }
 
 impl Class {
-    /// Returns the least size of a class in bytes, and the first that is too large for it; the last
-    /// class has none.
+    /// Returns the smallest size of a class in bytes, and the first size beyond it, or `None` for
+    /// the last class.
     pub fn bounds(class: usize) -> (u64, Option<u64>) {
         let power = class.min(CLASSES - 1);
         (1 << power, (power + 1 < CLASSES).then_some(2 << power))
@@ -107,7 +108,7 @@ impl Class {
 }
 
 impl Tally {
-    /// Adds what another stretch holds.
+    /// Adds the sums of another stretch.
     pub fn add(&mut self, other: &Self) {
         self.used_count += other.used_count;
         self.used_bytes += other.used_bytes;
@@ -130,7 +131,7 @@ impl Tally {
         self.unwalked_bytes += other.unwalked_bytes;
     }
 
-    /// Every chunk that was gone over, the tops aside.
+    /// Returns the number of walked chunks, without the top chunks.
     pub fn chunks(&self) -> u64 {
         self.used_count + self.free_count + self.fast_count
     }

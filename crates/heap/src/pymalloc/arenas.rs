@@ -1,6 +1,6 @@
-//! The array of arenas (`struct arena_object`), which a variable of CPython leads to: `arenas` up to 3.11, and
-//! `_obmalloc_mgmt.arenas` from 3.12 on. The array is recognised by the pools: the arena that has the number in a
-//! pool's head is the one in which the pool lies.
+//! The array of arenas (`struct arena_object`), which a variable of CPython points to: `arenas` up
+//! to 3.11, and `_obmalloc_mgmt.arenas` from 3.12 on. The array is recognised by the pools: the
+//! arena with the index in a pool's head is the one that contains the pool.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -10,14 +10,14 @@ use crate::memory::{Memory, each_word, half_in, word_in};
 use crate::ranges::hold;
 use crate::scattered::Scattered;
 
-/// Bytes of `struct arena_object`: `address`, `pool_address`, `nfreepools`, `ntotalpools`, `freepools`, `nextarena`,
-/// `prevarena`.
+/// Bytes of `struct arena_object`: `address`, `pool_address`, `nfreepools`, `ntotalpools`,
+/// `freepools`, `nextarena`, `prevarena`.
 const ENTRY: u64 = 48;
 /// Maximum number of entries that are read: arenas for 1 TiB.
 const MAX_ENTRIES: u64 = 1 << 20;
 /// Number of pools, of different arenas, that an array is compared with.
 const SAMPLES: usize = 8;
-/// Bytes that are searched for pools at once.
+/// Number of bytes that are searched for pools at once.
 const WINDOW: u64 = 1 << 20;
 /// Maximum number of words that are tried as the address of the array.
 const MAX_TRIED: usize = 256 << 10;
@@ -70,7 +70,7 @@ impl Arenas {
         None
     }
 
-    /// Returns the array at an address, if it says where a pool lies.
+    /// Returns the array at an address, if its entries agree with the place of a pool.
     fn led_to_by<M: Memory>(
         words: &mut Scattered<'_, M>,
         at: u64,
@@ -101,7 +101,7 @@ impl Arenas {
             let Some(at) = self.at.checked_add(first * ENTRY) else { break };
             let length = memory.read(at, &mut bytes);
             for (index, entry) in (first..).zip(bytes[..length].chunks_exact(ENTRY as usize)) {
-                // An invalid entry lies past the end of the array.
+                // An invalid entry is past the end of the array.
                 let Some(arena) = self.parse(entry, index) else { break 'array };
                 found.extend(arena.filter(is_mapped));
             }
@@ -119,7 +119,7 @@ impl Arenas {
         found
     }
 
-    /// Parses an entry: `None` if it makes no sense, `Some(None)` if it has no arena.
+    /// Parses an entry. Returns `None` if it is invalid, and `Some(None)` if it has no arena.
     #[expect(clippy::option_option, reason = "no entry, an entry without an arena, an arena")]
     fn parse(&self, entry: &[u8], index: u64) -> Option<Option<Arena>> {
         let (address, next_pool) = (word_in(entry, 0)?, word_in(entry, 8)?);
@@ -133,7 +133,7 @@ impl Arenas {
         }
         let end = address.checked_add(Pool::arena_bytes(self.pool_bytes))?;
         let first_pool = address.checked_next_multiple_of(self.pool_bytes)?;
-        // The first pool is left out where the arena does not begin at a multiple of a pool.
+        // The first pool is unused if the arena does not begin at a multiple of the size of a pool.
         let pools = POOLS_IN_ARENA - u64::from(first_pool != address);
         let is_sound = is_pointer(address)
             && address.is_multiple_of(pool::SIZES[0])
@@ -145,8 +145,8 @@ impl Arenas {
     }
 }
 
-/// Finds pools of different arenas. The first arenas of a process are at the highest addresses, since the kernel places
-/// mappings from there downwards.
+/// Finds pools of different arenas. The first arenas of a process are at the highest addresses,
+/// since the kernel places mappings from there downwards.
 fn samples(memory: &impl Memory, anonymous: &[Range<u64>]) -> Vec<(u64, Pool)> {
     let mut samples: Vec<(u64, Pool)> = Vec::new();
     for range in anonymous.iter().rev() {

@@ -1,14 +1,14 @@
 //! The heap of CPython's own allocator (`Objects/obmalloc.c`), 3.8 and newer.
 //!
-//! It serves requests of at most 512 bytes, from arenas that it cuts into pools. A pool has blocks of one size. An
-//! arena is returned to the kernel when all of its pools are free.
+//! It serves requests of at most 512 bytes, from arenas that it cuts into pools. A pool has blocks
+//! of one size. An arena is returned to the kernel when all of its pools are free.
 //!
 //! - `pool`: the header of a pool, by which a pool is recognised.
 //! - `arenas`: the array of arenas.
 //! - `tally`: the sums, in the terms of `sys._debugmallocstats()`.
 //!
-//! An interpreter with arenas of its own (3.12 and newer, `PyInterpreterConfig.use_main_obmalloc` 0) has an array that is
-//! not found: its pools are left to [`pools`].
+//! The array of an interpreter with its own arenas (3.12 and newer,
+//! `PyInterpreterConfig.use_main_obmalloc` 0) is not found. [`pools`] finds its pools.
 
 mod arenas;
 mod pool;
@@ -28,8 +28,8 @@ pub use tally::{Heap, SizeClass};
 /// Maximum number of times that an inconsistent pool is read again.
 const REREADS: u32 = 3;
 
-/// Returns the pools in some ranges of anonymous memory, in order, adjacent ones merged; those that were never used are
-/// not resident, and are left out.
+/// Returns the pools in some ranges of anonymous memory, in order, adjacent ones merged. Pools that
+/// were never used are not resident, and are left out.
 pub fn pools(memory: &impl Memory, anonymous: &[Range<u64>]) -> Vec<Range<u64>> {
     let mut found = Vec::new();
     pool::each(memory, anonymous, |at, pool| {
@@ -39,16 +39,17 @@ pub fn pools(memory: &impl Memory, anonymous: &[Range<u64>]) -> Vec<Range<u64>> 
     joined(found)
 }
 
-/// Where the array of arenas is.
+/// The place of the array of arenas.
 #[derive(Debug)]
 pub struct Layout {
     arenas: Arenas,
 }
 
 impl Layout {
-    /// Finds the array of arenas. `data` is the writable data of the file that holds CPython. The array is in one of
-    /// `heaps`, the private writable mappings of no file, and the arenas are in `anonymous`, those of them that have no
-    /// other owner; both in order, adjacent ones merged.
+    /// Finds the array of arenas. `data` is the writable data of the file that contains CPython.
+    /// The array is in one of `heaps`, the private writable anonymous mappings. The arenas are in
+    /// `anonymous`, the part of these mappings without another owner. Both are in order, adjacent
+    /// ones merged.
     pub fn find(
         memory: &impl Memory,
         data: &[Range<u64>],
@@ -59,7 +60,7 @@ impl Layout {
     }
 }
 
-/// Walks the arenas, as far as they lie in `anonymous`.
+/// Walks the arenas that are in `anonymous`.
 pub fn walk(
     memory: &impl Memory,
     layout: &Layout,
@@ -99,7 +100,7 @@ fn walk_arena<M: Memory>(
     for at in pools.clone().step_by(bytes as usize) {
         let resident_bytes = residency.bytes(at..at + bytes);
         if at >= arena.next_pool {
-            // It was never used, or belonged to an arena that was here before.
+            // The pool was never used, or belonged to an earlier arena at this place.
             heap.add_free_pool(resident_bytes);
             continue;
         }

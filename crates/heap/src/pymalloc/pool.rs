@@ -6,18 +6,20 @@ use crate::memory::{Memory, half_in, word_in};
 
 /// Bytes of a pool's head (`POOL_OVERHEAD`).
 pub(super) const HEAD: u64 = 48;
-/// The size of a block is a multiple of this (`ALIGNMENT`), and at most [`LARGEST`] (`SMALL_REQUEST_THRESHOLD`).
+/// Unit of the size of a block, in bytes (`ALIGNMENT`). The maximum is [`LARGEST`]
+/// (`SMALL_REQUEST_THRESHOLD`).
 const UNIT: u64 = 16;
 const LARGEST: u64 = 512;
-/// Bytes of a pool: up to 3.9, and from 3.10 on. A pool begins at a multiple of them.
+/// Size and alignment of a pool, in bytes: up to 3.9, and from 3.10 on.
 pub(super) const SIZES: [u64; 2] = [4 << 10, 16 << 10];
-/// Pools that an arena has room for (`MAX_POOLS_IN_ARENA`): arenas have 256 KiB up to 3.9, and 1 MiB from 3.10 on.
+/// Maximum number of pools of an arena (`MAX_POOLS_IN_ARENA`): arenas have 256 KiB up to 3.9, and 1
+/// MiB from 3.10 on.
 pub(super) const POOLS_IN_ARENA: u64 = 64;
 
 /// A pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Pool {
-    /// Its bytes: one of [`SIZES`].
+    /// Its size in bytes: one of [`SIZES`].
     pub(super) bytes: u64,
     /// Bytes of a block.
     pub(super) block_bytes: u64,
@@ -32,7 +34,7 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    /// Reads a pool; `None` if none begins at this address.
+    /// Reads a pool. Returns `None` if no pool begins at this address.
     pub(super) fn read(memory: &impl Memory, at: u64) -> Option<Self> {
         if !at.is_multiple_of(SIZES[0]) {
             return None;
@@ -74,8 +76,8 @@ impl Pool {
         })
     }
 
-    /// Returns the pool with the addresses of its free blocks among those that were in use, in order; `None` if its list of
-    /// free blocks does not have the length that follows from its head.
+    /// Returns the pool with the addresses of its free blocks among those that were in use, in
+    /// order, or `None` if the length of its list of free blocks does not agree with its head.
     pub(super) fn free_blocks(self, memory: &impl Memory, at: u64) -> Option<(Self, Vec<u64>)> {
         let mut bytes = vec![0; self.bytes as usize];
         let length = memory.read(at, &mut bytes);
@@ -93,7 +95,7 @@ impl Pool {
         (free.len() as u64 == count).then_some((self, free))
     }
 
-    /// Returns the number of blocks that it has room for.
+    /// Returns the number of blocks that fit.
     pub(super) fn capacity(&self) -> u64 {
         (self.bytes - HEAD) / self.block_bytes
     }

@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::POOLS_IN_ARENA;
 use super::pool::{HEAD, Pool};
 
-/// An arena of which less than this share is in use is counted as mostly free.
+/// Share of an arena in use below which it counts as mostly free.
 const MOSTLY_FREE: f64 = 0.25;
 
 /// A walked heap.
@@ -24,9 +24,9 @@ pub struct Heap {
     pub free_pools: u64,
     /// Number of pools that could not be read.
     pub torn_pools: u64,
-    /// By bytes of a block.
+    /// The size classes, by bytes of a block.
     pub sizes: BTreeMap<u64, SizeClass>,
-    /// What of it is resident.
+    /// The resident part of the heap.
     pub resident: Resident,
     /// The addresses of the heap, in order and disjoint.
     pub areas: Vec<Range<u64>>,
@@ -74,17 +74,17 @@ impl Heap {
         Self { pool_bytes, ..Self::default() }
     }
 
-    /// Bytes of an arena.
+    /// Returns the size of an arena, in bytes.
     pub fn arena_bytes(&self) -> u64 {
         Pool::arena_bytes(self.pool_bytes)
     }
 
-    /// Bytes of the blocks in use, resident or not.
+    /// Returns the size of the blocks in use in bytes, resident or not.
     pub fn allocated_bytes(&self) -> u64 {
         self.sizes.iter().map(|(bytes, size)| bytes * size.used_blocks).sum()
     }
 
-    /// Bytes of the free blocks in pools that have blocks in use, resident or not.
+    /// Returns the size of the free blocks in pools that have blocks in use in bytes, resident or not.
     pub fn free_block_bytes(&self) -> u64 {
         self.sizes.iter().map(|(bytes, size)| bytes * size.free_blocks).sum()
     }
@@ -135,7 +135,7 @@ impl Heap {
         self.resident.free_block_bytes += free;
     }
 
-    /// `outside_bytes` are resident, and belong to no pool.
+    /// Ends an arena. `outside_bytes` are resident, and belong to no pool.
     pub(super) fn end_arena(&mut self, arena: OfArena, outside_bytes: u64) {
         self.resident.overhead_bytes += outside_bytes;
         let share = arena.allocated_bytes as f64 / self.arena_bytes() as f64;

@@ -10,7 +10,8 @@ use lowtide_heap::saved::SavedHeap;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
-/// Changes of words that are not zero: the index of the word, and its new value or the number of the bit to flip.
+/// Changes of words that are not zero: the index of the word, and its new value or the number of
+/// the bit to flip.
 type Changes = Vec<(prop::sample::Index, u64)>;
 
 /// Returns the path of a file beside the saved heaps of an allocator.
@@ -24,8 +25,9 @@ pub(crate) fn load(allocator: &str, name: &str) -> SavedHeap {
     SavedHeap::from_bytes(&bytes).unwrap()
 }
 
-/// Damages saved heaps at random. `walk` returns the areas of a heap and the sum of its rows, or `None` if no heap is found any
-/// more. The areas must be in order and disjoint, and the sum must agree with what is resident in them.
+/// Damages saved heaps at random. `walk` returns the areas of a heap and the sum of its rows, or
+/// `None` if no heap is found any more. The areas must be in order and disjoint, and the sum must
+/// equal their resident bytes.
 pub(crate) fn damage_each(
     allocator: &str,
     names: &'static [&'static str],
@@ -78,7 +80,8 @@ fn cases() -> u32 {
     std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(64)
 }
 
-/// Takes all blocks of a walk, so that a damaged heap cannot make it panic or hang while it collects them.
+/// Receives all blocks of a walk, so that a damaged heap cannot make it panic or hang while it
+/// collects them.
 pub(crate) struct AnyBlocks;
 
 impl BlockVisitor for AnyBlocks {

@@ -1,14 +1,14 @@
-//! What CPython's `sys._debugmallocstats()` prints.
+//! The output of CPython's `sys._debugmallocstats()`.
 
 use lowtide_heap::pymalloc::Heap;
 
-/// Most blocks that CPython may allocate and free while it prints.
+/// Maximum number of blocks that CPython may allocate and free while it prints.
 const BLOCKS: u64 = 8;
 
 /// The numbers that it prints.
 #[derive(Debug, Default)]
 pub(crate) struct DebugMallocStats {
-    /// Bytes of a block, pools, blocks in use, free blocks.
+    /// Size of a block in bytes, number of pools, of blocks in use, and of free blocks.
     sizes: Vec<[u64; 4]>,
     arenas: u64,
     unused_pools: u64,
@@ -37,7 +37,8 @@ impl DebugMallocStats {
         found
     }
 
-    /// CPython itself takes or frees a few blocks after it has counted.
+    /// Compares the numbers with a walked heap. CPython itself allocates or frees a few blocks
+    /// after it has counted.
     pub(crate) fn assert_equal(&self, heap: &Heap, name: &str) {
         assert_eq!(heap.arenas, self.arenas, "{name}: arenas");
         assert_eq!(heap.free_pools, self.unused_pools, "{name}: unused pools");
