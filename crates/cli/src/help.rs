@@ -235,7 +235,7 @@ pub(crate) const INSPECT_HELP: &str = "\
 The process is read from outside: no thread stops, and nothing in it changes.
 
 Exit codes: 0 done; 1 failed; 2 usage; 3 not permitted; 4 the process is gone;
-130 interrupted. For several processes, the worst of their codes.
+130 interrupted. For several processes, the code of the last failure.
 
 Examples:
   lowtide inspect 4711
