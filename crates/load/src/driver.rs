@@ -222,7 +222,7 @@ impl<'a> Driver<'a> {
             ));
         }
         if lost_bodies {
-            self.note("more different bodies came than were told apart: there are more".to_owned());
+            self.note("there were more different bodies than lowtide distinguishes".to_owned());
         }
     }
 

@@ -54,7 +54,7 @@ pub(crate) fn run(args: &DemoArgs, output: &Output) -> Result<Exit, Failure> {
         name: Some("demo".to_owned()),
         about: Some(format!(
             "{streams} HTTP/2 requests are in flight at once, over {CONNECTIONS} connections, to a server whose \
-             handler sleeps for {:.1} s. Then all is quiet: what does the process still hold?",
+             handler sleeps for {:.1} s. Then the load is over: which memory does the process still hold?",
             expire_ms as f64 / 1000.0
         )),
         command: Some(vec![program, "demo-server".to_owned(), address.to_string()]),
@@ -97,7 +97,7 @@ fn streams_for_this_machine() -> u32 {
     if streams < USUAL_STREAMS {
         note!(
             "note: {USUAL_STREAMS} requests in flight would show more, and need {} of memory at hand; \
-             --streams N has its own way",
+             --streams sets another number",
             Human(u64::from(USUAL_STREAMS) * BYTES_PER_STREAM * PART_OF_MEMORY)
         );
     }

@@ -281,7 +281,7 @@ fn add_growth(inspection: &mut Inspection, tracker: &GrowthTracker) {
     let (count, seconds) = tracker.span();
     let time = HumanSeconds(seconds);
     verdict.because.push(if count < MIN_SAMPLES {
-        format!("too few looks to tell whether it grows ({count} in {time})")
+        format!("too few samples to decide whether it grows ({count} in {time})")
     } else {
         format!("what is in use did not grow in {time} ({count} looks)")
     });

@@ -156,7 +156,7 @@ impl WatchRecord {
         let check = AllocatorCheck {
             active: known.then_some(true),
             provider: None,
-            because: (!known).then(|| "its allocator could not be told".to_owned()),
+            because: (!known).then(|| "its allocator could not be determined".to_owned()),
         };
         self.recorder.write(&Line::Process(Process { t_s, allocator: Some(check), ..process }));
     }

@@ -176,7 +176,9 @@ impl Inspector {
             }
             Err(error) => {
                 if unreadable.is_none() {
-                    observation.notes.push(format!("its allocator could not be told: {error}"));
+                    observation
+                        .notes
+                        .push(format!("its allocator could not be determined: {error}"));
                 }
                 Detected::default()
             }

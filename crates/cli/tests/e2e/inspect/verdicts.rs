@@ -127,7 +127,7 @@ fn too_few_looks_are_no_evidence_that_nothing_grows() {
     let pid = rustix::process::Pid::from_raw(i32::try_from(look.id()).unwrap()).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
     let found = object(&look.wait_with_output().unwrap());
-    assert!(because(&found).contains("too few looks to tell whether it grows ("), "{found:#}");
+    assert!(because(&found).contains("too few samples to decide whether it grows ("), "{found:#}");
 }
 
 #[test]
