@@ -560,6 +560,7 @@ mod tests {
     #[test]
     #[ignore = "needs root, for probes"]
     fn the_kernel_accepts_the_program_and_a_filter_does_not_break_probes() {
+        let _alone = trial::PROBED_BY_A_TEST.lock();
         for attachment in Attachment::ALL {
             let mut sampler = Sampler::load(attachment).unwrap();
             for first in

@@ -246,6 +246,10 @@ fn panicked() -> NoStacks {
     NoStacks::Failed("the trial panicked".to_owned())
 }
 
+/// Held by each test that calls a probed function: tests run beside each other in one process, whose calls are counted.
+#[cfg(test)]
+pub(super) static PROBED_BY_A_TEST: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
 #[cfg(test)]
 mod tests {
     use super::super::bpf::Attachment;
@@ -254,6 +258,7 @@ mod tests {
     #[test]
     #[ignore = "needs root, for probes"]
     fn a_sampler_counts_the_returns_of_its_own_process_only() {
+        let _alone = PROBED_BY_A_TEST.lock();
         let mut other = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let (file, offset) = place_of(probed::push).unwrap();
         for attachment in Attachment::ALL {
