@@ -134,17 +134,16 @@ fn decided_lists<M: Memory>(
 ) -> (Vec<FastList>, Option<Links>) {
     /// Maximum number of reads: a program rarely takes all of the first chunks again.
     const MAX_READS: usize = 50;
-    let mut lists = fast_lists(words, layout);
-    let mut links = links_of(words, &lists);
-    for _ in 1..MAX_READS {
-        if links.is_some() || lists.is_empty() {
-            break;
+    let mut reads = 1;
+    loop {
+        let lists = fast_lists(words, layout);
+        let links = links_of(words, &lists);
+        if links.is_some() || lists.is_empty() || reads == MAX_READS {
+            return (lists, links);
         }
         words.forget();
-        lists = fast_lists(words, layout);
-        links = links_of(words, &lists);
+        reads += 1;
     }
-    (lists, links)
 }
 
 /// Returns the encoding of the lists of the fast bins, if their contents decide it.
