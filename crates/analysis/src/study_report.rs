@@ -37,7 +37,7 @@ pub struct StudyReport {
     pub complete: bool,
     /// The metric by which memory is judged in every trial of the study.
     pub metric: Metric,
-    /// The recommended treatment; absent if there is no choice, or the study requests no recommendation.
+    /// The recommended treatment; absent if none can be chosen, or if the study asks for none.
     pub recommendation: Option<Recommendation>,
     /// Warnings that a reader needs before comparing the metrics.
     pub warnings: Vec<String>,
@@ -81,7 +81,7 @@ pub struct TreatmentSummary {
     /// Requests of its loads, in the trials that can be compared; for loads of bare connections, the
     /// connections. `null` if no load reports them.
     pub requests: Option<u64>,
-    /// Number of those that failed.
+    /// Number of failed requests.
     pub failed_requests: Option<u64>,
 }
 

@@ -328,7 +328,7 @@ fn without_lost(
 struct Survivors {
     /// Their number.
     count: f64,
-    /// Number of those that were observed.
+    /// Number of survivors that were observed.
     seen: u64,
     /// The time in which they were allocated, in seconds.
     duration_s: f64,

@@ -380,7 +380,7 @@ impl<'a> Times<'a> {
             return series.just_after(t, PHASE_WINDOW_S);
         }
         if self.loaded {
-            // Without a load there is no peak, only a process that has started.
+            // Without a load, the process only starts: it has no peak.
             let from = self.first(Event::Baseline)?;
             return series.max_between(from, self.end.unwrap_or(f64::INFINITY));
         }

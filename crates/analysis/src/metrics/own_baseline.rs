@@ -13,13 +13,13 @@ const SPREAD: f64 = 0.02;
 const LOW: f64 = 0.3;
 /// Minimum duration of a stretch, in seconds: a start-up passes through shorter ones.
 const SHORTEST_S: f64 = 0.3;
-/// Minimum duration of a stretch at which the command stands still, as a multiple of the duration that the
-/// following ramp needs for one.
+/// Minimum duration of a level stretch before the load, as a multiple of the time in which the
+/// following ramp rises by [`SPREAD`].
 const STILL: f64 = 2.0;
 /// Maximum slope after the start-up, as a multiple of the slope of the whole ramp.
 const STEEP: f64 = 2.0;
-/// Minimum duration of the stretch that counts, as a part of the longest in which the command stands still;
-/// the first such stretch counts.
+/// Minimum duration of the baseline, as a part of the longest level stretch. The first stretch of
+/// this duration is the baseline.
 const LONG: f64 = 0.5;
 
 /// Part of a trace in which memory changes little.

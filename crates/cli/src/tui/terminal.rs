@@ -134,7 +134,7 @@ impl KeyReader {
         let ended = take(self.has_keys).and_then(|()| self.serve());
         restore();
         if let Err(error) = ended {
-            // There is no receiver if the view has ended in the meantime.
+            // If the view has ended, its receiver is gone.
             let _ = self.sender.send(Input::Failed(error));
         }
     }

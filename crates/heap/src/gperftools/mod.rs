@@ -59,8 +59,8 @@ impl Layout {
     }
 }
 
-/// Returns the addresses of tcmalloc's spans, in order and disjoint. The result is empty if there
-/// is no tcmalloc. The arguments are those of [`Layout::find`].
+/// Returns the addresses of tcmalloc's spans, in order and disjoint. Returns an empty list if the
+/// program has no tcmalloc. The arguments are those of [`Layout::find`].
 pub fn spans(
     memory: &impl Memory,
     data: &[Range<u64>],
