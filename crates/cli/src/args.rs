@@ -597,9 +597,12 @@ mod tests {
         commands.collect::<Vec<_>>().join("\n")
     }
 
+    /// Width of a help, in columns: `max_term_width`, at which clap breaks lines where stdout is no terminal.
+    const WIDTH: usize = 100;
+
     /// Returns the verbs that users see, by their names.
     fn verbs() -> Vec<clap::Command> {
-        let mut all = Cli::command().term_width(100);
+        let mut all = Cli::command().term_width(WIDTH);
         all.build();
         all.get_subcommands()
             .filter(|verb| !verb.is_hide_set() && verb.get_name() != "help")
@@ -627,8 +630,7 @@ mod tests {
             for line in &examples {
                 is_understood(line);
             }
-            // `max_term_width`, at which clap breaks lines if stdout is not a terminal.
-            assert_eq!(help.lines().find(|line| line.chars().count() > 100), None);
+            assert_eq!(help.lines().find(|line| line.chars().count() > WIDTH), None);
         }
     }
 
