@@ -72,7 +72,7 @@ impl GuardedHeap {
         matches!(&self.0, Guards::Mimalloc(layout) if layout.is_owned())
     }
 
-    /// Passes the resident free ranges to `tell`, and returns their sums. `mappings` are those that
+    /// Passes the resident free ranges to `visit`, and returns their sums. `mappings` are those that
     /// may contain a part of the heap, in order of address.
     ///
     /// # Errors
@@ -81,16 +81,16 @@ impl GuardedHeap {
         &self,
         memory: &impl Memory,
         mappings: &[HeapMapping],
-        tell: &mut dyn FnMut(Droppable),
+        visit: &mut dyn FnMut(Droppable),
     ) -> Result<Sums, Unguarded> {
         let ranges = ranges(mappings);
         match &self.0 {
             Guards::Jemalloc(layout, locks) => {
-                Ok(jemalloc::each_droppable(memory, layout, locks, &ranges, tell))
+                Ok(jemalloc::each_droppable(memory, layout, locks, &ranges, visit))
             }
-            Guards::Mimalloc(layout) => Ok(mimalloc::each_droppable(memory, layout, tell)),
+            Guards::Mimalloc(layout) => Ok(mimalloc::each_droppable(memory, layout, visit)),
             Guards::Gperftools(layout, lock) => {
-                Ok(gperftools::each_droppable(memory, layout, *lock, &joined(ranges), tell))
+                Ok(gperftools::each_droppable(memory, layout, *lock, &joined(ranges), visit))
             }
         }
     }

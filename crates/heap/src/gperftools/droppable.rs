@@ -55,14 +55,14 @@ pub fn lock(
     if is_inside && is_lock { Ok(Lock(at)) } else { Err(ELSEWHERE) }
 }
 
-/// Passes the resident free spans to `tell`, and returns their sums. `anonymous` are the private
+/// Passes the resident free spans to `visit`, and returns their sums. `anonymous` are the private
 /// writable anonymous mappings in order, adjacent ones merged.
 pub fn each_droppable(
     memory: &impl Memory,
     layout: &Layout,
     lock: Lock,
     anonymous: &[Range<u64>],
-    tell: &mut dyn FnMut(Droppable),
+    visit: &mut dyn FnMut(Droppable),
 ) -> Sums {
     let (mut sums, mut residency) = (Sums::default(), Residency::new(memory));
     let mut map = PageMap::new(memory, anonymous);
@@ -93,7 +93,7 @@ pub fn each_droppable(
         ];
         sums.guarded_bytes += resident_bytes;
         let guard = Guard::Lock(lock.0);
-        tell(Droppable { pages: span.range(), resident_bytes, guard, checks });
+        visit(Droppable { pages: span.range(), resident_bytes, guard, checks });
     }
     sums
 }

@@ -28,18 +28,18 @@ use crate::residency::Residency;
 /// Mask of the size of the extent in the word at +16 of a record. The other bits are a serial number.
 const BYTES: u64 = !(PAGE - 1);
 
-/// Passes the resident free ranges to `tell`, and returns their sums. `mappings` are the private
+/// Passes the resident free ranges to `visit`, and returns their sums. `mappings` are the private
 /// writable anonymous mappings, in order.
 pub fn each_droppable(
     memory: &impl Memory,
     layout: &Layout,
     locks: &Locks,
     mappings: &[Range<u64>],
-    tell: &mut dyn FnMut(Droppable),
+    visit: &mut dyn FnMut(Droppable),
 ) -> Sums {
     let anonymous = joined(mappings.to_vec());
     let mut tree = Rtree::new(memory, &anonymous);
-    let mut walk = Walk { residency: Residency::new(memory), sums: Sums::default(), tell };
+    let mut walk = Walk { residency: Residency::new(memory), sums: Sums::default(), visit };
     tree.each_extent(layout.root, |tree, found| {
         let bits = Bits::new(found.record.word, layout.version);
         let is_sound = found.agrees
@@ -63,7 +63,7 @@ pub fn each_droppable(
 struct Walk<'m, 't, M> {
     residency: Residency<'m, M>,
     sums: Sums,
-    tell: &'t mut dyn FnMut(Droppable),
+    visit: &'t mut dyn FnMut(Droppable),
 }
 
 impl<M: Memory> Walk<'_, '_, M> {
@@ -172,7 +172,7 @@ impl<M: Memory> Walk<'_, '_, M> {
 
     fn give(&mut self, pages: Range<u64>, resident_bytes: u64, lock: u64, checks: Vec<Check>) {
         self.sums.guarded_bytes += resident_bytes;
-        (self.tell)(Droppable { pages, resident_bytes, guard: Guard::Lock(lock), checks });
+        (self.visit)(Droppable { pages, resident_bytes, guard: Guard::Lock(lock), checks });
     }
 }
 

@@ -37,11 +37,11 @@ const CHUNKMAP_AT: u64 = 64;
 /// (`memid.is_pinned`), from 3.0.10 on.
 const IS_PINNED: (u64, u64) = (16, 0xff << 32);
 
-/// Passes the resident free memory to `tell`, and returns the sums.
+/// Passes the resident free memory to `visit`, and returns the sums.
 pub fn each_droppable(
     memory: &impl Memory,
     layout: &Layout,
-    tell: &mut dyn FnMut(Droppable),
+    visit: &mut dyn FnMut(Droppable),
 ) -> Sums {
     let (mut sums, mut residency) = (Sums::default(), Residency::new(memory));
     let mut walker = Walker::new(memory, BlockCollector::new(None));
@@ -51,9 +51,9 @@ pub fn each_droppable(
         }
         match place {
             Place::Arena(arena) => {
-                each_of_arena(memory, &mut residency, arena, &mut sums, tell);
+                each_of_arena(memory, &mut residency, arena, &mut sums, visit);
             }
-            Place::Segment(segment) => each_of_segment(&mut walker, segment, &mut sums, tell),
+            Place::Segment(segment) => each_of_segment(&mut walker, segment, &mut sums, visit),
             Place::Reserved { .. } => {}
         }
     }
@@ -65,7 +65,7 @@ fn each_of_arena<M: Memory>(
     residency: &mut Residency<'_, M>,
     arena: &Arena,
     sums: &mut Sums,
-    tell: &mut dyn FnMut(Droppable),
+    visit: &mut dyn FnMut(Droppable),
 ) {
     let pointers = arena.at + 8 * arena.bitmaps_at;
     let [committed, dirty, purge] = arena.bitmaps;
@@ -107,7 +107,7 @@ fn each_of_arena<M: Memory>(
                 summary: free + CHUNKMAP_AT + 8 * (chunk / 64),
                 summary_bits: 1 << (chunk % 64),
             };
-            tell(Droppable { pages, resident_bytes, guard, checks: checks.clone() });
+            visit(Droppable { pages, resident_bytes, guard, checks: checks.clone() });
         }
     }
 }

@@ -28,12 +28,12 @@ const MIN_BLOCK_BYTES: u64 = 8 << 10;
 /// `slice_offset` in the first word of a record; `slice_count` is below.
 const OFFSET: u64 = 0xffff_ffff << 32;
 
-/// Passes the resident free memory of a segment to `tell`.
+/// Passes the resident free memory of a segment to `visit`.
 pub(super) fn each_of_segment<M: Memory>(
     walker: &mut Walker<'_, '_, M>,
     segment: &Segment,
     sums: &mut Sums,
-    tell: &mut dyn FnMut(Droppable),
+    visit: &mut dyn FnMut(Droppable),
 ) {
     // A longer segment contains a single block, which any thread may free.
     if segment.bytes != SEGMENT {
@@ -74,9 +74,9 @@ pub(super) fn each_of_segment<M: Memory>(
                     fields.check_of_block_bytes(span.record, 0),
                     fields.check_of_no_blocks(span.record),
                 ];
-                span.add(walker, span.range.clone(), None, &checks, sums, tell);
+                span.add(walker, span.range.clone(), None, &checks, sums, visit);
             }
-            Some(MIN_BLOCK_BYTES..) => span.add_page(walker, fields, sums, tell),
+            Some(MIN_BLOCK_BYTES..) => span.add_page(walker, fields, sums, visit),
             _ => {}
         }
         slice += count;
@@ -100,7 +100,7 @@ impl Span {
         walker: &mut Walker<'_, '_, M>,
         fields: Fields,
         sums: &mut Sums,
-        tell: &mut dyn FnMut(Droppable),
+        visit: &mut dyn FnMut(Droppable),
     ) {
         let page = Page::read(&mut walker.words, fields, self.record, &self.range, None);
         let Some(page) = page else { return };
@@ -120,10 +120,10 @@ impl Span {
         for head in fields.own_lists(self.record) {
             for block in self.listed(walker, head, start..end(page.capacity), size) {
                 let list = List { head, start, end: end(page.capacity), block };
-                self.add(walker, block + 8..block + size, Some(list), &checks, sums, tell);
+                self.add(walker, block + 8..block + size, Some(list), &checks, sums, visit);
             }
         }
-        self.add(walker, end(page.capacity)..end(page.reserved), None, &checks, sums, tell);
+        self.add(walker, end(page.capacity)..end(page.reserved), None, &checks, sums, visit);
     }
 
     /// Returns the blocks of a list, or no blocks if it leads out of the page.
@@ -157,7 +157,7 @@ impl Span {
         list: Option<List>,
         checks: &[Check],
         sums: &mut Sums,
-        tell: &mut dyn FnMut(Droppable),
+        visit: &mut dyn FnMut(Droppable),
     ) {
         let page = walker.memory.page_bytes();
         let pages = free.start.next_multiple_of(page)..free.end - free.end % page;
@@ -175,6 +175,6 @@ impl Span {
         sums.guarded_bytes += resident_bytes;
         let guard = Guard::Owner { thread: self.thread, list };
         let checks = self.checks.iter().chain(checks).copied().collect();
-        tell(Droppable { pages, resident_bytes, guard, checks });
+        visit(Droppable { pages, resident_bytes, guard, checks });
     }
 }

@@ -265,7 +265,7 @@ impl<'m, M: Memory> Walker<'m, M> {
             }
             state.account.binned(at, size);
             if size > self.page {
-                self.tell(state, stretch.arena, at..next, FreeKind::Chunk);
+                self.visit(state, stretch.arena, at..next, FreeKind::Chunk);
             }
         } else if size <= LARGEST_FAST && self.is_fast(at, size) {
             state.account.fast(at, size);
@@ -301,7 +301,7 @@ impl<'m, M: Memory> Walker<'m, M> {
             && at.checked_add(size) == Some(end)
         {
             state.account.close_at_top(at..end, rule, &mut self.residency);
-            self.tell(state, stretch.arena, at..end, FreeKind::Top);
+            self.visit(state, stretch.arena, at..end, FreeKind::Top);
             state.at = end;
             return Ok(NextChunk::End);
         }
@@ -309,7 +309,7 @@ impl<'m, M: Memory> Walker<'m, M> {
             stretch.range.end = at + size;
             let all = at..stretch.range.end;
             state.account.close_at_top(all.clone(), TopRule::Kept, &mut self.residency);
-            self.tell(state, stretch.arena, all, FreeKind::Top);
+            self.visit(state, stretch.arena, all, FreeKind::Top);
             return Ok(NextChunk::End);
         }
         // A part that is no longer the last ends with fenceposts.
@@ -349,7 +349,7 @@ impl<'m, M: Memory> Walker<'m, M> {
     }
 
     /// Reports the whole pages inside one free chunk or the top chunk.
-    fn tell(&mut self, state: &mut Position, arena: u64, chunk: Range<u64>, kind: FreeKind) {
+    fn visit(&mut self, state: &mut Position, arena: u64, chunk: Range<u64>, kind: FreeKind) {
         let from = (chunk.start + LIST_BYTES).next_multiple_of(self.page);
         let to = chunk.end - chunk.end % self.page;
         if from >= to {
