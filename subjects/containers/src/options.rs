@@ -139,19 +139,22 @@ mod tests {
     }
 
     #[test]
-    fn what_is_set_stands_in_the_place_of_what_it_is_otherwise() {
+    fn options_that_are_set_replace_the_defaults() {
         let options = read("mode=tcp runtime=each count=7 until=dropped").unwrap();
         assert_eq!((options.mode, options.each, options.count), (Mode::Tcp, true, 7));
         assert_eq!((options.rounds, options.until.as_deref()), (3, Some("dropped")));
     }
 
     #[test]
-    fn what_is_not_understood_is_told_with_the_usage() {
+    fn an_invalid_option_is_an_error_with_the_usage() {
         for text in
             ["mode=list", "count=0", "rounds=x", "runtime=two", "until=full", "n=1", "state=7"]
         {
-            let told = read(text).unwrap_err();
-            assert!(told.starts_with(&format!("`{text}` is not understood; usage")), "{told}");
+            let message = read(text).unwrap_err();
+            assert!(
+                message.starts_with(&format!("`{text}` is not understood; usage")),
+                "{message}"
+            );
         }
         assert!(read("tasks").unwrap_err().contains("is not NAME=VALUE"));
         assert!(read("mode=tasks until=dropped").unwrap_err().contains("needs runtime=each"));

@@ -9,7 +9,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Extension, Query, State};
-use axum::http::Version;
+use axum::http::{StatusCode, Version};
 use axum::response::Response;
 use axum::routing::{get, post};
 use hyper::Request;
@@ -25,7 +25,7 @@ use tower_service::Service as _;
 
 use crate::figures::Counters;
 use crate::options::Framework;
-use crate::{MOST_UPLOADED, STREAMS, answer, expire};
+use crate::{MOST_UPLOADED, STREAMS, answer, expire, pictures};
 
 /// Time for which no connection is accepted when the process has no more open files.
 const PATIENCE: Duration = Duration::from_millis(50);
@@ -56,6 +56,7 @@ async fn accept(
     let app = Router::new()
         .route("/", get(index))
         .route("/upload", post(upload))
+        .route("/decode", post(decode))
         .route("/figures", get(async |State(counters): State<Counters>| counters.json()))
         .layer(DefaultBodyLimit::max(MOST_UPLOADED))
         .with_state(counters);
@@ -123,4 +124,14 @@ async fn index(
 async fn upload(State(counters): State<Counters>, picture: Bytes) -> String {
     let _handled = counters.begin();
     picture.len().to_string()
+}
+
+/// Decodes a picture in the pool of blocking threads, as servers do with long computations.
+async fn decode(State(counters): State<Counters>, picture: Bytes) -> Result<String, StatusCode> {
+    let _handled = counters.begin();
+    let decoded = tokio::task::spawn_blocking(move || pictures::decode(&picture)).await;
+    match decoded {
+        Ok(Ok((width, height))) => Ok(format!("{width} × {height}")),
+        _ => Err(StatusCode::BAD_REQUEST),
+    }
 }

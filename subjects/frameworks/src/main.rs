@@ -1,19 +1,23 @@
 //! The servers of the document (studies/README.md): axum, actix-web and salvo under the same test.
 //! Every request sleeps for the time that it specifies, so that a million of them are in flight at
-//! once. An uploaded picture is read completely, and the response is its length.
+//! once. An uploaded picture is read completely, and the response is its length. axum can decode it
+//! as well.
 //!
 //! ```text
 //! subject-frameworks axum|actix|salvo [--keep] [--figures FILE] [ADDRESS]
 //!                                      --keep: lowtide-tokio keeps the memory low; ADDRESS: 127.0.0.1:3000
 //! curl 'http://127.0.0.1:3000/?expire=20000'                  axum(PID) HTTP/1.1 PEER
 //! curl --data-binary @picture http://127.0.0.1:3000/upload    its length
+//! curl --data-binary @picture http://127.0.0.1:3000/decode    its width and height (axum)
 //! curl http://127.0.0.1:3000/figures                          its counters as JSON
+//! subject-frameworks picture SIDE >picture                    a JPEG picture of SIDE × SIDE pixels
 //! ```
 
 mod actix;
 mod axum;
 mod figures;
 mod options;
+mod pictures;
 mod salvo;
 
 use std::alloc::System;
@@ -37,7 +41,12 @@ const STREAMS: u32 = 1_000_000;
 const MOST_UPLOADED: usize = 64 << 20;
 
 fn main() -> ExitCode {
-    let ran = Options::read(std::env::args().skip(1)).and_then(run);
+    let mut words = std::env::args().skip(1).peekable();
+    let ran = if words.next_if_eq("picture").is_some() {
+        picture(words.next())
+    } else {
+        Options::read(words).and_then(run)
+    };
     match ran {
         Ok(()) => ExitCode::SUCCESS,
         Err(sentence) => {
@@ -45,6 +54,13 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Writes a picture to the standard output.
+fn picture(side: Option<String>) -> Result<(), String> {
+    let side = side.and_then(|side| side.parse().ok()).filter(|side| (1..=65_535).contains(side));
+    let side = side.ok_or("how many pixels has each side, from 1 to 65,535?")?;
+    pictures::write(side, std::io::stdout().lock())
 }
 
 fn run(options: Options) -> Result<(), String> {

@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_understood_is_told_with_the_usage() {
+    fn an_invalid_option_is_an_error_with_the_usage() {
         let read = |text: &str| Options::read(text.split_whitespace().map(str::to_owned));
         assert!(read("--refresh --figures f 0.0.0.0:80").unwrap().refresh);
         let acts = read("--keep recycle,release").unwrap().acts.unwrap();
