@@ -113,6 +113,9 @@ pub struct TrialResult {
     pub ramps: Vec<Ramp>,
     /// The phases that the subject announced.
     pub phases: Vec<PhaseMetrics>,
+    /// Maximum of each duration that the subject reported, in milliseconds: of its metrics whose name ends
+    /// in `_ms`.
+    pub reported_ms: BTreeMap<String, f64>,
     /// Resident bytes by owner at these moments.
     pub ledgers: AtEvents<Ledger>,
     /// Memory by runtime and allocator at the same moments, which is the row `runtime`, the largest first.
@@ -261,12 +264,25 @@ impl TrialResult {
             rounds,
             ramps: figures.ramps,
             phases: figures.phases,
+            reported_ms: reported_ms(trial),
             ledgers: ledgers.and_then(|l| Some(l.ledger.clone())),
             managers: ledgers.and_then(|l| Some(l.managers.clone())),
             heaps: ledgers.and_then(|l| l.heap),
             samples: samples.to_owned(),
         }
     }
+}
+
+/// Returns the maximum of each duration that the subject reported.
+fn reported_ms(trial: &TrialRecord) -> BTreeMap<String, f64> {
+    let mut longest = BTreeMap::new();
+    for (name, value) in trial.figures.iter().flat_map(|reading| &reading.values) {
+        if name.ends_with("_ms") && *value > 0.0 {
+            let so_far = longest.entry(name.clone()).or_insert(*value);
+            *so_far = value.max(*so_far);
+        }
+    }
+    longest
 }
 
 /// Returns whether a hook or policy reported a release that returned memory.

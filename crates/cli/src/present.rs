@@ -36,8 +36,7 @@ impl Report {
     pub(crate) fn new(mut records: Vec<LoadedRecord>) -> Self {
         let mut beside = Vec::new();
         for record in &mut records {
-            for path in record.study.plan.beside.clone() {
-                let path = Path::new(&path);
+            for path in &record.beside {
                 if path.exists() && !path.is_file() && !path.is_dir() {
                     continue;
                 }

@@ -1,6 +1,7 @@
 //! The plan of a study: the trials, their order, and whether two plans define the same trials.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 use lowtide_model::treatment::Treatment;
 use serde::{Deserialize, Serialize};
@@ -86,6 +87,16 @@ pub struct Difference {
 }
 
 impl StudyPlan {
+    /// Returns the directories in which the record in a directory keeps copies of the records that are
+    /// drawn beside it, in the order of [`beside`](Self::beside).
+    pub fn copies_beside(&self, record: &Path) -> Vec<PathBuf> {
+        let copy = |(place, original): (usize, &String)| {
+            let name = Path::new(original).file_name().unwrap_or_default().to_string_lossy();
+            record.join("beside").join(format!("{}-{name}", place + 1))
+        };
+        self.beside.iter().enumerate().map(copy).collect()
+    }
+
     /// Returns the trials of the plan, or of its part, in the order in which they run.
     pub fn slots(&self) -> Vec<TrialSlot> {
         let treatments = self.treatments.len().max(1);
@@ -121,7 +132,7 @@ impl StudyPlan {
         let treatments = ("treatments".to_owned(), labels(self), labels(other));
         let mut names: Vec<&String> = self.conditions.keys().collect();
         names.extend(other.conditions.keys().filter(|name| !self.conditions.contains_key(*name)));
-        let told = |plan: &Self, name: &String| {
+        let reported = |plan: &Self, name: &String| {
             plan.conditions.get(name).map_or_else(|| "not given".to_owned(), |text| shown(text))
         };
         let is_other = |name: &&String| {
@@ -133,7 +144,7 @@ impl StudyPlan {
         let conditions = names
             .into_iter()
             .filter(is_other)
-            .map(|name| (name.clone(), told(self, name), told(other, name)));
+            .map(|name| (name.clone(), reported(self, name), reported(other, name)));
         let differs = |(_, here, there): &(String, String, String)| here != there;
         let known = std::iter::once(treatments).chain(number).filter(differs);
         let first = known.chain(conditions).next();
@@ -183,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn the_parts_together_are_the_whole_and_each_is_balanced() {
+    fn the_shards_cover_the_whole_plan_and_each_is_balanced() {
         for repeats in 1..14 {
             let whole = plan(repeats).slots();
             for of in 1..=repeats {
@@ -203,22 +214,26 @@ mod tests {
     }
 
     #[test]
-    fn what_bears_on_a_trial_makes_another_plan_and_words_and_repeats_do_not() {
+    fn plans_differ_by_trial_conditions_but_not_by_names_or_repeats() {
         let one = plan(3);
         let words = StudyPlan { name: "x".to_owned(), max_slowdown: 0.5, ..plan(6) };
         assert_eq!(one.difference(&words), None);
-        let told = StudyPlan { recommend: Some(false), rounds_alike: Some(false), ..plan(3) };
-        assert_eq!(one.difference(&told), None);
-        let told = |other: &StudyPlan| {
+        let reported = StudyPlan { recommend: Some(false), rounds_alike: Some(false), ..plan(3) };
+        assert_eq!(one.difference(&reported), None);
+        let reported = |other: &StudyPlan| {
             one.difference(other).map(|d| format!("{}: {}, {}", d.what, d.here, d.there)).unwrap()
         };
-        assert_eq!(told(&StudyPlan { settle_s: 2.5, ..plan(3) }), "settle: 0 s, 2.5 s");
+        assert_eq!(reported(&StudyPlan { settle_s: 2.5, ..plan(3) }), "settle: 0 s, 2.5 s");
         let mut newer = plan(3);
         newer.treatments[1].allocator_version = Some("5.3.1".to_owned());
-        assert_eq!(told(&newer), "treatments: glibc, jemalloc, glibc, jemalloc (5.3.1)");
+        assert_eq!(reported(&newer), "treatments: glibc, jemalloc, glibc, jemalloc (5.3.1)");
         let mut loaded = plan(3);
         loaded.conditions.insert("load".to_owned(), format!("wrk\n -c {}", "1".repeat(200)));
-        assert!(told(&loaded).starts_with("load: not given, `wrk -c 111"), "{}", told(&loaded));
+        assert!(
+            reported(&loaded).starts_with("load: not given, `wrk -c 111"),
+            "{}",
+            reported(&loaded)
+        );
         let built = |text: &str| {
             let mut built = plan(3);
             built.conditions.insert(format!("{CONTENTS}the command"), text.to_owned());

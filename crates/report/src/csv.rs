@@ -74,14 +74,14 @@ pub fn render(records: &[LoadedRecord]) -> String {
 const LASTS_S: f64 = 2.0;
 
 fn in_flight_at(trial: &TrialRecord, t_s: f64) -> Option<u64> {
-    let told = trial.load_samples.partition_point(|s| s.t_s <= t_s).checked_sub(1)?;
-    let sample = &trial.load_samples[told];
+    let reported = trial.load_samples.partition_point(|s| s.t_s <= t_s).checked_sub(1)?;
+    let sample = &trial.load_samples[reported];
     (t_s - sample.t_s <= LASTS_S).then_some(sample.in_flight)
 }
 
 fn figure_at(trial: &TrialRecord, name: &str, t_s: f64) -> Option<u64> {
-    let told = trial.figures.partition_point(|f| f.t_s <= t_s).checked_sub(1)?;
-    let figures = &trial.figures[told];
+    let reported = trial.figures.partition_point(|f| f.t_s <= t_s).checked_sub(1)?;
+    let figures = &trial.figures[reported];
     let value = figures.values.get(name).filter(|_| t_s - figures.t_s <= LASTS_S)?;
     Some(*value as u64)
 }
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cell_holds_what_it_is_given() {
+    fn csv_cells_are_quoted_and_formulas_are_escaped() {
         assert_eq!(quoted("glibc"), "glibc");
         assert_eq!(quoted("a,\"b\""), "\"a,\"\"b\"\"\"");
         assert_eq!(quoted("=1+1"), "'=1+1");

@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_release_of_several_tells_both_sums_of_pss() {
+    fn a_group_release_shows_total_pss_before_and_after() {
         let totals = GroupTotals {
             processes: 3,
             pss_before_bytes: Some(401 << 20),
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn an_estimate_is_marked() {
+    fn an_estimated_pss_is_marked() {
         let totals = GroupTotals {
             processes: 2,
             pss_bytes: Some(1 << 20),

@@ -337,7 +337,7 @@ mod tests {
     use lowtide_model::inspection::CPythonSizeClass;
 
     #[test]
-    fn the_heap_of_cpython_is_told_in_the_terms_of_its_own_statistics() {
+    fn the_cpython_heap_is_reported_in_arenas_pools_and_blocks() {
         let size = CPythonSizeClass {
             block_bytes: 64,
             pools: 3,

@@ -151,9 +151,9 @@ fn latency(latency: &Latency) -> String {
         ("100%", latency.max),
         ("mean", latency.mean),
     ];
-    let told: Vec<String> =
+    let reported: Vec<String> =
         parts.iter().map(|(name, value)| format!("{name} {}", HumanSeconds(*value))).collect();
-    told.join(", ")
+    reported.join(", ")
 }
 
 fn answers(round: &LoadRound, screen: Screen) -> String {
@@ -161,8 +161,8 @@ fn answers(round: &LoadRound, screen: Screen) -> String {
         return String::new();
     }
     if round.responses.is_empty() {
-        let told = format!("{} different ones", thousands(round.distinct_responses));
-        return row("answers", &told, screen);
+        let reported = format!("{} different ones", thousands(round.distinct_responses));
+        return row("answers", &reported, screen);
     }
     table("answers", &round.responses, screen)
 }
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_round_is_told_as_the_document_tells_it() {
+    fn a_round_is_rendered_like_the_published_document() {
         insta::assert_snapshot!(round(&made_up(), SCREEN), @r"
         round 57  http://192.168.0.127:3000/?server=axum&expire=15000
          requests  1,000,000: 606,228 succeeded (60.62 %), 393,772 failed
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn the_latency_names_the_requests_that_it_covers() {
+    fn each_latency_line_names_the_requests_it_covers() {
         let latency = |p50| Latency { p50, max: 2.09, ..Latency::default() };
         let mut stalled = LoadRound {
             requests: 200,
@@ -261,12 +261,12 @@ mod tests {
             latency_with_timeouts_s: Some(latency(2.01)),
             ..LoadRound::default()
         };
-        let told = |round: &LoadRound| latencies(&Covered::from_round(round));
-        let parts = |told: Vec<String>| -> Vec<String> {
-            told.iter().map(|text| text.split(", 90%").next().unwrap().to_owned()).collect()
+        let reported = |round: &LoadRound| latencies(&Covered::from_round(round));
+        let parts = |reported: Vec<String>| -> Vec<String> {
+            reported.iter().map(|text| text.split(", 90%").next().unwrap().to_owned()).collect()
         };
         assert_eq!(
-            parts(told(&stalled)),
+            parts(reported(&stalled)),
             [
                 "of the 27 that succeeded: 50% 1.12 s",
                 "with the 173 that timed out, at least: 50% 2.01 s"
@@ -274,15 +274,15 @@ mod tests {
         );
         assert_eq!(self::round(&stalled, SCREEN).matches(" latency ").count(), 1);
         stalled.succeeded = 0;
-        assert_eq!(parts(told(&stalled)), ["of the 173 that timed out, at least: 50% 2.01 s"]);
+        assert_eq!(parts(reported(&stalled)), ["of the 173 that timed out, at least: 50% 2.01 s"]);
         stalled.latency_with_timeouts_s = None;
-        assert!(told(&stalled).is_empty());
+        assert!(reported(&stalled).is_empty());
         (stalled.succeeded, stalled.failed) = (200, 0);
-        assert_eq!(parts(told(&stalled)), ["50% 1.12 s"]);
+        assert_eq!(parts(reported(&stalled)), ["50% 1.12 s"]);
     }
 
     #[test]
-    fn connections_are_told_by_what_became_of_them() {
+    fn a_round_of_bare_connections_is_described_in_terms_of_connections() {
         let held = LoadRound {
             round: 1,
             url: Some("tls:localhost:8443".to_owned()),
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_once_stands_behind_all_rounds() {
+    fn pause_requests_notes_and_client_memory_follow_the_rounds() {
         let trickle = Trickle { requests: 10, succeeded: 10, ..Trickle::default() };
         let report = LoadReport {
             schema: String::new(),
@@ -320,8 +320,8 @@ mod tests {
             interrupted: false,
             notes: vec!["the server permits 200 streams".to_owned()],
         };
-        let told = round(&report.rounds[0], SCREEN) + &end(&report, SCREEN);
-        insta::assert_snapshot!(told, @r"
+        let reported = round(&report.rounds[0], SCREEN) + &end(&report, SCREEN);
+        insta::assert_snapshot!(reported, @r"
         round 1
          requests  0: 0 succeeded, 0 failed
          peak      0 in flight at most
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_all_is_not_100_percent() {
+    fn a_share_below_one_never_rounds_up_to_100_percent() {
         assert_eq!(percent(999_999, 1_000_000), "99.99");
         assert_eq!(percent(1_000_000, 1_000_000), "100.00");
         assert_eq!(percent(1, 1_000_000), "0.01");

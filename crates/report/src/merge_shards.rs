@@ -72,6 +72,8 @@ fn merged(mut parts: Vec<LoadedRecord>) -> Option<LoadedRecord> {
         return Some(only);
     }
     let directory = common(&parts);
+    // Each part has copies of the same records.
+    let beside = parts.first().map(|part| part.beside.clone()).unwrap_or_default();
     let mut trials: Vec<(String, TrialRecord)> = Vec::new();
     for part in &mut parts {
         notes.append(&mut part.notes);
@@ -103,7 +105,7 @@ fn merged(mut parts: Vec<LoadedRecord>) -> Option<LoadedRecord> {
     let course =
         StudyRecord { header: first.header.clone(), plan, begun: Vec::new(), ended: Vec::new() };
     let study = analyze(&directory.display().to_string(), course, &trials);
-    Some(LoadedRecord { study, header: first.header, trials, source: first.source, notes })
+    Some(LoadedRecord { study, header: first.header, trials, source: first.source, notes, beside })
 }
 
 /// Returns whether a trial ended as planned.
@@ -181,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_trials_with_one_number_the_one_that_is_done_is_taken() {
+    fn of_two_trials_with_the_same_number_the_complete_one_is_kept() {
         let (mut broken, again) = (part("a/old", 1, 2), part("a/again", 1, 2));
         broken.trials.truncate(2);
         broken.trials[1].1.end = None;
@@ -189,14 +191,14 @@ mod tests {
             let merged = merge_shards(parts).pop().unwrap();
             assert_eq!(merged.trials.len(), 4);
             assert!(merged.trials.iter().all(|(_, trial)| is_done(trial)));
-            let told = "trial 2 is there twice: again/trials/002-jemalloc.jsonl is taken, and \
+            let shown = "trial 2 is there twice: again/trials/002-jemalloc.jsonl is taken, and \
                         old/trials/002-jemalloc.jsonl is left out";
-            assert!(merged.notes.iter().any(|note| note == told), "{:?}", merged.notes);
+            assert!(merged.notes.iter().any(|note| note == shown), "{:?}", merged.notes);
         }
     }
 
     #[test]
-    fn a_part_that_is_named_twice_is_one_part() {
+    fn a_shard_that_is_listed_twice_counts_once() {
         let parts = vec![part("a/one", 1, 2), part("a/copy", 1, 2)];
         let notes = merge_shards(parts).pop().unwrap().notes;
         assert!(notes[0].starts_with("1 of 2 parts: without 2"), "{notes:?}");

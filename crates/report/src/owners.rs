@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_places_of_a_bar_add_up_and_the_large_come_first() {
+    fn bar_cells_add_up_to_the_width_and_large_owners_come_first() {
         let rows = [
             Row::new(Owner::Allocated, 600),
             Row::new(Owner::Reclaimable, 399),

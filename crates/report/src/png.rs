@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_stands_on_its_baseline_and_where_its_anchor_is() {
+    fn text_is_placed_on_its_baseline_and_aligned_to_its_anchor() {
         let face = Face::parse(epaint_default_fonts::UBUNTU_LIGHT, 0).unwrap();
         let bounds = |anchor| outline(&text(anchor, "HH"), &face).unwrap().bounds();
         let (start, middle, end) = (bounds("start"), bounds("middle"), bounds("end"));
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_of_a_picture_are_drawn_in_their_colour() {
+    fn picture_text_is_drawn_in_its_colour() {
         let svg = "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"200\" height=\"60\"></svg>";
         let picture = |texts| Picture { svg: svg.to_owned(), width: 200.0, height: 60.0, texts };
         let drawn = |texts| Pixmap::decode_png(&render(&picture(texts)).unwrap()).unwrap();

@@ -28,6 +28,8 @@ pub struct LoadedRecord {
     pub source: Option<String>,
     /// The parts that could not be read.
     pub notes: Vec<String>,
+    /// The records that are drawn beside it: its own copies, or the originals if it has none.
+    pub beside: Vec<PathBuf>,
 }
 
 /// Why a record could not be read.
@@ -145,8 +147,13 @@ fn load_study(
     }
     let source = course.header.source.clone();
     let header = course.header.clone();
+    let copies = course.plan.copies_beside(directory).into_iter();
+    let beside = copies
+        .zip(&course.plan.beside)
+        .map(|(copy, original)| if copy.is_dir() { copy } else { original.into() })
+        .collect();
     let study = analyze(&path.display().to_string(), course, &trials);
-    Ok(LoadedRecord { study, header, trials, source, notes })
+    Ok(LoadedRecord { study, header, trials, source, notes, beside })
 }
 
 /// Returns the file of a single trial as a study with one trial.
@@ -168,5 +175,5 @@ fn load_trial(path: &Path, trial: TrialRecord) -> LoadedRecord {
     let trials = vec![(name, trial)];
     let header = course.header.clone();
     let study = analyze(&path.display().to_string(), course, &trials);
-    LoadedRecord { study, header, trials, source, notes: Vec::new() }
+    LoadedRecord { study, header, trials, source, notes: Vec::new(), beside: Vec::new() }
 }

@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_release_tells_what_it_gave_back_and_what_it_cost() {
+    fn a_release_reports_the_returned_memory_and_its_cost() {
         insta::assert_snapshot!(shown(&made_up(ReleaseOutcome::Released)), @r"
         redis-server *:6379  PID 4711
         glibc 2.36 · range by range, each under a lock held for a bounded time
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_that_was_done_beside_it_is_told() {
+    fn a_release_reports_its_side_effects_and_notes() {
         let release = Release {
             runs_in: Some(RunsIn::Slices),
             joined_blocks: 1_234_567,
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dry_run_tells_what_how_and_by_which_thread() {
+    fn a_dry_run_shows_the_prediction_the_method_and_the_thread() {
         let release = Release {
             dry_run: true,
             returned_bytes: 0,
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_is_free_that_is_said_in_one_sentence() {
+    fn nothing_to_release_is_reported_in_one_sentence() {
         insta::assert_snapshot!(shown(&idle(ReleaseOutcome::NothingToRelease)), @r"
         redis-server *:6379  PID 4711
         glibc 2.36
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_and_a_part_are_told_with_their_reasons() {
+    fn refused_and_partial_releases_are_reported_with_their_reasons() {
         let refused = Release {
             reason: Some("it is stopped, and nothing can run in it: kill -CONT 4711".to_owned()),
             hazard: Some(Hazard::Stopped),
@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_over_the_bound_are_counted_with_what_they_waited_for() {
+    fn pauses_over_the_bound_are_counted_and_explained() {
         let over = |waited_over_bound_s| {
             let release = Release {
                 pauses: 87,
@@ -482,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_program_took_again_is_told_beside_what_was_returned() {
+    fn memory_reused_by_the_program_is_reported_beside_the_returned_memory() {
         let release = Release {
             returned_bytes: 189 * MIB,
             predicted_bytes: 127 * MIB,
@@ -498,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trim_says_that_nothing_bounds_it() {
+    fn a_trim_warns_that_its_lock_holds_are_unbounded() {
         let release =
             Release { dry_run: true, method: Method::Trim, ..made_up(ReleaseOutcome::Released) };
         let text = shown(&release);
@@ -507,18 +507,18 @@ mod tests {
     }
 
     #[test]
-    fn what_has_come_back_is_told_with_what_of_it_is_in_huge_pages() {
-        let told = |rss_bytes, huge_bytes| {
+    fn regained_memory_is_reported_with_its_share_in_huge_pages() {
+        let reported = |rss_bytes, huge_bytes| {
             let found = Regained { after_s: 60.0, rss_bytes, huge_bytes };
             regained(&found, Screen { width: 90, colour: false })
         };
         insta::assert_snapshot!(
             [
-                told(0, Some(0)),
-                told(0, Some(2 * MIB)),
-                told(12 * MIB, Some(10 * MIB)),
-                told(12 * MIB, Some(0)),
-                told(12 * MIB, None),
+                reported(0, Some(0)),
+                reported(0, Some(2 * MIB)),
+                reported(12 * MIB, Some(10 * MIB)),
+                reported(12 * MIB, Some(0)),
+                reported(12 * MIB, None),
             ]
             .concat(),
             @r"
@@ -532,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn a_narrow_screen_is_wide_enough_and_colours_are_only_where_they_are_wanted() {
+    fn output_fits_a_narrow_screen_and_is_coloured_only_on_request() {
         let release = Release {
             command: vec!["a".repeat(200), "\x1b[31m".to_owned()],
             notes: vec!["word ".repeat(40)],

@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn axes_of_memory_have_round_numbers_in_one_unit() {
+    fn memory_axis_ticks_are_round_numbers_in_one_unit() {
         let high = 1.34 * 1_073_741_824.0;
         let labels: Vec<String> =
             byte_ticks(high, 6).iter().map(|t| byte_label(*t, high)).collect();
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn an_axis_of_memory_ends_at_a_round_number_at_or_above_what_it_shows() {
+    fn a_memory_axis_ends_at_a_round_number_at_or_above_the_maximum() {
         const MIB: f64 = 1_048_576.0;
         let axis = |mib: f64, most| byte_axis(mib * MIB, most);
         assert_eq!(axis(84.0, 4).1, ["0", "50 MiB", "100 MiB"]);
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_written_as_their_length_asks() {
+    fn time_labels_use_a_format_that_suits_the_axis_length() {
         assert_eq!(time_label(0.5, 2.0), "0.5 s");
         assert_eq!(time_label(1.5, 5.5), "1.5 s");
         assert_eq!(time_label(-10.0, 60.0), "−10 s");

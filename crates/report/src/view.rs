@@ -162,22 +162,22 @@ impl View {
 
     /// Returns the maximum of all counts on the right axis: connections, requests, tasks.
     pub fn most_counted(&self) -> u64 {
-        let told = self.curves().flat_map(|c| c.in_flight.iter().chain(&c.tasks)).map(|p| p.1);
-        told.max().unwrap_or(0).max(self.most_connections())
+        let shown = self.curves().flat_map(|c| c.in_flight.iter().chain(&c.tasks)).map(|p| p.1);
+        shown.max().unwrap_or(0).max(self.most_connections())
     }
 
     /// Returns whether a load reported its requests in flight.
-    pub fn tells_in_flight(&self) -> bool {
+    pub fn has_in_flight(&self) -> bool {
         self.curves().any(|c| !c.in_flight.is_empty())
     }
 
     /// Returns whether a program reported what it has allocated.
-    pub(crate) fn tells_inner(&self) -> bool {
+    pub(crate) fn has_inner(&self) -> bool {
         self.curves().any(|c| !c.inner.is_empty())
     }
 
     /// Returns whether a program reported its live tasks.
-    pub(crate) fn tells_tasks(&self) -> bool {
+    pub(crate) fn has_tasks(&self) -> bool {
         self.curves().any(|c| !c.tasks.is_empty())
     }
 
@@ -289,7 +289,7 @@ impl Curve {
             })
             .collect();
         let ends_at = |t: f64| end.is_none_or(|end| t < end);
-        let told = |name: &str| -> Vec<(f64, u64)> {
+        let shown = |name: &str| -> Vec<(f64, u64)> {
             let all = trial.figures.iter().filter(|f| ends_at(f.t_s));
             let values = all.filter_map(|f| Some((f.t_s - zero, *f.values.get(name)? as u64)));
             thinned_line(values.collect())
@@ -300,9 +300,9 @@ impl Curve {
             marks: marks(trial, zero),
             acts: acts(trial, zero),
             points: thinned(points),
-            inner: told(INNER_MEMORY),
+            inner: shown(INNER_MEMORY),
             in_flight: thinned_line(in_flight.map(|s| (s.t_s - zero, s.in_flight)).collect()),
-            tasks: told(ALIVE_TASKS),
+            tasks: shown(ALIVE_TASKS),
         }
     }
 
@@ -338,12 +338,26 @@ fn marks(trial: &TrialRecord, zero: f64) -> Vec<(f64, String)> {
             (Event::LoadEnd, _, _) => "load ends".to_owned(),
             (Event::Drained, _, _) => "drained".to_owned(),
             (Event::Closed, _, _) => "closed".to_owned(),
-            (Event::Phase, _, Some(name)) => name.replace('_', " "),
+            (Event::Phase, _, Some(name)) => phase_word(trial, name, m.t_s),
             _ => return None,
         };
         Some((m.t_s - zero, word))
     });
     marks.collect()
+}
+
+/// Maximum time in seconds after which a subject reports the duration of a phase.
+const REPORTED_WITHIN_S: f64 = 2.0;
+
+/// Returns the name of a phase with its duration, if the subject reports one as a metric: `refresh_ms`
+/// for `refresh`.
+fn phase_word(trial: &TrialRecord, name: &str, t_s: f64) -> String {
+    let word = name.replace('_', " ");
+    let after = trial.figures.iter().find(|f| f.t_s >= t_s && f.t_s - t_s <= REPORTED_WITHIN_S);
+    match after.and_then(|figures| figures.values.get(&format!("{name}_ms"))) {
+        Some(ms) if *ms > 0.0 => format!("{word} {ms:.2} ms"),
+        _ => word,
+    }
 }
 
 fn load_begin(trial: &TrialRecord) -> Option<f64> {
@@ -413,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn thinning_a_line_keeps_its_highest_and_its_lowest() {
+    fn thinning_a_line_keeps_its_maximum_and_minimum() {
         let value = |i: u32| match i {
             54_321 => 999,
             54_322 => 0,

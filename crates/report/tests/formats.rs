@@ -6,6 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use lowtide_model::heap_summary::HeapSummary;
+use lowtide_record::v1::{Event, Mark, SubjectMetrics};
 use lowtide_report::read::{self, LoadedRecord};
 use lowtide_report::svg::{self, Charts};
 use lowtide_report::{Screen, View, csv, html, markdown, png, terminal};
@@ -23,7 +24,7 @@ fn record() -> LoadedRecord {
 const ALL: Charts = Charts { course: true, bars: true, panels: true };
 
 #[test]
-fn the_figures_of_the_record_stay_what_they_are() {
+fn the_metrics_of_the_recorded_study_do_not_change() {
     let study = record().study;
     let text = serde_json::to_string_pretty(&study).unwrap();
     insta::assert_snapshot!(text);
@@ -41,7 +42,7 @@ fn the_tables_as_markdown() {
 }
 
 #[test]
-fn arenas_and_free_blocks_are_told_where_a_heap_was_walked() {
+fn arenas_and_free_blocks_are_reported_for_a_walked_heap() {
     let mut record = record();
     assert!(!markdown::render(&[record.clone()]).contains("largest free block"));
     let heap = HeapSummary {
@@ -55,13 +56,62 @@ fn arenas_and_free_blocks_are_told_where_a_heap_was_walked() {
     for trial in record.study.trials.iter_mut().filter(|t| t.treatment.allocator == "glibc") {
         trial.heaps.settled = Some(heap);
     }
-    let told = markdown::render(&[record.clone()]);
+    let reported = markdown::render(&[record.clone()]);
     let row = "| glibc, settled | 16 | 57 | 2.00 GiB | 1.00 GiB | 0 B |";
-    assert!(told.contains(row), "{told}");
+    assert!(reported.contains(row), "{reported}");
     let page = html::render(&[record.clone()], &[], "subtitle").unwrap();
     assert!(page.contains("How glibc's heap lay"));
     let text = terminal::render(&[record], &[], Screen { width: 110, colour: false });
     assert!(text.contains("largest free block"), "{text}");
+}
+
+#[test]
+fn durations_reported_by_the_subject_are_in_the_tables_and_the_page() {
+    let mut record = record();
+    assert!(!markdown::render(&[record.clone()]).contains("durations"));
+    let glibc = record.study.trials.iter_mut().filter(|t| t.treatment.allocator == "glibc");
+    for trial in glibc {
+        trial.reported_ms.insert("refresh_ms".to_owned(), 1.19);
+    }
+    let table = markdown::render(&[record.clone()]);
+    assert!(table.contains("| treatment | refresh |"), "{table}");
+    assert!(table.contains("| glibc | 1.19 ms |"), "{table}");
+    assert!(table.contains("| jemalloc | – |"), "{table}");
+    let page = html::render(&[record.clone()], &[], "subtitle").unwrap();
+    assert!(page.contains("Reported durations"));
+    let many = (0..9).map(|n| (format!("step_{n}_ms"), 2.0));
+    record.study.trials[0].reported_ms.extend(many);
+    let table = markdown::render(&[record]);
+    assert!(table.contains("4 more are in the JSON"), "{table}");
+}
+
+#[test]
+fn a_phase_is_drawn_with_the_duration_reported_by_the_subject() {
+    let mut record = record();
+    for (_, trial) in &mut record.trials {
+        let t_s = trial.samples[trial.samples.len() / 2].t_s;
+        let name = Some("refresh".to_owned());
+        trial.marks.push(Mark { t_s, mark: Event::Phase, round: None, name });
+        // The words of later marks would leave no room for it.
+        trial.marks.retain(|mark| mark.round.is_none_or(|round| round == 1));
+        let values = [("refresh_ms".to_owned(), 0.541)].into();
+        trial.figures.push(SubjectMetrics { t_s: t_s + 0.1, values });
+    }
+    let views = View::with_those_beside(&[record], &[]);
+    let sheet = svg::sheet(&views, "", ALL);
+    assert!(sheet.svg.contains("refresh 0.54 ms"), "{}", sheet.svg);
+}
+
+#[test]
+fn panels_without_other_charts_include_the_compared_records() {
+    let views = View::with_those_beside(&[record()], &[record()]);
+    let panels = Charts { course: false, bars: false, panels: true };
+    let (both, own) = (svg::sheet(&views, "", panels), svg::sheet(&views[..1], "", panels));
+    assert!(both.svg.contains("Beside it: "));
+    assert!(!own.svg.contains("Beside it: "));
+    assert!(both.height > 1.5 * own.height, "{} and {}", both.height, own.height);
+    let bars = Charts { course: false, bars: true, panels: false };
+    assert!(!svg::sheet(&views, "", bars).svg.contains("Beside it: "));
 }
 
 #[test]
@@ -74,7 +124,7 @@ fn a_wide_and_a_narrow_terminal() {
 }
 
 #[test]
-fn colours_are_only_where_they_are_wanted() {
+fn the_terminal_report_is_coloured_only_on_request() {
     let render = |colour| terminal::render(&[record()], &[], Screen { width: 100, colour });
     assert!(render(true).contains("\u{1b}[") && !render(false).contains('\u{1b}'));
 }
@@ -89,7 +139,7 @@ fn the_samples_as_csv() {
 }
 
 #[test]
-fn the_png_has_the_size_of_its_picture_twice_over() {
+fn the_png_is_twice_the_size_of_the_picture() {
     let views = View::with_those_beside(&[record()], &[record()]);
     let picture = svg::sheet(&views, "subtitle", ALL);
     let bytes = png::render(&picture).unwrap();
@@ -99,7 +149,7 @@ fn the_png_has_the_size_of_its_picture_twice_over() {
 }
 
 #[test]
-fn nothing_in_a_record_can_leave_its_place_in_the_page() {
+fn text_from_a_record_is_escaped_in_the_page_and_the_chart() {
     let hostile = "</script><script>alert(1)</script><!--";
     let mut record = record();
     record.study.name = hostile.to_owned();
@@ -123,13 +173,13 @@ fn nothing_in_a_record_can_leave_its_place_in_the_page() {
 }
 
 #[test]
-fn a_page_needs_nothing_from_anywhere_else_and_tells_the_whole_story() {
+fn a_page_is_self_contained_and_has_every_section() {
     let page = html::render(&[record()], &[], "subtitle").unwrap();
     for outside in ["src=\"http", "href=\"http", "url(http", "@import", "fetch(", "XMLHttpRequest"]
     {
         assert!(!page.contains(outside), "{outside}");
     }
-    for told in [
+    for reported in [
         "Memory over time",
         "Rounds",
         "Trials",
@@ -138,12 +188,12 @@ fn a_page_needs_nothing_from_anywhere_else_and_tells_the_whole_story() {
         "overcommit",
         "connections",
     ] {
-        assert!(page.contains(told), "{told}");
+        assert!(page.contains(reported), "{reported}");
     }
 }
 
 #[test]
-fn the_published_traces_of_python_httpx_are_read_as_they_were_published() {
+fn the_python_httpx_traces_yield_the_published_values() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../studies/python-httpx/document");
     let study = read::load(&path).unwrap().study;
     let figures: Vec<(String, u64, u64)> = study
@@ -162,7 +212,7 @@ fn the_published_traces_of_python_httpx_are_read_as_they_were_published() {
 }
 
 #[test]
-fn the_published_logs_of_million_streams_are_drawn_as_its_pictures_are() {
+fn the_million_streams_logs_are_drawn_like_the_published_charts() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../studies/million-streams/document");
     let record = read::load(&path).unwrap();
     let settled: Vec<(String, u64, u64)> = record
@@ -187,8 +237,8 @@ fn the_published_logs_of_million_streams_are_drawn_as_its_pictures_are() {
     let refreshed = view.groups[2].main().unwrap();
     assert!(refreshed.marks.iter().any(|(_, word)| word == "refresh"), "{:?}", refreshed.marks);
     let svg = svg::sheet(&[view], "", ALL).svg;
-    for told in ["yellow: RSS, blue: allocated", "green: requests in flight (dotted: tasks)"] {
-        assert_eq!(svg.matches(told).count(), 4, "{told}");
+    for reported in ["yellow: RSS, blue: allocated", "green: requests in flight (dotted: tasks)"] {
+        assert_eq!(svg.matches(reported).count(), 4, "{reported}");
     }
     let screen = Screen { width: 100, colour: false };
     let text = terminal::render(&[record], &[], screen);

@@ -38,16 +38,16 @@ fn load(after_s: f64) -> LoadRecord {
 }
 
 #[test]
-fn a_load_of_another_host_is_laid_by_the_time_of_day() {
+fn a_load_from_another_host_is_aligned_by_the_wall_clock() {
     let mut records = [record()];
     overlay(&load(1.0), "load.jsonl", &mut records);
     let times: Vec<f64> = trial(&records[0]).load_samples.iter().map(|s| s.t_s).collect();
     assert!(times.len() == 2 && (times[0] - 1.0).abs() < 1e-3, "{times:?}");
-    assert!(View::new(&records).tells_in_flight());
+    assert!(View::new(&records).has_in_flight());
 }
 
 #[test]
-fn a_load_of_this_host_is_laid_by_the_clock_that_nobody_sets() {
+fn a_load_from_this_host_is_aligned_by_the_monotonic_clock() {
     let mut records = [record()];
     let mut load = load(9999.0);
     let clock = |monotonic_s| Some(ClockReading { boot: "this".to_owned(), monotonic_s });
@@ -58,7 +58,7 @@ fn a_load_of_this_host_is_laid_by_the_clock_that_nobody_sets() {
 }
 
 #[test]
-fn a_load_of_another_time_is_not_drawn_and_told() {
+fn a_load_that_does_not_overlap_is_left_out_with_a_note() {
     let mut records = [record()];
     overlay(&load(86_400.0), "load.jsonl", &mut records);
     assert!(trial(&records[0]).load_samples.is_empty());

@@ -64,6 +64,7 @@ impl RecordDir {
         let study = Recorder::create(&path, FileKind::Study, machine).map_err(at(&path))?;
         make_trials(&directory)?;
         let plan = plan.for_record();
+        copy_beside(&plan, &directory)?;
         study.write(&Line::Plan(Box::new(plan.clone())));
         Ok(Self { directory, study, done: BTreeMap::new(), plan })
     }
@@ -85,6 +86,7 @@ impl RecordDir {
         };
         check_same(&plan, &record, &directory)?;
         make_trials(&directory)?;
+        copy_beside(&plan, &directory)?;
         if plan != record.plan {
             study.write(&Line::Plan(Box::new(plan.clone())));
         }
@@ -113,6 +115,48 @@ impl RecordDir {
 fn make_trials(directory: &Path) -> Result<(), StudyError> {
     let trials = directory.join("trials");
     fs::create_dir_all(&trials).map_err(at(&trials))
+}
+
+/// Maximum size of a record that is copied, in bytes.
+const MAX_COPIED: u64 = 256 << 20;
+
+/// Copies the records that are drawn beside a study into its own record, so that a report of it can be
+/// made on another machine. A copy that is already there is kept. A record that is too large or cannot be
+/// read is not copied: a report then reads the original.
+fn copy_beside(plan: &plan::StudyPlan, directory: &Path) -> Result<(), StudyError> {
+    for (original, copy) in plan.beside.iter().zip(plan.copies_beside(directory)) {
+        let files = files_of_record(Path::new(original));
+        let size: u64 = files.iter().map(|(_, size)| size).sum();
+        if copy.exists() || files.is_empty() || size > MAX_COPIED {
+            continue;
+        }
+        // The copy gets its name when it is complete.
+        let unfinished = copy.with_extension("unfinished");
+        make_trials(&unfinished)?;
+        for (file, _) in files {
+            let to = unfinished.join(&file);
+            fs::copy(Path::new(original).join(&file), &to).map_err(at(&to))?;
+        }
+        fs::rename(&unfinished, &copy).map_err(at(&copy))?;
+    }
+    Ok(())
+}
+
+/// Returns the files of a record, relative to its directory, with their sizes. It has none if it cannot
+/// be read, or is no directory.
+fn files_of_record(directory: &Path) -> Vec<(PathBuf, u64)> {
+    let trials = fs::read_dir(directory.join("trials")).into_iter().flatten().flatten();
+    let names = trials
+        .map(|entry| PathBuf::from("trials").join(entry.file_name()))
+        .filter(|name| name.extension().is_some_and(|extension| extension == "jsonl"));
+    let sized = |name: PathBuf| {
+        let file = fs::metadata(directory.join(&name)).ok().filter(fs::Metadata::is_file)?;
+        Some((name, file.len()))
+    };
+    match sized(STUDY_FILE.into()) {
+        Some(study) => std::iter::once(study).chain(names.filter_map(sized)).collect(),
+        None => Vec::new(),
+    }
 }
 
 /// The state of a record's directory.
@@ -256,7 +300,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dates_are_those_of_the_calendar() {
+    fn days_since_the_epoch_are_converted_to_calendar_dates() {
         for (days, date) in [
             (0, (1970, 1, 1)),
             (59, (1970, 3, 1)),
@@ -268,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_become_names_of_files() {
+    fn labels_are_converted_to_safe_file_names() {
         assert_eq!(file_name("glibc/arena_max=2"), "glibc-arena_max-2");
         assert_eq!(file_name("../x y"), "-x-y");
     }

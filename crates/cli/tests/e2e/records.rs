@@ -14,7 +14,7 @@ fn report(record: &Path) -> Value {
 }
 
 #[test]
-fn a_run_that_is_killed_gives_a_report_and_leaves_no_process() {
+fn a_killed_study_leaves_a_readable_record_and_no_process() {
     let (subject, seconds) = (subject(&[]), unique_seconds());
     let home = tempfile::tempdir().unwrap();
     let record = home.path().join("record");
@@ -71,7 +71,7 @@ fn small() -> (tempfile::TempDir, std::path::PathBuf) {
 }
 
 #[test]
-fn a_file_of_a_record_is_a_record_too_and_torn_lines_cost_only_themselves() {
+fn a_trial_file_is_a_record_too_and_truncation_affects_only_its_trial() {
     let (_home, record) = small();
     let file = record.join("trials/001-glibc.jsonl");
     let whole = report(&file);
@@ -91,7 +91,7 @@ fn a_file_of_a_record_is_a_record_too_and_torn_lines_cost_only_themselves() {
 }
 
 #[test]
-fn damaged_and_foreign_files_are_told_in_a_sentence() {
+fn damaged_and_foreign_files_are_reported_in_a_sentence() {
     let (home, record) = small();
     let file = record.join("trials/002-glibc.jsonl");
     let mut text: Vec<String> =
@@ -106,9 +106,9 @@ fn damaged_and_foreign_files_are_told_in_a_sentence() {
     };
     assert!(message(&file).contains("002-glibc.jsonl line 5 is damaged"));
     let all = lowtide().arg("report").arg(&record).output().unwrap();
-    let told = String::from_utf8_lossy(&all.stdout);
-    assert!(told.contains("002-glibc.jsonl: line 5 is damaged"), "{told}");
-    assert!(told.contains("this trial is left out"), "{told}");
+    let reported = String::from_utf8_lossy(&all.stdout);
+    assert!(reported.contains("002-glibc.jsonl: line 5 is damaged"), "{reported}");
+    assert!(reported.contains("this trial is left out"), "{reported}");
     let foreign = home.path().join("pidstat.txt");
     fs::write(&foreign, "11:19:33 PM   UID       PID  minflt/s\n").unwrap();
     assert!(message(&foreign).contains("is not a record of lowtide"));
@@ -123,7 +123,7 @@ fn damaged_and_foreign_files_are_told_in_a_sentence() {
 }
 
 #[test]
-fn a_record_never_leads_out_of_its_own_directory() {
+fn a_path_that_leaves_the_directory_of_the_record_is_not_followed() {
     let (home, record) = small();
     let path = record.join("study.jsonl");
     let text = fs::read_to_string(&path).unwrap();
@@ -147,15 +147,38 @@ fn everything_that_pidstat_prints_can_be_derived() {
 }
 
 #[test]
-fn no_report_is_written_over_a_record() {
+fn a_report_never_overwrites_a_record() {
     let (_home, record) = small();
     let file = record.join("trials/001-glibc.jsonl");
     let before = fs::read(&file).unwrap();
     let output = lowtide().args(["report", "--csv"]).arg(&file).arg(&record).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(told.contains("would be overwritten: put the records first"), "{told}");
+    let reported = String::from_utf8_lossy(&output.stderr);
+    assert!(reported.contains("would be overwritten: put the records first"), "{reported}");
     assert_eq!(fs::read(&file).unwrap(), before);
     let both = lowtide().args(["report", "--json"]).arg(&record).arg("--csv").output().unwrap();
     assert_eq!(both.status.code(), Some(2));
+}
+
+#[test]
+fn a_record_contains_a_copy_of_the_record_drawn_beside_it() {
+    let home = tempfile::tempdir().unwrap();
+    let (other, record) = (home.path().join("other"), home.path().join("record"));
+    let subject = subject(&[]);
+    let study = |words: &[&str]| {
+        let output = lowtide().current_dir(home.path()).arg("study").args(words).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+    };
+    let run = ["-a", "glibc", "--repeat", "1", "--name", "the other", "-o", "other", "--"];
+    study(&[&run[..], &[&subject, "ms:200"]].concat());
+    let file = format!(
+        "command = [{subject:?}, \"ms:200\"]\nallocator = \"glibc\"\nrepeat = 1\nbeside = [\"other\", \"none\"]\n"
+    );
+    fs::write(home.path().join("two.toml"), file).unwrap();
+    study(&["two.toml", "-o", "record"]);
+    fs::remove_dir_all(&other).unwrap();
+    let shown = lowtide().arg("report").arg(&record).output().unwrap();
+    let shown = String::from_utf8_lossy(&shown.stdout);
+    assert!(shown.contains("Beside it: the other"), "{shown}");
+    assert!(shown.contains("not drawn beside it: "), "{shown}");
 }

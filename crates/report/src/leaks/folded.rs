@@ -33,7 +33,7 @@ mod tests {
     use crate::leaks::tests::report;
 
     #[test]
-    fn a_stack_is_a_line_with_its_bytes() {
+    fn a_folded_stack_is_one_line_that_ends_with_its_bytes() {
         let mut report = report();
         let frames = &mut report.groups[0].stacks[0].frames;
         frames[0].function = "a;b\n".to_owned();

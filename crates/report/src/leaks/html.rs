@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_process_names_is_escaped_on_the_page() {
+    fn text_from_the_process_is_escaped_on_the_page() {
         let mut report = super::super::tests::report();
         report.command = vec!["<script>alert(1)</script>".to_owned()];
         report.groups[0].types[0].name = "C++ Map<Key, \u{202e}Value>".to_owned();

@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_encoded_as_the_format_has_them() {
+    fn protobuf_fields_are_encoded_per_the_specification() {
         let mut message = Message::default();
         message.number(1, 150);
         message.bytes(2, b"testing");

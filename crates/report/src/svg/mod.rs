@@ -36,29 +36,35 @@ pub struct Charts {
     pub panels: bool,
 }
 
-/// Draws charts on one sheet, under a title. The first view has all its charts; the others beside
-/// it have their course, each on axes of its own, and panels if a program reports metrics.
+/// Draws charts on one sheet, under a title. The first view has all its charts. The others beside it
+/// have their course, each on axes of its own, and panels if a program reports metrics; panels alone
+/// if the first view has them alone.
 pub fn sheet(views: &[View], subtitle: &str, charts: Charts) -> Picture {
     let Some((view, beside)) = views.split_first() else {
         return Canvas::new(WIDTH, 1.0, Theme::Light).finish();
     };
     let inner = WIDTH - 2.0 * MARGIN;
+    // The metrics of a program are only drawn in panels.
+    let has_panels = |other: &View| charts.panels && (other.has_inner() || !charts.course);
+    let beside: &[View] = if charts.course || charts.panels { beside } else { &[] };
     let mut heights = vec![MARGIN + 52.0];
     if charts.course {
         heights.push(overview::height(view));
-        heights.extend(beside.iter().map(|other| HEADING + overview::height(other)));
     }
     if charts.bars {
         heights.push(bars::height(view));
     }
     if charts.panels {
         heights.extend(std::iter::repeat_n(PANEL, rows(view)));
-        heights.extend(
-            beside
-                .iter()
-                .filter(|other| charts.course && other.tells_inner())
-                .flat_map(|other| std::iter::repeat_n(PANEL, rows(other))),
-        );
+    }
+    for other in beside {
+        heights.push(HEADING - GAP);
+        if charts.course {
+            heights.push(overview::height(other));
+        }
+        if has_panels(other) {
+            heights.extend(std::iter::repeat_n(PANEL, rows(other)));
+        }
     }
     let height =
         heights.iter().sum::<f64>() + GAP * (heights.len() - 1) as f64 + MARGIN - GAP / 2.0;
@@ -77,13 +83,15 @@ pub fn sheet(views: &[View], subtitle: &str, charts: Charts) -> Picture {
     if charts.panels {
         y = panels(&mut canvas, view, y);
     }
-    for other in beside.iter().filter(|_| charts.course) {
+    for other in beside {
         canvas.text(MARGIN, y + 14.0, "title", &format!("Beside it: {}", other.title));
-        let height = overview::height(other);
-        overview::draw(&mut canvas, other, [MARGIN, y + HEADING, inner, height]);
-        y += HEADING + height + GAP;
-        // A program's own metrics are only drawn in panels.
-        if charts.panels && other.tells_inner() {
+        y += HEADING;
+        if charts.course {
+            let height = overview::height(other);
+            overview::draw(&mut canvas, other, [MARGIN, y, inner, height]);
+            y += height + GAP;
+        }
+        if has_panels(other) {
             y = panels(&mut canvas, other, y);
         }
     }

@@ -94,8 +94,8 @@ fn floats(points: &[(f64, u64)]) -> Vec<(f64, f64)> {
 }
 
 fn key(view: &View, curve: &Curve) -> String {
-    let tells = !curve.inner.is_empty();
-    let mut words = if tells {
+    let has_inner = !curve.inner.is_empty();
+    let mut words = if has_inner {
         vec!["yellow: RSS", "blue: allocated"]
     } else {
         vec!["RSS (dark part: anonymous)", "VSZ (light line)"]

@@ -98,12 +98,12 @@ fn trend_of(found: &[&RoundTrend]) -> Cell {
     // If two are equally frequent, `undecided` is taken, because it claims less.
     let most = [Trend::Level, Trend::Undecided].into_iter().max_by_key(|trend| count(*trend));
     let growing = Some(Trend::Growing).filter(|trend| count(*trend) > 0);
-    let Some(told) = growing.or(most).filter(|_| !found.is_empty()) else {
+    let Some(reported) = growing.or(most).filter(|_| !found.is_empty()) else {
         return Cell::from("–".to_owned());
     };
-    let short = match (count(told), found.len()) {
-        (same, all) if same == all => told.name().to_owned(),
-        (same, all) => format!("{} in {same} of {all}", told.name()),
+    let short = match (count(reported), found.len()) {
+        (same, all) if same == all => reported.name().to_owned(),
+        (same, all) => format!("{} in {same} of {all}", reported.name()),
     };
     let full = match found {
         [only] => format!("{short} ({})", only.because),
@@ -117,24 +117,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_repeat_that_grows_is_told_whichever_it_is_and_otherwise_what_most_say() {
+    fn any_growing_repeat_is_reported_and_otherwise_the_majority_trend() {
         use Trend::{Growing, Level, Undecided};
-        let told = |trends: &[Trend]| {
+        let reported = |trends: &[Trend]| {
             let because = "why".to_owned();
             let all =
                 trends.iter().map(|trend| RoundTrend { trend: *trend, because: because.clone() });
             let all: Vec<RoundTrend> = all.collect();
             trend_of(&all.iter().collect::<Vec<_>>()).full
         };
-        assert_eq!(told(&[Level, Level, Growing]), "growing in 1 of 3");
-        assert_eq!(told(&[Growing, Growing]), "growing");
-        assert_eq!(told(&[Undecided, Level, Level]), "level in 2 of 3");
-        assert_eq!(told(&[Level, Undecided]), "undecided in 1 of 2");
-        assert_eq!((told(&[Level]), told(&[])), ("level (why)".to_owned(), "–".to_owned()));
+        assert_eq!(reported(&[Level, Level, Growing]), "growing in 1 of 3");
+        assert_eq!(reported(&[Growing, Growing]), "growing");
+        assert_eq!(reported(&[Undecided, Level, Level]), "level in 2 of 3");
+        assert_eq!(reported(&[Level, Undecided]), "undecided in 1 of 2");
+        assert_eq!((reported(&[Level]), reported(&[])), ("level (why)".to_owned(), "–".to_owned()));
     }
 
     #[test]
-    fn a_slope_is_told_with_its_interval_or_that_it_is_not_resolved() {
+    fn a_slope_is_shown_with_its_interval_or_marked_as_not_resolved() {
         let found = |low, high| slope(Some(Slope { n: 11, each: 45_158.4, low, high })).full;
         assert_eq!(found(Some(-512.0), Some(51_200.0)), "44.1 KiB (−512 B to 50.0 KiB)");
         assert_eq!(found(None, None), "44.1 KiB (not resolved)");

@@ -147,7 +147,7 @@ mod tests {
     use lowtide_model::ledger::WalkedRuntime;
 
     #[test]
-    fn a_runtime_that_was_walked_has_a_column_for_what_is_free() {
+    fn a_walked_runtime_has_a_column_for_its_free_memory() {
         let mut ledger = Ledger::default();
         ledger.add_walked(WalkedRuntime::CPython, State::Allocated, 5);
         ledger.add_walked(WalkedRuntime::CPython, State::Free, 7);

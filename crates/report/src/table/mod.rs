@@ -6,6 +6,8 @@ mod heaps;
 mod ledgers;
 mod policies;
 
+use std::collections::BTreeSet;
+
 use lowtide_analysis::metrics::PerConnection;
 use lowtide_analysis::requests::RequestCount;
 use lowtide_analysis::stats::{ENOUGH_FOR_INTERVAL, Estimate, median};
@@ -107,13 +109,13 @@ fn most_repeats(study: &StudyReport) -> usize {
 }
 
 /// Returns whether every load reports its latency; otherwise the duration of the load is shown instead.
-fn latency_is_told(study: &StudyReport) -> bool {
+fn latency_is_reported(study: &StudyReport) -> bool {
     let rounds = study.trials.iter().flat_map(|t| &t.rounds);
     rounds.filter_map(|r| r.load.as_ref()).all(|l| l.mean_latency_s().is_some())
 }
 
 fn latency_head(study: &StudyReport) -> &'static str {
-    if latency_is_told(study) { "latency" } else { "load took" }
+    if latency_is_reported(study) { "latency" } else { "load took" }
 }
 
 /// Returns the name of a treatment in tables, with its repeats if they are fewer than in the
@@ -191,8 +193,8 @@ fn failed_requests(requests: RequestCount, standing: Standing) -> Option<String>
 
 /// Returns the tables below the summary that apply to a study.
 pub(crate) fn more(study: &StudyReport) -> impl Iterator<Item = Table> + '_ {
-    let tables: [fn(&StudyReport) -> Option<Table>; 8] =
-        [policies, rounds, latencies, per_connection, trends, phases, ledgers, heaps];
+    let tables: [fn(&StudyReport) -> Option<Table>; 9] =
+        [policies, rounds, latencies, per_connection, trends, phases, durations, ledgers, heaps];
     tables.into_iter().filter_map(move |of| of(study))
 }
 
@@ -246,7 +248,7 @@ pub(crate) fn rounds(study: &StudyReport) -> Option<Table> {
         return None;
     }
     let mut all = study.trials.iter().flat_map(|t| &t.rounds);
-    let tells = all.any(|round| round.allocated_bytes.is_some());
+    let with_allocated = all.any(|round| round.allocated_bytes.is_some());
     let rate = |round: &RoundResult| round.load.as_ref()?.figure("requests_per_s");
     let with_rate = study.trials.iter().flat_map(|t| &t.rounds).any(|r| rate(r).is_some());
     let rows = each_round(study, |rounds| {
@@ -259,23 +261,23 @@ pub(crate) fn rounds(study: &StudyReport) -> Option<Table> {
         };
         let latency = values(rounds.iter().map(|r| {
             let load = r.load.as_ref()?;
-            if latency_is_told(study) { load.mean_latency_s() } else { Some(load.wall_s) }
+            if latency_is_reported(study) { load.mean_latency_s() } else { Some(load.wall_s) }
         }));
         let mut cells = vec![memory(&|r| r.peak_bytes), memory(&|r| r.settled_bytes)];
-        if tells {
+        if with_allocated {
             cells.push(memory(&|r| r.allocated_bytes));
         }
         cells.extend([Cell::from(count("succeeded")), Cell::from(count("failed"))]);
         if with_rate {
             let rates = values(rounds.iter().map(|r| rate(r)));
-            let told = median(&rates).map_or("–".to_owned(), |r| format!("{r:.0}"));
-            cells.push(Cell::from(told));
+            let printed = median(&rates).map_or("–".to_owned(), |r| format!("{r:.0}"));
+            cells.push(Cell::from(printed));
         }
         cells.push(seconds(&latency));
         cells
     });
     let mut names = vec!["treatment", "round", "peak", "settled"];
-    if tells {
+    if with_allocated {
         names.push("of it allocated");
     }
     names.extend(["succeeded", "failed"]);
@@ -349,6 +351,41 @@ pub(crate) fn phases(study: &StudyReport) -> Option<Table> {
     })
 }
 
+/// Maximum number of durations in a table: a server can report hundreds.
+const MAX_DURATIONS: usize = 6;
+
+/// Returns the durations that the subjects reported, if any: a row for each treatment, a column for each
+/// duration.
+pub(crate) fn durations(study: &StudyReport) -> Option<Table> {
+    let names: BTreeSet<&str> =
+        study.trials.iter().flat_map(|t| t.reported_ms.keys()).map(String::as_str).collect();
+    if names.is_empty() {
+        return None;
+    }
+    let left_out = match names.len().saturating_sub(MAX_DURATIONS) {
+        0 => String::new(),
+        more => format!("; {more} more are in the JSON"),
+    };
+    let names: Vec<&str> = names.into_iter().take(MAX_DURATIONS).collect();
+    let rows = study.treatments.iter().map(|summary| {
+        let trials = shown(study, summary);
+        let longest = |name: &&str| {
+            let all = values(trials.iter().map(|t| t.reported_ms.get(*name).map(|ms| ms / 1e3)));
+            seconds(&all)
+        };
+        let head = Cell::from(summary.treatment.label());
+        TableRow::plain(std::iter::once(head).chain(names.iter().map(longest)).collect())
+    });
+    let heads = names.iter().map(|name| name.trim_end_matches("_ms").replace('_', " "));
+    Some(Table {
+        caption: format!(
+            "Longest durations that the subject reported: medians over the repeats{left_out}"
+        ),
+        rows: rows.collect(),
+        heads: ["treatment".to_owned()].into_iter().chain(heads).collect(),
+    })
+}
+
 /// Returns every reading of a phase in a trial, in bytes.
 fn readings(trial: &TrialResult, phase: &str) -> Vec<f64> {
     let named = trial.phases.iter().filter(|p| p.name == phase);
@@ -379,7 +416,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_share_of_the_rise_is_not_told_beside_what_a_ramp_tells_of_each_connection() {
+    fn bytes_per_connection_from_the_rise_are_omitted_if_a_ramp_measured_them() {
         let slope = Slope { n: 11, each: 45_158.4, low: None, high: None };
         let costs = PerConnection { memory_bytes: slope, inner_memory_bytes: None };
         let later = FirstAndLater { first_round: None, later_rounds: Some(costs) };
@@ -390,18 +427,18 @@ mod tests {
     }
 
     #[test]
-    fn failed_requests_are_told_and_of_the_reference_also_what_they_mean() {
+    fn failed_requests_are_reported_and_explained_for_the_reference() {
         let some = RequestCount { failed: 30.0, all: 1000.0, are_connections: false };
-        let told = |standing| failed_requests(some, standing).unwrap();
-        assert_eq!(told(Standing::Within), "30 of 1000 requests failed");
+        let printed = |standing| failed_requests(some, standing).unwrap();
+        assert_eq!(printed(Standing::Within), "30 of 1000 requests failed");
         let of_reference =
             "30 of 1000 requests failed: what the others cost, as ratios to it, says little";
-        assert_eq!(told(Standing::Reference), of_reference);
+        assert_eq!(printed(Standing::Reference), of_reference);
         assert_eq!(failed_requests(RequestCount { failed: 0.0, ..some }, Standing::Within), None);
     }
 
     #[test]
-    fn a_phase_that_came_again_has_one_voice_for_each_trial_and_the_range_of_all() {
+    fn a_repeated_phase_weights_trials_equally_and_shows_the_full_range() {
         let again = over_rounds(&[vec![10.0, 30.0, 20.0], vec![40.0, 40.0, 70.0]]).unwrap();
         assert_eq!((again.median, again.low, again.high), (30.0, 10.0, 70.0));
         let once = over_rounds(&[vec![10.0], vec![20.0]]).unwrap();

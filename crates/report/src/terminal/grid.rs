@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_names_are_cut_where_they_stay_distinct_preferably_in_the_middle() {
+    fn long_names_are_shortened_in_the_middle_and_stay_distinct() {
         let names = |all: &[&str]| cut_apart(all, 26);
         let name = "glibc/node-24.21.0 + release after a collection";
         let (peak, settled) = (format!("{name}, peak"), format!("{name}, settled"));
