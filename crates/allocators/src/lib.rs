@@ -193,13 +193,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_binary_carries_the_versions_that_the_documentation_names() {
+    fn the_bundled_versions_match_the_documentation() {
         let carried: Vec<String> = bundled().map(|b| format!("{b:?}")).collect();
         assert_eq!(carried, ["jemalloc 5.3.1", "mimalloc 3.3.2", "mimalloc2 2.3.2"]);
     }
 
     #[test]
-    fn a_torn_file_in_the_cache_is_written_anew() {
+    fn a_truncated_cache_file_is_rewritten() {
         let directory = tempfile::tempdir().unwrap();
         let any = bundled().next().unwrap();
         let path = any.unpack_into(directory.path()).unwrap();
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_cannot_be_written_to_is_named() {
+    fn an_unpack_error_contains_the_path() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("a file");
         fs::write(&file, "").unwrap();

@@ -76,7 +76,7 @@ mod tests {
     use lowtide_record::fixtures::trial;
 
     #[test]
-    fn a_record_that_was_gone_on_with_on_another_machine_says_so() {
+    fn a_record_resumed_on_another_machine_is_warned_about() {
         let on = |repeat, kernel: &str| {
             let mut trial = trial("glibc", repeat, false);
             trial.header.machine.kernel = Some(kernel.to_owned());

@@ -155,7 +155,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn each_kind_has_its_ledger() {
+    fn the_ledger_determines_the_kind_of_verdict() {
         use Owner::*;
         assert_eq!(kind(&[(Allocated, 900), (Reclaimable, 50), (File, 10)]), VerdictKind::Live);
         assert_eq!(kind(&[(Allocated, 100), (Reclaimable, 900)]), VerdictKind::Hoard);
@@ -169,7 +169,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_evidence_is_in_figures() {
+    fn the_evidence_is_quantified() {
         let found = observed(&[(Owner::Allocated, 100), (Owner::Reclaimable, 900)]);
         let verdict = diagnose(found).verdict;
         assert_eq!(
@@ -216,7 +216,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn garbage_that_is_not_collected_yet_counts_as_in_use_and_the_verdict_says_so() {
+    fn uncollected_garbage_counts_as_in_use_and_the_verdict_mentions_it() {
         let found = observed(&[(Owner::Allocated, 100), (Owner::Runtime, 60), (Owner::File, 5)]);
         let (managers, runtimes) = (vec![manager("Ruby", 60)], runtimes(&["Ruby"]));
         let verdict = diagnose(Observation { managers, runtimes, ..found }).verdict;
@@ -232,8 +232,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn free_blocks_in_cpythons_arenas_are_fragmentation_and_the_advice_names_the_sizes_that_keep_them()
-     {
+    fn free_cpython_blocks_are_fragmentation_and_the_advice_names_the_block_sizes() {
         let mut found = observed(&[(Owner::Allocated, 20), (Owner::Fragmented, 1)]);
         found.ledger.add_walked(WalkedRuntime::CPython, State::Allocated, 3 * MIB);
         found.ledger.add_walked(WalkedRuntime::CPython, State::Free, 286 * MIB);

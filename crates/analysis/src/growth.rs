@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_rises_at_every_sample_grows_and_its_size_class_is_named() {
+    fn memory_that_rises_at_every_sample_is_growing_and_its_size_class_is_named() {
         let verdict = detect(&samples(|i| i * MIB)).unwrap();
         assert_eq!(verdict.kind, VerdictKind::Growing);
         assert_eq!(
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_swings_or_bursts_does_not_grow() {
+    fn oscillating_memory_or_a_burst_is_not_growing() {
         assert_eq!(detect(&samples(|i| (i % 4) * 10 * MIB)), None);
         assert_eq!(detect(&samples(|i| if i == 7 { 500 * MIB } else { 0 })), None);
         assert_eq!(detect(&samples(|i| i * 1024)), None);
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn growth_with_noise_on_it_is_growth() {
+    fn noisy_growth_is_detected() {
         assert!(detect(&samples(|i| i * MIB + (i * 7919 % 3) * MIB)).is_some());
     }
 
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tracker_keeps_its_first_sample_and_a_bounded_number_of_others() {
+    fn a_tracker_keeps_its_first_sample_and_bounds_the_number_of_samples() {
         let tracker = tracker(|i| i * MIB);
         assert!(tracker.samples.len() <= MAX_SAMPLES, "{}", tracker.samples.len());
         let because = &tracker.detect().unwrap().because[0];
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_leak_grows() {
+    fn a_slow_leak_is_detected_as_growth() {
         let mut slow = GrowthTracker::default();
         for second in 0..36_000_u64 {
             let in_use_bytes = 2048 * MIB + second * MIB / 60;
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn another_program_in_the_same_process_starts_anew() {
+    fn an_exec_in_the_process_resets_the_tracker() {
         let mut tracker = tracker(|i| i * MIB);
         tracker.add(GrowthSample {
             t_s: 1000.0,
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_has_warmed_up_does_not_grow() {
+    fn a_program_past_its_warm_up_is_not_growing() {
         assert_eq!(tracker(|i| i.min(300) * MIB).detect(), None);
     }
 }

@@ -263,7 +263,9 @@ fn choose(
     if let Some(reference) = reference.filter(is_kept) {
         let because = match tradeoffs(reference, summaries, yardstick) {
             none if none.is_empty() => "no treatment leaves materially less".to_owned(),
-            told => format!("no treatment at an acceptable cost leaves materially less; {told}"),
+            reported => {
+                format!("no treatment at an acceptable cost leaves materially less; {reported}")
+            }
         };
         return Some(Recommendation {
             treatment: Some(reference.treatment.clone()),
@@ -323,7 +325,7 @@ fn open_because(
     let reference = summaries.first().filter(|s| s.standing == Standing::Reference);
     let tradeoffs = reference.map(|r| tradeoffs(r, summaries, yardstick));
     match tradeoffs {
-        Some(told) if !told.is_empty() => format!("{text}. So far: {told}"),
+        Some(reported) if !reported.is_empty() => format!("{text}. So far: {reported}"),
         _ => text,
     }
 }
@@ -343,14 +345,14 @@ fn tradeoffs(
         let standings = [Standing::Within, Standing::Beyond, Standing::Unresolved];
         standings.contains(&s.standing) && s.settled_bytes.is_some()
     };
-    let mut told: Vec<(f64, &TreatmentSummary)> = summaries
+    let mut reported: Vec<(f64, &TreatmentSummary)> = summaries
         .iter()
         .filter(is_seen)
         .filter_map(|s| Some((of_reference - s.excess_mean_bytes?.median, s)))
         .filter(|(less, s)| *less >= material_bytes(s, reference))
         .collect();
-    told.sort_by(|a, b| b.0.total_cmp(&a.0));
-    let sentences = told.iter().take(MOST_TOLD).map(|(less, summary)| {
+    reported.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let sentences = reported.iter().take(MOST_TOLD).map(|(less, summary)| {
         let costs = [summary.cpu_ratio, summary.latency_ratio].map(|ratio| ratio.map(in_short));
         let costs: Vec<String> = [("CPU", &costs[0]), (yardstick.latency_name(), &costs[1])]
             .into_iter()

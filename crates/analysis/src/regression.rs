@@ -117,14 +117,14 @@ mod tests {
     }
 
     #[test]
-    fn a_straight_line_has_its_slope_and_no_doubt() {
+    fn a_straight_line_has_an_exact_slope_and_a_zero_width_interval() {
         let slope = Slope::fit([line(11, |x| 5e6 + 8192.0 * x)]).unwrap();
         assert_eq!((slope.n, slope.each), (11, 8192.0));
         assert_eq!((slope.low, slope.high), (Some(8192.0), Some(8192.0)));
     }
 
     #[test]
-    fn a_first_step_and_one_collection_do_not_change_it() {
+    fn an_initial_step_and_a_single_collection_do_not_change_the_slope() {
         let steep = |x: f64| if x == 0.0 { 0.0 } else { 9e6 };
         let collected = |x: f64| if x == 700.0 { 4e6 } else { 0.0 };
         let slope = Slope::fit([line(30, |x| 8192.0 * x + steep(x) - collected(x))]).unwrap();
@@ -133,14 +133,14 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_several_rounds_share_their_slope_and_not_their_level() {
+    fn rounds_share_the_slope_and_have_their_own_levels() {
         let rounds = [line(6, |x| 3.0 * x), line(6, |x| 1e6 + 3.0 * x), line(6, |x| 2e6 + 3.0 * x)];
         let slope = Slope::fit(&rounds).unwrap();
         assert_eq!((slope.n, slope.each), (18, 3.0));
     }
 
     #[test]
-    fn too_few_points_have_no_slope_and_few_without_a_line_no_interval() {
+    fn too_few_points_yield_no_slope_and_two_clusters_yield_no_interval() {
         assert_eq!(Slope::fit([line(5, |x| x)]), None);
         assert_eq!(Slope::fit([vec![(100.0, 1.0); 9]]), None);
         assert_eq!(Slope::fit([[]; 0]), None);
@@ -150,10 +150,10 @@ mod tests {
     }
 
     #[test]
-    fn the_interval_holds_the_slope_in_some_19_of_20_cases_whether_or_not_neighbours_go_together() {
+    fn the_interval_covers_the_slope_in_most_cases_even_with_autocorrelation() {
         for (memory, least) in [(0.0, 0.93), (0.7, 0.85)] {
             let mut next = noise(7);
-            let (mut held, mut told) = (0, 0);
+            let (mut held, mut reported) = (0, 0);
             for _ in 0..1000 {
                 let mut last = 0.0;
                 let wandering = line(40, |x| {
@@ -162,12 +162,15 @@ mod tests {
                 });
                 let slope = Slope::fit([wandering]).unwrap();
                 if let Some((low, high)) = slope.low.zip(slope.high) {
-                    told += 1;
+                    reported += 1;
                     held += i32::from(low <= 2.0 && 2.0 <= high);
                 }
             }
-            assert!(told > 900, "{told}");
-            assert!(f64::from(held) >= least * f64::from(told), "{memory}: {held} of {told}");
+            assert!(reported > 900, "{reported}");
+            assert!(
+                f64::from(held) >= least * f64::from(reported),
+                "{memory}: {held} of {reported}"
+            );
         }
     }
 

@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_setting_can_be_pasted() {
+    fn a_setting_has_the_exact_name_and_value() {
         let found = observed(&[(Owner::Allocated, 20), (Owner::Runtime, 500)]);
         let (managers, runtimes) = (vec![manager("mimalloc", 500)], runtimes(&["CPython"]));
         let found = remedies_of(Observation { managers, runtimes, ..found });
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn remedies_fit_the_verdict() {
+    fn remedies_match_the_verdict() {
         let mut hoard = observed(&[(Owner::Allocated, 100), (Owner::Reclaimable, 900)]);
         hoard.heap.as_mut().unwrap().trim_bytes = Some(800 * MIB);
         let found = remedies_of(hoard);
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_purge_of_a_librarys_heap_names_the_library_and_says_nothing_of_glibcs_settings() {
+    fn a_purge_of_a_library_heap_names_the_library_and_no_glibc_setting() {
         let mut ledger = Ledger::default();
         ledger.add(Owner::Reclaimable, 900 * MIB);
         let prediction =

@@ -123,14 +123,14 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn below_six_values_the_range_is_given() {
+    fn fewer_than_six_values_yield_a_range() {
         let e = Estimate::from_values(&[3.0, 1.0, 2.0]).unwrap();
         assert_eq!((e.median, e.low, e.high, e.is_interval()), (2.0, 1.0, 3.0, false));
         assert_eq!(e.kind(), "range, n = 3");
     }
 
     #[test]
-    fn six_values_are_the_first_that_give_an_interval() {
+    fn six_values_are_the_minimum_for_an_interval() {
         let e = Estimate::from_values(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]).unwrap();
         assert_eq!((e.median, e.low, e.high), (3.5, 1.0, 6.0));
         assert!(e.is_interval());
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_sample_is_treated_without_underflow() {
+    fn a_large_sample_does_not_underflow() {
         let dropped = order_statistic(2000);
         assert!((950..=957).contains(&dropped), "{dropped}");
     }
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_has_no_median() {
+    fn an_empty_sample_has_no_median() {
         assert_eq!(median(&[]), None);
         assert_eq!(median(&[f64::NAN]), None);
         assert_eq!(median(&[1.0, 2.0]), Some(1.5));
@@ -195,7 +195,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_median_lies_within_its_surroundings(
+        fn the_median_lies_within_its_bounds(
             values in proptest::collection::vec(-1e9_f64..1e9, 1..60)
         ) {
             let e = Estimate::from_values(&values).unwrap();

@@ -382,7 +382,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn constants_are_read_in_the_unit_of_their_figure() {
+    fn constants_are_parsed_in_the_unit_of_their_metric() {
         for (text, constant) in [
             ("settled_ratio>0.3", 0.3),
             ("settled_ratio >= 30%", 0.3),
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn a_figure_that_does_not_exist_is_refused_with_those_that_do() {
+    fn an_unknown_trial_metric_is_an_error_that_lists_the_valid_ones() {
         let error = "settled>3".parse::<Threshold>().unwrap_err();
         assert!(
             error
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn malformed_thresholds_are_errors() {
         for text in [
             "",
             "settled_ratio",
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn a_threshold_on_a_load_is_crossed_round_by_round() {
+    fn a_load_threshold_is_checked_for_each_round() {
         for (text, crossings) in [
             ("failed_ratio>0.01", vec!["round 2: failed_ratio>0.01 (it is 0.5)"]),
             ("failed_ratio > 50%", vec![]),
@@ -478,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn a_latency_that_no_request_has_is_not_crossed() {
+    fn a_threshold_on_a_missing_latency_is_void_and_not_crossed() {
         let mut report = load();
         report.rounds.truncate(1);
         report.rounds[0].succeeded = 0;
@@ -490,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn every_figure_of_a_load_that_an_error_lists_can_be_compared() {
+    fn every_load_metric_that_an_error_lists_can_be_compared() {
         let mut report = load();
         report.rounds[0].closed_while_held = Some(0);
         let latencies = LATENCIES.map(|l| LATENCY_METRICS.map(|f| format!("{l}.{f}"))).concat();
@@ -501,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn a_figure_that_no_load_has_is_refused_with_those_that_there_are() {
+    fn an_unknown_load_metric_is_an_error_that_lists_the_valid_ones() {
         for figure in ["errors", "latency_s", "latency_s.p95", "settled_ratio", "load.failed", ""] {
             let error = Threshold::parse_for_load(&format!("{figure}>3")).unwrap_err().to_string();
             let begin = format!("a load has no figure `{figure}`: it has requests, succeeded, ");

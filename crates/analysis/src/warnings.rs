@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_still_rises_when_the_load_begins_is_worth_a_warning() {
+    fn memory_that_still_rises_when_the_load_starts_causes_a_warning() {
         let rising = |mib: u64| TrialResult {
             rise_before_load_bytes: Some(mib << 20),
             ..trial("glibc", 120.0)
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_settles_below_its_baseline_is_worth_a_warning() {
+    fn memory_that_settles_below_its_baseline_causes_a_warning() {
         let trials = [trial("glibc", 120.0), trial("jemalloc", 60.0), trial("jemalloc", 85.0)];
         let warning = warnings(&trials).pop().unwrap();
         assert!(

@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_only_the_least_is_said_to_be() {
+    fn a_lower_bound_on_the_time_left_is_shown_as_at_least() {
         let s = Duration::from_secs;
         let left = TimeLeft { this: s(60), others: s(600), is_least: true };
         assert_eq!(time_left(left, s(30)).unwrap(), "at least 10 min 30 s left");

@@ -84,7 +84,7 @@ mod tests {
     use clap::Parser;
 
     #[test]
-    fn the_command_to_type_again_is_the_one_that_was_given() {
+    fn the_command_to_rerun_keeps_all_options_and_names_one_pid() {
         let again =
             |words: &str, pid| match Cli::parse_from(format!("lowtide release {words}").split(' '))
                 .verb

@@ -24,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_word_may_hold_anything() {
+    fn quoting_preserves_any_word() {
         assert_eq!(quoted("/a b/it's"), "'/a b/it'\\''s'");
         assert_eq!(quoted("--port=80"), "--port=80");
         assert_eq!(quoted(""), "''");
@@ -34,7 +34,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_nobody_would_read_is_named() {
+    fn a_command_that_is_too_long_or_not_printable_is_shown_as_cmd() {
         let command = |word: &str| vec!["java".to_owned(), word.to_owned()];
         assert_eq!(copyable(&command("a b")), "java 'a b'");
         assert_eq!(copyable(&command(&"x".repeat(300))), "CMD");

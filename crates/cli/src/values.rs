@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_is_from_a_tenth_of_a_millisecond_to_a_second() {
+    fn the_maximum_pause_ranges_from_100_us_to_1_s() {
         for (text, micros) in [("100us", 100), ("1ms", 1000), ("1s", 1_000_000)] {
             assert_eq!(max_pause(text).unwrap().value, Duration::from_micros(micros));
         }

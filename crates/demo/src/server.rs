@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_time_to_wait_is_found_in_the_query() {
+    fn the_expire_parameter_is_parsed_from_the_query() {
         assert_eq!(expire("server=x&expire=20000"), Some(Duration::from_secs(20)));
         assert_eq!(expire("expires=1"), None);
         assert_eq!(expire("expire=soon"), None);

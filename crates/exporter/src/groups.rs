@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_pod_is_found_in_the_paths_of_both_drivers() {
+    fn the_pod_uid_is_parsed_from_the_paths_of_both_cgroup_drivers() {
         let uid = "8f5c1d2e-aaaa-bbbb-cccc-0123456789ab";
         for path in [
             format!("/kubepods/burstable/pod{uid}/4f2a"),

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_a_host_with_a_port_or_a_path() {
+    fn a_listen_address_is_a_host_with_a_port_or_a_unix_socket_path() {
         let tcp = |text: &str| Ok(ListenAddress::Tcp(text.to_owned()));
         assert_eq!("127.0.0.1:9797".parse(), tcp("127.0.0.1:9797"));
         assert_eq!("[::1]:9797".parse(), tcp("[::1]:9797"));

@@ -436,7 +436,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counters_are_called_total_in_the_comments_of_the_older_format() {
+    fn help_and_type_comments_of_counters_get_the_total_suffix_in_the_text_format() {
         let text = "# HELP a Some.\n# TYPE a counter\na_total{x=\"# TYPE b counter\"} 1\n# HELP b More.\n# TYPE b gauge\nb 2\n# EOF\n";
         let expected = "# HELP a_total Some.\n# TYPE a_total counter\na_total{x=\"# TYPE b counter\"} 1\n# HELP b More.\n# TYPE b gauge\nb 2\n";
         assert_eq!(without_open_metrics(text), expected);

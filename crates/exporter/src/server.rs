@@ -306,7 +306,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn open_metrics_is_for_clients_that_prefer_it() {
+    fn openmetrics_is_sent_only_to_clients_that_prefer_it() {
         let prometheus = "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,\
             text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
         assert!(wants_open_metrics(prometheus));
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn an_abandoned_socket_is_replaced_and_one_in_use_is_not() {
+    fn a_stale_socket_is_replaced_but_one_in_use_is_not() {
         let home = tempfile::tempdir().unwrap();
         let address = ListenAddress::Unix(home.path().join("socket"));
         let Ok(Listener::Unix(first, file)) = Listener::bind(&address) else { panic!() };

@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn users_are_admitted_by_their_password_only() {
+    fn only_the_correct_password_authenticates_a_user() {
         let config = parse(&format!("basic_auth_users:\n  alice: {}\n", hash())).unwrap();
         let users = config.users.unwrap();
         let header = |text: &str| format!("Basic {}", STANDARD.encode(text));
@@ -277,13 +277,13 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_file_is_plain_http_for_every_client() {
+    fn an_empty_config_means_plain_http_without_authentication() {
         let config = parse("").unwrap();
         assert!(config.tls.is_none() && config.users.is_none());
     }
 
     #[test]
-    fn settings_that_are_invalid_or_not_supported_are_named_in_the_error() {
+    fn invalid_or_unsupported_settings_are_named_in_the_error() {
         for (text, part) in [
             ("basic_auth_user: {}", "basic_auth_user"),
             ("basic_auth_users:\n  alice: secret\n", "not a bcrypt hash"),

@@ -26,7 +26,7 @@ fn sealed_with(files: OwnFiles, test: impl FnOnce() + Send + 'static) {
 }
 
 #[test]
-fn it_executes_nothing() {
+fn a_sealed_process_cannot_execute_programs() {
     sealed(|| {
         let error = Command::new("true").spawn().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::PermissionDenied);
@@ -34,7 +34,7 @@ fn it_executes_nothing() {
 }
 
 #[test]
-fn no_memory_is_opened_for_writing() {
+fn a_sealed_process_cannot_open_memory_or_existing_files_for_writing() {
     for files in [OwnFiles::None, OwnFiles::Some] {
         sealed_with(files, || {
             for path in ["/proc/self/mem", "/dev/null"] {
@@ -49,7 +49,7 @@ fn no_memory_is_opened_for_writing() {
 }
 
 #[test]
-fn only_an_exporter_with_a_text_file_creates_files() {
+fn only_a_sealed_process_with_files_of_its_own_can_create_files() {
     let home = tempfile::tempdir().unwrap();
     let path = home.path().join("lowtide.prom");
     fs::write(&path, "before").unwrap();
@@ -64,7 +64,7 @@ fn only_an_exporter_with_a_text_file_creates_files() {
 }
 
 #[test]
-fn a_thread_that_starts_later_is_sealed_too() {
+fn a_thread_that_starts_after_the_seal_is_also_sealed() {
     sealed(|| {
         let error = thread::spawn(|| Command::new("true").spawn().unwrap_err()).join().unwrap();
         assert_eq!(error.kind(), ErrorKind::PermissionDenied);
@@ -72,7 +72,7 @@ fn a_thread_that_starts_later_is_sealed_too() {
 }
 
 #[test]
-fn processes_are_inspected_as_without_a_seal() {
+fn a_seal_does_not_change_inspection_results() {
     let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
     let target = Target::open(child.id()).unwrap();
     while target.stat().unwrap().state != 'S' {
@@ -90,7 +90,7 @@ fn processes_are_inspected_as_without_a_seal() {
 }
 
 #[test]
-fn no_process_is_traced_or_written_to() {
+fn a_sealed_process_cannot_trace_write_to_or_signal_others() {
     let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
     let pid = child.id();
     sealed(move || {

@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_passed_on_by_place_without_those_that_are_not_wanted() {
+    fn blocks_are_passed_on_place_by_place_without_unwanted_places() {
         let mut seen = Seen::default();
         let mut collector = BlockCollector::new(Some(&mut seen));
         collector.begin(0x8000);
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_walk_takes_back_is_not_passed_on() {
+    fn blocks_that_a_walk_discards_by_going_back_are_not_passed_on() {
         let mut seen = Seen::default();
         let mut collector = BlockCollector::new(Some(&mut seen));
         collector.begin(0x1000);
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_has_the_blocks_in_use_with_the_prints_of_what_is_in_them() {
+    fn a_row_passes_on_its_blocks_in_use_with_hashes_of_their_contents() {
         let memory = Saved { blocks: vec![(0x10000, vec![7; 4096])] };
         let mut seen = Seen::default();
         let mut collector = BlockCollector::new(Some(&mut seen));

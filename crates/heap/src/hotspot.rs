@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_data_never_cause_a_panic() {
+    fn damaged_data_never_causes_a_panic() {
         let good = data(&[("sun.gc.generation.0.capacity", MIB)]);
         for length in 0..good.len() {
             PerfData::parse(&good[..length]);

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_left_beside_others_are_the_gaps() {
+    fn gaps_are_the_parts_of_ranges_outside_of_others() {
         let ranges = [0..10, 20..30, 40..50];
         assert_eq!(
             gaps(ranges.into_iter(), &[0..5, 8..22, 25..26]),
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn the_parts_of_a_range_are_all_of_it() {
+    fn the_parts_of_a_range_cover_all_of_it() {
         let split = |range| parts(range, 10).collect::<Vec<_>>();
         assert_eq!(split(5..27), [5..15, 15..25, 25..27]);
         assert_eq!(split(u64::MAX - 10..u64::MAX).len(), 1);
@@ -92,12 +92,12 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_are_joined() {
+    fn touching_and_overlapping_ranges_are_merged() {
         assert_eq!(joined(vec![0..10, 10..20, 30..40, 35..36]), [0..20, 30..40]);
     }
 
     #[test]
-    fn what_others_have_is_left_out() {
+    fn parts_covered_by_other_ranges_are_left_out() {
         let others = [0x1000..0x2000, 0x3000..0x4000, 0x5000..0x6000];
         assert_eq!(without(0x1800..0x5800, &others), [0x2000..0x3000, 0x4000..0x5000]);
         let outside = 0x6000..0x7000;

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn residency_is_told_whichever_way_one_asks() {
+    fn residency_is_correct_for_queries_in_any_order() {
         let memory = saved();
         let mut r = Residency::new(&memory);
         assert_eq!(r.bytes(0x0..0x1800), 0x800);
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn residency_is_told_across_many_slices_and_back() {
+    fn residency_is_correct_across_many_slices_and_after_going_back() {
         let far = 9 * SLICE;
         let mut memory = saved();
         memory.blocks.push((far - 0x1000, vec![0; 0x2000]));

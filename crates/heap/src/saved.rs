@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_saved_is_read_again_as_it_was() {
+    fn a_saved_heap_is_read_back_with_unread_pages_empty() {
         let memory = Saved { blocks: vec![(0x1000, vec![7; 4096]), (0x4000, vec![9; 8192])] };
         let recorder = MemoryRecorder::new(&memory);
         recorder.read(0x4ffc, &mut [0; 8]);
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_saved_heap_is_refused() {
+    fn an_invalid_saved_heap_is_rejected() {
         assert!(matches!(SavedHeap::from_bytes(b"{}"), Err(SavedError::SavedHeader(_))));
         let mut bytes = SavedHeap {
             data: Vec::new(),

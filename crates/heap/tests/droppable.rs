@@ -126,7 +126,7 @@ fn the_free_memory_of_mimalloc_2_belongs_to_its_threads() {
 }
 
 #[test]
-fn the_heap_of_another_mimalloc_than_the_recognised_one_is_refused() {
+fn a_heap_of_another_mimalloc_version_than_the_detected_one_is_rejected() {
     let kind = AllocatorKind::Mimalloc;
     for (name, version) in [("2.3.2", "3.3.2"), ("3.3.2", "2.3.2"), ("2.0.9", "2.3.2")] {
         let why = droppable(&kind, version, &load("mimalloc", name)).unwrap().unwrap_err();
@@ -149,7 +149,7 @@ fn the_lock_of_gperftools_is_known_from_2_11_on() {
 }
 
 #[test]
-fn the_free_ranges_of_a_damaged_heap_are_disjoint_and_their_sum_is_what_is_resident() {
+fn the_free_ranges_of_a_damaged_heap_are_disjoint_and_sum_to_their_resident_bytes() {
     let walk = |kind: AllocatorKind, version: &'static str| {
         move |saved: &SavedHeap| {
             let (found, sums) = droppable(&kind, version, saved)?.ok()?;

@@ -34,7 +34,7 @@ fn rows(heap: &Heap) -> u64 {
 }
 
 #[test]
-fn saved_heaps_hold_what_their_allocator_said() {
+fn walked_heaps_match_the_statistics_of_their_allocator() {
     for name in NAMES {
         let text = std::fs::read_to_string(file(ALLOCATOR, &format!("{name}.json"))).unwrap();
         let expected: Value = serde_json::from_str(&text).unwrap();
@@ -53,7 +53,7 @@ fn saved_heaps_hold_what_their_allocator_said() {
 }
 
 #[test]
-fn a_damaged_heap_is_walked_to_its_end_and_its_rows_still_add_up() {
+fn the_walk_of_a_damaged_heap_terminates_and_its_rows_add_up() {
     let walk = |saved: &SavedHeap| {
         walked(saved).map(|heap| {
             let rows = rows(&heap);

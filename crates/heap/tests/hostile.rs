@@ -138,7 +138,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_walk_of_arbitrary_bytes_ends_within_its_bound(
+    fn a_walk_of_arbitrary_bytes_stays_within_its_read_limit(
         (memory, layout, mappings) in heap(),
         changes in any::<bool>(),
     ) {
@@ -152,7 +152,7 @@ proptest! {
     }
 
     #[test]
-    fn a_search_for_arenas_in_arbitrary_bytes_ends_within_its_bound(
+    fn a_search_for_arenas_in_arbitrary_bytes_stays_within_its_read_limit(
         (memory, _, _) in heap(),
         changes in any::<bool>(),
     ) {
@@ -164,7 +164,7 @@ proptest! {
     }
 
     #[test]
-    fn a_search_for_other_allocators_in_arbitrary_bytes_ends_within_its_bound(
+    fn a_search_for_other_allocators_in_arbitrary_bytes_stays_within_its_read_limit(
         (memory, _, _) in heap(),
         changes in any::<bool>(),
     ) {

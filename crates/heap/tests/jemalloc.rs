@@ -38,7 +38,7 @@ fn rows(heap: &Heap) -> u64 {
 }
 
 #[test]
-fn saved_heaps_hold_what_their_allocator_said() {
+fn walked_heaps_match_the_statistics_of_their_allocator() {
     for name in NAMES {
         let text = std::fs::read_to_string(file(ALLOCATOR, &format!("{name}.json"))).unwrap();
         let expected: Value = serde_json::from_str(&text).unwrap();
@@ -91,7 +91,7 @@ impl Memory for Changing {
 }
 
 #[test]
-fn an_extent_that_changes_meanwhile_is_read_again() {
+fn an_extent_that_changes_during_the_walk_is_read_again() {
     for name in NAMES {
         let saved = load(ALLOCATOR, name);
         let whole = walked(&saved, &saved.memory).unwrap();
@@ -135,7 +135,7 @@ fn damage_counts(memory: &mut Saved) -> usize {
 }
 
 #[test]
-fn a_damaged_heap_is_walked_to_its_end_and_its_rows_still_add_up() {
+fn the_walk_of_a_damaged_heap_terminates_and_its_rows_fit_in_resident_memory() {
     let walk = |saved: &SavedHeap| {
         walked(saved, &saved.memory).filter(|heap| !heap.has_huge_pages).map(|heap| {
             let rows = rows(&heap);

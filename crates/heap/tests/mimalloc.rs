@@ -32,7 +32,7 @@ fn rows(heap: &Heap) -> u64 {
 }
 
 #[test]
-fn saved_heaps_hold_what_their_program_said() {
+fn walked_heaps_match_the_sizes_reported_by_their_program() {
     for name in NAMES {
         let text = std::fs::read_to_string(file(ALLOCATOR, &format!("{name}.json"))).unwrap();
         let expected: Value = serde_json::from_str(&text).unwrap();
@@ -54,7 +54,7 @@ fn saved_heaps_hold_what_their_program_said() {
 }
 
 #[test]
-fn an_array_of_ones_is_no_segment() {
+fn an_array_of_ones_is_not_mistaken_for_a_segment() {
     const START: u64 = 1 << 40;
     let ones: Vec<u8> = 1_u64.to_le_bytes().repeat(48 << 17);
     let mapping = START..START + ones.len() as u64;
@@ -63,7 +63,7 @@ fn an_array_of_ones_is_no_segment() {
 }
 
 #[test]
-fn a_damaged_heap_is_walked_to_its_end_and_its_rows_still_add_up() {
+fn the_walk_of_a_damaged_heap_terminates_and_its_rows_fit_in_resident_memory() {
     let walk = |saved: &SavedHeap| {
         walked(saved).map(|heap| {
             let rows = rows(&heap);

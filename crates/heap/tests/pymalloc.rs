@@ -35,7 +35,7 @@ fn rows(heap: &Heap) -> u64 {
 }
 
 #[test]
-fn saved_heaps_hold_what_cpython_said() {
+fn walked_heaps_match_the_statistics_of_cpython() {
     for name in NAMES {
         let saved = load(ALLOCATOR, name);
         let heap = walked(&saved).expect(name);
@@ -48,7 +48,7 @@ fn saved_heaps_hold_what_cpython_said() {
 }
 
 #[test]
-fn a_damaged_heap_is_walked_to_its_end_and_its_rows_still_add_up() {
+fn the_walk_of_a_damaged_heap_terminates_and_its_rows_add_up() {
     let walk = |saved: &SavedHeap| {
         walked(saved).map(|heap| {
             let rows = rows(&heap);

@@ -40,7 +40,7 @@ fn walked(saved: &SavedHeap) -> Option<Heap> {
 }
 
 #[test]
-fn saved_heaps_hold_what_their_allocator_said() {
+fn walked_heaps_match_the_statistics_of_their_allocator() {
     for name in names() {
         let text = std::fs::read_to_string(directory().join(format!("{name}.json"))).unwrap();
         let expected: Value = serde_json::from_str(&text).unwrap();
@@ -66,7 +66,7 @@ fn saved_heaps_hold_what_their_allocator_said() {
 }
 
 #[test]
-fn free_and_used_blocks_stand_in_the_classes_of_their_sizes() {
+fn free_and_used_blocks_are_counted_in_the_classes_of_their_sizes() {
     for name in names() {
         let total = walked(&load(&name)).unwrap().total();
         let count = |classes: &[Class]| {
@@ -84,7 +84,7 @@ fn free_and_used_blocks_stand_in_the_classes_of_their_sizes() {
 }
 
 #[test]
-fn what_cannot_be_walked_is_said_and_the_rest_is_walked() {
+fn a_corrupted_part_is_reported_and_the_rest_is_walked() {
     for name in names().iter().filter(|name| name.ends_with("log-uniform")) {
         let mut saved = load(name);
         let before = walked(&saved).unwrap();
@@ -132,7 +132,7 @@ impl Memory for InTheMiddle {
 }
 
 #[test]
-fn a_thread_in_the_middle_of_a_change_is_given_the_time_to_end_it() {
+fn a_walk_waits_for_a_thread_to_finish_a_change() {
     for name in names().iter().filter(|name| name.ends_with("log-uniform")) {
         let saved = load(name);
         let whole = walked(&saved).unwrap();
@@ -228,7 +228,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_damaged_heap_is_walked_to_an_end(
+    fn the_walk_of_a_damaged_heap_terminates_and_adds_up(
         heap in any::<prop::sample::Index>(),
         damages in proptest::collection::vec(damage(), 1..12),
     ) {

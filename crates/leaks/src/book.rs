@@ -576,7 +576,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_book_dates_blocks_as_a_map_of_all_of_them_does(heaps in heaps()) {
+        fn the_book_assigns_the_same_cohorts_as_a_map_of_all_blocks(heaps in heaps()) {
             let mut book = Book::new(MAX_BLOCKS);
             let mut known: BTreeMap<u64, (u64, u16, u8)> = BTreeMap::new();
             for (cohort, heap) in (0..).zip(&heaps) {
@@ -598,7 +598,7 @@ mod tests {
         }
 
         #[test]
-        fn a_sampled_book_has_the_same_dates_for_the_places_that_it_has(heaps in heaps()) {
+        fn a_sampled_book_assigns_the_same_cohorts_to_the_blocks_it_keeps(heaps in heaps()) {
             let (mut all, mut some) = (Book::new(MAX_BLOCKS), Book::new(60));
             for heap in &heaps {
                 show(&mut all, heap, true);
@@ -617,7 +617,7 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_that_is_not_whole_forgets_nothing_and_makes_no_cohort() {
+    fn an_incomplete_snapshot_drops_no_blocks_and_starts_no_cohort() {
         let mut book = Book::new(MAX_BLOCKS);
         show(&mut book, &heap(&[(0x10010, 32, 5), (0x10050, 32, 5)]), true);
         show(&mut book, &heap(&[(0x10010, 32, 5), (0x20010, 32, 5)]), false);
@@ -628,7 +628,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_read_keeps_its_date_and_what_is_free_has_none() {
+    fn unreadable_blocks_keep_their_cohort_and_free_blocks_are_dropped() {
         let mut book = Book::new(MAX_BLOCKS);
         let first = heap(&[(0x10010, 32, 5), (0x10050, 32, 5), (0x20010, 0x20000, 7)]);
         show(&mut book, &first, true);
@@ -645,7 +645,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_where_nothing_could_be_read_before_may_be_as_old_as_that() {
+    fn a_new_block_in_an_unreadable_range_dates_from_its_first_unreadable_snapshot() {
         let mut book = Book::new(MAX_BLOCKS);
         show(&mut book, &heap(&[(0x10010, 32, 5)]), true);
         book.begin();
@@ -661,7 +661,7 @@ mod tests {
     }
 
     #[test]
-    fn merged_cohorts_have_the_blocks_of_both() {
+    fn merging_cohorts_combines_their_blocks() {
         let mut book = Book::new(MAX_BLOCKS);
         for count in 1..=4 {
             let blocks = (0..count).map(|number| (0x10010 + number * 0x40, 32, 5));

@@ -290,7 +290,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_written_as_their_languages_do() {
+    fn cpp_and_rust_names_are_demangled() {
         assert_eq!(demangle("_ZTS7Session"), "typeinfo name for Session");
         assert_eq!(
             demangle(
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_in_our_own_code_and_data_has_its_symbol() {
+    fn addresses_in_our_own_code_and_data_resolve_to_symbols() {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         let maps = lowtide_probe::proc::maps::parse(&maps).unwrap();
         let memory = LiveMemory::open(std::process::id()).unwrap();

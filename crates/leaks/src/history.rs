@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_and_the_newest_snapshots_are_kept_and_the_older_ones_are_further_apart() {
+    fn the_first_and_newest_snapshots_are_kept_and_older_ones_are_thinned_out() {
         let mut history = SnapshotHistory::default();
         for look in 0..90 {
             history.add(f64::from(look) * 5.0, &counted(look), [1.0, 1.0]);
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn merged_cohorts_have_the_counts_of_both_and_end_with_the_later_one() {
+    fn merged_cohorts_add_their_counts_and_take_the_later_end() {
         let mut history = SnapshotHistory::default();
         for look in 0..MAX_COHORTS {
             assert_eq!(history.merge(), None);

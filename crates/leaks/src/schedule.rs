@@ -24,14 +24,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn snapshots_are_taken_every_five_seconds_at_first_and_every_two_minutes_later() {
+    fn the_snapshot_interval_grows_from_five_seconds_to_two_minutes() {
         let after =
             |seconds| interval(None, Duration::from_secs(seconds), Duration::ZERO).as_secs();
         assert_eq!([0, 60, 600, 3600, 36000].map(after), [5, 5, 50, 120, 120]);
     }
 
     #[test]
-    fn an_expensive_snapshot_is_taken_less_often_even_if_the_user_wants_more() {
+    fn expensive_snapshots_are_taken_less_often_than_the_user_requests() {
         let cost = Duration::from_millis(800);
         let every = Some(Duration::from_secs(1));
         assert_eq!(interval(every, Duration::ZERO, cost), Duration::from_secs(80));

@@ -177,14 +177,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_is_shown_only_if_it_is_long_enough_and_not_to_its_end() {
+    fn a_string_is_shown_only_if_it_is_long_enough_and_is_truncated() {
         assert_eq!(text(b"user-agent: \0"), Some("text \"user-agent: \"".to_owned()));
         assert_eq!(text(b"abc\0defgh"), None);
         assert_eq!(text(&[b'a'; 40]).unwrap().len(), MAX_TEXT + 7);
     }
 
     #[test]
-    fn a_method_of_a_trait_names_the_type_that_implements_it() {
+    fn the_implementing_type_is_extracted_from_a_trait_method_name() {
         let of = |method: &str| implementing_type(method);
         assert_eq!(
             of("<app::Subscription as app::Handler>::run"),
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn long_names_are_cut() {
+    fn long_names_are_truncated() {
         assert_eq!(shortened(&"ä".repeat(200)).chars().count(), MAX_NAME + 1);
         assert_eq!(shortened("Session"), "Session");
     }

@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ticks_start_anew_before_they_end_and_keep_an_hour() {
+    fn ticks_are_rebased_before_they_overflow_and_keep_an_hour() {
         let mut clock = Clock::start();
         let hour = Duration::from_secs(3600);
         assert_eq!(clock.rebase(hour * 5), None);

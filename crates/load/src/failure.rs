@@ -227,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_names_the_code_only_where_there_was_an_error() {
+    fn a_failure_shows_the_error_code_unless_it_is_no_error() {
         let text = |code| RequestFailure::NotProcessed(code).to_string();
         assert_eq!(text(ErrorCode::NO_ERROR), "not processed by the server (GOAWAY)");
         assert_eq!(
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_of_tls_and_another_protocol_are_printed_in_words() {
+    fn tls_failures_and_other_protocols_are_described_in_words() {
         assert_eq!(
             RequestFailure::Tls(TlsFailure::NotTls).to_string(),
             "no TLS connection: what came was not TLS"
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_small() {
+    fn a_failure_takes_at_most_24_bytes() {
         assert!(size_of::<RequestFailure>() <= 24);
     }
 }

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lacking_is_told_with_its_numbers() {
+    fn an_insufficient_resource_is_an_error_with_required_and_available_amounts() {
         let said = |required: Required, available: &Available| {
             required.check(available).unwrap_err().to_string()
         };
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_million_requests_over_eight_connections_fit_into_little() {
+    fn a_million_requests_over_eight_connections_pass_the_check() {
         assert!(required(8, 1_000_000).check(&AVAILABLE).is_ok());
         assert!(
             required(8, 1_000_000).check(&Available { memory_bytes: None, ..AVAILABLE }).is_ok()
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn more_connections_than_ports_come_from_several_addresses_of_this_machine() {
+    fn more_connections_than_ports_use_several_loopback_source_addresses() {
         let sources = required(100_000, 0).check(&AVAILABLE).unwrap();
         assert_eq!(sources.address_of(0).unwrap().to_string(), "127.0.0.1");
         assert_eq!(sources.address_of(3).unwrap().to_string(), "127.0.0.4");
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn the_range_of_ports_is_read_and_the_limit_of_files_raised() {
+    fn the_port_range_is_parsed_and_the_open_file_limit_is_raised() {
         assert_eq!(parse_ports("32768\t60999\n"), Some(32_768..=60_999));
         assert_eq!(parse_ports("many"), None);
         assert!(raise_open_files() > 0);

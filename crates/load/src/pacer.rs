@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_is_due_at_once_and_counts_from_when_it_starts() {
+    fn a_burst_is_due_immediately_and_timed_from_each_actual_start() {
         let mut pacer = Pacer::new(&Shape::Burst(2));
         assert_eq!((pacer.due(ms(0)), pacer.next(), pacer.left()), (2, None, Some(2)));
         assert_eq!(pacer.start(ms(3)), ms(3));
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ramp_keeps_its_schedule_whatever_becomes_of_what_has_started() {
+    fn a_ramp_keeps_its_schedule_when_requests_start_late() {
         let mut pacer = Pacer::new(&Shape::Ramp { rate: "10/s".parse().unwrap(), count: 4 });
         assert_eq!((pacer.due(ms(0)), pacer.due(ms(99)), pacer.due(ms(100))), (1, 1, 2));
         // They start late, and still count from their scheduled times.
@@ -127,14 +127,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sustained_ends_with_its_time() {
+    fn a_sustained_load_ends_with_its_duration() {
         let pacer = Pacer::new(&Shape::Sustain(ms(100)));
         assert!(pacer.due(ms(99)) > 0 && !pacer.is_done(ms(99)));
         assert!(pacer.due(ms(100)) == 0 && pacer.is_done(ms(100)));
     }
 
     #[test]
-    fn nothing_starts_in_a_pause_but_its_trickle() {
+    fn only_the_trickle_starts_during_a_pause() {
         let idle = |trickle| Pacer::new(&Shape::Idle { time: ms(250), trickle });
         assert_eq!((idle(None).due(ms(9)), idle(None).is_done(ms(0))), (0, true));
         let mut pacer = idle("10/s".parse().ok());
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_stopped_is_done() {
+    fn a_stopped_pacer_is_done() {
         let mut pacer = Pacer::new(&Shape::Sustain(ms(100)));
         pacer.start(ms(1));
         pacer.stop();
@@ -155,7 +155,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_ramp_starts_each_once_in_order_and_none_too_early(
+        fn a_ramp_starts_each_request_once_in_order_and_never_early(
             per_second in 0.01_f64..100_000.0, count in 0_u64..300, steps: Vec<u16>,
         ) {
             let rate = Rate::new(per_second).unwrap();

@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ticks_are_ten_microseconds_and_stop_at_their_end() {
+    fn a_tick_is_ten_microseconds_and_ticks_saturate() {
         assert_eq!(Ticks::from_duration(Duration::from_micros(129)), Ticks(12));
         assert_eq!(Ticks(12).elapsed(), Duration::from_micros(120));
         assert_eq!(Ticks::from_duration(Duration::from_secs(1_000_000)), Ticks(u32::MAX));

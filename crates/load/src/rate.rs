@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_are_read_as_people_write_them() {
+    fn rates_are_parsed_and_invalid_ones_are_errors() {
         for (text, rate) in
             [("100/s", 100.0), ("100", 100.0), ("30/m", 0.5), ("0.5 / s", 0.5), ("3600/h", 1.0)]
         {
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_due_at_a_moment_is_due() {
+    fn a_request_is_due_at_its_scheduled_time() {
         for per_second in [0.1, 1.0, 3.0, 7.0, 100.0, 99_999.0] {
             let rate = Rate(per_second);
             for number in [0, 1, 2, 3, 10, 999, 123_456] {

@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn between_two_rounds_lies_a_pause_and_after_the_last_one_none() {
+    fn rounds_are_separated_by_pauses_and_the_last_has_none() {
         let shape = rounds(3, vec![Shape::Burst(7)]);
         let steps = shape.steps();
         let kinds: Vec<(u32, bool)> =
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_round_may_have_parts_and_repeat_within() {
+    fn a_round_can_contain_several_steps_and_nested_rounds() {
         let ramp = Shape::Ramp { rate: "100/s".parse().unwrap(), count: 5 };
         let inner = rounds(2, vec![Shape::Burst(1)]);
         let shape = rounds(2, vec![ramp, Shape::Hold(SECOND), inner]);
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn how_many_start_in_a_time_is_not_known_before() {
+    fn the_request_count_of_a_sustained_load_is_unknown_in_advance() {
         assert_eq!(rounds(2, vec![Shape::Sustain(SECOND)]).count(), None);
         assert_eq!(Shape::Hold(SECOND).steps().len(), 1);
     }

@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sent_has_succeeded_or_failed_and_the_peak_was_counted() {
+    fn every_request_counts_as_succeeded_or_failed_and_the_peak_is_tracked() {
         let mut tally = LoadTally {
             now: Ticks(300_000),
             round_started: Ticks(100_000),
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_timed_out_counts_as_long_as_it_was_due_in_figures_of_its_own() {
+    fn a_timed_out_request_counts_with_its_due_time_in_separate_latencies() {
         let mut tally = LoadTally { now: Ticks(100_000), ..LoadTally::default() };
         for _ in 0..3 {
             tally.start();
@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn what_trickles_in_from_before_the_round_is_not_the_rounds() {
+    fn requests_started_before_the_round_count_towards_the_trickle() {
         let mut tally = LoadTally::default();
         tally.start_trickle();
         (tally.round_started, tally.now) = (Ticks(10), Ticks(20));
@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_are_right_to_three_digits_and_never_beyond_the_longest() {
+    fn percentiles_are_accurate_to_three_digits_and_never_exceed_the_maximum() {
         let mut counts = RoundCounts::default();
         for ms in 1..=1000 {
             counts.sent(Ticks(0));
@@ -478,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_a_hundred_different_bodies_they_are_only_counted() {
+    fn more_than_a_hundred_distinct_bodies_are_only_counted() {
         let mut tally = LoadTally::default();
         let mut add = |bodies: std::ops::Range<u32>| {
             for number in bodies {
@@ -493,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_that_is_long_is_named_by_its_beginning_length_and_hash() {
+    fn a_long_body_is_shown_as_its_beginning_length_and_hash() {
         let long = "é".repeat(5000);
         let named = text(Body::Whole(long.as_bytes()), 0xab);
         assert!(

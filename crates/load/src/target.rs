@@ -166,7 +166,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn addresses_are_read_as_people_write_them() {
+    fn target_addresses_are_parsed() {
         for (text, scheme, host, port, path) in [
             ("http://0.0.0.0:3000?server=axum", Scheme::Http, "0.0.0.0", 3000, "/?server=axum"),
             ("https://example.org", Scheme::Https, "example.org", 443, "/"),
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_told_with_how_to_write_one() {
+    fn an_invalid_address_is_an_error_that_explains_the_syntax() {
         for (text, part) in [
             ("localhost:3000", "does not begin with http:"),
             ("ftp://x", "does not begin with http:"),
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_nobody_knows_is_named() {
+    fn the_error_for_an_unknown_host_names_the_host() {
         let target: LoadTarget = "http://no-such-host.invalid:1/".parse().unwrap();
         let said = target.resolve().unwrap_err().to_string();
         assert!(said.contains("no-such-host.invalid"), "{said}");
@@ -209,7 +209,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_makes_the_parser_panic(text in "\\PC*") {
+        fn the_parser_does_not_panic_on_arbitrary_text(text in "\\PC*") {
             let _ = text.parse::<LoadTarget>();
             let _ = format!("http:{text}").parse::<LoadTarget>();
         }

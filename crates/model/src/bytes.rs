@@ -132,7 +132,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn people_read_three_digits_and_a_unit() {
+    fn byte_counts_are_displayed_with_three_digits_and_a_unit() {
         let shown: Vec<String> = [0, 17, 1023, 1024, 524_288, 1_964_947_536, u64::MAX]
             .iter()
             .map(|&n| Human(n).to_string())
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_read_as_people_write_them() {
+    fn sizes_are_parsed_with_common_units() {
         for (text, bytes) in [
             ("64MiB", 64 << 20),
             ("1GiB", 1 << 30),
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_size_that_makes_no_sense_is_refused_with_its_reason() {
+    fn an_invalid_size_is_an_error_with_the_reason() {
         assert_eq!(
             parse_size("12 parsecs").unwrap_err().to_string(),
             "unknown unit `parsecs`: use one of B, kB, MB, GB, KiB, MiB, GiB"
@@ -176,12 +176,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_makes_the_parser_panic(text in "\\PC*") {
+        fn the_parser_does_not_panic_on_arbitrary_text(text in "\\PC*") {
             let _ = parse_size(&text);
         }
 
         #[test]
-        fn plain_numbers_are_read_exactly(bytes in 0_u64..(1 << 53)) {
+        fn plain_numbers_are_parsed_exactly(bytes in 0_u64..(1 << 53)) {
             prop_assert_eq!(parse_size(&bytes.to_string()), Ok(bytes));
         }
     }

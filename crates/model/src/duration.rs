@@ -69,7 +69,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn spans_are_read_as_people_write_them() {
+    fn durations_are_parsed_with_common_units() {
         for (text, seconds) in
             [("200ms", 0.2), ("30s", 30.0), ("5m", 300.0), ("0", 0.0), ("1.5 h", 5400.0)]
         {
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_span_without_a_unit_is_refused() {
+    fn a_duration_without_a_unit_is_an_error() {
         assert_eq!(
             parse_duration("30").unwrap_err().to_string(),
             "`30` has no unit: use one of ms, s, m, h"
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn people_read_the_unit_that_fits() {
+    fn durations_are_displayed_in_a_suitable_unit() {
         let shown: Vec<String> = [0.0, 0.000_05, 0.041, 0.9996, 2.5, 59.99, 200.0, 3900.0]
             .iter()
             .map(|&s| HumanSeconds(s).to_string())
@@ -110,7 +110,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_makes_the_parser_panic(text in "\\PC*") {
+        fn the_parser_does_not_panic_on_arbitrary_text(text in "\\PC*") {
             let _ = parse_duration(&text);
         }
     }

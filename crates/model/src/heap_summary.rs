@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arenas_add_up_and_the_largest_block_is_that_of_one_of_them() {
+    fn a_heap_summary_adds_up_arenas_and_takes_the_largest_free_block() {
         let arena = |id, free_bytes, largest_free_bytes| Arena {
             id,
             heaps: 1,

@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_add_up_and_estimates_stay_estimates() {
+    fn joined_ledgers_add_up_rows_and_preserve_estimate_marks() {
         let mut ledger = Ledger::default();
         ledger.add(Owner::Allocated, 10);
         ledger.add_estimate(Owner::Runtime, 5);

@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percentiles_are_values_that_occurred() {
+    fn percentiles_are_observed_values() {
         let mut seconds: Vec<f32> = (1..=1000).rev().map(|n| n as f32).collect();
         let l = Latency::from_seconds(&mut seconds);
         assert_eq!((l.p50, l.p90, l.p99, l.p999, l.max), (500.0, 900.0, 990.0, 999.0, 1000.0));

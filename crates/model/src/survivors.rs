@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn classes_are_in_the_order_of_their_sizes() {
+    fn size_classes_increase_with_the_block_size() {
         let mut last = 0;
         for bytes in (8..1 << 16).step_by(8).chain([1 << 20, 1 << 30, 1 << 47]) {
             let class = size_class(bytes);

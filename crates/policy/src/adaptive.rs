@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_released_within_a_second_after_the_load() {
+    fn memory_is_released_within_a_second_after_the_load_ends() {
         let outcome = adaptive(waves(1000.0, 10.0), 30.0);
         assert_eq!(outcome.releases.len(), 1, "{outcome:?}");
         let at = outcome.releases[0];
@@ -419,20 +419,20 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_done_while_nothing_changes() {
+    fn memory_is_released_only_once_while_nothing_changes() {
         let outcome = adaptive(waves(1e9, 5.0), 4000.0);
         assert_eq!(outcome.releases.len(), 1, "{outcome:?}");
     }
 
     #[test]
-    fn memory_that_is_used_again_at_once_is_left_in_place() {
+    fn memory_that_is_reused_at_once_is_soon_no_longer_released() {
         let outcome = adaptive(waves(2.0, 1.0), 600.0);
         let late = outcome.releases.iter().filter(|t_s| **t_s > 60.0).count();
         assert!(outcome.releases.len() <= 4 && late == 0, "{outcome:?}");
     }
 
     #[test]
-    fn bursts_with_rests_between_them_are_released_after_each() {
+    fn memory_is_released_after_each_burst_that_a_pause_follows() {
         for period_s in [20.0, 120.0, 300.0] {
             let seconds = period_s * 20.0;
             let outcome = adaptive(waves(period_s, 5.0), seconds);
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn it_keeps_less_than_a_period_and_costs_less() {
+    fn adaptive_keeps_less_excess_memory_and_costs_less_than_periodic() {
         for period_s in [120.0, 300.0] {
             let load = waves(period_s, 40.0);
             let outcome = adaptive(load, 3000.0);
@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn it_comes_back_to_a_process_whose_waves_have_ended() {
+    fn releases_resume_after_the_waves_of_a_process_have_ended() {
         let mut load = waves(2.0, 1.0);
         load.period_s = 2.0;
         let outcome = crate::simulation::simulate_until(PolicyKind::Adaptive, load, 120.0, 200.0);
@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_released_at_once_where_it_is_short() {
+    fn memory_is_released_at_once_when_it_is_short() {
         let mut policy = AdaptivePolicy::default();
         let state = |t_s: f64| ProcessState {
             t_s,
@@ -484,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_not_quiet_only_because_it_was_not_observed() {
+    fn a_gap_in_observation_does_not_count_as_quiet_time() {
         let mut policy = AdaptivePolicy { patience_s: 5.0, ..AdaptivePolicy::default() };
         let mut cpu_s = 0.0;
         // Waves every two seconds. Observed for ten seconds, and not for ten.
@@ -501,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_does_nothing_is_released_once_however_long_memory_is_short() {
+    fn an_idle_process_is_released_once_during_a_long_memory_shortage() {
         let mut policy = AdaptivePolicy::default();
         let mut state = ProcessState { rss: Resident(100 << 20), ..ProcessState::default() };
         state.stall_percent = Some(30.0);
@@ -514,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_back_just_before_the_next_release_is_learnt_from() {
+    fn refaults_just_before_the_next_release_raise_the_patience() {
         let mut policy = AdaptivePolicy::default();
         let mut state = ProcessState { rss: Resident(100 << 20), ..ProcessState::default() };
         state.last_release =
@@ -528,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_right_after_a_release_is_seen_though_it_has_ended_at_the_next_state() {
+    fn a_burst_that_ends_before_the_next_state_still_causes_another_release() {
         let mut policy = AdaptivePolicy::default();
         let mut state = ProcessState { rss: Resident(100 << 20), ..ProcessState::default() };
         let mut acts = Vec::new();
@@ -575,7 +575,7 @@ mod tests {
     }
 
     #[test]
-    fn a_release_whose_pages_come_back_soon_is_worth_less_than_it_costs() {
+    fn a_release_whose_pages_refault_soon_has_a_negative_net_gain() {
         assert!(net_gain_s(&came_back(1.5, 1.5, 0.0)) < 0.0);
         assert!(net_gain_s(&came_back(15.0, 15.0, 0.0)) > 0.0);
         assert!(net_gain_s(&came_back(60.0, 0.0, 1.0)) > 0.0);
@@ -585,7 +585,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_release_says_nothing_about_the_next_large_one() {
+    fn a_single_small_release_does_not_raise_the_patience() {
         let mut policy = AdaptivePolicy::default();
         let mut state = ProcessState { rss: Resident(100 << 20), ..ProcessState::default() };
         let kept = came_back(60.0, 0.0, 1.0);
@@ -604,7 +604,7 @@ mod tests {
     }
 
     #[test]
-    fn a_costly_release_of_little_memory_must_be_away_for_longer() {
+    fn a_costlier_release_has_a_longer_break_even_time() {
         let cheap = came_back(20.0, 20.0, 0.0);
         let costly = LastRelease { cpu_s: 0.5, ..cheap };
         assert!(net_gain_s(&cheap) > 0.0 && net_gain_s(&costly) < 0.0);
@@ -612,7 +612,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_is_freed_in_less_time_than_a_walk_took_is_released() {
+    fn memory_freed_with_little_cpu_time_after_a_cheap_miss_is_released() {
         let mut policy = AdaptivePolicy::default();
         let mut state = ProcessState { rss: Resident(200 << 20), ..ProcessState::default() };
         let mut acts = Vec::new();
@@ -642,7 +642,7 @@ mod tests {
     }
 
     #[test]
-    fn the_few_pages_that_stay_away_do_not_make_up_for_the_others_in_time() {
+    fn a_few_pages_that_stay_away_do_not_offset_the_early_refaults_of_the_others() {
         assert!(net_gain_s(&came_back(1e5, 1.5, 0.05)) < 0.0);
     }
 }

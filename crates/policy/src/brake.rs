@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_failures_in_succession_leave_a_process_alone_for_an_hour() {
+    fn two_consecutive_failures_stop_releases_for_an_hour() {
         let mut brake = Brake::default();
         assert!(!brake.count(1.0, true, 0.0, 0.001));
         assert!(!brake.count(2.0, false, 0.009, 0.001));
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn neither_a_delay_nor_a_walk_between_two_failures_makes_them_forgotten() {
+    fn a_delay_or_walk_between_two_failures_does_not_reset_their_count() {
         let mut brake = Brake::default();
         assert!(!brake.count(1.0, true, 0.0, 0.001));
         let delay_s = brake.delay(2.0);
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reason_that_may_pass_delays_a_release_for_longer_and_longer() {
+    fn repeated_transient_reasons_double_the_delay_up_to_a_maximum() {
         let mut brake = Brake::default();
         let mut t_s = 0.0;
         let mut delays = Vec::new();

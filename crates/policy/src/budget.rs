@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn on_average_no_more_is_used_than_the_rate() {
+    fn average_spending_stays_within_the_rate() {
         let mut budget = Budget::new(0.005);
         let mut spent = 0.0;
         for tick in 0..36_000 {
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn an_act_that_costs_more_than_can_be_saved_up_waits_for_a_full_budget() {
+    fn an_action_that_costs_more_than_the_capacity_waits_for_a_full_budget() {
         let mut budget = Budget::new(0.005);
         assert!(budget.permits(1, 0.0, 10.0));
         budget.spend(10.0);
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn cheap_acts_do_not_use_up_what_a_costly_one_waits_for() {
+    fn cheap_actions_do_not_starve_a_costly_one() {
         for cost_s in [1.0, 5.0] {
             let mut budget = Budget::new(0.005);
             budget.spend(CAPACITY_S);
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn an_act_that_is_not_asked_for_again_does_not_hold_others_back() {
+    fn an_action_that_is_no_longer_requested_does_not_block_others() {
         let mut budget = Budget::new(0.005);
         budget.spend(CAPACITY_S - 0.1);
         assert!(!budget.permits(1, 0.0, 2.0));

@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_release_that_was_held_back_is_decided_again() {
+    fn a_release_that_was_held_back_is_requested_again() {
         let mut policy = FreedPolicy::new(100);
         let mut acts = |t_s, held_back_s| {
             let freed_bytes = Some(150);
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn it_releases_each_time_that_the_bytes_have_been_freed() {
+    fn memory_is_released_each_time_the_configured_bytes_have_been_freed() {
         let mut policy = FreedPolicy::new(100);
         let counts =
             [None, Some(99), Some(120), Some(219), Some(220), Some(330), Some(30), Some(130)];

@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_policy_is_printed_as_it_is_parsed() {
+    fn parsing_and_printing_a_policy_round_trips() {
         for text in [
             "none",
             "adaptive",
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_that_does_not_parse_gets_a_sentence() {
+    fn an_invalid_policy_is_an_error_with_an_explanation() {
         for (text, sentence) in [
             (
                 "sometimes",

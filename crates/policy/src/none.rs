@@ -17,7 +17,7 @@ mod tests {
     use lowtide_model::bytes::Resident;
 
     #[test]
-    fn a_process_is_left_alone_however_large_it_is() {
+    fn a_process_of_any_size_is_left_alone() {
         for t_s in [0.0, 1.0, 1e6] {
             let state = ProcessState { t_s, rss: Resident(u64::MAX), ..ProcessState::default() };
             assert_eq!(NonePolicy.decide(&state), Action::None);

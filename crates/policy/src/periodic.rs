@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_release_that_was_held_back_is_tried_again_before_the_next_period() {
+    fn a_release_that_was_held_back_is_retried_before_the_next_period() {
         let mut policy = PeriodicPolicy::new(Duration::from_secs(30));
         let mut acts = |t_s, held_back_s| {
             let state = ProcessState { t_s, held_back_s, ..ProcessState::default() };
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn it_releases_once_in_each_period_and_does_not_make_up_for_missed_ones() {
+    fn memory_is_released_once_per_period_and_missed_periods_are_skipped() {
         let mut policy = PeriodicPolicy::new(Duration::from_secs(30));
         let times = [100.0, 129.9, 130.0, 130.1, 159.0, 161.0, 190.0, 1000.0, 1000.1, 1030.0];
         let released: Vec<f64> = times

@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn it_releases_while_memory_is_short_and_only_then() {
+    fn memory_is_released_only_while_it_is_short() {
         let mut policy = PressurePolicy::default();
         let mut acts = |t_s, used, last| policy.decide(&state(t_s, used, last)) != Action::None;
         assert!(!acts(0.0, 500, None));
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn it_waits_ever_longer_if_there_is_nothing_to_release_or_it_comes_back() {
+    fn the_wait_doubles_if_nothing_is_released_or_the_pages_refault() {
         assert_eq!(times(0, 0), [0, 10, 30, 70, 150]);
         assert_eq!(times(1000, 900), [0, 10, 30, 70, 150]);
         assert_eq!(times(1000, 100).len(), 40);

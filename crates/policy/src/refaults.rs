@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_of_faults_causes_a_sample_so_that_the_time_away_is_right() {
+    fn a_burst_of_faults_triggers_a_sample_that_dates_the_refaults() {
         let mut refaults = Refaults::new(0.0, 8 * MIB, 50);
         let mut returned = Returned::default();
         for tick in 1..100 {
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_that_came_back_and_were_dropped_by_the_process_count_as_come_back() {
+    fn refaulted_pages_still_count_after_the_process_drops_them() {
         let mut refaults = Refaults::new(0.0, 8 * MIB, 0);
         let back = refaults.sample(&state(1.0, 0), 8 * MIB, SampleReason::Fixed);
         let later = refaults.sample(&state(100.0, 0), 2 * MIB, SampleReason::Fixed);
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn huge_pages_come_from_the_program_as_far_as_its_faults_explain_them() {
+    fn huge_pages_are_attributed_to_the_program_up_to_its_number_of_faults() {
         let refaults = Refaults::new(0.0, 100 * MIB, 1000);
         assert_eq!(refaults.by_program(&state(1.0, 1000), 90 * MIB, 80 * MIB), 10 * MIB);
         assert_eq!(refaults.by_program(&state(1.0, 1010), 90 * MIB, 80 * MIB), 30 * MIB);
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn few_faults_cause_a_sample_where_each_may_bring_a_huge_page() {
+    fn a_few_faults_trigger_a_sample_of_a_process_with_huge_pages() {
         let mut refaults = Refaults::new(0.0, 80 * MIB, 0);
         let few = state(0.5, 10);
         assert_eq!(refaults.due(&few), None);
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_was_released_cannot_come_back() {
+    fn refaulted_bytes_are_capped_at_the_released_bytes() {
         let mut refaults = Refaults::new(0.0, MIB, 0);
         let returned = refaults.sample(&state(1.0, 0), u64::MAX, SampleReason::Fixed);
         assert_eq!(returned.bytes, MIB);

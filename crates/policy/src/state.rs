@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_short_near_the_limit_or_when_tasks_wait_for_it() {
+    fn memory_is_short_near_the_limit_or_when_tasks_stall() {
         let state = |stall_percent, used_bytes| ProcessState {
             stall_percent,
             headroom: Some(Headroom { limit_bytes: 1000, used_bytes }),

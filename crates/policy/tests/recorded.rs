@@ -126,7 +126,7 @@ impl Replay {
 const MIB: u64 = 1 << 20;
 
 #[test]
-fn the_streams_of_a_server_are_released_after_each_round_and_its_tables_after_the_close() {
+fn a_servers_memory_is_released_after_each_close_but_not_under_load() {
     let series = Series::read("million-streams");
     let replay = Replay::new(PolicyKind::Adaptive, &series);
     for close in series.times("closed") {
@@ -141,7 +141,7 @@ fn the_streams_of_a_server_are_released_after_each_round_and_its_tables_after_th
 }
 
 #[test]
-fn what_connections_leave_in_node_is_released_within_seconds_after_their_close() {
+fn memory_of_closed_node_connections_is_released_within_seconds() {
     let series = Series::read("node-tls");
     let replay = Replay::new(PolicyKind::Adaptive, &series);
     for collected in series.times("collected") {
@@ -151,7 +151,7 @@ fn what_connections_leave_in_node_is_released_within_seconds_after_their_close()
 }
 
 #[test]
-fn a_script_that_drops_all_it_has_is_released_within_a_second() {
+fn a_script_that_drops_all_its_memory_is_released_within_two_seconds() {
     let series = Series::read("python-httpx");
     let dropped = series.times("load_end")[0];
     let replay = Replay::new(PolicyKind::Adaptive, &series);

@@ -46,7 +46,7 @@ mod tests {
     }
 
     #[test]
-    fn the_counter_is_found_in_any_directory() {
+    fn the_counter_is_found_for_a_library_in_any_directory() {
         let name = crate::file_name();
         let expected = Some(BASE + numbers::SYMBOL);
         assert_eq!(find_counter(&maps(&format!("/srv/a b/{name}"))), expected);
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn no_mapping_makes_the_address_overflow() {
+    fn a_mapping_at_the_end_of_the_address_space_does_not_overflow() {
         let name = crate::file_name();
         let text = format!("fffffffffffff000-ffffffffffffffff r--p 00000000 fe:01 1234 /{name}\n");
         assert_eq!(find_counter(&parse(&text).unwrap()), None);

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_is_read() {
+    fn a_valid_counter_is_parsed() {
         let flags = numbers::COUNTS | numbers::TRIMS | numbers::OWN_DELETE;
         let freed = Freed::parse(&counter(numbers::MAGIC, 1, flags, 123)).unwrap();
         assert_eq!(
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_counter_is_not_read() {
+    fn an_invalid_counter_is_rejected() {
         let right = counter(numbers::MAGIC, 1, numbers::COUNTS, 0);
         assert!(Freed::parse(&right).is_some());
         assert_eq!(right.len(), FREED_BYTES);
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_library_that_does_not_count_says_why() {
+    fn a_library_that_does_not_count_reports_the_reason() {
         let of = |flags| Freed::parse(&counter(numbers::MAGIC, 1, flags, 0)).unwrap();
         assert_eq!(of(numbers::SANITIZED).inactive, Some(Inactive::Sanitizer));
         assert_eq!(of(numbers::PRIVILEGED).inactive, Some(Inactive::Privileged));

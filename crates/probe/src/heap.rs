@@ -63,14 +63,14 @@ mod tests {
         7ffd00000000-7ffd00021000 rw-p 00000000 00:00 0    [stack]\n";
 
     #[test]
-    fn the_data_of_a_library_goes_on_behind_its_file() {
+    fn the_data_of_a_library_includes_the_zeroed_data_after_its_file_mapping() {
         let maps = maps::parse(MAPS).unwrap();
         let data = data_of(&maps, FileId { device: (0xfe, 1), inode: 11 });
         assert_eq!((data.len(), data[0].clone()), (1, 0x7f13_0000_4000..0x7f13_0001_3000));
     }
 
     #[test]
-    fn neither_stacks_nor_files_nor_what_cannot_be_written_are_heap() {
+    fn stacks_files_and_read_only_mappings_are_not_heap() {
         let found = mappings(&maps::parse(MAPS).unwrap());
         assert_eq!(found.len(), 3);
         assert!(found[0].is_brk && !found[1].is_brk);

@@ -137,13 +137,13 @@ mod tests {
 
     #[test]
     #[cfg(target_env = "gnu")]
-    fn the_c_library_beside_the_loader_is_the_one_that_this_test_is_linked_with() {
+    fn the_c_library_next_to_the_loader_has_the_version_of_the_running_one() {
         let version = c_library_version(&c_library_beside_loader().unwrap()).unwrap();
         assert_eq!(detect().libc, Some(format!("glibc {version}")));
     }
 
     #[test]
-    fn this_machine_has_memory_pages_and_a_kernel() {
+    fn the_memory_page_size_kernel_and_cpus_of_this_machine_are_detected() {
         let machine = detect();
         assert!(machine.memory_bytes.unwrap() > 1 << 20);
         assert!(machine.page_bytes.unwrap().is_power_of_two());

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_at_the_path_is_opened_only_where_it_is_the_one_that_is_mapped() {
+    fn the_file_at_a_path_is_opened_only_if_it_is_the_mapped_file() {
         let directory = tempfile::tempdir().unwrap();
         let [library, other] = ["library", "other"].map(|name| directory.path().join(name));
         std::fs::write(&library, "library").unwrap();
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fifo_in_the_place_of_a_library_is_not_waited_for() {
+    fn a_fifo_in_place_of_a_library_is_an_error_and_does_not_block() {
         let directory = tempfile::tempdir().unwrap();
         let fifo = directory.path().join("x.so (deleted)");
         rustix::fs::mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR, 0).unwrap();
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn no_symbolic_link_is_followed() {
+    fn symbolic_links_are_not_followed() {
         let directory = tempfile::tempdir().unwrap();
         let library = directory.path().join("library");
         std::fs::write(&library, "library").unwrap();

@@ -89,12 +89,12 @@ mod tests {
     }
 
     #[test]
-    fn work_that_ends_gives_what_it_found() {
+    fn completed_work_returns_its_result() {
         assert_eq!(patiently(&never(), || 7), Ok(7));
     }
 
     #[test]
-    fn work_that_waits_for_what_never_comes_is_given_up() {
+    fn blocked_work_is_abandoned() {
         // The other end stays open, and nothing is written to it.
         let (mut waited_for, other_end) = std::io::pipe().unwrap();
         let found = patiently(&never(), move || waited_for.read(&mut [0]).is_ok());
@@ -103,14 +103,14 @@ mod tests {
     }
 
     #[test]
-    fn work_that_goes_on_slowly_is_waited_for() {
+    fn slow_work_that_makes_progress_is_not_abandoned() {
         // Longer than the limit for work without progress.
         let slow = || (0..2 * STEPS).for_each(|_| thread::sleep(STEP));
         assert_eq!(patiently(&never(), slow), Ok(()));
     }
 
     #[test]
-    fn whoever_interrupts_does_not_wait_for_the_work() {
+    fn an_interrupt_ends_the_wait_for_the_work() {
         let (mut waited_for, other_end) = std::io::pipe().unwrap();
         let interrupt = AtomicBool::new(true);
         let found = patiently(&interrupt, move || waited_for.read(&mut [0]).is_ok());

@@ -165,7 +165,7 @@ mod tests {
     ];
 
     #[test]
-    fn the_group_that_is_closest_to_its_limit_counts() {
+    fn the_limit_of_the_cgroup_closest_to_its_limit_is_reported() {
         let root = tempfile::tempdir().unwrap();
         write(root.path(), &MACHINE);
         write(
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn version_1_has_limits_and_the_machine_has_the_stalls() {
+    fn under_cgroup_v1_the_group_has_the_limit_and_the_machine_the_stalls() {
         let root = tempfile::tempdir().unwrap();
         write(root.path(), &MACHINE);
         let group = "sys/fs/cgroup/memory/job";
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_limit_the_machine_counts_and_psi_may_be_off() {
+    fn without_a_cgroup_limit_the_memory_of_the_machine_is_used_even_without_psi() {
         let root = tempfile::tempdir().unwrap();
         write(root.path(), &MACHINE[..1]);
         let source = PressureSource::below(&Groups::parse("0::/\n"), root.path());
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_has_a_limit_and_uses_less() {
+    fn the_memory_use_of_this_machine_is_within_its_limit() {
         let now =
             PressureSource::for_process(std::process::id()).read(MemoryPressure::of_this_machine());
         assert!(now.used_bytes.unwrap() <= now.limit_bytes.unwrap(), "{now:?}");

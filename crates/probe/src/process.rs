@@ -254,7 +254,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reading_agrees_with_another_reader_of_proc() {
+    fn a_reading_matches_that_of_the_procfs_crate() {
         // The child sleeps, so that nothing changes between two readings.
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let other = procfs::process::Process::new(child.id() as i32).unwrap();
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_has_ended_is_not_an_error() {
+    fn reading_a_process_that_has_ended_is_not_an_error() {
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let found = ProcReader::open(child.id()).unwrap();
         child.wait().unwrap();
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn descriptors_that_are_sockets_are_told_from_others() {
+    fn sockets_are_identified_among_the_file_descriptors() {
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let (process, _) = ProcReader::open(std::process::id()).unwrap().unwrap();
         use std::os::fd::AsRawFd;

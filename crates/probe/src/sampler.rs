@@ -330,7 +330,7 @@ mod tests {
         Command::new("sh").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap()
     }
 
-    fn tell(shell: &mut Child, command: &str) {
+    fn send(shell: &mut Child, command: &str) {
         use std::io::Write;
         writeln!(shell.stdin.as_mut().unwrap(), "{command}").unwrap();
     }
@@ -348,17 +348,17 @@ mod tests {
     }
 
     #[test]
-    fn processes_come_and_go_and_what_they_used_stays() {
+    fn counters_of_ended_processes_remain_in_the_total() {
         let mut outer =
             Command::new("sh").args(["-c", "sh; true"]).stdin(Stdio::piped()).spawn().unwrap();
         let mut sampler = Sampler::for_descendants_of(outer.id());
         until(&mut sampler, |t| t.sample.processes == 1);
-        tell(&mut outer, "setsid sleep 1000 & echo");
+        send(&mut outer, "setsid sleep 1000 & echo");
         // A process that is just executing another program has no measurable memory.
         let has_pss = |tick: &Tick| tick.sample.slow.is_some_and(|slow| slow.pss_bytes.0 > 0);
         let two = until(&mut sampler, |t| t.sample.processes == 2 && has_pss(t));
         assert_eq!(two.processes.len(), 2);
-        tell(&mut outer, "kill $!; wait; exit");
+        send(&mut outer, "kill $!; wait; exit");
         let none = until(&mut sampler, |t| t.sample.processes == 0);
         assert!(none.sample.total.minor_faults >= two.sample.total.minor_faults);
         assert_eq!(none.sample.total.rss_bytes.0, 0);
@@ -366,16 +366,16 @@ mod tests {
     }
 
     #[test]
-    fn one_process_is_watched_without_its_children_and_nobody_takes_its_place() {
+    fn a_single_process_is_sampled_without_its_children_and_never_replaced() {
         let mut outer = shell();
-        tell(&mut outer, "sleep 1000 & read word; kill $!; wait; exit");
+        send(&mut outer, "sleep 1000 & read word; kill $!; wait; exit");
         let mut sampler = Sampler::for_process(outer.id());
         let first = until(&mut sampler, |t| t.sample.processes == 1);
         assert!(first.sample.total.rss_bytes.0 > 0);
         assert_eq!(first.changed.len(), 1);
         let child = || !crate::tree::descendants_of(outer.id()).is_empty();
         until(&mut sampler, |t| t.sample.processes == 1 && child());
-        tell(&mut outer, "");
+        send(&mut outer, "");
         let end = until(&mut sampler, |t| t.sample.processes == 0);
         assert_eq!(end.ended.iter().map(|e| e.pid).collect::<Vec<_>>(), [outer.id()]);
         outer.wait().unwrap();
@@ -383,21 +383,21 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_starts_another_program_is_described_again() {
+    fn a_process_that_executes_another_program_is_described_again() {
         let mut outer = shell();
         let mut sampler = Sampler::for_descendants_of(std::process::id());
         let is = |name: &'static str, pid: u32| {
             move |t: &Tick| t.changed.iter().any(|d| d.pid == pid && d.name == name)
         };
         until(&mut sampler, is("sh", outer.id()));
-        tell(&mut outer, "exec sleep 1000");
+        send(&mut outer, "exec sleep 1000");
         until(&mut sampler, is("sleep", outer.id()));
         outer.kill().unwrap();
         outer.wait().unwrap();
     }
 
     #[test]
-    fn slow_figures_take_a_bounded_share_of_the_time() {
+    fn slow_metrics_take_a_bounded_share_of_the_time() {
         let begin = Instant::now();
         let mut schedule = Schedule::default();
         assert!(schedule.is_due(begin, 0, Attention::Normal, true));
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_that_changes_all_the_time_uses_up_what_was_saved() {
+    fn slow_metrics_of_a_constantly_changing_tree_use_up_the_saved_time() {
         let mut schedule = Schedule::default();
         let cost = Duration::from_millis(10);
         let mut now = Instant::now();

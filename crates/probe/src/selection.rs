@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_are_selected_by_all_that_is_given() {
+    fn a_selected_process_matches_all_given_criteria() {
         let home = tempfile::tempdir().unwrap();
         let home = home.path().canonicalize().unwrap();
         let name = format!("lt{}-with-a-long-name", std::process::id());

@@ -339,7 +339,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_port_that_a_process_listens_at_is_found() {
+    fn the_listening_port_of_a_process_is_found() {
         let (process, _) = ProcReader::open(std::process::id()).unwrap().unwrap();
         let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = socket.local_addr().unwrap().port();
@@ -354,7 +354,7 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
 
     #[test]
-    fn only_connections_of_the_processes_are_counted() {
+    fn only_connections_of_the_given_processes_are_counted() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let (us, _) = ProcReader::open(std::process::id()).unwrap().unwrap();
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_answer_is_an_error_and_not_a_loop() {
+    fn a_malformed_reply_is_an_error_and_not_an_endless_loop() {
         let mut inodes = Vec::new();
         assert!(read_answer(&[0; 32], &mut inodes).is_err());
         assert!(!read_answer(&[1, 2, 3], &mut inodes).unwrap());
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn established_connections_are_found_in_the_kernels_table() {
+    fn established_connections_are_parsed_from_the_kernels_table() {
         let text = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n\
            0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 123 1 0 100 0 0 10 0\n\
            1: 0100007F:1F90 0100007F:C350 01 00000000:00000000 00:00000000 00000000     0        0 456 1 0 20 4 30 10 -1\n";

@@ -183,7 +183,7 @@ mod tests {
     use std::process::Command;
 
     #[test]
-    fn nobody_threads_of_the_kernel_and_zombies_are_told_apart() {
+    fn unknown_pids_and_zombies_are_distinct_errors() {
         assert!(matches!(Target::open(0), Err(TargetError::NoSuchProcess(0))));
         assert!(matches!(Target::open(u32::MAX), Err(TargetError::NoSuchProcess(_))));
         let mut child = Command::new("true").spawn().unwrap();
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_target_knows_when_it_has_ended() {
+    fn a_target_reports_when_its_process_has_ended() {
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
         let target = Target::open(child.id()).unwrap();
         assert!(target.is_alive() && !target.ends_within(Duration::from_millis(1)));

@@ -127,19 +127,19 @@ mod tests {
     use std::process::{Command, Stdio};
 
     #[test]
-    fn grandchildren_belong_to_the_tree_and_strangers_do_not() {
+    fn descendants_include_grandchildren_but_not_unrelated_processes() {
         let parents = [(1, 0), (10, 1), (11, 10), (12, 11), (20, 1)];
         assert_eq!(descendants(10, &parents), BTreeSet::from([11, 12]));
     }
 
     #[test]
-    fn a_line_of_parents_that_turns_in_a_circle_ends() {
+    fn a_cycle_of_parents_does_not_loop_forever() {
         let parents = [(10, 11), (11, 10)];
         assert_eq!(descendants(10, &parents), BTreeSet::from([11]));
     }
 
     #[test]
-    fn both_ways_of_looking_find_a_grandchild() {
+    fn both_descend_and_scan_find_a_grandchild() {
         let mut shell = Command::new("sh")
             .args(["-c", "sleep 1000 & read wait; kill $!; wait"])
             .stdin(Stdio::piped())

@@ -63,7 +63,7 @@ fn owners_in(
 const LIBRARY: &str = "7f9000000000-7f9000100000 r-xp /usr/lib/libc.so.6";
 
 #[test]
-fn without_a_runtime_what_glibc_did_not_claim_is_nobodys() {
+fn without_a_runtime_memory_that_glibc_does_not_claim_has_no_owner() {
     let detected = Detected { malloc: allocator("glibc"), ..Detected::default() };
     let maps =
         maps(&["550000000000-550000100000 rw-p [heap]", "7f8000000000-7f8000100000 rw-p", LIBRARY]);
@@ -71,7 +71,7 @@ fn without_a_runtime_what_glibc_did_not_claim_is_nobodys() {
 }
 
 #[test]
-fn another_allocator_owns_everything_but_stacks_files_and_their_zeroed_data() {
+fn another_allocator_owns_all_but_stacks_files_and_the_zeroed_data_of_files() {
     let detected = Detected {
         malloc: allocator("gperftools"),
         zeroed_data: Vec::from([Range { start: 0x7f90_0020_0000, end: 0x7f90_0020_4000 }]),
@@ -104,7 +104,7 @@ fn another_allocator_owns_everything_but_stacks_files_and_their_zeroed_data() {
 }
 
 #[test]
-fn beside_an_allocator_of_the_programs_own_the_brk_heap_is_still_glibcs() {
+fn a_built_in_allocator_does_not_own_the_brk_heap_of_glibc() {
     let detected =
         Detected { malloc: allocator("glibc"), own: allocator("mimalloc"), ..Detected::default() };
     let maps =
@@ -159,7 +159,7 @@ fn python_owns_its_pools_and_nothing_else() {
 }
 
 #[test]
-fn v8_owns_its_code_and_what_begins_like_one_of_its_pages() {
+fn v8_owns_its_code_and_mappings_with_the_alignment_of_its_pages() {
     let detected = Detected {
         malloc: allocator("glibc"),
         runtimes: runtime(RuntimeKind::Node, OwnMemory::Aligned(256 << 10)),
@@ -182,7 +182,7 @@ fn v8_owns_its_code_and_what_begins_like_one_of_its_pages() {
 }
 
 #[test]
-fn go_without_c_owns_everything_and_its_threads_have_no_stacks_of_their_own() {
+fn go_without_cgo_owns_all_memory_including_thread_stacks() {
     let detected = Detected {
         runtimes: runtime(RuntimeKind::Go, OwnMemory::Any),
         zeroed_data: Vec::from([Range { start: 0x55_8000, end: 0x58_e000 }]),
@@ -203,7 +203,7 @@ fn go_without_c_owns_everything_and_its_threads_have_no_stacks_of_their_own() {
 }
 
 #[test]
-fn a_name_given_to_a_mapping_is_no_estimate() {
+fn the_owner_of_a_named_mapping_is_not_an_estimate() {
     let detected = Detected {
         malloc: allocator("glibc"),
         runtimes: runtime(RuntimeKind::Go, OwnMemory::Any),
@@ -229,7 +229,7 @@ fn a_name_given_to_a_mapping_is_no_estimate() {
 }
 
 #[test]
-fn beside_an_allocator_that_was_not_located_a_runtime_gets_what_lies_far_away() {
+fn a_runtime_owns_distant_mappings_if_the_allocator_was_not_located() {
     let mut detected = Detected {
         malloc: allocator("mimalloc"),
         runtimes: runtime(RuntimeKind::Node, OwnMemory::Aligned(256 << 10)),
@@ -254,7 +254,7 @@ fn beside_an_allocator_that_was_not_located_a_runtime_gets_what_lies_far_away() 
 }
 
 #[test]
-fn super_pages_are_partition_allocs_and_a_large_reservation_beside_them_is_v8s() {
+fn partition_alloc_owns_super_pages_and_v8_a_large_reservation_near_them() {
     let detected = Detected { malloc: allocator("PartitionAlloc"), ..Detected::default() };
     let maps = maps(&[
         "273500000000-273501000000 ---p",
@@ -279,7 +279,7 @@ fn super_pages_are_partition_allocs_and_a_large_reservation_beside_them_is_v8s()
 }
 
 #[test]
-fn under_a_sanitizer_everything_is_the_sanitizers() {
+fn a_sanitizer_owns_all_memory_of_its_program() {
     let detected = Detected {
         malloc: allocator("libasan"),
         sanitizer: Some(Sanitizer::Address),

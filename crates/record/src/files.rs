@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_replaced_only_where_that_is_wanted_and_only_whole() {
+    fn a_file_is_replaced_only_on_request_and_atomically() {
         let home = tempfile::tempdir().unwrap();
         let page = home.path().join("page.html");
         write_whole(&page, b"one", false).unwrap();
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn no_symbolic_link_is_followed_and_no_fifo_is_waited_for() {
+    fn symbolic_links_and_fifos_are_rejected() {
         let home = tempfile::tempdir().unwrap();
         let [victim, link, fifo] = ["victim", "link", "fifo"].map(|name| home.path().join(name));
         fs::write(&victim, "precious").unwrap();

@@ -334,14 +334,14 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read_again() {
+    fn a_written_trial_is_read_back_unchanged() {
         let trial = read_trial(read(&(file().join("\n") + "\n")).unwrap()).unwrap();
         let made = fixtures::trial("glibc", 1, false).with_samples(0.0, 0.5, |_| 5.0);
         assert_eq!(trial, made);
     }
 
     #[test]
-    fn a_torn_last_line_is_dropped_wherever_it_is_torn() {
+    fn a_truncated_last_line_is_dropped_at_any_cut() {
         let lines = file();
         let whole = lines[..lines.len() - 1].join("\n") + "\n";
         let last = &lines[lines.len() - 1];
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_header_is_a_file_in_which_nothing_was_recorded() {
+    fn a_file_with_a_truncated_header_counts_as_empty() {
         let header = &file()[0];
         for cut in 1..header.len() {
             assert!(matches!(read(&header[..cut]), Err(ReadError::Empty)), "{cut}");
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_that_a_later_version_may_add_does_no_harm() {
+    fn an_unknown_mark_from_a_later_version_is_accepted() {
         let mut lines = file();
         lines.push(r#"{"kind":"mark","t_s":1.0,"mark":"release","bytes":5}"#.to_owned());
         let trial = read_trial(read(&(lines.join("\n") + "\n")).unwrap()).unwrap();
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_load_hands_over_late_is_read_in_order_of_time() {
+    fn late_load_lines_are_sorted_by_time() {
         let mut lines = file();
         for t_s in [2.0, 1.0] {
             let sample = LoadSample { t_s, round: 1, in_flight: 7, ..LoadSample::default() };
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_line_in_the_middle_is_told_with_its_number() {
+    fn a_damaged_line_in_the_middle_is_an_error_with_its_line_number() {
         let mut lines = file();
         lines[3].truncate(20);
         let error = read(&(lines.join("\n") + "\n")).unwrap_err().to_string();
@@ -392,28 +392,28 @@ mod tests {
     }
 
     #[test]
-    fn a_kind_that_a_later_version_may_add_is_passed_over() {
+    fn an_unknown_line_kind_from_a_later_version_is_skipped() {
         let mut lines = file();
         lines.insert(3, r#"{"kind":"weather","t_s":1,"rows":[]}"#.to_owned());
         assert_eq!(read(&(lines.join("\n") + "\n")).unwrap().lines.len(), file().len() - 1);
     }
 
     #[test]
-    fn foreign_empty_and_newer_files_are_told_apart() {
-        let told = |text: &str| read(text).unwrap_err().to_string();
-        assert!(told("").contains("is empty"));
-        assert!(told("11:19:33 PM UID PID minflt/s\n").contains("not a record of lowtide"));
-        assert!(told("{\"schema\":\"other/1\"}\n").contains("not a record of lowtide"));
-        assert!(told("\u{0}\u{1}\u{2}").contains("not a record of lowtide"));
+    fn foreign_empty_and_newer_files_are_distinguished() {
+        let message = |text: &str| read(text).unwrap_err().to_string();
+        assert!(message("").contains("is empty"));
+        assert!(message("11:19:33 PM UID PID minflt/s\n").contains("not a record of lowtide"));
+        assert!(message("{\"schema\":\"other/1\"}\n").contains("not a record of lowtide"));
+        assert!(message("\u{0}\u{1}\u{2}").contains("not a record of lowtide"));
         let newer = file()[0].replace("lowtide.record/1", "lowtide.record/2");
-        assert!(told(&newer).contains("in the format `lowtide.record/2`"));
+        assert!(message(&newer).contains("in the format `lowtide.record/2`"));
         let other = file()[0].replace("\"holds\":\"trial\"", "\"holds\":\"weather\"");
         assert_eq!(read(&other).unwrap().header.holds, crate::v1::FileKind::Unknown);
         assert!(matches!(read_trial(read(&file()[0]).unwrap()), Err(ReadError::Missing("trial"))));
     }
 
     #[test]
-    fn a_number_that_was_given_twice_means_two_processes() {
+    fn a_reused_pid_counts_as_two_processes() {
         let mut lines = file();
         lines.push(lines[2].replace("\"start_ticks\":1", "\"start_ticks\":2"));
         lines.push(lines[2].clone());
@@ -423,12 +423,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_make_the_reader_panic(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+        fn the_reader_does_not_panic_on_arbitrary_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
             let _ = read_lines(bytes.as_slice());
         }
 
         #[test]
-        fn no_damage_makes_the_reader_panic(at in 0_usize..2000, byte in any::<u8>()) {
+        fn the_reader_does_not_panic_on_a_damaged_record(at in 0_usize..2000, byte in any::<u8>()) {
             let mut bytes = (file().join("\n") + "\n").into_bytes();
             let place = at % bytes.len();
             bytes[place] = byte;

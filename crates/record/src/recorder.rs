@@ -175,7 +175,7 @@ mod tests {
     use crate::v1::LoadSample;
 
     #[test]
-    fn two_records_of_one_machine_are_laid_over_each_other_by_their_clock() {
+    fn two_records_from_one_machine_are_aligned_by_the_monotonic_clock() {
         let home = tempfile::tempdir().unwrap();
         let begin = |name: &str| {
             Recorder::create(&home.path().join(name), FileKind::Load, &Machine::default()).unwrap()
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_gone_on_with_behind_its_last_whole_line_and_by_one_writer() {
+    fn a_file_is_resumed_after_its_last_complete_line_and_by_one_writer() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("record");
         let sample = |t_s| Line::LoadSample(LoadSample { t_s, ..LoadSample::default() });

@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_part_is_written_as_which_of_how_many() {
+    fn a_shard_is_written_as_its_number_and_the_count() {
         assert_eq!("2/4".parse(), Ok(Shard { part: 2, of: 4 }));
         assert_eq!(Shard { part: 2, of: 4 }.to_string(), "2/4");
         for text in ["", "2", "0/4", "5/4", "1/0", "a/b", "-1/2", "1/2/3"] {

@@ -541,7 +541,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kind_of_line_is_parsed_and_those_of_later_versions_are_passed_over() {
+    fn every_line_kind_is_parsed_and_unknown_kinds_are_skipped() {
         // serde's message lists all kinds.
         let error = serde_json::from_str::<Line>(r#"{"kind": "of a later version"}"#).unwrap_err();
         let said = error.to_string();

@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn a_glibc_that_was_never_tortured_is_refused_with_those_that_were() {
+    fn an_untested_glibc_is_refused_with_a_list_of_the_tested_versions() {
         assert_eq!(check_version(&with_malloc("glibc", Some("2.41"))), Ok(()));
         let refused = check_version(&with_malloc("glibc", Some("2.30"))).unwrap_err().to_string();
         assert!(
@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn an_allocator_that_cannot_be_released_is_named() {
+    fn the_refusal_of_an_unsupported_allocator_names_it() {
         let any = Options::default();
         let name = |detected: &Detected| match check_allocator(detected, &any) {
             Err(Refusal::Allocator { name }) => name,
@@ -487,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn an_allocator_of_the_programs_own_is_released_with_the_locks_of_glibc_where_it_was_chosen() {
+    fn another_allocator_is_accepted_only_with_glibc_locks_and_if_selected() {
         let with_library = |name| Detected {
             own: named("jemalloc", Some("5.3.0")),
             c_library: Some(CLibrary { name, version: None }),
@@ -504,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_without_a_guard_are_refused_for_that_reason() {
+    fn an_unguarded_version_is_refused_unless_the_method_is_purge() {
         let detected = Detected {
             c_library: Some(CLibrary { name: "glibc", version: None }),
             ..with_malloc("gperftools", Some("2.10"))
@@ -524,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_of_other_allocators_are_tested_one_by_one() {
+    fn only_exactly_the_tested_versions_of_other_allocators_are_accepted() {
         let with = |version| Detected {
             own: named("jemalloc", version),
             ..with_malloc("glibc", Some("2.36"))
@@ -541,7 +541,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sanitizer_is_named() {
+    fn the_refusal_of_a_sanitized_program_names_the_sanitizer() {
         use lowtide_probe::program::Sanitizer;
         let detected =
             Detected { sanitizer: Some(Sanitizer::Memory), ..with_malloc("glibc", None) };
@@ -550,7 +550,7 @@ mod tests {
     }
 
     #[test]
-    fn one_thread_with_a_shadow_stack_or_a_tracer_is_enough() {
+    fn one_thread_with_a_shadow_stack_or_a_tracer_causes_a_refusal() {
         let plain = Status::default();
         assert_eq!((check_shadow_stack(&[plain]), check_traced(&[plain])), (Ok(()), Ok(())));
         let shadowed = Status { shadow_stack: true, ..plain };
@@ -560,7 +560,7 @@ mod tests {
     }
 
     #[test]
-    fn only_programs_for_64_bit_x86_pass() {
+    fn only_x86_64_elf_programs_are_accepted() {
         let mut header = [0; 20];
         header[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
         header[18] = 62;
@@ -575,7 +575,7 @@ mod tests {
     }
 
     #[test]
-    fn the_requirements_of_tracing_name_the_capability_and_the_setting() {
+    fn the_requirements_for_tracing_name_the_capability_and_the_ptrace_scope() {
         assert_eq!(needs(false, ""), "CAP_SYS_PTRACE, or running lowtide as its user");
         assert!(needs(true, "0").contains("not dumpable"));
         for scope in ["1", "2"] {
@@ -586,7 +586,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_has_its_own_memory_and_not_its_childs() {
+    fn a_process_shares_memory_with_itself_and_not_with_its_child() {
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let own = std::process::id();
         assert!(compare_memory(own, own).unwrap());

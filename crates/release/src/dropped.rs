@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn few_ranges_are_counted_exactly_and_each_page_once() {
+    fn a_small_sample_is_exact_and_counts_each_page_once() {
         let whole = 0x7000_0000_0000..0x7000_0000_0000 + 200 * PAGE;
         let part = whole.start + 63 * PAGE..whole.start + 65 * PAGE;
         let apart = whole.end + PAGE..whole.end + 2 * PAGE;
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_of_any_size_is_bounded_and_represents_all_pages() {
+    fn a_large_sample_is_bounded_and_estimates_the_dropped_bytes() {
         for (bytes, distance) in [(PAGE, 3 * PAGE), (37 * PAGE, 41 * PAGE), (PAGE << 7, PAGE << 7)]
         {
             let count = 100_000;
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_pages_of_mappings_that_may_hold_a_heap_count() {
+    fn only_pages_in_possible_heap_mappings_are_counted() {
         let dropped = DroppedRanges::new(PAGE);
         let mapping = |range| HeapMapping { range, is_brk: false };
         let block = 10;

@@ -318,7 +318,7 @@ impl Examination {
             return Ok((ptmalloc::walk(&interruptible, layout, &mappings), 0));
         };
         let mut batch = Batch::new(Some(keeper));
-        let heap = ptmalloc::walk_and_tell(&interruptible, layout, &mappings, &mut |found| {
+        let heap = ptmalloc::walk_and_visit(&interruptible, layout, &mappings, &mut |found| {
             // Nothing is submitted, and so nothing can fail.
             let _ = batch.add(&Found::Chunk(found), memory, &mut |_| Ok(()));
         });

@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn filters_are_the_same_only_if_as_many_were_inherited() {
+    fn filters_are_shared_only_in_filter_mode_with_equal_known_counts() {
         let filtered =
             |seccomp_filters| Status { seccomp: 2, seccomp_filters, ..Status::default() };
         assert_eq!(are_shared(&filtered(Some(2)), &filtered(Some(2))), Ok(()));

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_whose_huge_pages_are_unknown_is_dropped_in_pages_of_that_size() {
+    fn memory_with_unknown_huge_pages_is_dropped_in_units_of_huge_page_size() {
         let expected = [part(HUGE..2 * HUGE, true), part(2 * HUGE..3 * HUGE, true)];
         assert_eq!(parts(None, 4096..3 * HUGE + 4096), expected);
     }

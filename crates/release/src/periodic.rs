@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_cpu_time_of_a_periodic_thread_counts_for_the_one_that_stops_it() {
+    fn the_cpu_time_of_a_periodic_thread_is_added_to_the_thread_that_stops_it() {
         const WORK_S: f64 = 0.02;
         let (sender, receiver) = std::sync::mpsc::channel();
         let work = move || {

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn no_operation_drops_more_than_one_lock_hold_may() {
+    fn operations_cover_a_range_without_exceeding_their_maximum_size() {
         for count in [1000, 100_000] {
             let pages = 0x10_0000..0x10_0000 + count * 4096;
             let found = found(pages.clone(), count * 4096);
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn only_resident_pages_are_dropped_and_each_once_while_its_operation_may_be_pending() {
+    fn only_resident_pages_are_dropped_and_none_twice_while_pending() {
         let memory = Saved { blocks: vec![(0x2000, vec![0; 0x1000]), (0x5000, vec![0; 0x2000])] };
         let mut batch = Batch::default();
         let free = || found(0x2000..0x6000, 0x2000);

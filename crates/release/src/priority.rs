@@ -259,7 +259,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_is_idle_only_where_it_may_become_ordinary_again() {
+    fn a_thread_becomes_idle_only_if_it_is_permitted_to_leave_the_idle_policy() {
         let before = policy(0);
         let guard = IdleGuard::new(&Arc::default());
         if before == Some(libc::SCHED_OTHER) && can_leave_idle() {
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_thread_has_had_of_a_processor_is_read_and_whether_it_runs() {
+    fn the_run_time_and_the_runnable_state_of_a_thread_are_read() {
         let thread = Thread::current();
         let before = thread.ran().unwrap();
         assert!(is_runnable(thread));

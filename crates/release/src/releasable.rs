@@ -66,7 +66,7 @@ impl ReleasableHeap {
         }
     }
 
-    /// Walks the heap, and passes each free range to `tell`.
+    /// Walks the heap, and passes each free range to `visit`.
     ///
     /// # Errors
     /// Refuses if the free ranges are no longer guarded.
@@ -74,19 +74,19 @@ impl ReleasableHeap {
         &self,
         memory: &impl Memory,
         mappings: &[HeapMapping],
-        tell: &mut dyn FnMut(&Found),
+        visit: &mut dyn FnMut(&Found),
     ) -> Result<Sums, Abort> {
         match self {
             Self::Ptmalloc(layout) => {
-                let heap = ptmalloc::walk_and_tell(memory, layout, mappings, &mut |found| {
-                    tell(&Found::Chunk(found));
+                let heap = ptmalloc::walk_and_visit(memory, layout, mappings, &mut |found| {
+                    visit(&Found::Chunk(found));
                 });
                 let consolidations = plan::worthwhile_consolidations(&heap, layout);
                 Ok(Sums { release_bytes: heap.release_bytes(), consolidations })
             }
             Self::Guarded(heap) => {
                 let sums = heap.each_droppable(memory, mappings, &mut |found| {
-                    tell(&Found::Guarded(found));
+                    visit(&Found::Guarded(found));
                 });
                 let sums =
                     sums.map_err(|why| Refusal::Unguarded { name: heap.kind().to_string(), why })?;

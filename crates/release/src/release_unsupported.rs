@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_is_refused_with_the_processor_that_a_release_needs() {
+    fn the_refusal_on_an_unsupported_processor_names_the_required_one() {
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let target = Target::open(child.id()).unwrap();
         let released = release_and_sample_dropped(&target, &Options::default());

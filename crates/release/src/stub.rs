@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_is_shorter_than_the_end_of_its_class_by_an_eighth_at_most() {
+    fn the_upper_limit_of_a_class_exceeds_its_times_by_at_most_an_eighth() {
         for ns in (8..1000).chain([12_345, 99_999, 1_000_000, 37_000_001]) {
             let end = end_of(class_of(ns));
             assert!(ns < end && end <= ns + ns / 8 + 1, "{ns} {end}");
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn the_99th_percentile_is_the_end_of_its_class() {
+    fn the_99th_percentile_is_the_upper_limit_of_its_class() {
         let mut classes = vec![0; CLASSES as usize];
         classes[class_of(1000)] = 98;
         classes[class_of(50_000)] = 1;
@@ -223,7 +223,7 @@ mod tests {
 
     #[test]
     #[cfg(target_arch = "x86_64")]
-    fn the_code_fits_its_page_and_begins_with_a_call() {
+    fn the_stub_fits_into_its_page_and_begins_with_a_syscall_instruction() {
         for code in [Code::PTMALLOC, Code::GUARDED] {
             assert!(code.bytes().len() as u64 <= CODE_BYTES);
             assert_eq!(code.bytes()[..2], [0x0f, 0x05]);

@@ -170,32 +170,32 @@ fn lives_on_with(allocator: Option<&str>, threads: u32, wait: &'static str) {
 }
 
 #[test]
-fn it_lives_on_when_we_are_killed_while_its_only_thread_reads() {
+fn a_single_threaded_target_in_read_survives_when_lowtide_is_killed() {
     lives_on_when_we_are_killed(1, "read");
 }
 
 #[test]
-fn it_lives_on_when_we_are_killed_while_its_only_thread_waits_for_events() {
+fn a_single_threaded_target_in_epoll_wait_survives_when_lowtide_is_killed() {
     lives_on_when_we_are_killed(1, "epoll");
 }
 
 #[test]
-fn it_lives_on_when_we_are_killed_while_its_only_thread_waits_for_a_while() {
+fn a_single_threaded_target_in_a_timed_epoll_wait_survives_when_lowtide_is_killed() {
     lives_on_when_we_are_killed(1, "epoll-timed");
 }
 
 #[test]
-fn it_lives_on_when_we_are_killed_while_its_only_thread_waits_for_signals() {
+fn a_single_threaded_target_in_sigsuspend_survives_when_lowtide_is_killed() {
     lives_on_when_we_are_killed(1, "suspend");
 }
 
 #[test]
-fn it_lives_on_when_we_are_killed_while_our_thread_works_beside_its_own() {
+fn a_target_that_runs_our_thread_survives_when_lowtide_is_killed() {
     lives_on_when_we_are_killed(4, "cond");
 }
 
 #[test]
-fn it_lives_on_with_another_allocator_when_we_are_killed() {
+fn a_target_with_another_allocator_survives_when_lowtide_is_killed() {
     for allocator in ["jemalloc", "mimalloc", "mimalloc2"] {
         lives_on_with(Some(allocator), 1, "read");
         lives_on_with(Some(allocator), 3, "read");
@@ -203,7 +203,7 @@ fn it_lives_on_with_another_allocator_when_we_are_killed() {
 }
 
 #[test]
-fn it_lives_on_when_we_are_killed_while_all_its_threads_sleep() {
+fn a_target_whose_threads_all_sleep_survives_when_lowtide_is_killed() {
     lives_on_when_we_are_killed(3, "sleep");
 }
 
@@ -232,12 +232,12 @@ fn reports_its_end(threads: u32, wait: &'static str) {
 }
 
 #[test]
-fn a_target_that_ends_at_any_step_is_reported_as_gone() {
+fn a_single_threaded_target_killed_at_any_step_is_reported_as_gone() {
     reports_its_end(1, "read");
 }
 
 #[test]
-fn a_target_of_several_threads_that_ends_at_any_step_is_reported_as_gone() {
+fn a_multithreaded_target_killed_at_any_step_is_reported_as_gone() {
     reports_its_end(4, "cond");
 }
 
@@ -284,12 +284,12 @@ fn another_program_is_left_alone(threads: u32, wait: &'static str) {
 }
 
 #[test]
-fn a_program_that_replaces_the_target_is_left_alone() {
+fn a_program_executed_by_a_single_threaded_target_is_left_alone() {
     another_program_is_left_alone(1, "read");
 }
 
 #[test]
-fn a_program_that_replaces_a_target_of_several_threads_is_left_alone() {
+fn a_program_executed_by_a_multithreaded_target_is_left_alone() {
     another_program_is_left_alone(4, "cond");
 }
 
@@ -376,12 +376,12 @@ fn a_handler_runs_once_while_a_sleep_is_interrupted() {
 }
 
 #[test]
-fn a_handler_of_the_stopped_thread_runs_once_beside_others() {
+fn a_handler_for_a_signal_to_the_stopped_thread_runs_once_among_several_threads() {
     handlers_run_once(3, "epoll", "norestart", For::Thread);
 }
 
 #[test]
-fn a_handler_of_the_process_runs_once_beside_others() {
+fn a_handler_for_a_signal_to_the_process_runs_once_among_several_threads() {
     handlers_run_once(4, "cond", "restart", For::Process);
 }
 
@@ -405,12 +405,12 @@ fn it_continues_after_a_stop(threads: u32, wait: &'static str) {
 }
 
 #[test]
-fn it_continues_after_it_was_stopped_and_continued() {
+fn a_single_threaded_target_continues_after_sigstop_and_sigcont() {
     it_continues_after_a_stop(1, "read");
 }
 
 #[test]
-fn it_continues_after_all_its_threads_were_stopped_and_continued() {
+fn a_multithreaded_target_continues_after_sigstop_and_sigcont() {
     it_continues_after_a_stop(4, "cond");
 }
 
@@ -437,12 +437,12 @@ fn keeps_what_it_maps(how: &str) {
 }
 
 #[test]
-fn memory_that_the_target_maps_in_the_place_of_our_code_stays_as_it_is() {
+fn memory_that_the_target_maps_at_the_address_of_our_code_is_preserved() {
     keeps_what_it_maps("map");
 }
 
 #[test]
-fn addresses_that_the_target_reserves_in_the_place_of_our_code_stay_as_they_are() {
+fn a_range_that_the_target_reserves_at_the_address_of_our_code_is_preserved() {
     keeps_what_it_maps("reserve");
 }
 
@@ -468,12 +468,12 @@ fn the_second_is_refused(threads: u32, wait: &'static str) {
 }
 
 #[test]
-fn of_two_releases_of_one_thread_the_second_is_refused() {
+fn a_concurrent_second_release_of_a_single_threaded_target_is_refused() {
     the_second_is_refused(1, "epoll");
 }
 
 #[test]
-fn of_two_releases_of_several_threads_the_second_is_refused() {
+fn a_concurrent_second_release_of_a_multithreaded_target_is_refused() {
     the_second_is_refused(4, "cond");
 }
 
@@ -508,7 +508,7 @@ fn a_target_in_other_mount_and_pid_namespaces_is_released() {
 
 #[test]
 #[ignore = "needs root: CAP_SYS_ADMIN, to read the filters of a thread"]
-fn a_filter_that_allows_the_calls_lets_a_release_through() {
+fn a_release_succeeds_under_a_filter_that_allows_its_calls() {
     let home = tempfile::tempdir().unwrap();
     for threads in [1, 4] {
         let mut steady = Steady::start(&with_hazard(home.path(), threads, "seccomp-allow"));
@@ -518,7 +518,7 @@ fn a_filter_that_allows_the_calls_lets_a_release_through() {
 
 #[test]
 #[ignore = "needs root: CAP_SYS_ADMIN, to read the filters of a thread"]
-fn a_filter_that_would_kill_or_deny_is_a_refusal_and_nothing_is_left() {
+fn a_filter_that_kills_or_denies_causes_a_refusal_and_nothing_is_left_behind() {
     let home = tempfile::tempdir().unwrap();
     for hazard in ["seccomp-mmap", "seccomp-clone", "seccomp-errno"] {
         let mut steady = Steady::start(&with_hazard(home.path(), 4, hazard));
@@ -530,7 +530,7 @@ fn a_filter_that_would_kill_or_deny_is_a_refusal_and_nothing_is_left() {
 }
 
 #[test]
-fn a_program_that_denies_memory_which_is_written_and_executed_is_refused() {
+fn a_program_that_denies_writable_and_executable_memory_is_refused() {
     let home = tempfile::tempdir().unwrap();
     for threads in [1, 4] {
         let kind = with_hazard(home.path(), threads, "mdwe");
@@ -544,7 +544,7 @@ fn a_program_that_denies_memory_which_is_written_and_executed_is_refused() {
 }
 
 #[test]
-fn a_full_address_space_is_reported_and_nothing_is_left() {
+fn a_full_address_space_is_reported_and_nothing_is_left_behind() {
     let home = tempfile::tempdir().unwrap();
     for threads in [1, 4] {
         let mut steady = Steady::start(&with_hazard(home.path(), threads, "address-space"));
@@ -555,7 +555,7 @@ fn a_full_address_space_is_reported_and_nothing_is_left() {
 }
 
 #[test]
-fn a_limit_that_allows_no_other_thread_is_reported_and_nothing_is_left() {
+fn an_exhausted_thread_limit_is_reported_and_nothing_is_left_behind() {
     let home = tempfile::tempdir().unwrap();
     let mut steady = Steady::start(&with_hazard(home.path(), 4, "threads"));
     let Err(ReleaseError::Failed(why)) = steady.release() else { panic!("it went through") };
@@ -564,7 +564,7 @@ fn a_limit_that_allows_no_other_thread_is_reported_and_nothing_is_left() {
 }
 
 #[test]
-fn a_program_of_which_no_thread_waits_is_refused() {
+fn a_program_without_a_waiting_thread_is_refused() {
     let home = tempfile::tempdir().unwrap();
     let program = support::compile(home.path(), "steady.c", &[]);
     for threads in [1, 2] {

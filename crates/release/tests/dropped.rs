@@ -27,7 +27,7 @@ fn is_near(value: u64, expected: u64, parts: u64) {
 }
 
 #[test]
-fn what_a_program_takes_again_came_back_and_nothing_else() {
+fn dropped_pages_count_as_back_only_after_the_program_touches_them() {
     // The first fits into the sample, the second does not.
     for (megabytes, parts) in [(64, 1000), (1800, 20)] {
         let mut program = Refault::start(megabytes, "small");
@@ -46,7 +46,7 @@ fn what_a_program_takes_again_came_back_and_nothing_else() {
 }
 
 #[test]
-fn memory_that_is_no_heap_any_more_does_not_count() {
+fn memory_that_is_no_longer_part_of_the_heap_is_not_counted() {
     let mut program = Refault::start(32, "small");
     let (_, dropped) = release(&program);
     program.send("share");
@@ -54,7 +54,7 @@ fn memory_that_is_no_heap_any_more_does_not_count() {
 }
 
 #[test]
-fn a_program_that_has_executed_another_or_has_ended_is_told_apart() {
+fn a_replaced_program_and_an_ended_one_cause_different_errors() {
     let mut program = Refault::start(32, "small");
     let (_, dropped) = release(&program);
     let target = program.target();
@@ -80,7 +80,7 @@ fn a_release_that_drops_nothing_has_an_empty_sample() {
 
 #[test]
 #[ignore = "needs transparent huge pages and Linux 6.7"]
-fn what_khugepaged_fills_is_reported_as_huge() {
+fn pages_that_khugepaged_fills_are_reported_as_huge() {
     let mut program = Refault::start(64, "small");
     let (release, dropped) = release(&program);
     program.send("collapse");
@@ -91,7 +91,7 @@ fn what_khugepaged_fills_is_reported_as_huge() {
 
 #[test]
 #[ignore = "needs transparent huge pages"]
-fn only_huge_pages_that_are_free_as_a_whole_are_dropped() {
+fn keep_huge_pages_drops_only_entirely_free_huge_pages() {
     let program = Refault::start(96, "huge");
     let before = program.heap_bytes("AnonHugePages:");
     assert!(before > 80 << 20, "{before}");
@@ -113,7 +113,7 @@ fn only_huge_pages_that_are_free_as_a_whole_are_dropped() {
 }
 
 #[test]
-fn memory_in_small_pages_is_dropped_with_and_without_the_option() {
+fn keep_huge_pages_still_drops_all_free_small_pages() {
     let program = Refault::start(96, "small");
     let keep = Options { keep_huge_pages: true, ..options() };
     let kept = lowtide_release::release(&program.target(), &keep).unwrap();

@@ -115,27 +115,27 @@ fn is_released(steady: &mut Steady) {
 }
 
 #[test]
-fn a_filter_that_allows_everything_lets_a_release_through() {
+fn a_release_succeeds_under_a_filter_that_allows_everything() {
     for threads in [1, 4] {
         under(&Rules::new().otherwise(ALLOW), threads, "", is_released);
     }
 }
 
 #[test]
-fn the_usual_filter_of_a_container_lets_a_release_through() {
+fn a_release_succeeds_under_the_usual_filter_of_a_container() {
     for threads in [1, 4] {
         under(&filter::of_a_container(), threads, "", is_released);
     }
 }
 
 #[test]
-fn a_filter_that_only_logs_a_call_lets_a_release_through() {
+fn a_release_succeeds_under_a_filter_that_only_logs_a_call() {
     let filter = Rules::new().call(RARE_CALL, libc::SECCOMP_RET_LOG).otherwise(ALLOW);
     under(&filter, 1, "", is_released);
 }
 
 #[test]
-fn two_filters_are_tried_together() {
+fn a_call_that_only_one_of_two_filters_denies_causes_a_refusal() {
     let denied = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
     let first = Rules::new().call(RARE_CALL, denied).otherwise(ALLOW);
     under(&first, 1, "", |steady| {
@@ -152,7 +152,7 @@ fn two_filters_are_tried_together() {
 }
 
 #[test]
-fn a_filter_that_does_anything_but_allow_a_call_is_a_refusal_and_the_program_lives_on() {
+fn a_filter_that_does_not_allow_a_call_causes_a_refusal_and_the_program_survives() {
     for action in [
         libc::SECCOMP_RET_KILL_PROCESS,
         libc::SECCOMP_RET_KILL_THREAD,
@@ -176,7 +176,7 @@ fn a_filter_that_does_anything_but_allow_a_call_is_a_refusal_and_the_program_liv
 }
 
 #[test]
-fn a_filter_that_denies_certain_arguments_is_a_refusal() {
+fn a_filter_that_denies_certain_arguments_causes_a_refusal() {
     let errno = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
     let requeue = libc::FUTEX_CMP_REQUEUE as u32 | libc::FUTEX_PRIVATE_FLAG as u32;
     let equals = |value| (libc::BPF_JEQ, value);
@@ -194,7 +194,7 @@ fn a_filter_that_denies_certain_arguments_is_a_refusal() {
 }
 
 #[test]
-fn a_program_with_a_further_filter_of_its_own_is_refused() {
+fn a_program_with_an_additional_filter_is_refused() {
     for threads in [1, 4] {
         under(&Rules::new().otherwise(ALLOW), threads, "seccomp-allow", |steady| {
             let release = release_it(steady);
@@ -204,7 +204,7 @@ fn a_program_with_a_further_filter_of_its_own_is_refused() {
 }
 
 #[test]
-fn a_program_that_is_not_known_to_share_its_filters_is_refused() {
+fn a_program_not_known_to_share_our_filters_is_refused() {
     under(&Rules::new().otherwise(ALLOW), 1, "", |steady| {
         let release = release(&steady.target(), &steady.kind.options()).unwrap();
         is_refused(steady, &release, Hazard::SeccompUnread, "lowtide run");
@@ -212,7 +212,7 @@ fn a_program_that_is_not_known_to_share_its_filters_is_refused() {
 }
 
 #[test]
-fn a_supervisor_that_does_not_answer_is_a_refusal() {
+fn a_filter_supervisor_that_does_not_respond_causes_a_refusal() {
     let code = Rules::new().call(RARE_CALL, libc::SECCOMP_RET_USER_NOTIF).otherwise(ALLOW);
     under(&Rules::new().otherwise(ALLOW), 1, "", |steady| {
         let kind = steady.kind.clone();
@@ -228,7 +228,7 @@ fn a_supervisor_that_does_not_answer_is_a_refusal() {
 }
 
 #[test]
-fn no_scratch_process_outlives_a_lowtide_that_is_killed() {
+fn no_scratch_process_outlives_a_killed_lowtide() {
     const TRIES: usize = 15;
     const DEADLINE: Duration = Duration::from_secs(60);
     let mut killed = 0;

@@ -129,14 +129,14 @@ impl Drop for TracedThread {
 }
 
 #[test]
-fn a_program_like_any_other_is_not_refused() {
+fn an_ordinary_program_is_not_refused() {
     let facts = Subject::start("plain").check().unwrap();
     assert!(facts.detected.has_glibc_heap());
     assert!(!facts.maps.is_empty());
 }
 
 #[test]
-fn one_that_has_ended_is_gone_and_not_refused() {
+fn an_ended_process_is_reported_as_gone_and_not_refused() {
     let mut subject = Subject::start("plain");
     let target = subject.target();
     subject.child.kill().unwrap();
@@ -150,7 +150,7 @@ fn one_that_has_ended_is_gone_and_not_refused() {
 }
 
 #[test]
-fn a_stopped_process_is_refused_and_one_that_goes_on_is_not() {
+fn a_stopped_process_is_refused_until_it_is_continued() {
     let subject = Subject::start("plain");
     let signal = |name| {
         let pid = rustix::process::Pid::from_raw(subject.pid() as i32).unwrap();
@@ -165,7 +165,7 @@ fn a_stopped_process_is_refused_and_one_that_goes_on_is_not() {
 }
 
 #[test]
-fn one_with_a_debugger_at_any_of_its_threads_is_refused() {
+fn a_process_with_a_tracer_on_any_thread_is_refused() {
     let subject = Subject::start("thread");
     let traced = Refusal::Traced { tracer: std::process::id() };
     assert_ne!(subject.said, subject.pid());
@@ -178,14 +178,14 @@ fn one_with_a_debugger_at_any_of_its_threads_is_refused() {
 }
 
 #[test]
-fn locked_memory_is_refused() {
+fn a_process_with_locked_memory_is_refused() {
     let page = rustix::param::page_size() as u64;
     assert_eq!(Subject::start("locked").refusal(), Refusal::Locked { bytes: page });
 }
 
 #[test]
 #[ignore = "needs root, to put two huge pages into the kernel's pool"]
-fn memory_of_the_pool_of_huge_pages_is_refused() {
+fn a_process_with_hugetlb_memory_is_refused() {
     /// Restores the pool on drop.
     struct Pool(&'static str, String);
     impl Drop for Pool {
@@ -203,34 +203,34 @@ fn memory_of_the_pool_of_huge_pages_is_refused() {
 }
 
 #[test]
-fn one_whose_memory_another_process_shares_is_refused() {
+fn a_process_that_shares_its_memory_with_another_is_refused() {
     let subject = Subject::start("clone");
     assert_eq!(subject.refusal(), Refusal::SharedMemory { other: subject.said });
 }
 
 #[test]
-fn one_that_waits_for_its_vfork_is_refused_for_as_long() {
+fn a_process_that_waits_for_its_vfork_child_is_refused() {
     let subject = Subject::start("vfork");
     assert_ne!(subject.said, subject.pid());
     assert_eq!(subject.refusal(), Refusal::SharedMemory { other: subject.said });
 }
 
 #[test]
-fn a_fork_has_memory_of_its_own_however_alike_it_is() {
+fn a_process_and_its_fork_are_not_mistaken_for_sharing_memory() {
     let subject = Subject::start("fork");
     subject.check().unwrap();
     check(&Target::open(subject.said).unwrap(), &mut Detector::default(), &untested()).unwrap();
 }
 
 #[test]
-fn one_with_another_malloc_is_refused() {
+fn a_process_with_an_unknown_malloc_is_refused() {
     let subject = Subject::built("hazards.c", &["-DOWN_MALLOC"], "plain");
     assert_eq!(subject.refusal(), Refusal::Allocator { name: "unknown".to_owned() });
 }
 
 #[test]
 #[ignore = "needs gcc's sanitizers (Debian: libgcc-*-dev, which gcc brings)"]
-fn a_build_with_a_sanitizer_is_refused() {
+fn a_program_built_with_a_sanitizer_is_refused() {
     for (argument, sanitizer) in [
         ("-fsanitize=address", Sanitizer::Address),
         ("-fsanitize=thread", Sanitizer::Thread),
@@ -243,7 +243,7 @@ fn a_build_with_a_sanitizer_is_refused() {
 
 #[test]
 #[ignore = "needs a compiler and a kernel for 32 bits too (gcc -m32)"]
-fn a_program_of_32_bits_is_refused() {
+fn a_32_bit_program_is_refused() {
     let arguments = ["-m32", "-nostdlib", "-static", "-ffreestanding", "-fno-pic"];
     let arguments = [&arguments[..], &["-fno-stack-protector"]].concat();
     let subject = Subject::built("bits32.c", &arguments, "plain");
@@ -252,7 +252,7 @@ fn a_program_of_32_bits_is_refused() {
 
 #[test]
 #[ignore = "needs root, or a kernel that lets users have namespaces (unshare of util-linux)"]
-fn one_in_other_namespaces_is_checked_like_any_other() {
+fn memory_sharing_is_detected_in_other_namespaces() {
     let home = tempfile::tempdir().unwrap();
     let program = support::compile(home.path(), "hazards.c", &[]);
     // unshare waits, and the program is its child: there it is the first process.
@@ -274,7 +274,7 @@ fn one_in_other_namespaces_is_checked_like_any_other() {
 }
 
 #[test]
-fn one_that_may_not_be_traced_is_told_with_what_that_takes() {
+fn the_error_for_an_untraceable_process_names_the_requirement() {
     let subject = Subject::start("undumpable");
     let target = subject.target();
     // Each thread has its own capabilities.
@@ -296,7 +296,7 @@ fn one_that_may_not_be_traced_is_told_with_what_that_takes() {
 
 #[test]
 #[ignore = "needs root: CAP_SYS_ADMIN in the first user namespace, to read the filters of a thread"]
-fn the_filters_of_a_thread_are_read_back_and_decide_as_the_kernel_would() {
+fn the_filters_of_a_thread_are_read_and_evaluated_as_the_kernel_does() {
     let own = Status::parse(&fs::read_to_string("/proc/self/status").unwrap()).unwrap();
     assert_eq!(own.seccomp, 0, "the kernel gives filters to nobody who is under one himself");
     let capabilities = rustix::thread::capabilities(None).unwrap().effective;
@@ -326,7 +326,7 @@ fn the_filters_of_a_thread_are_read_back_and_decide_as_the_kernel_would() {
 
 #[test]
 #[ignore = "needs root: CAP_SYS_ADMIN in the first user namespace, to read the filters of a thread"]
-fn a_thread_without_filters_has_none_to_be_read() {
+fn reading_filters_fails_for_an_unfiltered_thread_and_its_calls_are_permitted() {
     let subject = Subject::start("plain");
     let held = TracedThread::new(subject.pid());
     assert_eq!(filters_of(held.0).unwrap_err().raw_os_error(), Some(libc::EINVAL));

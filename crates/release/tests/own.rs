@@ -39,7 +39,7 @@ fn assert_intact(blocks: &[(usize, Vec<u8>)]) {
 }
 
 #[test]
-fn free_memory_of_all_arenas_is_returned_and_blocks_in_use_stay_as_they_are() {
+fn free_memory_of_all_arenas_is_returned_and_blocks_in_use_are_unchanged() {
     let _one = ONE_AT_A_TIME.lock().unwrap_or_else(|error| error.into_inner());
     let others: Vec<_> = (0..3).map(|_| thread::spawn(hoard)).collect();
     let mut kept = vec![hoard()];

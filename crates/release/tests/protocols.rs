@@ -127,7 +127,7 @@ fn threads(program: usize, rounds: u8) -> Locked {
 }
 
 #[test]
-fn a_lock_has_one_holder_and_no_waiter_is_forgotten_even_if_the_stub_gives_up() {
+fn a_lock_has_one_holder_and_wakes_every_waiter_even_if_the_stub_gives_up() {
     for (program, rounds) in [(1, 3), (2, 2), (3, 2)] {
         let states = explore(
             threads(program, rounds),
@@ -144,7 +144,7 @@ fn a_lock_has_one_holder_and_no_waiter_is_forgotten_even_if_the_stub_gives_up() 
 
 #[test]
 #[should_panic(expected = "two holders")]
-fn a_stub_that_takes_no_lock_is_found_by_the_model() {
+fn the_model_detects_a_stub_that_takes_no_lock() {
     explore(
         threads(2, 1),
         |state| state.next(true),
@@ -260,7 +260,7 @@ fn chunk(program: usize, rounds: u8) -> Claimed {
 }
 
 #[test]
-fn a_claimed_slice_is_nobody_elses_and_is_found_again() {
+fn a_claimed_slice_has_one_owner_and_becomes_free_again() {
     for (program, rounds) in [(1, 3), (2, 2), (3, 1)] {
         let states = explore(
             chunk(program, rounds),
@@ -274,7 +274,7 @@ fn a_claimed_slice_is_nobody_elses_and_is_found_again() {
 
 #[test]
 #[should_panic(expected = "a thread had it")]
-fn a_stub_that_claims_nothing_is_found_by_the_model() {
+fn the_model_detects_a_stub_that_claims_nothing() {
     explore(
         chunk(1, 1),
         |state| state.next(false),

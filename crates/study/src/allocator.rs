@@ -312,7 +312,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_that_nobody_knows_is_answered_with_those_that_are() {
+    fn an_unknown_allocator_is_an_error_that_lists_the_known_ones() {
         let error = resolve_list("glibc,jmalloc", &mut Vec::new()).unwrap_err().to_string();
         assert!(
             error.starts_with("unknown allocator `jmalloc`: the known ones are glibc, jemalloc")
@@ -322,14 +322,14 @@ mod tests {
     }
 
     #[test]
-    fn an_allocator_named_twice_is_tried_once() {
+    fn an_allocator_that_is_listed_twice_is_used_once() {
         let found = resolve_list("glibc,jemalloc,glibc", &mut Vec::new()).unwrap();
         let names: Vec<&str> = found.iter().map(|a| a.name.as_str()).collect();
         assert_eq!(names, ["glibc", "jemalloc"]);
     }
 
     #[test]
-    fn a_file_that_is_no_library_cannot_be_preloaded() {
+    fn a_file_that_is_not_a_library_cannot_be_preloaded() {
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(file.path(), "not a library").unwrap();
         let error = resolve(&format!("mine={}", file.path().display())).unwrap_err().to_string();
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_library_without_malloc_would_replace_nothing() {
+    fn a_library_without_malloc_cannot_be_preloaded() {
         let other =
             library_directories().into_iter().map(|d| d.join("libm.so.6")).find(|p| p.exists());
         let error = resolve(&format!("mine={}", other.unwrap().display())).unwrap_err().to_string();
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_without_a_loader_is_no_glibc() {
+    fn a_directory_without_libc_is_not_a_glibc() {
         let directory = tempfile::tempdir().unwrap();
         let error = resolve(&format!("glibc={}", directory.path().display())).unwrap_err();
         assert!(error.to_string().contains("there is no libc.so.6 in it"), "{error}");

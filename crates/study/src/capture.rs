@@ -160,7 +160,7 @@ mod tests {
     use std::sync::mpsc;
 
     #[test]
-    fn lines_are_heard_whole_however_they_come() {
+    fn lines_are_assembled_regardless_of_chunk_boundaries() {
         let (sender, heard) = mpsc::channel();
         let mut lines =
             LineReader::new(Box::new(move |line, _| sender.send(line.to_owned()).unwrap()));
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_last_lines_are_remembered() {
+    fn only_the_last_lines_of_the_output_are_kept() {
         let tail = OutputTail::default();
         assert_eq!(tail.quoted(), "; it printed nothing");
         for number in 0..5000 {

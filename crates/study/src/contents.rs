@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn another_byte_is_another_file() {
+    fn different_contents_have_different_checksums() {
         let home = tempfile::tempdir().unwrap();
         let of = |text: &str| {
             let path = home.path().join("file");

@@ -72,14 +72,14 @@ mod tests {
     const S: fn(u64) -> Duration = Duration::from_secs;
 
     #[test]
-    fn before_anything_is_done_only_the_least_is_known() {
+    fn the_eta_is_a_lower_bound_before_the_first_trial_ends() {
         let left = Eta::new(S(20)).left(0, [1, 0]);
         assert_eq!(left, TimeLeft { this: S(20), others: S(40), is_least: true });
         assert_eq!(Eta::default().left(0, [1]).after(S(1)), S(0));
     }
 
     #[test]
-    fn each_treatment_takes_as_long_as_it_did_and_an_unknown_one_as_the_others() {
+    fn the_eta_uses_mean_trial_times_and_falls_back_to_other_treatments() {
         let mut eta = Eta::new(S(1));
         eta.note(0, S(10));
         eta.note(0, S(20));

@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_are_read_from_a_file_and_what_is_none_is_told() {
+    fn metrics_are_read_from_a_file_and_invalid_content_is_an_error() {
         assert!(MetricsSource::parse("https://h/").unwrap_err().contains("TLS"));
         let file = tempfile::NamedTempFile::new().unwrap();
         let source = MetricsSource::parse(&file.path().display().to_string()).unwrap();

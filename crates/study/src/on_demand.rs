@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_of_before_the_start_are_served_together() {
+    fn requests_queued_before_the_worker_starts_are_served_together() {
         let requests = Requests::default();
         requests.ask(1);
         requests.ask(2);
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_was_not_asked_continues_when_its_time_is_over() {
+    fn a_worker_without_requests_continues_after_its_timeout() {
         let requests = Requests::<u32>::default();
         assert!(!requests.wait(Duration::from_millis(1)));
         requests.ask(1);
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn no_caller_waits_for_a_worker_that_is_gone() {
+    fn a_caller_does_not_wait_for_a_worker_that_has_ended() {
         let begin = Instant::now();
         let requests = Requests::<u32>::default();
         let worker = OnDemand::start(requests.clone(), |requests| {

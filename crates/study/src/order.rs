@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_repeat_tries_every_treatment_once() {
+    fn every_repeat_runs_each_treatment_once() {
         let order = alternating(5, 7, 42);
         for block in order.chunks(5) {
             let mut sorted = block.to_vec();
@@ -57,14 +57,14 @@ mod tests {
     }
 
     #[test]
-    fn every_second_repeat_turns_the_order_round() {
+    fn every_second_repeat_reverses_the_order() {
         let order = alternating(4, 4, 7);
         let turned: Vec<usize> = order[..4].iter().rev().copied().collect();
         assert_eq!(order[4..8], turned[..]);
     }
 
     #[test]
-    fn a_seed_gives_the_same_order_for_ever() {
+    fn a_seed_always_yields_the_same_order() {
         // The first output of the authors' own program for this seed.
         assert_eq!(SplitMix(1_234_567).next(), 6_457_827_717_110_365_317);
         assert_eq!(alternating(4, 3, 2), [0, 1, 3, 2, 2, 3, 1, 0, 3, 2, 1, 0]);

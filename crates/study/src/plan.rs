@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_done_is_said_before_anything_starts() {
+    fn an_invalid_plan_is_an_error_before_anything_starts() {
         assert!(refused(|s| s.command = None).starts_with("there is no command:"));
         assert!(refused(|s| s.command = Some(vec!["no-such".into()])).contains("`no-such`"));
         assert!(refused(|s| s.pause = Some("10".into())).starts_with("--pause: `10` has no unit"));
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn a_treatments_own_command_that_is_not_there_is_told_before_the_study() {
+    fn a_missing_treatment_command_is_an_error_before_the_study_starts() {
         let own = |command: &str| TreatmentSettings {
             allocator: Words::Joined("glibc".to_owned()),
             label: Some("other".to_owned()),
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_that_is_waited_behind_a_phase_is_a_condition() {
+    fn a_settle_time_after_a_phase_is_a_condition() {
         let phase = Some(vec!["load_end=log:done".to_owned()]);
         let plan = |settle: Option<&str>| {
             let settle = settle.map(str::to_owned);
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_has_its_name_only_where_it_is_all_of_a_name() {
+    fn a_directory_is_replaced_by_its_placeholder_only_as_a_whole_path_component() {
         let placed = |text: &str| placed_in(text, "/tmp/x", "{study}");
         assert_eq!(placed("sh '/tmp/x' /tmp/x/a /tmp/x"), "sh '{study}' {study}/a {study}");
         assert_eq!(placed("PATH=/tmp/x:/bin"), "PATH={study}:/bin");
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_make_one_more_treatment_each() {
+    fn each_tune_setting_adds_one_treatment() {
         let mut settings = settings(&["true"]);
         settings.tune = Some(vec!["glibc/arena_max".into(), "glibc/arena_max=4".into()]);
         let plan = Plan::new(settings.clone()).unwrap();
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn a_study_is_called_by_its_script() {
+    fn a_study_is_named_after_its_script_or_program() {
         let named =
             |words: &[&str]| name_of(&words.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>());
         assert_eq!(named(&["python3", "dir/app.py", "-x"]), "app.py");

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_waits_for_a_port_can_be_interrupted() {
+    fn waiting_for_a_port_can_be_interrupted() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let ready = Ready::Tcp(listener.local_addr().unwrap().to_string());
         let waited = |interrupted| wait_until_free(&ready, interrupted, &interrupted.into());

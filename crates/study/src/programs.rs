@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_a_line_surely_begins_with_is_looked_for() {
+    fn only_an_unambiguous_first_word_of_a_shell_line_is_looked_up() {
         assert_eq!(first_word("wrk -c 10 http://h/"), Some("wrk"));
         assert_eq!(first_word("  exec sh '/a b/load.sh'"), Some("sh"));
         assert_eq!(first_word("A=1 B=2 exec ./load --fast"), Some("./load"));

@@ -120,7 +120,7 @@ mod tests {
     use std::net::TcpListener;
 
     #[test]
-    fn conditions_are_read_as_the_contract_writes_them() {
+    fn documented_readiness_conditions_are_parsed() {
         for text in ["tcp:127.0.0.1:80", "http:http://h/x", "log:listening on \\d+", "after:5000ms"]
         {
             assert_eq!(text.parse::<Ready>().unwrap().to_string(), text);
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_condition_that_makes_no_sense_is_refused() {
+    fn an_invalid_readiness_condition_is_an_error() {
         for text in
             ["", "tcp", "tcp:80", "tcp:h:99999", "https://h/", "log:(", "after:5", "udp:h:1"]
         {
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_is_ready_when_it_accepts() {
+    fn a_port_is_ready_when_it_accepts_connections() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         assert_eq!(Ready::Tcp(address.clone()).attempt(), Ok(()));
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_ready_when_its_status_says_so() {
+    fn a_url_is_ready_when_it_returns_a_success_status() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/", listener.local_addr().unwrap());
         let server = std::thread::spawn(move || {

@@ -569,7 +569,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_key_is_told_with_line_and_column() {
+    fn an_invalid_key_or_value_is_an_error_with_line_and_column() {
         let error = read("command = [\"x\"]\nrepeats = 3\n", &[]).unwrap_err();
         assert!(
             error.starts_with("study.toml:2:1: unknown field `repeats`, expected one of"),
@@ -582,7 +582,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_stand_in_the_strings_and_can_be_set() {
+    fn parameters_are_substituted_in_strings_and_can_be_overridden() {
         let text = "command = [\"py\", \"{n}\", \"{\\\"json\\\": 1}\"]\nload = \"l --n {n} ${SHELL}\"\n[parameters]\nn = 300\n";
         let plain = read(text, &[]).unwrap();
         assert_eq!(plain.command.unwrap(), ["py", "300", "{\"json\": 1}"]);
@@ -594,7 +594,7 @@ mod tests {
     }
 
     #[test]
-    fn a_treatment_has_a_command_of_its_own_and_acts_at_moments() {
+    fn a_treatment_can_have_its_own_arguments_and_hooks() {
         let text = "command = [\"x\"]\n[[treatment]]\nallocator = \"glibc\"\nlabel = \"trim\"\n\
                     args = [\"{n}\"]\nat = [{ moment = \"drained\", name = \"trim\", run = \"do {n}\" }]\n\
                     [parameters]\nn = 3\n";
@@ -605,7 +605,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_says_that_nothing_is_recommended_and_that_its_rounds_are_not_alike() {
+    fn a_file_can_disable_recommendations_and_declare_rounds_not_alike() {
         let said = |text: &str| {
             let all = read(text, &[]).unwrap();
             (all.recommend, all.rounds_alike)
@@ -616,7 +616,7 @@ mod tests {
     }
 
     #[test]
-    fn allocators_are_not_added_to_a_file_that_describes_its_treatments() {
+    fn allocator_flags_are_errors_with_a_file_that_describes_its_treatments() {
         let described = "[[treatment]]\nallocator = \"glibc\"\nlabel = \"axum\"\n";
         let path = Path::new("study.toml");
         let said = |text: &str, flags: &Settings| {
@@ -643,7 +643,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_win_over_the_file() {
+    fn flags_override_the_file() {
         let file = Settings {
             repeat: Some(3),
             seed: Some(1),
@@ -723,7 +723,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_have_the_texts_of_earlier_records() {
+    fn conditions_are_formatted_as_in_earlier_records() {
         let conditions = read(ALL_KEYS, &[]).unwrap().conditions().unwrap();
         let text = |name: &str| conditions[name].as_str();
         assert_eq!(text("command"), "sh -c true");
@@ -735,14 +735,14 @@ mod tests {
     }
 
     #[test]
-    fn every_path_of_a_file_is_relative_to_its_directory() {
+    fn paths_in_a_file_are_resolved_relative_to_its_directory() {
         let shown = format!("{:?}", read(ALL_KEYS, &[]).unwrap());
         assert_eq!(shown.matches("relative/").count(), 5);
         assert_eq!(shown.matches("/relative/").count(), 5, "{shown}");
     }
 
     #[test]
-    fn the_help_names_the_defaults() {
+    fn the_help_shows_the_defaults() {
         let mut command = Settings::augment_args(Command::new("study"));
         let help = command.render_long_help().to_string();
         let help = help.split_whitespace().collect::<Vec<_>>().join(" ");

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_preset_has_a_value_of_its_own_or_takes_one() {
+    fn a_preset_has_a_default_value_or_takes_one() {
         let set = |name: &str, value: &str| vec![(name.to_owned(), value.to_owned())];
         assert_eq!(variables("glibc/arena_max"), set("MALLOC_ARENA_MAX", "1"));
         assert_eq!(variables("glibc/arena_max=12"), set("MALLOC_ARENA_MAX", "12"));
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_of_ones_own_may_hold_colons_and_equals_signs() {
+    fn custom_settings_may_contain_colons_and_equals_signs() {
         let tune =
             parse("jemalloc/eager: MALLOC_CONF=dirty_decay_ms:0,muzzy_decay_ms:0 X=a=b").unwrap();
         assert_eq!((tune.allocator.as_str(), tune.label.as_str()), ("jemalloc", "eager"));
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_preset_that_does_not_exist_is_answered_with_those_that_do() {
+    fn an_unknown_preset_is_an_error_that_lists_the_valid_ones() {
         assert_eq!(
             parse("glibc/arenamax").unwrap_err().to_string(),
             "`glibc/arenamax` is no preset: glibc has trim_threshold, mmap_threshold, tcache_count, \
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn malformed_tune_arguments_are_errors() {
         for text in [
             "",
             "glibc",

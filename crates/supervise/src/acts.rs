@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_has_the_keys_of_the_published_log() {
+    fn a_log_line_has_the_keys_of_the_published_log() {
         let value = serde_json::to_value(fixtures::act()).unwrap();
         for (key, expected) in [
             ("periodMs", serde_json::json!(30000)),

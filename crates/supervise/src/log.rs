@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_is_reported_once_and_leaves_no_half_lines() {
+    fn a_full_disk_is_reported_once_and_leaves_no_partial_lines() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("acts.jsonl");
         let mut log = ActLog::open(&path).unwrap();
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_others_may_write_to_is_refused() {
+    fn a_log_directory_that_other_users_may_write_to_is_an_error() {
         let home = tempfile::tempdir().unwrap();
         fs::set_permissions(home.path(), fs::Permissions::from_mode(0o777)).unwrap();
         let error = ActLog::open(&home.path().join("acts.jsonl")).unwrap_err();

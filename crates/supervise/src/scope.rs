@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_that_take_long_are_rare() {
+    fn the_interval_grows_with_the_time_that_a_list_takes() {
         let after = |ms: f64| interval_after(ms / 1e3).as_secs_f64();
         assert_eq!([0.0, 1.0, 10.0, 500.0].map(after), [0.5, 0.5, 2.0, 10.0]);
     }

@@ -192,7 +192,7 @@ mod tests {
     use crate::acts::fixtures::act;
 
     #[test]
-    fn acts_are_counted_by_program_and_names_are_escaped() {
+    fn events_are_counted_by_program_and_names_are_escaped() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("lowtide.prom");
         let mut textfile = Textfile::create(&path).unwrap();
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn the_collector_may_read_the_file_though_it_is_another_user() {
+    fn the_file_is_readable_by_a_collector_that_runs_as_another_user() {
         use std::os::unix::fs::PermissionsExt;
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("lowtide.prom");
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_are_bounded_in_number() {
+    fn the_number_of_programs_is_bounded() {
         let home = tempfile::tempdir().unwrap();
         let mut textfile = Textfile::create(&home.path().join("lowtide.prom")).unwrap();
         for number in 0..MAX_PROGRAMS + 5 {

@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn work_that_costs_more_than_its_share_waits_until_its_share_is_reached() {
+    fn work_that_exceeds_its_share_waits_until_the_average_is_within_it() {
         let mut budget = CpuBudget::new(0.01, 0.0, 0.0);
         // The first round may use the credit of five minutes.
         assert_eq!(budget.wait_s(1.0, 2.9), 0.0);
@@ -45,7 +45,7 @@ mod tests {
     }
 
     #[test]
-    fn unused_time_is_kept_for_five_minutes_only() {
+    fn at_most_five_minutes_of_unused_time_are_credited() {
         let mut budget = CpuBudget::new(0.01, 0.0, 0.0);
         assert_eq!(budget.wait_s(100_000.0, 0.0), 0.0);
         // 13 s of CPU time against a credit of 3 s.

@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn growth_is_that_of_the_last_ten_minutes() {
+    fn the_growth_rate_covers_the_last_ten_minutes() {
         let mut process = process();
         process.read(0.0, &stat(100), 4096);
         assert_eq!(process.rss_bytes_per_hour(1.0), None);
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_blocked_is_not_read_again() {
+    fn a_process_whose_inspection_blocked_is_not_inspected_again() {
         let mut process = process();
         process.is_selected = true;
         let now = Instant::now();
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_process_calls_itself_is_cut_off() {
+    fn a_long_command_line_is_truncated() {
         let mut process = process();
         let command = vec!["x".repeat(100_000)];
         process.add(Instant::now(), 0.0, Ok(Observation { command, ..Observation::default() }));
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_grows_from_inspection_to_inspection_is_growing() {
+    fn a_process_that_grows_at_each_inspection_has_the_verdict_growing() {
         let mut process = process();
         for minute in 0..10_u64 {
             let mut observation = Observation::default();

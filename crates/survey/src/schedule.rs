@@ -48,14 +48,14 @@ mod tests {
     }
 
     #[test]
-    fn what_was_never_inspected_comes_first_and_of_that_the_largest() {
+    fn processes_that_were_never_inspected_come_first_largest_first() {
         let new = |mib: u64| urgency(Need { rss_bytes: mib * MIB, last: None });
         assert!(new(1000) > new(10));
         assert!(new(1) > seen(100_000, 1e6, 1));
     }
 
     #[test]
-    fn what_has_changed_comes_before_what_has_not() {
+    fn changed_processes_come_before_unchanged_ones() {
         assert!(seen(110, 200.0, 100) < seen(112, 200.0, 100));
         assert!(seen(100, 200.0, 200) > seen(100, 200.0, 100));
         // Small differences are noise.
@@ -64,14 +64,14 @@ mod tests {
     }
 
     #[test]
-    fn an_inspection_is_not_repeated_at_once() {
+    fn an_inspection_is_not_repeated_too_early() {
         assert_eq!(seen(1000, 20.0, 500), None);
         assert_eq!(seen(1000, 100.0, 1000), None);
         assert!(seen(1000, 40.0, 500).is_some());
     }
 
     #[test]
-    fn of_two_of_the_same_age_the_larger_comes_first() {
+    fn the_larger_of_two_processes_with_equally_old_inspections_comes_first() {
         assert!(seen(4000, 600.0, 4000) > seen(40, 600.0, 40));
         // A small process is not forgotten.
         assert!(seen(4000, 600.0, 4000) < seen(1, 1800.0, 1));

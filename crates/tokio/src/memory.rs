@@ -21,7 +21,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_that_is_written_to_is_anonymous() {
+    fn written_memory_counts_as_anonymous() {
         const BYTES: usize = 64 << 20;
         let before = anonymous_bytes().unwrap_or(0);
         let block = std::hint::black_box(vec![1_u8; BYTES]);

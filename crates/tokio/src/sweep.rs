@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_is_blocked_is_reported_and_flushes_when_it_is_free_again() {
+    fn a_blocked_worker_is_reported_and_flushes_once_it_is_unblocked() {
         static FLUSHES: AtomicUsize = AtomicUsize::new(0);
         static IS_BLOCKED: AtomicBool = AtomicBool::new(true);
         let runtime = Builder::new_multi_thread().worker_threads(1).build().unwrap();
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_runtime_of_one_thread_and_one_that_has_shut_down_are_survived() {
+    fn a_sweep_handles_single_threaded_and_shut_down_runtimes() {
         let allocator = Allocator::Other { release: || {}, flush: Some(|| {}) };
         let runtime = Builder::new_current_thread().build().unwrap();
         let handle = runtime.handle().clone();

@@ -23,7 +23,7 @@ mod example;
 const IS_SERVER: &str = "LOWTIDE_TOKIO_TEST_SERVER";
 
 #[test]
-fn the_example_serves_if_it_is_started_for_that() {
+fn the_example_serves_if_the_environment_marks_it_as_the_server() {
     if std::env::var_os(IS_SERVER).is_some() {
         example::main().unwrap();
     }
@@ -46,7 +46,11 @@ impl Server {
     fn start() -> Self {
         // The example reads the first argument; the rest select one test.
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["127.0.0.1:0", "--exact", "the_example_serves_if_it_is_started_for_that"])
+            .args([
+                "127.0.0.1:0",
+                "--exact",
+                "the_example_serves_if_the_environment_marks_it_as_the_server",
+            ])
             .arg("--nocapture")
             .env(IS_SERVER, "1")
             .stdout(Stdio::piped())
@@ -144,7 +148,7 @@ fn memory_falls_after_each_burst_and_every_request_is_answered() {
 }
 
 #[test]
-fn many_narrow_connections_are_recycled_as_well() {
+fn many_narrow_connections_are_also_recycled() {
     let server = Server::start();
     let before = server.figure("anonymous_bytes");
     server.burst(100, 200, 2);

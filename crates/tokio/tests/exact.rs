@@ -47,7 +47,7 @@ fn leaves_nothing(work: impl Fn()) {
 }
 
 #[test]
-fn every_way_to_allocate_is_counted_to_the_byte() {
+fn every_allocation_function_is_counted_to_the_byte() {
     /// Returns the count after each step, minus the count before the first.
     fn counts() -> [i64; 5] {
         let before = allocated();
@@ -70,15 +70,15 @@ fn every_way_to_allocate_is_counted_to_the_byte() {
             [first, grown, both, one, allocated()].map(|count| count - before)
         }
     }
-    alone("every_way_to_allocate_is_counted_to_the_byte", || {
+    alone("every_allocation_function_is_counted_to_the_byte", || {
         let attempts: Vec<_> = (0..5).map(|_| counts()).collect();
         assert!(attempts.contains(&[1000, 5000, 403, 333, 0]), "{attempts:?}");
     });
 }
 
 #[test]
-fn blocks_that_other_threads_free_and_threads_that_end_are_counted_to_the_byte() {
-    alone("blocks_that_other_threads_free_and_threads_that_end_are_counted_to_the_byte", || {
+fn cross_thread_frees_and_ended_threads_are_counted_to_the_byte() {
+    alone("cross_thread_frees_and_ended_threads_are_counted_to_the_byte", || {
         let work = || {
             let (sender, receiver) = channel::<Vec<u8>>();
             let freeing =
@@ -118,8 +118,8 @@ thread_local! {
 }
 
 #[test]
-fn destructors_of_threads_are_counted_to_the_byte() {
-    alone("destructors_of_threads_are_counted_to_the_byte", || {
+fn thread_local_destructors_are_counted_to_the_byte() {
+    alone("thread_local_destructors_are_counted_to_the_byte", || {
         // In both orders, before and after the first allocation of a thread.
         let work = |is_first: bool| {
             let body = move || {
@@ -136,8 +136,8 @@ fn destructors_of_threads_are_counted_to_the_byte() {
 }
 
 #[test]
-fn the_count_can_be_read_while_others_allocate() {
-    alone("the_count_can_be_read_while_others_allocate", || {
+fn the_count_can_be_read_while_other_threads_allocate() {
+    alone("the_count_can_be_read_while_other_threads_allocate", || {
         let before = allocated();
         let begin = Barrier::new(5);
         thread::scope(|scope| {

@@ -87,7 +87,7 @@ async fn a_client_that_never_answers_a_ping_loses_its_idle_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn clients_that_send_nothing_half_a_preface_or_half_a_header_are_closed() {
+async fn clients_that_send_nothing_or_a_partial_preface_or_header_are_disconnected() {
     let limits = limits().first_byte_timeout(SHORT).header_timeout(SHORT);
     let server = start(limits, recycle()).await;
     for bytes in ["", "PRI * HTT", "GET / HTTP/1.1\r\nhost:"] {
@@ -111,7 +111,7 @@ async fn clients_that_send_nothing_half_a_preface_or_half_a_header_are_closed() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_never_reads_is_closed() {
+async fn a_client_that_never_reads_is_disconnected() {
     let server = start(limits().user_timeout(SHORT), recycle()).await;
     let mut stream = TcpStream::connect(server.address).await.unwrap();
     stream.write_all(b"GET /large HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
@@ -120,7 +120,7 @@ async fn a_client_that_never_reads_is_closed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_of_http2_that_grants_no_window_is_closed() {
+async fn an_http2_client_that_grants_no_window_is_disconnected() {
     let limits = limits().header_timeout(SHORT).idle_timeout(SHORT);
     let server = start(limits, recycle().stall_timeout(SHORT)).await;
     let mut stream = TcpStream::connect(server.address).await.unwrap();
@@ -136,7 +136,7 @@ async fn a_client_of_http2_that_grants_no_window_is_closed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_opens_streams_and_resets_them_is_closed() {
+async fn a_client_that_opens_and_resets_streams_is_disconnected() {
     let server = start(limits(), recycle()).await;
     let mut stream = TcpStream::connect(server.address).await.unwrap();
     stream.write_all(&preface()).await.unwrap();
@@ -149,7 +149,7 @@ async fn a_client_that_opens_streams_and_resets_them_is_closed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_opens_streams_without_end_has_at_most_as_many_as_the_limit() {
+async fn a_client_that_opens_streams_endlessly_stays_within_the_stream_limit() {
     let server = start(limits().max_concurrent_streams(200), recycle()).await;
     let stream = TcpStream::connect(server.address).await.unwrap();
     let (mut reader, mut writer) = stream.into_split();
@@ -172,7 +172,7 @@ async fn a_client_that_opens_streams_without_end_has_at_most_as_many_as_the_limi
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_sends_headers_for_ever_is_closed() {
+async fn a_client_that_sends_headers_endlessly_is_disconnected() {
     let server = start(limits(), recycle()).await;
     let mut stream = TcpStream::connect(server.address).await.unwrap();
     stream.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n").await.unwrap();

@@ -29,7 +29,7 @@ fn keepers() -> usize {
 
 /// This is one test, because every part inspects the threads of the process.
 #[test]
-fn a_keeper_lives_as_long_as_its_handles_whatever_the_runtime_does() {
+fn a_keeper_lives_as_long_as_its_handles_regardless_of_the_runtime() {
     // Without a runtime there is nothing to sweep.
     let keeper = Keeper::start().unwrap();
     let second = Keeper::start().unwrap();

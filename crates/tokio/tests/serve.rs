@@ -24,7 +24,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn both_versions_are_served_and_the_address_of_the_client_is_known() {
+async fn http1_and_http2_are_served_and_the_client_address_is_available() {
     let server = start(limits(), recycle()).await;
     let response = server.http2().await.send_request(request(&server, "/")).await.unwrap();
     assert_eq!(response.version(), Version::HTTP_2);
@@ -34,7 +34,7 @@ async fn both_versions_are_served_and_the_address_of_the_client_is_known() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wide_connection_is_recycled_when_it_has_drained_and_a_narrow_one_is_not() {
+async fn a_wide_connection_is_recycled_after_draining_but_a_narrow_one_is_not() {
     let server = start(limits(), recycle()).await;
     let narrow = server.http2().await;
     wide(&server, &narrow, 99).await;
@@ -49,7 +49,7 @@ async fn a_wide_connection_is_recycled_when_it_has_drained_and_a_narrow_one_is_n
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_with_an_endless_response_is_pinned_until_that_ends() {
+async fn a_connection_with_an_endless_response_is_pinned_until_the_response_ends() {
     let server = start(limits(), recycle()).await;
     let mut sender = server.http2().await;
     let endless = sender.send_request(request(&server, "/endless")).await.unwrap();
@@ -66,7 +66,7 @@ async fn a_connection_with_an_endless_response_is_pinned_until_that_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_large_upload_on_http1_closes_its_connection_with_the_next_response() {
+async fn an_http1_connection_is_closed_with_a_response_after_a_large_upload() {
     let server = start(limits().http1_max_buf_size(1 << 20), recycle()).await;
     let mut sender = server.http1().await;
     let body = Body::from(vec![7; 1 << 20]);
@@ -92,7 +92,7 @@ async fn a_large_upload_on_http1_closes_its_connection_with_the_next_response() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn too_many_requests_get_503_or_refused_stream() {
+async fn requests_above_the_limit_get_503_or_refused_stream() {
     for overload in [Overload::Unavailable, Overload::RefusedStream] {
         let limits = limits().max_requests(1).overload(overload);
         let server = start(limits, recycle()).await;
@@ -149,7 +149,7 @@ async fn hello_from(server: &Server, last: u8) -> Option<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_address_with_too_many_connections_and_one_that_is_not_admitted_are_reset() {
+async fn connections_above_the_address_limit_or_not_admitted_are_reset() {
     let limits = limits().max_connections_per_address(2);
     let server = start(limits, recycle()).await;
     assert!(is_reset(&server, 9).await);
@@ -171,7 +171,7 @@ async fn an_address_with_too_many_connections_and_one_that_is_not_admitted_are_r
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn when_all_places_are_taken_a_connection_waits_until_one_is_free() {
+async fn a_connection_above_the_limit_waits_until_another_closes() {
     let limits = limits().max_connections(1);
     let server = start(limits, recycle()).await;
     let mut first = server.http1().await;
@@ -186,7 +186,7 @@ async fn when_all_places_are_taken_a_connection_waits_until_one_is_free() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_idle_connection_is_closed_and_one_with_a_request_is_not() {
+async fn an_idle_connection_is_closed_but_one_with_a_request_is_not() {
     // Long enough for the second client to send its request, also on a busy machine.
     let limits = limits().header_timeout(NOTICEABLE).idle_timeout(NOTICEABLE);
     let server = start(limits, recycle()).await;
@@ -213,7 +213,7 @@ async fn a_handler_that_panics_leaves_no_request_in_flight() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_graceful_shutdown_waits_for_requests_and_a_timeout_ends_them() {
+async fn a_graceful_shutdown_waits_for_requests_up_to_its_timeout() {
     let mut server = start(limits(), recycle()).await;
     let sender = server.http2().await;
     let waiting = tokio::spawn(sender.clone().send_request(request(&server, "/wait")));
@@ -247,7 +247,7 @@ async fn a_graceful_shutdown_waits_for_requests_and_a_timeout_ends_them() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_idle_connection_of_http1_may_rest_longer_than_the_time_for_headers() {
+async fn an_idle_http1_connection_may_outlast_the_header_timeout() {
     let server = start(limits().header_timeout(NOTICEABLE).idle_timeout(LONG), recycle()).await;
     let mut sender = server.http1().await;
     assert_eq!(sender.send_request(request1("/")).await.unwrap().status(), StatusCode::OK);
@@ -284,7 +284,7 @@ async fn an_upgraded_connection_counts_until_it_is_closed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_extended_connect_pins_its_connection_until_that_is_closed() {
+async fn an_extended_connect_pins_its_connection_until_it_is_closed() {
     let server = start(limits().idle_timeout(SHORT), recycle()).await;
     let stream = TcpStream::connect(server.address).await.unwrap();
     let (mut sender, mut connection) = h2::client::handshake(stream).await.unwrap();
@@ -323,7 +323,7 @@ async fn an_extended_connect_pins_its_connection_until_that_is_closed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_layer_counts_requests_for_a_server_that_runs_its_connections_itself() {
+async fn the_layer_counts_requests_of_a_server_that_manages_its_own_connections() {
     let keeper = Keeper::start().unwrap();
     let app = Router::new().route("/", get(std::future::pending::<()>)).layer(keeper.layer());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -345,7 +345,7 @@ async fn a_layer_counts_requests_for_a_server_that_runs_its_connections_itself()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn hyper_is_configured_by_the_app_within_the_limits() {
+async fn the_configure_hook_sets_options_of_hyper() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let server = serve(listener, Router::new().route("/", get(|| async { "hello" })));
@@ -361,7 +361,7 @@ async fn hyper_is_configured_by_the_app_within_the_limits() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn small_bodies_and_bounded_buffers_are_no_reason_to_close_a_connection_of_http1() {
+async fn small_bodies_and_bounded_buffers_do_not_close_an_http1_connection() {
     let never = Recycle::never().min_age(Duration::ZERO);
     for (limits, recycle, bytes) in [
         (limits().http1_max_buf_size(1 << 20), recycle(), 1),
@@ -385,7 +385,7 @@ async fn small_bodies_and_bounded_buffers_are_no_reason_to_close_a_connection_of
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_that_is_due_is_recycled_under_load_and_loses_no_request() {
+async fn a_connection_at_its_request_limit_is_recycled_and_loses_no_request() {
     let server = start(limits(), recycle().max_requests(50)).await;
     for _ in 0..5 {
         let sender = server.http2().await;
@@ -404,7 +404,7 @@ async fn a_connection_that_is_due_is_recycled_under_load_and_loses_no_request() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn grpc_pins_its_connection_unless_it_may_be_recycled() {
+async fn grpc_pins_its_connection_unless_recycling_of_grpc_is_enabled() {
     for (is_recycled, pinned, recycled) in [(false, 1, 0), (true, 0, 1)] {
         let server = start(limits(), recycle().grpc(is_recycled)).await;
         let mut sender = server.http2().await;
@@ -433,7 +433,7 @@ async fn read_slowly(mut stream: TcpStream, total: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_reads_slowly_gets_all_of_it_during_a_shutdown() {
+async fn a_slow_client_receives_the_whole_response_during_a_shutdown() {
     let recycle = recycle().max_requests(100).stall_timeout(Duration::from_secs(10));
     let mut server = start(limits(), recycle).await;
     let mut stream = TcpStream::connect(server.address).await.unwrap();
@@ -460,7 +460,7 @@ async fn a_client_that_reads_slowly_gets_all_of_it_during_a_shutdown() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refused_upload_gets_its_response() {
+async fn a_refused_upload_receives_a_503_response() {
     let server = start(limits().max_requests(0), recycle()).await;
     for _ in 0..20 {
         let mut stream = TcpStream::connect(server.address).await.unwrap();
@@ -475,7 +475,7 @@ async fn a_refused_upload_gets_its_response() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_time_of_any_length_is_taken() {
+async fn timeouts_of_any_length_are_accepted() {
     let max = Duration::MAX;
     let limits = limits().header_timeout(max).idle_timeout(max).first_byte_timeout(max);
     let limits = limits.user_timeout(max).ping_interval(Some(max));

@@ -102,7 +102,7 @@ fn churn() -> Vec<Life> {
 const ALWAYS: (f64, f64) = (-600.0, 120.0);
 
 #[test]
-fn lost_blocks_among_a_thousand_times_as_many_others_are_found_at_their_rate() {
+fn lost_blocks_are_found_with_their_rate_among_heavy_churn() {
     let mut lives = churn();
     lives.extend(lost(blocks(80, 2.0, ALWAYS, FOREVER)));
     assert_eq!(verdicts(&lives, 60), [(LeakKind::Lost, 80)]);
@@ -114,7 +114,7 @@ fn lost_blocks_among_a_thousand_times_as_many_others_are_found_at_their_rate() {
 }
 
 #[test]
-fn blocks_that_something_holds_grow_and_so_do_those_whose_pointers_were_not_sought() {
+fn referenced_blocks_and_blocks_without_a_pointer_search_are_growing() {
     let mut lives = churn();
     lives.extend(blocks(112, 5.0, ALWAYS, FOREVER));
     assert_eq!(verdicts(&lives, 60), [(LeakKind::Growing, 112)]);
@@ -125,7 +125,7 @@ fn blocks_that_something_holds_grow_and_so_do_those_whose_pointers_were_not_soug
 }
 
 #[test]
-fn nothing_is_lost_where_pointers_may_be_hidden() {
+fn blocks_are_not_reported_as_lost_if_pointers_may_be_hidden() {
     let hidden = Some("part of its memory is swapped out".to_owned());
     let others = Surroundings { hidden_pointers: hidden, is_below_peak: false };
     let found = groups(&lost(blocks(80, 5.0, ALWAYS, FOREVER)), 60, true, &others);
@@ -138,20 +138,20 @@ fn nothing_is_lost_where_pointers_may_be_hidden() {
 }
 
 #[test]
-fn a_leak_and_a_cache_of_the_same_size_are_two_groups() {
+fn a_leak_and_a_cache_with_the_same_block_size_are_two_groups() {
     let mut lives = blocks(80, 20.0, ALWAYS, FOREVER);
     lives.extend(lost(blocks(80, 10.0, ALWAYS, FOREVER)));
     assert_eq!(verdicts(&lives, 60), [(LeakKind::Growing, 80), (LeakKind::Lost, 80)]);
 }
 
 #[test]
-fn a_cache_of_the_most_recent_blocks_does_not_grow() {
+fn a_cache_of_the_most_recent_blocks_is_not_growing() {
     assert_eq!(verdicts(&blocks(64, 50.0, ALWAYS, 45.0), 60), []);
     assert_eq!(verdicts(&blocks(64, 50.0, ALWAYS, 300.0), 60), []);
 }
 
 #[test]
-fn long_lives_of_all_lengths_do_not_grow() {
+fn blocks_with_long_lifetimes_of_any_length_are_not_growing() {
     let lives: Vec<Life> = (1..60)
         .flat_map(|number| blocks(96, 2.0, ALWAYS, f64::from(number) * f64::from(number) / 10.0))
         .collect();
@@ -159,7 +159,7 @@ fn long_lives_of_all_lengths_do_not_grow() {
 }
 
 #[test]
-fn a_cache_that_is_emptied_from_time_to_time_does_not_grow() {
+fn a_cache_that_is_emptied_periodically_is_not_growing() {
     let lives: Vec<Life> = (-10..5)
         .flat_map(|round| {
             let start = f64::from(round) * 30.0;
@@ -173,7 +173,7 @@ fn a_cache_that_is_emptied_from_time_to_time_does_not_grow() {
 }
 
 #[test]
-fn a_program_that_warms_up_does_not_grow_afterwards() {
+fn a_warm_up_is_not_growth_and_slowing_growth_is_filling() {
     assert_eq!(verdicts(&blocks(128, 100.0, (-5.0, 12.0), FOREVER), 60), []);
     // If its growth slows down, it fills up.
     let slower: Vec<Life> = (0..12)
@@ -186,7 +186,7 @@ fn a_program_that_warms_up_does_not_grow_afterwards() {
 }
 
 #[test]
-fn blocks_that_are_freed_later_and_later_fill_up() {
+fn a_group_whose_blocks_are_partly_freed_is_filling() {
     // Half of the allocated blocks are freed after 20 s.
     let mut lives = blocks(112, 20.0, ALWAYS, FOREVER);
     lives.extend(blocks(112, 20.0, (0.0, 120.0), 35.0));
@@ -194,14 +194,14 @@ fn blocks_that_are_freed_later_and_later_fill_up() {
 }
 
 #[test]
-fn a_single_burst_does_not_grow() {
+fn a_single_burst_is_not_growing() {
     let mut lives = churn();
     lives.extend(blocks(208, 1000.0, (7.0, 8.0), FOREVER));
     assert_eq!(verdicts(&lives, 60), []);
 }
 
 #[test]
-fn neighbouring_sizes_with_few_survivors_each_belong_together() {
+fn adjacent_sizes_with_few_survivors_each_form_one_group() {
     let lives: Vec<Life> = (0..20)
         .flat_map(|step| blocks(1664 + step * 48, 0.05, (f64::from(step as u32), 120.0), FOREVER))
         .collect();
@@ -211,7 +211,7 @@ fn neighbouring_sizes_with_few_survivors_each_belong_together() {
 }
 
 #[test]
-fn a_process_below_its_peak_may_fill_what_it_had_before() {
+fn referenced_blocks_in_a_process_below_its_peak_are_filling_not_growing() {
     let others = Surroundings { hidden_pointers: None, is_below_peak: true };
     let held = groups(&blocks(80, 5.0, ALWAYS, FOREVER), 60, true, &others);
     assert_eq!(held[0].verdict, LeakKind::Filling);
@@ -220,7 +220,7 @@ fn a_process_below_its_peak_may_fill_what_it_had_before() {
 }
 
 #[test]
-fn too_few_snapshots_are_too_early_and_none_that_grows_is_level() {
+fn the_verdict_is_too_early_with_few_snapshots_and_level_without_growth() {
     assert_eq!(overall(&[], 3, 7).kind, LeakKind::TooEarly);
     assert_eq!(overall(&[], 4, 9).kind, LeakKind::Level);
     let before = LostBefore { size_bytes: [112, 112], count: 1000, bytes: 112_000 };
@@ -231,7 +231,7 @@ fn too_few_snapshots_are_too_early_and_none_that_grows_is_level() {
 }
 
 #[test]
-fn survivors_are_old_enough_and_were_seen_twice_since() {
+fn survivor_cohorts_have_the_minimum_age_and_two_later_snapshots() {
     let cohorts: Vec<f64> = (0..=12).map(|look| f64::from(look) * 5.0).collect();
     assert_eq!(survivors(&cohorts, 30.0), 1..7);
     assert_eq!(survivors(&cohorts, 0.0), 1..11);
@@ -240,7 +240,7 @@ fn survivors_are_old_enough_and_were_seen_twice_since() {
 }
 
 #[test]
-fn the_interval_of_an_estimate_covers_the_truth_in_most_samples() {
+fn the_interval_of_an_estimate_covers_the_true_value_in_most_samples() {
     // If each place holds several blocks, they are sampled place by place.
     let mut covered = 0;
     for seed in 0..200_u64 {

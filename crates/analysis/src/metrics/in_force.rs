@@ -21,18 +21,19 @@ pub fn in_force(trial: &TrialRecord) -> (Option<bool>, Option<String>) {
         if place > 0 && !matters(trial, process) {
             continue;
         }
-        let told = |because: &str| format!("{} ({}): {because}", process.name, process.pid);
+        let reported = |because: &str| format!("{} ({}): {because}", process.name, process.pid);
         match &process.allocator {
             Some(check) if check.active == Some(true) => any_active = true,
             Some(check) => {
-                let because = told(check.because.as_deref().unwrap_or("the reason is not known"));
+                let because =
+                    reported(check.because.as_deref().unwrap_or("the reason is not known"));
                 if check.active == Some(false) {
                     return (Some(false), Some(because));
                 }
                 unknown.get_or_insert(because);
             }
             None => {
-                unknown.get_or_insert_with(|| told("it ended before it could be looked at"));
+                unknown.get_or_insert_with(|| reported("it ended before it could be looked at"));
             }
         }
     }
@@ -78,16 +79,22 @@ mod tests {
     }
 
     #[test]
-    fn a_helper_that_is_there_for_a_moment_decides_nothing() {
+    fn a_short_lived_helper_does_not_affect_the_result() {
         assert_eq!(in_force(&with_other(3.0, 3.4, 2, Some(false))), (Some(true), None));
     }
 
     #[test]
-    fn a_process_that_stays_or_is_large_decides() {
-        let told = Some("x (11): it is linked statically".to_owned());
-        assert_eq!(in_force(&with_other(3.0, 4.5, 2, Some(false))), (Some(false), told.clone()));
-        assert_eq!(in_force(&with_other(3.0, 3.1, 6, Some(false))), (Some(false), told.clone()));
-        assert_eq!(in_force(&with_other(3.0, 4.5, 2, None)), (None, told));
+    fn a_long_lived_or_large_process_decides_the_result() {
+        let reported = Some("x (11): it is linked statically".to_owned());
+        assert_eq!(
+            in_force(&with_other(3.0, 4.5, 2, Some(false))),
+            (Some(false), reported.clone())
+        );
+        assert_eq!(
+            in_force(&with_other(3.0, 3.1, 6, Some(false))),
+            (Some(false), reported.clone())
+        );
+        assert_eq!(in_force(&with_other(3.0, 4.5, 2, None)), (None, reported));
         let mut unseen = with_other(3.0, 3.1, 20, None);
         unseen.processes[1].allocator = None;
         assert_eq!(in_force(&unseen).0, Some(true));
@@ -96,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_breaks_off_is_judged_by_what_is_there() {
+    fn an_incomplete_record_is_judged_by_the_processes_it_has() {
         let mut broken = with_other(3.0, 0.0, 2, Some(false));
         broken.process_ends.clear();
         assert_eq!(in_force(&broken).0, Some(false));
@@ -105,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_first_process_that_was_never_looked_at_leaves_it_open() {
+    fn the_result_is_unknown_if_the_first_process_was_never_inspected() {
         let mut trial = trial("jemalloc", 1, false);
         trial.processes[0].allocator = None;
         let (active, because) = in_force(&trial);

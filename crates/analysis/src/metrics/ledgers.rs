@@ -37,8 +37,8 @@ pub fn ledgers<'t>(trial: &'t TrialRecord, figures: &TrialMetrics) -> AtEvents<&
     let (all, none) = (f64::INFINITY, f64::NEG_INFINITY);
     let span = figures.settle_span;
     let begin = figures.load_begin + MOMENT_S;
-    let is_told = span.is_none_or(|(from, _)| figures.load_begin < from);
-    let from = if is_told { figures.load_begin } else { none };
+    let load_is_first = span.is_none_or(|(from, _)| figures.load_begin < from);
+    let from = if load_is_first { figures.load_begin } else { none };
     let end = span.map_or(all, |(_, to)| to);
     let settled = span.and_then(|(from, to)| near(figures.settled, from, to).next_back());
     AtEvents {
@@ -68,7 +68,7 @@ mod tests {
     use lowtide_record::v1::{Event, HookRun, Outcome};
 
     #[test]
-    fn each_moment_has_the_ledger_that_is_nearest_to_it() {
+    fn each_event_uses_the_ledger_nearest_in_time() {
         let course = |t: f64| match t {
             t if t < 2.05 => 10.0,
             t if t < 10.05 => 110.0,
@@ -95,11 +95,11 @@ mod tests {
                 heap,
             });
         }
-        let told = |reading: Option<&LedgerReading>| reading.map(|l| l.ledger.total() / MIB);
+        let reported = |reading: Option<&LedgerReading>| reading.map(|l| l.ledger.total() / MIB);
         let figures = measure(&trial, Metric::Rss);
         let found = ledgers(&trial, &figures);
         assert_eq!(
-            (told(found.baseline), told(found.peak), told(found.settled)),
+            (reported(found.baseline), reported(found.peak), reported(found.settled)),
             (Some(10), Some(109), Some(60))
         );
         assert_eq!(found.drained, None);
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_done_at_the_drain_does_not_show_in_its_ledger() {
+    fn the_drained_ledger_is_read_before_the_hooks_of_that_event_run() {
         let mut trial = trial("glibc", 1, true)
             .with_mark(5.0, Event::Drained, Some(1))
             .with_mark(15.0, Event::Drained, Some(2))
@@ -126,8 +126,8 @@ mod tests {
                 heap: None,
             });
         }
-        let told = |trial: &TrialRecord| drained(trial).map(|l| l.rss_bytes / MIB);
-        assert_eq!(told(&trial), Some(2));
+        let reported = |trial: &TrialRecord| drained(trial).map(|l| l.rss_bytes / MIB);
+        assert_eq!(reported(&trial), Some(2));
         trial.acts.push(HookRun {
             t_s: 15.05,
             wall_s: 1.0,
@@ -137,6 +137,6 @@ mod tests {
             succeeded: true,
             report: None,
         });
-        assert_eq!(told(&trial), None);
+        assert_eq!(reported(&trial), None);
     }
 }

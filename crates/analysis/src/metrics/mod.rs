@@ -291,9 +291,9 @@ fn bytes_per_connection(
     let before = connections(load_begin - BASELINE_WINDOW_S, load_begin).unwrap_or(0);
     let opened = connections(load_begin, f64::INFINITY)?.checked_sub(before)?;
     let rise = peak?.checked_sub(baseline?)?;
-    let is_told = opened >= LEAST_CONNECTIONS
+    let is_enough = opened >= LEAST_CONNECTIONS
         && trial.loads.iter().all(|load| opens_connections(load, opened as f64));
-    is_told.then(|| rise / opened)
+    is_enough.then(|| rise / opened)
 }
 
 /// The moments of a trial, in seconds since the start of the record.

@@ -128,7 +128,7 @@ mod tests {
     const RAMPS: [f64; 9] = [1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 200.0, 600.0];
 
     #[test]
-    fn a_ramp_of_any_length_begins_at_the_baseline() {
+    fn the_baseline_is_found_before_a_ramp_of_any_length() {
         for ramp in RAMPS {
             for still in [1.0, 3.0, 0.3 * ramp, 10.0] {
                 let found = baseline(still, ramp, |x| x);
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ramp_that_begins_at_once_does_so_too() {
+    fn the_baseline_is_found_for_a_ramp_that_starts_immediately() {
         for ramp in RAMPS {
             let found = baseline(0.0, ramp, |x| x);
             // A ramp of a few seconds is as steep as the preceding start-up.
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn the_course_of_a_ramp_makes_no_difference() {
+    fn the_baseline_does_not_depend_on_the_shape_of_the_ramp() {
         for ramp in RAMPS {
             for (name, most, course) in [
                 ("faster and faster", 30.0, (|x| x * x) as fn(f64) -> f64),
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_places_where_it_stood_still_the_longest_counts() {
+    fn of_several_plateaus_the_longest_is_the_baseline() {
         // The interpreter, its libraries, its data; then the load.
         let series = trace(20.0, |t| match t {
             t if t < 0.5 => 10.0,
@@ -176,14 +176,14 @@ mod tests {
     }
 
     #[test]
-    fn readings_of_once_a_second_are_enough() {
+    fn one_reading_per_second_is_enough() {
         let series =
             Series::new((0..60).map(|t: u64| (t as f64, (180 + 77 * t.saturating_sub(4)) * MIB)));
         assert_eq!(own_baseline(&series, 0.0, 59.0), Some(180 * MIB));
     }
 
     #[test]
-    fn what_never_rose_has_its_lowest_reading() {
+    fn the_baseline_of_a_trace_without_a_ramp_is_its_minimum() {
         assert_eq!(own_baseline(&Series::default(), 0.0, 1.0), None);
         assert_eq!(own_baseline(&trace(5.0, |_| 7.0), 0.0, 5.0), Some(7 * MIB));
         assert_eq!(own_baseline(&trace(0.2, |t| t * 100.0), 0.0, 0.2), Some(0));

@@ -61,12 +61,12 @@ pub fn ramps(trial: &TrialRecord, series: &Series) -> Vec<Ramp> {
 }
 
 fn ramp(trial: &TrialRecord, series: &Series, round: u32, span: (f64, f64)) -> Option<Ramp> {
-    let told = |name: &'static str| {
+    let shown = |name: &'static str| {
         trial.figures.iter().filter_map(move |f| Some((f.t_s, *f.values.get(name)?)))
     };
     let counted = trial.samples.iter().filter_map(|s| Some((s.t_s, s.sockets_established? as f64)));
     let made = trial.load_samples.iter().filter_map(|s| Some((s.t_s, s.connections? as f64)));
-    let rise = rising(told(CONNECTIONS), span)
+    let rise = rising(shown(CONNECTIONS), span)
         .or_else(|| rising(counted, span))
         .or_else(|| rising(made, span))?;
     let counts = || rise.iter().map(|point| point.1);
@@ -78,7 +78,7 @@ fn ramp(trial: &TrialRecord, series: &Series, round: u32, span: (f64, f64)) -> O
     let memory =
         rise.iter().filter_map(|(t, count)| Some((*count, series.at(*t)? as f64))).collect();
     let (first, last) = (rise.first()?.0, rise.last()?.0);
-    let inner = told(INNER_MEMORY)
+    let inner = shown(INNER_MEMORY)
         .filter(|(t, _)| (first..=last).contains(t))
         .filter_map(|(t, bytes)| Some((count_at(&rise, t)?, bytes)))
         .collect();
@@ -91,12 +91,12 @@ const MOST_REQUESTS: f64 = 3.0;
 /// Returns whether a load mainly opens connections: bare ones, or hardly more requests than connections.
 /// This is assumed for a load without a report.
 pub(super) fn opens_connections(load: &Load, connections: f64) -> bool {
-    let told = |name| load.report.as_ref().and_then(|report| report.get(name));
-    let is_bare = told("url")
+    let shown = |name| load.report.as_ref().and_then(|report| report.get(name));
+    let is_bare = shown("url")
         .and_then(Value::as_str)
         .is_some_and(|url| url.starts_with("tcp:") || url.starts_with("tls:"));
     let requests =
-        ["succeeded", "failed"].iter().filter_map(|name| told(name)?.as_f64()).sum::<f64>();
+        ["succeeded", "failed"].iter().filter_map(|name| shown(name)?.as_f64()).sum::<f64>();
     is_bare || requests <= connections * MOST_REQUESTS
 }
 
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn each_round_has_its_own_price_of_a_connection() {
+    fn each_round_has_its_own_memory_cost_per_connection() {
         let trial = with_figures(loaded());
         let (first, second) = (each(&trial, 1).unwrap(), each(&trial, 2).unwrap());
         near(first.memory_bytes, 40.0);
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn where_the_subject_tells_nothing_the_kernel_does_and_else_the_load() {
+    fn the_kernel_and_then_the_load_are_fallbacks_for_the_connection_count() {
         let mut counted = loaded();
         for sample in &mut counted.samples {
             sample.sockets_established = Some(count(sample.t_s) as u64);
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_over_a_few_connections_are_no_price_of_a_connection() {
+    fn requests_multiplexed_over_few_connections_yield_no_cost_per_connection() {
         let with = |report: Value| {
             let mut trial = with_figures(loaded());
             let load = Load { round: 1, succeeded: true, wall_s: 13.0, report: Some(report) };
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_and_a_few_connections_have_no_ramp() {
+    fn a_burst_or_too_few_connections_yield_no_cost_per_connection() {
         let mut few = loaded();
         for sample in &mut few.samples {
             sample.sockets_established = Some(count(sample.t_s) as u64 / 200);

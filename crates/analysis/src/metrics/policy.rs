@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn acts_of_a_policy_are_summed_and_those_of_hooks_are_not() {
+    fn releases_by_the_policy_are_summed_and_releases_by_hooks_are_not() {
         let mut trial = trial("glibc", 1, true);
         assert_eq!(PolicyMetrics::new(&trial), None);
         trial.trial.treatment.policy = "adaptive".to_owned();

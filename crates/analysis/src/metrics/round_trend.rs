@@ -97,13 +97,13 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_back_to_one_level_is_level_whatever_the_first_round_cost() {
+    fn a_constant_settled_value_is_level_regardless_of_the_first_round() {
         assert_eq!(trend(&[40, 100, 101], 200), Trend::Level);
         assert_eq!(trend(&[40, 100, 101, 99, 100, 102], 200), Trend::Level);
     }
 
     #[test]
-    fn what_rises_in_every_round_grows_and_few_rounds_do_not_tell() {
+    fn a_rise_in_every_round_is_growth_and_few_rounds_are_undecided() {
         assert_eq!(trend(&[40, 60, 80, 100, 120, 140], 200), Trend::Growing);
         assert_eq!(trend(&[40, 60, 80, 100], 200), Trend::Undecided);
         assert_eq!(trend(&[40, 60], 200), Trend::Undecided);
@@ -111,18 +111,18 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_rise_below_the_noise_of_each_round_is_seen_over_all_of_them() {
+    fn a_slow_rise_below_the_noise_between_rounds_is_detected_over_many() {
         let leaking: Vec<u64> = (0..20).map(|round| 100 + 2 * round + round % 2).collect();
         assert_eq!(trend(&leaking, 200), Trend::Growing);
     }
 
     #[test]
-    fn what_swings_is_undecided() {
+    fn an_oscillating_value_is_undecided() {
         assert_eq!(trend(&[40, 100, 60, 100, 60, 100, 60], 200), Trend::Undecided);
     }
 
     #[test]
-    fn the_reason_has_figures() {
+    fn the_reason_states_the_values() {
         let found = round_trend(&[MIB, 100 * MIB, 101 * MIB], 500 * MIB).unwrap();
         assert_eq!(found.because, "100 MiB after round 2, 101 MiB after round 3");
     }

@@ -122,27 +122,27 @@ mod tests {
     }
 
     #[test]
-    fn the_area_is_cut_off_at_both_ends() {
+    fn the_area_is_clipped_to_the_interval_at_both_ends() {
         assert_eq!(triangle().area_above(0.0, 0.0, 2.0), 100.0);
         assert_eq!(triangle().area_above(0.0, 0.5, 1.5), 75.0);
         assert_eq!(triangle().area_above(0.0, 5.0, 9.0), 0.0);
     }
 
     #[test]
-    fn only_what_lies_above_the_floor_counts() {
+    fn only_the_area_above_the_floor_counts() {
         assert_eq!(triangle().area_above(50.0, 0.0, 2.0), 25.0);
         assert_eq!(triangle().area_above(100.0, 0.0, 2.0), 0.0);
     }
 
     #[test]
-    fn a_window_without_readings_gives_the_last_one_before() {
+    fn a_window_without_readings_uses_the_last_reading_before_it() {
         let series = Series::new([(0.0, 5), (1.0, 7)]);
         assert_eq!(series.median_between(3.0, 4.0), Some(7));
         assert_eq!(series.median_between(-3.0, -2.0), None);
     }
 
     #[test]
-    fn a_reading_just_after_is_better_than_one_before() {
+    fn a_reading_just_after_is_preferred_to_an_earlier_one() {
         assert_eq!(triangle().just_after(0.9, 0.2), Some(100));
         assert_eq!(triangle().just_after(0.5, 0.2), Some(0));
         assert_eq!(triangle().just_after(1.0, 0.2), Some(100));
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_steps_back_loses_those_readings_only() {
+    fn readings_that_step_back_in_time_are_dropped() {
         let series = Series::new([(0.0, 1), (5.0, 2), (3.0, 9), (6.0, 3)]);
         assert_eq!(series.max_between(0.0, 10.0), Some(3));
     }

@@ -40,7 +40,7 @@ fn own() -> TrialRecord {
 }
 
 #[test]
-fn a_loaded_trial_is_judged_before_at_and_after_its_load() {
+fn a_loaded_trial_has_a_baseline_a_peak_and_a_settled_value() {
     let f = measure(&loaded(60.0), Metric::Rss);
     assert_eq!((f.baseline, f.peak, f.settled), (Some(10 * MIB), Some(110 * MIB), Some(60 * MIB)));
     assert!((f.settled_ratio.unwrap() - 0.5).abs() < 1e-9);
@@ -55,14 +55,14 @@ fn a_loaded_trial_is_judged_before_at_and_after_its_load() {
 }
 
 #[test]
-fn what_falls_below_the_baseline_is_no_excess() {
+fn memory_below_the_baseline_does_not_reduce_the_excess() {
     let f = measure(&loaded(5.0), Metric::Rss);
     assert!(f.settled_ratio.unwrap() < 0.0);
     assert!(f.excess_byte_seconds.unwrap() < 110.0 * MIB as f64);
 }
 
 #[test]
-fn nothing_that_rose_has_no_ratio() {
+fn a_trial_without_a_material_rise_has_no_settled_ratio() {
     assert_eq!(ratio(Some(100 * MIB), Some(100 * MIB + MIB / 2), Some(100 * MIB)), None);
     assert_eq!(ratio(Some(200 * MIB), Some(201 * MIB + MIB / 2), Some(200 * MIB)), None);
     assert_eq!(ratio(Some(10 * MIB), Some(9 * MIB), Some(10 * MIB)), None);
@@ -71,7 +71,7 @@ fn nothing_that_rose_has_no_ratio() {
 }
 
 #[test]
-fn a_command_that_loads_itself_is_judged_by_its_own_trace() {
+fn a_self_loading_command_is_measured_from_its_own_trace() {
     let f = measure(&own(), Metric::Rss);
     assert_eq!((f.baseline, f.peak, f.settled), (Some(2 * MIB), Some(100 * MIB), Some(40 * MIB)));
     // From the time at which it came within 2 % of its peak.
@@ -80,7 +80,7 @@ fn a_command_that_loads_itself_is_judged_by_its_own_trace() {
 }
 
 #[test]
-fn phases_take_the_place_of_what_the_trace_would_say() {
+fn phases_override_the_values_derived_from_the_trace() {
     let f = measure(
         &own()
             .with_phase(3.0, "baseline")
@@ -97,7 +97,7 @@ fn phases_take_the_place_of_what_the_trace_would_say() {
 }
 
 #[test]
-fn what_a_trial_did_not_reach_is_not_known() {
+fn metrics_of_events_that_a_trial_did_not_reach_are_unknown() {
     let mut cut = loaded(60.0);
     cut.samples.retain(|s| s.t_s < 6.0);
     cut.marks.retain(|m| m.t_s < 6.0);
@@ -112,13 +112,13 @@ fn what_a_trial_did_not_reach_is_not_known() {
 }
 
 #[test]
-fn a_trial_without_a_single_sample_is_judged_without_a_panic() {
+fn a_trial_without_samples_has_no_metrics_and_does_not_panic() {
     let f = measure(&trial("glibc", 1, true), Metric::Rss);
     assert_eq!((f.baseline, f.peak, f.settled, f.wall_s), (None, None, None, None));
 }
 
 #[test]
-fn a_helper_that_lives_for_a_moment_does_not_make_a_tree() {
+fn a_short_lived_helper_does_not_make_a_process_tree() {
     let mut one = loaded(60.0);
     for sample in one.samples.iter_mut().take(9) {
         sample.processes = 2;
@@ -146,7 +146,7 @@ fn each_round_has_its_own_peak_and_settled_value() {
 }
 
 #[test]
-fn bytes_per_connection_need_enough_connections_to_say_anything() {
+fn bytes_per_connection_require_a_minimum_number_of_connections() {
     let mut few = loaded(60.0);
     few.samples[50].sockets_established = Some(9);
     assert_eq!(measure(&few, Metric::Rss).bytes_per_connection, None);
@@ -164,26 +164,26 @@ fn short(exit: f64, course: impl Fn(f64) -> f64) -> TrialRecord {
 }
 
 #[test]
-fn a_short_command_that_keeps_what_it_took_has_settled_at_its_peak() {
+fn a_short_command_that_keeps_its_memory_settles_at_its_peak() {
     let f = measure(&short(4.0, |t| (t * 167.0).min(500.0)), Metric::Rss);
     assert_eq!((f.settled, f.settled_ratio), (Some(500 * MIB), Some(1.0)), "{f:?}");
 }
 
 #[test]
-fn a_command_that_rises_until_it_exits_has_not_settled() {
+fn a_command_whose_memory_rises_until_exit_has_no_settled_value() {
     let f = measure(&short(4.0, |t| t * 100.0), Metric::Rss);
     assert_eq!((f.settled, f.settled_ratio), (None, None), "{f:?}");
     assert!(rise(f.baseline, f.peak).is_some());
 }
 
 #[test]
-fn a_server_that_goes_into_the_background_lives_until_it_is_stopped() {
+fn a_server_that_forks_into_the_background_is_measured_until_it_is_stopped() {
     let f = measure(&loaded(60.0).with_mark(0.05, Event::Exit, None), Metric::Rss);
     assert_eq!((f.wall_s, f.settled), (Some(20.0), Some(60 * MIB)));
 }
 
 #[test]
-fn helpers_before_the_program_itself_do_not_make_a_tree() {
+fn startup_helpers_do_not_make_a_process_tree() {
     let mut one = loaded(60.0);
     // Before its load, its memory is a tenth of the later value.
     for sample in one.samples.iter_mut().take(20) {
@@ -197,7 +197,7 @@ fn helpers_before_the_program_itself_do_not_make_a_tree() {
 }
 
 #[test]
-fn proportional_memory_is_estimated_between_its_readings() {
+fn pss_is_estimated_between_its_readings() {
     let tree = loaded(60.0).of_a_tree();
     let series = memory_over_time(&tree, Metric::Pss);
     assert_eq!(series.at(10.65), Some((110.0 - 25.0 * 0.6) as u64 * MIB / 2));
@@ -217,7 +217,7 @@ fn proportional_memory_is_estimated_between_its_readings() {
 }
 
 #[test]
-fn what_was_read_before_the_load_ended_is_not_settled() {
+fn a_reading_before_the_end_of_the_load_is_not_the_settled_value() {
     let mut tree = loaded(60.0).of_a_tree();
     for sample in tree.samples.iter_mut().filter(|s| s.t_s > 9.0) {
         sample.slow = None;
@@ -232,7 +232,7 @@ fn what_was_read_before_the_load_ended_is_not_settled() {
 }
 
 #[test]
-fn the_plateau_of_its_own_load_is_not_what_a_command_settles_at() {
+fn the_plateau_of_a_self_loading_command_is_not_its_settled_value() {
     let course = |t: f64| match t {
         t if t < 1.0 => 10.0 + 490.0 * t,
         t if t < 8.0 => 500.0,
@@ -250,7 +250,7 @@ fn the_plateau_of_its_own_load_is_not_what_a_command_settles_at() {
 }
 
 #[test]
-fn the_baseline_of_a_command_that_loads_itself_is_where_it_stood_still() {
+fn the_baseline_of_a_self_loading_command_is_its_plateau_before_the_rise() {
     let course = |t: f64| match t {
         t if t < 0.25 => 1.0 + 40.0 * t,
         t if t < 2.0 => 40.0,

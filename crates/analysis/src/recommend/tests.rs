@@ -60,7 +60,7 @@ fn chosen(study: &StudyReport) -> (Option<String>, bool, String) {
 }
 
 #[test]
-fn the_least_excess_at_no_more_cost_is_recommended() {
+fn the_treatment_with_the_least_excess_at_equal_cost_is_recommended() {
     let study = study(vec![
         one("glibc", 1, 90.0, 1.00),
         one("jemalloc", 1, 20.0, 1.01),
@@ -74,7 +74,7 @@ fn the_least_excess_at_no_more_cost_is_recommended() {
 }
 
 #[test]
-fn what_costs_more_than_allowed_is_left_out() {
+fn a_treatment_over_the_cost_limit_is_not_recommended() {
     let study = study(vec![
         one("glibc", 1, 90.0, 1.00),
         one("slow", 1, 1.0, 1.50),
@@ -88,7 +88,7 @@ fn what_costs_more_than_allowed_is_left_out() {
 }
 
 #[test]
-fn where_all_others_cost_too_much_the_reference_stays_and_that_is_settled() {
+fn the_reference_is_recommended_if_all_others_exceed_the_cost_limit() {
     let study = study(vec![
         one("glibc", 1, 90.0, 1.00),
         one("slow", 1, 1.0, 1.50),
@@ -109,7 +109,7 @@ fn one_repeat_resolves_nothing() {
 }
 
 #[test]
-fn a_cost_that_the_repeats_do_not_settle_leaves_the_recommendation_open() {
+fn an_unresolved_cost_leaves_the_recommendation_unresolved() {
     let within_by_itself = study(vec![
         one("glibc", 1, 90.0, 1.0),
         one("jemalloc", 1, 20.0, 0.9),
@@ -137,7 +137,7 @@ fn a_cost_that_the_repeats_do_not_settle_leaves_the_recommendation_open() {
 }
 
 #[test]
-fn the_reference_is_not_kept_while_the_cost_of_a_better_one_is_open() {
+fn the_reference_is_not_final_while_the_cost_of_a_better_one_is_unresolved() {
     let study = study(vec![
         one("glibc", 1, 90.0, 1.0),
         one("jemalloc", 1, 20.0, 0.9),
@@ -152,7 +152,7 @@ fn the_reference_is_not_kept_while_the_cost_of_a_better_one_is_open() {
 }
 
 #[test]
-fn one_repeat_is_held_to_the_same_cost_as_several() {
+fn the_cost_limit_applies_to_a_single_repeat_too() {
     let study = study(vec![one("glibc", 1, 90.0, 1.0), one("arena_max", 1, 50.0, 1.12)]);
     let (treatment, resolved, because) = chosen(&study);
     assert_eq!((treatment.as_deref(), resolved), (Some("glibc"), false));
@@ -163,7 +163,7 @@ fn one_repeat_is_held_to_the_same_cost_as_several() {
 }
 
 #[test]
-fn two_that_cannot_be_told_apart_are_not_resolved() {
+fn two_indistinguishable_treatments_are_not_resolved() {
     let study = study(vec![
         one("glibc", 1, 20.0, 1.0),
         one("jemalloc", 1, 25.0, 1.0),
@@ -200,7 +200,7 @@ fn a_treatment_that_was_not_in_force_is_never_recommended() {
 }
 
 #[test]
-fn where_nothing_rose_there_is_nothing_to_choose_by() {
+fn no_treatment_is_recommended_if_memory_did_not_rise() {
     let mut trials = vec![one("glibc", 1, 0.0, 1.0), one("jemalloc", 1, 0.0, 1.0)];
     for trial in &mut trials {
         for sample in &mut trial.samples {
@@ -213,7 +213,7 @@ fn where_nothing_rose_there_is_nothing_to_choose_by() {
 }
 
 #[test]
-fn without_a_reference_a_cost_is_not_known() {
+fn the_cost_is_unresolved_without_a_completed_reference() {
     let dead = |repeat| {
         let because = "out of memory".to_owned();
         one("glibc", repeat, 90.0, 1.0).ended(3.0, Outcome::Failed { because })
@@ -227,7 +227,7 @@ fn without_a_reference_a_cost_is_not_known() {
 }
 
 #[test]
-fn a_load_of_fixed_duration_that_tells_no_work_leaves_the_cost_open() {
+fn the_cost_is_unresolved_for_a_fixed_duration_load_without_a_work_count() {
     let with_load = |allocator: &str, repeat, stays, wall_s| {
         let mut trial = one(allocator, repeat, stays, 1.0);
         trial.loads.push(Load { round: 1, succeeded: true, wall_s, report: None });
@@ -251,7 +251,7 @@ fn a_load_of_fixed_duration_that_tells_no_work_leaves_the_cost_open() {
 }
 
 #[test]
-fn commands_that_load_themselves_are_compared_by_the_mean() {
+fn self_loading_commands_are_compared_by_mean_excess() {
     // One reaches its peak slowly and late, so its excess is counted over a shorter time.
     let own = |allocator: &str, repeat, course: fn(f64) -> f64| {
         trial(allocator, repeat, false)
@@ -296,7 +296,7 @@ fn a_treatment_that_may_not_have_been_in_force_is_not_resolved() {
 }
 
 #[test]
-fn the_best_median_does_not_win_against_a_difference_that_points_the_other_way() {
+fn the_best_median_is_not_resolved_if_the_paired_difference_disagrees() {
     // In the repeats that both completed, the first held more; its median is lower only because of the
     // trials that the other did not complete.
     let mut trials = vec![one("glibc", 1, 20.0, 1.0), one("glibc", 2, 21.0, 1.0)];
@@ -309,7 +309,7 @@ fn the_best_median_does_not_win_against_a_difference_that_points_the_other_way()
 }
 
 #[test]
-fn cpu_time_is_compared_for_the_same_work() {
+fn cpu_time_is_compared_per_unit_of_work() {
     let with_requests = |allocator: &str, repeat, cpu_s, succeeded: u64| {
         let mut trial = one(allocator, repeat, 20.0, cpu_s);
         trial.loads.push(Load {
@@ -329,7 +329,7 @@ fn cpu_time_is_compared_for_the_same_work() {
 }
 
 #[test]
-fn of_treatments_that_are_other_workloads_none_is_recommended() {
+fn no_treatment_is_recommended_among_different_workloads() {
     let trials = || vec![one("glibc", 1, 90.0, 1.0), one("jemalloc", 1, 1.0, 1.0)];
     assert!(study_with(trials(), |_| ()).recommendation.is_some());
     let study = study_with(trials(), |plan| plan.recommend = Some(false));
@@ -338,7 +338,7 @@ fn of_treatments_that_are_other_workloads_none_is_recommended() {
 }
 
 #[test]
-fn of_rounds_that_are_not_alike_it_is_not_told_whether_what_stays_grows() {
+fn no_trend_is_computed_over_rounds_that_are_not_alike() {
     let trial = || {
         let all = one("glibc", 1, 20.0, 1.0).with_samples(20.1, 40.0, |_| 90.0);
         let all = all.with_mark(30.0, Event::LoadBegin, Some(2));
@@ -361,7 +361,7 @@ fn with_failures(mut trial: TrialRecord, failed: u64) -> TrialRecord {
 }
 
 #[test]
-fn what_fails_more_requests_than_the_reference_is_not_recommended() {
+fn a_treatment_that_fails_more_requests_than_the_reference_is_not_recommended() {
     let of = |failed: [u64; 2]| {
         let trial = |allocator: &str, repeat, stays, failed| {
             with_failures(one(allocator, repeat, stays, 1.0), failed)
@@ -384,7 +384,7 @@ fn what_fails_more_requests_than_the_reference_is_not_recommended() {
 }
 
 #[test]
-fn a_single_treatment_has_nothing_to_be_recommended_over() {
+fn a_single_treatment_yields_no_recommendation() {
     assert!(study(vec![one("glibc", 1, 1.0, 1.0)]).recommendation.is_none());
 }
 
@@ -398,7 +398,7 @@ mod thresholds {
     }
 
     #[test]
-    fn a_threshold_is_crossed_trial_by_trial() {
+    fn a_threshold_is_checked_for_each_trial() {
         let study = study(vec![one("glibc", 1, 90.0, 1.0), one("jemalloc", 1, 20.0, 1.0)]);
         assert_eq!(crossings("settled_ratio>0.5", &study), 1);
         assert_eq!(crossings("settled_bytes>=20MiB", &study), 2);
@@ -409,7 +409,7 @@ mod thresholds {
     }
 
     #[test]
-    fn a_figure_of_the_load_is_looked_for_in_every_round() {
+    fn a_load_metric_is_checked_in_every_round() {
         let mut trial = one("glibc", 1, 1.0, 1.0);
         let report = Some(serde_json::json!({"round": 1, "failed": 3, "latency_s": {"p99": 0.2}}));
         trial.loads.push(Load { round: 1, succeeded: true, wall_s: 1.0, report });
@@ -431,7 +431,7 @@ mod thresholds {
     }
 
     #[test]
-    fn studies_that_are_judged_by_another_metric_are_not_compared() {
+    fn studies_with_different_memory_metrics_are_not_compared() {
         let before = study(vec![one("glibc", 1, 50.0, 1.0)]);
         let now = study(vec![one("glibc", 1, 90.0, 1.0).of_a_tree()]);
         let found = compare(&before, &now, 0.10);
@@ -439,7 +439,7 @@ mod thresholds {
     }
 
     #[test]
-    fn a_threshold_on_what_no_load_tells_is_void() {
+    fn a_threshold_on_a_metric_that_no_load_reports_is_void() {
         let study = study(vec![one("glibc", 1, 50.0, 1.0)]);
         let void = |text: &str| text.parse::<Threshold>().unwrap().is_void(&study);
         assert!(void("load.failed>0"));

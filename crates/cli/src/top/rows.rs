@@ -192,7 +192,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_unknown_comes_last() {
+    fn unknown_values_sort_last() {
         let mut processes =
             [process(1, 300, None), process(2, 100, Some(0)), process(3, 50, Some(20))];
         processes.sort_by_key(|p| Reverse(order(p, SortKey::Reclaimable)));

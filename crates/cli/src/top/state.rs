@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_released_only_after_a_yes() {
+    fn memory_is_released_only_after_a_confirmation() {
         let mut state = state();
         assert_eq!(press(&mut state, "jr"), None);
         assert_eq!(state.mode, Mode::Question(2));
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_group_no_process_is_selected() {
+    fn the_release_key_on_a_group_only_shows_a_message() {
         let mut state = state();
         press(&mut state, "br");
         assert_eq!((state.by, &state.mode), (GroupKey::Exe, &Mode::Table));
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_selection_survives_the_end_of_all_processes() {
+    fn the_selection_stays_valid_when_processes_end() {
         let mut state = state();
         press(&mut state, "G");
         state.see(Top { processes: vec![process(9, 1, None)], ..top() });

@@ -157,7 +157,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_command_cannot_write_to_the_terminal() {
+    fn a_command_is_shown_without_control_characters_and_truncated() {
         let mut bad = row(1, 300, Some(100));
         bad.command = "evil \u{1b}[2J\n".to_owned();
         let text = render(&Top { processes: vec![bad.clone()], ..top() }, GroupKey::Process, 120);

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_and_a_question() {
+    fn the_view_draws_the_table_the_question_and_the_help() {
         let mut state = State::new(SortKey::Reclaimable, GroupKey::Process);
         insta::assert_snapshot!("before", picture(&mut state, 60, 4));
         state.see(top());
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn no_size_of_a_terminal_is_too_small() {
+    fn any_terminal_size_can_be_drawn() {
         let mut state = State::new(SortKey::Rss, GroupKey::Process);
         state.see(top());
         for width in 0..20 {

@@ -135,7 +135,7 @@ fn see(state: &mut State, t_s: f64, found: Observation) {
 }
 
 #[test]
-fn a_look_that_is_older_than_the_rss_beside_it_says_so() {
+fn an_outdated_inspection_shows_its_age() {
     let mut state = State::new(4711, Duration::from_secs(1));
     see(&mut state, 0.0, found(0.02, 100, 5));
     let sample = |t_s| {
@@ -194,22 +194,22 @@ fn shown(state: &State, width: u16, height: u16) -> String {
 }
 
 #[test]
-fn a_usual_terminal_shows_all_of_it() {
+fn an_80x24_terminal_shows_the_whole_overview() {
     insta::assert_snapshot!(shown(&minute(), 80, 24));
 }
 
 #[test]
-fn a_large_terminal_shows_more_of_it() {
+fn a_120x40_terminal_shows_more_details() {
     insta::assert_snapshot!(shown(&minute(), 120, 40));
 }
 
 #[test]
-fn a_tiny_terminal_shows_the_verdict_and_what_is_largest() {
+fn a_tiny_terminal_shows_the_largest_owner_and_the_verdict() {
     insta::assert_snapshot!(shown(&minute(), 30, 8));
 }
 
 #[test]
-fn no_size_of_a_terminal_is_too_small() {
+fn any_terminal_size_can_be_drawn() {
     let mut state = minute_with_releases();
     for panel in [Panel::Overview, Panel::Arenas, Panel::Help] {
         state.panel = panel;
@@ -222,7 +222,7 @@ fn no_size_of_a_terminal_is_too_small() {
 }
 
 #[test]
-fn before_the_first_look_it_says_what_it_waits_for() {
+fn before_the_first_inspection_the_view_says_what_it_waits_for() {
     let mut state = State::new(4711, Duration::from_secs(1));
     let before = text(&state, 80, 24, true);
     assert_eq!((before[0].as_str(), before[1].as_str()), ("PID 4711", "looking at it …"));
@@ -231,12 +231,12 @@ fn before_the_first_look_it_says_what_it_waits_for() {
 }
 
 #[test]
-fn what_would_steer_the_terminal_is_not_shown() {
+fn escape_characters_in_a_command_are_not_drawn() {
     assert_eq!(text(&minute(), 80, 24, true)[0], "server --port [31m 8080  PID 4711");
 }
 
 #[test]
-fn the_arenas_are_scrolled_to_their_ends_and_no_further() {
+fn scrolling_the_arenas_stops_at_both_ends() {
     let mut state = minute();
     state.page = arenas::fitting_on(24);
     assert_eq!(state.press(Key::Arenas), None);
@@ -254,7 +254,7 @@ fn the_arenas_are_scrolled_to_their_ends_and_no_further() {
 }
 
 #[test]
-fn changes_are_counted_from_the_first_look() {
+fn changes_are_relative_to_the_first_inspection() {
     let state = minute();
     assert_eq!(state.history().change_of(&Row::new(Owner::Allocated, 0)), Some(-300 * MIB as i64));
     assert_eq!(state.history().change_of(&Row::new(Owner::Reclaimable, 0)), Some(275 * MIB as i64));
@@ -269,7 +269,7 @@ fn changes_are_counted_from_the_first_look() {
 }
 
 #[test]
-fn what_grows_from_look_to_look_has_that_verdict() {
+fn growth_across_inspections_gives_the_verdict_growing() {
     let mut state = State::new(4711, Duration::from_secs(1));
     for second in 0..20 {
         see(&mut state, second as f64, found(0.0, 100 + 3 * second, 5));
@@ -282,7 +282,7 @@ fn what_grows_from_look_to_look_has_that_verdict() {
 }
 
 #[test]
-fn a_paused_picture_stands_still_while_what_happens_is_followed() {
+fn a_paused_view_does_not_change_and_catches_up_when_resumed() {
     let mut state = minute();
     let before = shown(&state, 80, 24);
     assert!(!before.contains("paused"));
@@ -295,7 +295,7 @@ fn a_paused_picture_stands_still_while_what_happens_is_followed() {
 }
 
 #[test]
-fn a_look_that_takes_long_is_taken_less_often_and_the_footer_says_so() {
+fn slow_inspections_run_less_often_and_the_footer_says_so() {
     let mut state = State::new(4711, Duration::from_secs(1));
     see(&mut state, 0.0, found(1.2, 100, 5));
     let last = |width| text(&state, width, 24, false).pop().unwrap();
@@ -304,7 +304,7 @@ fn a_look_that_takes_long_is_taken_less_often_and_the_footer_says_so() {
 }
 
 #[test]
-fn the_interval_is_chosen_by_keys_within_bounds() {
+fn keys_change_the_interval_within_its_bounds() {
     let mut state = State::new(1, Duration::from_millis(700));
     let wish = |ms| Some(KeyRequest::Interval(Duration::from_millis(ms)));
     assert_eq!(state.press(Key::Longer), wish(1000));
@@ -353,7 +353,7 @@ fn keys_mean_what_the_help_says() {
 }
 
 #[test]
-fn a_log_without_acts_on_the_process_is_named() {
+fn a_log_with_no_act_on_the_process_is_reported() {
     insta::assert_snapshot!(shown(&minute_with_log(), 80, 24));
 }
 
@@ -368,7 +368,7 @@ fn a_large_terminal_shows_the_policy_at_work() {
 }
 
 #[test]
-fn a_process_that_the_budget_holds_back_is_shown_as_such_until_the_next_release() {
+fn a_release_that_the_budget_holds_back_is_shown_until_the_next_release() {
     let mut state = minute_with_releases();
     let message = "The budget of CPU time is used up: the release waits".to_owned();
     let held = Act { message, ..act(ActEvent::HeldBack, "memory is short") };
@@ -389,7 +389,7 @@ fn a_process_that_is_left_alone_is_shown_with_the_reason() {
 }
 
 #[test]
-fn a_narrow_terminal_shows_the_policy_first_and_its_last_act_where_there_is_room() {
+fn a_narrow_terminal_shows_the_policy_first_and_its_last_act_if_there_is_room() {
     insta::assert_snapshot!(
         "the_policy_on_a_narrow_terminal",
         shown(&minute_with_releases(), 44, 24)
@@ -398,7 +398,7 @@ fn a_narrow_terminal_shows_the_policy_first_and_its_last_act_where_there_is_room
 }
 
 #[test]
-fn a_dry_run_is_shown_as_one_and_marks_nothing() {
+fn a_dry_run_is_labelled_and_leaves_no_mark_on_the_chart() {
     let mut state = minute_with_log();
     let message = "280 MiB would be released".to_owned();
     see_act(&mut state, 40.0, Act { dry_run: true, message, ..release(0, "the load has fallen") });

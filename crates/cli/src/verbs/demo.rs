@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_burst_takes_a_quarter_of_the_memory_at_hand_at_most() {
+    fn the_burst_takes_at_most_a_quarter_of_the_available_memory() {
         assert_eq!(streams_for(Some(1 << 30)), 16_384);
         assert_eq!(streams_for(Some(1 << 40)), MOST_STREAMS);
         assert_eq!(streams_for(None), USUAL_STREAMS);

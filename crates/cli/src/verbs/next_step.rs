@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_study_of_a_server_is_ready_to_run_and_tries_what_was_advised() {
+    fn the_suggested_study_of_a_server_is_complete_and_tries_the_remedies() {
         let found =
             found(VerdictKind::Hoard, &[(RemedyKind::ArenaMax, Some(("MALLOC_ARENA_MAX", "2")))]);
         assert_eq!(
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_study_tries_what_helps_the_allocator_of_the_process() {
+    fn the_suggested_study_tries_settings_for_the_allocator_in_use() {
         let mut of_cpython = found(VerdictKind::Fragmentation, &[]);
         of_cpython.observation.ledger.add_walked(WalkedRuntime::CPython, State::Free, 900 << 20);
         assert_eq!(
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_title_is_no_command() {
+    fn a_process_title_is_not_a_command() {
         let found = found(VerdictKind::Fragmentation, &[]);
         let next = next(&found, &Service::default());
         assert!(next.contains(" -- CMD\n      (CMD: the command that starts it)"), "{next}");
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_setting_is_told_as_production_takes_it_and_only_where_it_is_the_remedy() {
+    fn settings_are_printed_as_deployment_configuration_if_they_are_the_remedy() {
         let remedies = [
             (RemedyKind::ArenaMax, Some(("MALLOC_ARENA_MAX", "2"))),
             (RemedyKind::TrimThreshold, Some(("MALLOC_TRIM_THRESHOLD_", "131072"))),
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn the_unit_is_found_in_either_hierarchy() {
+    fn the_systemd_unit_is_found_under_cgroup_v1_and_v2() {
         let unit = |text: &str| unit_of(&Groups::parse(text));
         assert_eq!(unit("0::/system.slice/a.service/sub").as_deref(), Some("a.service"));
         assert_eq!(

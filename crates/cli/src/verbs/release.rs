@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_comes_back_is_measured_until_the_process_ends() {
+    fn regained_memory_is_measured_until_an_interrupt_or_the_end_of_the_process() {
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let target = Target::open(child.id()).unwrap();
         // Before it sleeps, it may still be starting its program.

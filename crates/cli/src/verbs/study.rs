@@ -35,7 +35,7 @@ pub(crate) fn run(args: StudyArgs, output: &Output) -> Result<Exit, Failure> {
     let study = record.study.clone();
     let exit = analyze(&plan, &ran, record, earlier.as_ref(), output)?;
     if !study.complete {
-        tell_how_to_go_on(&plan, &study, &ran.record);
+        print_how_to_resume(&plan, &study, &ran.record);
     }
     Ok(exit)
 }
@@ -142,7 +142,7 @@ fn check_load(plan: &Plan) -> Result<(), Failure> {
 }
 
 /// Prints how to resume a study that was interrupted, or in which trials failed.
-fn tell_how_to_go_on(plan: &Plan, study: &StudyReport, record: &Path) {
+fn print_how_to_resume(plan: &Plan, study: &StudyReport, record: &Path) {
     let done = study.trials.iter().filter(|trial| trial.outcome == TrialOutcome::Done).count();
     let of = plan.for_record().slots().len();
     let directory = shell::quoted(&record.display().to_string());
@@ -264,7 +264,7 @@ mod tests {
     use std::io;
 
     #[test]
-    fn a_record_that_may_not_be_made_is_not_permitted() {
+    fn a_record_without_write_permission_exits_as_not_permitted() {
         let exit = |kind: ErrorKind| {
             let error = StudyError::Record { path: "/root/x".into(), error: io::Error::from(kind) };
             failure_of(&error, None).exit()

@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn acts_are_returned_from_the_beginning_of_the_log_and_as_they_come() {
+    fn existing_and_appended_acts_are_returned() {
         let (log, mut follower) = Log::new();
         assert_eq!(ids(&mut follower), NONE);
         log.append(line(1) + &line(2));
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn acts_on_other_processes_and_from_before_the_start_of_this_one_are_skipped() {
+    fn acts_on_other_or_earlier_processes_are_skipped() {
         let (log, mut follower) = Log::new();
         let now = SystemTime::now();
         let own = std::process::id();
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_line_is_returned_once_it_is_complete_and_never_if_it_is_removed() {
+    fn an_incomplete_line_is_returned_once_it_is_complete_and_skipped_if_removed() {
         let (log, mut follower) = Log::new();
         let (first, second) = (line(1), line(2));
         log.append(&first[..50]);
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rotated_log_is_read_to_its_end_and_then_the_new_one() {
+    fn after_a_rotation_the_old_log_is_finished_before_the_new_one_is_read() {
         let (log, mut follower) = Log::new();
         log.append(line(1));
         assert_eq!(ids(&mut follower), [1]);
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_was_emptied_is_read_from_its_beginning() {
+    fn a_truncated_log_is_read_from_its_start() {
         let (log, mut follower) = Log::new();
         log.append(line(1) + &line(2));
         assert_eq!(ids(&mut follower), [1, 2]);
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_huge_line_is_skipped_in_parts() {
+    fn an_overlong_line_is_skipped_across_polls() {
         let (log, mut follower) = Log::new();
         log.append(line(1));
         for _ in 0..5 {

@@ -288,7 +288,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn inspections_take_a_tenth_of_the_time_at_most() {
+    fn inspections_take_at_most_a_tenth_of_the_time() {
         let ms = Duration::from_millis;
         assert_eq!(between_inspections(ms(1000), ms(3)), ms(1000));
         assert_eq!(between_inspections(ms(1000), ms(100)), ms(1000));

@@ -26,7 +26,7 @@ fn usage_error(arguments: &[&str], part: &str) {
 }
 
 #[test]
-fn what_cannot_be_done_as_written_is_refused_before_anything_starts() {
+fn invalid_arguments_are_rejected_before_anything_starts() {
     usage_error(&["study", "-a", "jmalloc", "--", "true"], "the known ones are glibc, jemalloc");
     usage_error(&["study", "-a", "x=/no/such.so", "--", "true"], "/no/such.so cannot be preloaded");
     usage_error(&["study", "-a", "x=/etc/passwd", "--", "true"], "not a program or library");
@@ -52,7 +52,7 @@ fn what_cannot_be_done_as_written_is_refused_before_anything_starts() {
 }
 
 #[test]
-fn a_wrong_key_in_a_study_file_is_told_with_line_and_column() {
+fn an_unknown_key_in_a_study_file_is_reported_with_line_and_column() {
     let file = tempfile::Builder::new().suffix(".toml").tempfile().unwrap();
     fs::write(file.path(), "command = [\"true\"]\n\nrepeats = 3\n").unwrap();
     let path = file.path().to_str().unwrap();
@@ -60,7 +60,7 @@ fn a_wrong_key_in_a_study_file_is_told_with_line_and_column() {
 }
 
 #[test]
-fn allocators_are_not_added_to_a_study_file_that_describes_its_treatments() {
+fn a_study_file_with_its_own_treatments_rejects_allocator_options() {
     let file = tempfile::Builder::new().suffix(".toml").tempfile().unwrap();
     let text = "command = ['true']\n[[treatment]]\nallocator = 'glibc'\nlabel = 'x'\n";
     fs::write(file.path(), text).unwrap();
@@ -71,7 +71,7 @@ fn allocators_are_not_added_to_a_study_file_that_describes_its_treatments() {
 }
 
 #[test]
-fn a_directory_that_holds_something_is_left_alone() {
+fn a_nonempty_output_directory_is_rejected_and_unchanged() {
     let home = tempfile::tempdir().unwrap();
     fs::write(home.path().join("mine"), "precious").unwrap();
     let path = home.path().to_str().unwrap();
@@ -91,7 +91,7 @@ fn failure(arguments: &[&str]) -> String {
 }
 
 #[test]
-fn a_command_that_dies_at_once_is_quoted() {
+fn the_output_of_a_command_that_exits_early_is_quoted() {
     let subject = subject(&[]);
     let said = failure(&["-a", "glibc", "--", &subject, "err:cannot open my database", "exit:3"]);
     assert!(
@@ -109,7 +109,7 @@ fn a_command_that_dies_at_once_is_quoted() {
 }
 
 #[test]
-fn a_load_that_fails_is_quoted_and_the_subject_is_ended() {
+fn the_output_of_a_failed_load_is_quoted_and_the_subject_is_ended() {
     let (subject, seconds) = (subject(&[]), unique_seconds());
     let said = failure(&[
         "-a",
@@ -131,7 +131,7 @@ fn a_load_that_fails_is_quoted_and_the_subject_is_ended() {
 }
 
 #[test]
-fn a_load_that_prints_why_it_failed_as_an_object_is_quoted_too() {
+fn the_message_of_a_load_that_fails_with_a_json_error_is_quoted() {
     let (subject, seconds) = (subject(&[]), unique_seconds());
     let error = r#"{"schema": "lowtide.error/1", "code": "failed", "message": "nobody answers"}"#;
     let load = format!("echo '{error}'; exit 1");
@@ -143,7 +143,7 @@ fn a_load_that_prints_why_it_failed_as_an_object_is_quoted_too() {
 }
 
 #[test]
-fn a_phase_that_never_comes_is_no_reason_to_judge_by_something_else() {
+fn a_phase_that_is_never_reached_fails_the_trial() {
     let said = failure(&[
         "-a",
         "glibc",
@@ -158,7 +158,7 @@ fn a_phase_that_never_comes_is_no_reason_to_judge_by_something_else() {
 }
 
 #[test]
-fn a_script_that_names_no_interpreter_is_told_from_one_that_is_not_there() {
+fn a_script_without_a_shebang_gets_a_hint_to_name_its_interpreter() {
     let home = tempfile::tempdir().unwrap();
     let script = home.path().join("subject.sh");
     crate::support::copy_program("/bin/true", &script);
@@ -169,7 +169,7 @@ fn a_script_that_names_no_interpreter_is_told_from_one_that_is_not_there() {
 }
 
 #[test]
-fn a_subject_that_ends_during_the_load_ends_the_load_too() {
+fn the_load_is_ended_when_the_subject_ends() {
     let (subject, seconds) = (subject(&[]), unique_seconds());
     let said = failure(&[
         "-a",
@@ -188,7 +188,7 @@ fn a_subject_that_ends_during_the_load_ends_the_load_too() {
 }
 
 #[test]
-fn readiness_that_never_comes_ends_with_what_was_tried() {
+fn a_readiness_timeout_reports_the_check_and_its_last_error() {
     let (subject, port) = (subject(&[]), free_port());
     let said = failure(&[
         "-a",
@@ -214,7 +214,7 @@ fn readiness_that_never_comes_ends_with_what_was_tried() {
 }
 
 #[test]
-fn a_port_that_somebody_else_answers_at_is_noticed_before_anything_is_made() {
+fn a_ready_port_that_is_in_use_is_reported_before_a_record_is_created() {
     let subject = subject(&[]);
     let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let ready = format!("tcp:{}", other.local_addr().unwrap());
@@ -233,7 +233,7 @@ fn a_port_that_somebody_else_answers_at_is_noticed_before_anything_is_made() {
 }
 
 #[test]
-fn commands_that_do_not_exist_are_told_before_anything_starts() {
+fn missing_commands_are_reported_before_anything_starts() {
     for (flag, what) in
         [("--load", "the load"), ("--prepare", "--prepare"), ("--cleanup", "--cleanup")]
     {
@@ -245,7 +245,7 @@ fn commands_that_do_not_exist_are_told_before_anything_starts() {
 }
 
 #[test]
-fn a_limit_of_open_files_that_is_too_low_is_told_before_anything_starts() {
+fn an_insufficient_open_file_limit_is_reported_before_anything_starts() {
     let limited = |words: &[&str]| {
         let mut shell = Command::new("sh");
         shell.args([
@@ -275,7 +275,7 @@ fn a_limit_of_open_files_that_is_too_low_is_told_before_anything_starts() {
 }
 
 #[test]
-fn the_soft_limit_of_open_files_is_raised_to_what_the_study_asks_for() {
+fn the_soft_limit_of_open_files_is_raised_to_the_requested_number() {
     let home = tempfile::tempdir().unwrap();
     let line = "ulimit -Sn 300; exec \"$0\" study --json -a glibc --repeat 1 --open-files 400 -o \"$1\" -- sh -c 'ulimit -Sn; sleep 0.3'";
     let record = home.path().join("record");
@@ -299,7 +299,7 @@ fn file_error(text: &str) -> (i32, String) {
 }
 
 #[test]
-fn a_subject_that_does_not_build_is_told_before_the_first_trial() {
+fn a_failed_setup_or_a_missing_command_is_reported_before_the_first_trial() {
     let subject = "command = [\"./made\"]\nallocator = \"glibc\"\n";
     let broken = "setup = \"echo 'error: expected expression' >&2; exit 101\"\n";
     let (code, said) = file_error(&format!("{subject}{broken}"));
@@ -324,7 +324,7 @@ fn a_subject_that_does_not_build_is_told_before_the_first_trial() {
 }
 
 #[test]
-fn a_trial_that_takes_too_long_is_ended() {
+fn a_trial_that_exceeds_its_timeout_is_ended() {
     let (subject, seconds) = (subject(&[]), unique_seconds());
     let said = failure(&[
         "-a",
@@ -341,7 +341,7 @@ fn a_trial_that_takes_too_long_is_ended() {
 }
 
 #[test]
-fn one_treatment_that_fails_does_not_cost_the_others() {
+fn a_failed_treatment_does_not_affect_the_others() {
     let home = tempfile::tempdir().unwrap();
     let line = "case \"$LD_PRELOAD\" in *jemalloc*) echo broken >&2; exit 9;; esac; sleep 0.1";
     let script = home.path().join("subject.sh");
@@ -362,7 +362,7 @@ fn one_treatment_that_fails_does_not_cost_the_others() {
 }
 
 #[test]
-fn a_record_that_cannot_be_written_any_more_ends_the_study_and_is_kept() {
+fn a_write_error_of_the_record_ends_the_study_and_the_record_is_kept() {
     let (subject, seconds) = (subject(&[]), unique_seconds());
     let home = tempfile::tempdir().unwrap();
     let record = home.path().join("record");
@@ -417,29 +417,32 @@ fn a_full_disk_ends_the_study_and_the_record_is_kept() {
 }
 
 #[test]
-fn without_json_the_sentence_and_the_next_step_go_to_the_standard_error() {
+fn without_json_the_error_and_the_next_step_go_to_stderr() {
     let output = lowtide().args(["study"]).output().unwrap();
-    let told = String::from_utf8_lossy(&output.stderr);
+    let reported = String::from_utf8_lossy(&output.stderr);
     assert!(output.stdout.is_empty());
-    assert!(told.starts_with("lowtide: there is no command: write it behind `--`"), "{told}");
-    assert!(told.contains("next: lowtide study --help"), "{told}");
+    assert!(
+        reported.starts_with("lowtide: there is no command: write it behind `--`"),
+        "{reported}"
+    );
+    assert!(reported.contains("next: lowtide study --help"), "{reported}");
 }
 
 #[test]
-fn words_that_are_no_text_and_an_output_that_is_full_are_no_panic() {
+fn an_argument_that_is_not_utf8_and_a_full_stdout_do_not_cause_a_panic() {
     use std::os::unix::ffi::OsStrExt;
     let word = std::ffi::OsStr::from_bytes(b"\xff");
     let output = lowtide().arg("man").arg(word).output().unwrap();
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     let full = fs::File::create("/dev/full").unwrap();
     let output = lowtide().arg("man").stdout(full).output().unwrap();
-    let told = String::from_utf8_lossy(&output.stderr);
+    let reported = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1));
-    assert!(told.starts_with("lowtide: stdout could not be written"), "{told}");
+    assert!(reported.starts_with("lowtide: stdout could not be written"), "{reported}");
 }
 
 #[test]
-fn a_process_whose_name_is_no_text_is_sampled_like_any_other() {
+fn a_process_whose_name_is_not_utf8_is_sampled() {
     let home = tempfile::tempdir().unwrap();
     let script = home.path().join("subject.sh");
     let sleep = "p=\"$1/$(printf 'gr\\366\\337e')\"; cp \"$(command -v sleep)\" \"$p\"; \"$p\" 0.4";
@@ -452,7 +455,7 @@ fn a_process_whose_name_is_no_text_is_sampled_like_any_other() {
 }
 
 #[test]
-fn a_subject_that_the_load_kills_has_not_done_its_work() {
+fn a_subject_that_the_load_kills_fails_the_trial() {
     let subject = subject(&[]);
     for end in ["", "; exit 1"] {
         let killed = "kill -9 $P; while kill -0 $P 2>&-; do sleep 0.01; done";
@@ -475,7 +478,7 @@ fn a_subject_that_the_load_kills_has_not_done_its_work() {
 }
 
 #[test]
-fn somebody_who_ends_the_keeper_ends_the_subject_with_it() {
+fn the_trial_fails_when_its_keeper_is_terminated_or_killed() {
     for signal in ["TERM", "KILL"] {
         let (subject, seconds) = (subject(&[]), unique_seconds());
         // The parent of the subject is its keeper.

@@ -32,7 +32,7 @@ fn root() -> PathBuf {
 }
 
 #[test]
-fn the_records_of_measurements_say_what_their_summaries_say() {
+fn the_reports_of_the_benchmark_records_match_their_summaries() {
     let records = records();
     assert!(records.len() >= 16, "{records:?}");
     let mut changed = Vec::new();

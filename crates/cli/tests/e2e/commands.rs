@@ -9,7 +9,7 @@ fn stdout(arguments: &[&str]) -> String {
 }
 
 #[test]
-fn completions_are_made_for_every_shell() {
+fn completions_are_generated_for_every_shell() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         assert!(stdout(&["completions", shell]).contains("max-slowdown"), "{shell}");
     }
@@ -37,7 +37,7 @@ fn flags(verb: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_manual_page_tells_every_verb_and_every_flag() {
+fn the_manual_page_describes_every_verb_and_every_flag() {
     let whole = stdout(&["man"]);
     let mut count = 0;
     for verb in verbs() {
@@ -54,7 +54,7 @@ fn the_manual_page_tells_every_verb_and_every_flag() {
 }
 
 #[test]
-fn the_help_shows_no_hidden_verb_and_every_visible_one_stands_in_the_readme() {
+fn the_help_omits_hidden_verbs_and_the_readme_contains_every_visible_one() {
     let help = stdout(&["--help"]);
     let shows = |verb| help.lines().any(|line| line.split_whitespace().next() == Some(verb));
     assert!(!shows("keep") && !shows("demo-server") && shows("study"), "{help}");
@@ -71,14 +71,14 @@ fn the_help_shows_no_hidden_verb_and_every_visible_one_stands_in_the_readme() {
 }
 
 #[test]
-fn a_keeper_that_is_started_by_hand_says_so() {
+fn starting_the_keeper_by_hand_is_an_error() {
     let output = lowtide().arg("keep").output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("started by lowtide itself"));
 }
 
 #[test]
-fn a_reader_that_has_seen_enough_is_no_error() {
+fn a_closed_stdout_pipe_is_not_an_error() {
     use std::io::Read;
     let mut child = lowtide()
         .args(["completions", "bash"])
@@ -102,7 +102,7 @@ fn a_reader_that_has_seen_enough_is_no_error() {
 }
 
 #[test]
-fn the_page_on_reports_defines_the_figures_as_reports_do() {
+fn the_report_documentation_defines_the_metrics_as_the_code_does() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let text = std::fs::read_to_string(root.join("docs/reading-a-report.md")).unwrap();
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -138,7 +138,7 @@ fn files_below(folder: &std::path::Path, found: &mut Vec<String>) {
 }
 
 #[test]
-fn every_path_that_the_documents_for_contributors_name_exists() {
+fn every_path_in_the_contributor_documents_exists() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
     let mut files = Vec::new();
     for folder in ["crates", "schemas", "studies", "subjects"] {

@@ -10,7 +10,7 @@ use crate::support::{number, study, until};
 
 #[test]
 #[ignore = "builds a subject with tokio and dashmap"]
-fn every_mode_gets_the_verdict_that_stands_beside_it() {
+fn every_mode_gets_its_expected_verdict() {
     let program = build("containers");
     for expected in Expected::of("containers") {
         let mut command = Command::new(&program);
@@ -27,7 +27,7 @@ fn every_mode_gets_the_verdict_that_stands_beside_it() {
 
 #[test]
 #[ignore = "builds a subject with tokio and dashmap, and needs leave to trace other processes"]
-fn the_study_of_containers_runs_small_and_marks_every_phase_of_every_round() {
+fn a_small_study_of_containers_marks_every_phase_of_every_round() {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../studies/containers.toml");
     let only = "glibc/tasks-one-stays,glibc/map,glibc/map-of-vec,\
                 glibc/map-of-vec + release when dropped";
@@ -37,8 +37,8 @@ fn the_study_of_containers_runs_small_and_marks_every_phase_of_every_round() {
     for trial in &trials {
         assert_eq!(trial["allocator_active"], true, "{trial}");
         let phases = trial["phases"].as_array().unwrap().iter().filter_map(|p| p["name"].as_str());
-        let told: Vec<&str> = phases.filter(|p| !["baseline", "load_end"].contains(p)).collect();
-        assert_eq!(told, ["filled", "emptied", "dropped"].repeat(2), "{trial:#}");
+        let text: Vec<&str> = phases.filter(|p| !["baseline", "load_end"].contains(p)).collect();
+        assert_eq!(text, ["filled", "emptied", "dropped"].repeat(2), "{trial:#}");
     }
     let settled = |policy: &str| {
         let of = |t: &&Value| {

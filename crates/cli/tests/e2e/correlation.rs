@@ -12,12 +12,12 @@ use crate::support::{Ran, lowtide, study, subject};
 const LOAD: &str = r#"
 printf '{"kind":"header","schema":"lowtide.record/1","holds":"load","lowtide_version":"0","started_unix_s":%s,"machine":{}}\n' \
     "$(date +%s.%N)" >"$LOWTIDE_LOAD_SAMPLES"
-tell() { printf '%s\n' "$1" >>"$LOWTIDE_LOAD_SAMPLES"; }
-tell '{"kind":"load_sample","t_s":0.0,"round":1,"in_flight":70000,"succeeded":0,"failed":0}'
-tell '{"kind":"load_sample","t_s":0.1,"round":1,"in_flight":0,"succeeded":69999,"failed":1}'
-tell '{"kind":"mark","t_s":0.1,"mark":"drained","round":1}'
+report() { printf '%s\n' "$1" >>"$LOWTIDE_LOAD_SAMPLES"; }
+report '{"kind":"load_sample","t_s":0.0,"round":1,"in_flight":70000,"succeeded":0,"failed":0}'
+report '{"kind":"load_sample","t_s":0.1,"round":1,"in_flight":0,"succeeded":69999,"failed":1}'
+report '{"kind":"mark","t_s":0.1,"mark":"drained","round":1}'
 until [ -e {home}/acted-$LOWTIDE_ROUND ]; do sleep 0.02; done
-tell '{"kind":"mark","t_s":0.2,"mark":"closed","round":1}'
+report '{"kind":"mark","t_s":0.2,"mark":"closed","round":1}'
 "#;
 
 /// Writes a study file, optionally with a treatment that acts at the drain. Returns its path.
@@ -52,7 +52,7 @@ fn run(more: &str) -> (tempfile::TempDir, Ran) {
 }
 
 #[test]
-fn what_load_and_subject_tell_stands_in_the_trial_and_something_is_done_at_the_drain() {
+fn a_trial_records_load_samples_and_metrics_and_runs_a_hook_at_the_drain() {
     let (_home, ran) = run(&format!("rounds = 2\npause = '100ms'\n{RELEASE}"));
     let trials = ran.trials();
     let trial = &trials[0];
@@ -87,15 +87,15 @@ fn what_load_and_subject_tell_stands_in_the_trial_and_something_is_done_at_the_d
         String::from_utf8_lossy(&drawn.stdout).into_owned()
     };
     let svg = drawn("--svg");
-    for told in ["requests in flight", "blue: allocated", ">drained<", ">release<"] {
-        assert!(svg.contains(told), "{told}");
+    for reported in ["requests in flight", "blue: allocated", ">drained<", ">release<"] {
+        assert!(svg.contains(reported), "{reported}");
     }
     assert!(drawn("--html").contains("\"in_flight\":[["));
     assert!(drawn("--csv").lines().any(|line| line.contains(",70000,7000000,")));
 }
 
 #[test]
-fn a_moment_that_never_comes_fails_the_trial_and_says_who_tells_it() {
+fn an_event_that_never_occurs_fails_the_trial() {
     let home = tempfile::tempdir().unwrap();
     let file = file(home.path(), "true", RELEASE);
     let ran = study(&[file.as_str()]);
@@ -105,7 +105,7 @@ fn a_moment_that_never_comes_fails_the_trial_and_says_who_tells_it() {
 }
 
 #[test]
-fn an_act_that_fails_fails_the_trial_with_its_words() {
+fn a_failing_hook_fails_the_trial_with_its_output() {
     let act = "[[treatment]]\nallocator = 'glibc'\nlabel = 'x'\nat = [{ moment = 'load_end', name = 'cure', \
                run = 'echo no cure >&2; exit 5' }]\n";
     let home = tempfile::tempdir().unwrap();
@@ -120,7 +120,7 @@ fn an_act_that_fails_fails_the_trial_with_its_words() {
 }
 
 #[test]
-fn figures_that_never_come_are_told_and_harm_nothing() {
+fn missing_metrics_are_reported_once_and_do_not_fail_the_study() {
     let ran = study(&[
         "-a",
         "glibc",
@@ -138,7 +138,7 @@ fn figures_that_never_come_are_told_and_harm_nothing() {
 }
 
 #[test]
-fn treatments_of_a_file_are_chosen_by_label_and_left_out_where_they_cannot_be_tried() {
+fn treatments_of_a_file_are_selected_by_label_and_skipped_if_unavailable() {
     let home = tempfile::tempdir().unwrap();
     let more = "allocator = 'glibc'\n[[treatment]]\nallocator = 'own'\nlabel = 'a'\nwhen = 'false'\n\
                 [[treatment]]\nallocator = 'own'\nlabel = 'b'\n";

@@ -29,7 +29,7 @@ const ENDINGS: [Ending; 6] = [
 ];
 
 #[test]
-fn every_verb_ends_with_its_terminal_and_by_every_signal() {
+fn every_verb_ends_when_its_terminal_closes_or_a_signal_arrives() {
     // A server that accepts connections and never responds.
     let mute = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/", mute.local_addr().unwrap());
@@ -76,7 +76,7 @@ fn every_verb_ends_with_its_terminal_and_by_every_signal() {
 }
 
 #[test]
-fn a_verb_ends_with_its_target() {
+fn a_verb_ends_when_its_target_ends() {
     for (verb, arguments) in [
         ("watch", &[][..]),
         ("watch", &["--json"]),

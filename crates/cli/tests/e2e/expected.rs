@@ -56,15 +56,15 @@ impl Expected {
     pub(crate) fn hold(&self, found: &Value) {
         let Self { allocator, moment, arguments, .. } = self;
         let verdict = found["verdict"]["kind"].as_str().unwrap();
-        let told = format!("{allocator}, {arguments:?}, {moment}: {found:#}");
-        assert!(self.verdicts.iter().any(|v| v == verdict), "{verdict} {told}");
+        let reported = format!("{allocator}, {arguments:?}, {moment}: {found:#}");
+        assert!(self.verdicts.iter().any(|v| v == verdict), "{verdict} {reported}");
         let rss = found["rss_bytes"].as_f64().unwrap();
         let share = |owner: &str| bytes(found, owner) as f64 / rss;
         for (owner, least) in &self.least {
-            assert!(share(owner) >= *least, "{owner} {} {told}", share(owner));
+            assert!(share(owner) >= *least, "{owner} {} {reported}", share(owner));
         }
         for (owner, most) in &self.most {
-            assert!(share(owner) <= *most, "{owner} {} {told}", share(owner));
+            assert!(share(owner) <= *most, "{owner} {} {reported}", share(owner));
         }
     }
 }

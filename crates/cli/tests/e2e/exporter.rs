@@ -86,7 +86,7 @@ fn value(text: &str, series: &str) -> f64 {
 }
 
 #[test]
-fn metrics_of_a_group_add_up_and_the_exporter_is_sealed() {
+fn the_metrics_of_a_group_add_up_and_the_exporter_has_a_seccomp_filter() {
     let name = format!("ex{}", std::process::id());
     let (_one, _two) = (Named::start(&name), Named::start(&name));
     let exporter = Exporter::on_any_port(&["--group-by", "comm", "--comm", &name]);
@@ -120,7 +120,7 @@ fn metrics_of_a_group_add_up_and_the_exporter_is_sealed() {
 }
 
 #[test]
-fn the_name_of_a_group_can_have_any_bytes() {
+fn special_characters_in_a_group_name_are_escaped() {
     let name = format!("a\"\\\n{{{}", std::process::id());
     let _named = Named::start(&name);
     let exporter = Exporter::on_any_port(&["--group-by", "comm", "--comm", &name]);
@@ -130,7 +130,7 @@ fn the_name_of_a_group_can_have_any_bytes() {
 }
 
 #[test]
-fn a_selector_that_matches_nothing_has_no_group_and_the_exporter_waits_for_one() {
+fn a_selector_without_matches_has_no_group_until_a_process_matches() {
     let name = format!("xn{}", std::process::id());
     let exporter = Exporter::on_any_port(&["--comm", &name, "--group-by", "comm"]);
     let text = exporter.get("/metrics", "");
@@ -155,7 +155,7 @@ fn groups_beyond_the_maximum_are_counted_together() {
 }
 
 #[test]
-fn clients_that_never_read_or_never_ask_do_not_hold_up_others() {
+fn clients_that_never_read_or_never_send_do_not_delay_others() {
     let exporter = Exporter::on_any_port(&["--group-by", "comm"]);
     let idle: Vec<TcpStream> =
         (0..30).map(|_| TcpStream::connect(exporter.address()).unwrap()).collect();
@@ -175,7 +175,7 @@ fn clients_that_never_read_or_never_ask_do_not_hold_up_others() {
 }
 
 #[test]
-fn a_unix_socket_is_removed_in_the_end() {
+fn a_unix_socket_is_removed_at_exit() {
     let home = tempfile::tempdir().unwrap();
     let path = home.path().join("socket");
     let exporter = Exporter::start(&["--listen", &format!("unix:{}", path.display())]);
@@ -234,7 +234,7 @@ fn the_web_configuration_enables_passwords_and_tls() {
 }
 
 #[test]
-fn bad_input_gets_one_sentence() {
+fn invalid_input_is_reported_in_one_sentence() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let said = failure_of("exporter", &["--listen", &address], 1, "failed");

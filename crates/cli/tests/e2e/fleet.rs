@@ -103,7 +103,7 @@ fn queries() -> Vec<String> {
 
 #[test]
 #[ignore = "needs promtool (Debian: prometheus)"]
-fn the_rules_fire_when_they_should_and_only_then() {
+fn the_alerting_rules_pass_their_promtool_tests() {
     promtool(&["check", "rules", "lowtide.rules.yml"]);
     promtool(&["test", "rules", "lowtide.rules.test.yml"]);
     promtool(&["check", "config", "prometheus.yml"]);
@@ -111,7 +111,7 @@ fn the_rules_fire_when_they_should_and_only_then() {
 
 #[test]
 #[ignore = "needs prometheus and curl (Debian: prometheus, curl)"]
-fn every_query_of_the_dashboard_is_answered_with_data() {
+fn every_dashboard_query_returns_data() {
     let named = Named::start(&format!("fl{}", std::process::id()));
     let exporter = Exporter::on_any_port(&["--comm", &named.name]);
     let address = exporter.address().to_owned();
@@ -179,7 +179,7 @@ fn promtool_accepts_the_metrics() {
 
 #[test]
 #[ignore = "needs systemd-analyze (Debian: systemd)"]
-fn the_exporter_is_confined_and_nothing_filters_the_system_calls_of_attach() {
+fn the_exporter_unit_is_confined_and_the_attach_unit_has_no_seccomp_filter() {
     let exposure = |unit: &str| -> f64 {
         let done = Command::new("systemd-analyze")
             .args(["security", "--offline=true", "--no-pager"])
@@ -215,7 +215,7 @@ fn the_exporter_is_confined_and_nothing_filters_the_system_calls_of_attach() {
 }
 
 #[test]
-fn the_commands_of_units_and_pods_are_understood() {
+fn the_commands_of_units_and_pods_parse() {
     let mut commands = Vec::new();
     for unit in ["systemd/lowtide-exporter.service", "systemd/lowtide-attach.service"] {
         let text = fs::read_to_string(deploy(unit)).unwrap().replace("\\\n", " ");
@@ -242,7 +242,7 @@ fn the_commands_of_units_and_pods_are_understood() {
 
 #[test]
 #[ignore = "needs kubernetes-validate (pip), by its path in LOWTIDE_TEST_KUBERNETES_VALIDATE"]
-fn the_manifests_hold_to_the_schemas_of_kubernetes() {
+fn the_manifests_match_the_kubernetes_schemas() {
     let Some(program) = std::env::var_os("LOWTIDE_TEST_KUBERNETES_VALIDATE") else {
         panic!("LOWTIDE_TEST_KUBERNETES_VALIDATE is not set: .ci/run installs it");
     };

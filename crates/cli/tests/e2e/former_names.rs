@@ -37,7 +37,7 @@ fn said(study: &str) -> String {
 }
 
 #[test]
-fn a_study_is_the_same_by_its_former_name() {
+fn a_former_name_of_a_study_gives_the_same_study() {
     for (former, name) in STUDIES {
         assert_eq!(said(former), said(name));
     }
@@ -45,7 +45,7 @@ fn a_study_is_the_same_by_its_former_name() {
 
 /// Records refer to the folders of studies, and studies of other projects may refer to those of subjects.
 #[test]
-fn the_folders_of_studies_and_subjects_are_found_by_their_former_names() {
+fn former_folder_names_resolve_to_the_renamed_studies_and_subjects() {
     let studies = STUDIES.map(|names| ("studies", names));
     let subjects = SUBJECTS.map(|names| ("subjects", names));
     let mut found = 0;

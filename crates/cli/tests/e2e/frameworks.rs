@@ -11,7 +11,7 @@ use crate::support::{free_port, lowtide, until};
 
 #[test]
 #[ignore = "builds axum, actix-web and salvo"]
-fn every_server_gets_the_verdict_that_stands_beside_it() {
+fn every_server_gets_its_expected_verdict() {
     let program = build("frameworks");
     for expected in Expected::of("frameworks") {
         assert_eq!(expected.moment, "closed", "no other is tried yet");
@@ -24,8 +24,8 @@ fn every_server_gets_the_verdict_that_stands_beside_it() {
             .arg(format!("http://{address}/?expire=2000"))
             .output()
             .unwrap();
-        let told: Value = serde_json::from_slice(&load.stdout).unwrap();
-        assert_eq!(told["rounds"][0]["succeeded"], 20_000, "{told:#}");
+        let text: Value = serde_json::from_slice(&load.stdout).unwrap();
+        assert_eq!(text["rounds"][0]["succeeded"], 20_000, "{text:#}");
         let closed = until("the close", || {
             Some(server.inspect()).filter(|found| found["sockets_established"] == 0)
         });
@@ -42,6 +42,6 @@ fn uploaded(address: SocketAddr, bytes: usize) -> String {
         .arg(format!("http://{address}/upload"))
         .output()
         .unwrap();
-    let told: Value = serde_json::from_slice(&load.stdout).unwrap();
-    told["rounds"][0]["responses"].as_object().unwrap().keys().next().unwrap().clone()
+    let text: Value = serde_json::from_slice(&load.stdout).unwrap();
+    text["rounds"][0]["responses"].as_object().unwrap().keys().next().unwrap().clone()
 }

@@ -47,7 +47,7 @@ fn look(program: &Path, expected: &Expected) -> Value {
 }
 
 #[test]
-fn every_mode_of_the_hoard_has_the_verdict_that_is_expected_of_it() {
+fn every_mode_of_the_hoard_gets_its_expected_verdict() {
     let program = build();
     for expected in Expected::of("hoard") {
         assert_eq!(expected.allocator, "glibc", "no other is tried yet");
@@ -57,7 +57,7 @@ fn every_mode_of_the_hoard_has_the_verdict_that_is_expected_of_it() {
 
 #[test]
 #[ignore = "takes half a minute, and needs leave to trace other processes"]
-fn the_study_runs_small_and_a_release_gives_back_what_is_hoarded() {
+fn a_small_study_runs_and_a_release_returns_the_hoard() {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../studies/hoard.toml");
     let ran = study(&[
         file,

@@ -6,12 +6,13 @@ use serde_json::Value;
 use crate::support::{study, subject};
 
 fn reasons(ran: &crate::support::Ran) -> Vec<(Value, String)> {
-    let told = |t: &Value| t["allocator_inactive_because"].as_str().unwrap_or_default().to_owned();
-    ran.trials().iter().map(|t| (t["allocator_active"].clone(), told(t))).collect()
+    let reported =
+        |t: &Value| t["allocator_inactive_because"].as_str().unwrap_or_default().to_owned();
+    ran.trials().iter().map(|t| (t["allocator_active"].clone(), reported(t))).collect()
 }
 
 #[test]
-fn a_static_program_is_told_with_its_reason() {
+fn a_treatment_is_not_in_force_in_a_static_program() {
     let subject = subject(&["-static"]);
     let ran = study(&["-a", "glibc,jemalloc", "--repeat", "1", "--", &subject, "fill:4", "ms:300"]);
     for (active, reason) in reasons(&ran) {
@@ -24,7 +25,7 @@ fn a_static_program_is_told_with_its_reason() {
 }
 
 #[test]
-fn a_program_with_an_allocator_of_its_own_is_told_with_its_reason() {
+fn a_treatment_is_not_in_force_in_a_program_with_its_own_allocator() {
     let program = own_allocator();
     let stripped = format!("{program}-stripped");
     let status = std::process::Command::new("strip").args(["-o", &stripped, &program]).status();
@@ -45,7 +46,7 @@ fn own_allocator() -> String {
 }
 
 #[test]
-fn a_program_that_lives_for_a_tenth_of_a_second_is_still_looked_at() {
+fn the_allocator_of_a_short_lived_program_is_checked() {
     let subject = subject(&[]);
     let allocators = "glibc,jemalloc,mimalloc,mimalloc2";
     let looked_at = |lives: &str| {
@@ -57,7 +58,7 @@ fn a_program_that_lives_for_a_tenth_of_a_second_is_still_looked_at() {
 }
 
 #[test]
-fn every_process_of_a_tree_is_looked_at() {
+fn the_allocator_of_every_process_in_a_tree_is_checked() {
     let (dynamic, fixed) = (subject(&[]), subject(&["-static"]));
     let line = format!("{dynamic} fill:2 ms:1500 & {fixed} fill:20 ms:1500; wait");
     let ran = study(&["-a", "jemalloc", "--repeat", "1", "--", "sh", "-c", &line]);
@@ -75,7 +76,7 @@ fn every_process_of_a_tree_is_looked_at() {
 }
 
 #[test]
-fn a_library_of_ones_own_is_a_treatment() {
+fn a_custom_library_can_be_a_treatment() {
     let home = tempfile::tempdir().unwrap();
     let (source, library) = (home.path().join("mine.c"), home.path().join("libmine.so"));
     // The simplest possible allocator: it never frees memory.
@@ -106,7 +107,7 @@ fn a_library_of_ones_own_is_a_treatment() {
 
 #[test]
 #[ignore = "needs root, to make a program setuid"]
-fn a_setuid_program_is_told_with_its_reason() {
+fn a_treatment_is_not_in_force_in_a_setuid_program() {
     use std::os::unix::fs::PermissionsExt;
     let home = tempfile::tempdir().unwrap();
     std::fs::set_permissions(home.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
@@ -123,7 +124,7 @@ fn a_setuid_program_is_told_with_its_reason() {
 
 #[test]
 #[ignore = "needs gperftools (Debian: libgoogle-perftools4)"]
-fn gperftools_is_found_where_the_system_has_it() {
+fn an_installed_gperftools_is_found_and_in_force() {
     let subject = subject(&[]);
     let ran = study(&[
         "-a",
@@ -144,7 +145,7 @@ fn gperftools_is_found_where_the_system_has_it() {
 
 #[test]
 #[ignore = "needs redis-server, linked with jemalloc as Debian does"]
-fn glibc_is_not_in_force_in_a_redis_that_is_linked_with_jemalloc() {
+fn glibc_is_not_in_force_in_redis_linked_with_jemalloc() {
     let port = crate::support::free_port();
     let ran = study(&[
         "-a",

@@ -114,7 +114,7 @@ fn watched(start: impl Fn() -> Program, words: &[&str], is_there: impl Fn(&str) 
 }
 
 #[test]
-fn a_cache_without_bound_is_held_by_its_variable() {
+fn an_unbounded_cache_is_reported_with_the_variable_that_holds_it() {
     let list = || Program::of(&["list", "500"]);
     let text = watched(list, &[], |text| text.contains("\ngrowing: "));
     assert!(
@@ -125,7 +125,7 @@ fn a_cache_without_bound_is_held_by_its_variable() {
 }
 
 #[test]
-fn a_process_that_ends_is_reported_as_far_as_it_was_seen() {
+fn a_process_that_ends_early_is_reported_from_the_snapshots_so_far() {
     let mut program = Program::of(&["list", "500"]);
     let home = tempfile::tempdir().unwrap();
     let record = home.path().join("leaks.jsonl");
@@ -150,7 +150,7 @@ fn a_process_that_ends_is_reported_as_far_as_it_was_seen() {
 }
 
 #[test]
-fn bad_input_gets_one_sentence() {
+fn invalid_input_is_reported_in_one_sentence() {
     let failure = |words: &[&str], exit, code| failure_of("leaks", words, exit, code);
     assert!(failure(&[&nobody()], 4, "gone").starts_with("there is no process"));
     let own = std::process::id().to_string();
@@ -182,7 +182,7 @@ fn bad_input_gets_one_sentence() {
 
 #[test]
 #[ignore = "needs root, to run as another user"]
-fn a_process_of_another_user_needs_a_permission() {
+fn another_users_process_requires_a_permission() {
     let program = Program::of(&["list", "500"]);
     let output = Command::new("setpriv")
         .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all"])
@@ -203,7 +203,7 @@ fn a_process_of_another_user_needs_a_permission() {
 }
 
 #[test]
-fn the_live_view_looks_for_leaks_on_a_key() {
+fn a_key_in_the_live_view_starts_the_search_for_leaks() {
     let program = Program::of(&["list", "500"]);
     let mut terminal = Terminal::watch(&[&program.pid(), "--interval", "200ms"]);
     terminal.shows("RSS");
@@ -216,7 +216,7 @@ fn the_live_view_looks_for_leaks_on_a_key() {
 
 #[test]
 #[ignore = "needs a C compiler for musl (Debian: musl-tools)"]
-fn a_heap_of_musl_is_not_read() {
+fn a_musl_heap_is_reported_as_unsupported() {
     let home = tempfile::tempdir().unwrap();
     let program = home.path().join("subject");
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../leaks/tests/live/subject.c");
@@ -228,7 +228,7 @@ fn a_heap_of_musl_is_not_read() {
 }
 
 #[test]
-fn a_static_program_is_read_like_any_other() {
+fn leaks_are_found_in_a_static_program() {
     let program = subject(&["-pthread", "-static"]);
     let start = || Program::start(Command::new(&program).args(["cycles", "400"]));
     watched(start, &["--json"], |text| {
@@ -238,7 +238,7 @@ fn a_static_program_is_read_like_any_other() {
 }
 
 #[test]
-fn the_watch_of_an_inspection_finds_lost_blocks() {
+fn inspect_with_watch_finds_lost_blocks() {
     let program = Program::of(&["mix", "5000", "100"]);
     let watched = |duration| {
         let words = ["--json", "inspect", &program.pid(), "--watch", duration];
@@ -251,7 +251,7 @@ fn the_watch_of_an_inspection_finds_lost_blocks() {
 }
 
 #[test]
-fn a_process_that_executes_another_program_is_watched_from_the_start() {
+fn after_an_exec_the_search_for_leaks_starts_over() {
     let subject = subject(&["-pthread"]);
     let mut child = Command::new("sh")
         .args(["-c", "read line; exec \"$0\" cycles 400", &subject])

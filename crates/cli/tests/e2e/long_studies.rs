@@ -46,7 +46,7 @@ fn object(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
 }
 
-fn told(output: &Output) -> String {
+fn stderr_of(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
@@ -76,7 +76,7 @@ fn files(record: &Path) -> Vec<(PathBuf, Vec<u8>)> {
 }
 
 #[test]
-fn a_study_that_was_killed_goes_on_where_it_was_and_runs_nothing_twice() {
+fn a_killed_study_resumes_without_repeating_completed_trials() {
     let study = Study::new();
     let record = study.at("record");
     let mut killed = study.command("record", &[]).stdout(Stdio::null()).spawn().unwrap();
@@ -104,8 +104,12 @@ fn a_study_that_was_killed_goes_on_where_it_was_and_runs_nothing_twice() {
 
     let output = study.run("record", &["--resume"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
-    assert!(told(&output).contains("2 of 6 trials are done"), "{}", told(&output));
-    assert!(told(&output).contains("3/6 ") && !told(&output).contains("2/6 "), "{}", told(&output));
+    assert!(stderr_of(&output).contains("2 of 6 trials are done"), "{}", stderr_of(&output));
+    assert!(
+        stderr_of(&output).contains("3/6 ") && !stderr_of(&output).contains("2/6 "),
+        "{}",
+        stderr_of(&output)
+    );
     let found = object(&output);
     assert_eq!(found["complete"], true);
     let numbers: Vec<u64> = tried(&found).into_iter().map(|(number, ..)| number).collect();
@@ -124,7 +128,7 @@ fn a_study_that_was_killed_goes_on_where_it_was_and_runs_nothing_twice() {
 }
 
 #[test]
-fn another_plan_is_told_and_nothing_is_lost() {
+fn resuming_with_a_different_plan_is_rejected_and_changes_nothing() {
     let study = Study::new();
     let output = study.run("record", &["--resume", "--repeat", "2"]);
     assert_eq!(output.status.code(), Some(0), "without a record there, one is begun: {output:?}");
@@ -158,7 +162,7 @@ fn another_plan_is_told_and_nothing_is_lost() {
 }
 
 #[test]
-fn a_record_that_cannot_be_gone_on_with_is_told_in_a_sentence() {
+fn a_record_that_cannot_be_resumed_is_reported_in_a_sentence() {
     let study = Study::new();
     let output = lowtide().args(["--json", "study", "--resume", "--", "true"]).output().unwrap();
     assert!(refused(&output).contains("name its directory with --output"));
@@ -192,7 +196,7 @@ fn a_record_that_cannot_be_gone_on_with_is_told_in_a_sentence() {
 }
 
 #[test]
-fn a_trial_that_failed_is_tried_again_and_the_user_is_told_how() {
+fn failed_trials_are_retried_on_resume_and_the_option_is_printed() {
     let study = Study::new();
     let mended = study.at("mended");
     let ready = format!("[ -e {} ] || [ $LOWTIDE_TRIAL -lt 3 ]", mended.display());
@@ -200,13 +204,13 @@ fn a_trial_that_failed_is_tried_again_and_the_user_is_told_how() {
     let output = study.run("record", &words);
     assert_eq!(output.status.code(), Some(1));
     let hint = format!("add `--resume --output {}` to the same", study.at("record").display());
-    assert!(told(&output).contains("2 of 6 trials are done"), "{}", told(&output));
-    assert!(told(&output).contains(&hint), "{}", told(&output));
+    assert!(stderr_of(&output).contains("2 of 6 trials are done"), "{}", stderr_of(&output));
+    assert!(stderr_of(&output).contains(&hint), "{}", stderr_of(&output));
     let again = study.run("record", &[&words[..], &["--resume"]].concat());
     assert!(
-        told(&again).contains("run the others, run the same command again"),
+        stderr_of(&again).contains("run the others, run the same command again"),
         "{}",
-        told(&again)
+        stderr_of(&again)
     );
     fs::write(&mended, "").unwrap();
     let output = study.run("record", &[&words[..], &["--resume"]].concat());
@@ -215,7 +219,7 @@ fn a_trial_that_failed_is_tried_again_and_the_user_is_told_how() {
 }
 
 #[test]
-fn the_parts_together_are_what_one_run_would_be() {
+fn joined_shards_give_the_same_results_as_one_run() {
     let study = Study::new();
     let whole = object(&study.run("whole", &[]));
     for (part, trials) in [("1/2", 2), ("2/2", 4)] {
@@ -269,7 +273,7 @@ fn the_parts_together_are_what_one_run_would_be() {
 }
 
 #[test]
-fn a_part_that_cannot_be_is_refused() {
+fn an_invalid_shard_is_rejected() {
     let study = Study::new();
     let said = refused(&study.run("record", &["--shard", "1/4"]));
     assert!(said.contains("4 parts cannot be made of 3: ask for more with --repeat"), "{said}");
@@ -281,16 +285,16 @@ fn a_part_that_cannot_be_is_refused() {
 }
 
 #[test]
-fn a_pipe_is_told_what_runs_and_how_much_time_is_left() {
+fn without_a_terminal_progress_and_the_time_left_are_printed_as_lines() {
     let study = Study::new();
     let output = study.run("record", &["--repeat", "1"]);
-    let told = told(&output);
-    let lines: Vec<&str> = told.lines().collect();
-    assert!(lines[0].starts_with("recording to "), "{told}");
+    let text = stderr_of(&output);
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines[0].starts_with("recording to "), "{text}");
     // The duration of a trial is unknown, so no estimate is printed.
-    assert!(lines[1].starts_with("1/2 ") && lines[1].ends_with(": begins"), "{told}");
-    assert!(lines[3].starts_with("2/2 ") && lines[3].contains(": begins; about "), "{told}");
-    assert!(lines[3].ends_with(" left") && lines.len() == 5, "{told}");
+    assert!(lines[1].starts_with("1/2 ") && lines[1].ends_with(": begins"), "{text}");
+    assert!(lines[3].starts_with("2/2 ") && lines[3].contains(": begins; about "), "{text}");
+    assert!(lines[3].ends_with(" left") && lines.len() == 5, "{text}");
 }
 
 /// Starts a study in a directory, and waits for its first sample.
@@ -305,7 +309,7 @@ fn begun(command: &mut Command, record: &Path) -> Child {
 }
 
 #[test]
-fn a_signal_that_was_ignored_when_it_began_does_not_end_a_study() {
+fn a_signal_that_was_ignored_at_startup_does_not_end_a_study() {
     let study = Study::new();
     let inner = study.command("record", &["--repeat", "1"]);
     // Like nohup.
@@ -326,7 +330,7 @@ fn a_signal_that_was_ignored_when_it_began_does_not_end_a_study() {
 }
 
 #[test]
-fn nothing_is_left_of_a_study_whose_lowtide_and_keeper_are_killed_together() {
+fn no_process_remains_if_lowtide_and_the_keeper_are_killed_together() {
     let (seconds, study) = (unique_seconds(), Study::new());
     let mut command = lowtide();
     command.args(["study", "-a", "glibc", "-o"]).arg(study.at("record"));
@@ -345,7 +349,7 @@ fn nothing_is_left_of_a_study_whose_lowtide_and_keeper_are_killed_together() {
 }
 
 #[test]
-fn a_set_up_that_failed_is_mended_and_gone_on_with() {
+fn a_study_resumes_after_its_failed_setup_is_fixed() {
     let study = Study::new();
     let file = study.at("study.toml");
     let run = |setup: &str| {
@@ -364,7 +368,7 @@ fn a_set_up_that_failed_is_mended_and_gone_on_with() {
 }
 
 #[test]
-fn a_study_that_is_complete_is_shown_whatever_is_on_its_port() {
+fn a_complete_study_is_shown_even_if_its_port_is_in_use() {
     let (study, port) = (Study::new(), free_port());
     let run = |resume: &[&str]| {
         let mut command = lowtide();

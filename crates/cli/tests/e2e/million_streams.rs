@@ -9,7 +9,7 @@ use crate::support::{free_port, lowtide, until};
 
 #[test]
 #[ignore = "builds a server with axum and tokio"]
-fn the_server_gets_the_verdicts_that_stand_beside_it() {
+fn the_server_gets_its_expected_verdicts() {
     let program = build("million-streams");
     let verdicts = Expected::of("million-streams");
     let home = tempfile::tempdir().unwrap();

@@ -63,23 +63,27 @@ fn look(expected: &Expected, certificate: &[String]) -> Value {
         .stderr(Stdio::null())
         .spawn();
     let load = Running(load.unwrap());
-    let connections =
-        |wanted: u32| ask(figures, "/").filter(|told| told["connections"] == wanted).map(drop);
+    let connections = |wanted: u32| {
+        ask(figures, "/").filter(|reported| reported["connections"] == wanted).map(drop)
+    };
     until("the connections", || connections(wanted));
     if expected.moment != "held" {
         drop(load);
         until("the close", || connections(0));
     }
     if expected.moment == "collected" {
-        let told = until("the collection", || ask(figures, "/collect"));
-        assert!(number(&told["after"], "heapUsed") < number(&told["before"], "heapUsed"), "{told}");
+        let reported = until("the collection", || ask(figures, "/collect"));
+        assert!(
+            number(&reported["after"], "heapUsed") < number(&reported["before"], "heapUsed"),
+            "{reported}"
+        );
     }
     inspect::object(&inspect::inspect(&[], server.0.id()))
 }
 
 #[test]
 #[ignore = "needs node and openssl"]
-fn the_server_gets_the_verdicts_that_stand_beside_it() {
+fn the_server_gets_its_expected_verdicts() {
     let home = tempfile::tempdir().unwrap();
     let certificate = certificate(home.path());
     for expected in &Expected::of(SUBJECT) {
@@ -90,7 +94,7 @@ fn the_server_gets_the_verdicts_that_stand_beside_it() {
 
 #[test]
 #[ignore = "needs node and openssl, and takes a minute"]
-fn over_rounds_of_connections_a_leak_is_told_from_a_level_and_a_connection_has_its_price() {
+fn over_rounds_growth_is_distinguished_from_a_level_and_a_connection_has_a_cost() {
     const CONNECTIONS: u32 = 100;
     let home = tempfile::tempdir().unwrap();
     let certificate = &certificate(home.path());

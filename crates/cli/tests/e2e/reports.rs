@@ -58,7 +58,7 @@ fn a_record_is_drawn_in_every_format() {
 }
 
 #[test]
-fn tables_go_to_the_standard_output_where_no_file_is_named() {
+fn tables_go_to_stdout_if_no_file_is_named() {
     let ran = study(&["-a", "glibc", "--repeat", "1", "--", &subject(&[]), "ms:200"]);
     let output = lowtide().arg("report").arg(&ran.record).arg("--csv").output().unwrap();
     assert!(String::from_utf8_lossy(&output.stdout).starts_with("record,trial,treatment,"));
@@ -67,7 +67,7 @@ fn tables_go_to_the_standard_output_where_no_file_is_named() {
 }
 
 #[test]
-fn several_records_are_laid_over_each_other() {
+fn several_records_are_combined_in_one_report() {
     let one =
         study(&["-a", "glibc", "--name", "one", "--repeat", "1", "--", &subject(&[]), "ms:200"]);
     let two =
@@ -85,7 +85,7 @@ fn several_records_are_laid_over_each_other() {
 }
 
 #[test]
-fn a_threshold_that_is_crossed_is_exit_99_and_so_is_growth_since_a_baseline() {
+fn a_crossed_threshold_or_growth_since_a_baseline_exits_with_99() {
     let subject = subject(&[]);
     let run = |mib: &str, more: &[&str]| {
         let mut words = vec!["-a", "glibc", "--repeat", "1"];
@@ -111,7 +111,7 @@ fn a_threshold_that_is_crossed_is_exit_99_and_so_is_growth_since_a_baseline() {
 }
 
 #[test]
-fn on_github_what_was_crossed_is_an_annotation_and_the_table_a_summary() {
+fn on_github_a_crossed_threshold_is_an_annotation_and_the_table_a_summary() {
     let home = tempfile::tempdir().unwrap();
     let summary = home.path().join("summary.md");
     let output = lowtide()

@@ -59,7 +59,7 @@ pub(crate) fn hold_release(found: &Value) {
 }
 
 #[test]
-fn studies_and_every_line_of_their_records_hold_to_their_schemas() {
+fn studies_and_every_line_of_their_records_match_their_schemas() {
     let subject = subject(&[]);
     let report = "echo '{\"schema\":\"lowtide.load/1\",\"rounds\":[{\"round\":1,\"failed\":0,\"succeeded\":1}]}'";
     let ran = study(&[
@@ -122,11 +122,11 @@ fn studies_and_every_line_of_their_records_hold_to_their_schemas() {
         "trial_end",
     ];
     assert_eq!(kinds, all);
-    assert!(heaps > 0, "no ledger tells of the heap");
+    assert!(heaps > 0, "no ledger has a heap");
 }
 
 #[test]
-fn a_study_that_failed_holds_to_its_schema_too() {
+fn a_failed_study_matches_its_schema() {
     let ran = study(&["-a", "glibc,jemalloc", "--repeat", "1", "--", &subject(&[]), "exit:3"]);
     assert_eq!(ran.code(), Some(1));
     hold(&validator("lowtide.study.1.json"), &ran.json());
@@ -137,7 +137,7 @@ fn a_study_that_failed_holds_to_its_schema_too() {
 }
 
 #[test]
-fn errors_hold_to_their_schema() {
+fn errors_match_their_schema() {
     let validator = validator("lowtide.error.1.json");
     for arguments in [
         vec!["study"],
@@ -151,7 +151,7 @@ fn errors_hold_to_their_schema() {
 }
 
 #[test]
-fn the_demos_load_holds_to_its_schema_and_the_demo_ends_well() {
+fn the_demo_succeeds_and_its_load_report_matches_its_schema() {
     let home = tempfile::tempdir().unwrap();
     let record = home.path().join("demo");
     let output = lowtide()
@@ -176,7 +176,7 @@ fn the_demos_load_holds_to_its_schema_and_the_demo_ends_well() {
 }
 
 #[test]
-fn what_inspect_finds_holds_to_its_schema() {
+fn inspections_match_their_schema() {
     use crate::inspect::{Subject, plain};
     let validator = validator("lowtide.inspect.1.json");
     hold(&validator, &Subject::of(&["threads:3:5", "small:5:100", "keep:2"]).inspect());
@@ -238,7 +238,7 @@ fn refused_release(hazard: Hazard) -> Release {
 }
 
 #[test]
-fn releases_of_every_outcome_hold_to_their_schema() {
+fn releases_of_every_outcome_match_their_schema() {
     let unseen = Regained { after_s: 1.0, rss_bytes: 0, huge_bytes: None };
     let done = made_up_release(ReleaseOutcome::Released);
     let releases = [

@@ -41,7 +41,7 @@ fn leaks(program: &Program, words: &[&str], has_stacks: impl Fn(&Output) -> bool
 
 #[test]
 #[ignore = "needs root, for probes"]
-fn the_stack_of_a_leak_is_printed_and_in_the_json_object() {
+fn the_stack_of_a_leak_is_in_the_text_and_in_the_json_object() {
     let program = program();
     let output = leaks(&program, &["--json", "--stacks"], |output| {
         let found = object(output);
@@ -100,7 +100,7 @@ fn first_byte_of_malloc(memory: &File, maps: &[Mapping]) -> u8 {
 
 #[test]
 #[ignore = "needs root, for probes"]
-fn no_probe_stays_in_a_process_when_lowtide_is_killed_in_a_window() {
+fn no_probe_remains_when_lowtide_is_killed_during_a_sampling_window() {
     let program = program();
     let maps = std::fs::read_to_string(format!("/proc/{}/maps", program.pid())).unwrap();
     let maps = maps::parse(&maps).unwrap();

@@ -25,7 +25,7 @@ fn hold(ran: &crate::support::Ran) {
 
 #[test]
 #[ignore = "needs python3"]
-fn python_is_studied_and_its_settled_memory_is_what_the_kernel_says() {
+fn the_settled_memory_of_python_matches_the_kernel() {
     let program = "import time\n\
         d = [{'i': i, 's': 'x' * (i % 900)} for i in range(100000)]\n\
         time.sleep(0.5); del d; time.sleep(5.2)\n\
@@ -47,7 +47,7 @@ fn python_is_studied_and_its_settled_memory_is_what_the_kernel_says() {
 
 #[test]
 #[ignore = "needs node"]
-fn node_is_studied_and_its_settled_memory_is_what_the_kernel_says() {
+fn the_settled_memory_of_node_matches_the_kernel() {
     let program = "let a = []; for (let i = 0; i < 300; i++) a.push(Buffer.alloc(200000, 1));\
         setTimeout(() => { a = null; }, 500);\
         setTimeout(() => { const t = require('fs').readFileSync('/proc/self/status', 'utf8');\

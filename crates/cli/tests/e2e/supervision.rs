@@ -95,7 +95,7 @@ fn until_below(pid: u32, limit: u64) {
 }
 
 #[test]
-fn memory_of_a_live_process_is_released_after_each_burst_and_nothing_is_left_in_it() {
+fn memory_is_released_after_each_burst_and_nothing_remains_in_the_process() {
     let home = tempfile::tempdir().unwrap();
     let log = home.path().join("acts.jsonl");
     let mut subject = Subject::of(&["blocks:150", "keep:20"]);
@@ -103,8 +103,8 @@ fn memory_of_a_live_process_is_released_after_each_burst_and_nothing_is_left_in_
     let mut attached = Attached::start(&[&pid, "--log", &log.display().to_string()]);
     until("a release", || acts(&log, "act").into_iter().next());
     until_below(subject.pid(), 40 * MIB);
-    subject.tell("blocks:150");
-    subject.tell("keep:20");
+    subject.send("blocks:150");
+    subject.send("keep:20");
     until("a second release", || (acts(&log, "act").len() >= 2).then_some(()));
     until_below(subject.pid(), 60 * MIB);
     let output = attached.interrupt();
@@ -127,7 +127,7 @@ fn memory_of_a_live_process_is_released_after_each_burst_and_nothing_is_left_in_
 }
 
 #[test]
-fn supervision_ends_with_its_process() {
+fn supervision_ends_when_its_process_ends() {
     let home = tempfile::tempdir().unwrap();
     let log = home.path().join("acts.jsonl");
     let mut subject = Subject::of(&["blocks:10"]);
@@ -191,7 +191,7 @@ fn watch(pid: &str, log: &Path, stdout: &Path, flags: &[&str]) -> Attached {
 }
 
 #[test]
-fn a_watch_shows_the_acts_of_a_policy_as_lines_as_objects_and_in_its_record() {
+fn watch_shows_the_acts_of_a_policy_as_lines_as_objects_and_in_its_record() {
     let home = tempfile::tempdir().unwrap();
     let [log, text, json, record] =
         ["acts.jsonl", "text", "json", "record.jsonl"].map(|name| home.path().join(name));
@@ -207,8 +207,8 @@ fn a_watch_shows_the_acts_of_a_policy_as_lines_as_objects_and_in_its_record() {
         });
     }
     let before = acts(&log, "act").len();
-    subject.tell("blocks:150");
-    subject.tell("keep:20");
+    subject.send("blocks:150");
+    subject.send("keep:20");
     let is_release = |act: &Value| act["outcome"] == "released";
     let later = || acts(&log, "act").into_iter().skip(before).find(is_release);
     let second = until("a second release", later);
@@ -269,7 +269,7 @@ fn a_program_that_does_not_count_its_freed_bytes_is_reported() {
 }
 
 #[test]
-fn a_process_that_may_not_be_released_is_reported_once() {
+fn a_process_that_cannot_be_released_is_reported_once() {
     let home = tempfile::tempdir().unwrap();
     let log = home.path().join("acts.jsonl");
     let mut subject = Subject::of(&["blocks:60", "keep:20", "filter:0"]);
@@ -301,7 +301,7 @@ fn metrics_are_written_for_node_exporter() {
 }
 
 #[test]
-fn wrong_arguments_of_a_supervision_get_a_sentence() {
+fn invalid_attach_arguments_are_reported_in_a_sentence() {
     let subject = Subject::of(&["blocks:1"]);
     let pid = subject.pid().to_string();
     let cases: [(&[&str], i32, &str); 7] = [
@@ -326,7 +326,7 @@ fn wrong_arguments_of_a_supervision_get_a_sentence() {
 }
 
 #[test]
-fn a_command_runs_as_without_lowtide_and_its_exit_code_is_passed_on() {
+fn run_passes_on_the_output_and_the_exit_code_of_the_command() {
     let run = |words: &[&str]| lowtide().arg("run").args(words).output().unwrap();
     let output = run(&["--", "sh", "-c", "echo out; echo err >&2; exit 7"]);
     assert_eq!(output.status.code(), Some(7));
@@ -347,7 +347,7 @@ fn a_command_runs_as_without_lowtide_and_its_exit_code_is_passed_on() {
 }
 
 #[test]
-fn the_memory_of_a_command_is_released_and_its_allocator_is_that_of_the_treatment() {
+fn run_releases_the_memory_of_a_command_and_sets_its_allocator() {
     let home = tempfile::tempdir().unwrap();
     let log = home.path().join("acts.jsonl");
     let mut command: Command = lowtide();

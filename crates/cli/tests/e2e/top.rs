@@ -65,7 +65,7 @@ fn all_processes_are_listed() {
 
 #[test]
 #[ignore = "needs root, to run as another user"]
-fn processes_that_may_not_be_read_are_counted() {
+fn unreadable_processes_are_counted() {
     let named = Named::start(&format!("tu{}", std::process::id()));
     let output = Command::new("setpriv")
         .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all"])
@@ -98,7 +98,7 @@ fn selected_processes_are_read_and_grouped() {
 }
 
 #[test]
-fn a_selector_that_matches_nothing_and_wrong_flags_get_one_sentence() {
+fn a_selector_without_matches_and_invalid_flags_are_reported() {
     let said = failure_of("top", &["--once", "--comm", "nobody-has-this"], 4, "gone");
     assert!(said.contains("no process is selected by --comm nobody-has-this"), "{said}");
     for flags in [["--sort", "size"], ["--by", "user"], ["--interval", "1ms"], ["--cgroup", "x"]] {
@@ -108,7 +108,7 @@ fn a_selector_that_matches_nothing_and_wrong_flags_get_one_sentence() {
 }
 
 #[test]
-fn the_live_view_watches_a_process_and_comes_back() {
+fn the_live_view_opens_the_watch_of_a_process_and_returns() {
     let named = Named::start(&format!("tl{}", std::process::id()));
     let words = ["--comm", &named.name, "--interval", "200ms"];
     let mut terminal = Terminal::start("top", &words, Keys::Read);
@@ -125,7 +125,7 @@ fn the_live_view_watches_a_process_and_comes_back() {
 }
 
 #[test]
-fn processes_that_come_and_go_do_no_harm() {
+fn processes_that_start_and_end_during_a_scan_cause_no_error() {
     let marker = unique_seconds();
     let script = format!("for i in $(seq 3000); do /bin/true; done; exec sleep {marker}");
     let mut child = Command::new("sh").args(["-c", &script]).spawn().unwrap();

@@ -3,7 +3,7 @@
 use crate::support::{free_port, number, processes_with, study, subject, unique_seconds, until};
 
 #[test]
-fn settled_memory_is_what_the_kernel_says_of_the_same_moment() {
+fn settled_memory_matches_the_kernel_at_the_same_moment() {
     let subject = subject(&[]);
     let ran = study(&[
         "-a",
@@ -34,7 +34,7 @@ fn settled_memory_is_what_the_kernel_says_of_the_same_moment() {
 }
 
 #[test]
-fn a_load_is_run_in_rounds_and_sees_the_subject() {
+fn a_load_runs_in_rounds_and_gets_the_pid_of_the_subject() {
     let subject = subject(&[]);
     let port = free_port();
     let load = format!(
@@ -93,7 +93,7 @@ fn a_load_is_run_in_rounds_and_sees_the_subject() {
 }
 
 #[test]
-fn a_tree_is_judged_by_pss_and_one_process_by_rss() {
+fn a_process_tree_is_measured_by_pss_and_a_single_process_by_rss() {
     let subject = subject(&[]);
     let ran = study(&[
         "-a",
@@ -120,7 +120,7 @@ fn a_tree_is_judged_by_pss_and_one_process_by_rss() {
 }
 
 #[test]
-fn what_goes_into_the_background_is_followed_and_ended() {
+fn background_processes_are_tracked_and_ended() {
     let (subject, seconds) = (subject(&[]), unique_seconds());
     let ran = study(&[
         "-a",
@@ -144,7 +144,7 @@ fn what_goes_into_the_background_is_followed_and_ended() {
 }
 
 #[test]
-fn a_phase_that_the_subject_announces_is_marked_and_ends_the_trial() {
+fn phases_printed_by_the_subject_are_marked_and_load_end_ends_the_trial() {
     let subject = subject(&[]);
     let ran = study(&[
         "-a",
@@ -176,7 +176,7 @@ fn a_phase_that_the_subject_announces_is_marked_and_ends_the_trial() {
 }
 
 #[test]
-fn commands_before_and_after_each_trial_find_what_it_is_about() {
+fn the_prepare_and_cleanup_commands_get_the_trial_in_their_environment() {
     let subject = subject(&[]);
     let notes = tempfile::NamedTempFile::new().unwrap();
     let note = |what: &str| {
@@ -201,17 +201,20 @@ fn commands_before_and_after_each_trial_find_what_it_is_about() {
         "ms:50",
     ]);
     assert_eq!(ran.trials().len(), 2);
-    let mut told: Vec<String> =
+    let mut reported: Vec<String> =
         std::fs::read_to_string(notes.path()).unwrap().lines().map(str::to_owned).collect();
-    assert_eq!(told.len(), 4);
-    assert!(told[0].starts_with("before 1 ") && told[1].starts_with("after 1 "), "{told:?}");
-    told.sort();
-    assert!(told[0].ends_with(" glibc 1") || told[1].ends_with(" glibc 1"), "{told:?}");
-    assert!(told.iter().any(|l| l.ends_with(" glibc/arena_max=2 1")), "{told:?}");
+    assert_eq!(reported.len(), 4);
+    assert!(
+        reported[0].starts_with("before 1 ") && reported[1].starts_with("after 1 "),
+        "{reported:?}"
+    );
+    reported.sort();
+    assert!(reported[0].ends_with(" glibc 1") || reported[1].ends_with(" glibc 1"), "{reported:?}");
+    assert!(reported.iter().any(|l| l.ends_with(" glibc/arena_max=2 1")), "{reported:?}");
 }
 
 #[test]
-fn settings_reach_the_subject_and_those_of_the_shell_do_not() {
+fn settings_of_a_treatment_reach_the_subject_and_those_of_the_shell_do_not() {
     let ran = {
         let home = tempfile::tempdir().unwrap();
         let output = crate::support::lowtide()

@@ -44,7 +44,7 @@ impl Drop for Subject {
 }
 
 #[test]
-fn at_a_terminal_it_draws_and_leaves_the_terminal_as_it_was_on_q() {
+fn the_live_view_is_drawn_and_q_restores_the_terminal() {
     let subject = Subject::hoard();
     let mut terminal = Terminal::watch(&[&subject.pid(), "--interval", "100ms"]);
     for what in ["PID", "RSS", "reclaimable", "hoard:", "malloc_trim"] {
@@ -61,7 +61,7 @@ fn at_a_terminal_it_draws_and_leaves_the_terminal_as_it_was_on_q() {
 }
 
 #[test]
-fn at_a_terminal_the_acts_of_a_log_are_shown_as_they_come() {
+fn the_live_view_shows_the_acts_of_a_log_as_they_are_appended() {
     let home = tempfile::tempdir().unwrap();
     let log = home.path().join("acts.jsonl");
     std::fs::write(&log, "").unwrap();
@@ -86,7 +86,7 @@ fn at_a_terminal_the_acts_of_a_log_are_shown_as_they_come() {
 }
 
 #[test]
-fn control_c_and_escape_quit_too() {
+fn ctrl_c_and_escape_quit_the_live_view() {
     for key in ["\x03", "\x1b"] {
         let subject = Subject::hoard();
         let mut terminal = Terminal::watch(&[&subject.pid()]);
@@ -97,7 +97,7 @@ fn control_c_and_escape_quit_too() {
 }
 
 #[test]
-fn a_larger_terminal_is_filled() {
+fn the_live_view_fills_a_resized_terminal() {
     let subject = Subject::hoard();
     let mut terminal = Terminal::watch(&[&subject.pid(), "--interval", "100ms"]);
     terminal.shows("hoard:");
@@ -108,7 +108,7 @@ fn a_larger_terminal_is_filled() {
 }
 
 #[test]
-fn it_ends_with_the_process_and_prints_what_the_screen_showed_last() {
+fn the_live_view_ends_when_its_process_ends_and_prints_a_summary() {
     for keys in [Keys::Read, Keys::None] {
         let mut subject = Subject::hoard();
         let terminal = Terminal::start("watch", &[&subject.pid()], keys);
@@ -120,7 +120,7 @@ fn it_ends_with_the_process_and_prints_what_the_screen_showed_last() {
 }
 
 #[test]
-fn it_ends_when_its_terminal_is_closed_and_its_record_is_complete() {
+fn the_live_view_ends_when_its_terminal_closes_and_its_record_is_complete() {
     let home = tempfile::tempdir().unwrap();
     for keys in [Keys::Read, Keys::None] {
         let file = home.path().join(format!("{keys:?}.jsonl"));
@@ -137,7 +137,7 @@ fn it_ends_when_its_terminal_is_closed_and_its_record_is_complete() {
 }
 
 #[test]
-fn a_signal_ends_it_also_while_its_terminal_takes_no_output() {
+fn a_signal_ends_the_live_view_even_if_its_terminal_takes_no_output() {
     for signal in [Signal::TERM, Signal::HUP, Signal::INT, Signal::QUIT] {
         let home = tempfile::tempdir().unwrap();
         let file = home.path().join("r.jsonl");
@@ -160,7 +160,7 @@ fn a_signal_ends_it_also_while_its_terminal_takes_no_output() {
 }
 
 #[test]
-fn a_signal_ends_the_lines_also_while_their_reader_has_stalled() {
+fn a_signal_ends_the_line_output_even_if_its_reader_has_stalled() {
     for arguments in [&["watch", "-i", "100ms"][..], &["watch", "-i", "100ms", "--json"]] {
         let subject = Subject::hoard();
         let (reader, mut writer) = std::io::pipe().unwrap();
@@ -177,7 +177,7 @@ fn a_signal_ends_the_lines_also_while_their_reader_has_stalled() {
 }
 
 #[test]
-fn a_signal_ends_it_with_the_terminal_as_it_was_and_the_record_complete() {
+fn a_signal_to_the_live_view_restores_the_terminal_and_completes_the_record() {
     let home = tempfile::tempdir().unwrap();
     let file = home.path().join("r.jsonl");
     let subject = Subject::hoard();
@@ -194,7 +194,7 @@ fn a_signal_ends_it_with_the_terminal_as_it_was_and_the_record_complete() {
 }
 
 #[test]
-fn objects_come_one_a_line_as_many_as_were_asked_for() {
+fn json_prints_one_object_per_line_up_to_the_requested_count() {
     let subject = Subject::hoard();
     let output = lowtide()
         .args(["watch", "--json", "-n", "3", "-i", "100ms", &subject.pid()])
@@ -214,7 +214,7 @@ fn objects_come_one_a_line_as_many_as_were_asked_for() {
 }
 
 #[test]
-fn without_a_terminal_there_is_a_line_for_each_look_until_the_process_ends() {
+fn without_a_terminal_each_inspection_prints_a_line_until_the_process_ends() {
     let mut subject = Subject::hoard();
     let mut child = lowtide()
         .args(["watch", "-i", "100ms", &subject.pid()])
@@ -239,7 +239,7 @@ fn without_a_terminal_there_is_a_line_for_each_look_until_the_process_ends() {
 }
 
 #[test]
-fn control_c_ends_the_lines_and_is_no_error() {
+fn ctrl_c_ends_the_line_output_without_an_error() {
     let subject = Subject::hoard();
     let mut child =
         lowtide().args(["watch", &subject.pid()]).stdout(Stdio::piped()).spawn().unwrap();
@@ -251,7 +251,7 @@ fn control_c_ends_the_lines_and_is_no_error() {
 }
 
 #[test]
-fn a_reader_that_has_seen_enough_ends_it() {
+fn a_closed_output_pipe_ends_the_watch_without_an_error() {
     let subject = Subject::hoard();
     let mut child = lowtide()
         .args(["watch", "-i", "100ms", &subject.pid()])
@@ -265,7 +265,7 @@ fn a_reader_that_has_seen_enough_ends_it() {
 }
 
 #[test]
-fn what_was_seen_is_a_record_that_report_draws() {
+fn the_record_of_a_watch_can_be_reported() {
     let home = tempfile::tempdir().unwrap();
     let file = home.path().join("r.jsonl");
     let mut subject = Subject::hoard();
@@ -307,7 +307,7 @@ fn what_was_seen_is_a_record_that_report_draws() {
 }
 
 #[test]
-fn what_cannot_be_watched_is_told_with_its_exit_code() {
+fn a_watch_that_cannot_start_is_reported_with_its_exit_code() {
     let run = |arguments: &[&str]| {
         let output = lowtide().arg("watch").args(arguments).output().unwrap();
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())

@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_classes_are_those_of_jemalloc() {
+    fn the_size_classes_match_those_of_jemalloc() {
         // `bin_infos` and `sz_index2size_tab` of jemalloc 5.3.
         let some = [
             (0, 8),

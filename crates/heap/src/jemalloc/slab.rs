@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn the_free_bytes_of_the_pages_are_those_of_the_regions() {
+    fn the_free_bytes_per_page_add_up_to_those_of_the_regions() {
         let some = [
             slab(16, 256, &[0, 64, 255]),
             slab(48, 256, &[85, 170]),
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_is_free_when_all_regions_that_touch_it_are() {
+    fn a_page_is_free_if_all_regions_that_overlap_it_are_free() {
         let slab = slab(5120, 4, &[1]);
         let free: Vec<u64> = (0..5).map(|page| slab.free_bytes_of_page(page)).collect();
         assert_eq!(free, [4096, 1024, 2048, 4096, 4096]);

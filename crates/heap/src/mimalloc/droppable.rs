@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_runs_of_a_word_are_its_set_bits() {
+    fn runs_are_the_ranges_of_set_bits_in_a_word() {
         let found = |bits| runs(bits).collect::<Vec<_>>();
         assert_eq!(found(0), []);
         assert_eq!(found(u64::MAX).first(), Some(&(0..64)));

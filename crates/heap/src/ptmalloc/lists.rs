@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn links_are_read_again_if_the_first_chunk_of_each_list_is_just_taken() {
+    fn links_are_read_again_if_the_first_chunk_of_each_list_was_just_allocated() {
         for links in Links::BOTH {
             let layout = Layout { arenas: vec![BASE], head_bytes: 112, settings: None };
             let [first, second] = [BASE + 4096, BASE + 8192];
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn links_that_nothing_decides_are_unknown() {
+    fn the_link_encoding_of_empty_lists_is_unknown() {
         let layout = Layout { arenas: vec![BASE], head_bytes: 112, settings: None };
         let saved = Saved { blocks: vec![(BASE, vec![0; 3 * 4096])] };
         assert_eq!(fast_links(&saved, &layout), None);
@@ -353,7 +353,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_set_of_chunks_holds_what_was_put_into_it(
+        fn a_chunk_set_contains_exactly_the_inserted_chunks(
             chunks in proptest::collection::btree_set(0_u64..1 << 16, 0..200),
             others in proptest::collection::vec(0_u64..1 << 16, 0..200),
         ) {

@@ -367,13 +367,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_memory_has_an_end(words in words()) {
+        fn reading_arbitrary_memory_terminates(words in words()) {
             let _ = read(&memory(&words), &layout(), 10_000);
         }
     }
 
     #[test]
-    fn a_list_that_leads_round_in_a_circle_is_torn() {
+    fn an_arena_with_a_circular_list_is_torn() {
         let mut words = vec![0; PAGES * 512];
         let layout = layout();
         let place = |at: u64| ((at - BASE) / 8) as usize;

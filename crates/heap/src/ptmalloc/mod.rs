@@ -234,7 +234,7 @@ pub fn walk_blocks<'m>(
 /// last. The memory may change meanwhile, and the data that was read may be torn: the caller must
 /// verify the pages under the arena's lock before it acts on them. Some pages may be reported
 /// twice.
-pub fn walk_and_tell<'m>(
+pub fn walk_and_visit<'m>(
     memory: &'m impl Memory,
     layout: &'m Layout,
     mappings: &[HeapMapping],

@@ -347,13 +347,13 @@ mod tests {
     }
 
     #[test]
-    fn what_no_root_leads_to_is_unreachable_even_if_it_points_to_itself() {
+    fn blocks_without_a_path_from_a_root_are_unreachable_even_in_a_cycle() {
         let graph = graph(7, &[0], &[(0, 1), (1, 2), (3, 4), (4, 3), (5, 2), (6, 6)]);
         assert_eq!(graph.unreachable(0, |_| 80), [3, 4, 5, 6]);
     }
 
     #[test]
-    fn the_root_of_a_block_is_the_nearest_one_and_a_stack_only_if_there_is_no_other() {
+    fn a_block_gets_its_nearest_root_and_a_stack_only_as_a_last_resort() {
         let graph = graph(6, &[0, 3, 5], &[(0, 1), (1, 2), (3, 2), (5, 1), (5, 4)]);
         let is_stack = |at| at == 0x1010;
         let roots = graph.roots(is_stack);
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_that_point_to_the_same_block_both_do() {
+    fn adjacent_blocks_with_the_same_target_each_get_an_edge() {
         let mut bytes = vec![0_u8; 4096];
         // Three blocks of 64 bytes; the second and the third start and end with a pointer to the
         // first.
@@ -379,8 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn the_root_of_a_list_is_its_variable_even_if_its_head_lies_in_memory_that_is_newer_than_the_walk()
-     {
+    fn the_root_of_a_list_is_its_variable_even_if_its_head_is_newer_than_the_walk() {
         let pointer = |at: u64, to: u64| (at, [to.to_le_bytes(), [0; 8]].concat());
         let (block, variable, head) = (0x10000, 0x90000, 0x50000);
         let blocks = vec![pointer(block, 0), pointer(head, block), pointer(variable, head)];
@@ -398,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_block_is_not_like_many_small_ones() {
+    fn registers_account_for_one_large_block_but_not_for_many_small_ones() {
         let graph = graph(101, &[], &[]);
         let bytes_of = |block| if block == 7 { 1 << 20 } else { 80 };
         let lost = graph.unreachable(3, bytes_of);
@@ -406,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn a_register_could_hold_the_largest_structure_that_nothing_else_leads_to() {
+    fn each_register_is_assumed_to_hold_the_largest_unreferenced_structure() {
         // A list of five, a cycle of two that leads to one more, and three single blocks.
         let pointers = [(0, 1), (1, 2), (2, 3), (3, 4), (5, 6), (6, 5), (6, 7)];
         let graph = graph(11, &[], &pointers);
@@ -417,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn each_lost_cycle_needs_a_register_of_its_own() {
+    fn each_register_can_hold_only_one_unreachable_cycle() {
         let cycles: Vec<(BlockId, BlockId)> =
             (0..100).flat_map(|n| [(2 * n, 2 * n + 1), (2 * n + 1, 2 * n)]).collect();
         assert_eq!(graph(200, &[], &cycles).unreachable(20, |_| 80).len(), 160);

@@ -318,7 +318,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_address_lies_in_the_block_in_which_it_lies(
+        fn an_address_resolves_to_the_block_that_contains_it(
             gaps in proptest::collection::vec((0_u64..40, 1_u64..2000), 1..300),
             large in 0_usize..300,
         ) {
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_that_turns_out_to_be_free_is_not_in_the_index() {
+    fn a_block_later_reported_as_free_is_not_indexed() {
         let mut builder = IndexBuilder::new(10);
         let block = |at| Block { at, bytes: 32, print: 1 };
         builder.blocks(0x10000..0x20000, &[block(0x10010), block(0x10050), block(0x10090)]);
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_that_is_passed_on_twice_is_there_once() {
+    fn a_block_reported_twice_is_indexed_once_with_its_last_size() {
         let mut builder = IndexBuilder::new(10);
         let block = |bytes| Block { at: 0x10010, bytes, print: 1 };
         for bytes in [64, 96] {
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn too_many_blocks_make_no_index() {
+    fn no_index_is_built_from_too_many_blocks() {
         let mut builder = IndexBuilder::new(1);
         let block = |at| Block { at, bytes: 32, print: 1 };
         builder.blocks(0x10000..0x20000, &[block(0x10010), block(0x10050)]);

@@ -247,7 +247,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_words_of_an_epoll_instance_are_those_of_its_files() {
+    fn the_data_words_of_an_epoll_instance_are_parsed() {
         let text = "pos:\t0\nflags:\t02\nmnt_id:\t15\nino:\t2\n\
             tfd:        5 events:       19 data:     7f12a0001230  pos:0 ino:1 sdev:9\n\
             tfd:        6 events:       19 data:                6  pos:0 ino:1 sdev:9\n";
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn the_values_of_timers_are_read() {
+    fn the_signal_values_of_timers_are_parsed() {
         let text = "ID: 0\nsignal: 34/000055d0c0ffee10\nnotify: thread/pid.12\nClockID: 0\nID: 1\n";
         assert_eq!(timer_words(text).collect::<Vec<_>>(), [0x55d0_c0ff_ee10]);
     }

@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_exposure_stays_within_its_share_of_the_time() {
+    fn the_exposure_stays_within_its_share_of_the_elapsed_time() {
         let mut budget = Budget::new(0.01);
         let mut elapsed = Duration::ZERO;
         for ms in [150, 90, 400, 10, 220] {
@@ -62,14 +62,14 @@ mod tests {
     }
 
     #[test]
-    fn with_hardly_any_budget_no_second_window_follows() {
+    fn a_tiny_budget_allows_no_second_window() {
         let mut budget = Budget::new(1e-30);
         budget.spend(Duration::from_millis(100));
         assert_eq!(budget.pause(Duration::from_secs(1)), Duration::MAX);
     }
 
     #[test]
-    fn windows_that_cost_little_do_not_follow_each_other_at_once() {
+    fn cheap_windows_are_separated_by_the_minimum_pause() {
         let mut budget = Budget::new(1.0);
         budget.spend(Duration::from_millis(1));
         assert_eq!(budget.pause(Duration::from_secs(1)), MIN_PAUSE);

@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_whose_content_changes_is_followed_no_more() {
+    fn a_block_whose_content_changes_is_no_longer_followed() {
         let mut followed = FollowedBlocks::default();
         followed.add(0x1000, block(0, 1, 1));
         followed.add(0x2000, block(0, 2, 2));
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_in_the_place_of_another_has_its_own_time_and_stack() {
+    fn a_block_at_a_reused_address_has_its_own_time_and_stack() {
         let mut followed = FollowedBlocks::default();
         followed.add(0x1000, block(0, 1, 1));
         followed.add(0x1000, block(SECOND, 2, 5));
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_for_blocks_is_bounded() {
+    fn the_number_of_followed_blocks_is_bounded() {
         let mut followed = FollowedBlocks::default();
         let added =
             (0..MAX_FOLLOWED as u64 + 10).filter(|at| followed.add(at * 16, block(0, 0, 1)));
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn only_as_many_words_as_both_have_are_compared() {
+    fn only_the_words_that_both_contents_have_are_compared() {
         let long = Content::new(&[7; 48]).unwrap();
         let short = Content::new(&[7; 23]).unwrap();
         assert!(long.is_like(&short, WORDS) && short.is_like(&long, 1));

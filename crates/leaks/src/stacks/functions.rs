@@ -283,7 +283,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn functions_are_found_in_our_own_c_library() {
+    fn allocation_functions_are_found_in_our_own_c_library() {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         let maps = lowtide_probe::proc::maps::parse(&maps).unwrap();
         let detected =

@@ -422,7 +422,7 @@ mod tests {
     ];
 
     #[test]
-    fn lines_are_those_that_python_itself_prints() {
+    fn line_numbers_match_those_of_pythons_co_lines() {
         // `f.__code__.co_lines()`: start and end in bytes of the bytecode, and the line.
         let expected = [(0, 2, 2), (2, 8, 3), (8, 10, 4), (10, 18, 5), (18, 22, 4), (22, 84, 6)];
         for unit in 0..42 {
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_that_ends_too_early_or_runs_over_has_no_line() {
+    fn a_truncated_or_overflowing_line_table_gives_no_line() {
         assert_eq!(line_of(&[0xf0], 1, 0), None);
         assert_eq!(line_of(&[0xf0, 0x7f, 0x7f, 0x7f, 0x7f, 0x7f, 0x7f], 1, 0), None);
         assert_eq!(line_of(&[0xf0, 0x42, 0x00], i32::MAX, 0), None);

@@ -539,7 +539,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_with_go_code_is_refused() {
+    fn a_process_with_go_code_is_not_sampled() {
         let go = DetectedRuntime {
             kind: RuntimeKind::Go,
             version: None,
@@ -552,14 +552,14 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_without_filters_and_shadow_stacks_is_not_refused() {
+    fn threads_without_seccomp_filters_and_shadow_stacks_are_accepted() {
         assert!(check_threads(std::process::id()).is_ok());
         assert!(matches!(check_threads(u32::MAX), Err(NoStacks::Failed(_))));
     }
 
     #[test]
     #[ignore = "needs root, for probes"]
-    fn the_kernel_accepts_the_program_and_a_filter_does_not_break_probes() {
+    fn the_kernel_accepts_the_program_and_seccomp_filters_do_not_break_probes() {
         let _alone = trial::PROBED_BY_A_TEST.lock();
         for attachment in Attachment::ALL {
             let mut sampler = Sampler::load(attachment).unwrap();

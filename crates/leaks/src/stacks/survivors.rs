@@ -148,7 +148,7 @@ impl<'s> SurvivingStacks<'s> {
 
     /// Returns the innermost call in the most frequent stack of a group that is nearly specific to
     /// survivors of the group.
-    fn telling_call(&self, key: &GroupKey, older_s: f64) -> Option<(u64, Place)> {
+    fn distinctive_call(&self, key: &GroupKey, older_s: f64) -> Option<(u64, Place)> {
         let (first, _) = *self.counts(key, older_s).first()?;
         let (frames, _) = self.samples.stacks.get(first as usize)?;
         let with = |at: u64| {
@@ -182,7 +182,7 @@ impl<'s> SurvivingStacks<'s> {
         maps: &[Mapping],
         time: Duration,
     ) -> Option<CallCount> {
-        let (at, place) = self.telling_call(key, older_s)?;
+        let (at, place) = self.distinctive_call(key, older_s)?;
         let back_at = at.checked_add(1)?;
         let mapping = code_at(maps, back_at)?;
         if (mapping.file, mapping.offset + (at.checked_sub(mapping.start)?)) != place {
@@ -300,7 +300,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_follows_a_direct_call_to_code_is_a_place_to_count_calls() {
+    fn calls_are_counted_only_at_return_addresses_of_direct_calls_to_code() {
         let mut file = tempfile::tempfile().unwrap();
         // Two bytes, a call 16 bytes back from its end, and an indirect call.
         file.write_all(b"\x90\x90\xe8\xf0\xff\xff\xff\xff\xd0\x90").unwrap();
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_report_of_a_place_decides_which_blocks_are_there() {
+    fn the_last_report_of_an_address_determines_whether_its_block_is_present() {
         let block = |at| Block { at, bytes: 32, print: 1 };
         let mut present = Presence::new(vec![0x1000, 0x1040, 0x9_0000, 0xff_0000]);
         assert!(present.wants(0) && present.wants(9) && !present.wants(1));

@@ -159,13 +159,13 @@ pub(super) fn survives_filter(sampler: &mut Sampler) -> Result<bool, NoStacks> {
     let probes = sampler.at_returns(&file, &[offset], pid as u32);
     sampler.allow(CALLS_UNDER_FILTER);
     drop(reader);
-    let told = File::from(writer).write_all(&[1]);
+    let reported = File::from(writer).write_all(&[1]);
     let ended = wait(pid);
     sampler.stop();
     let probes = probes.map_err(|error| NoStacks::from_error(&error))?;
     drop(probes);
     sampler.drain(&mut |_| {});
-    told.map_err(failed)?;
+    reported.map_err(failed)?;
     Ok(ended == Some(0) && sampler.hits() >= CALLS_UNDER_FILTER)
 }
 
@@ -257,7 +257,7 @@ mod tests {
 
     #[test]
     #[ignore = "needs root, for probes"]
-    fn a_sampler_counts_the_returns_of_its_own_process_only() {
+    fn a_sampler_counts_only_returns_in_its_target_process() {
         let _alone = PROBED_BY_A_TEST.lock();
         let mut other = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let (file, offset) = place_of(probed::push).unwrap();
@@ -279,7 +279,7 @@ mod tests {
 
     #[test]
     #[cfg(target_arch = "x86_64")]
-    fn functions_of_our_own_begin_with_the_instruction_that_they_stand_for() {
+    fn trial_functions_begin_with_the_instruction_that_they_represent() {
         use FirstInstruction::{EndBranch, Other, Push};
         use std::os::unix::fs::FileExt;
         for first in [Push, EndBranch, Other] {

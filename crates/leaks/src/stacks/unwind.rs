@@ -298,7 +298,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn our_own_code_has_the_address_that_our_file_says() {
+    fn the_load_base_of_our_own_code_is_the_start_of_its_first_mapping() {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         let maps = lowtide_probe::proc::maps::parse(&maps).unwrap();
         let at = place_of as *const () as u64;

@@ -88,7 +88,7 @@ fn is_level(name: &str) {
 }
 
 #[test]
-fn blocks_lost_among_many_others_are_counted() {
+fn lost_blocks_among_many_others_are_counted() {
     let case = case("mix");
     let watched = watch(case, LOOKS, MAX_BLOCKS);
     let group = group(case, &watched);
@@ -100,7 +100,7 @@ fn blocks_lost_among_many_others_are_counted() {
 }
 
 #[test]
-fn lost_cycles_are_lost() {
+fn unreachable_cycles_are_reported_as_lost() {
     let case = case("cycles");
     let watched = watch(case, LOOKS, MAX_BLOCKS);
     assert_agrees("cycles", group(case, &watched).count, watched.lost);
@@ -121,7 +121,7 @@ fn a_leak_is_found_while_the_program_forks_and_loads_libraries() {
 }
 
 #[test]
-fn a_list_that_grows_is_found_in_a_process_with_a_thousand_threads() {
+fn a_growing_list_is_found_in_a_process_with_a_thousand_threads() {
     let case = case("crowd");
     let watched = watch(case, LOOKS, MAX_BLOCKS);
     let group = group(case, &watched);
@@ -131,7 +131,7 @@ fn a_list_that_grows_is_found_in_a_process_with_a_thousand_threads() {
 }
 
 #[test]
-fn what_a_variable_leads_to_is_held_by_it_even_if_other_bits_are_in_the_pointers() {
+fn blocks_reachable_from_a_variable_are_held_by_it_even_with_tagged_pointers() {
     for (name, holder) in
         [("list", "variable head of subject"), ("tagged", "variable table of subject")]
     {
@@ -165,14 +165,14 @@ fn lost_cycles_are_found_in_the_heaps_of_other_allocators() {
 }
 
 #[test]
-fn what_only_a_local_variable_leads_to_is_not_lost() {
+fn blocks_reachable_only_from_a_local_variable_are_not_lost() {
     let case = case("local_list");
     let watched = watch(case, LOOKS, MAX_BLOCKS);
     assert_agrees("local_list", group(case, &watched).count, watched.kept);
 }
 
 #[test]
-fn memory_that_was_lost_before_is_found_to_one_percent() {
+fn memory_lost_before_the_start_is_counted_to_within_one_percent() {
     let case = case("lost_before");
     let watched = watch(case, 6, MAX_BLOCKS);
     let group = group(case, &watched);
@@ -182,7 +182,7 @@ fn memory_that_was_lost_before_is_found_to_one_percent() {
 }
 
 #[test]
-fn a_sampled_heap_is_estimated() {
+fn the_leak_rate_of_a_sampled_heap_is_estimated_with_an_interval() {
     let case = case("mix");
     let watched = watch(case, LOOKS, 30_000);
     assert!(watched.report.sampled_share < 1.0, "{:#?}", watched.report);
@@ -199,12 +199,12 @@ fn a_cache_of_the_most_recent_blocks_is_level() {
 }
 
 #[test]
-fn blocks_that_are_all_alike_are_level() {
+fn blocks_with_identical_content_are_level() {
     is_level("zeroed");
 }
 
 #[test]
-fn a_cache_that_is_emptied_is_no_leak() {
+fn a_cache_that_is_emptied_and_refilled_is_level() {
     is_level("refill");
 }
 
@@ -214,16 +214,16 @@ fn a_program_that_has_warmed_up_is_level() {
 }
 
 #[test]
-fn two_buffers_in_turn_are_level() {
+fn a_double_buffer_is_level() {
     is_level("double_buffer");
 }
 
 #[test]
-fn arenas_that_come_and_go_are_level() {
+fn arenas_that_are_created_and_destroyed_are_level() {
     is_level("arenas");
 }
 
 #[test]
-fn arrays_that_grow_by_realloc_up_to_a_size_are_no_leak() {
+fn arrays_that_realloc_grows_to_a_maximum_size_are_level() {
     is_level("grow");
 }

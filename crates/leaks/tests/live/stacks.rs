@@ -58,7 +58,7 @@ fn functions(stack: &LeakStack) -> Vec<&str> {
 
 #[test]
 #[ignore = "needs root, for probes"]
-fn lost_blocks_have_the_stack_that_loses_them_among_many_others_of_their_size() {
+fn lost_blocks_have_their_allocation_stack_among_many_blocks_of_the_same_size() {
     let flags = ["-O1", "-g", "-fno-inline", "-fomit-frame-pointer"];
     let (watched, group) = watch(&flags, &["mix", "20000", "100"]);
     assert_eq!(group.verdict, LeakKind::Lost);
@@ -80,7 +80,7 @@ fn lost_blocks_have_the_stack_that_loses_them_among_many_others_of_their_size() 
 
 #[test]
 #[ignore = "needs root, for probes"]
-fn a_kernel_that_can_only_open_probes_one_by_one_gives_the_same_stacks() {
+fn probes_that_are_attached_one_by_one_give_the_same_stacks() {
     let flags = ["-O1", "-g", "-fno-inline"];
     let (watched, group) = watch_by(&[Attachment::Perf], &flags, &["mix", "20000", "100"]);
     assert_eq!((group.verdict, watched.report.tier), (LeakKind::Lost, LeakTier::Perf));
@@ -91,7 +91,7 @@ fn a_kernel_that_can_only_open_probes_one_by_one_gives_the_same_stacks() {
 
 #[test]
 #[ignore = "needs root, for probes"]
-fn the_call_that_loses_blocks_is_made_as_often_as_blocks_are_lost() {
+fn the_leaking_call_is_made_about_as_often_as_blocks_are_lost() {
     let flags = ["-O1", "-g", "-fno-inline"];
     let (_, group) = watch(&flags, &["mix", "20000", "100"]);
     let proof = group.stacks[0].proof.expect("a call that only lost blocks have");
@@ -103,7 +103,7 @@ fn the_call_that_loses_blocks_is_made_as_often_as_blocks_are_lost() {
 
 #[test]
 #[ignore = "needs root, for probes"]
-fn stacks_of_a_stripped_program_have_its_file_and_addresses() {
+fn stacks_of_a_stripped_program_show_its_file_name_and_offsets() {
     let (_, group) = watch(&["-O2", "-s"], &["list", "2000"]);
     let first = &group.stacks[0].frames[0];
     assert!(first.function.starts_with("subject+0x"), "{:#?}", group.stacks);
@@ -118,7 +118,7 @@ fn stacks_of_a_stripped_program_have_its_file_and_addresses() {
 
 #[test]
 #[ignore = "needs python3 (3.11 or newer), and root, for probes"]
-fn python_functions_stand_before_the_frames_that_execute_them() {
+fn python_functions_precede_the_frames_that_execute_them() {
     let subject = source("cache.py");
     let (_, stack) =
         watch_program(&Attachment::ALL, Command::new("python3").arg(&subject), |report| {
@@ -135,7 +135,7 @@ fn python_functions_stand_before_the_frames_that_execute_them() {
 
 #[test]
 #[ignore = "needs root, for probes"]
-fn a_program_whose_allocator_is_stripped_has_no_stacks() {
+fn a_program_with_a_stripped_static_allocator_has_no_stacks() {
     let home = tempfile::tempdir().unwrap();
     let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
     let program = compile_with(home.path(), "subject.c", &compiler, &["-O2", "-s", "-static"]);

@@ -56,7 +56,7 @@ fn cpp_types_are_named_even_in_a_stripped_program() {
 }
 
 #[test]
-fn a_rust_cycle_is_lost_and_a_trait_object_has_its_type() {
+fn a_rust_cycle_is_reported_as_lost_and_a_trait_object_with_its_type() {
     let home = tempfile::tempdir().unwrap();
     let program = home.path().join("cycle");
     let mut rustc = Command::new("rustc");
@@ -74,7 +74,7 @@ fn a_rust_cycle_is_lost_and_a_trait_object_has_its_type() {
 
 #[test]
 #[ignore = "needs python3"]
-fn python_types_are_named_and_blocks_of_an_extension_are_lost() {
+fn python_types_are_named_and_lost_blocks_of_an_extension_are_found() {
     let report = watch(Command::new("python3").arg(source("cache.py")));
     of_type(&report, LeakKind::Growing, "Python Session");
     let lost = report.groups.iter().find(|group| group.verdict == LeakKind::Lost);

@@ -58,7 +58,7 @@ fn good(body: &[u8]) -> RecordedOutcomes {
 }
 
 #[test]
-fn a_request_goes_out_with_its_headers_and_its_body_as_far_as_there_is_room() {
+fn a_request_is_sent_with_its_headers_and_its_body_as_space_permits() {
     let mut connection = Http1::new(&request("POST", b"0123456789"));
     let mut out = Vec::new();
     connection.send(Ticks(0), &mut out);
@@ -75,7 +75,7 @@ fn a_request_goes_out_with_its_headers_and_its_body_as_far_as_there_is_room() {
 }
 
 #[test]
-fn every_way_to_end_a_body_is_understood() {
+fn every_way_to_end_a_body_is_supported() {
     let texts: [(&[u8], &[u8]); 5] = [
         (b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nbody", b"body"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", b""),
@@ -99,7 +99,7 @@ fn every_way_to_end_a_body_is_understood() {
 }
 
 #[test]
-fn an_answer_without_a_body_has_none_whatever_it_says() {
+fn responses_to_head_204_and_304_have_no_body_despite_content_length() {
     for (method, status) in [("HEAD", 200), ("GET", 204), ("GET", 304)] {
         let (mut connection, mut outcomes) = (sent(method), RecordedOutcomes::default());
         let text = format!("HTTP/1.1 {status} X\r\nContent-Length: 9\r\n\r\n");
@@ -109,7 +109,7 @@ fn an_answer_without_a_body_has_none_whatever_it_says() {
 }
 
 #[test]
-fn what_ends_with_the_connection_is_whole_only_where_nothing_else_was_promised() {
+fn a_body_ended_by_close_is_complete_only_without_content_length() {
     let (mut connection, _, mut outcomes) = answer(b"HTTP/1.1 200 OK\r\n\r\nall", 5);
     connection.closed(RequestFailure::Closed, &mut outcomes);
     assert_eq!(outcomes, good(b"all"));
@@ -123,7 +123,7 @@ fn what_ends_with_the_connection_is_whole_only_where_nothing_else_was_promised()
 }
 
 #[test]
-fn what_is_no_answer_is_told() {
+fn an_invalid_response_is_an_error_with_its_cause() {
     for (text, failure) in [
         (&b"\0\0\x12\x04\0\0\0\0\0"[..], RequestFailure::NotHttp1(OtherProtocol::Http2)),
         (b"\x15\x03\x01\0\x02", RequestFailure::NotHttp1(OtherProtocol::Tls)),
@@ -155,7 +155,7 @@ fn what_is_no_answer_is_told() {
 }
 
 #[test]
-fn a_server_that_speaks_first_is_known_by_what_it_says() {
+fn unrequested_data_from_the_server_is_an_error_with_its_cause() {
     let says = |bytes: &[u8]| {
         let mut connection = Http1::new(&request("GET", b""));
         connection.receive(bytes, &mut Vec::new(), &mut RecordedOutcomes::default())
@@ -168,7 +168,7 @@ fn a_server_that_speaks_first_is_known_by_what_it_says() {
 }
 
 #[test]
-fn a_request_that_is_late_ends_its_connection() {
+fn a_request_timeout_ends_the_connection() {
     let (mut connection, mut outcomes) = (sent("GET"), RecordedOutcomes::default());
     assert_eq!(connection.expire(Ticks(0), &mut Vec::new(), &mut outcomes), Ok(()));
     assert!(connection.expire(Ticks(1), &mut Vec::new(), &mut outcomes).is_err());
@@ -179,7 +179,7 @@ fn a_request_that_is_late_ends_its_connection() {
 
 proptest! {
     #[test]
-    fn a_long_body_is_the_same_however_it_is_cut(length in 0_usize..10_000, size in 1_usize..3000) {
+    fn a_long_body_does_not_depend_on_chunk_boundaries(length in 0_usize..10_000, size in 1_usize..3000) {
         let body = "é".repeat(length);
         let text = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len());
         let (_, result, outcomes) = answer(text.as_bytes(), size);
@@ -189,7 +189,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_make_it_panic_and_each_request_is_told_once(bytes: Vec<u8>, size in 1_usize..20) {
+    fn arbitrary_bytes_do_not_panic_and_yield_one_outcome_per_request(bytes: Vec<u8>, size in 1_usize..20) {
         for start in [&b""[..], b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"] {
             let text = [start, &bytes].concat();
             let (mut connection, _, mut outcomes) = answer(&text, size);

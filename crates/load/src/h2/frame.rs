@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_head_is_read_as_it_was_written() {
+    fn a_frame_header_round_trips_without_the_reserved_bit() {
         let head =
             FrameHeader { length: 0x012345, kind: kind::DATA, flags: 9, stream: 0x7fff_ffff };
         let mut out = Vec::new();
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn padding_and_priority_are_left_out() {
+    fn padding_and_priority_are_stripped() {
         let head = |kind, flags| FrameHeader { length: 0, kind, flags, stream: 1 };
         let padded = head(kind::DATA, flag::PADDED);
         assert_eq!(content(padded, b"\x02body\0\0").unwrap(), b"body");
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_with_more_padding_than_payload_is_told() {
+    fn a_frame_with_more_padding_than_payload_is_an_error() {
         let head = FrameHeader { length: 0, kind: kind::HEADERS, flags: flag::PADDED, stream: 1 };
         let code = |payload| match content(head, payload) {
             Err(RequestFailure::Http2 { code, .. }) => code,

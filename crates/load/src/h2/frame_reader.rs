@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_put_together_however_they_are_cut() {
+    fn frames_are_assembled_regardless_of_chunk_boundaries() {
         let stream = [SETTINGS, PING, PING].concat();
         let whole = frames(&[&stream]).unwrap();
         assert_eq!(whole.len(), 3);
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_speaks_something_else_is_told() {
+    fn another_protocol_is_an_error_that_names_it() {
         let failure = |bytes: &[u8]| frames(&[bytes]).unwrap_err();
         assert_eq!(
             failure(b"HTTP/1.1 400 Bad Request\r\n"),
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_longer_than_we_take_is_not_waited_for() {
+    fn an_oversized_frame_is_rejected_from_its_header() {
         let long = [SETTINGS, b"\0\x40\x01\0\0\0\0\0\x01"].concat();
         let failure = frames(&[&long]).unwrap_err();
         assert!(matches!(failure, RequestFailure::Http2 { code: ErrorCode::FRAME_SIZE_ERROR, .. }));

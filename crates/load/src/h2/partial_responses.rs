@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_text_of_a_short_body_is_kept_and_that_of_a_long_one_is_not() {
+    fn a_short_body_is_kept_and_a_long_body_is_only_hashed() {
         let mut chunks = PartialResponses::default();
         chunks.start(1, 200, None);
         chunks.add(1, b"axum(1) ");
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn all_texts_together_are_bounded() {
+    fn the_total_size_of_kept_bodies_is_bounded() {
         let mut chunks = PartialResponses::default();
         for stream in 0..2000 {
             chunks.start(stream, 200, None);
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_is_given_back_by_halves() {
+    fn a_window_is_updated_after_half_is_consumed() {
         let mut chunks = PartialResponses::default();
         chunks.start(1, 200, None);
         let answer = chunks.add(1, b"").unwrap();

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn host_becomes_the_authority_and_what_speaks_of_the_connection_is_left_out() {
+    fn host_becomes_the_authority_and_connection_headers_are_dropped() {
         let headers = [("Host", "example.org"), ("Connection", "close"), ("X-Y", "Z"), ("TE", "x")];
         let fields = fields(&request(&headers, b"body"));
         let sent: Vec<_> = fields.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_block_goes_on_in_further_frames() {
+    fn a_long_header_block_is_split_into_continuation_frames() {
         let long = "\u{1}".repeat(40_000);
         let mut repeated = RepeatedRequest::new(&request(&[("cookie", &long)], b""));
         let mut out = Vec::new();

@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_are_read_in_their_order_and_unknown_ones_passed_over() {
+    fn settings_are_parsed_in_order_and_unknown_ones_are_ignored() {
         let payload = b"\0\x03\0\0\0\x64\0\x99\0\0\0\x01\0\x04\0\x01\0\0\0\x01\0\0\0\0";
         assert_eq!(
             all(payload).unwrap(),
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_a_setting_cannot_have_are_told() {
+    fn invalid_setting_values_are_errors() {
         let code = |payload: &[u8]| match all(payload) {
             Err(RequestFailure::Http2 { code, .. }) => code,
             other => panic!("{other:?}"),
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn ours_refuse_pushes() {
+    fn our_settings_disable_server_push() {
         let mut out = Vec::new();
         write_ours(&mut out);
         assert_eq!(out, b"\0\0\x0c\x04\0\0\0\0\0\0\x02\0\0\0\0\0\x04\0\x20\0\0");

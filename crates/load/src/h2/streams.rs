@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_go_as_soon_as_all_in_them_is_over() {
+    fn a_block_is_dropped_once_all_its_streams_have_ended() {
         let mut streams = Streams::default();
         let numbers: Vec<u32> =
             (0..SLOTS_PER_BLOCK * 10).map(|n| streams.start(Ticks(n)).unwrap()).collect();
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_used_up_to_the_last_and_no_further() {
+    fn stream_ids_are_used_up_to_the_maximum() {
         let mut streams = Streams::starting_at(MAX_STREAM_ID - 2);
         assert_eq!(streams.left(), 2);
         assert_eq!(streams.start(Ticks(0)), Some(MAX_STREAM_ID - 2));
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_no_request_had_are_told() {
+    fn stream_ids_without_a_request_are_idle() {
         let mut streams = Streams::default();
         streams.start(Ticks(0));
         assert!(!streams.is_idle(1));
@@ -270,7 +270,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(64))]
         /// Compares with a map: starts a request (true), or ends one in flight.
         #[test]
-        fn any_order_is_kept_as_a_map_would(
+        fn streams_behave_like_a_map_for_any_sequence_of_starts_and_ends(
             steps in prop::collection::vec(any::<(bool, u16)>(), 1..20), many in 1..300_usize
         ) {
             let mut streams = Streams::default();

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_body_goes_out_at_once() {
+    fn a_short_body_is_sent_immediately() {
         let mut uploads = Uploads::default();
         uploads.start(1);
         uploads.start(3);
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn the_connections_window_bounds_all_streams_together() {
+    fn the_connection_window_bounds_all_streams_together() {
         let mut uploads = Uploads::default();
         let body = vec![0; 40_000];
         uploads.start(1);
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_streams_window_bounds_that_stream_alone() {
+    fn a_stream_window_bounds_only_its_own_stream() {
         let mut uploads = Uploads::default();
         uploads.set_initial(10).unwrap();
         uploads.start(1);
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_may_be_lowered_below_zero_and_opens_again() {
+    fn a_window_can_become_negative_and_reopen() {
         let mut uploads = Uploads::default();
         uploads.set_initial(10).unwrap();
         uploads.start(1);
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_widens_often_and_requests_that_end_unsent_leave_nothing_behind() {
+    fn repeated_window_updates_and_unsent_uploads_do_not_fill_the_ready_queue() {
         let mut uploads = Uploads::default();
         for stream in (1..1000).step_by(2) {
             uploads.start(stream);
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_do_not_overflow() {
+    fn a_window_overflow_is_an_error() {
         let mut uploads = Uploads::default();
         uploads.set_initial(0).unwrap();
         uploads.start(1);
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn room_for_a_head_alone_gets_no_frame_out() {
+    fn no_frame_is_sent_if_only_its_header_fits() {
         let mut uploads = Uploads::default();
         uploads.start(1);
         assert_eq!(pumped(&mut uploads, b"body", HEADER_BYTES), []);

@@ -121,14 +121,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_hash_does_not_depend_on_the_cuts(chunks: Vec<Vec<u8>>) {
+        fn a_hash_does_not_depend_on_chunk_boundaries(chunks: Vec<Vec<u8>>) {
             let whole = chunks.concat();
             prop_assert_eq!(in_chunks(&chunks), Body::Whole(&whole).hash());
         }
     }
 
     #[test]
-    fn bodies_that_differ_in_little_have_different_hashes() {
+    fn slightly_different_bodies_have_different_hashes() {
         let mut seen = HashSet::new();
         for port in 0..100_000 {
             let text = format!("axum(20027) HTTP/2.0 192.168.0.123:{port}");

@@ -81,7 +81,7 @@ fn no_connection(plan: &Plan) -> RequestFailure {
 }
 
 #[test]
-fn all_of_a_burst_are_in_flight_at_once_and_each_connection_has_its_share() {
+fn a_whole_burst_is_in_flight_at_once_and_spread_over_the_connections() {
     let server = server::start(H2, false);
     let round = one_round(&Plan { streams: 1000, ..h2(&format!("http://{server}/together")) });
     assert_eq!((round.succeeded, round.failed), (400, 0), "{:?}", round.errors);
@@ -90,7 +90,7 @@ fn all_of_a_burst_are_in_flight_at_once_and_each_connection_has_its_share() {
 }
 
 #[test]
-fn http1_has_one_request_at_a_time_on_a_connection_and_keeps_it() {
+fn http1_sends_one_request_at_a_time_on_a_persistent_connection() {
     let server = server::start(Speaks::Http1, false);
     let round = one_round(&Plan { streams: 1, ..plan(&format!("http://{server}/peer")) });
     assert_eq!((round.succeeded, round.peak_in_flight), (400, 4));
@@ -98,7 +98,7 @@ fn http1_has_one_request_at_a_time_on_a_connection_and_keeps_it() {
 }
 
 #[test]
-fn bodies_go_out_whole_over_both_versions() {
+fn bodies_are_sent_completely_over_both_versions() {
     for (speaks, version) in [(Speaks::Http1, HttpVersion::Http1), (H2, HttpVersion::Http2)] {
         let server = server::start(speaks, false);
         let mut plan = plan(&format!("http://{server}/"));
@@ -112,7 +112,7 @@ fn bodies_go_out_whole_over_both_versions() {
 }
 
 #[test]
-fn with_tls_the_server_chooses_and_must_be_trusted() {
+fn tls_negotiates_the_version_and_requires_a_trusted_certificate() {
     for speaks in [Speaks::Http1, H2] {
         let server = server::start(speaks, true);
         let mut plan = plan(&format!("https://localhost:{}/", server.port()));
@@ -126,7 +126,7 @@ fn with_tls_the_server_chooses_and_must_be_trusted() {
 }
 
 #[test]
-fn a_server_that_speaks_another_protocol_is_told() {
+fn another_protocol_or_a_closed_port_is_reported_as_the_failure() {
     let (one, two) = (server::start(Speaks::Http1, false), server::start(H2, false));
     // hyper recognises HTTP/2, and closes without a response.
     assert_eq!(no_connection(&h2(&format!("http://{one}/"))), RequestFailure::Closed);
@@ -144,7 +144,7 @@ fn a_server_that_speaks_another_protocol_is_told() {
 }
 
 #[test]
-fn fewer_streams_than_asked_for_are_used_and_told() {
+fn a_lower_stream_limit_of_the_server_is_respected_and_noted() {
     let server = server::start(Speaks::Http2(10), false);
     let report = try_run(&h2(&format!("http://{server}/soon"))).unwrap();
     let round = &report.rounds[0];
@@ -153,7 +153,7 @@ fn fewer_streams_than_asked_for_are_used_and_told() {
 }
 
 #[test]
-fn what_is_not_answered_in_time_has_failed_over_both_versions() {
+fn a_request_without_a_timely_response_fails_over_both_versions() {
     for (speaks, version) in [(Speaks::Http1, HttpVersion::Http1), (H2, HttpVersion::Http2)] {
         let server = server::start(speaks, false);
         let mut plan = plan(&format!("http://{server}/never"));
@@ -166,7 +166,7 @@ fn what_is_not_answered_in_time_has_failed_over_both_versions() {
 }
 
 #[test]
-fn with_a_rate_a_request_that_times_out_is_in_the_latency_of_all_and_not_of_those_that_succeeded() {
+fn a_scheduled_request_that_times_out_counts_only_in_latency_with_timeouts() {
     for (speaks, version, connections) in
         [(Speaks::Http1, HttpVersion::Http1, 1), (H2, HttpVersion::Http2, 4)]
     {
@@ -185,7 +185,7 @@ fn with_a_rate_a_request_that_times_out_is_in_the_latency_of_all_and_not_of_thos
 }
 
 #[test]
-fn where_none_timed_out_there_is_one_latency() {
+fn a_round_without_timeouts_has_a_single_latency() {
     let server = server::start(H2, false);
     let round = one_round(&h2(&format!("http://{server}/")));
     assert_eq!((round.timed_out, round.latency_with_timeouts_s), (None, None));
@@ -207,7 +207,7 @@ fn dying() -> SocketAddr {
 }
 
 #[test]
-fn requests_that_were_never_sent_are_not_told_as_refused() {
+fn requests_that_were_never_sent_are_not_reported_as_refused() {
     let plan = Plan { connections: 1, ..plan(&format!("http://{}/", dying())) };
     let round = one_round(&plan);
     assert_eq!((round.requests, round.succeeded, round.failed), (400, 1, 399));
@@ -217,7 +217,7 @@ fn requests_that_were_never_sent_are_not_told_as_refused() {
 }
 
 #[test]
-fn a_status_of_a_failure_is_a_failure() {
+fn a_response_with_an_error_status_is_a_failure() {
     let server = server::start(H2, false);
     let round = one_round(&h2(&format!("http://{server}/status")));
     assert_eq!(round.errors.get("answered with status 503"), Some(&400));
@@ -232,13 +232,13 @@ fn closing() -> SocketAddr {
 }
 
 #[test]
-fn a_server_that_closes_in_the_middle_is_told_and_all_adds_up() {
+fn requests_fail_if_the_server_closes_early_and_the_counts_add_up() {
     let round = one_round(&plan(&format!("http://{}/", closing())));
     assert_eq!((round.requests, round.succeeded, round.failed), (400, 0, 400));
 }
 
 #[test]
-fn connections_stay_for_the_next_round_or_are_closed_when_idle() {
+fn connections_are_reused_in_the_next_round_or_closed_when_idle() {
     let server = server::start(H2, false);
     let mut plan = h2(&format!("http://{server}/peer"));
     plan.shape = repeat(2, Shape::Burst(400), Duration::from_millis(400));
@@ -259,7 +259,7 @@ fn connections_stay_for_the_next_round_or_are_closed_when_idle() {
 }
 
 #[test]
-fn several_targets_take_turns_and_a_trickle_counts_by_itself() {
+fn several_targets_alternate_by_round_and_a_trickle_is_counted_separately() {
     let (one, two) = (server::start(H2, false), server::start(H2, false));
     let mut plan = h2(&format!("http://{one}/peer"));
     plan.targets.push(format!("http://{two}/soon").parse().unwrap());
@@ -279,7 +279,7 @@ fn several_targets_take_turns_and_a_trickle_counts_by_itself() {
 }
 
 #[test]
-fn a_schedule_sends_what_is_due_and_a_time_is_filled() {
+fn a_ramp_sends_its_whole_schedule_and_a_sustained_load_succeeds() {
     let server = server::start(H2, false);
     let mut plan = h2(&format!("http://{server}/"));
     plan.shape = Shape::Ramp { rate: "1000/s".parse().unwrap(), count: 300 };
@@ -357,7 +357,7 @@ impl LoadObserver for Impatient<'_> {
 }
 
 #[test]
-fn what_is_interrupted_tells_what_was_done_so_far() {
+fn an_interrupted_load_reports_its_results_so_far() {
     let server = server::start(H2, false);
     let mut plan = h2(&format!("http://{server}/never"));
     plan.shape = repeat(3, Shape::Burst(400), Duration::ZERO);

@@ -97,7 +97,7 @@ fn ten_thousand_requests_are_in_flight_at_once_and_all_are_answered() {
 }
 
 #[test]
-fn a_server_that_allows_few_streams_gets_few_at_a_time() {
+fn the_concurrent_stream_limit_of_the_server_is_respected() {
     let server = serve(0, |builder| {
         builder.max_concurrent_streams(3);
     });
@@ -112,7 +112,7 @@ fn body(length: usize) -> Vec<u8> {
 }
 
 #[test]
-fn bodies_of_any_length_come_back_as_they_went() {
+fn bodies_of_any_length_are_echoed_unchanged() {
     for (length, many) in [(1, 1000), (5_000, 300), (100_000, 50), (5_000_000, 3)] {
         let body = body(length);
         let server = serve(0, |_| {});
@@ -123,7 +123,7 @@ fn bodies_of_any_length_come_back_as_they_went() {
 }
 
 #[test]
-fn bodies_go_through_windows_that_are_small() {
+fn bodies_pass_through_small_windows() {
     let body = body(200_000);
     let server = serve(0, |builder| {
         builder.initial_stream_window_size(1000).initial_connection_window_size(5000);
@@ -134,7 +134,7 @@ fn bodies_go_through_windows_that_are_small() {
 }
 
 #[test]
-fn a_server_that_keeps_no_table_of_headers_is_served() {
+fn a_server_without_a_header_table_is_supported() {
     let server = serve(0, |builder| {
         builder.header_table_size(0);
     });
@@ -144,7 +144,7 @@ fn a_server_that_keeps_no_table_of_headers_is_served() {
 }
 
 #[test]
-fn a_server_that_shuts_down_answers_what_it_has_started_and_takes_no_more() {
+fn a_shutdown_completes_started_requests_and_fails_the_rest_as_not_processed() {
     let server = serve(0, |_| {});
     let mut client = Client::connect(server, &request("GET", "/stop", b""));
     client.run_until(1_000_000, |client| client.is_draining());
@@ -158,7 +158,7 @@ fn a_server_that_shuts_down_answers_what_it_has_started_and_takes_no_more() {
 }
 
 #[test]
-fn requests_that_the_server_resets_are_told_and_the_others_are_not_harmed() {
+fn requests_that_the_server_resets_fail_with_the_error_code() {
     let server = serve(0, |_| {});
     let mut client = Client::connect(server, &request("GET", "/error", b""));
     client.run(100);
@@ -167,7 +167,7 @@ fn requests_that_the_server_resets_are_told_and_the_others_are_not_harmed() {
 }
 
 #[test]
-fn requests_that_are_given_up_make_room_for_others() {
+fn requests_that_time_out_make_room_for_others() {
     let server = serve(0, |builder| {
         builder.max_concurrent_streams(10);
     });

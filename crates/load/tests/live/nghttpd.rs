@@ -63,7 +63,7 @@ fn large() -> Vec<u8> {
 
 #[test]
 #[ignore = "needs nghttpd (Debian: nghttp2-server)"]
-fn small_and_large_files_come_whole_in_frames_of_any_form() {
+fn small_and_large_files_are_received_completely_in_frames_of_any_form() {
     let forms: [&[&str]; 4] = [
         &["-m", "1000"],
         &["-m", "7", "-b", "200", "--trailer", "last: words"],
@@ -90,7 +90,7 @@ fn small_and_large_files_come_whole_in_frames_of_any_form() {
 
 #[test]
 #[ignore = "needs nghttpd (Debian: nghttp2-server)"]
-fn bodies_come_back_through_windows_of_any_size() {
+fn bodies_are_echoed_through_windows_of_any_size() {
     for (at, bits) in ["5", "16", "30"].into_iter().enumerate() {
         let name = format!("nghttpd-echo-{at}");
         let server = Nghttpd::start(&name, &["--echo-upload", "-w", bits, "-W", bits]);

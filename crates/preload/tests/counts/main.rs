@@ -28,7 +28,7 @@ fn assert_counts(subject: &mut Subject) {
 }
 
 #[test]
-fn what_free_and_realloc_free_is_counted() {
+fn bytes_freed_by_free_and_realloc_are_counted() {
     let mut subject = Home::new().start_plain();
     assert_counts(&mut subject);
     let freed = subject.freed();
@@ -37,14 +37,14 @@ fn what_free_and_realloc_free_is_counted() {
 }
 
 #[test]
-fn threads_that_free_less_than_a_step_are_counted_on_average() {
+fn frees_below_one_step_per_thread_are_counted_on_average() {
     let mut subject = Home::new().start_plain();
     // 2000 threads, of which each frees a few per cent of a step.
     assert_counted(subject.free("short threads"), 4);
 }
 
 #[test]
-fn a_child_continues_from_its_parents_count() {
+fn a_forked_child_continues_from_its_parents_count() {
     let mut subject = Home::new().start_plain();
     subject.free("blocks");
     let before = subject.freed().freed_bytes;
@@ -59,7 +59,7 @@ fn a_child_continues_from_its_parents_count() {
 }
 
 #[test]
-fn a_plugin_that_deletes_is_counted_once() {
+fn operator_delete_in_a_plugin_is_counted_once() {
     let home = Home::new();
     let plugin = home.compile_library("plugin.cc", &[]);
     let mut subject = home.start_plain();
@@ -67,7 +67,7 @@ fn a_plugin_that_deletes_is_counted_once() {
 }
 
 #[test]
-fn a_cxx_program_that_deletes_is_counted_once() {
+fn operator_delete_in_a_cxx_program_is_counted_once() {
     let home = Home::new();
     let plugin = home.compile_library("plugin.cc", &[]);
     let directory = home.path().to_string_lossy().into_owned();
@@ -83,7 +83,7 @@ fn a_cxx_program_that_deletes_is_counted_once() {
 }
 
 #[test]
-fn the_bundled_allocators_are_counted() {
+fn frees_of_the_bundled_allocators_are_counted() {
     let home = Home::new();
     let program = home.compile(&["-pthread"]);
     let directory = lowtide_allocators::library_directory().unwrap();
@@ -98,7 +98,7 @@ fn the_bundled_allocators_are_counted() {
 }
 
 #[test]
-fn an_allocator_without_sizes_is_left_alone() {
+fn an_allocator_without_malloc_usable_size_is_not_counted() {
     let home = Home::new();
     let other = home.compile_library("allocator.c", &[]);
     let mut subject = home.start(Command::new(home.compile(&["-pthread"])), &[&other]);
@@ -115,7 +115,7 @@ fn a_realloc_that_calls_free_is_counted_once() {
 }
 
 #[test]
-fn an_allocator_in_the_program_precedes_the_library() {
+fn an_allocator_in_the_program_takes_precedence_over_the_library() {
     let home = Home::new();
     let program = home.path().join("frees");
     compile("CC", "cc", &["frees.c", "allocator.c"], &program, &["-pthread", "-rdynamic"]);
@@ -125,7 +125,7 @@ fn an_allocator_in_the_program_precedes_the_library() {
 }
 
 #[test]
-fn a_program_with_a_sanitizer_is_left_alone() {
+fn a_program_with_a_sanitizer_is_not_counted() {
     let home = Home::new();
     let program = home.compile(&["-pthread", "-fsanitize=address"]);
     let mut command = Command::new(program);
@@ -137,7 +137,7 @@ fn a_program_with_a_sanitizer_is_left_alone() {
 }
 
 #[test]
-fn the_memory_is_trimmed_at_the_threshold() {
+fn the_heap_is_trimmed_at_the_threshold() {
     let home = Home::new();
     let mut counting = home.start_plain();
     counting.ask("hoard");
@@ -154,13 +154,13 @@ fn the_memory_is_trimmed_at_the_threshold() {
 }
 
 #[test]
-fn a_child_trims_although_its_parent_was_trimming() {
+fn a_child_that_is_forked_during_a_trim_can_trim() {
     let mut subject = Home::new().start_trimming("70000");
     assert_ne!(subject.ask("fork amid trim"), "0", "the child has not trimmed");
 }
 
 #[test]
-fn a_malformed_threshold_only_counts() {
+fn with_a_malformed_threshold_frees_are_only_counted() {
     let home = Home::new();
     for value in ["", "0", "1G", "-5", "99999999999999999999", " 70000"] {
         let mut subject = home.start_trimming(value);
@@ -172,7 +172,7 @@ fn a_malformed_threshold_only_counts() {
 }
 
 #[test]
-fn an_allocator_without_a_trim_only_counts() {
+fn frees_of_an_allocator_without_a_trim_are_only_counted() {
     let home = Home::new();
     let jemalloc = lowtide_allocators::bundled().next().unwrap().unpack().unwrap();
     let mut command = Command::new(home.compile(&["-pthread"]));
@@ -183,7 +183,7 @@ fn an_allocator_without_a_trim_only_counts() {
 }
 
 #[test]
-fn the_library_depends_on_nothing_but_what_both_c_libraries_have() {
+fn the_library_depends_only_on_symbols_of_both_c_libraries() {
     use object::{Object, ObjectSection, ObjectSymbol};
     let bytes = std::fs::read(Home::new().library).unwrap();
     let file = object::File::parse(&*bytes).unwrap();
@@ -209,7 +209,7 @@ fn the_library_depends_on_nothing_but_what_both_c_libraries_have() {
 
 #[test]
 #[ignore = "needs musl-gcc (Debian: musl-tools)"]
-fn a_program_of_musl_is_counted() {
+fn frees_of_a_musl_program_are_counted() {
     let home = Home::new();
     let program = home.path().join("frees");
     compile("MUSL_CC", "musl-gcc", &["frees.c"], &program, &["-pthread"]);
@@ -240,7 +240,7 @@ fn compile_for_oldest(home: &Home) -> PathBuf {
 
 #[test]
 #[ignore = "needs other glibcs in the directories that LOWTIDE_TEST_GLIBCS lists, with colons between (.ci/fetch-glibc)"]
-fn a_program_of_every_glibc_is_counted() {
+fn frees_are_counted_under_every_glibc_version() {
     let home = Home::new();
     let program = compile_for_oldest(&home);
     let directories = std::env::var("LOWTIDE_TEST_GLIBCS").expect("LOWTIDE_TEST_GLIBCS is not set");

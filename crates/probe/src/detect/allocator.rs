@@ -256,7 +256,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_version_of_mimalloc_is_read_out_of_its_code() {
+    fn the_mimalloc_version_is_decoded_from_its_machine_code() {
         let code = |head: &[u8]| {
             let mut code = [0xcc; 16];
             code[..head.len()].copy_from_slice(head);
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn another_library_is_called_by_its_name() {
+    fn an_unknown_library_is_named_by_its_file_stem() {
         assert_eq!(stem("libscudo.so.1"), "libscudo");
         assert_eq!(stem("mine"), "mine");
     }

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reservation_of_v8_is_found_also_where_another_one_touches_it() {
+    fn a_v8_reservation_is_found_even_next_to_another_one() {
         let cage = "200000000-201000000 rw-p 00000000 00:00 0 \n\
                     201000000-300000000 ---p 00000000 00:00 0 \n";
         assert_eq!(cages(cage), [(8, 12)]);

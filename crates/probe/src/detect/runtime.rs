@@ -238,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_record_of_a_go_program_tells_its_version() {
+    fn the_go_version_is_read_from_the_build_info() {
         let mut record = b"\xff Go buildinf:\x08\x02".to_vec();
         record.resize(32, 0);
         record.extend(b"\x08go1.26.8\x00");
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn python_says_in_its_environment_where_its_memory_comes_from() {
+    fn the_allocator_of_python_is_determined_from_its_environment() {
         let memory =
             |environment: &str| python_memory(environment.replace(' ', "\0").as_bytes(), false);
         assert_eq!(memory("A=1 B=2"), OwnMemory::Pools);
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_virtual_machine_describes_itself() {
+    fn the_hotspot_version_is_read_from_its_version_string() {
         use std::io::Write;
         let text = b"\0OpenJDK 64-Bit Server VM (17.0.15+6-Debian-1) for linux-amd64 JRE (17.0.15+6-Debian-1), built on May\0";
         let mut file = tempfile::tempfile().unwrap();

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stack_is_where_a_stack_pointer_or_a_descriptor_lies() {
+    fn a_mapping_with_a_stack_pointer_or_thread_descriptor_is_a_stack() {
         let maps = parse(
             "7f0000000000-7f0000021000 rw-p 00000000 00:00 0\n\
              7f0000021000-7f0003ff8000 ---p 00000000 00:00 0\n\
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn super_pages_between_their_guards_are_no_stacks() {
+    fn super_pages_between_guard_pages_are_not_stacks() {
         let maps = parse(
             "33fc00000000-33fc00002000 ---p 00000000 00:00 0\n\
              33fc00002000-33fc00003000 rw-p 00000000 00:00 0\n\
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_heap_that_was_merged_with_a_stack_below_it_is_not_all_stack() {
+    fn a_stack_does_not_extend_over_a_heap_in_the_same_mapping() {
         let maps = parse(
             "7f0010000000-7f0010002000 ---p 00000000 00:00 0\n\
              7f0010002000-7f0020000000 rw-p 00000000 00:00 0\n",
@@ -252,15 +252,15 @@ mod tests {
     }
 
     #[test]
-    fn our_own_threads_have_their_stacks() {
-        let (tell, told) = std::sync::mpsc::channel();
+    fn the_stacks_of_our_own_threads_are_found() {
+        let (sender, receiver) = std::sync::mpsc::channel();
         let (end, ends) = std::sync::mpsc::channel::<()>();
         let thread = std::thread::spawn(move || {
             let local = 0_u8;
-            tell.send(std::ptr::from_ref(&local) as u64).unwrap();
+            sender.send(std::ptr::from_ref(&local) as u64).unwrap();
             let _ = ends.recv();
         });
-        let address = told.recv().unwrap();
+        let address = receiver.recv().unwrap();
         let text = std::fs::read_to_string("/proc/self/maps").unwrap();
         let memory = LiveMemory::open(std::process::id()).unwrap();
         let found = stacks(

@@ -82,7 +82,7 @@ mod tests {
     use std::process::{Command, Stdio};
 
     #[test]
-    fn a_footprint_is_what_the_kernel_says_of_a_process_that_stands_still() {
+    fn the_footprint_of_a_sleeping_process_matches_smaps_rollup() {
         // The child fills its block, in huge pages if available, and then waits for a reader.
         let mut child = Command::new("dd")
             .args(["if=/dev/zero", "bs=40M", "count=1"])

@@ -313,7 +313,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_of_pages_is_shared_out_without_loss_or_overlap() {
+    fn a_run_of_pages_is_divided_among_owners_without_loss_or_overlap() {
         let claim = |range, owner, manager: Option<&str>| Claim {
             range,
             owner,

@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_memory_is_read_as_it_is() {
+    fn reading_our_own_memory_returns_its_content() {
         let block: Vec<u8> = (0..100_000_u32).map(|i| (i % 251) as u8).collect();
         let mut read = vec![0; block.len()];
         assert_eq!(ours().read(block.as_ptr() as u64, &mut read), block.len());
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ways_of_asking_find_the_same_pages() {
+    fn the_page_scan_and_the_page_map_entries_find_the_same_pages() {
         let block = vec![1_u8; 1 << 20];
         let range = block.as_ptr() as u64..block.as_ptr() as u64 + block.len() as u64;
         let memory = ours();
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_was_only_read_is_not_counted() {
+    fn a_page_that_was_only_read_does_not_count_as_resident() {
         let block = vec![0_u8; FRESH];
         let middle = &block[FRESH / 2];
         assert_eq!(*std::hint::black_box(middle), 0);
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_was_never_written_is_neither_resident_nor_made_so() {
+    fn reading_a_page_that_was_never_written_does_not_make_it_resident() {
         let block: Vec<u8> = Vec::with_capacity(FRESH);
         let middle = block.as_ptr() as u64 + FRESH as u64 / 2;
         let memory = ours();

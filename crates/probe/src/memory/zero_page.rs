@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_alignment_that_the_mapping_may_not_contain_reads_nothing_outside_of_it() {
+    fn no_byte_is_read_if_the_mapping_contains_no_aligned_address() {
         let page = rustix::param::page_size();
         assert_eq!(frames_of_fresh_memory(page, 0), None);
         assert_eq!(frames_of_fresh_memory(page, 1 << 62), None);

@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn groups_of_both_versions_are_read() {
+    fn cgroups_of_both_versions_are_parsed() {
         let groups = Groups::parse(
             "6:freezer:/jobs/a\n4:cpu,cpuacct:/x:y\n0::/system.slice/redis.service\nx\n",
         );
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_holds_what_is_below_it_and_nothing_beside_it() {
+    fn a_process_is_only_within_its_own_cgroup_and_the_ancestors_of_it() {
         let groups = Groups::parse("0::/system.slice/redis.service");
         for group in ["/system.slice", "/system.slice/", "/system.slice/redis.service", "/"] {
             assert!(groups.is_within(group), "{group}");

@@ -151,7 +151,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_mapping_keeps_the_spaces_of_its_path() {
+    fn spaces_in_the_path_of_a_mapping_are_kept() {
         let text = "7f1200000000-7f1200021000 r-xp 00002000 fe:01 1234                       /srv/a b/lib c.so (deleted)\n\
             7ffd00000000-7ffd00021000 rw-p 00000000 00:00 0                          [stack]\n\
             7f1200030000-7f1200031000 ---p 00000000 00:00 0 \n";
@@ -168,7 +168,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_makes_the_parser_panic(text in "[0-9a-f\\-: rwxp\n/]{0,200}") {
+        fn the_parser_does_not_panic_on_arbitrary_text(text in "[0-9a-f\\-: rwxp\n/]{0,200}") {
             let parsed = parse(&text).ok();
             let read: Option<Vec<Mapping>> = read(text.as_bytes()).collect::<io::Result<_>>().ok();
             prop_assert_eq!(parsed, read);

@@ -19,7 +19,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn file_systems_in_memory_are_found_by_their_type() {
+    fn devices_are_found_by_their_file_system_type() {
         let text = "22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/root rw\n\
             25 22 0:21 / /dev/shm rw master:3 propagate_from:1 - tmpfs tmpfs rw,size=24684084k\n\
             nothing\n26 22 0:x / /x rw - tmpfs tmpfs rw\n27 22 0:5 / /y rw - devtmpfs x - tmpfs rw\n";

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_slow_figures_are_read_in_bytes() {
+    fn the_values_of_smaps_rollup_are_parsed_in_bytes() {
         let text = "55d0c0a00000-7ffd4b1f0000 ---p 00000000 00:00 0                  [rollup]\n\
             Rss:                8192 kB\nPss:                5000 kB\nPss_Anon:           4000 kB\n\
             LazyFree:             12 kB\nAnonHugePages:      2048 kB\n";
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_text_is_an_error_and_not_zero() {
+    fn empty_text_is_an_error_rather_than_zero() {
         assert!(Rollup::parse("").is_err());
     }
 }

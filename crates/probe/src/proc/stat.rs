@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_was_cut_off_is_an_error() {
+    fn a_truncated_line_is_an_error() {
         for length in 0..LINE.find("140720000000").unwrap() {
             assert!(Stat::parse(&LINE[..length]).is_err(), "{length}");
         }
@@ -118,7 +118,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_makes_the_parser_panic(text in "\\PC*") {
+        fn the_parser_does_not_panic_on_arbitrary_text(text in "\\PC*") {
             let _ = Stat::parse(&text);
         }
     }

@@ -181,7 +181,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_parts_of_rss_are_read_in_bytes() {
+    fn the_components_of_rss_are_parsed_in_bytes() {
         let text = "Name:\tx\nUid:\t1000\t1001\t1001\t1001\nVmRSS:\t  30 kB\nRssAnon:\t  10 kB\n\
             RssFile:\t  18 kB\nRssShmem:\t   2 kB\nVmSwap:\t   7 kB\nThreads:\t1\n";
         let status = Status::parse(text).unwrap();
@@ -199,7 +199,7 @@ mod tests {
         voluntary_ctxt_switches:\t99\nnonvoluntary_ctxt_switches:\t1\n";
 
     #[test]
-    fn what_stands_in_the_way_of_a_thread_is_read() {
+    fn the_tracer_seccomp_and_signal_state_of_a_thread_are_parsed() {
         let status = Status::parse(THREAD).unwrap();
         assert_eq!((status.state, status.is_stopped(), status.tracer), ('t', true, 4242));
         assert_eq!((status.process, status.own_pid), (70, 2));
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shadow_stack_is_told_from_the_mere_lock_on_it() {
+    fn a_shadow_stack_that_is_only_locked_does_not_count_as_enabled() {
         assert!(Status::parse(THREAD).unwrap().shadow_stack);
         let locked = "x86_Thread_features:\t\nx86_Thread_features_locked:\tshstk wrss \n";
         assert!(!Status::parse(locked).unwrap().shadow_stack);
@@ -229,12 +229,12 @@ mod tests {
     }
 
     #[test]
-    fn a_process_without_memory_has_none() {
+    fn the_rss_of_a_kernel_thread_is_zero() {
         assert_eq!(Status::parse("Name:\tkthreadd\nThreads:\t1\n").unwrap().rss_bytes(), 0);
     }
 
     #[test]
-    fn a_line_without_a_number_is_an_error() {
+    fn a_missing_or_invalid_number_is_an_error() {
         assert!(Status::parse("RssAnon:\n").is_err());
         assert!(Status::parse("RssAnon: 99999999999999999999 kB\n").is_err());
         assert!(Status::parse("SigBlk:\tx\n").is_err());
@@ -243,7 +243,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_makes_the_parser_panic(
+        fn the_parser_does_not_panic_on_arbitrary_text(
             text in "((State|NSpid|SigBlk|VmLck|Uid|Seccomp|x86_Thread_features):\\PC{0,20}\n){0,9}"
         ) {
             let _ = Status::parse(&text);

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn each_of_the_three_forms_is_told() {
+    fn all_three_forms_of_the_syscall_file_are_parsed() {
         assert_eq!(Doing::parse("running\n").unwrap(), Doing::Running);
         assert_eq!(
             Doing::parse("-1 0x7ffe0010 0x7f0020\n").unwrap(),
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_was_cut_off_is_an_error() {
+    fn a_truncated_or_invalid_line_is_an_error() {
         for text in
             ["", "-1 0x1", "0 0x1 0x2 0x3 0x4 0x5 0x6 0x7", "-2 0x1 0x2", "0 1 2 3 4 5 6 7 8"]
         {
@@ -206,15 +206,15 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_waits_in_read_is_seen_there_and_only_there() {
+    fn a_thread_that_is_blocked_in_recvfrom_is_reported_in_that_system_call() {
         let (mut near, mut far) = std::os::unix::net::UnixStream::pair().unwrap();
         let descriptor = far.as_raw_fd() as u64;
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let waiting = std::thread::spawn(move || {
-            tell.send(ourselves()).unwrap();
+            sender.send(ourselves()).unwrap();
             let _ = far.read(&mut [0; 8]);
         });
-        let thread = told.recv().unwrap();
+        let thread = receiver.recv().unwrap();
         let deadline = Instant::now() + Duration::from_secs(30);
         let call = loop {
             match thread.doing().unwrap() {
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_asks_is_in_its_own_read_and_who_is_gone_is_no_thread() {
+    fn the_calling_thread_is_in_a_system_call_and_an_unknown_thread_is_gone() {
         let thread = ourselves();
         assert!(matches!(thread.doing().unwrap(), Doing::In(_)));
         assert!(super::super::is_gone(&Thread { tid: u32::MAX, ..thread }.status().unwrap_err()));
@@ -243,7 +243,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_makes_the_parser_panic(text in "(running|-?[0-9]{0,12}|0x[0-9a-f]{0,20}|[ \\PC]){0,12}") {
+        fn the_parser_does_not_panic_on_arbitrary_text(text in "(running|-?[0-9]{0,12}|0x[0-9a-f]{0,20}|[ \\PC]){0,12}") {
             let _ = Doing::parse(&text);
         }
     }

@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn we_do_not_take_ourselves_for_a_program_with_an_allocator_of_its_own() {
+    fn no_built_in_allocator_is_found_in_our_own_program() {
         let file = File::open(std::env::current_exe().unwrap()).unwrap();
         let facts = ObjectFacts::read(&file).unwrap();
         assert_eq!(facts.is_64_bit, cfg!(target_pointer_width = "64"));
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn what_we_need_and_where_our_texts_are_is_known() {
+    fn the_needed_libraries_and_rodata_of_our_own_program_are_found() {
         let facts =
             ObjectFacts::read(&File::open(std::env::current_exe().unwrap()).unwrap()).unwrap();
         assert!(facts.needed.iter().any(|n| n.starts_with("libc.so")), "{:?}", facts.needed);

@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_has_ended_is_gone() {
+    fn a_process_that_has_ended_is_reported_as_gone() {
         let mut child = std::process::Command::new("true").spawn().unwrap();
         child.wait().unwrap();
         assert!(matches!(ProgramReader::default().read(child.id()), Err(ProgramError::Gone)));

@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_is_nearly_all_holes_is_not_read_whole() {
+    fn reading_all_of_a_huge_sparse_file_is_an_error() {
         let file = tempfile::tempfile().unwrap();
         file.set_len(1 << 40).unwrap();
         let source = Source::new(&file);

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_across_two_blocks_is_found() {
+    fn a_string_across_two_blocks_is_found() {
         for shift in 0..32 {
             let mut bytes = vec![b'x'; (BLOCK - shift) as usize];
             bytes.extend(b"gperftools 2.10\0and more");
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_release_of_jemalloc_is_told_from_a_state_between_two() {
+    fn jemalloc_releases_are_distinguished_from_development_versions() {
         let version = |text: &str| {
             let (file, range) =
                 file(format!("\0-g\0{text}-g{}\0", "81034ce1f1".repeat(4)).as_bytes());
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_that_is_a_text_of_its_own_is_told_from_part_of_another() {
+    fn only_a_version_that_is_a_whole_string_is_found() {
         let (file, range) = file(b"\0v8.1\0/lib/v9.9.9/x\0v20.20.2-rc\0v20.20.2\0");
         assert_eq!(whole_number(&file, range, "v", 2).as_deref(), Some("v20.20.2"));
         assert_eq!(whole_number(&file, range, "v2", 2).as_deref(), Some("v20.20.2"));
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_static_program_tells_its_c_library() {
+    fn the_c_library_of_a_static_program_is_identified() {
         let (glibc, range) = file(&[b"x\0", [GLIBC.0, GLIBC.1].concat().as_bytes()].concat());
         assert_eq!(static_c_library(&glibc, range), Some(AllocatorKind::Glibc));
         let (musl, range) = file(&[b"x\0", [MUSL.0, MUSL.1].concat().as_bytes()].concat());
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn the_version_behind_a_text_is_read_up_to_its_last_digit() {
+    fn the_version_after_a_string_is_read_up_to_its_last_digit() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), b"\0a stable release version 2.36.\nmore").unwrap();
         assert_eq!(c_library_version(file.path()).as_deref(), Some("2.36"));

@@ -112,14 +112,14 @@ fn agrees(heap: &Heap, info: &Info, what: &str) {
 }
 
 #[test]
-fn a_trim_returns_what_was_predicted() {
+fn a_trim_returns_the_predicted_bytes() {
     for shape in SHAPES {
         check(&Library::Systems, shape, |memory| memory);
     }
 }
 
 #[test]
-fn a_kernel_that_does_not_scan_page_tables_makes_no_difference() {
+fn a_trim_returns_the_predicted_bytes_without_pagemap_scan() {
     for shape in [SHAPES[1], SHAPES[3], SHAPES[5], SHAPES[11], SHAPES[16]] {
         check(&Library::Systems, shape, LiveMemory::without_scan);
     }
@@ -133,7 +133,7 @@ fn a_program_that_has_not_allocated_has_no_heap() {
 }
 
 #[test]
-fn looking_at_a_heap_makes_none_of_it_resident() {
+fn walking_a_heap_does_not_make_its_pages_resident() {
     let subject = Subject::start(&Library::Systems, "uniform", 2, 64 << 20);
     let memory = subject.memory();
     let (_, mappings) = subject.places();
@@ -187,7 +187,7 @@ fn check_fast_bins_that_change(library: &Library) {
 }
 
 #[test]
-fn chunks_of_fast_bins_are_found_while_their_lists_change() {
+fn fast_bin_chunks_are_found_while_their_lists_change() {
     check_fast_bins_that_change(&Library::Systems);
 }
 
@@ -198,7 +198,7 @@ fn a_heap_is_walked_while_eight_threads_change_it() {
 
 #[test]
 #[ignore = "needs a static C library (Debian: libc6-dev)"]
-fn a_static_program_is_no_different() {
+fn the_heap_of_a_static_program_is_walked_exactly() {
     for shape in SHAPES {
         check(&Library::Static, shape, |memory| memory);
     }
@@ -206,7 +206,7 @@ fn a_static_program_is_no_different() {
 
 #[test]
 #[ignore = "needs other glibcs in the directories that LOWTIDE_TEST_GLIBCS lists, with colons between (.ci/fetch-glibc)"]
-fn every_glibc_is_walked_exactly() {
+fn the_heap_of_every_glibc_version_is_walked_exactly() {
     let directories = std::env::var("LOWTIDE_TEST_GLIBCS").expect("LOWTIDE_TEST_GLIBCS is not set");
     for directory in directories.split(':') {
         let library = Library::In(PathBuf::from(directory));
@@ -237,7 +237,7 @@ for line in sys.stdin:
 
 #[test]
 #[ignore = "needs python3"]
-fn a_trim_of_python_returns_what_was_predicted() {
+fn a_trim_of_python_returns_the_predicted_bytes() {
     for malloc in ["pymalloc", "malloc"] {
         let mut command = Command::new("python3");
         command.args(["-c", PYTHON]).env("PYTHONMALLOC", malloc);

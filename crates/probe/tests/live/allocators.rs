@@ -10,7 +10,7 @@ use lowtide_probe::program::{Sanitizer, c_library_version};
 use crate::support::{Subject, compile, compile_source};
 
 #[test]
-fn glibc_is_told_with_its_version_and_nothing_is_estimated_to_be_its() {
+fn glibc_is_detected_with_its_version_and_without_estimated_areas() {
     let home = tempfile::tempdir().unwrap();
     let subject = Subject::start(&mut Command::new(compile(home.path(), &["cc"])));
     let found = subject.detect();
@@ -26,7 +26,7 @@ fn glibc_is_told_with_its_version_and_nothing_is_estimated_to_be_its() {
 }
 
 #[test]
-fn a_preloaded_library_is_told_with_its_version_and_owns_the_blocks() {
+fn a_preloaded_allocator_is_detected_with_its_version_and_owns_its_blocks() {
     let home = tempfile::tempdir().unwrap();
     let program = compile(home.path(), &["cc"]);
     for library in bundled() {
@@ -46,7 +46,7 @@ fn a_preloaded_library_is_told_with_its_version_and_owns_the_blocks() {
 }
 
 #[test]
-fn a_library_that_the_program_asks_for_is_not_taken_for_a_preloaded_one() {
+fn a_linked_allocator_is_not_reported_as_preloaded() {
     let home = tempfile::tempdir().unwrap();
     for library in bundled() {
         let path = home.path().join(format!("lib{}.so", library.name()));
@@ -60,7 +60,7 @@ fn a_library_that_the_program_asks_for_is_not_taken_for_a_preloaded_one() {
 }
 
 #[test]
-fn an_unknown_library_is_called_by_its_file() {
+fn an_unknown_allocator_is_named_after_its_library_file() {
     let home = tempfile::tempdir().unwrap();
     // This allocator returns mapped memory from `malloc` and frees nothing.
     let source = "#include <stddef.h>\n#include <string.h>\n#include <sys/mman.h>\n\
@@ -92,7 +92,7 @@ fn a_static_glibc_is_recognised_without_symbols() {
 }
 
 #[test]
-fn a_rust_program_with_its_mimalloc_inside_is_not_taken_for_a_small_heap_of_glibc() {
+fn mimalloc_inside_a_rust_program_is_detected_beside_a_small_glibc_heap() {
     let home = tempfile::tempdir().unwrap();
     // Tests are built into `deps`, beside `examples`.
     let tests = std::env::current_exe().unwrap();
@@ -135,7 +135,7 @@ fn a_build_with_a_sanitizer_is_recognised() {
 
 #[test]
 #[ignore = "needs musl-gcc (Debian: musl-tools)"]
-fn musl_is_told_from_glibc_whether_it_is_a_library_or_linked_statically() {
+fn musl_is_distinguished_from_glibc_whether_dynamic_or_static() {
     let home = tempfile::tempdir().unwrap();
     for (arguments, version, linkage) in
         [(&["musl-gcc"][..], true, "dynamic"), (&["musl-gcc", "-static", "-s"], false, "static")]
@@ -152,7 +152,7 @@ fn musl_is_told_from_glibc_whether_it_is_a_library_or_linked_statically() {
 
 #[test]
 #[ignore = "needs gperftools (Debian: libgoogle-perftools4)"]
-fn gperftools_is_told_with_its_version_and_owns_the_brk_heap() {
+fn gperftools_is_detected_with_its_version_and_owns_its_blocks() {
     let home = tempfile::tempdir().unwrap();
     let program = compile(home.path(), &["cc"]);
     let subject =
@@ -167,10 +167,10 @@ fn gperftools_is_told_with_its_version_and_owns_the_brk_heap() {
 
 #[test]
 #[ignore = "needs redis-server, linked with jemalloc as Debian does"]
-fn redis_asks_for_its_jemalloc() {
-    let told = Command::new("redis-server").arg("--version").output().expect("redis-server").stdout;
-    let told = String::from_utf8(told).unwrap();
-    let version = told.split("malloc=jemalloc-").nth(1).unwrap().split(' ').next().unwrap();
+fn the_jemalloc_that_redis_is_linked_with_is_detected_with_its_version() {
+    let text = Command::new("redis-server").arg("--version").output().expect("redis-server").stdout;
+    let text = String::from_utf8(text).unwrap();
+    let version = text.split("malloc=jemalloc-").nth(1).unwrap().split(' ').next().unwrap();
     let home = tempfile::tempdir().unwrap();
     let socket = home.path().join("socket");
     let mut command = Command::new("redis-server");
@@ -184,7 +184,7 @@ fn redis_asks_for_its_jemalloc() {
 
 #[test]
 #[ignore = "needs root, to open the files that another process has mapped"]
-fn a_program_that_was_replaced_on_disk_is_recognised_by_what_runs() {
+fn a_program_replaced_on_disk_is_recognised_by_its_running_image() {
     let home = tempfile::tempdir().unwrap();
     let program = compile(home.path(), &["cc", "-static", "-s"]);
     let subject = Subject::start(&mut Command::new(&program));

@@ -40,7 +40,7 @@ fn interpreters() -> Vec<String> {
 
 #[test]
 #[ignore = "needs python3"]
-fn the_heap_of_cpython_is_what_cpython_counts() {
+fn the_walked_heap_of_cpython_matches_its_statistics() {
     for interpreter in interpreters() {
         let home = tempfile::tempdir().unwrap();
         let statistics = home.path().join("statistics");

@@ -31,7 +31,7 @@ fn numbers(subject: &Subject) -> Vec<u64> {
 
 #[test]
 #[ignore = "needs python3"]
-fn cpython_owns_the_arenas_that_it_counts_and_no_other_mapping() {
+fn cpython_owns_the_arenas_in_its_statistics_and_no_other_mapping() {
     // The statistics have a line such as `# arenas allocated current = 31`.
     let program = "import mmap, sys, os, tempfile\n\
         other = mmap.mmap(-1, 100 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\n\
@@ -83,7 +83,7 @@ fn the_memory_of_hotspot_is_the_same_under_every_allocator() {
 
 #[test]
 #[ignore = "needs ruby"]
-fn ruby_owns_the_pages_that_it_counts() {
+fn ruby_owns_the_heap_pages_in_its_statistics() {
     let program = "a = Array.new(400_000) { |i| \"x#{i}\".dup }\n\
         size = GC::INTERNAL_CONSTANTS[:HEAP_PAGE_SIZE] || 16384\n\
         puts GC.stat[:heap_allocated_pages] * size\n\
@@ -102,7 +102,7 @@ fn ruby_owns_the_pages_that_it_counts() {
 
 #[test]
 #[ignore = "needs php (Debian: php-cli)"]
-fn php_owns_the_chunks_that_it_counts() {
+fn php_owns_the_chunks_in_its_statistics() {
     let program = "$a = []; for ($i = 0; $i < 300000; $i++) $a[] = \"x$i\" . str_repeat('x', 40);\n\
         $b = str_repeat('y', 30 << 20);\n\
         echo memory_get_usage(true), \"\\n\"; fgets(STDIN);";
@@ -128,7 +128,7 @@ fn erlang_owns_its_carriers() {
 
 #[test]
 #[ignore = "needs gperftools (Debian: libgoogle-perftools4)"]
-fn the_blocks_of_gperftools_are_found_by_its_spans() {
+fn gperftools_blocks_are_located_by_its_spans_rather_than_estimated() {
     let home = tempfile::tempdir().unwrap();
     let program = crate::support::compile(home.path(), &["cc"]);
     let library = PathBuf::from("libtcmalloc_minimal.so.4");

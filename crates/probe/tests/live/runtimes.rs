@@ -32,8 +32,10 @@ fn python_and_its_arenas_are_recognised() {
     let python = Subject::start(Command::new("python3").args(["-c", PYTHON]));
     let found = python.detect();
     let version = first_number(&version);
-    let [("CPython", Some(told))] = found.runtimes()[..] else { panic!("{:?}", found.runtimes()) };
-    assert!(version.starts_with(told), "{version} {told}");
+    let [("CPython", Some(message))] = found.runtimes()[..] else {
+        panic!("{:?}", found.runtimes())
+    };
+    assert!(version.starts_with(message), "{version} {message}");
     assert_eq!(found.allocator().0, "glibc");
     let area = found.area_of(python.address()).expect("the object has an owner");
     assert_eq!((&area.owner, area.estimated), (&AreaOwner::Runtime(RuntimeKind::Python), false));
@@ -83,7 +85,7 @@ fn build_go(home: &Path, source: &str, arguments: &[&str]) -> Subject {
 
 #[test]
 #[ignore = "needs go (Debian: golang-go)"]
-fn go_is_recognised_with_and_without_c() {
+fn go_is_recognised_with_and_without_cgo() {
     let home = tempfile::tempdir().unwrap();
     let version = Command::new("go").arg("version").output().expect("go").stdout;
     let version = first_number(&version);
@@ -103,7 +105,7 @@ fn go_is_recognised_with_and_without_c() {
 
 #[test]
 #[ignore = "needs java (Debian: default-jre-headless)"]
-fn the_virtual_machine_of_java_is_recognised() {
+fn the_java_virtual_machine_is_recognised() {
     // A program that is part of every Java, prints nothing, and waits on a port that the system chooses.
     let mut command = Command::new("java");
     let java = Subject::start_silent(command.args(["sun.rmi.registry.RegistryImpl", "0"]));
@@ -112,7 +114,7 @@ fn the_virtual_machine_of_java_is_recognised() {
     let [("HotSpot", Some(version))] = found.runtimes()[..] else {
         panic!("{:?}", found.runtimes())
     };
-    let told = Command::new("java").arg("-version").output().expect("java").stderr;
-    assert!(version.starts_with(&first_number(&told)), "{version}");
+    let message = Command::new("java").arg("-version").output().expect("java").stderr;
+    assert!(version.starts_with(&first_number(&message)), "{version}");
     assert_eq!(found.allocator().0, "glibc");
 }

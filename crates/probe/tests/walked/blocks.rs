@@ -45,7 +45,7 @@ fn agrees(name: &str, subject: &mut Subject) {
 }
 
 #[test]
-fn the_blocks_that_are_found_are_those_that_the_program_has() {
+fn the_walked_blocks_match_those_of_the_program() {
     for name in ["jemalloc", "mimalloc", "mimalloc2"] {
         let (_home, mut subject) = start(&bundled(name), &[]);
         agrees(name, &mut subject);
@@ -57,7 +57,7 @@ fn the_blocks_that_are_found_are_those_that_the_program_has() {
 
 #[test]
 #[ignore = "needs gperftools 2.10 (Debian: libtcmalloc-minimal4)"]
-fn the_blocks_of_gperftools_are_those_that_the_program_has() {
+fn the_walked_gperftools_blocks_match_those_of_the_program() {
     let (_home, mut subject) = start("libtcmalloc_minimal.so.4", &[]);
     agrees("gperftools", &mut subject);
 }

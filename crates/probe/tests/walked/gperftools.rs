@@ -22,7 +22,7 @@ fn libraries() -> Vec<String> {
 
 #[test]
 #[ignore = "needs gperftools (Debian: libgoogle-perftools4)"]
-fn a_walked_heap_agrees_with_tcmallocs_statistics_and_a_release_returns_what_was_predicted() {
+fn a_walk_matches_the_statistics_and_a_release_returns_the_predicted_bytes() {
     for library in libraries() {
         // Thread caches only, and caches through which blocks move between threads.
         for (bytes, kept_percent, threads) in [(60_000_000, 5, 3), (400_000_000, 10, 8)] {
@@ -31,19 +31,22 @@ fn a_walked_heap_agrees_with_tcmallocs_statistics_and_a_release_returns_what_was
             let (_home, mut subject) = start_with(&library, &[], shape);
             // The first reply allocates.
             subject.statistics();
-            let told = subject.statistics();
+            let reported = subject.statistics();
             let observed = inspect(&subject);
             assert_eq!(observed.unwalked_bytes, 0, "{what}");
             let [arena] = &observed.arenas[..] else { panic!("{what}: {:?}", observed.arenas) };
             let own = arena.gperftools.unwrap();
             let GperftoolsHeap { transfer_cache_bytes, thread_cache_bytes, .. } = own;
             let allocated = arena.allocated_bytes - transfer_cache_bytes - thread_cache_bytes;
-            assert_eq!(allocated, told.allocated_bytes, "{what}: allocated");
-            assert_eq!(thread_cache_bytes, told.cached_bytes, "{what}: in threads' caches");
-            assert_eq!(transfer_cache_bytes, told.transfer_bytes, "{what}: in transfer");
-            assert_eq!(own.central_free_bytes, told.central_bytes, "{what}: in central lists");
-            assert_eq!(own.page_heap_free_bytes, told.free_bytes, "{what}: free spans");
-            assert_eq!(own.page_heap_returned_bytes, told.returned_bytes, "{what}: returned spans");
+            assert_eq!(allocated, reported.allocated_bytes, "{what}: allocated");
+            assert_eq!(thread_cache_bytes, reported.cached_bytes, "{what}: in threads' caches");
+            assert_eq!(transfer_cache_bytes, reported.transfer_bytes, "{what}: in transfer");
+            assert_eq!(own.central_free_bytes, reported.central_bytes, "{what}: in central lists");
+            assert_eq!(own.page_heap_free_bytes, reported.free_bytes, "{what}: free spans");
+            assert_eq!(
+                own.page_heap_returned_bytes, reported.returned_bytes,
+                "{what}: returned spans"
+            );
             let predicted = observed.heaps[0].prediction.purge_bytes.unwrap();
             assert_eq!(observed.ledger.bytes(Owner::Reclaimable), predicted, "{what}");
             let returned = u64::try_from(subject.purge()).unwrap();

@@ -52,7 +52,7 @@ fn agrees(library: &str, options: &str) {
 }
 
 #[test]
-fn the_heap_is_read_to_the_byte_and_a_purge_returns_what_was_predicted() {
+fn the_heap_is_walked_to_the_byte_and_a_purge_returns_the_predicted_bytes() {
     let library = bundled("jemalloc");
     agrees(&library, KEEP);
     for options in ["narenas:1", "percpu_arena:percpu", "retain:false", "tcache:false"] {
@@ -64,13 +64,13 @@ fn the_heap_is_read_to_the_byte_and_a_purge_returns_what_was_predicted() {
 
 #[test]
 #[ignore = "needs jemalloc 5.3.0 (Debian: libjemalloc2)"]
-fn debians_jemalloc_is_read_to_the_byte() {
+fn the_heap_of_debians_jemalloc_is_walked_to_the_byte() {
     agrees("libjemalloc.so.2", KEEP);
     agrees("libjemalloc.so.2", &format!("{KEEP},prof:false,narenas:2"));
 }
 
 #[test]
-fn a_heap_with_huge_pages_of_its_own_is_recognised_and_not_walked() {
+fn a_heap_with_the_huge_page_allocator_is_recognised_but_not_walked() {
     let (_home, subject) = under(&bundled("jemalloc"), "hpa:true");
     let observation = inspect(&subject);
     assert_eq!((observation.arenas.len(), observation.heap), (0, None));

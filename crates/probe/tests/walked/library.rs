@@ -13,7 +13,7 @@ use crate::subject::{Subject, bundled, compile, inspect};
 const OTHERS: u64 = 256 << 10;
 
 #[test]
-fn it_is_found_by_its_structure_and_named_with_its_library() {
+fn the_allocator_of_a_library_is_found_by_its_structure_and_named_with_it() {
     for (name, kind) in [
         ("jemalloc", AllocatorKind::Jemalloc),
         ("mimalloc", AllocatorKind::Mimalloc),
@@ -49,7 +49,7 @@ fn it_is_found_by_its_structure_and_named_with_its_library() {
 }
 
 #[test]
-fn the_jemallocs_of_the_program_and_of_a_library_are_told_apart() {
+fn the_jemallocs_of_the_program_and_of_a_library_are_distinguished() {
     let home = tempfile::tempdir().unwrap();
     let library = home.path().join("libcolumns.so.7");
     std::fs::copy(bundled("jemalloc"), &library).unwrap();

@@ -14,7 +14,7 @@ const TOLERANCE: u64 = 64 << 10;
 const KEEP: [(&str, &str); 1] = [("MIMALLOC_PURGE_DELAY", "1000000")];
 
 #[test]
-fn what_the_program_has_is_read_to_a_few_kilobytes_and_a_purge_returns_what_was_predicted() {
+fn allocated_bytes_are_read_to_64_kib_and_a_purge_returns_the_predicted_bytes() {
     for name in ["mimalloc", "mimalloc2"] {
         let (_home, mut subject) = start(&bundled(name), &KEEP);
         let usable = subject.usable_bytes();

@@ -71,13 +71,13 @@ impl Subject {
 
     /// Returns the usable bytes of the blocks that its threads keep.
     pub(crate) fn usable_bytes(&mut self) -> u64 {
-        let told: Value = serde_json::from_str(&self.ask("statistics")).unwrap();
-        told["usable"].as_u64().unwrap()
+        let reported: Value = serde_json::from_str(&self.ask("statistics")).unwrap();
+        reported["usable"].as_u64().unwrap()
     }
 
     pub(crate) fn statistics(&mut self) -> Statistics {
-        let told: Value = serde_json::from_str(&self.ask("statistics")).unwrap();
-        let figure = |key: &str| told[key].as_u64().unwrap();
+        let reported: Value = serde_json::from_str(&self.ask("statistics")).unwrap();
+        let figure = |key: &str| reported[key].as_u64().unwrap();
         Statistics {
             allocated_bytes: figure("allocated"),
             active_bytes: figure("active"),

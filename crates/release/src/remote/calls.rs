@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn every_call_that_the_code_makes_is_checked_against_filters() {
+    fn every_system_call_of_the_stub_is_checked_against_filters() {
         let asked = code_calls(0x1000);
         let numbers: BTreeSet<u64> = asked.iter().map(|(_, call)| call.number.into()).collect();
         let made: BTreeSet<u64> = words(SOURCE, "NR_").into_iter().map(number).collect();
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn the_code_makes_no_call_by_a_bare_number() {
+    fn the_stub_makes_system_calls_only_by_named_constants() {
         let calls: Vec<&str> = ["call3(", "call4(", "call6("]
             .iter()
             .flat_map(|call| {

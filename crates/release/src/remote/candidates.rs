@@ -303,7 +303,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_return_address_alone_is_no_frame() {
+    fn a_restorer_address_alone_is_not_a_signal_frame() {
         const RESTORE: u64 = 0x7f12_3456_7890;
         let has = |words: &[u64]| has_frame(words, &[RESTORE]);
         let mut words = [1; 60];

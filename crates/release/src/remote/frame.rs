@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn every_frame_leads_to_the_next_and_the_last_one_resumes_the_thread() {
+    fn each_signal_frame_leads_to_the_next_and_the_last_one_resumes_the_thread() {
         let gadgets = Gadgets { syscall_ret: 0x100, restore: 0x200, pop_rsp_ret: 0x300 };
         let (mut registers, mut interrupted) = (stopped(), stopped());
         (registers.rax, interrupted.rax) = (35, 4);

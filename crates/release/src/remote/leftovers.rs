@@ -248,7 +248,7 @@ mod tests {
         7ffd00000000-7ffd00021000 rw-p 00000000 00:00 0    [stack]\n";
 
     #[test]
-    fn our_place_is_near_others_and_apart_from_them() {
+    fn our_mappings_are_placed_near_others_with_a_gap_on_both_sides() {
         let maps = maps::parse(MAPS).unwrap();
         for salt in [0, 12_345, u64::MAX] {
             let at = find_place(&maps, salt).unwrap();
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mapping_of_the_target_in_our_place_is_not_taken_for_ours() {
+    fn a_mapping_of_the_target_at_our_address_is_not_mistaken_for_ours() {
         const PLACE: u64 = 0x7f12_0000_0000;
         let is_ours = |text: &str| {
             let maps = maps::parse(text).unwrap();

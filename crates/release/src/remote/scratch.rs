@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_are_allowed_without_filters_whatever_they_do_to_their_process() {
+    fn without_filters_even_destructive_calls_are_allowed() {
         static LONG: libc::timespec = libc::timespec { tv_sec: 1000, tv_nsec: 0 };
         let own_code = check as *const () as u64 & !(PAGE_BYTES - 1);
         let thread = super::super::calls::CLONE_FLAGS;

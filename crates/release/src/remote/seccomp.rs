@@ -319,7 +319,7 @@ mod tests {
     const RETURN_A: (u32, u32, u8, u8) = (libc::BPF_RET | libc::BPF_A, 0, 0, 0);
 
     #[test]
-    fn a_list_of_calls_lets_those_through_and_no_others() {
+    fn an_allowlist_filter_allows_only_the_listed_calls() {
         let list = filter(&[
             load(4),
             jump(libc::BPF_JEQ, ARCHITECTURE, 1, 0),
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn every_word_of_a_call_is_where_the_kernel_has_it() {
+    fn every_word_of_a_call_is_at_the_offset_that_the_kernel_uses() {
         let call = Call {
             number: 1,
             instruction_pointer: 0x0000_0003_0000_0002,
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn arithmetic_is_that_of_the_kernel() {
+    fn filter_arithmetic_matches_the_kernel() {
         let (alu, k, x) = (libc::BPF_ALU, libc::BPF_K, libc::BPF_X);
         let cases = [
             (libc::BPF_ADD, u32::MAX, 2, 1),
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn stored_words_are_loaded_again_and_both_registers_are_exchanged() {
+    fn stored_words_are_loaded_back_and_registers_are_copied_both_ways() {
         let code = [
             constant(5),
             (libc::BPF_ST, 15, 0, 0),
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn each_condition_takes_its_branch() {
+    fn each_conditional_jump_takes_the_right_branch() {
         let cases = [
             (libc::BPF_JEQ, 9, true),
             (libc::BPF_JEQ, 8, false),
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_the_kernel_would_not_accept_allows_nothing() {
+    fn a_filter_that_the_kernel_would_reject_allows_no_call() {
         let odd = [
             vec![],
             vec![load(0)],
@@ -472,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn without_filters_all_calls_are_permitted_and_in_strict_mode_hardly_any() {
+    fn all_calls_are_permitted_without_filters_and_few_in_strict_mode() {
         let write = Call { number: libc::SYS_write as u32, ..MMAP };
         assert_eq!(permits(0, 0, &[("mmap", MMAP)]), Ok(()));
         assert_eq!(permits(0, 1, &[("write", write)]), Ok(()));
@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn filters_of_a_thread_that_is_not_traced_cannot_be_read_and_are_refused() {
+    fn the_unreadable_filters_of_an_untraced_thread_cause_a_refusal() {
         let own = std::process::id() as i32;
         let refused = permits(own, 2, &[("mmap", MMAP)]);
         assert!(matches!(refused, Err(Refusal::SeccompUnread { .. })), "{refused:?}");
@@ -489,7 +489,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_program_ends_without_a_panic(
+        fn any_filter_program_terminates_without_a_panic(
             code in prop::collection::vec(any::<(u8, u32, u8, u8)>(), 0..200),
             small in prop::collection::vec((0_u8..=0xb7, 0_u32..64, 0_u8..4, 0_u8..4), 0..200),
         ) {

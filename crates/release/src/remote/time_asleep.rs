@@ -205,7 +205,7 @@ mod tests {
     /// On a busy machine, the kernel moves a few threads when they are already asleep.
     #[test]
     #[ignore = "keeps every processor busy for some ten seconds"]
-    fn no_time_asleep_is_too_long_wherever_the_kernel_moves_the_thread() {
+    fn the_time_asleep_is_never_overestimated_when_threads_migrate() {
         const THREADS: usize = 12;
         const SAMPLES: usize = 30_000;
         /// A thread, and the time when it last fell asleep, in nanoseconds since the start; 0 while it runs.
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_asleep_of_a_thread_that_was_moved_meanwhile_is_unknown() {
+    fn the_time_asleep_of_a_migrated_thread_is_unknown() {
         let account = |at| {
             let counts = "nr_switches : 9\nnr_voluntary_switches :   7\n";
             SchedAccount::parse(&format!(
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rewritten_timeout_ends_when_it_should_and_another_wait_is_not_taken_for_it() {
+    fn a_rewritten_timeout_ends_on_time_and_is_not_confused_with_another_wait() {
         let (thread, now) = (Thread::current(), Instant::now());
         let asleep =
             |sleeps, us| TimeAsleep { measured: now, asleep: Duration::from_micros(us), sleeps };
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timeout_is_not_rewritten_with_the_same_value_again_and_again() {
+    fn a_timeout_is_not_rewritten_repeatedly_with_the_same_value() {
         let thread = Thread::current();
         let now = Instant::now();
         let asleep =

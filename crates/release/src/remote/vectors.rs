@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_holds_what_is_in_use_between_its_two_marks() {
+    fn a_frame_contains_the_state_in_use_and_both_magic_numbers() {
         let frame = to_frame(&state(3)).unwrap();
         assert_eq!(frame.len(), MIN_BYTES + 4);
         assert_eq!(frame[KERNEL_WORDS..KERNEL_WORDS + 4], MAGIC1.to_le_bytes());
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn tiles_and_unknown_layouts_are_refused() {
+    fn amx_tiles_and_unknown_layouts_are_rejected() {
         assert_eq!(to_frame(&state(TILE_DATA)), Err(Unframed::Tiles));
         let mut compacted = state(3);
         compacted[LEGACY_BYTES + 15] = 0x80;

@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_timeout_is_found_where_the_call_has_it() {
+    fn the_timeout_is_found_among_the_arguments_of_each_call() {
         let timeout = |number, args| Wait::from_call(number, &args).map(|w| w.timeout);
         assert_eq!(timeout(232, [3, 0, 0, 250, 0, 0]), Some(Timeout::Milliseconds(3, 250)));
         let never = u64::from(u32::MAX);
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mask_of_its_own_is_found_where_the_call_has_it() {
+    fn the_signal_mask_is_found_among_the_arguments_of_each_call() {
         let mask = |number, args| Wait::from_call(number, &args).and_then(|w| w.mask);
         assert_eq!(mask(271, [0, 0, 0, 0x10, 8, 0]), Some(MaskAt::Address(0x10)));
         assert_eq!(mask(270, [0, 0, 0, 0, 0, 0x10]), Some(MaskAt::Indirect(0x10)));

@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use lowtide_heap::guarded::GuardedHeap;
 use lowtide_heap::layout::{HeapLayout, Places};
 use lowtide_heap::memory::{Memory, Saved, word};
-use lowtide_heap::ptmalloc::{Heap, Layout, Links, fast_links, walk, walk_and_tell};
+use lowtide_heap::ptmalloc::{Heap, Layout, Links, fast_links, walk, walk_and_visit};
 use lowtide_heap::saved::SavedHeap;
 use lowtide_model::allocator_kind::AllocatorKind;
 
@@ -168,7 +168,7 @@ fn walked(memory: &Saved, saved: &SavedHeap, layout: &Layout) -> (Heap, Vec<Rang
         ops.extend_from_slice(part);
         Ok(())
     };
-    let heap = walk_and_tell(memory, layout, &saved.mappings, &mut |found| {
+    let heap = walk_and_visit(memory, layout, &saved.mappings, &mut |found| {
         free.push(found.pages.clone());
         batch.add(&Found::Chunk(found), memory, &mut submit).unwrap();
     });
@@ -347,7 +347,7 @@ fn every_free_page_that_a_walk_finds_is_dropped_and_nothing_else_changes() {
 }
 
 #[test]
-fn consolidation_leaves_a_sound_heap_and_the_contents_of_blocks() {
+fn consolidation_keeps_the_heap_consistent_and_block_contents_unchanged() {
     let stub = Stub::new();
     let mut all = 0;
     for subject in subjects() {
@@ -443,7 +443,7 @@ fn a_chunk_that_was_allocated_since_the_walk_is_not_dropped() {
 }
 
 #[test]
-fn wrong_operations_drop_nothing_that_is_in_use() {
+fn wrong_operations_drop_no_memory_in_use() {
     let stub = Stub::new();
     let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
     let (mut dropped, mut skipped) = (0, 0);
@@ -483,7 +483,7 @@ fn wrong_operations_drop_nothing_that_is_in_use() {
 }
 
 #[test]
-fn a_damaged_heap_has_nothing_dropped_that_is_in_use_and_nothing_outside_is_touched() {
+fn operations_on_a_damaged_heap_drop_no_memory_in_use_and_touch_only_the_heap() {
     let stub = Stub::new();
     let mut dice = Dice(0x2545_f491_4f6c_dd1d);
     let (mut dropped, mut skipped) = (0, 0);
@@ -504,7 +504,7 @@ fn a_damaged_heap_has_nothing_dropped_that_is_in_use_and_nothing_outside_is_touc
 }
 
 #[test]
-fn consolidation_in_a_damaged_heap_ends_and_touches_nothing_outside() {
+fn consolidation_of_a_damaged_heap_terminates_and_touches_only_the_heap() {
     let stub = Stub::new();
     let mut dice = Dice(0xd134_2543_de82_ef95);
     let (mut consolidated, mut skipped) = (0, 0);

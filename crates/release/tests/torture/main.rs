@@ -69,7 +69,7 @@ impl Scale {
 }
 
 #[test]
-fn nothing_breaks_in_a_program_whose_memory_is_given_back_again_and_again() {
+fn nothing_breaks_in_a_program_during_repeated_releases() {
     let scale = Scale { releases: 1, controls: 0, seed: 1, ms: 2_500, beside: 2 };
     torture(&[Library::Systems], &scale).assert_nothing_broke();
 }

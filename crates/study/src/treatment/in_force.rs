@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn static_setuid_and_self_served_programs_are_told_with_their_reason() {
+    fn static_setuid_and_built_in_allocators_are_reported_with_the_reason() {
         let reason = |e: &ProgramFacts| preloaded().check_found(e).because.unwrap_or_default();
         assert!(reason(&found(Provider::Static(file("/bin/x", 1)))).contains("statically"));
         assert!(reason(&found(Provider::Executable(file("/bin/x", 1)))).contains("of its own"));
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_program_brings_is_in_force_whatever_it_is() {
+    fn the_own_allocator_of_a_program_is_always_in_force() {
         let allocator =
             TreatmentAllocator { name: "own".into(), version: None, delivery: Delivery::Own };
         let own = ResolvedTreatment::new(&allocator, None);

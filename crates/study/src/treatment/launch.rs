@@ -124,7 +124,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn a_treatment_may_have_a_command_and_arguments_of_its_own() {
+    fn a_treatment_can_have_its_own_command_and_arguments() {
         let words = |list: &[&str]| list.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>();
         let ResolvedTreatment { allocator, .. } = glibc();
         let settings = TreatmentSettings { args: words(&["-r"]), ..TreatmentSettings::default() };
@@ -139,14 +139,14 @@ mod tests {
     }
 
     #[test]
-    fn our_library_stands_before_those_that_the_study_preloads() {
+    fn the_allocator_library_precedes_the_libraries_that_the_study_preloads() {
         let own = BTreeMap::from([("LD_PRELOAD".to_owned(), "/lib/other.so".to_owned())]);
         let launch = preloaded().launch(&["x".to_owned()], None, &own);
         assert_eq!(launch.set.last().unwrap().1, "/cache/libjemalloc.so:/lib/other.so");
     }
 
     #[test]
-    fn a_script_is_started_by_its_interpreter_behind_the_loader() {
+    fn a_script_is_started_through_its_interpreter_after_the_loader() {
         let script = tempfile::NamedTempFile::new().unwrap();
         fs::write(script.path(), "#!/bin/sh -eu\n").unwrap();
         fs::set_permissions(script.path(), fs::Permissions::from_mode(0o755)).unwrap();

@@ -178,7 +178,7 @@ mod tests {
     use crate::settings::TreatmentSettings;
 
     #[test]
-    fn a_treatment_of_several_allocators_is_one_for_each() {
+    fn a_treatment_with_several_allocators_is_expanded_to_one_for_each() {
         let described = TreatmentSettings {
             allocator: Words::Joined("glibc, own".to_owned()),
             label: Some("axum".to_owned()),

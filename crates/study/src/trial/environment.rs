@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_was_set_or_bears_on_memory_is_told() {
+    fn only_set_or_memory_related_variables_are_recorded() {
         let set = vec![("MINE".to_owned(), "1".to_owned())];
         let found = recorded(&Launch { set, ..Launch::default() });
         assert_eq!(found.get("MINE").map(String::as_str), Some("1"));

@@ -89,7 +89,7 @@ mod tests {
     use std::io::Write;
 
     #[test]
-    fn what_a_load_tells_stands_in_the_record_of_its_trial_on_its_clock() {
+    fn load_samples_and_marks_are_copied_to_the_trial_record_on_its_clock() {
         let home = tempfile::tempdir().unwrap();
         let machine = Machine::default();
         let trial =
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_record_is_left_as_it_is() {
+    fn a_file_that_is_not_a_record_is_neither_read_nor_removed() {
         let home = tempfile::tempdir().unwrap();
         let trial = home.path().join("trial");
         let trial = Recorder::create(&trial, FileKind::Trial, &Machine::default()).unwrap();

@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reason_replaces_that_nothing_was_printed() {
+    fn a_reason_replaces_the_note_that_nothing_was_printed() {
         let tail = OutputTail::default();
         let reason = || Some("127.0.0.1:1 refuses the connection".to_owned());
         assert_eq!(why(Some(&tail), reason()), "; 127.0.0.1:1 refuses the connection");
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn the_report_of_a_load_is_found_among_other_lines() {
+    fn the_load_report_is_found_among_other_output_lines() {
         let text = "hello\n{\"schema\":\"lowtide.load/1\",\"rounds\":[{\"round\":1,\"failed\":0},{\"round\":2,\"failed\":3}]}\n";
         assert_eq!(load_report(text).unwrap()["failed"], 3);
         assert_eq!(load_report("{\"schema\":\"other\"}"), None);

@@ -117,7 +117,7 @@ fn a_loaded_trial_warms_up_then_loads_and_settles_round_by_round() {
 }
 
 #[test]
-fn a_service_whose_memory_still_rises_is_waited_for_but_not_for_ever() {
+fn the_baseline_wait_for_rising_memory_is_bounded() {
     let baseline = |rises_until| {
         let mut mock = Mock { rises_until: Duration::from_secs(rises_until), ..Mock::default() };
         assert_eq!(perform(&mut mock, &timeline()), Outcome::Done);
@@ -128,7 +128,7 @@ fn a_service_whose_memory_still_rises_is_waited_for_but_not_for_ever() {
 }
 
 #[test]
-fn a_subject_that_loads_itself_is_waited_for() {
+fn a_self_loading_subject_runs_to_completion() {
     let mut mock = Mock::default();
     let timeline = TrialTimeline { load: None, ready: None, ..timeline() };
     assert_eq!(perform(&mut mock, &timeline), Outcome::Done);
@@ -139,7 +139,7 @@ fn a_subject_that_loads_itself_is_waited_for() {
 }
 
 #[test]
-fn whatever_fails_the_subject_is_ended_and_the_cleanup_runs() {
+fn the_subject_is_ended_and_the_cleanup_runs_after_any_failure() {
     for at in ["prepare", "start", "await ready", "load 0", "load 2", "pass", "check"] {
         let mut mock = Mock::failing(at, TrialStop::Failed("because".to_owned()));
         let outcome = perform(&mut mock, &timeline());
@@ -149,14 +149,14 @@ fn whatever_fails_the_subject_is_ended_and_the_cleanup_runs() {
 }
 
 #[test]
-fn an_interrupted_trial_is_told_from_a_failed_one() {
+fn an_interrupted_trial_is_distinguished_from_a_failed_one() {
     let mut mock = Mock::failing("load 1", TrialStop::Interrupted);
     assert_eq!(perform(&mut mock, &timeline()), Outcome::Interrupted);
     assert_eq!(mock.said[mock.said.len() - 2..], ["end", "cleanup"]);
 }
 
 #[test]
-fn a_cleanup_that_fails_fails_the_trial_but_does_not_hide_what_failed_before() {
+fn a_failed_cleanup_fails_the_trial() {
     let mut mock = Mock::failing("cleanup", TrialStop::Failed("cleanup".to_owned()));
     let outcome = perform(&mut mock, &timeline());
     assert_eq!(outcome, Outcome::Failed { because: "cleanup".to_owned() });

@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_that_is_too_long_ends_at_the_last_part_that_fits() {
+    fn a_long_message_is_truncated_after_the_last_part_that_fits() {
         let mut message = Message { bytes: [0; MESSAGE_BYTES], length: 0 };
         assert!(write!(message, "{}{}", "a".repeat(100), "b".repeat(61)).is_err());
         assert_eq!(message.length, 100);

@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_policy_that_fails_is_started_three_times_again_after_longer_and_longer_pauses() {
+    fn a_policy_that_fails_is_restarted_three_times_after_growing_pauses() {
         let pauses = [0, 1, 2, 3, u32::MAX].map(pause_after);
         assert_eq!(
             pauses.map(|pause| pause.map(|p| p.as_secs())),
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn the_failures_of_a_policy_that_has_run_for_long_are_forgotten() {
+    fn a_long_run_of_a_policy_resets_its_failure_count() {
         let mut policy = Policy::start(None, Pid::INIT, Pid::INIT);
         let killed = ProcessEnd::Signalled(9);
         let failures = [FORGOTTEN_AFTER / 2, FORGOTTEN_AFTER].map(|ran| {
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_that_succeeds_is_not_started_again() {
+    fn a_policy_that_succeeds_is_not_restarted() {
         let pid = Pid::INIT;
         let mut policy = Policy::start(None, pid, pid);
         policy.state = State::Running(pid);

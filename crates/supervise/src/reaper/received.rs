@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signal_of_another_process_is_forwarded() {
+    fn a_signal_from_another_process_is_forwarded() {
         for signal in [SIGTERM, SIGINT, SIGHUP, SIGWINCH, SIGTSTP] {
             assert!(is_forwarded(signal, Sender::Process(12), MEMBER));
             assert!(is_forwarded(signal, Sender::Process(0), LEADER));
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_reaper_that_no_shell_stops_forwards_sigcont() {
+    fn sigcont_is_forwarded_only_by_pid_1_or_a_session_leader() {
         let init = Addressees { us: 1, service: 2, leads_session: false };
         assert!(is_forwarded(SIGCONT, Sender::Process(0), init));
         assert!(is_forwarded(SIGCONT, Sender::Process(12), LEADER));
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signal_of_the_terminal_is_left_to_the_terminal() {
+    fn a_signal_from_the_terminal_is_not_forwarded() {
         for signal in [SIGINT, SIGQUIT, SIGWINCH, SIGTSTP] {
             assert!(!is_forwarded(signal, Sender::Kernel, MEMBER));
             assert!(!is_forwarded(signal, Sender::Kernel, LEADER));
@@ -96,20 +96,20 @@ mod tests {
     }
 
     #[test]
-    fn a_hangup_is_forwarded_by_a_session_leader() {
+    fn a_hangup_is_forwarded_only_by_a_session_leader() {
         assert!(is_forwarded(SIGHUP, Sender::Kernel, LEADER));
         assert!(!is_forwarded(SIGHUP, Sender::Kernel, MEMBER));
     }
 
     #[test]
-    fn a_signal_of_the_reaper_itself_or_of_the_service_is_not_forwarded() {
+    fn a_signal_from_the_reaper_itself_or_the_service_is_not_forwarded() {
         assert!(!is_forwarded(SIGPIPE, Sender::Process(10), MEMBER));
         assert!(!is_forwarded(SIGTERM, Sender::Process(11), MEMBER));
         assert!(!is_forwarded(SIGCHLD, Sender::Process(12), MEMBER));
     }
 
     #[test]
-    fn a_timer_that_was_inherited_is_forwarded() {
+    fn the_signal_of_an_inherited_timer_is_forwarded() {
         assert!(is_forwarded(SIGALRM, Sender::Kernel, MEMBER));
     }
 }

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_without_a_slash_is_searched_for_in_each_directory() {
+    fn a_program_name_without_a_slash_is_searched_for_in_each_directory_of_path() {
         assert_eq!(found("x", "/a:/b"), ["/a/x", "/b/x"]);
         assert_eq!(found("x", ":/b:"), ["x", "/b/x", "x"]);
         assert_eq!(found("./x", "/a:/b"), ["./x"]);
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_value_of_a_variable_counts() {
+    fn the_last_value_of_an_environment_variable_is_used() {
         let set = [("A", "1"), ("B", "2"), ("A", "3")].map(|(n, v)| (n.into(), v.into()));
         let variables = environment(&set, &words(&["PATH", "B"])).unwrap();
         let value = |name: &str| {
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_passed_to_a_program_is_refused() {
+    fn an_empty_command_nul_byte_or_invalid_variable_name_is_an_error() {
         assert!(matches!(Service::new(&[], &[], &[]), Err(ServiceError::Empty)));
         let nul = Service::new(&words(&["x", "a\0b"]), &[], &[]);
         assert!(matches!(nul, Err(ServiceError::Nul(text)) if text == "a\0b"));

@@ -10,7 +10,7 @@ fn allocations(line: &str) -> u32 {
 }
 
 #[test]
-fn the_reaper_allocates_nothing_after_the_start() {
+fn the_reaper_allocates_nothing_after_startup() {
     let script =
         "trap 'echo got' USR1; trap 'exit 0' TERM; for i in $(seq 50); do (sleep 0.1 &); done
         echo ready; while :; do sleep 0.05; done";

@@ -31,7 +31,7 @@ fn many_orphans_leave_no_zombies() {
 }
 
 #[test]
-fn a_service_that_forks_wildly_ends_with_its_exit_code_and_leaves_the_others_alone() {
+fn the_exit_code_of_a_service_with_many_forks_is_kept_and_orphans_survive() {
     let script = "for i in $(seq 300); do (sh -c 'exit 1' & sh -c 'sleep 0.2' &); done
         (sleep 1000 & echo $!); exit 7";
     let mut reaper = Reaper::script("idle", script);
@@ -60,13 +60,13 @@ fn pid_1_reaps_orphans() {
 
 #[test]
 #[ignore = "needs root"]
-fn pid_1_reports_a_death_by_a_signal_as_shells_do() {
+fn pid_1_exits_with_128_plus_the_signal_that_ended_the_service() {
     assert_eq!(init("idle", "kill -TERM $$").wait().code(), Some(128 + libc::SIGTERM));
 }
 
 #[test]
 #[ignore = "needs root"]
-fn pid_1_forwards_signals_from_outside_and_those_that_stop_a_shell() {
+fn pid_1_forwards_external_signals_including_sigtstp() {
     let reaper = init("none", &format!("exec {RUN_REAPER} signals"));
     assert_eq!(reaper.ready(), 2);
     let pid_1 = until("PID 1", || Some(reaper.children().first()?.pid));
@@ -78,7 +78,7 @@ fn pid_1_forwards_signals_from_outside_and_those_that_stop_a_shell() {
 
 #[test]
 #[ignore = "needs root"]
-fn pid_1_takes_the_remaining_processes_with_it() {
+fn the_remaining_processes_end_with_pid_1() {
     let mut reaper = init("idle", "sleep 1000 & exit 0");
     assert!(reaper.wait().success());
     // The process keeps the pipe open until it ends.

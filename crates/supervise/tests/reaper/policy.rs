@@ -10,7 +10,7 @@ use crate::support::{
 };
 
 #[test]
-fn the_policy_is_the_first_to_be_killed_when_memory_runs_out() {
+fn the_policy_has_the_highest_oom_score_adjustment() {
     let (reaper, _) = Reaper::signals("idle");
     reaper.error("policy: ");
     let policy = reaper.policy();
@@ -20,7 +20,7 @@ fn the_policy_is_the_first_to_be_killed_when_memory_runs_out() {
 }
 
 #[test]
-fn a_signal_to_the_group_of_the_service_does_not_reach_the_policy() {
+fn the_policy_has_a_process_group_of_its_own() {
     let (reaper, _) = Reaper::signals("idle");
     reaper.error("policy: ");
     let policy = reaper.policy();
@@ -29,7 +29,7 @@ fn a_signal_to_the_group_of_the_service_does_not_reach_the_policy() {
 }
 
 #[test]
-fn a_policy_that_is_killed_is_started_again_and_the_service_lives() {
+fn a_policy_that_is_killed_is_restarted_and_the_service_survives() {
     let (mut reaper, service) = Reaper::signals("idle");
     for failures in 0..=3 {
         let line = reaper.error("policy: ");
@@ -52,7 +52,7 @@ fn a_policy_that_is_killed_is_started_again_and_the_service_lives() {
 }
 
 #[test]
-fn a_policy_that_aborts_panics_or_fails_leaves_the_service_alone() {
+fn a_policy_that_aborts_panics_or_fails_does_not_affect_the_service() {
     for (policy, how) in [
         ("abort", "was ended by signal 6"),
         ("panic", "exited with code 101"),
@@ -91,7 +91,7 @@ fn the_policy_ends_with_the_service() {
 }
 
 #[test]
-fn the_policy_may_finish_what_it_does_even_if_it_was_stopped() {
+fn the_policy_can_finish_its_work_even_if_it_was_stopped() {
     for is_stopped in [false, true] {
         let (mut reaper, _) = Reaper::signals("polite");
         reaper.error("polite");
@@ -124,7 +124,7 @@ fn report_to(command: &str, before: &str) -> (Reaper, u32) {
 }
 
 #[test]
-fn a_closed_stderr_does_not_disturb_the_service() {
+fn a_closed_stderr_does_not_affect_the_service() {
     let (shell, reaper) = report_to("true", ":");
     // A SIGPIPE of the message would have come first.
     send(reaper, Signal::TERM);
@@ -133,7 +133,7 @@ fn a_closed_stderr_does_not_disturb_the_service() {
 }
 
 #[test]
-fn a_reader_of_stderr_that_has_stopped_does_not_stop_the_reaper() {
+fn a_full_stderr_pipe_does_not_block_the_reaper() {
     // This is the capacity of the pipe.
     let (shell, reaper) = report_to("sleep 1000", "head -c 65536 /dev/zero >&2");
     send(reaper, Signal::TERM);

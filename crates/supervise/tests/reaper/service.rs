@@ -30,7 +30,7 @@ fn has_signal(line: &str, signal: i32) -> bool {
 }
 
 #[test]
-fn an_exit_code_is_passed_on() {
+fn the_exit_code_of_the_service_is_passed_on() {
     for code in [0, 1, 7, 255] {
         let mut reaper = Reaper::script("none", &format!("exit {code}"));
         assert_eq!(reaper.wait().code(), Some(code));
@@ -38,7 +38,7 @@ fn an_exit_code_is_passed_on() {
 }
 
 #[test]
-fn a_death_by_a_signal_is_passed_on_without_a_core_dump() {
+fn termination_by_a_signal_is_passed_on_without_a_core_dump() {
     let home = tempfile::tempdir().unwrap();
     for signal in [libc::SIGKILL, libc::SIGTERM, libc::SIGSEGV, libc::SIGABRT, libc::SIGUSR1] {
         let script = format!(r#"ulimit -c unlimited; exec "$0" none sh -c 'kill -{signal} $$'"#);
@@ -51,7 +51,7 @@ fn a_death_by_a_signal_is_passed_on_without_a_core_dump() {
 }
 
 #[test]
-fn a_program_that_is_not_found_gives_127() {
+fn a_program_that_is_not_found_makes_the_reaper_exit_with_127() {
     for program in ["lowtide-no-such-program", "/no/such/program", "./no-such-program", ""] {
         let (code, message) = failure(Command::new(RUN_REAPER).args(["none", program]));
         assert_eq!(code, Some(127), "{message}");
@@ -60,7 +60,7 @@ fn a_program_that_is_not_found_gives_127() {
 }
 
 #[test]
-fn a_program_that_cannot_be_executed_gives_126() {
+fn a_program_that_cannot_be_executed_makes_the_reaper_exit_with_126() {
     let home = tempfile::tempdir().unwrap();
     fs::write(home.path().join("text"), "exit 0").unwrap();
     let text = home.path().join("text");
@@ -74,7 +74,7 @@ fn a_program_that_cannot_be_executed_gives_126() {
 }
 
 #[test]
-fn a_script_without_an_interpreter_is_run_by_the_shell() {
+fn a_script_without_an_interpreter_line_is_run_by_the_shell() {
     let home = tempfile::tempdir().unwrap();
     let script = home.path().join("script");
     fs::write(&script, "echo \"$0 $1 $2\"\n").unwrap();
@@ -86,14 +86,14 @@ fn a_script_without_an_interpreter_is_run_by_the_shell() {
 }
 
 #[test]
-fn a_process_with_threads_is_refused() {
+fn a_process_with_more_than_one_thread_cannot_start_the_reaper() {
     let (code, message) = failure(Command::new(RUN_REAPER).args(["threads", "true"]));
     assert_eq!(code, Some(125), "{message}");
     assert!(message.contains("one thread; this one has 2"), "{message}");
 }
 
 #[test]
-fn a_service_gets_the_environment_the_directory_and_the_process_group() {
+fn a_service_inherits_the_environment_directory_and_process_group() {
     let home = tempfile::tempdir().unwrap();
     let script = "echo $REAPER_TEST $OTHER; pwd; cut -d' ' -f5 /proc/$$/stat";
     let mut command = Command::new(RUN_REAPER);
@@ -132,7 +132,7 @@ const IGNORED: [i32; 3] = [libc::SIGPIPE, libc::SIGCHLD, libc::SIGHUP];
 
 #[test]
 #[expect(unsafe_code, reason = "dispositions, which std does not have")]
-fn a_service_ignores_the_signals_that_were_ignored_before() {
+fn a_service_inherits_the_ignored_signals() {
     let line = inherited("SigIgn", || {
         for signal in IGNORED {
             // SAFETY: no code runs for an ignored signal.
@@ -145,7 +145,7 @@ fn a_service_ignores_the_signals_that_were_ignored_before() {
 
 #[test]
 #[expect(unsafe_code, reason = "a signal mask, which std does not have")]
-fn a_service_has_the_signal_mask_that_was_inherited() {
+fn a_service_inherits_the_signal_mask() {
     let line = inherited("SigBlk", || {
         let mut set = std::mem::MaybeUninit::uninit();
         // SAFETY: sigemptyset initializes the set that the others read.
@@ -159,13 +159,13 @@ fn a_service_has_the_signal_mask_that_was_inherited() {
 }
 
 #[test]
-fn a_service_has_no_further_file_descriptors() {
+fn a_service_has_no_additional_file_descriptors() {
     let alone = Reaper::spawn(Command::new("ls").arg("/proc/self/fd"));
     assert_eq!(output(&["ls", "/proc/self/fd"]), alone.rest());
 }
 
 #[test]
-fn a_reader_sees_the_end_when_the_service_closes_its_output() {
+fn a_reader_sees_end_of_file_when_the_service_closes_its_output() {
     let script = r#"exec 3>&1; exec "$0" idle sh -c 'trap "exit 3" USR1
         exec >&- 3>&-; while :; do sleep 0.05; done'"#;
     let mut reaper = Reaper::spawn(Command::new("sh").args(["-c", script, RUN_REAPER]));

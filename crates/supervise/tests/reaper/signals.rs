@@ -38,7 +38,7 @@ fn each_queued_signal_is_forwarded_with_its_value() {
 }
 
 #[test]
-fn a_signal_that_the_service_sends_to_its_group_is_not_sent_back() {
+fn a_signal_that_the_service_sends_to_its_group_is_not_forwarded_back() {
     let script = "trap 'echo got' USR1; trap 'exit 4' USR2; kill -USR1 0; echo sent
         while :; do sleep 0.05; done";
     let mut reaper = Reaper::script("idle", script);
@@ -50,7 +50,7 @@ fn a_signal_that_the_service_sends_to_its_group_is_not_sent_back() {
 }
 
 #[test]
-fn a_group_that_was_stopped_and_continued_works_as_before() {
+fn signals_are_still_forwarded_after_the_group_is_stopped_and_continued() {
     // The shell starts no process meanwhile: a shell that waits for vfork is not stopped before its
     // child executes a program.
     let script = "sleep 1000 & trap 'echo got' USR1; trap 'kill $!; exit 5' TERM; echo $$

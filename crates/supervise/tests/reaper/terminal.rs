@@ -45,7 +45,7 @@ fn assert_once(reaper: &Reaper, signal: i32) {
 }
 
 #[test]
-fn keys_send_one_signal_each() {
+fn each_terminal_key_delivers_exactly_one_signal() {
     let (mut user, reaper) = start();
     for _ in 0..20 {
         user.write_all(b"\x03").unwrap();
@@ -56,7 +56,7 @@ fn keys_send_one_signal_each() {
 }
 
 #[test]
-fn a_new_size_sends_one_signal() {
+fn a_terminal_resize_delivers_exactly_one_signal() {
     let (user, reaper) = start();
     for columns in 80..100 {
         let size = Winsize { ws_row: 25, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };

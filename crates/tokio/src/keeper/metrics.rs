@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn metrics_are_written_with_their_units() {
+    fn metric_names_include_their_units() {
         let metrics = Metrics {
             connections: 8,
             returned_bytes: 2_000_000_000,

@@ -290,7 +290,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_load_falls_when_an_eighth_of_its_peak_is_left_and_when_nothing_is_left() {
+    fn a_load_falls_at_an_eighth_of_its_peak_and_at_zero() {
         let load = Load::default();
         let ends = |count: usize| (0..count).filter(|_| load.end()).count();
         (0..100).for_each(|_| load.begin());

@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_ends_makes_room_for_another_of_its_address() {
+    fn a_connection_that_ends_makes_room_for_another_from_its_address() {
         let addresses = Addresses::default();
         let first = addresses.enter(address("192.0.2.1"), 2);
         let _second = addresses.enter(address("192.0.2.1"), 2).unwrap();
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ipv6_network_of_64_bits_counts_as_one_client_and_a_mapped_address_as_ipv4() {
+    fn an_ipv6_64_network_is_one_client_and_a_mapped_address_counts_as_ipv4() {
         let same = |one, other| key_of(address(one)) == key_of(address(other));
         assert!(same("2001:db8:1:2:3::4", "2001:db8:1:2:ffff::1"));
         assert!(!same("2001:db8:1:2::1", "2001:db8:1:3::1"));

@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn threads_that_end_pass_their_counters_on() {
+    fn counters_of_ended_threads_are_reused() {
         for _ in 0..1000 {
             std::thread::spawn(|| {
                 add(1000);

@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_load_of_a_study_is_known_by_its_first_words() {
+    fn a_lowtide_load_command_in_a_study_is_recognized() {
         let connections = |line: &str| parse_line(line).map(|args| args.connections);
         assert_eq!(connections("exec \"$LOWTIDE\" --json load tcp:h:1 -c 3000"), Some(3000));
         assert_eq!(connections("lowtide load http://h/ -c 7 2>&1 > /dev/null"), Some(7));

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_ask_for_http2_and_nothing_else_does_where_tls_can_choose() {
+    fn streams_select_http2_unless_tls_negotiates_the_version() {
         let version = |words: &str| plan_of(words).unwrap().version;
         assert_eq!(version("http://x"), HttpVersion::Auto);
         assert_eq!(version("https://x -m 10"), HttpVersion::Auto);
@@ -203,14 +203,14 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_and_a_time_make_a_number() {
+    fn a_rate_and_a_duration_give_a_count() {
         let shape = plan_of("http://x --rate 50/s -z 3s").unwrap().shape;
         assert_eq!(shape.count(), Some(150));
         assert_eq!(plan_of("tcp:x:1 -c 30 --ramp 10/s --hold 1s").unwrap().shape.count(), Some(30));
     }
 
     #[test]
-    fn a_body_is_posted_and_may_come_from_a_file() {
+    fn a_body_makes_post_the_default_method() {
         let request = |words: &str| plan_of(&format!("http://x {words}")).unwrap().request;
         assert_eq!(request("").method, "GET");
         assert_eq!(
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn thresholds_are_figures_of_a_load() {
+    fn thresholds_accept_only_metrics_of_a_load() {
         let thresholds_of = |expression: &str| {
             let words = ["lowtide", "load", "http://x", "--fail-on", expression];
             match Cli::try_parse_from(words).unwrap().verb {
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_means_nothing_is_told_with_what_would() {
+    fn an_invalid_option_is_an_error_with_a_correction() {
         for (words, part) in [
             ("x", "does not begin with http:"),
             ("http://x tcp:x:1", "give URLs of one kind"),

@@ -13,7 +13,7 @@ fn failure(flags: &[&str], exit: i32, code: &str) -> String {
 }
 
 #[test]
-fn who_is_nobody_is_told_so() {
+fn an_unknown_or_invalid_pid_is_reported() {
     for pid in [&nobody(), "0", "4294967295", "2147483647"] {
         let said = failure(&[pid], 4, "gone");
         assert!(said.starts_with(&format!("there is no process {pid}")), "{said}");
@@ -30,7 +30,7 @@ fn who_is_nobody_is_told_so() {
 }
 
 #[test]
-fn a_time_that_is_too_short_for_a_trend_is_told_so() {
+fn a_watch_too_short_for_a_trend_is_an_error() {
     let own = std::process::id().to_string();
     let said = failure(&["--watch", "10ms", &own], 2, "usage");
     assert!(said.contains("give it at least 1.00 s"), "{said}");
@@ -40,7 +40,7 @@ fn a_time_that_is_too_short_for_a_trend_is_told_so() {
 }
 
 #[test]
-fn a_thread_of_the_kernel_has_no_memory_and_a_zombie_none_any_more() {
+fn a_kernel_thread_or_a_zombie_is_an_error() {
     // Kernel threads are not visible in a separate PID namespace.
     if std::fs::read_to_string("/proc/2/comm").is_ok_and(|name| name.trim() == "kthreadd") {
         let said = failure(&["2"], 2, "usage");
@@ -57,7 +57,7 @@ fn a_thread_of_the_kernel_has_no_memory_and_a_zombie_none_any_more() {
 }
 
 #[test]
-fn of_several_processes_the_good_ones_are_shown_and_the_bad_one_is_told() {
+fn with_several_pids_the_others_are_shown_and_the_unknown_one_is_reported() {
     let (first, second) = (Subject::of(&["blocks:2"]), Subject::of(&["blocks:3"]));
     let pids = [first.pid().to_string(), nobody(), second.pid().to_string()];
     let output = lowtide().args(["--json", "inspect"]).args(&pids).output().unwrap();
@@ -75,9 +75,9 @@ fn of_several_processes_the_good_ones_are_shown_and_the_bad_one_is_told() {
 }
 
 #[test]
-fn those_below_a_process_are_shown_too() {
+fn subprocesses_are_shown_with_their_total() {
     let mut subject = Subject::of(&["blocks:2"]);
-    subject.tell("fork:3");
+    subject.send("fork:3");
     let output = inspect(&["--subprocesses"], subject.pid());
     let text = String::from_utf8(output.stdout).unwrap();
     let lines: Vec<Value> = text.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
@@ -93,7 +93,7 @@ fn those_below_a_process_are_shown_too() {
 }
 
 #[test]
-fn one_that_ends_in_the_middle_is_gone_and_nothing_else() {
+fn a_process_that_ends_during_the_inspection_is_reported_as_gone() {
     for _ in 0..10 {
         let mut subject = Subject::of(&["small:30:50"]);
         let look = lowtide()
@@ -110,7 +110,7 @@ fn one_that_ends_in_the_middle_is_gone_and_nothing_else() {
 }
 
 #[test]
-fn one_that_becomes_another_program_over_and_over_is_shown_as_one_or_not_at_all() {
+fn a_process_that_execs_repeatedly_is_shown_consistently_or_rejected() {
     let home = tempfile::tempdir().unwrap();
     let script = home.path().join("again");
     // Each program counts to a multiple of $2, then executes the next.
@@ -170,7 +170,7 @@ fn without(capabilities: &str, pid: u32) -> Output {
 
 #[test]
 #[ignore = "needs root, to run as another user"]
-fn of_another_users_process_is_shown_what_may_be_and_told_what_it_takes() {
+fn another_users_process_is_shown_in_part_with_the_missing_capability() {
     let (subject, _home) = of_nobody(&["blocks:20", "shared:3"]);
     let output = without("-sys_ptrace,-perfmon,-sys_admin", subject.pid());
     let found = object(&output);
@@ -187,7 +187,7 @@ fn of_another_users_process_is_shown_what_may_be_and_told_what_it_takes() {
 
 #[test]
 #[ignore = "needs root, to run as another user"]
-fn with_a_capability_that_does_not_read_memory_the_mappings_are_shown() {
+fn with_cap_perfmon_but_not_cap_sys_ptrace_the_mappings_are_shown() {
     let (subject, _home) = of_nobody(&["blocks:20", "shared:3"]);
     let output = without("-sys_ptrace", subject.pid());
     let found = object(&output);
@@ -201,7 +201,7 @@ fn with_a_capability_that_does_not_read_memory_the_mappings_are_shown() {
 
 #[test]
 #[ignore = "needs root, to give up capabilities"]
-fn a_program_that_forbids_its_own_user_to_look_is_told_from_another_users() {
+fn a_nondumpable_process_is_distinguished_from_another_users_process() {
     let subject = Subject::of(&["blocks:20", "undumpable"]);
     let output = without("-sys_ptrace,-perfmon,-sys_admin", subject.pid());
     assert_eq!(output.status.code(), Some(3));
@@ -213,7 +213,7 @@ fn a_program_that_forbids_its_own_user_to_look_is_told_from_another_users() {
 
 #[test]
 #[ignore = "needs root, to run as another user"]
-fn with_the_capability_everything_is_shown() {
+fn with_cap_sys_ptrace_everything_is_shown() {
     let (subject, _home) = of_nobody(&["blocks:20", "keep:10"]);
     let output = without("-perfmon", subject.pid());
     let found = object(&output);
@@ -224,7 +224,7 @@ fn with_the_capability_everything_is_shown() {
 
 #[test]
 #[ignore = "needs root, for namespaces"]
-fn a_process_in_other_namespaces_is_looked_at_by_the_number_that_it_has_here() {
+fn a_process_in_other_namespaces_is_inspected_by_its_outer_pid() {
     let home = tempfile::tempdir().unwrap();
     let program = home.path().join("memory");
     crate::support::copy_program(fixture("memory", &["-pthread", "-static"]), &program);

@@ -28,7 +28,7 @@ fn hostile(words: &[&str]) -> Subject {
 }
 
 #[test]
-fn a_fifo_where_a_library_was_does_not_hold_up_a_look() {
+fn a_fifo_in_place_of_a_library_does_not_block_an_inspection() {
     let home = tempfile::tempdir().unwrap();
     let subject = hostile(&["fifo", &library(home.path()).display().to_string()]);
     let found = object(&inspect(&[], subject.pid()));
@@ -49,7 +49,7 @@ fn a_fifo_where_a_library_was_does_not_hold_up_a_look() {
 
 #[test]
 #[ignore = "needs root and /dev/fuse"]
-fn a_file_system_that_does_not_answer_does_not_hold_up_a_look() {
+fn an_unresponsive_file_system_is_reported_and_other_processes_are_inspected() {
     let home = tempfile::tempdir().unwrap();
     let library = library(home.path()).display().to_string();
     let directory = home.path().join("mounted");

@@ -71,7 +71,7 @@ fn agrees_with_smaps(subject: &Subject) -> Value {
 }
 
 #[test]
-fn every_row_is_what_the_kernel_says_of_the_mappings() {
+fn every_row_agrees_with_smaps() {
     let home = tempfile::tempdir().unwrap();
     let file = home.path().join("file");
     std::fs::write(&file, vec![7; 3 << 20]).unwrap();
@@ -87,7 +87,7 @@ fn every_row_is_what_the_kernel_says_of_the_mappings() {
 }
 
 #[test]
-fn every_row_is_what_the_kernel_says_of_a_program_with_threads_and_arenas() {
+fn every_row_agrees_with_smaps_for_a_program_with_threads_and_arenas() {
     let subject = Subject::of(&["threads:8:10"]);
     let found = agrees_with_smaps(&subject);
     assert_eq!(found["threads"], 9);
@@ -97,7 +97,7 @@ fn every_row_is_what_the_kernel_says_of_a_program_with_threads_and_arenas() {
 
 #[test]
 #[ignore = "needs root, to mount a file system"]
-fn a_mapped_file_of_a_file_system_in_memory_is_shared_memory_wherever_it_is() {
+fn a_mapped_tmpfs_file_counts_as_shared_memory() {
     let program = fixture("memory", &["-pthread"]);
     let line = format!(
         "mount -t tmpfs none /mnt && head -c 2097152 /dev/zero > /mnt/file && exec {program} file:/mnt/file"
@@ -110,7 +110,7 @@ fn a_mapped_file_of_a_file_system_in_memory_is_shared_memory_wherever_it_is() {
 }
 
 #[test]
-fn a_look_in_text_shows_the_same() {
+fn the_text_output_contains_every_part_of_the_inspection() {
     let subject = Subject::of(&["blocks:40", "keep:10"]);
     let output = crate::support::lowtide()
         .args(["inspect", "--arenas", &subject.pid().to_string()])
@@ -126,7 +126,7 @@ fn a_look_in_text_shows_the_same() {
 }
 
 #[test]
-fn each_arena_is_told_and_a_cap_on_them_holds() {
+fn each_arena_is_listed_and_arena_max_limits_their_number() {
     let found = Subject::of(&["threads:4:10"]).inspect_with(&["--arenas"]);
     let arenas = found["arenas"].as_array().unwrap();
     assert_eq!(arenas.len(), 5, "{found:#}");
@@ -150,7 +150,7 @@ fn each_arena_is_told_and_a_cap_on_them_holds() {
 }
 
 #[test]
-fn settings_are_told_as_they_are_in_force() {
+fn the_tunables_in_force_are_reported() {
     let program = fixture("memory", &["-pthread"]);
     let tunables = |name: &str, value: &str, word: &str| {
         Subject::start(plain(&program).env(name, value).arg(word)).inspect()["tunables_in_force"]
@@ -166,7 +166,7 @@ fn settings_are_told_as_they_are_in_force() {
          glibc.malloc.top_pad=65536:glibc.malloc.tcache_count=3",
         "blocks:1",
     );
-    let told = json!({
+    let reported = json!({
         "trim": set["trim_threshold_bytes"], "mmap": set["mmap_threshold_bytes"],
         "dynamic": set["mmap_threshold_dynamic"], "pad": set["top_pad_bytes"],
         "count": set["tcache_count"],
@@ -174,11 +174,11 @@ fn settings_are_told_as_they_are_in_force() {
     let expected = json!({
         "trim": 1_234_567, "mmap": 200_000, "dynamic": false, "pad": 65_536, "count": 3,
     });
-    assert_eq!(told, expected);
+    assert_eq!(reported, expected);
 }
 
 #[test]
-fn a_static_program_without_symbols_is_walked_like_any_other() {
+fn the_heap_of_a_stripped_static_program_is_walked() {
     for flags in [&["-static", "-s"][..], &["-static-pie", "-s"]] {
         let mut subject = Subject::built(flags, &["blocks:40", "keep:10"]);
         let found = subject.inspect();
@@ -188,7 +188,7 @@ fn a_static_program_without_symbols_is_walked_like_any_other() {
             (&json!("glibc"), &json!("static"))
         );
         assert_eq!(found["verdict"]["kind"], "hoard", "{found:#}");
-        let returned: u64 = subject.tell("trim")[0].parse().unwrap();
+        let returned: u64 = subject.send("trim")[0].parse().unwrap();
         assert!(returned.abs_diff(predicted(&found, "malloc_trim")) <= 64 << 10);
     }
 }
@@ -212,7 +212,7 @@ fn a_preloaded_allocator_is_named_and_its_heap_is_walked() {
 }
 
 #[test]
-fn a_program_with_an_allocator_inside_is_not_taken_for_a_small_heap_of_glibc() {
+fn a_statically_linked_mimalloc_is_not_mistaken_for_a_small_glibc_heap() {
     let binary = std::path::Path::new(env!("CARGO_BIN_EXE_lowtide"));
     let program = binary.with_file_name("examples").join("own_allocator");
     let subject = Subject::start(Command::new(program).arg("wait"));

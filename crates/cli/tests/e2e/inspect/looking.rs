@@ -38,7 +38,7 @@ fn faults(subject: &Subject) -> (String, String) {
 }
 
 #[test]
-fn no_page_becomes_present_by_looking() {
+fn an_inspection_makes_no_page_present() {
     let words = ["blocks:60", "keep:7", "untouched:1024", "partly:256", "threads:2:10", "shared:4"];
     let subject = Subject::of(&words);
     subject.rests();
@@ -62,7 +62,7 @@ fn rolled_up(subject: &Subject, key: &str) -> u64 {
 }
 
 #[test]
-fn what_a_program_shares_with_its_children_stays_shared() {
+fn pages_shared_with_children_stay_shared_after_an_inspection() {
     let subject = Subject::of(&["blocks:60", "keep:2", "fork:1"]);
     let before = rolled_up(&subject, "Shared_Dirty");
     assert!(before > 20 << 10, "{before}");
@@ -75,7 +75,7 @@ fn what_a_program_shares_with_its_children_stays_shared() {
 }
 
 #[test]
-fn a_program_that_somebody_else_traces_is_looked_at_without_tracing_it() {
+fn an_already_traced_process_is_inspected_without_tracing_it() {
     let subject = Subject::of(&["blocks:20", "keep:10"]);
     let target = Pid::from_raw(i32::try_from(subject.pid()).unwrap());
     // A process has at most one tracer: an attempt to trace it a second time would fail.
@@ -88,7 +88,7 @@ fn a_program_that_somebody_else_traces_is_looked_at_without_tracing_it() {
 }
 
 #[test]
-fn nobody_traces_or_stops_a_program_that_is_looked_at() {
+fn an_inspected_process_is_neither_traced_nor_stopped() {
     let mut subject = Subject::of(&["small:100:100"]);
     let pid = subject.pid().to_string();
     for _ in 0..5 {
@@ -101,11 +101,11 @@ fn nobody_traces_or_stops_a_program_that_is_looked_at() {
         }
         assert!(look.wait().unwrap().success());
     }
-    assert_eq!(subject.tell("small:1:100"), Vec::<String>::new());
+    assert_eq!(subject.send("small:1:100"), Vec::<String>::new());
 }
 
 #[test]
-fn a_program_that_was_stopped_by_a_signal_stays_so_and_is_looked_at() {
+fn a_stopped_process_is_inspected_and_stays_stopped() {
     use rustix::process::{Pid, Signal, kill_process};
     let subject = Subject::of(&["blocks:20", "keep:10"]);
     let pid = Pid::from_raw(i32::try_from(subject.pid()).unwrap()).unwrap();
@@ -120,7 +120,7 @@ fn a_program_that_was_stopped_by_a_signal_stays_so_and_is_looked_at() {
 }
 
 #[test]
-fn what_malloc_info_would_print_is_printed_without_a_call_in_the_process() {
+fn the_output_of_malloc_info_is_printed_without_a_call_in_the_process() {
     let subject = Subject::of(&["blocks:40", "keep:7", "threads:2:10"]);
     let pid = subject.pid().to_string();
     let print = |words: &[&str]| lowtide().arg("inspect").args(words).output().unwrap();

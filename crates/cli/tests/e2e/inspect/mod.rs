@@ -80,7 +80,7 @@ impl Subject {
     }
 
     /// Sends a command, and returns the lines that it prints until the command is done.
-    pub(crate) fn tell(&mut self, what: &str) -> Vec<String> {
+    pub(crate) fn send(&mut self, what: &str) -> Vec<String> {
         self.say(what);
         std::iter::from_fn(|| Some(self.line()).filter(|line| line != "done")).collect()
     }

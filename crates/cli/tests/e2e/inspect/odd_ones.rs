@@ -9,7 +9,7 @@ use crate::support::fixture;
 const MIB: u64 = 1 << 20;
 
 #[test]
-fn a_process_of_very_many_mappings_is_looked_at_whole() {
+fn a_process_with_many_mappings_is_inspected_completely() {
     let subject = Subject::of(&["blocks:30", "keep:10", "maps:60000"]);
     let count = subject.proc("maps").lines().count();
     assert!(count > 20_000, "vm.max_map_count allows only {count} mappings");
@@ -20,7 +20,7 @@ fn a_process_of_very_many_mappings_is_looked_at_whole() {
 }
 
 #[test]
-fn a_process_of_very_many_threads_is_looked_at_whole() {
+fn a_process_with_many_threads_is_inspected_completely() {
     let subject = Subject::of(&["threads:1000:0"]);
     let found = subject.inspect();
     assert_eq!(found["threads"], 1001);
@@ -29,11 +29,11 @@ fn a_process_of_very_many_threads_is_looked_at_whole() {
 }
 
 #[test]
-fn what_a_program_takes_from_brk_itself_does_not_end_the_heap() {
+fn a_direct_brk_allocation_does_not_end_the_heap_walk() {
     let mut subject = Subject::of(&["blocks:20"]);
-    subject.tell("brk:40");
-    subject.tell("blocks:20");
-    subject.tell("keep:10");
+    subject.send("brk:40");
+    subject.send("blocks:20");
+    subject.send("keep:10");
     let found = subject.inspect();
     assert_eq!(found["rss_bytes"], found["kernel_rss_bytes"]);
     assert_eq!(found["unwalked_bytes"], 0, "{found:#}");
@@ -41,16 +41,16 @@ fn what_a_program_takes_from_brk_itself_does_not_end_the_heap() {
 }
 
 #[test]
-fn reserving_much_is_not_using_it() {
+fn untouched_reserved_memory_does_not_count_as_used() {
     let found = Subject::of(&["untouched:1000000", "blocks:5"]).inspect();
     assert!(found["rss_bytes"].as_u64().unwrap() < 20 * MIB, "{found:#}");
     assert_eq!(found["verdict"]["kind"], "live");
 }
 
 #[test]
-fn pages_that_are_shared_after_a_fork_are_each_ones_own() {
+fn pages_shared_after_a_fork_count_for_each_process() {
     let mut subject = Subject::of(&["blocks:30", "keep:10"]);
-    subject.tell("fork:2");
+    subject.send("fork:2");
     let parent = subject.inspect();
     let children = subject.proc(&format!("task/{}/children", subject.pid()));
     for child in children.split_whitespace() {
@@ -62,7 +62,7 @@ fn pages_that_are_shared_after_a_fork_are_each_ones_own() {
 }
 
 #[test]
-fn a_program_whose_file_is_gone_is_looked_at_all_the_same() {
+fn a_program_whose_file_is_deleted_is_inspected() {
     let home = tempfile::tempdir().unwrap();
     let program = home.path().join("memory");
     crate::support::copy_program(fixture("memory", &["-pthread"]), &program);
@@ -75,7 +75,7 @@ fn a_program_whose_file_is_gone_is_looked_at_all_the_same() {
 }
 
 #[test]
-fn a_process_whose_first_thread_has_ended_is_no_zombie() {
+fn a_process_whose_main_thread_has_exited_is_not_reported_as_a_zombie() {
     let mut subject = Subject::of(&["blocks:10"]);
     subject.say("end-thread");
     assert_eq!(subject.line(), "ready");
@@ -88,7 +88,7 @@ fn a_process_whose_first_thread_has_ended_is_no_zombie() {
 }
 
 #[test]
-fn names_and_arguments_of_any_bytes_are_shown_as_text() {
+fn names_and_arguments_of_any_bytes_are_printed_without_control_characters() {
     use std::ffi::OsStr;
     use std::os::unix::ffi::OsStrExt;
     let wild = OsStr::from_bytes(b"fork:0\x1b[31m\n\xff\xfe)(");
@@ -104,7 +104,7 @@ fn names_and_arguments_of_any_bytes_are_shown_as_text() {
 
 #[test]
 #[ignore = "needs a compiler and a kernel for 32 bits too (gcc -m32)"]
-fn a_program_of_32_bits_is_looked_at_as_far_as_that_goes() {
+fn a_32_bit_program_is_inspected_as_far_as_possible() {
     let program = fixture(
         "bits32",
         &["-m32", "-nostdlib", "-static", "-ffreestanding", "-fno-pic", "-fno-stack-protector"],

@@ -20,7 +20,7 @@ fn close_to_the_kernel(found: &Value) {
 
 #[test]
 #[ignore = "needs python3"]
-fn python_and_its_own_memory_are_told() {
+fn python_and_its_runtime_memory_are_identified() {
     let program = "import sys\n\
         kept = [{'i': i, 's': 'x' * (i % 300)} for i in range(200000)]\n\
         print('ready', flush=True); sys.stdin.read()";
@@ -33,7 +33,7 @@ fn python_and_its_own_memory_are_told() {
 
 #[test]
 #[ignore = "needs node"]
-fn node_and_its_own_memory_are_told() {
+fn node_and_its_runtime_memory_are_identified() {
     let program = "const kept = []; for (let i = 0; i < 300000; i++) kept.push({i, s: 'x' + i});\
         console.log('ready'); process.stdin.on('data', () => kept.length); process.stdin.resume();";
     let found = Subject::start(plain("node").args(["-e", program])).inspect();
@@ -44,7 +44,7 @@ fn node_and_its_own_memory_are_told() {
 
 #[test]
 #[ignore = "needs redis-server, linked with jemalloc as Debian does"]
-fn redis_and_its_jemalloc_are_told() {
+fn redis_and_its_jemalloc_are_identified() {
     let port = crate::support::free_port().to_string();
     let redis = Subject::silent(plain("redis-server").args(["--port", &port, "--save", ""]));
     let fill = ["-p", &port, "debug", "populate", "100000", "k", "500"];
@@ -60,7 +60,7 @@ fn redis_and_its_jemalloc_are_told() {
 
 #[test]
 #[ignore = "needs go"]
-fn go_is_told_and_its_memory_is_its_runtimes() {
+fn go_and_its_runtime_memory_are_identified() {
     let home = tempfile::tempdir().unwrap();
     let source = "package main\nimport (\"fmt\"; \"os\")\n\
         var kept [][]byte\n\
@@ -83,14 +83,14 @@ fn go_is_told_and_its_memory_is_its_runtimes() {
 
 #[test]
 #[ignore = "needs java (Debian: default-jre-headless)"]
-fn java_is_told_and_its_memory_is_its_runtimes() {
+fn java_and_its_runtime_memory_are_identified() {
     // The collectors differ: ZGC keeps its heap in a memory file.
     for collector in ["-XX:+UseSerialGC", "-XX:+UseZGC"] {
-        java_is_told(collector);
+        java_is_reported(collector);
     }
 }
 
-fn java_is_told(collector: &str) {
+fn java_is_reported(collector: &str) {
     // A program that every Java includes. It prints nothing, and waits on a port that the system chooses.
     let words = [collector, "-Xms64m", "-XX:+AlwaysPreTouch", "sun.rmi.registry.RegistryImpl", "0"];
     let java = Subject::silent(plain("java").args(words));
@@ -107,7 +107,7 @@ fn java_is_told(collector: &str) {
 
 #[test]
 #[ignore = "needs java (Debian: default-jre-headless)"]
-fn the_heap_of_java_is_what_its_last_collection_left_and_the_rest() {
+fn the_java_heap_is_split_into_used_after_the_last_gc_and_free() {
     const USED: u64 = 60_000_000;
     const HEAP: u64 = 128 << 20;
     // It drops all memory that it filled except 60 MB, and collects.

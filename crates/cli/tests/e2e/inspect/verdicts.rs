@@ -12,14 +12,14 @@ const MIB: u64 = 1 << 20;
 /// Checks the prediction against the memory that the program's own `malloc_trim(0)` returns.
 fn predicts_its_trim(subject: &mut Subject, found: &Value) -> u64 {
     let predicted = predicted(found, "malloc_trim");
-    let returned: u64 = subject.tell("trim")[0].parse().unwrap();
+    let returned: u64 = subject.send("trim")[0].parse().unwrap();
     let slack = (returned / 1000).max(64 << 10);
     assert!(predicted.abs_diff(returned) <= slack, "{predicted} {returned} {found:#}");
     returned
 }
 
 #[test]
-fn a_program_that_freed_most_of_it_is_a_hoard_and_its_trim_is_predicted() {
+fn a_program_that_freed_most_of_its_memory_is_a_hoard_with_a_predicted_trim() {
     let mut subject = Subject::of(&["blocks:200", "keep:10"]);
     let found = subject.inspect();
     assert_eq!(found["verdict"]["kind"], "hoard", "{found:#}");
@@ -33,7 +33,7 @@ fn a_program_that_freed_most_of_it_is_a_hoard_and_its_trim_is_predicted() {
 }
 
 #[test]
-fn a_hoard_of_many_threads_is_one_and_only_a_release_reaches_the_tops_of_their_heaps() {
+fn a_release_of_a_multithreaded_hoard_is_predicted_to_return_at_least_a_trim() {
     let mut subject = Subject::of(&["threads:8:20"]);
     let found = subject.inspect();
     assert_eq!(found["verdict"]["kind"], "hoard", "{found:#}");
@@ -45,7 +45,7 @@ fn a_hoard_of_many_threads_is_one_and_only_a_release_reaches_the_tops_of_their_h
 }
 
 #[test]
-fn a_program_that_uses_what_it_has_is_live() {
+fn a_program_that_uses_its_memory_is_live() {
     let mut subject = Subject::of(&["blocks:100"]);
     let found = subject.inspect();
     assert_eq!(found["verdict"]["kind"], "live", "{found:#}");
@@ -55,7 +55,7 @@ fn a_program_that_uses_what_it_has_is_live() {
 }
 
 #[test]
-fn small_blocks_among_the_freed_are_fragmentation_and_a_trim_returns_nothing() {
+fn small_allocated_blocks_among_free_ones_are_fragmentation() {
     let mut subject = Subject::of(&["small:100:200", "keep:2"]);
     let found = subject.inspect();
     assert_eq!(found["verdict"]["kind"], "fragmentation", "{found:#}");
@@ -65,7 +65,7 @@ fn small_blocks_among_the_freed_are_fragmentation_and_a_trim_returns_nothing() {
 }
 
 #[test]
-fn what_the_program_maps_by_itself_is_neither_in_use_nor_held_by_an_allocator() {
+fn memory_that_the_program_maps_itself_is_outside_the_heap() {
     let found = Subject::of(&["mapped:100"]).inspect();
     assert_eq!(found["verdict"]["kind"], "outside_heap", "{found:#}");
     assert!(because(&found).contains("were mapped by the program itself"), "{found:#}");
@@ -73,7 +73,7 @@ fn what_the_program_maps_by_itself_is_neither_in_use_nor_held_by_an_allocator() 
 }
 
 #[test]
-fn a_steady_leak_grows_and_its_size_class_is_named() {
+fn a_steady_leak_is_reported_as_growth_with_its_size_class() {
     let found = Subject::of(&["blocks:2", "leak:3000"]).inspect_with(&["--watch", "4s"]);
     // On a busy machine, there may be too few snapshots to know that it is lost.
     let kind = found["verdict"]["kind"].as_str().unwrap();
@@ -84,7 +84,7 @@ fn a_steady_leak_grows_and_its_size_class_is_named() {
 }
 
 #[test]
-fn programs_that_one_process_runs_one_after_the_other_do_not_grow() {
+fn consecutive_execs_of_a_process_are_not_reported_as_growth() {
     let program = fixture("memory", &["-pthread"]);
     let mut subject = Subject::of(&["blocks:1"]);
     let mut look = lowtide()
@@ -108,7 +108,7 @@ fn programs_that_one_process_runs_one_after_the_other_do_not_grow() {
 }
 
 #[test]
-fn too_few_looks_are_no_evidence_that_nothing_grows() {
+fn too_few_samples_leave_growth_undecided() {
     let subject = Subject::of(&["blocks:1"]);
     let look = lowtide()
         .args(["--json", "inspect", "--watch", "10m", &subject.pid().to_string()])
@@ -131,7 +131,7 @@ fn too_few_looks_are_no_evidence_that_nothing_grows() {
 }
 
 #[test]
-fn what_stands_still_does_not_grow() {
+fn constant_memory_is_not_reported_as_growth() {
     let subject = Subject::of(&["blocks:20"]);
     // On a busy machine, there may be too few inspections.
     let found =
@@ -142,7 +142,7 @@ fn what_stands_still_does_not_grow() {
 }
 
 #[test]
-fn a_program_that_allocates_at_full_speed_is_looked_at_all_the_same() {
+fn a_program_that_allocates_at_full_speed_is_inspected() {
     let cores = std::thread::available_parallelism().unwrap().get();
     let words = ["blocks:50".to_owned(), format!("busy:{cores}")];
     let program = fixture("memory", &["-pthread"]);

@@ -11,7 +11,7 @@ fn failure(flags: &[&str], exit: i32, code: &str) -> String {
 }
 
 #[test]
-fn words_that_mean_nothing_are_refused_before_anything_starts() {
+fn invalid_arguments_are_rejected_before_anything_starts() {
     for (flags, part) in [
         (vec!["localhost:3000"], "does not begin with http:"),
         (vec!["http://"], "is no address"),
@@ -38,7 +38,7 @@ fn words_that_mean_nothing_are_refused_before_anything_starts() {
 }
 
 #[test]
-fn a_host_that_is_not_known_or_refuses_is_named() {
+fn an_unknown_or_refusing_host_is_named_in_the_error() {
     let said = failure(&["http://no-such-host.invalid/"], 1, "failed");
     assert!(said.starts_with("the address of no-such-host.invalid cannot be found"), "{said}");
     let url = format!("http://127.0.0.1:{}/", free_port());
@@ -47,7 +47,7 @@ fn a_host_that_is_not_known_or_refuses_is_named() {
 }
 
 #[test]
-fn a_host_that_does_not_answer_is_given_up_after_the_time_out() {
+fn an_unresponsive_host_is_an_error_after_the_timeout() {
     // No process accepts the pending connections, and no data is ever sent.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/", silent.local_addr().unwrap());
@@ -56,29 +56,38 @@ fn a_host_that_does_not_answer_is_given_up_after_the_time_out() {
 }
 
 #[test]
-fn a_server_of_another_protocol_is_told_with_the_flag_that_fits() {
+fn a_server_of_another_protocol_is_reported_with_the_required_flag() {
     let server = Server::start();
     let output = lowtide().args(["load", &server.url("")]).output().unwrap();
-    let told = String::from_utf8_lossy(&output.stderr);
+    let message = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1));
     // The response may be lost if the connection is reset after it.
-    if !told.contains("the connection was reset") {
-        assert!(told.contains("does not speak HTTP/1.1 here: it answered with HTTP/2"), "{told}");
-        assert!(told.contains(&format!("next: lowtide load {} --http2", server.url(""))), "{told}");
+    if !message.contains("the connection was reset") {
+        assert!(
+            message.contains("does not speak HTTP/1.1 here: it answered with HTTP/2"),
+            "{message}"
+        );
+        assert!(
+            message.contains(&format!("next: lowtide load {} --http2", server.url(""))),
+            "{message}"
+        );
     }
     let url = format!("https://{}/", server.address);
     assert!(failure(&[&url], 1, "failed").contains("what came was not TLS"));
 }
 
 #[test]
-fn a_limit_of_files_that_is_too_low_is_told_with_its_numbers() {
+fn an_insufficient_open_file_limit_is_reported_with_both_numbers() {
     let line = format!(
         "ulimit -n 100; exec {} load tcp:127.0.0.1:{} -c 500",
         env!("CARGO_BIN_EXE_lowtide"),
         free_port()
     );
     let output = Command::new("sh").args(["-c", &line]).output().unwrap();
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{told}");
-    assert!(told.contains("500 connections need 524 open files, and 100 are permitted"), "{told}");
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{message}");
+    assert!(
+        message.contains("500 connections need 524 open files, and 100 are permitted"),
+        "{message}"
+    );
 }

@@ -9,7 +9,7 @@ use super::{Server, load, report};
 use crate::support::{lines, lowtide, until};
 
 #[test]
-fn a_burst_is_in_flight_at_once_and_every_answer_is_counted() {
+fn a_burst_is_in_flight_at_once_and_every_response_is_counted() {
     let server = Server::start();
     let output = load(&[&server.url("?expire=10000"), "-m", "100"]);
     assert_eq!(output.status.code(), Some(0));
@@ -19,20 +19,20 @@ fn a_burst_is_in_flight_at_once_and_every_answer_is_counted() {
 }
 
 #[test]
-fn people_see_the_round_and_no_progress_where_there_is_no_terminal() {
+fn without_a_terminal_the_round_is_printed_without_progress() {
     let server = Server::start();
     let url = server.url("");
     let output = lowtide().args(["load", &url, "--http2", "-n", "1000"]).output().unwrap();
-    let (told, noted) = (output.stdout.as_slice(), output.stderr.as_slice());
-    let told = String::from_utf8_lossy(told);
+    let (reported, noted) = (output.stdout.as_slice(), output.stderr.as_slice());
+    let reported = String::from_utf8_lossy(reported);
     for part in ["1,000 succeeded (100.00 %)", " latency   50% ", "lowtide-demo("] {
-        assert!(told.contains(part), "{told}");
+        assert!(reported.contains(part), "{reported}");
     }
     assert!(noted.is_empty(), "{}", String::from_utf8_lossy(noted));
 }
 
 #[test]
-fn a_server_that_is_killed_in_the_middle_leaves_counts_that_add_up() {
+fn a_server_killed_during_the_load_leaves_consistent_counts() {
     let mut server = Server::start();
     let home = tempfile::tempdir().unwrap();
     let record = home.path().join("load.jsonl");
@@ -52,7 +52,7 @@ fn a_server_that_is_killed_in_the_middle_leaves_counts_that_add_up() {
 }
 
 #[test]
-fn ctrl_c_prints_what_was_done_so_far() {
+fn ctrl_c_prints_the_report_so_far() {
     let server = Server::start();
     let home = tempfile::tempdir().unwrap();
     let record = home.path().join("load.jsonl");
@@ -87,7 +87,7 @@ fn wait_for_requests_in_flight(record: &Path, count: u64) {
 }
 
 #[test]
-fn a_record_holds_samples_marks_and_rounds_and_the_study_gets_the_same() {
+fn the_record_and_the_study_both_get_samples_marks_and_rounds() {
     let server = Server::start();
     let home = tempfile::tempdir().unwrap();
     let (own, handed) = (home.path().join("load.jsonl"), home.path().join("handed.jsonl"));

@@ -32,7 +32,7 @@ fn stderr(output: &Output) -> String {
 }
 
 #[test]
-fn a_load_whose_requests_all_fail_names_the_kind_and_ends_with_0() {
+fn a_load_whose_requests_all_fail_reports_the_error_kind_and_exits_with_0() {
     let url = format!("http://{}/", without_pages());
     let output = load(&[&url, "-n", "4"]);
     assert_eq!(output.status.code(), Some(0));
@@ -47,7 +47,7 @@ fn a_load_whose_requests_all_fail_names_the_kind_and_ends_with_0() {
 }
 
 #[test]
-fn a_threshold_that_a_round_crosses_is_exit_99_and_a_sentence() {
+fn a_crossed_threshold_is_printed_and_exits_with_99() {
     let url = format!("http://{}/", without_pages());
     let thresholds = [
         "--fail-on",
@@ -70,7 +70,7 @@ fn a_threshold_that_a_round_crosses_is_exit_99_and_a_sentence() {
 }
 
 #[test]
-fn a_threshold_that_no_round_crosses_is_exit_0_in_silence() {
+fn a_threshold_that_no_round_crosses_exits_with_0_silently() {
     let server = Server::start();
     let flags = ["--http2", "-n", "100", "--fail-on", "failed_ratio>0", "--fail-on"];
     let output = load(&[&[server.url("").as_str()], &flags[..], &["latency_s.p99>1h"]].concat());
@@ -78,7 +78,7 @@ fn a_threshold_that_no_round_crosses_is_exit_0_in_silence() {
 }
 
 #[test]
-fn a_threshold_on_the_latency_of_no_request_is_not_crossed_and_a_note_says_so() {
+fn a_latency_threshold_without_latencies_is_not_crossed_and_prints_a_note() {
     let url = format!("http://{}/", without_pages());
     let output = load(&[&url, "-n", "4", "--fail-on", "latency_s.p99<1s"]);
     assert_eq!(output.status.code(), Some(0));
@@ -87,7 +87,7 @@ fn a_threshold_on_the_latency_of_no_request_is_not_crossed_and_a_note_says_so() 
 }
 
 #[test]
-fn on_github_a_crossing_of_a_load_is_an_annotation() {
+fn on_github_a_crossed_threshold_of_a_load_is_an_annotation() {
     let url = format!("http://{}/", without_pages());
     let output = lowtide()
         .env("GITHUB_ACTIONS", "true")
@@ -99,7 +99,7 @@ fn on_github_a_crossing_of_a_load_is_an_annotation() {
 }
 
 #[test]
-fn requests_that_time_out_have_a_latency_line_of_their_own() {
+fn requests_that_time_out_have_their_own_latency_line() {
     let server = Server::start();
     let url = server.url("?expire=60000");
     let flags = ["-m", "10", "-n", "20", "--rate", "100/s", "--timeout", "1s"];

@@ -43,7 +43,7 @@ fn number(pid: u32) -> Pid {
 }
 
 #[test]
-fn a_hoard_goes_back_and_the_program_goes_on() {
+fn a_release_returns_a_hoard_and_the_program_continues() {
     let mut subject = Subject::of(&["blocks:200", "keep:10"]);
     let before = subject.inspect();
     let found = released(&[], subject.pid(), 0);
@@ -54,12 +54,12 @@ fn a_hoard_goes_back_and_the_program_goes_on() {
     let after = subject.inspect();
     assert_eq!(bytes(&after, "allocated"), bytes(&before, "allocated"));
     assert!(bytes(&after, "reclaimable") < MIB, "{after:#}");
-    subject.tell("blocks:20");
+    subject.send("blocks:20");
     assert_eq!(released(&[], subject.pid(), 0)["pid"], subject.pid());
 }
 
 #[test]
-fn the_tops_of_thread_heaps_go_back_which_a_trim_cannot_return() {
+fn a_release_returns_the_top_chunks_of_thread_heaps_which_a_trim_cannot() {
     let subject = Subject::of(&["threads:4:20"]);
     let before = subject.inspect();
     let found = released(&[], subject.pid(), 0);
@@ -72,7 +72,7 @@ fn the_tops_of_thread_heaps_go_back_which_a_trim_cannot_return() {
 }
 
 #[test]
-fn blocks_in_fast_bins_are_joined_first_and_all_that_a_trim_returns_goes_back() {
+fn a_release_consolidates_fast_bins_and_returns_at_least_what_a_trim_does() {
     // Since glibc 2.43, there are no fast bins, and blocks are coalesced when they are freed.
     let subject = Subject::of(&["small:60:100", "keep:100"]);
     let before = subject.inspect();
@@ -91,7 +91,7 @@ fn blocks_in_fast_bins_are_joined_first_and_all_that_a_trim_returns_goes_back() 
 }
 
 #[test]
-fn a_trim_returns_what_was_predicted_of_it_in_either_kind_of_process() {
+fn a_trim_returns_the_predicted_bytes_with_and_without_threads() {
     for (arguments, place) in
         [(&["threads:2:20"][..], "own_thread"), (&["blocks:40", "keep:10"][..], "slices")]
     {
@@ -106,7 +106,7 @@ fn a_trim_returns_what_was_predicted_of_it_in_either_kind_of_process() {
 
 #[test]
 #[ignore = "needs huge pages: /sys/kernel/mm/transparent_hugepage/enabled, always or madvise"]
-fn huge_pages_that_are_half_empty_afterwards_are_split() {
+fn huge_pages_that_a_release_leaves_half_empty_are_split() {
     let mut command = plain(&fixture("memory", &["-pthread"]));
     command.env("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
     let subject = Subject::start(command.args(["blocks:100", "keep:20"]));
@@ -119,7 +119,7 @@ fn huge_pages_that_are_half_empty_afterwards_are_split() {
 }
 
 #[test]
-fn a_dry_run_says_what_a_release_would_do_and_does_nothing() {
+fn a_dry_run_reports_the_predicted_release_and_changes_nothing() {
     let subject = Subject::of(&["threads:4:20"]);
     let before = subject.inspect();
     let found = released(&["--dry-run"], subject.pid(), 0);
@@ -132,7 +132,7 @@ fn a_dry_run_says_what_a_release_would_do_and_does_nothing() {
 }
 
 #[test]
-fn a_process_that_holds_nothing_free_is_left_alone() {
+fn a_process_without_free_memory_has_nothing_to_release() {
     let subject = Subject::silent(plain("sleep").arg("1000"));
     until("its sleep", || subject.proc("status").contains("State:\tS").then_some(()));
     let found = released(&[], subject.pid(), 0);
@@ -179,13 +179,13 @@ fn is_purged_as_predicted(subject: &Subject) {
 }
 
 #[test]
-fn the_own_purge_of_jemalloc_is_called_by_a_borrowed_thread() {
+fn a_borrowed_thread_runs_the_purge_of_jemalloc() {
     is_purged_as_predicted(&with_allocator("jemalloc"));
 }
 
 #[test]
 #[ignore = "needs gperftools (Debian: libgoogle-perftools4)"]
-fn the_memory_of_an_old_gperftools_is_returned_by_its_own_purge() {
+fn the_memory_of_an_old_gperftools_is_returned_only_by_its_own_purge() {
     let mut command = plain(&fixture("memory", &["-pthread"]));
     command.env("LD_PRELOAD", "libtcmalloc_minimal.so.4");
     let subject = Subject::start(command.args(["blocks:40", "keep:1000"]));
@@ -196,7 +196,7 @@ fn the_memory_of_an_old_gperftools_is_returned_by_its_own_purge() {
 }
 
 #[test]
-fn no_purge_is_called_where_it_is_not_known_to_be_safe() {
+fn a_purge_that_is_not_known_to_be_safe_is_refused() {
     const PURGE: [&str; 3] = ["--method", "purge", "--unbounded"];
     let of_glibc = Subject::of(&["small:60:100", "keep:100"]);
     let (hazard, said) = refused(&PURGE, of_glibc.pid());
@@ -248,7 +248,7 @@ fn a_stopped_process_is_refused_and_stays_stopped() {
 }
 
 #[test]
-fn of_several_processes_each_has_its_object_and_the_worst_its_exit_code() {
+fn each_of_several_processes_has_its_object_and_the_worst_exit_code_is_returned() {
     let (first, second) =
         (Subject::of(&["blocks:20", "keep:2"]), Subject::of(&["blocks:20", "keep:2"]));
     kill_process(number(first.pid()), Signal::STOP).unwrap();
@@ -264,7 +264,7 @@ fn of_several_processes_each_has_its_object_and_the_worst_its_exit_code() {
 }
 
 #[test]
-fn people_read_what_was_given_back_and_what_it_cost() {
+fn the_text_output_shows_the_returned_memory_and_its_cost() {
     let subject = Subject::of(&["blocks:50", "keep:10"]);
     let pid = subject.pid().to_string();
     let output = lowtide().args(["release", &pid]).output().unwrap();
@@ -278,7 +278,7 @@ fn people_read_what_was_given_back_and_what_it_cost() {
 }
 
 #[test]
-fn what_comes_back_is_told_after_the_time_that_was_asked_for() {
+fn regained_memory_is_reported_after_the_duration_of_the_watch() {
     let subject = Subject::of(&["blocks:50", "keep:10"]);
     let found = released(&["--watch", "1s"], subject.pid(), 0);
     assert_eq!(found["outcome"], "released", "{found:#}");
@@ -288,7 +288,7 @@ fn what_comes_back_is_told_after_the_time_that_was_asked_for() {
 }
 
 #[test]
-fn a_release_that_is_interrupted_leaves_nothing_of_its_own_behind() {
+fn an_interrupted_release_leaves_nothing_in_the_process() {
     let subject = Subject::of(&["blocks:400", "keep:10"]);
     let release = lowtide()
         .args(["--json", "release", "--max-pause", "100us", &subject.pid().to_string()])
@@ -322,7 +322,7 @@ fn watched(pid: u32) -> (Child, impl Iterator<Item = String>) {
 }
 
 #[test]
-fn a_watch_that_is_interrupted_tells_what_has_come_back_so_far() {
+fn an_interrupted_watch_reports_the_memory_regained_so_far() {
     let subject = Subject::of(&["blocks:50", "keep:10"]);
     let (mut watch, mut lines) = watched(subject.pid());
     kill_process(number(watch.id()), Signal::INT).unwrap();
@@ -331,7 +331,7 @@ fn a_watch_that_is_interrupted_tells_what_has_come_back_so_far() {
 }
 
 #[test]
-fn one_that_ends_while_what_comes_back_is_watched_was_released_all_the_same() {
+fn a_process_that_ends_during_the_watch_still_counts_as_released() {
     let mut subject = Subject::of(&["blocks:50", "keep:10"]);
     let (mut watch, mut lines) = watched(subject.pid());
     subject.end();
@@ -341,7 +341,7 @@ fn one_that_ends_while_what_comes_back_is_watched_was_released_all_the_same() {
 
 #[test]
 #[ignore = "needs root, to give up capabilities"]
-fn what_is_not_permitted_is_told_with_the_whole_command_that_is() {
+fn a_missing_permission_is_reported_with_the_full_sudo_command() {
     let subject = Subject::of(&["blocks:20", "undumpable"]);
     let command = lowtide();
     let pid = subject.pid().to_string();

@@ -24,7 +24,7 @@ fn zombie() -> Child {
 }
 
 #[test]
-fn who_is_nobody_is_told_so() {
+fn an_unknown_or_invalid_pid_is_reported() {
     for pid in [&nobody(), "0", "4294967295"] {
         let said = failure(&[pid], 4, "gone");
         assert!(said.starts_with(&format!("there is no process {pid}")), "{said}");
@@ -36,7 +36,7 @@ fn who_is_nobody_is_told_so() {
 }
 
 #[test]
-fn a_thread_of_the_kernel_has_nothing_to_release_and_a_zombie_no_memory_any_more() {
+fn a_kernel_thread_or_a_zombie_is_an_error() {
     // Kernel threads are not visible in a separate PID namespace.
     if std::fs::read_to_string("/proc/2/comm").is_ok_and(|name| name.trim() == "kthreadd") {
         let said = failure(&["2"], 2, "usage");
@@ -49,7 +49,7 @@ fn a_thread_of_the_kernel_has_nothing_to_release_and_a_zombie_no_memory_any_more
 }
 
 #[test]
-fn a_pause_that_is_out_of_range_is_refused_with_the_range() {
+fn an_out_of_range_pause_is_an_error_with_the_range() {
     for pause in ["0", "99us", "2s", "10m"] {
         let said = failure(&["--max-pause", pause, "1"], 2, "usage");
         assert!(said.starts_with(&format!("--max-pause: {pause} is out of range")), "{said}");
@@ -61,7 +61,7 @@ fn a_pause_that_is_out_of_range_is_refused_with_the_range() {
 }
 
 #[test]
-fn a_method_that_there_is_not_is_told_with_those_that_there_are() {
+fn an_unknown_method_is_an_error_with_the_known_methods() {
     let said = failure(&["--method", "magic", "1"], 2, "usage");
     assert!(said.contains("magic"), "{said}");
     let output = lowtide().args(["release", "--method", "magic", "1"]).output().unwrap();
@@ -71,13 +71,13 @@ fn a_method_that_there_is_not_is_told_with_those_that_there_are() {
 }
 
 #[test]
-fn a_purge_whose_pause_has_no_bound_takes_a_word_for_it() {
+fn a_purge_with_an_unbounded_pause_requires_a_flag() {
     let said = failure(&["--method", "purge", "1"], 2, "usage");
     assert!(said.contains("--unbounded permits that"), "{said}");
 }
 
 #[test]
-fn a_watch_that_is_too_short_or_of_a_dry_run_is_told_so() {
+fn a_watch_that_is_too_short_or_of_a_dry_run_is_an_error() {
     let said = failure(&["--watch", "10ms", "1"], 2, "usage");
     assert!(said.contains("give it at least 1.00 s"), "{said}");
     for time in ["0s", "-5s", "soon", "60"] {
@@ -88,7 +88,7 @@ fn a_watch_that_is_too_short_or_of_a_dry_run_is_told_so() {
 }
 
 #[test]
-fn of_several_processes_each_is_told() {
+fn each_of_several_missing_processes_is_reported() {
     let mut child = zombie();
     let pids = [nobody(), child.id().to_string()];
     let output = lowtide().args(["--json", "release"]).args(&pids).output().unwrap();
@@ -107,7 +107,7 @@ fn of_several_processes_each_is_told() {
 }
 
 #[test]
-fn a_trim_is_warned_of_before_it_is_done() {
+fn a_warning_is_printed_before_a_trim() {
     let warned = |flags: &[&str]| {
         let output = lowtide().arg("release").args(flags).arg(nobody()).output().unwrap();
         stderr(&output).starts_with("lowtide: malloc_trim holds each arena's lock")

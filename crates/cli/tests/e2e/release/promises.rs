@@ -23,7 +23,7 @@ fn both(pid: u32) -> [(Option<i32>, Value, Value); 2] {
 
 #[test]
 #[ignore = "needs root: only with CAP_SYS_ADMIN can filters be read"]
-fn a_filter_that_does_not_let_a_release_through_is_found_by_the_dry_run() {
+fn the_dry_run_detects_a_seccomp_filter_that_blocks_a_release() {
     let subject = Subject::of(&["blocks:30", "keep:10", "filter:0"]);
     let [dry, real] = both(subject.pid());
     assert_eq!(dry, (Some(5), "refused".into(), "seccomp".into()));
@@ -32,7 +32,7 @@ fn a_filter_that_does_not_let_a_release_through_is_found_by_the_dry_run() {
 
 #[test]
 #[ignore = "needs root: only with CAP_SYS_ADMIN can filters be read"]
-fn a_filter_that_lets_a_release_through_is_read_by_the_dry_run_as_well() {
+fn the_dry_run_detects_a_seccomp_filter_that_permits_a_release() {
     let subject = Subject::of(&["blocks:30", "keep:10", "filter:1"]);
     let [dry, real] = both(subject.pid());
     assert_eq!(dry, (Some(0), "released".into(), Value::Null));
@@ -40,7 +40,7 @@ fn a_filter_that_lets_a_release_through_is_read_by_the_dry_run_as_well() {
 }
 
 #[test]
-fn a_filter_that_cannot_be_read_is_no_promise() {
+fn a_process_with_an_unreadable_seccomp_filter_is_refused() {
     let subject = Subject::of(&["blocks:30", "keep:10", "filter:1"]);
     let without = "-sys_admin";
     let run = |verb: &[&str]| {
@@ -70,7 +70,7 @@ fn a_filter_that_cannot_be_read_is_no_promise() {
 
 #[test]
 #[ignore = "needs root and the freezer of control groups"]
-fn a_frozen_process_is_refused_by_both_and_released_when_it_thaws() {
+fn a_frozen_process_is_refused_even_by_a_dry_run_and_released_once_it_thaws() {
     let subject = Subject::of(&["blocks:30", "keep:10"]);
     let group = Frozen::around(subject.pid());
     let [dry, real] = both(subject.pid());
@@ -127,7 +127,7 @@ impl Drop for Frozen {
 }
 
 #[test]
-fn a_refusal_that_may_pass_is_waited_for_as_long_as_was_said() {
+fn a_temporary_refusal_is_retried_for_the_duration_of_the_wait() {
     let subject = Subject::of(&["blocks:30", "keep:10"]);
     let pid = rustix::process::Pid::from_raw(subject.pid().cast_signed()).unwrap();
     kill_process(pid, Signal::STOP).unwrap();
@@ -145,7 +145,7 @@ fn a_refusal_that_may_pass_is_waited_for_as_long_as_was_said() {
 }
 
 #[test]
-fn what_is_selected_by_name_is_released_together_but_never_without_a_yes() {
+fn processes_selected_by_name_are_released_together_only_with_the_yes_flag() {
     let name = format!("lr{}", std::process::id());
     let home = tempfile::tempdir().unwrap();
     let program = home.path().join(&name);

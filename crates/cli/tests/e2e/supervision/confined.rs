@@ -63,7 +63,7 @@ fn in_a_container_the_memory_of_a_service_and_of_its_children_is_released() {
 
 #[test]
 #[ignore = "needs root: it makes a PID namespace"]
-fn in_a_container_a_child_with_a_filter_of_its_own_is_left_alone_and_no_zombie_stays() {
+fn in_a_container_a_child_with_its_own_filter_is_left_alone_and_zombies_are_reaped() {
     let home = tempfile::tempdir().unwrap();
     let log = home.path().join("acts.jsonl");
     // Orphans, a child with another filter, and a service that waits for it.
@@ -93,7 +93,7 @@ fn in_a_container_a_child_with_a_filter_of_its_own_is_left_alone_and_no_zombie_s
 
 #[test]
 #[ignore = "needs root: it hides /proc"]
-fn without_a_proc_of_its_own_the_command_runs_and_the_problem_is_printed_once() {
+fn without_a_matching_proc_the_command_runs_and_the_problem_is_printed_once() {
     let hidden = "mount -t tmpfs none /proc && exec \"$@\"";
     for (hide, problem) in [
         (&["--mount", "sh", "-c", hidden, "sh"][..], "/proc is not mounted"),
@@ -117,7 +117,7 @@ fn without_a_proc_of_its_own_the_command_runs_and_the_problem_is_printed_once() 
 
 #[test]
 #[ignore = "needs root: it becomes another user"]
-fn a_user_without_rights_may_supervise_what_it_starts_and_nothing_else() {
+fn an_unprivileged_user_can_supervise_only_its_own_commands() {
     let home = tempfile::tempdir().unwrap();
     let subject = Subject::of(&["blocks:1"]);
     let pid = subject.pid().to_string();
@@ -142,7 +142,7 @@ fn a_user_without_rights_may_supervise_what_it_starts_and_nothing_else() {
 
 #[test]
 #[ignore = "needs root: it becomes another user"]
-fn a_command_that_root_starts_and_that_becomes_another_user_is_counted() {
+fn the_frees_of_a_command_that_drops_root_are_counted() {
     let home = tempfile::tempdir().unwrap();
     let log = home.path().join("acts.jsonl");
     let program = home.path().join("wild");

@@ -14,7 +14,7 @@ use crate::inspect::Subject;
 use crate::support::{compiled, fixture, lines, lowtide, until};
 
 #[test]
-fn a_target_that_forks_and_executes_wildly_is_intact_after_many_releases() {
+fn a_target_that_forks_and_execs_constantly_is_intact_after_many_releases() {
     for words in [&["forks"][..], &["execs"], &["forks", "execs"]] {
         let home = tempfile::tempdir().unwrap();
         let log = home.path().join("acts.jsonl");
@@ -30,7 +30,7 @@ fn a_target_that_forks_and_executes_wildly_is_intact_after_many_releases() {
 }
 
 #[test]
-fn a_command_that_ends_while_its_memory_is_released_ends_as_without_lowtide() {
+fn a_command_that_ends_during_a_release_exits_as_it_would_without_lowtide() {
     for _ in 0..5 {
         let mut command = lowtide();
         command.args(["run", "-p", "periodic=100ms", "--max-pause", "1s", "--"]);
@@ -42,7 +42,7 @@ fn a_command_that_ends_while_its_memory_is_released_ends_as_without_lowtide() {
 }
 
 #[test]
-fn an_attach_that_is_interrupted_or_killed_during_a_release_leaves_the_target_intact() {
+fn an_attach_interrupted_or_killed_during_a_release_leaves_the_target_intact() {
     let home = tempfile::tempdir().unwrap();
     let log = home.path().join("acts.jsonl");
     let mut target = start(&["mib:60"]);
@@ -70,7 +70,7 @@ fn an_attach_that_is_interrupted_or_killed_during_a_release_leaves_the_target_in
 }
 
 #[test]
-fn a_policy_that_is_killed_during_a_release_is_started_again_and_the_command_is_intact() {
+fn a_policy_process_killed_during_a_release_restarts_and_the_command_is_intact() {
     let home = tempfile::tempdir().unwrap();
     let log = home.path().join("acts.jsonl");
     let mut command = lowtide();
@@ -159,7 +159,7 @@ fn a_process_that_is_stopped_is_released_after_it_continues() {
 }
 
 #[test]
-fn a_process_under_a_debugger_is_released_after_it_has_left() {
+fn a_traced_process_is_released_after_its_debugger_detaches() {
     let home = tempfile::tempdir().unwrap();
     let log = home.path().join("acts.jsonl");
     let subject = Subject::of(&["blocks:60", "keep:20"]);
@@ -177,7 +177,7 @@ fn a_process_under_a_debugger_is_released_after_it_has_left() {
 }
 
 #[test]
-fn a_log_goes_on_after_its_directory_was_removed() {
+fn a_log_continues_after_its_removed_directory_is_recreated() {
     let home = tempfile::tempdir().unwrap();
     let directory = home.path().join("log");
     fs::create_dir(&directory).unwrap();
@@ -206,7 +206,7 @@ fn a_log_goes_on_after_its_directory_was_removed() {
 
 #[test]
 #[ignore = "needs root: it mounts a small file system"]
-fn a_full_disk_loses_lines_and_nothing_else() {
+fn a_full_disk_loses_only_log_lines() {
     let home = tempfile::tempdir().unwrap();
     let disk = SmallDisk::mount(home.path().join("disk"));
     let (log, filler) = (disk.0.join("acts.jsonl"), disk.0.join("filler"));
@@ -246,7 +246,7 @@ impl Drop for SmallDisk {
 }
 
 #[test]
-fn more_processes_than_files_may_be_open_are_not_the_end_of_all_releases() {
+fn releases_continue_with_more_processes_than_the_open_file_limit() {
     let home = tempfile::tempdir().unwrap();
     let log = home.path().join("acts.jsonl");
     let limited = r#"ulimit -n 160; exec "$@""#;
@@ -264,7 +264,7 @@ fn more_processes_than_files_may_be_open_are_not_the_end_of_all_releases() {
 }
 
 #[test]
-fn processes_of_one_program_that_are_left_alone_for_one_reason_are_printed_once() {
+fn processes_of_a_program_left_alone_for_the_same_reason_are_printed_once() {
     let mut command = lowtide();
     let home = tempfile::tempdir().unwrap();
     let log = home.path().join("acts.jsonl");
@@ -306,7 +306,7 @@ fn lowtide_itself_is_not_supervised() {
 }
 
 #[test]
-fn json_lines_that_nobody_reads_end_the_supervision() {
+fn a_closed_json_output_ends_the_supervision() {
     let subject = Subject::of(&["blocks:20", "keep:20"]);
     let mut attached =
         Attached::start(&[&subject.pid().to_string(), "-p", "periodic=100ms", "--json"]);

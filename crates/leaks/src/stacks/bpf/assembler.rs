@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn jumps_lead_to_their_labels_in_both_directions() {
+    fn forward_and_backward_jumps_resolve_to_their_labels() {
         let mut program = Assembler::default();
         program.label("again").set(Register::R0, 1).jump_if_zero(Register::R0, "end");
         program.jump_if_greater(Register::R0, Register::R1, "again").label("end").exit();
@@ -189,14 +189,14 @@ mod tests {
     }
 
     #[test]
-    fn a_jump_to_nowhere_is_not_assembled() {
+    fn a_program_with_a_jump_to_an_undefined_label_is_not_assembled() {
         let mut program = Assembler::default();
         program.jump_if_zero(Register::R0, "nowhere").exit();
         assert_eq!(program.finish(), None);
     }
 
     #[test]
-    fn instructions_are_encoded_as_the_standard_has_them() {
+    fn instructions_are_encoded_according_to_the_standard() {
         let mut program = Assembler::default();
         program.copy(Register::R6, Register::R1).store(Register::R9, 16, Register::R8);
         let found = program.finish().unwrap();

@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_attributes_have_the_size_of_the_first_version() {
+    fn the_attributes_have_the_size_of_perf_attr_version_1() {
         assert_eq!(size_of::<Attributes>(), 72);
     }
 }

@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     #[ignore = "needs llvm-mc (Debian: llvm)"]
-    fn another_assembler_makes_the_same_program_of_its_listing() {
+    fn llvm_mc_assembles_the_listing_to_the_same_program() {
         let home = tempfile::tempdir().unwrap();
         let (text, made) = (home.path().join("program.s"), home.path().join("program.o"));
         // The assembled program contains the file descriptors of maps, which differ from run to

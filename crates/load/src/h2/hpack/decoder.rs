@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn the_answers_of_the_rfc_are_read() {
+    fn the_response_examples_of_the_rfc_are_decoded() {
         reads_three_answers([
             "4803 3330 3258 0770 7269 7661 7465 611d 4d6f 6e2c 2032 3120 4f63 7420 3230 3133 \
              2032 303a 3133 3a32 3120 474d 546e 1768 7474 7073 3a2f 2f77 7777 2e65 7861 6d70 \
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn the_answers_of_the_rfc_are_read_in_huffman_code() {
+    fn the_huffman_coded_response_examples_of_the_rfc_are_decoded() {
         reads_three_answers([
             "4882 6402 5885 aec3 771a 4b61 96d0 7abe 9410 54d4 44a8 2005 9504 0b81 66e0 82a6 \
              2d1b ff6e 919d 29ad 1718 63c7 8f0b 97c8 e9ae 82ae 43d3",
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn the_length_of_the_body_is_read_also_from_the_table() {
+    fn content_length_is_also_read_from_the_dynamic_table() {
         let mut decoder = Decoder::default();
         let first = decoder.decode(b"\x88\x5c\x0242").unwrap();
         let again = decoder.decode(b"\x88\xbe").unwrap();
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_may_shrink_only_before_the_first_field_and_never_grow_beyond_ours() {
+    fn table_size_updates_precede_the_first_field_and_respect_our_limit() {
         let mut decoder = Decoder::default();
         decoder.decode(b"\x5c\x0242").unwrap();
         assert!(decoder.decode(b"\x20\x88").is_ok());
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_that_no_answer_can_have_are_told() {
+    fn invalid_response_headers_are_reported_as_malformed() {
         let malformed = |block: &[u8]| Decoder::default().decode(block).unwrap().malformed;
         assert_eq!(malformed(b"\x88\x88"), Some("an answer with a wrong :status"));
         assert_eq!(malformed(b"\x08\x0399x"), Some("an answer with a wrong :status"));
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_that_ends_early_is_unreadable() {
+    fn a_truncated_block_is_an_error() {
         let whole = b"\x40\x0acustom-key\x0dcustom-header";
         assert!(Decoder::default().decode(whole).is_ok());
         for end in 1..whole.len() {
@@ -268,7 +268,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn anything_is_read_or_refused(blocks: Vec<Vec<u8>>) {
+        fn arbitrary_blocks_do_not_panic_and_the_table_stays_bounded(blocks: Vec<Vec<u8>>) {
             let mut decoder = Decoder::default();
             for block in blocks {
                 let _ = decoder.decode(&block);

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_make_room_for_the_newest() {
+    fn inserting_a_field_evicts_the_oldest_fields() {
         let mut table = DynamicTable::default();
         table.set_max_size(100);
         table.insert(field(1));
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_is_small() {
+    fn a_field_takes_at_most_32_bytes() {
         assert!(size_of::<Field>() <= 32);
     }
 }

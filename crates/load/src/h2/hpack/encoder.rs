@@ -142,7 +142,7 @@ mod tests {
 
     /// Checks the first request of RFC 7541, C.4.1.
     #[test]
-    fn the_first_request_of_the_rfc_is_written() {
+    fn the_first_request_example_of_the_rfc_is_encoded() {
         let mut encoder = of_the_rfc();
         assert_eq!(encoder.block(), [b"\x82\x86\x84\x41", AUTHORITY].concat());
         for _ in 0..2 {
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_with_a_smaller_table_is_told_that_we_use_none() {
+    fn the_dynamic_table_is_disabled_if_the_server_shrinks_it() {
         let mut encoder = of_the_rfc();
         encoder.sent();
         encoder.set_table_size(65_536);
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_that_do_not_fit_the_table_together_stay_out_of_it() {
+    fn fields_that_do_not_fit_the_table_together_are_not_indexed() {
         let long = "x".repeat(3000);
         let mut encoder = Encoder::new(fields(&[("a", &long), ("b", &long)]));
         let before = encoder.block().to_vec();

@@ -154,7 +154,7 @@ mod tests {
 
     /// Checks the examples of RFC 7541, C.4.1 and C.6.1.
     #[test]
-    fn the_strings_of_the_rfc_are_read_and_written() {
+    fn the_string_examples_of_the_rfc_are_encoded_and_decoded() {
         let examples: [(&[u8], &[u8]); 3] = [
             (
                 b"www.example.com",
@@ -172,7 +172,7 @@ mod tests {
 
     /// Checks RFC 7541, appendix B: symbols with rare lengths, and the last one.
     #[test]
-    fn codes_are_those_of_the_rfc() {
+    fn the_code_table_matches_the_rfc() {
         let code = |symbol: usize| (CODE.codes[symbol], LENGTHS[symbol]);
         assert_eq!(code(b'0'.into()), (0x0, 5));
         assert_eq!(code(b'\\'.into()), (0x7fff0, 19));
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_padding_and_the_end_of_the_string_are_unreadable() {
+    fn invalid_padding_and_the_end_of_string_symbol_are_errors() {
         assert_eq!(decoded(&[0b0000_0000]), Err(DecodeError), "padding of zeros");
         assert_eq!(decoded(&[0b0000_0111, 0xff]), Err(DecodeError), "a byte of padding");
         assert_eq!(decoded(&[0xff, 0xff, 0xff, 0xff]), Err(DecodeError), "the end of the string");
@@ -193,13 +193,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(bytes: Vec<u8>) {
+        fn any_string_round_trips(bytes: Vec<u8>) {
             prop_assert_eq!(encoded_length(&bytes), encoded(&bytes).len());
             prop_assert_eq!(decoded(&encoded(&bytes)).unwrap(), bytes);
         }
 
         #[test]
-        fn anything_is_read_or_refused(bytes: Vec<u8>) {
+        fn arbitrary_bytes_are_rejected_or_are_the_only_code_of_the_string(bytes: Vec<u8>) {
             if let Ok(text) = decoded(&bytes) {
                 prop_assert_eq!(encoded(&text), bytes, "one string has one code");
             }

@@ -44,7 +44,7 @@ mod tests {
 
     /// Checks the examples of RFC 7541, C.1.
     #[test]
-    fn the_integers_of_the_rfc_are_read_and_written() {
+    fn the_integer_examples_of_the_rfc_are_encoded_and_decoded() {
         let examples: [(u32, usize, &[u8]); 3] =
             [(5, 10, &[0x0a]), (5, 1337, &[0x1f, 0x9a, 0x0a]), (8, 42, &[0x2a])];
         for (prefix, value, bytes) in examples {
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn an_integer_that_ends_early_or_never_is_unreadable() {
+    fn a_truncated_or_unbounded_integer_is_an_error() {
         assert_eq!(read(&[], 7), Err(DecodeError));
         assert_eq!(read(&[0x7f], 7), Err(DecodeError));
         assert_eq!(read(&[0x7f, 0x80, 0x80, 0x80, 0x80, 0x80, 0x01], 7), Err(DecodeError));

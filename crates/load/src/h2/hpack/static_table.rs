@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entries_stand_where_the_rfc_has_them() {
+    fn the_static_table_matches_the_rfc() {
         assert_eq!(entry(0), None);
         assert_eq!(entry(8), Some((":status", "200")));
         assert_eq!(entry(16), Some(("accept-encoding", "gzip, deflate")));

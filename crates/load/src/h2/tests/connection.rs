@@ -4,7 +4,7 @@ use super::*;
 use crate::failure::OtherProtocol;
 
 #[test]
-fn a_connection_opens_with_preface_settings_and_a_wider_window() {
+fn a_connection_opens_with_the_preface_settings_and_a_window_update() {
     let mut client = Client::new(&request("GET", b""));
     client.http2.open(&mut client.out);
     assert!(client.out.starts_with(frame::PREFACE));
@@ -15,7 +15,7 @@ fn a_connection_opens_with_preface_settings_and_a_wider_window() {
 }
 
 #[test]
-fn nothing_starts_before_the_servers_settings() {
+fn no_request_starts_before_the_settings_of_the_server() {
     let mut client = Client::new(&request("GET", b""));
     assert_eq!(client.http2.room(), 0);
     client.http2.send(Ticks(1), &mut client.out);
@@ -26,7 +26,7 @@ fn nothing_starts_before_the_servers_settings() {
 }
 
 #[test]
-fn a_server_gets_no_more_requests_than_it_allows_also_when_it_changes_that() {
+fn concurrent_requests_respect_the_limit_of_the_server_and_its_updates() {
     let mut client = Client::new(&request("GET", b""));
     client.receives(&settings(&[(3, 2)])).unwrap();
     for at in 1..=3 {
@@ -45,7 +45,7 @@ fn a_server_gets_no_more_requests_than_it_allows_also_when_it_changes_that() {
 }
 
 #[test]
-fn a_server_with_a_small_table_gets_headers_that_need_none() {
+fn headers_do_not_use_the_dynamic_table_if_its_size_is_zero() {
     let mut client = Client::new(&request("GET", b""));
     client.receives(&settings(&[(1, 0)])).unwrap();
     client.out.clear();
@@ -57,7 +57,7 @@ fn a_server_with_a_small_table_gets_headers_that_need_none() {
 }
 
 #[test]
-fn pings_are_answered_and_what_is_unknown_is_ignored() {
+fn pings_are_acknowledged_and_unknown_frames_are_ignored() {
     let mut client = Client::getting(1);
     client.receives(&frame(kind::PING, 0, 0, b"12345678")).unwrap();
     client.receives(&frame(kind::PING, flag::ACK, 0, b"12345678")).unwrap();
@@ -67,7 +67,7 @@ fn pings_are_answered_and_what_is_unknown_is_ignored() {
 }
 
 #[test]
-fn go_away_tells_which_requests_the_server_did_not_look_at() {
+fn requests_above_the_last_stream_id_of_a_goaway_fail_as_not_processed() {
     let mut client = Client::getting(3);
     client.receives(&go_away(0x7fff_ffff, ErrorCode::NO_ERROR)).unwrap();
     assert!(client.http2.is_draining() && client.outcomes.0.is_empty());
@@ -80,7 +80,7 @@ fn go_away_tells_which_requests_the_server_did_not_look_at() {
 }
 
 #[test]
-fn a_connection_that_the_server_gave_up_names_its_reason() {
+fn a_connection_closed_after_a_goaway_reports_its_error_code() {
     let mut client = Client::getting(2);
     client.receives(&go_away(1, ErrorCode::ENHANCE_YOUR_CALM)).unwrap();
     client.closes(RequestFailure::Closed);
@@ -95,7 +95,7 @@ fn a_connection_that_the_server_gave_up_names_its_reason() {
 }
 
 #[test]
-fn a_server_that_closes_in_the_middle_is_told() {
+fn a_close_during_responses_fails_each_request_once() {
     let mut client = Client::getting(3);
     client.receives(&headers(3, 0, b"\x88")).unwrap();
     client.receives(&[headers(5, 0, b"\x88"), data(5, 0, b"half")].concat()).unwrap();
@@ -112,7 +112,7 @@ fn a_server_that_closes_in_the_middle_is_told() {
 }
 
 #[test]
-fn the_numbers_of_streams_end_and_the_connection_with_them() {
+fn a_connection_drains_when_its_stream_ids_are_exhausted() {
     let mut client = Client::getting(0);
     client.http2.streams = Streams::starting_at(0x7fff_ffff);
     assert_eq!((client.http2.room(), client.http2.is_draining()), (1, false));
@@ -123,7 +123,7 @@ fn the_numbers_of_streams_end_and_the_connection_with_them() {
 }
 
 #[test]
-fn bodies_that_nobody_waits_for_count_to_the_connections_window() {
+fn bodies_of_timed_out_requests_are_credited_to_the_connection_window() {
     let mut client = Client::getting(1);
     client.expires(1);
     client.out.clear();
@@ -140,7 +140,7 @@ fn bodies_that_nobody_waits_for_count_to_the_connections_window() {
 }
 
 #[test]
-fn a_long_body_gets_its_streams_window_back() {
+fn the_stream_window_is_updated_during_a_long_body() {
     let mut client = Client::getting(1);
     client.receives(&headers(1, 0, b"\x88")).unwrap();
     let chunk = data(1, 0, &[7; frame::MAX_PAYLOAD]);
@@ -158,7 +158,7 @@ fn a_long_body_gets_its_streams_window_back() {
 }
 
 #[test]
-fn whatever_breaks_the_rules_ends_the_connection_with_words_and_a_go_away() {
+fn a_protocol_violation_ends_the_connection_with_an_error_and_a_goaway() {
     let started = |bytes: &[u8]| frame(kind::HEADERS, 0, 1, bytes);
     let protocol: [Vec<u8>; 14] = [
         data(0, 0, b"x"),
@@ -201,7 +201,7 @@ fn whatever_breaks_the_rules_ends_the_connection_with_words_and_a_go_away() {
 }
 
 #[test]
-fn headers_may_come_in_several_frames_but_not_without_end() {
+fn headers_may_span_several_frames_but_not_without_a_limit() {
     let mut client = Client::getting(1);
     client.receives(&frame(kind::HEADERS, flag::END_STREAM, 1, b"")).unwrap();
     client.receives(&frame(kind::CONTINUATION, 0, 1, b"\x08\x03")).unwrap();
@@ -218,14 +218,14 @@ fn headers_may_come_in_several_frames_but_not_without_end() {
 }
 
 #[test]
-fn a_server_that_speaks_http_1_is_told_in_words() {
+fn an_http_1_response_is_an_error_that_names_the_protocol() {
     let mut client = Client::new(&request("GET", b""));
     let failure = client.receives(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap_err();
     assert_eq!((failure, client.out.len()), (RequestFailure::NotHttp2(OtherProtocol::Http11), 0));
 }
 
 #[test]
-fn goodbye_is_said() {
+fn closing_a_connection_sends_a_goaway() {
     let mut client = Client::getting(0);
     client.http2.close(&mut client.out);
     assert_eq!(client.out, go_away(0, ErrorCode::NO_ERROR));

@@ -138,7 +138,7 @@ fn each_once(recorded: &[(u32, Outcome)]) -> Vec<u32> {
 
 proptest! {
     #[test]
-    fn any_answers_in_any_order_and_any_pieces_are_told_as_they_are(
+    fn any_responses_in_any_order_and_chunking_yield_the_expected_outcomes(
         scripts in prop::collection::vec(script(), 1..12),
         order: [Index; 16],
         cuts in prop::collection::vec(1..60_usize, 1..10),
@@ -153,7 +153,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_end_with_each_request_told_once(
+    fn arbitrary_bytes_yield_one_outcome_per_request(
         bytes in prop::collection::vec(any::<u8>(), 0..300),
         body in prop::collection::vec(any::<u8>(), 0..50),
         many in 0..20_usize,
@@ -164,7 +164,7 @@ proptest! {
 
     /// Frames with valid headers and invalid content reach more code than random bytes.
     #[test]
-    fn any_frames_end_with_each_request_told_once(
+    fn arbitrary_frames_yield_one_outcome_per_request(
         frames in prop::collection::vec(
             (0..11_u8, any::<u8>(), 0..24_u32, prop::collection::vec(any::<u8>(), 0..20)), 0..40
         ),
@@ -178,7 +178,7 @@ proptest! {
     }
 
     #[test]
-    fn a_damaged_server_ends_with_each_request_told_once(
+    fn damaged_responses_yield_one_outcome_per_request(
         scripts in prop::collection::vec(script(), 1..12),
         order: [Index; 16],
         damage in prop::collection::vec((any::<Index>(), any::<u8>()), 1..8),
@@ -195,7 +195,7 @@ proptest! {
 
 /// Runs the same test with a fixed seed and many more cases, on responses of every kind.
 #[test]
-fn thousands_of_damaged_servers_end_with_each_request_told_once() {
+fn thousands_of_damaged_responses_yield_one_outcome_per_request() {
     let chunks = vec![b"in ".to_vec(), Vec::new(), b"pieces".to_vec()];
     let whole = |interim, says_length, trailers| Script::Whole {
         interim,

@@ -5,7 +5,7 @@ use super::*;
 const END: u8 = flag::END_STREAM;
 
 #[test]
-fn an_answer_in_two_frames_is_told_whole() {
+fn responses_in_two_frames_are_reported_in_arrival_order() {
     let mut client = Client::getting(2);
     client.receives(&[answer(3, b"second"), answer(1, b"first")].concat()).unwrap();
     assert_eq!(
@@ -16,7 +16,7 @@ fn an_answer_in_two_frames_is_told_whole() {
 }
 
 #[test]
-fn an_answer_may_have_no_body_or_an_empty_one() {
+fn a_response_may_have_no_body_or_an_empty_one() {
     let mut client = Client::getting(2);
     client.receives(&headers(1, END, b"\x89")).unwrap();
     client.receives(&answer(3, b"")).unwrap();
@@ -24,7 +24,7 @@ fn an_answer_may_have_no_body_or_an_empty_one() {
 }
 
 #[test]
-fn a_body_in_pieces_is_told_as_one_and_trailers_end_it() {
+fn a_body_in_several_frames_is_joined_and_ended_by_trailers() {
     let mut client = Client::getting(2);
     for bytes in [headers(1, 0, b"\x88"), data(1, 0, b"a"), data(1, 0, b""), data(1, END, b"b")] {
         client.receives(&bytes).unwrap();
@@ -36,7 +36,7 @@ fn a_body_in_pieces_is_told_as_one_and_trailers_end_it() {
 }
 
 #[test]
-fn interim_answers_are_passed_over() {
+fn interim_responses_are_skipped() {
     let mut client = Client::getting(1);
     let interim = headers(1, 0, b"\x08\x03103");
     client.receives(&[&interim[..], &interim, &answer(1, b"x")].concat()).unwrap();
@@ -44,7 +44,7 @@ fn interim_answers_are_passed_over() {
 }
 
 #[test]
-fn padding_is_no_body() {
+fn padding_is_not_part_of_the_body() {
     let mut client = Client::getting(1);
     client.receives(&headers(1, flag::PADDED, b"\x02\x88\0\0")).unwrap();
     client.receives(&data(1, END | flag::PADDED, b"\x03body\0\0\0")).unwrap();
@@ -52,7 +52,7 @@ fn padding_is_no_body() {
 }
 
 #[test]
-fn a_body_that_is_not_as_long_as_its_headers_say_was_cut_short() {
+fn a_body_that_does_not_match_its_content_length_is_cut_short() {
     let outcomes = |frames: &[Vec<u8>]| {
         let mut client = Client::getting(1);
         client.receives(&frames.concat()).unwrap();
@@ -69,14 +69,14 @@ fn a_body_that_is_not_as_long_as_its_headers_say_was_cut_short() {
 }
 
 #[test]
-fn an_answer_to_head_has_a_length_and_no_body() {
+fn a_response_to_head_has_a_content_length_and_no_body() {
     let mut client = Client::with_requests(&request("HEAD", b""), 1);
     client.receives(&headers(1, END, b"\x88\x0f\x0d\x014")).unwrap();
     assert_eq!(client.take_outcomes(), [(1, answered(200, b""))]);
 }
 
 #[test]
-fn a_length_beyond_four_bytes_is_held_to_as_well() {
+fn a_content_length_over_32_bits_is_enforced() {
     let mut client = Client::getting(1);
     client.receives(&headers(1, 0, b"\x88\x0f\x0d\x0a5000000000")).unwrap();
     client.receives(&data(1, END, b"little")).unwrap();
@@ -84,7 +84,7 @@ fn a_length_beyond_four_bytes_is_held_to_as_well() {
 }
 
 #[test]
-fn answers_that_no_server_should_give_fail_alone() {
+fn a_malformed_response_fails_only_its_own_request() {
     let wrong: [Vec<u8>; 6] = [
         data(1, END, b"a body before its headers"),
         headers(1, END, b"\x00\x01x\x01y"),
@@ -106,7 +106,7 @@ fn answers_that_no_server_should_give_fail_alone() {
 }
 
 #[test]
-fn requests_that_the_server_gave_up_say_why() {
+fn a_request_reset_by_the_server_fails_with_the_reason() {
     let mut client = Client::getting(3);
     client.receives(&reset(1, ErrorCode::REFUSED_STREAM)).unwrap();
     client.receives(&reset(3, ErrorCode(2))).unwrap();
@@ -118,7 +118,7 @@ fn requests_that_the_server_gave_up_say_why() {
 }
 
 #[test]
-fn requests_time_out_from_the_oldest_and_their_late_answers_are_passed_over() {
+fn requests_time_out_oldest_first_and_late_responses_are_ignored() {
     let mut client = Client::getting(4);
     client.receives(&answer(3, b"x")).unwrap();
     client.take_outcomes();
@@ -137,7 +137,7 @@ fn requests_time_out_from_the_oldest_and_their_late_answers_are_passed_over() {
 }
 
 #[test]
-fn a_new_count_of_ticks_keeps_the_age_of_what_is_in_flight() {
+fn rebasing_the_ticks_keeps_the_age_of_requests_in_flight() {
     let mut client = Client::getting(3);
     client.http2.rebase(Ticks(2));
     client.closes(RequestFailure::Reset);
@@ -146,7 +146,7 @@ fn a_new_count_of_ticks_keeps_the_age_of_what_is_in_flight() {
 }
 
 #[test]
-fn an_answer_that_ends_in_its_middle_leaves_nothing_behind() {
+fn an_aborted_response_leaves_no_partial_data() {
     let mut client = Client::getting(4);
     for stream in [1, 3, 5, 7] {
         client.receives(&[headers(stream, 0, b"\x88"), data(stream, 0, b"x")].concat()).unwrap();

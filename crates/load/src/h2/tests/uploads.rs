@@ -16,7 +16,7 @@ impl Client {
 }
 
 #[test]
-fn the_headers_leave_the_stream_open_and_the_body_ends_it() {
+fn the_body_and_not_the_headers_ends_the_stream() {
     let mut client = posting(b"body");
     client.http2.send(Ticks(1), &mut client.out);
     let (_, flags, _, _) = client.wrote()[0];
@@ -27,7 +27,7 @@ fn the_headers_leave_the_stream_open_and_the_body_ends_it() {
 }
 
 #[test]
-fn a_body_waits_for_windows_and_goes_on_with_them() {
+fn an_upload_waits_for_a_window_and_resumes_when_it_grows() {
     let mut client = posting(&[0; 20]);
     client.receives(&settings(&[(4, 5)])).unwrap();
     client.http2.send(Ticks(1), &mut client.out);
@@ -41,7 +41,7 @@ fn a_body_waits_for_windows_and_goes_on_with_them() {
 }
 
 #[test]
-fn an_answer_before_the_body_was_sent_ends_the_upload() {
+fn a_response_before_the_end_of_the_body_cancels_the_upload() {
     let mut client = posting(&[0; 100_000]);
     client.http2.send(Ticks(1), &mut client.out);
     client.pumps();
@@ -53,7 +53,7 @@ fn an_answer_before_the_body_was_sent_ends_the_upload() {
 }
 
 #[test]
-fn a_stream_with_a_window_too_wide_or_widened_by_nothing_fails_alone() {
+fn an_invalid_stream_window_update_fails_only_its_own_request() {
     for (update, code) in [
         (window_update(1, 0x7fff_ffff), ErrorCode::FLOW_CONTROL_ERROR),
         (window_update(1, 0), ErrorCode::PROTOCOL_ERROR),
