@@ -5,7 +5,7 @@ cd "$(dirname "$0")/../.."
 draw() { python3 docs/documents/draw.py "$@"; }
 
 draw docs/documents/million-streams.svg studies/million-streams/document \
-    bench/2026-11-23-million-streams-tokio/record-panels.tar.gz \
+    bench/2026-11-25-million-streams/record-own.tar.gz \
     glibc mimalloc2 glibc/refresh mimalloc2/refresh
 draw --own-scale docs/documents/frameworks.svg studies/frameworks/document \
     bench/2026-11-22-frameworks/record-frameworks.tar.gz \

@@ -24,7 +24,7 @@ if ! [ -e "$cache/cert.pem" ]; then
     command -v openssl >/dev/null || fail "openssl is missing: install it (Debian: openssl)"
     openssl req -x509 -newkey rsa:2048 -nodes -days 3650 -subj /CN=localhost \
         -keyout "$cache/key.pem" -out "$cache/new.pem" 2>"$cache/openssl.log" ||
-        fail "openssl made no certificate: $cache/openssl.log says why"
+        fail "openssl could not create a certificate: see $cache/openssl.log"
     mv "$cache/new.pem" "$cache/cert.pem"
 fi
 
@@ -42,7 +42,7 @@ fetch() {
         new=$(mktemp -d "$cache/fetch.XXXXXX")
         if ! (cd "$new" && npm pack --silent "$package@$version" >/dev/null 2>"$cache/npm.log"); then
             rm -rf "$new"
-            fail "node $version cannot be had from npm's $package ($cache/npm.log says why):" \
+            fail "node $version is not available from npm's $package (see $cache/npm.log):" \
                 "\`npm view $package versions\` lists those that there are"
         fi
         tar -xzf "$new"/*.tgz -C "$new"
@@ -72,5 +72,5 @@ done
 for one in "$port" "$figures"; do
     "$cache/node-$1/bin/node" -e 'require("net").createServer().on("error", function () { process.exit(1); })
         .listen(process.argv[1], function () { process.exit(0); });' "$one" ||
-        fail "port $one is in use: end what listens there, or choose another (--set port=… or --set figures=…)"
+        fail "port $one is in use: stop the process that listens there, or choose another (--set port=… or --set figures=…)"
 done

@@ -63,8 +63,8 @@ fn on_other_machines(trials: &[(String, TrialRecord)]) -> Option<String> {
     let others: Vec<&(String, TrialRecord)> = trials.iter().filter(|t| of(t) != first).collect();
     let other = of(others.first()?);
     Some(format!(
-        "{} of {} trials ran on another machine ({other}) than the first ({first}): compare only what ran on the \
-         same",
+        "{} of {} trials ran on another machine ({other}) than the first ({first}): compare only trials of the \
+         same machine",
         others.len(),
         trials.len()
     ))

@@ -28,7 +28,7 @@ pub fn diagnose(observation: Observation) -> Inspection {
         None => verdict(&evidence),
         Some(_) => Verdict {
             kind: VerdictKind::Inconclusive,
-            because: vec!["its heap may not be read".to_owned()],
+            because: vec!["lowtide may not read its heap".to_owned()],
         },
     };
     let remedies = remedies(&evidence, &verdict);
@@ -55,7 +55,7 @@ fn verdict(facts: &Evidence<'_>) -> Verdict {
         VerdictKind::Inconclusive
     } else if facts.share(reclaimable) >= NOTABLE && reclaimable >= fragmented + in_cpython {
         because.push(format!(
-            "{} were freed and are still held, in whole pages that can go back{}",
+            "{} were freed and are still held, in whole pages that can be returned{}",
             facts.part(reclaimable),
             in_library(facts, reclaimable, |heap| heap.reclaimable_bytes)
         ));
@@ -65,7 +65,7 @@ fn verdict(facts: &Evidence<'_>) -> Verdict {
             (
                 fragmented,
                 format!(
-                    "were freed, but lie on pages that also hold blocks in use{}",
+                    "were freed, but are on pages that also hold blocks in use{}",
                     in_library(facts, fragmented, |heap| heap.fragmented_bytes)
                 ),
             ),
@@ -74,7 +74,7 @@ fn verdict(facts: &Evidence<'_>) -> Verdict {
         parts.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
         let notable = parts.iter().filter(|(bytes, _)| facts.share(*bytes) >= NOTABLE / 2.0);
         because.extend(notable.map(|(bytes, what)| format!("{} {what}", facts.part(*bytes))));
-        because.push(format!("only {} could go back", facts.part(reclaimable)));
+        because.push(format!("only {} could be returned", facts.part(reclaimable)));
         VerdictKind::Fragmentation
     } else if runtime > in_use.max(outside) {
         VerdictKind::Runtime
@@ -174,7 +174,7 @@ pub(crate) mod tests {
         let verdict = diagnose(found).verdict;
         assert_eq!(
             verdict.because[0],
-            "900 MiB (90 % of RSS) were freed and are still held, in whole pages that can go back"
+            "900 MiB (90 % of RSS) were freed and are still held, in whole pages that can be returned"
         );
     }
 
@@ -224,9 +224,9 @@ pub(crate) mod tests {
         assert_eq!(
             verdict.because[..2],
             [
-                "100 MiB (61 % of RSS) are in use by the program, garbage that Ruby has not collected yet \
-                 included",
-                "60.0 MiB (36 % of RSS) are managed by Ruby, garbage not collected yet included",
+                "100 MiB (61 % of RSS) are in use by the program, including garbage that Ruby has not collected \
+                 yet",
+                "60.0 MiB (36 % of RSS) are managed by Ruby, including garbage not collected yet",
             ]
         );
     }
@@ -258,7 +258,7 @@ pub(crate) mod tests {
             [
                 "286 MiB (92 % of RSS) are free in CPython's arenas, but each of its 289 arenas of 1.00 MiB has a block \
                  in use",
-                "only 0 B (0 % of RSS) could go back",
+                "only 0 B (0 % of RSS) could be returned",
             ]
         );
         let [remedy] = &found.remedies[..] else { panic!("{:?}", found.remedies) };

@@ -56,13 +56,13 @@ impl Evidence<'_> {
         let of = |owner| self.ledger.bytes(owner);
         let mut owners: Vec<(u64, String)> = Vec::new();
         let garbage = match self.collector() {
-            Some(name) => format!(", garbage that {name} has not collected yet included"),
+            Some(name) => format!(", including garbage that {name} has not collected yet"),
             None => String::new(),
         };
         owners.push((of(Owner::Allocated), format!("are in use by the program{garbage}")));
         for manager in Manager::outside_of_walked(&self.managers, &self.ledger) {
             let is_collector = self.collector() == Some(manager.name.as_str());
-            let garbage = if is_collector { ", garbage not collected yet included" } else { "" };
+            let garbage = if is_collector { ", including garbage not collected yet" } else { "" };
             let is_unknown = manager.name == AllocatorKind::Unknown.name();
             let name = if is_unknown { "an unknown allocator" } else { &manager.name };
             owners.push((manager.bytes, format!("are managed by {name}{garbage}")));
@@ -98,8 +98,8 @@ impl Evidence<'_> {
         owners.push((of(Owner::Stacks), "are stacks of threads".to_owned()));
         let data = "are writable data of programs and libraries";
         owners.push((of(Owner::ProgramData), data.to_owned()));
-        let other = "were mapped by the program itself, outside of malloc; how much of that is in use is \
-                     not known";
+        let other = "were mapped by the program itself, outside of malloc; the part of it in use is \
+                     unknown";
         owners.push((of(Owner::AnonymousOther), other.to_owned()));
         owners.sort_by_key(|(bytes, _)| Reverse(*bytes));
         let is_named = |(place, (bytes, _)): &(usize, (u64, String))| {

@@ -116,7 +116,7 @@ pub fn detect(samples: &[GrowthSample]) -> Option<Verdict> {
         return None;
     }
     let mut because = vec![format!(
-        "what is in use grew from {} to {} in {}: {} a minute, in {} looks",
+        "memory in use grew from {} to {} in {}: {} a minute, in {} inspections",
         Human(first.in_use_bytes),
         Human(last.in_use_bytes),
         HumanSeconds(time),
@@ -125,7 +125,7 @@ pub fn detect(samples: &[GrowthSample]) -> Option<Verdict> {
     )];
     because.extend(classes(samples).into_iter().map(|class| {
         format!(
-            "blocks of {} to {} bytes: {} more of them, {} a minute",
+            "blocks of {} to {} bytes: {} more, {} a minute",
             class.from,
             class.to - 1,
             class.more,
@@ -224,7 +224,7 @@ mod tests {
         assert_eq!(verdict.kind, VerdictKind::Growing);
         assert_eq!(
             verdict.because[0],
-            "what is in use grew from 100 MiB to 119 MiB in 19.0 s: 60.0 MiB a minute, in 20 looks"
+            "memory in use grew from 100 MiB to 119 MiB in 19.0 s: 60.0 MiB a minute, in 20 inspections"
         );
         assert!(verdict.because[1].starts_with("blocks of 64 to 127 bytes: "), "{verdict:?}");
     }
@@ -262,7 +262,7 @@ mod tests {
         let tracker = tracker(|i| i * MIB);
         assert!(tracker.samples.len() <= MAX_SAMPLES, "{}", tracker.samples.len());
         let because = &tracker.detect().unwrap().because[0];
-        assert!(because.starts_with("what is in use grew from 0 B to 999 MiB in 16 min 39 s: 60"));
+        assert!(because.starts_with("memory in use grew from 0 B to 999 MiB in 16 min 39 s: 60"));
     }
 
     #[test]

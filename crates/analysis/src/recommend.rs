@@ -242,7 +242,7 @@ fn choose(
     let rose = |t: &TrialResult| rise(t.baseline_bytes, t.peak_bytes).is_some();
     if !trials.iter().filter(|t| t.is_usable()).any(rose) {
         return Some(none(
-            "memory did not rise under any treatment: there is nothing to choose by".to_owned(),
+            "memory did not rise under any treatment: there is no difference to compare".to_owned(),
         ));
     }
     let reference = summaries.first().filter(|s| s.standing == Standing::Reference);
@@ -262,9 +262,11 @@ fn choose(
     };
     if let Some(reference) = reference.filter(is_kept) {
         let because = match tradeoffs(reference, summaries, yardstick) {
-            none if none.is_empty() => "no treatment leaves materially less".to_owned(),
+            none if none.is_empty() => "no treatment leaves materially less memory".to_owned(),
             reported => {
-                format!("no treatment at an acceptable cost leaves materially less; {reported}")
+                format!(
+                    "no treatment at an acceptable cost leaves materially less memory; {reported}"
+                )
             }
         };
         return Some(Recommendation {
@@ -316,7 +318,7 @@ fn open_because(
     summaries: &[TreatmentSummary],
     yardstick: Yardstick,
 ) -> String {
-    let mut text = format!("it is unclear {}", doubts.join("; "));
+    let mut text = doubts.join("; ");
     let in_force = |s: &&TreatmentSummary| s.standing != Standing::NotInForce;
     let could_more_help = summaries.iter().filter(in_force).count() > 1;
     if could_more_help && plan.repeats < ENOUGH_FOR_INTERVAL as u32 {
@@ -406,7 +408,7 @@ fn doubts(
 ) -> Vec<String> {
     let mut doubts = Vec::new();
     if plan.repeats < 2 {
-        return vec!["which is best: one repeat shows no spread".to_owned()];
+        return vec!["one repeat shows no spread".to_owned()];
     }
     let name = best.treatment.label();
     let is_less = |other: &TreatmentSummary| {
@@ -416,13 +418,14 @@ fn doubts(
     let (less, not_less): (Vec<&TreatmentSummary>, Vec<&TreatmentSummary>) =
         others.iter().partition(|o| is_less(o));
     if !not_less.is_empty() {
-        doubts.push(format!("whether {name} leaves less than {}", labels(&not_less)));
+        doubts
+            .push(format!("it is not certain that {name} leaves less than {}", labels(&not_less)));
     }
     let alike: Vec<&TreatmentSummary> =
         less.into_iter().filter(|o| !is_material(best, o)).collect();
     if !alike.is_empty() {
         let names = labels(&alike);
-        doubts.push(format!("whether {name} is better than {names}: they differ by less than 1 MiB or 1 % of the peak"));
+        doubts.push(format!("{name} and {names} differ by less than 1 MiB or 1 % of the peak"));
     }
     let limit = percent(plan.max_slowdown);
     let excess = |s: &TreatmentSummary| s.excess_mean_bytes.map(|e| e.median);
@@ -432,7 +435,7 @@ fn doubts(
     };
     let costly: Vec<&TreatmentSummary> = summaries.iter().filter(would_be_better).collect();
     if !costly.is_empty() {
-        doubts.push(format!("whether {} costs more than {limit}", labels(&costly)));
+        doubts.push(format!("it is not certain that {} costs more than {limit}", labels(&costly)));
     }
     let is_settled = |s: &TreatmentSummary| {
         s.standing == Standing::Beyond
@@ -441,21 +444,21 @@ fn doubts(
             || fails_more(s, summaries, trials)
     };
     if others.is_empty() && !summaries.iter().all(is_settled) {
-        doubts.push("whether anything is better: no other treatment could be compared".to_owned());
+        doubts.push("no other treatment could be compared".to_owned());
     }
     if best.standing == Standing::Unresolved {
         let why = if yardstick.work == CpuUnit::Unknown {
-            ": the load took the same time in every trial and does not say how much it did"
+            ": the load took the same time in every trial, and does not report its amount of work"
         } else if best.cpu_ratio.is_none() && best.latency_ratio.is_none() {
             ": there is nothing to compare it with"
         } else {
             ""
         };
-        doubts.push(format!("whether the cost of {name} stays within {limit}{why}"));
+        doubts.push(format!("it is not certain that the cost of {name} stays within {limit}{why}"));
     }
     let not_seen = |t: &TrialResult| t.is_usable() && t.allocator_active.is_none();
     if trials.iter().any(|t| t.treatment == best.treatment && not_seen(t)) {
-        doubts.push(format!("whether {name} was in force in every trial"));
+        doubts.push(format!("it is not certain that {name} was in force in every trial"));
     }
     doubts
 }
@@ -503,27 +506,27 @@ fn because(
     let mean = |s: &TreatmentSummary| s.excess_mean_bytes.map(|e| Human(e.median as u64));
     let mut text = match mean(best) {
         Some(held) => format!("after the load it held {held} above its baseline on average"),
-        None => "what it held after the load is not known".to_owned(),
+        None => "its memory after the load is unknown".to_owned(),
     };
     match summaries.first() {
         Some(reference) if reference.treatment != best.treatment => {
             text += &match (reference.standing, mean(reference)) {
                 (Standing::Reference, Some(held)) => format!(", {} {held}", reference.treatment),
-                _ => format!("; {} cannot be compared with", reference.treatment),
+                _ => format!("; {} cannot be compared", reference.treatment),
             };
             let costs = costs(best, yardstick);
             if !costs.is_empty() {
                 text += &format!("; {costs}");
             }
         }
-        _ => text += ", the least of all that are worth their cost",
+        _ => text += ", the least of all treatments with an acceptable cost",
     }
     let (failing, serving): (Vec<&TreatmentSummary>, Vec<&TreatmentSummary>) =
         summaries.iter().partition(|s| fails_more(s, summaries, trials));
     let holds_less = |s: &&&TreatmentSummary| mean(s).map(|h| h.0) < mean(best).map(|h| h.0);
     for failing in failing.iter().filter(holds_less) {
         let failed = requests_of(failing, trials);
-        text += &format!("; {} is no choice ({failed})", failing.treatment);
+        text += &format!("; {} is ruled out ({failed})", failing.treatment);
     }
     let costs_too_much = |s: &&&TreatmentSummary| s.standing == Standing::Beyond;
     for costly in serving.iter().filter(costs_too_much).filter(holds_less) {

@@ -33,7 +33,7 @@ pub(crate) fn remedies(facts: &Evidence<'_>, verdict: &Verdict) -> Vec<Remedy> {
         && facts.share(in_use) >= 0.5
     {
         let how = format!(
-            "{connections} connections are open: what they hold is in use until they close (at most {} \
+            "{connections} connections are open: their memory is in use until they close (at most {} \
              each)",
             Human(in_use / connections)
         );
@@ -42,8 +42,8 @@ pub(crate) fn remedies(facts: &Evidence<'_>, verdict: &Verdict) -> Vec<Remedy> {
     found.extend(settings(facts));
     let fragmented = facts.ledger.bytes(Owner::Fragmented);
     if verdict.kind == VerdictKind::Fragmentation && fragmented >= facts.free_in_cpython() {
-        let how = "free memory lies between blocks in use, and no release reaches it: an allocator that keeps \
-                   sizes apart may hold less; try lowtide study -a glibc,jemalloc,mimalloc";
+        let how = "free memory is scattered between blocks in use, and no release can return it: an allocator that \
+                   separates sizes may hold less; try lowtide study -a glibc,jemalloc,mimalloc";
         found.push(Remedy::new(RemedyKind::Allocator, None, how.to_owned()));
     }
     found.extend(of_managers(facts));
@@ -57,13 +57,13 @@ fn releases(heap: HeapPrediction, pid: u32) -> Vec<Remedy> {
     };
     let tops = heap.trim_bytes.map_or(0, |trim_bytes| release_bytes.saturating_sub(trim_bytes));
     let tops = match tops >= MIN_BYTES {
-        true => format!(", the top chunks of thread heaps ({}) included", Human(tops)),
+        true => format!(", including the top chunks of thread heaps ({})", Human(tops)),
         false => String::new(),
     };
     let release =
         format!("returns every whole free page{tops}, in short pauses: lowtide release {pid}");
     let trim = format!(
-        "a call of malloc_trim(0) in the program; it holds each arena's lock for all of the arena (threads of \
+        "a call to malloc_trim(0) in the program; it holds each arena's lock for all of the arena (threads of \
          process {pid} that need the arena wait for it)"
     );
     let release = Remedy::new(RemedyKind::Release, Some(release_bytes), release);
@@ -130,8 +130,8 @@ fn settings(facts: &Evidence<'_>) -> Vec<Remedy> {
     }
     if tunables.trim_threshold_bytes > 64 * TRIM_THRESHOLD {
         let how = format!(
-            "the main heap returns only what exceeds {} at its top (trim_threshold has grown with what was \
-             freed, or was set): try lowtide study -t glibc/trim_threshold",
+            "the main heap returns only free memory beyond {} at its top (trim_threshold has grown with freed \
+             blocks, or was set): try lowtide study -t glibc/trim_threshold",
             Human(tunables.trim_threshold_bytes)
         );
         let remedy = Remedy::new(RemedyKind::TrimThreshold, None, how);
@@ -204,18 +204,18 @@ fn for_cpython(heap: &CPythonHeap) -> String {
     };
     format!(
         "an arena is returned once none of its blocks is in use{kept}: create long-lived objects apart from \
-         short-lived ones, or run work that needs much memory in a process of its own"
+         short-lived ones, or run work that needs much memory in a separate process"
     )
 }
 
 fn for_runtime(runtime: RuntimeKind) -> &'static str {
     match runtime {
         RuntimeKind::Python => {
-            "an arena is returned when every object in it is gone: gc.collect(), fewer long-lived objects \
-             made beside short-lived ones"
+            "an arena is returned when every object in it is freed: gc.collect(), fewer long-lived objects \
+             created among short-lived ones"
         }
         RuntimeKind::Node | RuntimeKind::V8 => {
-            "V8 returns what a collection frees, and collects when its heap has grown: a smaller \
+            "V8 returns memory that a collection frees, and collects when its heap has grown: a smaller \
              --max-old-space-size makes it collect earlier (for Node.js also in NODE_OPTIONS), and a heap \
              snapshot shows what is in use"
         }
@@ -224,8 +224,8 @@ fn for_runtime(runtime: RuntimeKind) -> &'static str {
             "jcmd PID GC.run, or -XX:+UseG1GC with -XX:G1PeriodicGCInterval; -Xmx bounds the heap"
         }
         RuntimeKind::Ruby => {
-            "slots are returned when all of a page are free: GC.compact before a fork or after the start, \
-             fewer long-lived objects made beside short-lived ones"
+            "a page is returned when all of its slots are free: GC.compact before a fork or after the start, \
+             fewer long-lived objects created among short-lived ones"
         }
         RuntimeKind::Php => {
             "gc_mem_caches() returns free chunks; pm.max_requests restarts a worker of PHP-FPM now and then"
@@ -238,7 +238,7 @@ fn for_runtime(runtime: RuntimeKind) -> &'static str {
             "innodb_buffer_pool_size sets the size of the buffer pool, which is kept full on purpose"
         }
         RuntimeKind::Postgres => {
-            "shared_buffers sets its size; every server process counts what it has touched of it, so that \
+            "shared_buffers sets its size; every server process counts the part that it has touched, so \
              only PSS adds up"
         }
     }
@@ -320,7 +320,7 @@ mod tests {
         let expected =
             [(RemedyKind::Release, Some(900 * MIB)), (RemedyKind::MallocTrim, Some(800 * MIB))];
         assert_eq!(kinds(&found), expected);
-        assert!(found[0].how.contains("the top chunks of thread heaps (100 MiB) included"));
+        assert!(found[0].how.contains("including the top chunks of thread heaps (100 MiB)"));
         assert!(found[0].how.ends_with("lowtide release 7"), "{found:?}");
 
         let fragmented = observed(&[(Owner::Allocated, 500), (Owner::Fragmented, 500)]);

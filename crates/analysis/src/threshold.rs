@@ -77,7 +77,7 @@ enum Operator {
 pub enum ThresholdError {
     /// The comparison is missing.
     #[error(
-        "`{text}` compares nothing: write FIGURE, one of > >= < <= == !=, and a number, such as `{example}`"
+        "`{text}` is not a comparison: write METRIC, one of > >= < <= == !=, and a number, such as `{example}`"
     )]
     NoComparison {
         /// The text.
@@ -86,14 +86,14 @@ pub enum ThresholdError {
         example: &'static str,
     },
     /// The name is not a metric of a trial.
-    #[error("a trial has no figure `{figure}`: it has {}, and the load's under `load.`", METRICS.join(", "))]
+    #[error("a trial has no metric `{figure}`: it has {}, and those of the load, with the prefix `load.`", METRICS.join(", "))]
     UnknownFigure {
         /// The left side of the comparison.
         figure: String,
     },
     /// The name is not a metric of a load.
     #[error(
-        "a load has no figure `{figure}`: it has {}, and {} of {}",
+        "a load has no metric `{figure}`: it has {}, and {} of {}",
         LOAD_METRICS.join(", "), LATENCIES.join(" and "), LATENCY_METRICS.map(|f| format!(".{f}")).join(", ")
     )]
     UnknownLoadFigure {
@@ -403,7 +403,7 @@ mod tests {
         assert!(
             error
                 .to_string()
-                .starts_with("a trial has no figure `settled`: it has baseline_bytes, ")
+                .starts_with("a trial has no metric `settled`: it has baseline_bytes, ")
         );
     }
 
@@ -504,7 +504,7 @@ mod tests {
     fn an_unknown_load_metric_is_an_error_that_lists_the_valid_ones() {
         for figure in ["errors", "latency_s", "latency_s.p95", "settled_ratio", "load.failed", ""] {
             let error = Threshold::parse_for_load(&format!("{figure}>3")).unwrap_err().to_string();
-            let begin = format!("a load has no figure `{figure}`: it has requests, succeeded, ");
+            let begin = format!("a load has no metric `{figure}`: it has requests, succeeded, ");
             assert!(error.starts_with(&begin), "{error}");
             assert!(
                 error.ends_with(

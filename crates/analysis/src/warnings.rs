@@ -26,7 +26,7 @@ fn still_rising(trials: &[TrialResult]) -> Option<String> {
     })?;
     Some(format!(
         "memory was still rising when the load began {concerned}: part of the start-up memory counts as memory of \
-         the load; to move the baseline, use --ready with a page that the service serves (http:), or --warmup 1"
+         the load; to move the baseline, use --ready with a page of the service (http:), or --warmup 1"
     ))
 }
 

@@ -143,7 +143,7 @@ pub(crate) struct ReleaseArgs {
     #[arg(long)]
     pub(crate) unbounded: bool,
 
-    /// How memory is returned
+    /// How to return memory
     #[arg(long, value_name = "METHOD", default_value = "auto")]
     pub(crate) method: MethodChoice,
 
@@ -164,7 +164,7 @@ pub(crate) struct ReleaseArgs {
     pub(crate) watch: Option<TypedDuration>,
 }
 
-/// How memory is returned.
+/// How to return memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum MethodChoice {
     /// The best method for the allocator, which currently is chunks
@@ -192,7 +192,7 @@ impl MethodChoice {
 /// When and how memory is released; the same for `run` and `attach`.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct PolicyArgs {
-    /// When memory is released: adaptive, pressure or periodic=30s; with `run`, also freed=1GiB or none
+    /// When to release memory: adaptive, pressure or periodic=30s; with `run`, also freed=1GiB or none
     #[arg(short, long, value_name = "POLICY", default_value = "adaptive", value_parser = values::policy)]
     pub(crate) policy: PolicyKind,
 
@@ -278,7 +278,7 @@ pub(crate) struct TopArgs {
     #[arg(long, value_name = "COLUMN", default_value = "reclaimable")]
     pub(crate) sort: SortKey,
 
-    /// What a line shows: a process, or all processes that share this property
+    /// Grouping: a line for each process, or for all processes that share this property
     #[arg(long, value_name = "PROPERTY", default_value = "process")]
     pub(crate) by: GroupKey,
 

@@ -120,7 +120,7 @@ impl Failure {
     pub(crate) fn record_not_created(path: &Path, error: &io::Error) -> Self {
         match error.kind() {
             ErrorKind::AlreadyExists => Self::usage(format!(
-                "{} is there already, and may be a record: name another file",
+                "{} already exists, and may be a record: name another file",
                 path.display()
             )),
             _ => Self::io(path, error),
@@ -138,10 +138,7 @@ impl Failure {
             _ => &error.to_string(),
         };
         let path = path.display();
-        Self::new(
-            exit,
-            format!("{path} could not be written ({reason}): name another place for it"),
-        )
+        Self::new(exit, format!("{path} could not be written ({reason}): name another path"))
     }
 
     /// Returns the failure for a log of acts that could not be read.

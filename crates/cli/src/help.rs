@@ -12,9 +12,9 @@ the reason. If nothing would be returned, nothing is done.
 
 Exit codes: 0 released, nothing to release, or a dry run; 1 the release stopped
 early, or failed; 2 usage; 3 not permitted; 4 the process is gone; 5 refused.
-For several processes, the worst of their codes, in the order 1, 2, 3, 5, 4.
---json prints one object for each process, also if its release was refused; with
-a selector or --subprocesses, a final object for all of them together.
+For several processes, the worst of their codes: 1 is worst, then 2, 3, 5 and 4.
+--json prints one object for each process, even if its release was refused; with
+--exe, --comm, --cgroup, --all or --subprocesses, also a final object for all.
 
 Examples:
   lowtide release 4711
@@ -31,7 +31,8 @@ continues.
 Policies:
   adaptive        when the load has fallen or memory is short, if the gain is
                   worth the cost
-  pressure        when memory is short, by stalls and by the limit of the cgroup
+  pressure        when memory is short: tasks wait for it, or little is left below
+                  the limit of the cgroup
   periodic=30s    at a fixed interval
   freed=1GiB      each time that the process has freed this many bytes; preloads
                   a small library
@@ -108,9 +109,10 @@ only HTTP/2 supports; else HTTP/1.1.
 
 Counts: requests = succeeded + failed. A request succeeds if its response is
 complete, with a status below 400. Different bodies are counted, up to 100 of
-them. Without --rate, a request counts from the time at which it is sent. A lost
-connection is opened again while requests are left; after three in a row without
-any response, it is given up for the round.
+them. Without --rate, the latency of a request counts from the time at which it is
+sent. A lost connection is opened again while requests are left; after three in a
+row without any response, no further connection is opened in its place in this
+round.
 
 Latency covers the requests that succeeded. If some timed out, a second line
 includes them, each with the time from when it was sent (with --rate: due) until
@@ -152,7 +154,7 @@ Verdicts on the blocks of a size:
 Stacks show where growing blocks are allocated. They are sampled by probes on
 the allocation functions, in short windows: at most 1 % of the time, and 20,000
 allocations a window. They require CAP_BPF and CAP_PERFMON, and Linux 5.8 or
-newer. A program with Go code or shadow stacks is only read.
+newer. A program with Go code or shadow stacks is read, but no stacks are taken.
 
 Supported: glibc, jemalloc, mimalloc, gperftools' tcmalloc and CPython's
 objects. A heap of more than 2.5 million blocks is sampled: counts and rates are
@@ -169,7 +171,7 @@ Keys:
   q, Ctrl-C     quit; Esc: back, or quit
   p, space      freeze the display; sampling and recording continue
   a             the arenas of the heap: scroll with j, k, arrows, PgUp, PgDn, Home, End
-  l             the growing blocks from now on, as in `lowtide leaks`; s searches for holders
+  l             the blocks that accumulate from now on, as in `lowtide leaks`; s searches for holders
   +, -          longer or shorter interval
   ?             help
 
@@ -188,9 +190,9 @@ Examples:
   lowtide watch 4711 --json --interval 10s";
 
 pub(crate) const STUDY_HELP: &str = "\
-Presets (-t), each with a value of your own by NAME=VALUE:
-  glibc/trim_threshold          65536 B: free memory at the top of the heap that is returned;
-                                fixes mmap_threshold
+Presets (-t). Write NAME=VALUE to replace the default value shown:
+  glibc/trim_threshold          65536 B: free memory at the top of the heap above which it is returned;
+                                mmap_threshold then no longer adapts
   glibc/mmap_threshold          65536 B: minimum size of a block with its own mapping
   glibc/tcache_count            0: freed blocks of each size that each thread keeps
   glibc/arena_max               1: number of arenas for all threads
@@ -244,8 +246,8 @@ Examples:
   lowtide inspect --cgroup /system.slice/app.service --json";
 
 pub(crate) const REPORT_HELP: &str = "\
-Without an option, the tables and a chart are printed. A record is a directory of
-`study` or `demo`, or a file of `--output` of another command.
+Without an option, the tables and a chart are printed. A record is a directory that
+`study` or `demo` wrote, or a file that another command wrote with `--output`.
 
 Exit codes: 0 done; 1 failed; 2 usage.
 

@@ -97,7 +97,7 @@ impl Output {
     fn put(&self, bytes: &[u8]) -> Result<bool, Failure> {
         match write_to_stdout(bytes) {
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::failed(
-                format!("stdout could not be written: {error}; redirect it to another place"),
+                format!("cannot write to stdout: {error}; redirect it to a file"),
             )),
             written => Ok(written.is_ok()),
         }

@@ -42,7 +42,7 @@ impl Report {
                 }
                 match read::load(path) {
                     Ok(other) => beside.push(other),
-                    Err(error) => record.notes.push(format!("not drawn beside it: {error}")),
+                    Err(error) => record.notes.push(format!("not drawn for comparison: {error}")),
                 }
             }
         }

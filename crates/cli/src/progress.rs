@@ -62,7 +62,7 @@ impl StudyProgress {
         (self.trials, self.ended) = (trials, done);
         match done {
             0 => note!("recording to {}", record.display()),
-            _ => note!("going on with {}: {done} of {trials} trials are done", record.display()),
+            _ => note!("resuming {}: {done} of {trials} trials are done", record.display()),
         }
         self.record = Some(record);
         self.bar = bar::on_stderr(Some(u64::from(trials) * STEPS_PER_TRIAL), "{bar:24} {msg}");
@@ -77,7 +77,7 @@ impl StudyProgress {
         if self.bar.is_none() {
             let left =
                 time_left(left, Duration::ZERO).map_or(String::new(), |left| format!("; {left}"));
-            note!("{}: begins{left}", self.label);
+            note!("{}: started{left}", self.label);
         }
     }
 
@@ -144,7 +144,7 @@ impl StudyObserver for StudyProgress {
             StudyEvent::Step(step) => self.step = step,
             StudyEvent::Note(text) => self.print(&format!("note: {text}")),
             StudyEvent::CleaningUp => {
-                self.print("finishing the clean-up; Ctrl-C again ends lowtide at once");
+                self.print("finishing the clean-up; Ctrl-C again ends lowtide immediately");
             }
             StudyEvent::Reading { rss_bytes, connections } => {
                 self.reading = format!("  {}", Human(rss_bytes));

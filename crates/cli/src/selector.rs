@@ -66,7 +66,7 @@ pub(crate) fn pid(text: &str) -> Result<u32, String> {
 fn cgroup(text: &str) -> Result<String, String> {
     match text.starts_with('/') {
         true => Ok(text.to_owned()),
-        false => Err("write the path as in /proc/PID/cgroup, from its first / on".to_owned()),
+        false => Err("write the path as in /proc/PID/cgroup, starting with /".to_owned()),
     }
 }
 
@@ -169,7 +169,7 @@ impl Selector {
         };
         if named.is_empty() {
             let words = self.words().join(" ");
-            let message = format!("no process is selected by {words}: it may have ended");
+            let message = format!("no process matches {words}: it may have ended");
             return Err(Failure::new(Exit::Gone, message).next("ps -eo pid,comm,args"));
         }
         let all = self.with_subprocesses(named);

@@ -66,9 +66,10 @@ impl Error for InvalidValue {}
 pub(crate) fn inspect_watch(text: &str) -> Result<TypedDuration, InvalidValue> {
     let shortest = MIN_INSPECTION_INTERVAL * (MIN_SAMPLES as u32);
     checked("--watch", text, |time| match time < shortest {
-        true => {
-            Err(format!("a trend takes {MIN_SAMPLES} looks: give it at least {}", human(shortest)))
-        }
+        true => Err(format!(
+            "a trend requires {MIN_SAMPLES} inspections: use at least {}",
+            human(shortest)
+        )),
         false => Ok(()),
     })
 }
@@ -77,7 +78,7 @@ pub(crate) fn inspect_watch(text: &str) -> Result<TypedDuration, InvalidValue> {
 pub(crate) fn release_watch(text: &str) -> Result<TypedDuration, InvalidValue> {
     checked("--watch", text, |time| match time < MIN_RELEASE_WATCH {
         true => Err(format!(
-            "{text} is too short for anything to come back: give it at least {}",
+            "{text} is too short for memory to come back: use at least {}",
             human(MIN_RELEASE_WATCH)
         )),
         false => Ok(()),
@@ -94,7 +95,7 @@ pub(crate) fn max_pause(text: &str) -> Result<TypedDuration, InvalidValue> {
     checked("--max-pause", text, |time| match (MIN_MAX_PAUSE..=MAX_MAX_PAUSE).contains(&time) {
         true => Ok(()),
         false => Err(format!(
-            "{text} is out of range: give it from {} to {}",
+            "{text} is out of range: use {} to {}",
             human(MIN_MAX_PAUSE),
             human(MAX_MAX_PAUSE)
         )),
@@ -104,9 +105,7 @@ pub(crate) fn max_pause(text: &str) -> Result<TypedDuration, InvalidValue> {
 /// Parses `watch --interval`.
 pub(crate) fn watch_interval(text: &str) -> Result<TypedDuration, InvalidValue> {
     checked("--interval", text, |time| match time < MIN_INTERVAL {
-        true => {
-            Err(format!("{text} is too short: give it at least {} ms", MIN_INTERVAL.as_millis()))
-        }
+        true => Err(format!("{text} is too short: use at least {} ms", MIN_INTERVAL.as_millis())),
         false => Ok(()),
     })
 }
@@ -114,7 +113,7 @@ pub(crate) fn watch_interval(text: &str) -> Result<TypedDuration, InvalidValue> 
 /// Parses `leaks --every`.
 pub(crate) fn leaks_every(text: &str) -> Result<TypedDuration, InvalidValue> {
     checked("--every", text, |time| match time < MIN_EVERY {
-        true => Err(format!("{text} is too short: give it at least {} ms", MIN_EVERY.as_millis())),
+        true => Err(format!("{text} is too short: use at least {} ms", MIN_EVERY.as_millis())),
         false => Ok(()),
     })
 }
@@ -122,7 +121,7 @@ pub(crate) fn leaks_every(text: &str) -> Result<TypedDuration, InvalidValue> {
 /// Parses `leaks --duration`.
 pub(crate) fn leaks_duration(text: &str) -> Result<TypedDuration, InvalidValue> {
     checked("--duration", text, |time| match time < MIN_LEAKS_DURATION {
-        true => Err(format!("{text} is too short: give it at least {}", human(MIN_LEAKS_DURATION))),
+        true => Err(format!("{text} is too short: use at least {}", human(MIN_LEAKS_DURATION))),
         false => Ok(()),
     })
 }
@@ -172,7 +171,7 @@ pub(crate) fn allocators(text: &str) -> Result<AllocatorChoice, InvalidValue> {
         kind.cloned().ok_or_else(|| {
             let names: Vec<&str> = known.iter().map(AllocatorKind::name).collect();
             InvalidValue(format!(
-                "--allocators: `{name}` is none of {}: name some of them with commas between, or all",
+                "--allocators: `{name}` is not one of {}: write a list of them, separated by commas, or all",
                 names.join(", ")
             ))
         })
@@ -234,7 +233,7 @@ mod tests {
             assert!(said.starts_with("--max-pause: "), "{said}");
         }
         let said = max_pause("2s").unwrap_err().to_string();
-        assert_eq!(said, "--max-pause: 2s is out of range: give it from 100 µs to 1.00 s");
+        assert_eq!(said, "--max-pause: 2s is out of range: use 100 µs to 1.00 s");
         let default = lowtide_release::Options::default().max_pause;
         assert_eq!(max_pause(DEFAULT_MAX_PAUSE).unwrap().value, default);
     }

@@ -30,7 +30,7 @@ pub struct SavedHeap {
 #[derive(Debug, Error)]
 pub enum SavedError {
     /// The first line is not a valid header.
-    #[error("its first line is not that of a saved heap: {0}")]
+    #[error("its first line is not the header of a saved heap: {0}")]
     SavedHeader(#[from] serde_json::Error),
     /// The pages are missing or damaged.
     #[error("its pages are damaged")]

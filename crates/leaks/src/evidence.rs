@@ -461,7 +461,7 @@ impl<M: Memory> Namer<'_, M> {
         }
         match self.image.mapping(at) {
             Some(mapping) if !mapping.name.is_empty() => mapping.name.clone(),
-            _ => "memory of no file".to_owned(),
+            _ => "anonymous memory".to_owned(),
         }
     }
 

@@ -143,7 +143,7 @@ impl LeakFinder {
         self.evidence = Some(found);
         self.sampling = search.samples.map(StackSamples::summary);
         let ended = search.samples.and_then(|samples| samples.ended.as_ref());
-        let ended = ended.map(|reason| format!("stacks were not taken to the end: {reason}"));
+        let ended = ended.map(|reason| format!("the sampling of stacks stopped early: {reason}"));
         let is_perf = self.sampling.is_some_and(|summary| summary.tier == LeakTier::Perf);
         let few = is_perf.then(|| {
             "on this kernel only the most common allocation functions have probes: blocks of others have no \

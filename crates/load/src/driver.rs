@@ -202,13 +202,13 @@ impl<'a> Driver<'a> {
         if let Some(permitted_streams) = self.pool.permitted_streams.take() {
             self.note(match permitted_streams {
                 1 => {
-                    "the server takes one request at a time on a connection, as HTTP/1.1 does; the \
-                      others waited for their turn"
+                    "the server handles one request at a time on a connection, as HTTP/1.1 does; the \
+                      others waited"
                         .to_owned()
                 }
                 few => format!(
-                    "the server permits {few} streams on a connection, and {asked} were asked for: \
-                     {} requests were in flight at most, and the others waited for their turn",
+                    "the server permits {few} streams on a connection, and {asked} were requested: \
+                     {} requests were in flight at most, and the others waited",
                     few.saturating_mul(connections)
                 ),
             });
@@ -216,13 +216,13 @@ impl<'a> Driver<'a> {
         let given_up = self.pool.given_up();
         if let Some(failure) = self.pool.last_failure.take().filter(|_| given_up > 0) {
             self.note(format!(
-                "round {}: {given_up} of {connections} connections were given up after 3 in a row came \
-                 to nothing: {failure}",
+                "round {}: {given_up} of {connections} connections were given up after 3 failures in a \
+                 row: {failure}",
                 self.round
             ));
         }
         if lost_bodies {
-            self.note("there were more different bodies than lowtide distinguishes".to_owned());
+            self.note("there were more different response bodies than lowtide counts".to_owned());
         }
     }
 

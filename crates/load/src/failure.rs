@@ -17,19 +17,19 @@ pub enum RequestFailure {
     #[error("the connection was reset")]
     Reset,
     /// A response started, but its body ended early or did not match its `content-length`.
-    #[error("the answer's body was cut short")]
+    #[error("the response body was cut short")]
     CutShort,
     /// HTTP/2: the server ended the connection without processing this request.
     #[error("not processed by the server (GOAWAY{})", Because(*.0))]
     NotProcessed(ErrorCode),
     /// HTTP/2: the server ended the connection with an error while this request was in flight.
-    #[error("the server gave up the connection (GOAWAY{})", Because(*.0))]
+    #[error("the server ended the connection (GOAWAY{})", Because(*.0))]
     GoneAway(ErrorCode),
     /// HTTP/2: the server refused this request before processing it, so that it could be retried.
     #[error("refused by the server (REFUSED_STREAM)")]
     RefusedStream,
     /// HTTP/2: the server reset the stream of this request.
-    #[error("given up by the server (RST_STREAM: {0})")]
+    #[error("reset by the server (RST_STREAM: {0})")]
     StreamReset(ErrorCode),
     /// No process listens on the port.
     #[error("connection refused")]
@@ -38,10 +38,10 @@ pub enum RequestFailure {
     #[error("no route to the host")]
     Unreachable,
     /// No connection was established within the timeout.
-    #[error("no connection within the time-out")]
+    #[error("no connection within the timeout")]
     NotConnected,
     /// This machine could not make or continue the connection.
-    #[error("this machine failed the connection ({0})")]
+    #[error("the connection failed on this machine ({0})")]
     Local(&'static str),
     /// TLS: the server's certificate is not trusted.
     #[error("the server's certificate is not trusted: {0}")]
@@ -50,22 +50,22 @@ pub enum RequestFailure {
     #[error("no TLS connection: {0}")]
     Tls(TlsFailure),
     /// TLS: the server supports none of the offered protocols.
-    #[error("the server does not offer the HTTP version that was asked for")]
+    #[error("the server does not offer the requested HTTP version")]
     NoProtocol,
     /// The bytes from the server are not HTTP/1.1.
-    #[error("the server does not speak HTTP/1.1 here: it answered with {0}")]
+    #[error("the server does not speak HTTP/1.1 here: it responded with {0}")]
     NotHttp1(OtherProtocol),
     /// The server violated HTTP/1.1.
-    #[error("the server broke the rules of HTTP/1.1: {0}")]
+    #[error("the server violated HTTP/1.1: {0}")]
     Http1(&'static str),
     /// The load was interrupted.
     #[error("interrupted")]
     Interrupted,
     /// The bytes from the server are not HTTP/2.
-    #[error("the server does not speak HTTP/2 here: it answered with {0}")]
+    #[error("the server does not speak HTTP/2 here: it responded with {0}")]
     NotHttp2(OtherProtocol),
     /// The server violated HTTP/2.
-    #[error("the server broke the rules of HTTP/2: {what} ({code})")]
+    #[error("the server violated HTTP/2: {what} ({code})")]
     Http2 {
         /// The error code of HTTP/2.
         code: ErrorCode,
@@ -114,19 +114,19 @@ fn is_file_limit(error: &io::Error) -> bool {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, thiserror::Error)]
 pub enum TlsFailure {
     /// The server requires a client certificate.
-    #[error("the server wants a certificate of the client")]
+    #[error("the server requires a client certificate")]
     ClientCertificateRequired,
     /// The server ended the handshake with another alert.
-    #[error("the server broke it off with an alert")]
+    #[error("the server aborted the handshake with an alert")]
     Alert,
     /// The bytes from the server are not TLS.
-    #[error("what came was not TLS")]
+    #[error("the server did not respond with TLS")]
     NotTls,
     /// Client and server have no version or cipher suite in common.
     #[error("no version or cipher in common")]
     Incompatible,
     /// The server violated TLS.
-    #[error("the server broke the rules")]
+    #[error("the server violated TLS")]
     ProtocolViolation,
 }
 
@@ -205,7 +205,7 @@ impl fmt::Display for ErrorCode {
         match Self::NAMES.get(self.0 as usize) {
             Some(name) => f.write_str(name),
             // Any number is valid; separate texts would make groups without limit.
-            None => f.write_str("a code that HTTP/2 does not know"),
+            None => f.write_str("an unknown code"),
         }
     }
 }
@@ -236,7 +236,7 @@ mod tests {
         );
         assert_eq!(
             RequestFailure::StreamReset(ErrorCode(0x77)).to_string(),
-            "given up by the server (RST_STREAM: a code that HTTP/2 does not know)"
+            "reset by the server (RST_STREAM: an unknown code)"
         );
     }
 
@@ -244,11 +244,11 @@ mod tests {
     fn tls_failures_and_other_protocols_are_described_in_words() {
         assert_eq!(
             RequestFailure::Tls(TlsFailure::NotTls).to_string(),
-            "no TLS connection: what came was not TLS"
+            "no TLS connection: the server did not respond with TLS"
         );
         assert_eq!(
             RequestFailure::NotHttp1(OtherProtocol::Http2).to_string(),
-            "the server does not speak HTTP/1.1 here: it answered with HTTP/2"
+            "the server does not speak HTTP/1.1 here: it responded with HTTP/2"
         );
     }
 

@@ -115,7 +115,7 @@ impl Protocol for Http1 {
             self.rest = rest;
         }
         if self.in_flight.is_none() && !self.rest.is_empty() {
-            return Err(RequestFailure::Http1("more than the answer"));
+            return Err(RequestFailure::Http1("more bytes than the response"));
         }
         Ok(())
     }

@@ -84,7 +84,7 @@ pub enum RunError {
         failure: RequestFailure,
     },
     /// A system call of the loop itself failed.
-    #[error("the load cannot go on: {0}")]
+    #[error("the load cannot continue: {0}")]
     System(#[from] io::Error),
 }
 

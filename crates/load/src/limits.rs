@@ -36,7 +36,7 @@ pub struct Available {
 pub enum LimitError {
     /// Too few files may be open.
     #[error(
-        "{connections} connections need {needed} open files, and {limit} are permitted at most: \
+        "{connections} connections need {needed} open files, but at most {limit} are permitted: \
          raise the limit (as root: ulimit -Hn {needed}; for a service: LimitNOFILE={needed})"
     )]
     Files {
@@ -49,7 +49,7 @@ pub enum LimitError {
     },
     /// Too little memory is available.
     #[error(
-        "{what} need some {} of memory here, and {} are at hand: ask for fewer", Human(*needed), Human(*available)
+        "{what} need about {} of memory here, but {} are available: use fewer", Human(*needed), Human(*available)
     )]
     Memory {
         /// The requested connections and requests, in words.
@@ -61,7 +61,7 @@ pub enum LimitError {
     },
     /// One source address has too few ports.
     #[error(
-        "{connections} connections to one address need as many ports, and this machine gives out \
+        "{connections} connections to one address need as many ports, but this machine provides \
          {ports}: widen the range (as root: sysctl -w net.ipv4.ip_local_port_range='1024 65535')"
     )]
     Ports {
@@ -202,18 +202,18 @@ mod tests {
         let few = Available { files: 1024, ..AVAILABLE };
         assert_eq!(
             said(required(10_000, 0), &few),
-            "10000 connections need 10024 open files, and 1024 are permitted at most: raise the limit \
+            "10000 connections need 10024 open files, but at most 1024 are permitted: raise the limit \
              (as root: ulimit -Hn 10024; for a service: LimitNOFILE=10024)"
         );
         let little = Available { memory_bytes: Some(16 << 20), ..AVAILABLE };
         assert_eq!(
             said(required(8, 1_000_000), &little),
-            "1000000 requests in flight over 8 connections need some 61.1 MiB of memory here, and \
-             16.0 MiB are at hand: ask for fewer"
+            "1000000 requests in flight over 8 connections need about 61.1 MiB of memory here, but \
+             16.0 MiB are available: use fewer"
         );
         let elsewhere = Required { loopback: false, ..required(30_000, 0) };
         assert!(
-            said(elsewhere, &AVAILABLE).contains("this machine gives out 28232: widen the range")
+            said(elsewhere, &AVAILABLE).contains("this machine provides 28232: widen the range")
         );
     }
 

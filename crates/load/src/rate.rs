@@ -10,7 +10,7 @@ pub struct Rate(f64);
 
 /// A text that is not a valid rate.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no rate: write 100/s, 0.5/s or 30/m")]
+#[error("`{0}` is not a valid rate: write 100/s, 0.5/s or 30/m")]
 pub struct RateError(String);
 
 /// Lowest rate, in starts per second: one a day.
@@ -77,7 +77,7 @@ mod tests {
         }
         for text in ["", "fast", "0/s", "-1/s", "1/day", "nan", "inf/s", "1e9/s", "/s"] {
             let said = text.parse::<Rate>().unwrap_err().to_string();
-            assert!(said.ends_with("is no rate: write 100/s, 0.5/s or 30/m"), "{said}");
+            assert!(said.ends_with("is not a valid rate: write 100/s, 0.5/s or 30/m"), "{said}");
         }
     }
 

@@ -67,13 +67,13 @@ pub enum LoadTargetError {
     )]
     Scheme(String),
     /// It has no port, and the scheme has no default one.
-    #[error("`{0}` names no port: write {1}:HOST:PORT")]
+    #[error("`{0}` has no port: write {1}:HOST:PORT")]
     Port(String, &'static str),
     /// It has a path, although bare connections send no requests.
-    #[error("`{0}` has a path, and bare connections ask for nothing: write {1}:HOST:PORT")]
+    #[error("`{0}` has a path, but bare connections send no requests: write {1}:HOST:PORT")]
     Path(String, &'static str),
     /// It is not a valid URL.
-    #[error("`{0}` is no address ({1}): write http://HOST:PORT/PATH")]
+    #[error("`{0}` is not a valid address ({1}): write http://HOST:PORT/PATH")]
     Invalid(String, String),
 }
 
@@ -121,7 +121,7 @@ impl FromStr for LoadTarget {
             .map_err(|error| invalid(error.to_string()))?;
         let authority = uri.authority().ok_or_else(|| invalid("no host".to_owned()))?;
         if authority.as_str().contains('@') {
-            return Err(invalid("a user does not belong there; see -H".to_owned()));
+            return Err(invalid("it contains a user name; use -H instead".to_owned()));
         }
         let host = authority.host().trim_start_matches('[').trim_end_matches(']');
         if host.is_empty() {
@@ -132,7 +132,7 @@ impl FromStr for LoadTarget {
         let port = match (authority.port(), scheme) {
             (Some(port), _) => port.as_u16(),
             (None, _) if authority.as_str() != authority.host() => {
-                return Err(invalid("no port from 1 to 65535 behind the colon".to_owned()));
+                return Err(invalid("no port from 1 to 65535 after the colon".to_owned()));
             }
             (None, Scheme::Http) => 80,
             (None, Scheme::Https) => 443,
@@ -187,13 +187,13 @@ mod tests {
             ("localhost:3000", "does not begin with http:"),
             ("ftp://x", "does not begin with http:"),
             ("", "does not begin with http:"),
-            ("http://", "is no address"),
-            ("http://a b/", "is no address"),
-            ("http://x:99999/", "is no address"),
+            ("http://", "is not a valid address"),
+            ("http://a b/", "is not a valid address"),
+            ("http://x:99999/", "is not a valid address"),
             ("http://x:/", "no port from 1 to 65535"),
-            ("http://me:word@x/", "a user does not belong there"),
+            ("http://me:word@x/", "it contains a user name"),
             ("tcp:localhost", "write tcp:HOST:PORT"),
-            ("tls:localhost:1/x", "bare connections ask for nothing"),
+            ("tls:localhost:1/x", "bare connections send no requests"),
         ] {
             let said = text.parse::<LoadTarget>().unwrap_err().to_string();
             assert!(said.contains(part), "{said}");

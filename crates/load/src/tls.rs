@@ -21,7 +21,7 @@ pub(crate) struct TlsConnector(Arc<ClientConfig>);
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// The host is neither a name nor an address that a certificate can contain.
-    #[error("no certificate can be for `{0}`: name the host as its certificate does")]
+    #[error("no certificate can contain `{0}`: write the host name as in its certificate")]
     Host(String),
     /// The library reported an error.
     #[error("TLS cannot be set up: {0}")]
@@ -83,7 +83,7 @@ pub(crate) fn failure(error: &Error) -> RequestFailure {
 
 fn distrust(why: &CertificateError) -> &'static str {
     match why {
-        CertificateError::UnknownIssuer => "nobody that this machine trusts has signed it",
+        CertificateError::UnknownIssuer => "its issuer is not trusted on this machine",
         CertificateError::Expired | CertificateError::ExpiredContext { .. } => "it has expired",
         CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
             "it is not valid yet"
@@ -92,7 +92,7 @@ fn distrust(why: &CertificateError) -> &'static str {
             "it is for another host"
         }
         CertificateError::Revoked => "it was revoked",
-        _ => "it does not hold",
+        _ => "it is invalid",
     }
 }
 

@@ -84,17 +84,17 @@ impl Owner {
     pub fn meaning(self) -> &'static str {
         match self {
             Self::Allocated => "in use by the program",
-            Self::Reclaimable => "freed, whole pages: can go back",
-            Self::Fragmented => "freed, on pages that something else keeps",
+            Self::Reclaimable => "freed, whole pages: can be returned",
+            Self::Fragmented => "freed, on pages that also hold blocks in use",
             Self::Cached => "freed, kept for one thread",
-            Self::Metadata => "the allocator's own",
+            Self::Metadata => "the allocator's structures",
             Self::Runtime => "managed by a runtime or another allocator",
             Self::Stacks => "stacks of threads",
             Self::ProgramData => "writable data of programs and libraries",
             Self::File => "program text, libraries, mapped files",
             Self::Shared => "shared memory",
             Self::AnonymousOther => "mapped by the program itself",
-            Self::Unattributed => "could not be told",
+            Self::Unattributed => "could not be attributed",
         }
     }
 }

@@ -39,11 +39,11 @@ fn by_path(pid: u32, mapping: &Mapping) -> io::Result<OwnedFd> {
     // filter of the exporter cannot check that a file is opened for reading.
     for part in mapping.name.split('/').filter(|part| !part.is_empty()) {
         if part == ".." {
-            return Err(io::Error::other("its path leads upwards"));
+            return Err(io::Error::other("its path contains `..`"));
         }
         place = openat(&place, part, flags | OFlags::NOFOLLOW, Mode::empty())?;
         if FileType::from_raw_mode(fstat(&place)?.st_mode) == FileType::Symlink {
-            return Err(io::Error::other("its path has a symbolic link"));
+            return Err(io::Error::other("its path contains a symbolic link"));
         }
     }
     if is_same(&place, mapping.file)? { Ok(place) } else { Err(another()) }
@@ -66,7 +66,7 @@ fn reopen(place: &OwnedFd) -> io::Result<File> {
 }
 
 fn another() -> io::Error {
-    io::Error::other("another file stands at its path now")
+    io::Error::other("its path leads to another file now")
 }
 
 #[cfg(test)]
@@ -106,7 +106,7 @@ mod tests {
         std::fs::write(&other, "other").unwrap();
         let id = id_of(&library);
         assert_eq!(FileId::from_metadata(&opened(&library, id).unwrap().metadata().unwrap()), id);
-        assert_eq!(opened(&other, id).unwrap_err(), "another file stands at its path now");
+        assert_eq!(opened(&other, id).unwrap_err(), "its path leads to another file now");
     }
 
     #[test]

@@ -31,22 +31,22 @@ pub enum TargetError {
     #[error("there is no process {0}: it may have ended; pgrep -a NAME finds others")]
     NoSuchProcess(u32),
     /// It is a kernel thread.
-    #[error("process {0} is a thread of the kernel, which has no memory of its own")]
+    #[error("process {0} is a kernel thread, which has no memory of its own")]
     KernelThread(u32),
     /// It has already ended (a zombie).
-    #[error("process {0} has ended and waits for its parent (a zombie): it has no memory any more")]
+    #[error("process {0} has ended and waits for its parent (a zombie): it no longer has memory")]
     Zombie(u32),
     /// Its first thread has ended, and others continue: the kernel shows a process by its first thread.
     #[error(
-        "the first thread of process {0} has ended while others go on, and the kernel shows no memory \
-         by its number: cat /proc/{0}/task/*/smaps_rollup shows what the others see"
+        "the first thread of process {0} has ended while others continue, and the kernel shows no memory \
+         for its PID: cat /proc/{0}/task/*/smaps_rollup shows that of the other threads"
     )]
     FirstThreadEnded(u32),
     /// It ended during the inspection.
-    #[error("process {0} ended while it was being looked at")]
+    #[error("process {0} ended during the inspection")]
     Gone(u32),
     /// It executed another program, and did so again during another attempt.
-    #[error("process {0} started another program while it was being looked at: try again")]
+    #[error("process {0} executed another program during the inspection: try again")]
     Replaced(u32),
     /// Reading it does not finish.
     #[error(
@@ -55,7 +55,7 @@ pub enum TargetError {
     )]
     Blocked(u32),
     /// Something else.
-    #[error("process {0} cannot be looked at: {1}")]
+    #[error("process {0} cannot be inspected: {1}")]
     Other(u32, io::Error),
 }
 

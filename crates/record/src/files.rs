@@ -137,7 +137,7 @@ fn part_of(path: &Path) -> std::path::PathBuf {
 }
 
 fn not_regular() -> io::Error {
-    io::Error::other("something else than a regular file stands there")
+    io::Error::other("the path is not a regular file")
 }
 
 #[cfg(test)]

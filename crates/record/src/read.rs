@@ -23,7 +23,7 @@ pub enum ReadError {
     #[error("cannot be read: {0}")]
     Io(#[from] io::Error),
     /// It is a directory without a record.
-    #[error("is no record: there is no study.jsonl in it")]
+    #[error("is not a record: it contains no study.jsonl")]
     NoStudy,
     /// It is empty.
     #[error("is empty: nothing was recorded")]
@@ -32,16 +32,18 @@ pub enum ReadError {
     #[error("is not a record of lowtide: its first line is not a header with a `schema`")]
     Foreign,
     /// It has another version of the format.
-    #[error("is a record in the format `{0}`, and this lowtide reads `{SCHEMA}`: use a newer one")]
+    #[error(
+        "is a record in the format `{0}`, but this lowtide reads `{SCHEMA}`: use a newer lowtide"
+    )]
     OtherVersion(String),
     /// Its contents are of a kind that this version does not know.
     #[error(
-        "holds what a later lowtide has recorded, which this one does not know: use a newer one"
+        "contains data of a newer lowtide, which this version cannot read: use a newer lowtide"
     )]
     UnknownContent,
     /// It is the file of a load, where a record of memory was expected.
     #[error(
-        "is the record of a load, and holds no memory: name the record of what it loaded first, as in \
+        "is the record of a load, without memory: name the record of the loaded process first, as in \
          `lowtide report RECORD LOAD`"
     )]
     OnlyALoad,
@@ -54,7 +56,7 @@ pub enum ReadError {
         reason: String,
     },
     /// A line that everything else depends on is missing.
-    #[error("has no `{0}` line: it was ended before anything was recorded")]
+    #[error("has no `{0}` line: it ended before anything was recorded")]
     Missing(&'static str),
 }
 

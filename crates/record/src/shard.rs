@@ -20,7 +20,7 @@ pub struct Shard {
 
 /// The reason why a text is not a valid part.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no part: write I/N, such as 1/4 for the first of four")]
+#[error("`{0}` is not a valid part: write I/N, such as 1/4 for the first of four")]
 pub struct ShardError(String);
 
 impl Shard {

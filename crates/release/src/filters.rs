@@ -26,7 +26,7 @@ pub(crate) fn check_filters(threads: &[Status], options: &Options) -> Result<(),
                 _ => return Ok(()),
             }
         }
-        Ok(own) if own.seccomp != 0 => "lowtide is filtered itself",
+        Ok(own) if own.seccomp != 0 => "lowtide itself has a filter",
         Ok(own) if own.capabilities & CAP_SYS_ADMIN == 0 => "lowtide lacks CAP_SYS_ADMIN",
         _ => return Ok(()),
     };
@@ -45,7 +45,7 @@ pub(crate) fn are_shared(own: &Status, other: &Status) -> Result<(), &'static st
             Err("its filters are not those of lowtide")
         }
         (own, other) if own == other => Ok(()),
-        _ => Err("it has other filters than lowtide"),
+        _ => Err("its filters differ from those of lowtide"),
     }
 }
 

@@ -53,7 +53,7 @@ impl HugePages {
             format!(
                 "the heap has huge pages, and khugepaged makes new ones of pages of which up to {fills} of \
                  512 are missing ({SETTINGS}/khugepaged/max_ptes_none): a part may come back; --watch 60s \
-                 tells how much"
+                 shows how much"
             )
         })
     }

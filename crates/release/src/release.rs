@@ -67,7 +67,7 @@ fn run(
     options: &Options,
     observe: &mut (dyn FnMut(TargetStep) + Send),
 ) -> Result<(Release, DroppedRanges), ReleaseError> {
-    let failed = || ReleaseError::Failed("a part of lowtide itself broke off".to_owned());
+    let failed = || ReleaseError::Failed("a thread of lowtide panicked".to_owned());
     let (begin, cpu_s) = (Instant::now(), periodic::cpu_s());
     let (release, heap) = examine(target, options)?;
     let dropped = DroppedRanges::new(rustix::param::page_size() as u64);
@@ -159,7 +159,7 @@ impl ReleaseRun<'_> {
             let left = cleanup.kept_bytes();
             if left > 0 {
                 let note = format!(
-                    "{left} bytes that an earlier release has left may still be in use, and were left alone"
+                    "{left} bytes left by an earlier release may still be in use, and were not removed"
                 );
                 self.release.notes.push(note);
             }
@@ -225,8 +225,8 @@ impl ReleaseRun<'_> {
             let permitted = borrower.check_filters();
             self.count_pauses(borrower.pauses());
             permitted?;
-            let note = "its system calls are filtered (seccomp), and the filter lets a release through: a thread \
-                        stood still while that was read";
+            let note = "its system calls are filtered (seccomp), and the filter permits a release: a thread \
+                        was stopped while the filter was read";
             self.release.notes.push(note.to_owned());
         }
         self.release.thread = Some(best.thread.tid);
@@ -315,7 +315,7 @@ impl ReleaseRun<'_> {
             }
             threads => {
                 self.release.notes.push(format!(
-                    "the free memory of {threads} threads was left alone: they did not wait, or have ended"
+                    "the free memory of {threads} threads was not released: they did not wait, or have ended"
                 ));
                 Ok(())
             }

@@ -397,7 +397,7 @@ fn check_cloned(injected: &mut Injected<'_, '_>) -> Result<u32, Abort> {
         return Ok(u32::try_from(tid).unwrap_or(0));
     }
     injected.no_thread();
-    Err(failed("no thread could be started in it: its limits permit no further thread"))
+    Err(failed("no thread could be started in it: its limits do not permit another thread"))
 }
 
 /// Message for a worker thread that has ended by itself.

@@ -198,7 +198,7 @@ fn a_program_with_an_additional_filter_is_refused() {
     for threads in [1, 4] {
         under(&Rules::new().otherwise(ALLOW), threads, "seccomp-allow", |steady| {
             let release = release_it(steady);
-            is_refused(steady, &release, Hazard::SeccompUnread, "other filters than lowtide");
+            is_refused(steady, &release, Hazard::SeccompUnread, "differ from those of lowtide");
         });
     }
 }

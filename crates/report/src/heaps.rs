@@ -162,7 +162,7 @@ fn table(
 ) -> String {
     let mut out = format!("{}\n", dim(head, screen));
     for arena in arenas.iter().take(MAX_ARENAS) {
-        let doubt = if arena.whole { "" } else { "  not walked whole" };
+        let doubt = if arena.whole { "" } else { "  incomplete" };
         let _ = writeln!(out, "{}{doubt}", line(arena));
     }
     let rest = arenas.len().saturating_sub(MAX_ARENAS);

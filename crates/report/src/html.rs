@@ -18,7 +18,7 @@ use crate::view::{Curve, CurveGroup, View, names};
 
 /// Why a report could not be made.
 #[derive(Debug, Error)]
-#[error("the report could not be made: {0}")]
+#[error("the report could not be created: {0}")]
 pub struct HtmlError(String);
 
 impl HtmlError {
@@ -289,7 +289,7 @@ fn trials(study: &StudyReport) -> Table {
         })
         .collect();
     Table {
-        caption: "In the order in which they ran".to_owned(),
+        caption: "In the order of execution".to_owned(),
         heads: table::heads(&[
             "trial",
             "outcome",
@@ -340,7 +340,7 @@ fn provenance(record: &LoadedRecord) -> Vec<Vec<String>> {
             "machine",
             joined(&[m.cpu.clone(), m.cpus.map(|n| format!("{n} CPUs")), size(m.memory_bytes)]),
         ),
-        ("limit of the control group", size(m.cgroup_limit_bytes)),
+        ("cgroup memory limit", size(m.cgroup_limit_bytes)),
         ("swap", size(m.swap_bytes)),
         (
             "system",

@@ -53,7 +53,7 @@ fn bar(inspection: &Inspection, screen: Screen) -> String {
         .kernel_rss_bytes
         .filter(|k| differs(*k, inspection.observation.rss_bytes))
     {
-        let _ = write!(out, " (the kernel says {})", Human(kernel));
+        let _ = write!(out, " (the kernel reports {})", Human(kernel));
     }
     out.push('\n');
     for (row, places) in places(inspection.observation.ledger.rows(), total, width) {
@@ -106,7 +106,7 @@ fn beside(inspection: &Inspection, screen: Screen) -> String {
         parts.push(format!("swapped out: {}", Human(inspection.observation.swap_bytes)));
     }
     let reported = [
-        ("given back lazily, still counted", inspection.observation.lazyfree_bytes),
+        ("freed lazily, still counted", inspection.observation.lazyfree_bytes),
         ("in huge pages", inspection.observation.anon_huge_bytes),
         ("page tables, not counted", inspection.observation.page_tables_bytes),
         ("not walked", Some(inspection.observation.unwalked_bytes)),

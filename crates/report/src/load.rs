@@ -26,7 +26,7 @@ pub fn round(round: &LoadRound, screen: Screen) -> String {
 pub fn end(report: &LoadReport, screen: Screen) -> String {
     let mut out = String::new();
     for (number, trickle) in trickles(report) {
-        out += &hanging("", &format!("behind round {number}: {}", trickle_text(trickle)), screen);
+        out += &hanging("", &format!("after round {number}: {}", trickle_text(trickle)), screen);
         out += &errors(&trickle.errors, screen);
     }
     for note in &report.notes {
@@ -34,7 +34,7 @@ pub fn end(report: &LoadReport, screen: Screen) -> String {
     }
     if report.client_peak_rss_bytes > 0 {
         let peak = Human(report.client_peak_rss_bytes);
-        out += &format!("lowtide itself had {peak} resident at most\n");
+        out += &format!("peak RSS of lowtide itself: {peak}\n");
     }
     out
 }
@@ -49,7 +49,7 @@ fn row(label: &str, text: &str, screen: Screen) -> String {
 
 fn rows(round: &LoadRound) -> Vec<(&'static str, String)> {
     let (what, peak) = match round.closed_while_held {
-        Some(_) => ("made", "stood at once at most"),
+        Some(_) => ("attempts", "open at once at most"),
         None => ("requests", "in flight at most"),
     };
     let mut rows = vec![
@@ -61,7 +61,10 @@ fn rows(round: &LoadRound) -> Vec<(&'static str, String)> {
     let labels = std::iter::once("latency").chain(std::iter::repeat(""));
     rows.extend(labels.zip(latencies));
     if let Some(closed) = round.closed_while_held.filter(|closed| *closed > 0) {
-        rows.push(("held", format!("{} were closed by the server meanwhile", thousands(closed))));
+        rows.push((
+            "held",
+            format!("{} were closed by the server in that time", thousands(closed)),
+        ));
     }
     rows
 }
@@ -85,7 +88,7 @@ fn percent(part: u64, all: u64) -> String {
 fn time(round: &LoadRound) -> String {
     let (sent, completed) = (HumanSeconds(round.sent_s), HumanSeconds(round.completed_s));
     match round.closed_while_held {
-        Some(_) => format!("begun within {sent}, made within {completed}"),
+        Some(_) => format!("started within {sent}, established within {completed}"),
         None => {
             let rate = thousands(round.requests_per_s.round() as u64);
             format!("sent within {sent}, completed within {completed}, {rate} requests/s")
@@ -161,10 +164,10 @@ fn answers(round: &LoadRound, screen: Screen) -> String {
         return String::new();
     }
     if round.responses.is_empty() {
-        let reported = format!("{} different ones", thousands(round.distinct_responses));
-        return row("answers", &reported, screen);
+        let reported = format!("{} different bodies", thousands(round.distinct_responses));
+        return row("responses", &reported, screen);
     }
-    table("answers", &round.responses, screen)
+    table("responses", &round.responses, screen)
 }
 
 fn errors(errors: &BTreeMap<String, u64>, screen: Screen) -> String {
@@ -242,7 +245,7 @@ mod tests {
          time      sent within 2.18 s, completed within 1 min 7 s, 9,014 requests/s
          latency   of the 606,228 that succeeded: 50% 16.7 s, 90% 18.2 s, 99% 19.7 s, 99.9% 59.9
                    s, 100% 1 min 0 s, mean 17.1 s
-         answers   606,000  axum(20027) HTTP/2.0 192.168.0.123:7806
+         responses 606,000  axum(20027) HTTP/2.0 192.168.0.123:7806
                        228  axum(20027) HTTP/2.0 192.168.0.123:7808
          errors    306,805  connection refused
                     86,967  timed out
@@ -297,11 +300,11 @@ mod tests {
         };
         insta::assert_snapshot!(round(&held, SCREEN), @r"
         round 1  tls:localhost:8443
-         made      3,000: 3,000 succeeded (100.00 %), 0 failed
-         peak      3,000 stood at once at most
-         time      begun within 30.0 s, made within 30.0 s
+         attempts  3,000: 3,000 succeeded (100.00 %), 0 failed
+         peak      3,000 open at once at most
+         time      started within 30.0 s, established within 30.0 s
          latency   50% 10.0 ms, 90% 0 s, 99% 0 s, 99.9% 0 s, 100% 0 s, mean 10.0 ms
-         held      2 were closed by the server meanwhile
+         held      2 were closed by the server in that time
         ");
     }
 
@@ -326,11 +329,11 @@ mod tests {
          requests  0: 0 succeeded, 0 failed
          peak      0 in flight at most
          time      sent within 0 s, completed within 0 s, 0 requests/s
-         answers   101 different ones
-        behind round 1: requests in the pause 10: 10 succeeded (100.00 %), 0 failed; latency 50% 0
+         responses 101 different bodies
+        after round 1: requests in the pause 10: 10 succeeded (100.00 %), 0 failed; latency 50% 0
         s, 90% 0 s, 99% 0 s, 99.9% 0 s, 100% 0 s, mean 0 s
         note: the server permits 200 streams
-        lowtide itself had 70.0 MiB resident at most
+        peak RSS of lowtide itself: 70.0 MiB
         ");
     }
 

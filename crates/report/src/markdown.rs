@@ -27,7 +27,7 @@ pub fn render(records: &[LoadedRecord]) -> String {
             put(&mut out, &more);
         }
         if let Some(source) = &record.source {
-            let _ = writeln!(out, "Figures from: {}\n", escaped(source));
+            let _ = writeln!(out, "Source: {}\n", escaped(source));
         }
         for warning in &study.warnings {
             let _ = writeln!(out, "- Warning: {}.", escaped(warning));

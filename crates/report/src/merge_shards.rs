@@ -56,7 +56,7 @@ fn fits(first: &LoadedRecord, record: &LoadedRecord, shard: Shard) -> Option<Res
     Some(match difference {
         None => Ok(()),
         Some(it) => Err(format!(
-            "part {shard} is not joined with {}: `{}` is {} there, and {} here",
+            "part {shard} is not combined with {}: `{}` is {} there, and {} here",
             first.study.record, it.what, it.here, it.there
         )),
     })
@@ -90,7 +90,7 @@ fn merged(mut parts: Vec<LoadedRecord>) -> Option<LoadedRecord> {
                 }
                 let (taken, left) = (&known.0, other.0);
                 notes.push(format!(
-                    "trial {number} is there twice: {taken} is taken, and {left} is left out"
+                    "trial {number} occurs twice: {taken} is used, and {left} is left out"
                 ));
             } else {
                 trials.push(other);
@@ -129,7 +129,7 @@ fn missing(parts: &[LoadedRecord]) -> Option<String> {
         let there = of as usize - missing.len();
         let missing = missing.join(", ");
         format!(
-            "{there} of {of} parts: without {missing}; name the records of all parts for the whole"
+            "{there} of {of} parts: without {missing}; name the records of all parts for the whole study"
         )
     })
 }
@@ -141,7 +141,7 @@ fn other_machine(parts: &[LoadedRecord]) -> Option<String> {
     let first = alike(&parts.first()?.header.machine);
     let other = parts.iter().any(|part| alike(&part.header.machine) != first);
     other.then(|| {
-        "the parts ran on machines, or settings of one, that are not alike: CPU and latency are compared \
+        "the parts ran on different machines or machine settings: CPU and latency are compared \
          within each part, but memory is summed up over all"
             .to_owned()
     })
@@ -191,7 +191,7 @@ mod tests {
             let merged = merge_shards(parts).pop().unwrap();
             assert_eq!(merged.trials.len(), 4);
             assert!(merged.trials.iter().all(|(_, trial)| is_done(trial)));
-            let shown = "trial 2 is there twice: again/trials/002-jemalloc.jsonl is taken, and \
+            let shown = "trial 2 occurs twice: again/trials/002-jemalloc.jsonl is used, and \
                         old/trials/002-jemalloc.jsonl is left out";
             assert!(merged.notes.iter().any(|note| note == shown), "{:?}", merged.notes);
         }

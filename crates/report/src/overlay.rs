@@ -27,8 +27,8 @@ pub fn overlay(load: &LoadRecord, name: &str, records: &mut [LoadedRecord]) {
     }
     let because = match has_one {
         _ if is_overlaid => return,
-        Some(file) => format!("{file} has a load already"),
-        None => "nothing was recorded while it ran, by the clocks of both".to_owned(),
+        Some(file) => format!("{file} already has a load"),
+        None => "by both clocks, nothing was recorded while it ran".to_owned(),
     };
     if let Some(record) = records.first_mut() {
         record.notes.push(format!("{name} is not drawn: {because}"));

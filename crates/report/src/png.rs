@@ -11,7 +11,7 @@ use crate::svg::{Picture, Text};
 
 /// Why a picture could not be converted to PNG.
 #[derive(Debug, Error)]
-#[error("the picture could not be drawn: {0}")]
+#[error("the image could not be drawn: {0}")]
 pub struct PngError(String);
 
 /// Pixels for each unit of the picture, for screens of high resolution.

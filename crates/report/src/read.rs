@@ -97,7 +97,7 @@ pub fn load(path: &Path) -> Result<LoadedRecord, LoadError> {
 
 fn torn_note(file: &str) -> String {
     format!(
-        "{file}: its last line is torn, and left out: it was still being written, or was cut off"
+        "{file}: its last line is incomplete, and left out: it was still being written, or was cut off"
     )
 }
 
@@ -120,10 +120,7 @@ fn load_study(
             .components()
             .all(|part| matches!(part, std::path::Component::Normal(_)));
         if !inside {
-            notes.push(format!(
-                "{}: is not a path inside the record, and is left out",
-                begun.samples
-            ));
+            notes.push(format!("{}: not a path inside the record, and left out", begun.samples));
             continue;
         }
         let file = directory.join(&begun.samples);

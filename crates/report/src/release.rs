@@ -125,10 +125,10 @@ fn facts(release: &Release) -> String {
 fn how(release: &Release) -> &'static str {
     match release.method {
         Method::Chunks if !has_locks(release) => {
-            "range by range, each while nobody can allocate it"
+            "range by range, each while no thread can allocate it"
         }
         Method::Chunks => "range by range, each under a lock held for a bounded time",
-        Method::Trim => "malloc_trim, which holds each arena's lock for as long as it takes",
+        Method::Trim => "malloc_trim, which holds each arena's lock without a bound",
         Method::Purge => "the allocator's own purge",
     }
 }
@@ -163,7 +163,7 @@ fn rows(release: &Release) -> Vec<(&'static str, String)> {
         add("passes", Some(passes(release)));
         add("huge pages", some(release.split_bytes, "split, since at least half of each was free"));
     }
-    add("cleaned up", some(release.cleaned_bytes, "that an earlier release had left behind"));
+    add("cleaned up", some(release.cleaned_bytes, "left by an earlier release"));
     rows
 }
 
@@ -179,9 +179,9 @@ fn place(release: &Release) -> Option<String> {
     });
     match (release.runs_in, thread) {
         (Some(RunsIn::OwnThread), Some(thread)) => {
-            Some(format!("in a thread of its own beside the others, started by {thread}"))
+            Some(format!("in a separate thread of the same process, started by {thread}"))
         }
-        (Some(RunsIn::OwnThread), None) => Some("in a thread of its own beside the others".into()),
+        (Some(RunsIn::OwnThread), None) => Some("in a separate thread of the same process".into()),
         (Some(RunsIn::Slices), Some(thread)) if release.method == Method::Trim => {
             Some(format!("at once, in {thread}"))
         }
@@ -198,7 +198,7 @@ fn bound(release: &Release) -> String {
             "of that thread only, each at most {} where the work can be sliced, longer if all processors are busy",
             HumanSeconds(release.pause_bound_s)
         ),
-        Method::Trim | Method::Purge => "without a bound: it takes as long as it takes".to_owned(),
+        Method::Trim | Method::Purge => "without a bound".to_owned(),
     }
 }
 
@@ -210,7 +210,7 @@ fn pauses(release: &Release) -> String {
     // A thread that works in slices is paused repeatedly; one that only starts lowtide's thread,
     // only around that.
     let whose = match release.runs_in {
-        Some(RunsIn::Slices) => "the thread that it ran in",
+        Some(RunsIn::Slices) => "the thread that ran it",
         _ => "a waiting thread",
     };
     let text = match release.pauses {
@@ -253,10 +253,10 @@ fn locks(release: &Release) -> String {
         return format!("none; {} steps, longest {longest}", thousands(release.lock_holds));
     }
     if release.lock_holds == 1 {
-        return format!("a lock of the allocator was held once: {longest}");
+        return format!("1 lock hold in the allocator: {longest}");
     }
     format!(
-        "{} holds of a lock of the allocator, longest {longest}, 99 % under {}",
+        "{} lock holds in the allocator, longest {longest}, 99 % under {}",
         thousands(release.lock_holds),
         HumanSeconds(release.p99_lock_s)
     )
@@ -266,11 +266,11 @@ fn passes(release: &Release) -> String {
     let mut parts = vec![thousands(release.passes)];
     if release.skipped_ranges > 0 {
         let ranges = many(release.skipped_ranges, "range");
-        parts.push(format!("{ranges} left out, no longer free when the turn came"));
+        parts.push(format!("{ranges} skipped, no longer free"));
     }
     if release.joined_blocks > 0 {
         let blocks = many(release.joined_blocks, "free block");
-        parts.push(format!("{blocks} joined with what lies beside"));
+        parts.push(format!("{blocks} coalesced with their neighbours"));
     }
     parts.join("; ")
 }
@@ -343,11 +343,11 @@ mod tests {
         glibc 2.36 · range by range, each under a lock held for a bounded time
 
         RSS 1.18 GiB → 310 MiB in 800 ms
-         ran        in a thread of its own beside the others, started by thread 4711, which waits
+         ran        in a separate thread of the same process, started by thread 4711, which waits
                     in epoll_wait
          pauses     3 pauses of a waiting thread, longest 120 µs (median 80.0 µs)
-         locks      1,204 holds of a lock of the allocator, longest 310 µs, 99 % under 90.0 µs
-         passes     2; 12 ranges left out, no longer free when the turn came
+         locks      1,204 lock holds in the allocator, longest 310 µs, 99 % under 90.0 µs
+         passes     2; 12 ranges skipped, no longer free
 
         released: 900 MiB were returned, 99 % of the 905 MiB predicted.
         ");
@@ -372,12 +372,12 @@ mod tests {
 
         RSS 1.18 GiB → 310 MiB in 800 ms
          ran        in slices, in thread 4711, which waits in epoll_wait
-         pauses     3 pauses of the thread that it ran in, longest 120 µs (median 80.0 µs)
-         locks      1,204 holds of a lock of the allocator, longest 310 µs, 99 % under 90.0 µs
-         passes     2; 1 range left out, no longer free when the turn came; 1,234,567 free blocks
-                    joined with what lies beside
+         pauses     3 pauses of the thread that ran it, longest 120 µs (median 80.0 µs)
+         locks      1,204 lock holds in the allocator, longest 310 µs, 99 % under 90.0 µs
+         passes     2; 1 range skipped, no longer free; 1,234,567 free blocks coalesced with their
+                    neighbours
          huge pages 64.0 MiB split, since at least half of each was free
-         cleaned up 4.00 KiB that an earlier release had left behind
+         cleaned up 4.00 KiB left by an earlier release
         note: 2 arenas could not be walked to their ends, and were left alone
 
         released: 900 MiB were returned, 99 % of the 905 MiB predicted.
@@ -400,7 +400,7 @@ mod tests {
         glibc 2.36 · range by range, each under a lock held for a bounded time
 
         RSS 1.18 GiB
-         runs       in a thread of its own beside the others, started by thread 4711, which waits
+         runs       in a separate thread of the same process, started by thread 4711, which waits
                     in epoll_wait
          pauses     of that thread only, each at most 1.00 ms where the work can be sliced, longer
                     if all processors are busy
@@ -450,11 +450,11 @@ mod tests {
         glibc 2.36 · range by range, each under a lock held for a bounded time
 
         RSS 1.18 GiB → 810 MiB in 800 ms
-         ran        in a thread of its own beside the others, started by thread 4711, which waits
+         ran        in a separate thread of the same process, started by thread 4711, which waits
                     in epoll_wait
          pauses     1 pause of a waiting thread: 120 µs
-         locks      a lock of the allocator was held once: 310 µs
-         passes     2; 12 ranges left out, no longer free when the turn came
+         locks      1 lock hold in the allocator: 310 µs
+         passes     2; 12 ranges skipped, no longer free
 
         released in part: 400 MiB were returned, 44 % of the 905 MiB predicted, then the release
         stopped: it started another program: try again.
@@ -502,7 +502,7 @@ mod tests {
         let release =
             Release { dry_run: true, method: Method::Trim, ..made_up(ReleaseOutcome::Released) };
         let text = shown(&release);
-        assert!(text.contains("holds each arena's lock for as long as it takes"), "{text}");
+        assert!(text.contains("holds each arena's lock without a bound"), "{text}");
         assert!(text.contains("without a bound"), "{text}");
     }
 

@@ -60,7 +60,7 @@ fn arenas_and_free_blocks_are_reported_for_a_walked_heap() {
     let row = "| glibc, settled | 16 | 57 | 2.00 GiB | 1.00 GiB | 0 B |";
     assert!(reported.contains(row), "{reported}");
     let page = html::render(&[record.clone()], &[], "subtitle").unwrap();
-    assert!(page.contains("How glibc's heap lay"));
+    assert!(page.contains("Heap of glibc"));
     let text = terminal::render(&[record], &[], Screen { width: 110, colour: false });
     assert!(text.contains("largest free block"), "{text}");
 }
@@ -107,11 +107,11 @@ fn panels_without_other_charts_include_the_compared_records() {
     let views = View::with_those_beside(&[record()], &[record()]);
     let panels = Charts { course: false, bars: false, panels: true };
     let (both, own) = (svg::sheet(&views, "", panels), svg::sheet(&views[..1], "", panels));
-    assert!(both.svg.contains("Beside it: "));
-    assert!(!own.svg.contains("Beside it: "));
+    assert!(both.svg.contains("For comparison: "));
+    assert!(!own.svg.contains("For comparison: "));
     assert!(both.height > 1.5 * own.height, "{} and {}", both.height, own.height);
     let bars = Charts { course: false, bars: true, panels: false };
-    assert!(!svg::sheet(&views, "", bars).svg.contains("Beside it: "));
+    assert!(!svg::sheet(&views, "", bars).svg.contains("For comparison: "));
 }
 
 #[test]

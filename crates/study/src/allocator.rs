@@ -57,7 +57,7 @@ const OWN: &str = "own";
 pub enum AllocatorError {
     /// The name is unknown.
     #[error(
-        "unknown allocator `{0}`: the known ones are glibc, jemalloc, mimalloc, mimalloc2, tcmalloc, own (what the program brings) and all; any other by NAME=/path/to/library.so, another glibc by glibc=/path/to/its/directory"
+        "unknown allocator `{0}`: the known ones are glibc, jemalloc, mimalloc, mimalloc2, tcmalloc, own (the allocator of the program) and all; another one as NAME=/path/to/library.so, another glibc as glibc=/path/to/its/directory"
     )]
     Unknown(String),
     /// The list is empty.
@@ -65,7 +65,7 @@ pub enum AllocatorError {
     Empty,
     /// gperftools is not installed.
     #[error(
-        "tcmalloc is not on this system: install gperftools (Debian and Ubuntu: libgoogle-perftools4 or libtcmalloc-minimal4; Fedora: gperftools-libs; Alpine: gperftools; Arch: gperftools), or give it as tcmalloc=/path/to/libtcmalloc.so"
+        "tcmalloc is not on this system: install gperftools (Debian and Ubuntu: libgoogle-perftools4 or libtcmalloc-minimal4; Fedora: gperftools-libs; Alpine: gperftools; Arch: gperftools), or use tcmalloc=/path/to/libtcmalloc.so"
     )]
     NoTcmalloc,
     /// The named file cannot be used.
@@ -77,7 +77,7 @@ pub enum AllocatorError {
         reason: String,
     },
     /// The named directory does not contain a glibc.
-    #[error("{} holds no glibc that programs can be started with: {reason}", path.display())]
+    #[error("{} contains no usable glibc: {reason}", path.display())]
     NoLoader {
         /// The directory.
         path: PathBuf,
@@ -190,7 +190,7 @@ fn preload(
     }
     // Spaces and colons separate the entries of a list of preloads.
     if path.to_string_lossy().contains([' ', ':']) {
-        let reason = "its path holds a blank or a colon, which the loader takes for the end of it";
+        let reason = "its path contains a space or a colon, which the loader treats as a separator";
         return Err(refused(format!("{reason}; make a link to it elsewhere")));
     }
     try_preload(&path).map_err(refused)?;
@@ -227,7 +227,7 @@ fn try_preload(path: &Path) -> Result<(), String> {
             None if Instant::now() < deadline => thread::sleep(Duration::from_millis(2)),
             None => {
                 let _ = program.kill().and_then(|()| program.wait());
-                return Err("a program that does nothing does not end under it".to_owned());
+                return Err("a trivial program does not end if it is preloaded".to_owned());
             }
         }
     };
@@ -241,7 +241,7 @@ fn try_preload(path: &Path) -> Result<(), String> {
     }
     if !status.success() {
         let last = said.lines().last().unwrap_or("no message");
-        return Err(format!("a program that does nothing ends with {status} under it ({last})"));
+        return Err(format!("a trivial program ends with {status} if it is preloaded ({last})"));
     }
     Ok(())
 }
@@ -260,7 +260,7 @@ fn other_glibc(directory: &Path) -> Result<TreatmentAllocator, AllocatorError> {
         .find(|path| path.is_file())
         .ok_or_else(|| refused(format!("there is no {LOADER} in it")))?;
     let version = c_library_version(&c_library)
-        .ok_or_else(|| refused("its libc.so.6 does not tell its version".to_owned()))?;
+        .ok_or_else(|| refused("its libc.so.6 does not contain its version".to_owned()))?;
     let asked = Command::new(&loader)
         .arg("--verify")
         .arg(&c_library)

@@ -18,7 +18,7 @@ use crate::tune::TuneError;
 pub enum PlanError {
     /// There is no command to run.
     #[error(
-        "there is no command: write it behind `--`, as in `lowtide study -- python3 app.py`, or in a study file"
+        "there is no command: write it after `--`, as in `lowtide study -- python3 app.py`, or in a study file"
     )]
     NoCommand,
     /// The command does not exist.
@@ -33,7 +33,7 @@ pub enum PlanError {
     #[error(transparent)]
     Tune(#[from] TuneError),
     /// Two treatments would have the same name.
-    #[error("two treatments are called `{0}`: give one of them another label")]
+    #[error("two treatments have the label `{0}`: change one of them")]
     SameLabel(String),
     /// The ready condition is invalid.
     #[error("--ready: {0}")]
@@ -55,7 +55,7 @@ pub enum PlanError {
         reason: String,
     },
     /// `--resume` was given without the directory of a record.
-    #[error("--resume goes on with a record: name its directory with --output")]
+    #[error("--resume continues a record: name its directory with --output")]
     ResumeWhat,
     /// A shell command does not exist.
     #[error(transparent)]
@@ -72,12 +72,14 @@ pub enum PlanError {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Obstacle {
     /// Another process answers at the address of the subject.
-    #[error("something answers at {0} before the command is started: end it, or use another port")]
+    #[error(
+        "another process listens at {0} before the command is started: end it, or use another port"
+    )]
     PortInUse(String),
     /// The limit of open files is too low.
     #[error(
-        "the study asks for {needed} open files (open-files), and {limit} are permitted at most: raise the \
-         limit (as root: ulimit -Hn {needed}; for a service: LimitNOFILE={needed}), or ask for less"
+        "the study requires {needed} open files (open-files), but at most {limit} are permitted: raise the \
+         limit (as root: ulimit -Hn {needed}; for a service: LimitNOFILE={needed}), or require fewer"
     )]
     OpenFiles {
         /// The requested limit.
@@ -98,8 +100,8 @@ pub enum Obstacle {
     },
     /// The set-up did not create the command under study.
     #[error(
-        "the set-up ended well, but there is no command `{0}`: it should have made it; check the name, and \
-         what the set-up does"
+        "the set-up succeeded, but did not create the command `{0}`; check the name, and \
+         the set-up"
     )]
     NotMade(String),
 }
@@ -112,8 +114,8 @@ pub enum StudyError {
     OutputNotEmpty(PathBuf),
     /// It contains this study, and the user did not ask to resume it.
     #[error(
-        "{} is not an empty directory: it holds this study, with {done} of {of} trials done; go on with it \
-         by --resume, or name another directory with --output", directory.display()
+        "{} is not an empty directory: it contains this study, with {done} of {of} trials done; continue it \
+         with --resume, or name another directory with --output", directory.display()
     )]
     OutputHoldsIt {
         /// The directory.
@@ -125,8 +127,8 @@ pub enum StudyError {
     },
     /// It contains another study.
     #[error(
-        "{} is not an empty directory: it holds a study whose `{what}` is {there}, and here it is {here}; \
-         nothing was changed: ask for the same, or name another directory with --output",
+        "{} is not an empty directory: it contains a study whose `{what}` is {there}, but here it is {here}; \
+         nothing was changed: use the same value, or name another directory with --output",
         directory.display()
     )]
     OtherPlan {

@@ -30,13 +30,15 @@ impl MetricsSource {
     /// Fails if it is an address that requires TLS.
     pub fn parse(text: &str) -> Result<Self, String> {
         if text.starts_with("https:") {
-            return Err(format!("`{text}` would need TLS: give an http: address, or a file"));
+            return Err(format!(
+                "`{text}` requires TLS, which is not supported: use an http: address, or a file"
+            ));
         }
         if text.starts_with("http://") {
             return Ok(Self::Url(text.to_owned()));
         }
         if text.is_empty() {
-            return Err("is empty: give an http: address, or a file".to_owned());
+            return Err("is empty: use an http: address, or a file".to_owned());
         }
         Ok(Self::File(text.into()))
     }
@@ -51,7 +53,7 @@ impl MetricsSource {
                 let answer = minreq::get(url).with_timeout(REQUEST_TIMEOUT.as_secs()).send();
                 let answer = answer.map_err(|error| error.to_string())?;
                 if answer.status_code >= 400 {
-                    return Err(format!("it answered with status {}", answer.status_code));
+                    return Err(format!("it responded with status {}", answer.status_code));
                 }
                 answer.into_bytes()
             }
@@ -63,9 +65,9 @@ impl MetricsSource {
             }
         };
         let value: serde_json::Value =
-            serde_json::from_slice(&text).map_err(|_| "it is no JSON".to_owned())?;
+            serde_json::from_slice(&text).map_err(|_| "invalid JSON".to_owned())?;
         let numbers = SubjectMetrics::numbers_of(&value);
-        if numbers.is_empty() { Err("there are no numbers in it".to_owned()) } else { Ok(numbers) }
+        if numbers.is_empty() { Err("it contains no numbers".to_owned()) } else { Ok(numbers) }
     }
 }
 
@@ -87,10 +89,10 @@ mod tests {
         assert!(MetricsSource::parse("https://h/").unwrap_err().contains("TLS"));
         let file = tempfile::NamedTempFile::new().unwrap();
         let source = MetricsSource::parse(&file.path().display().to_string()).unwrap();
-        assert_eq!(source.read().unwrap_err(), "it is no JSON");
+        assert_eq!(source.read().unwrap_err(), "invalid JSON");
         std::fs::write(file.path(), "{\"a\":{\"b\":1.5},\"c\":\"x\"}").unwrap();
         assert_eq!(source.read().unwrap(), BTreeMap::from([("a.b".to_owned(), 1.5)]));
         std::fs::write(file.path(), "{\"c\":\"x\"}").unwrap();
-        assert_eq!(source.read().unwrap_err(), "there are no numbers in it");
+        assert_eq!(source.read().unwrap_err(), "it contains no numbers");
     }
 }

@@ -83,8 +83,8 @@ impl Plan {
         }
         for (name, value) in inherited_settings() {
             notes.push(format!(
-                "{name}={value} of your environment is kept from the subject, so that each treatment \
-                 is what its name says; to try it, use -t 'ALLOCATOR/LABEL: {name}={value}'"
+                "{name}={value} of your environment is not passed to the subject, so that each treatment \
+                 matches its name; to try it, use -t 'ALLOCATOR/LABEL: {name}={value}'"
             ));
         }
         let phases = phases(settings.phase.as_deref().unwrap_or_default())?;
@@ -270,7 +270,7 @@ fn part(text: &str, repeats: u32) -> Result<Shard, PlanError> {
     let shard: Shard = text.parse().map_err(|error: ShardError| wrong(error.to_string()))?;
     if shard.of > repeats {
         return Err(wrong(format!(
-            "a part takes whole repeats, and {} parts cannot be made of {repeats}: ask for more with \
+            "a part consists of whole repeats, and {} parts cannot be made of {repeats}: increase \
              --repeat, or divide the treatments with --only",
             shard.of
         )));
@@ -286,7 +286,7 @@ fn interval(settings: &Settings) -> Result<Duration, PlanError> {
         return wrong("less than 5 ms would measure the sampler itself");
     }
     if interval > LONGEST_INTERVAL {
-        return wrong("more than 10 s between two samples would miss what happens");
+        return wrong("more than 10 s between two samples would miss short changes");
     }
     Ok(interval)
 }
@@ -296,7 +296,7 @@ fn open_files(number: &Number) -> Result<u64, PlanError> {
         Number::Plain(files) => Ok(*files),
         Number::Written(text) => text.trim().parse().map_err(|_| PlanError::Value {
             flag: "open-files",
-            reason: format!("`{text}` is no number of files: write one such as 4096"),
+            reason: format!("`{text}` is not a number of files: write one such as 4096"),
         }),
     }
 }
@@ -312,7 +312,7 @@ fn ratio(flag: &'static str, text: Option<&str>, otherwise: f64) -> Result<f64, 
         Ok(value) if value.is_finite() && value >= 0.0 => Ok(value / divisor),
         _ => Err(PlanError::Value {
             flag,
-            reason: format!("`{text}` is no share: write 5% or 0.05"),
+            reason: format!("`{text}` is not a share: write 5% or 0.05"),
         }),
     }
 }
@@ -359,13 +359,13 @@ mod tests {
         assert!(refused(|s| s.repeat = Some(0)).contains("from 1 to 10000"));
         assert!(refused(|s| s.interval = Some("1h".into())).contains("more than 10 s"));
         let twice = Some(vec!["peak=log:a".to_owned(), "peak=log:b".to_owned()]);
-        assert!(refused(|s| s.phase = twice).contains("two phases are called `peak`"));
+        assert!(refused(|s| s.phase = twice).contains("two phases have the name `peak`"));
         assert!(refused(|s| s.interval = Some("1ms".into())).contains("less than 5 ms"));
-        assert!(refused(|s| s.max_slowdown = Some("five".into())).contains("is no share"));
+        assert!(refused(|s| s.max_slowdown = Some("five".into())).contains("is not a share"));
         assert!(refused(|s| s.phase = Some(vec!["x".into()])).contains("NAME=log:REGEX"));
         let policy = refused(|s| s.policy = Some(Words::Joined("sometimes".into())));
         assert!(policy.contains("there is no policy `sometimes`"));
-        assert!(refused(|s| s.fail_on = Some(vec!["x>1".into()])).contains("no figure `x`"));
+        assert!(refused(|s| s.fail_on = Some(vec!["x>1".into()])).contains("no metric `x`"));
     }
 
     #[test]

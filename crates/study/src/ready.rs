@@ -26,7 +26,7 @@ pub enum Ready {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ReadyError {
     /// The kind is unknown.
-    #[error("`{0}` is no condition: use tcp:HOST:PORT, http:URL, log:REGEX or after:5s")]
+    #[error("`{0}` is not a valid condition: use tcp:HOST:PORT, http:URL, log:REGEX or after:5s")]
     UnknownKind(String),
     /// The text after the kind is invalid.
     #[error("`{text}`: {reason}")]
@@ -50,14 +50,16 @@ impl FromStr for Ready {
                 Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => {
                     Ok(Self::Tcp(rest.to_owned()))
                 }
-                _ => Err(malformed("tcp: wants HOST:PORT, such as tcp:127.0.0.1:8080".to_owned())),
+                _ => {
+                    Err(malformed("tcp: requires HOST:PORT, such as tcp:127.0.0.1:8080".to_owned()))
+                }
             },
             // `http:http://…`, and the common short form `http://…`.
             "http" if rest.starts_with("//") => Ok(Self::Http(text.to_owned())),
             "http" if rest.starts_with("http://") => Ok(Self::Http(rest.to_owned())),
-            "http" | "https" => {
-                Err(malformed("only plain http:// is asked; for TLS use tcp:HOST:PORT".to_owned()))
-            }
+            "http" | "https" => Err(malformed(
+                "only plain http:// is supported; for TLS, use tcp:HOST:PORT".to_owned(),
+            )),
             "log" => Regex::new(rest).map(Self::Log).map_err(|e| malformed(e.to_string())),
             "after" => parse_duration(rest).map(Self::After).map_err(|e| malformed(e.to_string())),
             _ => Err(ReadyError::UnknownKind(text.to_owned())),
@@ -108,7 +110,7 @@ fn get(url: &str) -> Result<(), String> {
     let answer = minreq::get(url).with_timeout(ATTEMPT.as_secs()).send();
     match answer {
         Ok(answer) if answer.status_code < 400 => Ok(()),
-        Ok(answer) => Err(format!("it answered with status {}", answer.status_code)),
+        Ok(answer) => Err(format!("it responded with status {}", answer.status_code)),
         Err(error) => Err(error.to_string()),
     }
 }
@@ -160,7 +162,7 @@ mod tests {
             }
         });
         let ready = Ready::Http(url);
-        assert_eq!(ready.attempt(), Err("it answered with status 503".to_owned()));
+        assert_eq!(ready.attempt(), Err("it responded with status 503".to_owned()));
         assert_eq!(ready.attempt(), Ok(()));
         server.join().unwrap();
     }

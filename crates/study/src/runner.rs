@@ -69,7 +69,7 @@ pub fn run(
             Err(StudyError::Setup(why))
                 if !record_dir.done.is_empty() && preflight::after_set_up(plan).is_ok() =>
             {
-                observer.see(StudyEvent::Step(format!("the set-up is passed over ({why})")));
+                observer.see(StudyEvent::Step(format!("the set-up is skipped ({why})")));
             }
             done => done?,
         }
@@ -206,7 +206,7 @@ fn set_up(
     };
     shell.run(keeper, &record_dir.study, watch).map_err(|stop| match stop {
         TrialStop::Failed(because) => StudyError::Setup(format!(
-            "{because}\nAll that it printed is in {}; no trial was begun",
+            "{because}\nIts output is in {}; no trial was started",
             record_dir.directory.join(SETUP_LOG).display()
         )),
         TrialStop::Interrupted => StudyError::Interrupted,

@@ -76,7 +76,7 @@ impl TrialTimeline {
         within("warmup", self.warmup, 0)?;
         if self.load.is_none() && (self.rounds > 1 || self.warmup > 0) {
             let flag = if self.rounds > 1 { "rounds" } else { "warmup" };
-            return wrong(flag, "repeats the load, and there is none: add --load");
+            return wrong(flag, "repeats the load, but there is none: add --load");
         }
         if self.timeout.is_zero() {
             return wrong("timeout", "must be longer than 0");
@@ -85,7 +85,7 @@ impl TrialTimeline {
         if shortest >= self.timeout {
             let (shortest, timeout) = (shortest.as_secs_f64(), self.timeout.as_secs_f64());
             let reason = format!(
-                "a trial is ended after {}, and its pauses alone take {}: allow more, such as {}m",
+                "a trial is ended after {}, but its pauses alone take {}: allow more, such as {}m",
                 HumanSeconds(timeout),
                 HumanSeconds(shortest),
                 (shortest / 60.0).ceil() * 2.0
@@ -117,20 +117,21 @@ pub(crate) fn phases(texts: &[String]) -> Result<Vec<Phase>, PlanError> {
     let phases = texts
         .iter()
         .map(|text| {
-            let form = || wrong(text, "is no phase: write NAME=log:REGEX".to_owned());
+            let form = || wrong(text, "is not a phase: write NAME=log:REGEX".to_owned());
             let (name, condition) = text.split_once('=').ok_or_else(form)?;
             let regex = condition.strip_prefix("log:").ok_or_else(form)?;
             if name.trim().is_empty() {
                 return Err(form());
             }
-            let line = Regex::new(regex).map_err(|e| wrong(text, format!("has no regex: {e}")))?;
+            let line =
+                Regex::new(regex).map_err(|e| wrong(text, format!("has an invalid regex: {e}")))?;
             Ok(Phase { name: name.trim().to_owned(), line })
         })
         .collect::<Result<Vec<Phase>, PlanError>>()?;
     for (place, phase) in phases.iter().enumerate() {
         if phases[..place].iter().any(|other| other.name == phase.name) {
             let reason = format!(
-                "two phases are called `{}`: join what begins it, as in NAME=log:THIS|THAT",
+                "two phases have the name `{}`: combine them, as in NAME=log:THIS|THAT",
                 phase.name
             );
             return Err(PlanError::Value { flag: "phase", reason });

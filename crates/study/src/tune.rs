@@ -42,7 +42,7 @@ pub const PRESETS: [Preset; 9] = [
         variable: "MALLOC_TRIM_THRESHOLD_",
         around: ("", ""),
         value: "65536",
-        about: "bytes at the top of the heap from which on they are given back; also fixes mmap_threshold",
+        about: "free bytes at the top of the heap that are returned; also fixes mmap_threshold",
     },
     Preset {
         allocator: "glibc",
@@ -50,7 +50,7 @@ pub const PRESETS: [Preset; 9] = [
         variable: "MALLOC_MMAP_THRESHOLD_",
         around: ("", ""),
         value: "65536",
-        about: "bytes from which on a block is mapped by itself, and unmapped when freed",
+        about: "minimum bytes of a block with its own mapping, which is unmapped when freed",
     },
     Preset {
         allocator: "glibc",
@@ -58,7 +58,7 @@ pub const PRESETS: [Preset; 9] = [
         variable: "GLIBC_TUNABLES",
         around: ("glibc.malloc.tcache_count=", ""),
         value: "0",
-        about: "freed blocks of each size that a thread keeps for itself",
+        about: "maximum number of freed blocks of each size that each thread keeps",
     },
     Preset {
         allocator: "glibc",
@@ -66,7 +66,7 @@ pub const PRESETS: [Preset; 9] = [
         variable: "MALLOC_ARENA_MAX",
         around: ("", ""),
         value: "1",
-        about: "heaps that the threads share",
+        about: "number of arenas for all threads",
     },
     Preset {
         allocator: "jemalloc",
@@ -74,7 +74,7 @@ pub const PRESETS: [Preset; 9] = [
         variable: "MALLOC_CONF",
         around: ("background_thread:true,dirty_decay_ms:", ",muzzy_decay_ms:0"),
         value: "1000",
-        about: "gives back what has been free for so many ms, also while the program is idle",
+        about: "returns memory after it was free for this time in ms, also while the program is idle",
     },
     Preset {
         allocator: "mimalloc",
@@ -82,7 +82,7 @@ pub const PRESETS: [Preset; 9] = [
         variable: "MIMALLOC_PURGE_DELAY",
         around: ("", ""),
         value: "0",
-        about: "ms until a free page is given back; 0 is at once",
+        about: "time until a free page is returned, in ms; 0: at once",
     },
     Preset {
         allocator: "mimalloc2",
@@ -90,7 +90,7 @@ pub const PRESETS: [Preset; 9] = [
         variable: "MIMALLOC_PURGE_DELAY",
         around: ("", ""),
         value: "0",
-        about: "ms until a free page is given back; 0 is at once",
+        about: "time until a free page is returned, in ms; 0: at once",
     },
     Preset {
         allocator: "tcmalloc",
@@ -98,7 +98,7 @@ pub const PRESETS: [Preset; 9] = [
         variable: "TCMALLOC_AGGRESSIVE_DECOMMIT",
         around: ("", ""),
         value: "1",
-        about: "gives back every span as soon as it is free",
+        about: "returns every span as soon as it is free",
     },
     Preset {
         allocator: "tcmalloc",
@@ -106,7 +106,7 @@ pub const PRESETS: [Preset; 9] = [
         variable: "TCMALLOC_RELEASE_RATE",
         around: ("", ""),
         value: "10",
-        about: "how eagerly free spans are given back, 0 to 10",
+        about: "rate at which free spans are returned, 0 to 10",
     },
 ];
 
@@ -115,12 +115,12 @@ pub const PRESETS: [Preset; 9] = [
 pub enum TuneError {
     /// The syntax is invalid.
     #[error(
-        "`{0}` is no setting: write 'ALLOCATOR/LABEL: VARIABLE=VALUE …', or a preset such as glibc/arena_max or glibc/arena_max=2"
+        "`{0}` is not a valid setting: write 'ALLOCATOR/LABEL: VARIABLE=VALUE …', or a preset such as glibc/arena_max or glibc/arena_max=2"
     )]
     Malformed(String),
     /// The preset is unknown.
     #[error(
-        "`{text}` is no preset: {allocator} has {known}; your own is 'ALLOCATOR/LABEL: VARIABLE=VALUE …'"
+        "`{text}` is not a preset: {allocator} has {known}; for others, write 'ALLOCATOR/LABEL: VARIABLE=VALUE …'"
     )]
     UnknownPreset {
         /// The request.
@@ -228,8 +228,8 @@ mod tests {
     fn an_unknown_preset_is_an_error_that_lists_the_valid_ones() {
         assert_eq!(
             parse("glibc/arenamax").unwrap_err().to_string(),
-            "`glibc/arenamax` is no preset: glibc has trim_threshold, mmap_threshold, tcache_count, \
-             arena_max; your own is 'ALLOCATOR/LABEL: VARIABLE=VALUE …'"
+            "`glibc/arenamax` is not a preset: glibc has trim_threshold, mmap_threshold, tcache_count, \
+             arena_max; for others, write 'ALLOCATOR/LABEL: VARIABLE=VALUE …'"
         );
     }
 

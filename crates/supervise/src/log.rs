@@ -59,7 +59,7 @@ impl ActLog {
         let was_failing = std::mem::replace(&mut self.has_failed, written.is_err());
         let error = written.err().filter(|_| !was_failing)?;
         Some(format!(
-            "{} could not be written ({error}): lines are lost until it can be",
+            "{} could not be written ({error}): lines are lost until it is writable",
             self.path.display()
         ))
     }

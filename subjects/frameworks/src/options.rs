@@ -43,10 +43,10 @@ const USAGE: &str =
 impl Options {
     /// Parses the options.
     pub(crate) fn read(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
-        let name = words.next().ok_or(format!("which framework? {USAGE}"))?;
+        let name = words.next().ok_or(format!("the framework is missing; {USAGE}"))?;
         let framework = Framework::ALL.into_iter().find(|f| f.name() == name);
         let mut options = Self {
-            framework: framework.ok_or(format!("`{name}` is no framework; {USAGE}"))?,
+            framework: framework.ok_or(format!("`{name}` is not a framework; {USAGE}"))?,
             keep: false,
             figures: None,
             address: SocketAddr::from(([127, 0, 0, 1], 3000)),
@@ -59,7 +59,7 @@ impl Options {
                 options.figures = Some(file.into());
             } else {
                 options.address =
-                    word.parse().map_err(|_| format!("`{word}` is no address; {USAGE}"))?;
+                    word.parse().map_err(|_| format!("`{word}` is not a valid address; {USAGE}"))?;
             }
         }
         Ok(options)
@@ -76,8 +76,8 @@ mod tests {
         assert_eq!(read("salvo --figures f 0.0.0.0:80").unwrap().framework, Framework::Salvo);
         assert!(read("actix --keep").unwrap().keep);
         assert!(read("").unwrap_err().contains("usage"));
-        assert!(read("rocket").unwrap_err().starts_with("`rocket` is no framework"));
+        assert!(read("rocket").unwrap_err().starts_with("`rocket` is not a framework"));
         assert!(read("axum --figures").unwrap_err().contains("needs a file"));
-        assert!(read("axum --quick").unwrap_err().starts_with("`--quick` is no address"));
+        assert!(read("axum --quick").unwrap_err().starts_with("`--quick` is not a valid address"));
     }
 }

@@ -68,7 +68,7 @@ impl Options {
                 address => {
                     options.address = address
                         .parse()
-                        .map_err(|_| format!("`{address}` is no address; {USAGE}"))?;
+                        .map_err(|_| format!("`{address}` is not a valid address; {USAGE}"))?;
                 }
             }
         }
@@ -88,6 +88,6 @@ mod tests {
         assert!(acts.recycle && acts.release && !acts.sweep);
         assert!(read("--keep all").unwrap_err().starts_with("--keep needs acts"));
         assert!(read("--figures").unwrap_err().contains("usage"));
-        assert!(read("--quick").unwrap_err().starts_with("`--quick` is no address"));
+        assert!(read("--quick").unwrap_err().starts_with("`--quick` is not a valid address"));
     }
 }

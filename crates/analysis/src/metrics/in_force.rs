@@ -33,7 +33,7 @@ pub fn in_force(trial: &TrialRecord) -> (Option<bool>, Option<String>) {
                 unknown.get_or_insert(because);
             }
             None => {
-                unknown.get_or_insert_with(|| reported("it ended before it could be looked at"));
+                unknown.get_or_insert_with(|| reported("it ended before it could be inspected"));
             }
         }
     }
@@ -117,6 +117,6 @@ mod tests {
         trial.processes[0].allocator = None;
         let (active, because) = in_force(&trial);
         assert_eq!(active, None);
-        assert!(because.unwrap().contains("ended before it could be looked at"));
+        assert!(because.unwrap().contains("ended before it could be inspected"));
     }
 }

@@ -70,18 +70,20 @@ pub fn round_trend(stayed: &[u64], raised: u64) -> Option<RoundTrend> {
     let course =
         format!("{} after round 2, {} after round {}", Human(first), Human(last), stayed.len());
     let (trend, because) = if later.len() < FEWEST_LEVEL {
-        let because =
-            "only one round follows the first: at least two decide whether memory is level";
+        let because = "only one round follows the first: at least two are needed to decide whether memory is level";
         (Trend::Undecided, because.to_owned())
     } else if growth::rising(&later).is_some() && grown > noise {
         (Trend::Growing, course)
     } else if high - low <= noise {
         (Trend::Level, course)
     } else if later.len() < growth::MIN_SAMPLES {
-        (Trend::Undecided, format!("{course}: {} rounds decide", growth::MIN_SAMPLES + 1))
+        (
+            Trend::Undecided,
+            format!("{course}: {} rounds are needed to decide", growth::MIN_SAMPLES + 1),
+        )
     } else {
         let (low, high) = (Human(low as u64), Human(high as u64));
-        (Trend::Undecided, format!("it swings between {low} and {high}"))
+        (Trend::Undecided, format!("it varies between {low} and {high}"))
     };
     Some(RoundTrend { trend, because })
 }

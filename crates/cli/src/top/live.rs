@@ -35,8 +35,7 @@ pub(crate) fn run(
     interrupt: &AtomicBool,
 ) -> Result<End, Failure> {
     let failed = |error: io::Error| {
-        Failure::failed(format!("the terminal cannot be drawn on: {error}"))
-            .next("lowtide top --once")
+        Failure::failed(format!("cannot draw on the terminal: {error}")).next("lowtide top --once")
     };
     let terminal = Terminal::open(io::stdin().is_terminal()).map_err(failed)?;
     let mut release: Option<Receiver<String>> = None;

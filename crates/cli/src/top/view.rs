@@ -13,19 +13,19 @@ const HELP: [&str; 16] = [
     "reclaimable   free memory in whole pages; `lowtide release` can return it",
     "fragmented    free memory on pages that also hold allocated memory",
     "in use        allocated by the program, or managed by a runtime such as V8 or the JVM",
-    "growth/h      growth of RSS over the last ten minutes, an hour",
+    "growth/h      growth of RSS per hour, over the last ten minutes",
     "…             not inspected yet; the largest processes come first",
     "-             cannot be read",
     "",
     "s             order by the next column",
     "b             group by program, name, cgroup, allocator; processes again",
-    "/             show only lines with a text; Esc shows all",
+    "/             show only lines that contain a text; Esc shows all",
     "Enter         watch the selected process live; q returns",
     "r             release free memory of the selected process, after confirmation",
     "j k g G       next, previous, first, last line; the arrow and page keys do the same",
     "q             quit",
     "",
-    "Every figure but RSS and its growth is as old as the last inspection of the process.",
+    "All values but RSS and its growth are as old as the last inspection of the process.",
 ];
 
 /// Draws the whole view.

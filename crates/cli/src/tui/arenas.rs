@@ -47,7 +47,7 @@ pub(super) fn draw(state: &State, canvas: &mut ScreenCanvas<'_>) {
     canvas.split_top(1);
     let arenas = state.history().latest.as_ref().map(|found| found.observation.arenas.as_slice());
     let Some(arenas) = arenas.filter(|arenas| !arenas.is_empty()) else {
-        canvas.write(0, "no arenas: no heap of it was walked", dim());
+        canvas.write(0, "no arenas: no heap was walked", dim());
         return;
     };
     let columns = fitting(usize::from(canvas.area.width));
@@ -67,7 +67,7 @@ pub(super) fn draw(state: &State, canvas: &mut ScreenCanvas<'_>) {
     let count = arenas.len();
     let mut shown = format!(" {} to {last} of {count}", (first + 1).min(last));
     if arenas.iter().any(|a| !a.whole) {
-        shown += "; ? was not walked whole";
+        shown += "; ? marks an incomplete walk";
     }
     canvas.write(0, &shown, bold());
 }

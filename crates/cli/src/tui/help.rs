@@ -7,18 +7,18 @@ use super::canvas::ScreenCanvas;
 const TEXT: &[&str] = &[
     "",
     " q, Ctrl-C     quit; Esc: back, or quit",
-    " p, space      hold the picture; what happens is still followed",
+    " p, space      freeze the display; sampling and recording continue",
     " a             the arenas of the heap",
-    " l             what grows in the heap, from now on; s seeks what holds it",
+    " l             the growing blocks from now on; s searches for holders",
     " j, k, arrows  scroll; PgUp, PgDn, Home, End",
     " +, -          longer or shorter interval",
     " ?             this help",
     "",
-    " RSS and the line of it come from the kernel, at every interval. Whose",
-    " the bytes are comes from looks at the process, which take a tenth of",
-    " the time at most. Nothing is stopped. Changes are since the first look.",
-    " ≈ is an estimate: by what mappings look like. ▼ is a release, from the",
-    " log that --log names; the CPU time there is lowtide's for the releases.",
+    " RSS and its line come from the kernel, at every interval. Memory by",
+    " owner comes from inspections of the process, which take a tenth of",
+    " the time at most. Nothing is stopped. Changes are since the first one.",
+    " ≈ is an estimate, by properties of mappings. ▼ is a release, from the",
+    " file of --log; the CPU time there is that of lowtide for the releases.",
 ];
 
 /// Draws the panel.

@@ -53,7 +53,7 @@ pub(crate) fn run(
 ) -> Result<(), Failure> {
     let failed = |error: io::Error| {
         Failure::failed(format!(
-            "the terminal cannot be drawn on: {error}; pipe the output to get lines instead"
+            "cannot draw on the terminal: {error}; pipe the output to get lines instead"
         ))
     };
     // Keys are read from stdin alone.

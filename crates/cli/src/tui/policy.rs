@@ -95,7 +95,7 @@ impl PolicyHistory {
     /// Returns the policy and its totals as a sentence.
     pub(crate) fn summary(&self) -> String {
         let Some(policy) = &self.policy else {
-            return format!("policy: {} has no act on process {} yet", self.log, self.pid);
+            return format!("policy: {} has no entry for process {} yet", self.log, self.pid);
         };
         let standstill = self.standstill.as_ref().map(|(name, _)| format!(", {name}"));
         let head = format!("policy {policy}{}", standstill.unwrap_or_default());

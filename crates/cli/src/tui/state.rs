@@ -152,7 +152,7 @@ impl State {
     pub(crate) fn see_leaks(&mut self, found: Result<LeakReport, TargetError>) {
         match found {
             Ok(report) => self.leaks = Some(report),
-            Err(error) => self.trouble = Some(format!("leaks are not sought any more: {error}")),
+            Err(error) => self.trouble = Some(format!("the search for leaks stopped: {error}")),
         }
     }
 

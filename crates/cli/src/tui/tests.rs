@@ -225,9 +225,9 @@ fn any_terminal_size_can_be_drawn() {
 fn before_the_first_inspection_the_view_says_what_it_waits_for() {
     let mut state = State::new(4711, Duration::from_secs(1));
     let before = text(&state, 80, 24, true);
-    assert_eq!((before[0].as_str(), before[1].as_str()), ("PID 4711", "looking at it …"));
+    assert_eq!((before[0].as_str(), before[1].as_str()), ("PID 4711", "inspecting …"));
     state.see(WatchEvent::Failed(TargetError::Replaced(4711)));
-    assert!(text(&state, 80, 24, true)[1].contains("started another program"));
+    assert!(text(&state, 80, 24, true)[1].contains("executed another program"));
 }
 
 #[test]
@@ -276,9 +276,7 @@ fn growth_across_inspections_gives_the_verdict_growing() {
     }
     let verdict = &state.latest().unwrap().verdict;
     assert_eq!(verdict.kind, VerdictKind::Growing);
-    assert!(
-        shown(&state, 120, 40).contains("growing: what is in use grew from 130 MiB to 187 MiB")
-    );
+    assert!(shown(&state, 120, 40).contains("growing: memory in use grew from 130 MiB to 187 MiB"));
 }
 
 #[test]
@@ -299,8 +297,11 @@ fn slow_inspections_run_less_often_and_the_footer_says_so() {
     let mut state = State::new(4711, Duration::from_secs(1));
     see(&mut state, 0.0, found(1.2, 100, 5));
     let last = |width| text(&state, width, 24, false).pop().unwrap();
-    assert!(last(80).ends_with("a look takes 1.20 s: every 12.0 s"), "{}", last(80));
-    assert!(last(120).ends_with("samples every 1.00 s; a look takes 1.20 s, so one every 12.0 s"));
+    assert!(last(80).ends_with("inspection: 1.20 s, every 12.0 s"), "{}", last(80));
+    assert!(
+        last(120)
+            .ends_with("samples every 1.00 s; an inspection takes 1.20 s, so one every 12.0 s")
+    );
 }
 
 #[test]

@@ -41,7 +41,7 @@ fn footer(state: &State, mut line: ScreenCanvas<'_>) {
     }
     let keys = match state.panel {
         Panel::Overview => "q quit · p pause · a arenas · l leaks · ? help",
-        Panel::Leaks => "q quit · Esc back · s seek what holds it · ? help",
+        Panel::Leaks => "q quit · Esc back · s search for holders · ? help",
         Panel::Arenas | Panel::Help => "q quit · Esc back · j/k scroll · ? help",
     };
     at = line.write(at, keys, dim());
@@ -59,7 +59,7 @@ fn head(state: &State, canvas: &mut ScreenCanvas<'_>) {
     let history = state.history();
     let Some(found) = &history.latest else {
         canvas.line(&format!("PID {}", state.pid), bold());
-        let text = state.trouble.clone().unwrap_or_else(|| "looking at it …".to_owned());
+        let text = state.trouble.clone().unwrap_or_else(|| "inspecting …".to_owned());
         canvas.line(&text, dim());
         rss(history, None, canvas);
         return;
@@ -234,12 +234,12 @@ fn cost(state: &State) -> Vec<String> {
     if between > interval {
         let between = HumanSeconds(between);
         vec![
-            format!("samples every {every}; a look takes {look}, so one every {between}"),
-            format!("a look takes {look}: every {between}"),
-            format!("looks every {between}"),
+            format!("samples every {every}; an inspection takes {look}, so one every {between}"),
+            format!("inspection: {look}, every {between}"),
+            format!("inspected every {between}"),
         ]
     } else {
-        vec![format!("every {every}; a look takes {look}"), format!("every {every}")]
+        vec![format!("every {every}; inspection takes {look}"), format!("every {every}")]
     }
 }
 

@@ -33,12 +33,12 @@ pub(crate) fn run(args: &AttachArgs, output: &Output) -> Result<Exit, Failure> {
     }
     if args.min_rss.is_some() && args.selector.is_by_number() {
         return Err(Failure::usage(
-            "--min-rss: it limits a selection, but processes are named by PID: omit it",
+            "--min-rss: it applies to selectors, but processes are given by PID: omit it",
         ));
     }
     if args.policy.policy.needs_preload() {
         return Err(Failure::usage(
-            "--policy: freed requires a library that is preloaded when the program starts: start it by lowtide run",
+            "--policy: freed requires a library that is preloaded when the program starts: start it with lowtide run",
         )
         .next(format!("lowtide run -p {} -- CMD", args.policy.policy)));
     }

@@ -40,7 +40,7 @@ pub(crate) fn run(args: &DemoArgs, output: &Output) -> Result<Exit, Failure> {
         Failure::failed(format!("lowtide cannot find its own program to start it again: {error}"))
     })?;
     let program = program.into_os_string().into_string().map_err(|path| {
-        Failure::failed(format!("{} is not UTF-8, which a record could not hold", path.display()))
+        Failure::failed(format!("{} is not valid UTF-8, which a record requires", path.display()))
     })?;
     // Long enough that the last request is sent before the first response.
     let expire_ms = 2000 + u64::from(streams) / 50;
@@ -54,7 +54,7 @@ pub(crate) fn run(args: &DemoArgs, output: &Output) -> Result<Exit, Failure> {
         name: Some("demo".to_owned()),
         about: Some(format!(
             "{streams} HTTP/2 requests are in flight at once, over {CONNECTIONS} connections, to a server whose \
-             handler sleeps for {:.1} s. Then the load is over: which memory does the process still hold?",
+             handler sleeps for {:.1} s. How much memory does the process still hold after the load?",
             expire_ms as f64 / 1000.0
         )),
         command: Some(vec![program, "demo-server".to_owned(), address.to_string()]),
@@ -96,7 +96,7 @@ fn streams_for_this_machine() -> u32 {
     let streams = streams_for(at_hand.into_iter().flatten().min());
     if streams < USUAL_STREAMS {
         note!(
-            "note: {USUAL_STREAMS} requests in flight would show more, and need {} of memory at hand; \
+            "note: {USUAL_STREAMS} requests in flight would show more, but need {} of available memory; \
              --streams sets another number",
             Human(u64::from(USUAL_STREAMS) * BYTES_PER_STREAM * PART_OF_MEMORY)
         );
@@ -116,7 +116,7 @@ fn free_address() -> Result<SocketAddr, Failure> {
     let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     TcpListener::bind(any)
         .and_then(|listener| listener.local_addr())
-        .map_err(|error| Failure::failed(format!("no port can be had on 127.0.0.1: {error}")))
+        .map_err(|error| Failure::failed(format!("no port is available on 127.0.0.1: {error}")))
 }
 
 #[cfg(test)]

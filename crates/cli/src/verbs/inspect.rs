@@ -130,14 +130,14 @@ fn print_malloc_info(args: &InspectArgs, pid: u32, output: &Output) -> Result<Ex
     let read = in_time(&target, |target| malloc_info(&target));
     let read = read.unwrap_or(Err(TargetError::Blocked(pid)));
     let info = read.map_err(|error| failure(&error, &again))?.ok_or_else(|| {
-        let sentence = format!("process {pid} has no heap of glibc that could be read");
+        let sentence = format!("process {pid} has no readable glibc heap");
         Failure::failed(sentence).next(format!("lowtide inspect {pid}"))
     })?;
     output.text(&info.text)?;
     if info.torn_arenas > 0 {
         note!(
-            "lowtide: {} of its arenas changed while they were read, or could not be read as a whole: their \
-             figures are of several moments, or too small",
+            "lowtide: {} of its arenas changed while they were read, or could not be read completely: their \
+             values are inconsistent, or too small",
             info.torn_arenas
         );
     }
@@ -283,7 +283,7 @@ fn add_growth(inspection: &mut Inspection, tracker: &GrowthTracker) {
     verdict.because.push(if count < MIN_SAMPLES {
         format!("too few samples to decide whether it grows ({count} in {time})")
     } else {
-        format!("what is in use did not grow in {time} ({count} looks)")
+        format!("memory in use did not grow in {time} ({count} inspections)")
     });
 }
 

@@ -66,7 +66,7 @@ pub(crate) fn run(args: &LeaksArgs, output: &Output) -> Result<Exit, Failure> {
         output.text(&folded(&report))?;
         if report.groups.iter().all(|group| group.stacks.is_empty()) {
             let note = report.notes.iter().find(|note| note.starts_with(NO_STACKS));
-            note!("lowtide: {}", note.map_or("no stacks of blocks that survive", |note| note));
+            note!("lowtide: {}", note.map_or("no stacks of surviving blocks", |note| note));
         }
     } else {
         output.text(&render(&report, output.screen()))?;

@@ -39,7 +39,7 @@ pub(crate) fn run(args: &ReleaseArgs, output: &Output) -> Result<Exit, Failure> 
     if args.method == MethodChoice::Trim && !args.dry_run {
         note!(
             "lowtide: malloc_trim holds each arena's lock without a bound (hundreds of ms for 3 GB), and \
-             threads that need the arena wait meanwhile: use it for comparison only; --method chunks \
+             threads that need the arena wait for it: use it for comparison only; --method chunks \
              holds each lock for a bounded time"
         );
     }
@@ -242,7 +242,7 @@ impl ReleaseRunner<'_> {
         match self.regained(target, time) {
             Ok(regained) => done.regained = Some(regained),
             Err(why) => {
-                done.notes.push(format!("the memory that has come back is not known: {why}"))
+                done.notes.push(format!("cannot determine how much memory has come back: {why}"))
             }
         }
     }
@@ -254,7 +254,7 @@ impl ReleaseRunner<'_> {
         wait_until(begin + time, target, self.interrupt);
         let after = Footprint::read(target).map_err(text)?;
         if after.image != before.image {
-            return Err(format!("process {} started another program", target.pid));
+            return Err(format!("process {} executed another program", target.pid));
         }
         let huge = after.huge_bytes.zip(before.huge_bytes);
         Ok(Regained {

@@ -22,10 +22,9 @@ pub(crate) fn run(args: &ReportArgs, output: &Output) -> Result<Exit, Failure> {
     if let [first, others @ ..] = records.as_slice()
         && let Some(other) = others.iter().find(|r| r.study.metric != first.study.metric)
     {
-        let by =
-            |r: &LoadedRecord| format!("{} is judged by {}", r.study.record, r.study.metric.name());
+        let by = |r: &LoadedRecord| format!("{} uses {}", r.study.record, r.study.metric.name());
         return Err(Failure::usage(format!(
-            "{}, {}: they cannot be laid over each other; report each by itself",
+            "{}, {}: they cannot be overlaid; report each separately",
             by(first),
             by(other)
         )));
@@ -67,7 +66,7 @@ pub(crate) fn run(args: &ReportArgs, output: &Output) -> Result<Exit, Failure> {
 fn of_leaks(args: &ReportArgs, reports: &[LeakReport], output: &Output) -> Result<Exit, Failure> {
     if args.records.len() > 1 {
         return Err(Failure::usage(
-            "a record of `lowtide leaks` cannot be laid over another record: report each by itself",
+            "a record of `lowtide leaks` cannot be overlaid on another record: report each separately",
         ));
     }
     if args.svg.is_some() || args.png.is_some() || args.markdown.is_some() || args.csv.is_some() {
@@ -95,7 +94,7 @@ fn check(args: &ReportArgs, output: &Output) -> Result<(), Failure> {
     let to_stdout = files.iter().filter(|f| f.as_os_str() == "-").count();
     if to_stdout > 1 || (to_stdout == 1 && output.json) {
         return Err(Failure::usage(
-            "only one kind of data can go to the standard output: name a file for the others",
+            "only one kind of data can go to stdout: name a file for the others",
         ));
     }
     for file in files {
@@ -109,7 +108,7 @@ fn check(args: &ReportArgs, output: &Output) -> Result<(), Failure> {
         let there = file.symlink_metadata().ok().filter(|_| file.as_os_str() != "-");
         if there.as_ref().is_some_and(|there| !there.is_file() && !there.is_dir()) {
             return Err(Failure::usage(format!(
-                "{} is not a regular file: name another file, or write - for the standard output",
+                "{} is not a regular file: name another file, or write - for stdout",
                 file.display()
             )));
         }

@@ -133,8 +133,8 @@ fn check_load(plan: &Plan) -> Result<(), Failure> {
     let files = soft.max(plan.open_files.unwrap_or(0));
     if connections >= files {
         note!(
-            "note: the load makes {connections} connections, and the command may have {files} files open \
-             unless it raises that itself: --open-files {} does",
+            "note: the load opens {connections} connections, but the command may have only {files} files open \
+             unless it raises that limit itself: use --open-files {}",
             connections + 100
         );
     }
@@ -162,15 +162,15 @@ fn crossings(plan: &Plan, study: &StudyReport, earlier: Option<&LoadedRecord>) -
         lines.extend(comparison.regressions.iter().map(ToString::to_string));
         for label in comparison.not_compared {
             let why = if earlier.study.metric == study.metric {
-                "one of the two studies has no figures of it"
+                "one of the two studies has no metrics of it"
             } else {
-                "one of the two studies is judged by RSS, the other by PSS"
+                "one of the two studies uses RSS, the other PSS"
             };
             note!("note: {label} cannot be compared with the baseline: {why}");
         }
     }
     for threshold in plan.fail_on.iter().filter(|threshold| threshold.is_void(study)) {
-        note!("note: --fail-on {threshold} was held against nothing: no trial has that figure");
+        note!("note: --fail-on {threshold} was not checked: no trial has that metric");
     }
     lines
 }
@@ -196,7 +196,7 @@ fn settings(args: StudyArgs) -> Result<Settings, Failure> {
     let command = args.command.into_iter().map(|word| {
         word.into_string().map_err(|word| {
             Failure::usage(format!(
-                "{} is not UTF-8, which a record could not hold",
+                "{} is not valid UTF-8, which a record requires",
                 word.display()
             ))
         })

@@ -126,6 +126,6 @@ fn check(survey: &Survey) -> Result<(), Failure> {
 fn nothing(args: &TopArgs) -> Failure {
     let words = args.filter.words().join(" ");
     let words = if words.is_empty() { "--all".to_owned() } else { words };
-    let message = format!("no process is selected by {words}: it may have ended");
+    let message = format!("no process matches {words}: it may have ended");
     Failure::new(Exit::Gone, message).next("ps -eo pid,comm,args")
 }

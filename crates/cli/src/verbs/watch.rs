@@ -156,7 +156,7 @@ impl Watch {
             return Ok(());
         };
         let peak = Human(self.state.history().peak_rss_bytes);
-        let text = format!("process {} ended; RSS was at most {peak}", self.state.pid);
+        let text = format!("process {} ended; peak RSS {peak}", self.state.pid);
         output.line(&plain(t_s, found, self.state.unreadable.is_none()))?;
         output.line(&text)?;
         match self.state.policy() {

@@ -132,7 +132,7 @@ impl Drop for Watcher {
 
 /// Returns the failure of a watch whose thread has ended before the process.
 pub(crate) fn broke_off() -> Failure {
-    Failure::failed("watching broke off: start it again")
+    Failure::failed("the watch failed: start it again")
 }
 
 /// Returns the time between two inspections, if each costs `cost` CPU time.

@@ -67,7 +67,7 @@ impl WatchRecord {
     pub(crate) fn failure(&self) -> Option<Failure> {
         let failure = self.recorder.failure()?;
         Some(Failure::failed(format!(
-            "the record could not be written on: {failure}; make room for it"
+            "the record could not be continued: {failure}; free some disk space"
         )))
     }
 

@@ -29,21 +29,24 @@ fn usage_error(arguments: &[&str], part: &str) {
 fn invalid_arguments_are_rejected_before_anything_starts() {
     usage_error(&["study", "-a", "jmalloc", "--", "true"], "the known ones are glibc, jemalloc");
     usage_error(&["study", "-a", "x=/no/such.so", "--", "true"], "/no/such.so cannot be preloaded");
-    usage_error(&["study", "-a", "x=/etc/passwd", "--", "true"], "not a program or library");
+    usage_error(
+        &["study", "-a", "x=/etc/passwd", "--", "true"],
+        "not a readable program or library",
+    );
     usage_error(&["study", "--", "no-such-command"], "there is no command `no-such-command`");
     usage_error(&["study"], "there is no command");
     usage_error(&["study", "-t", "glibc/arenamax", "--", "true"], "glibc has trim_threshold");
     usage_error(&["study", "-p", "sometimes", "--", "true"], "there is no policy `sometimes`");
     usage_error(&["study", "--settle", "10", "--", "true"], "`10` has no unit");
     usage_error(&["study", "--ready", "tcp:80", "--", "true"], "HOST:PORT");
-    usage_error(&["study", "--fail-on", "settled>1", "--", "true"], "no figure `settled`");
+    usage_error(&["study", "--fail-on", "settled>1", "--", "true"], "no metric `settled`");
     usage_error(&["study", "--no-such-flag"], "unexpected argument");
     usage_error(&["study", "/no/such/file.toml"], "/no/such/file.toml: No such file");
     usage_error(&["man", "fly"], "there is no verb `fly`");
     usage_error(&["study", "--repeat", "4294967295", "--", "true"], "from 1 to 10000");
     usage_error(
         &["study", "--load", "true", "--settle", "15m", "--", "true"],
-        "a trial is ended after 10 min 0 s, and its pauses alone take 15 min 1 s",
+        "a trial is ended after 10 min 0 s, but its pauses alone take 15 min 1 s",
     );
     usage_error(
         &["study", "-a", "glibc", "-o", "/etc/passwd", "--", "true"],
@@ -206,10 +209,7 @@ fn a_readiness_timeout_reports_the_check_and_its_last_error() {
         "say:starting up",
         "ms:600000",
     ]);
-    assert!(
-        said.starts_with("the command was not ready within 1.50 s by tcp:127.0.0.1:"),
-        "{said}"
-    );
+    assert!(said.starts_with("the command was not ready within 1.50 s (tcp:127.0.0.1:"), "{said}");
     assert!(said.contains("Connection refused") && said.ends_with("starting up"), "{said}");
 }
 
@@ -224,12 +224,12 @@ fn a_ready_port_that_is_in_use_is_reported_before_a_record_is_created() {
     let (code, object) = error(&[&["study"], &words[..], &["ms:100"]].concat());
     let message = object["message"].as_str().unwrap();
     assert_eq!(code, 1, "{object}");
-    assert!(message.starts_with("something answers at tcp:127.0.0.1:"), "{message}");
+    assert!(message.starts_with("another process listens at tcp:127.0.0.1:"), "{message}");
     assert!(!home.path().join("record").exists());
     // `--prepare` may end the process that answers, so each trial checks again.
     let said =
         failure(&[&["--prepare", "true"], &words[..6], &["--", &subject, "ms:100"]].concat());
-    assert!(said.starts_with("something answers at tcp:127.0.0.1:"), "{said}");
+    assert!(said.starts_with("another process listens at tcp:127.0.0.1:"), "{said}");
 }
 
 #[test]
@@ -262,13 +262,13 @@ fn an_insufficient_open_file_limit_is_reported_before_anything_starts() {
     };
     let said = limited(&["study", "-a", "glibc", "--open-files", "3000", "--", "true"]);
     assert!(
-        said.starts_with("the study asks for 3000 open files (open-files), and 512 are"),
+        said.starts_with("the study requires 3000 open files (open-files), but at most 512 are"),
         "{said}"
     );
     let load = "exec \"$LOWTIDE\" --json load tcp:127.0.0.1:9 -c 3000";
     let said = limited(&["study", "-a", "glibc", "--load", load, "--", "true"]);
     assert!(
-        said.starts_with("the load: 3000 connections need 3024 open files, and 512 are"),
+        said.starts_with("the load: 3000 connections need 3024 open files, but at most 512 are"),
         "{said}"
     );
     assert!(said.contains("ulimit -Hn 3024"), "{said}");
@@ -309,10 +309,13 @@ fn a_failed_setup_or_a_missing_command_is_reported_before_the_first_trial() {
         "{said}"
     );
     assert!(said.contains("error: expected expression"), "{said}");
-    assert!(said.contains("setup.log; no trial was begun"), "{said}");
+    assert!(said.contains("setup.log; no trial was started"), "{said}");
     let (code, said) = file_error(&format!("{subject}setup = \"true\"\n"));
     assert_eq!(code, 1);
-    assert!(said.starts_with("the set-up ended well, but there is no command `./made`"), "{said}");
+    assert!(
+        said.starts_with("the set-up succeeded, but did not create the command `./made`"),
+        "{said}"
+    );
     let other = "[[treatment]]\nallocator = \"own\"\nlabel = \"musl\"\ncommand = [\"./other\"]\n";
     let made = "setup = \"cp /bin/true made\"\n";
     let (_, said) = file_error(&format!("{subject}{made}{other}"));
@@ -320,7 +323,7 @@ fn a_failed_setup_or_a_missing_command_is_reported_before_the_first_trial() {
     let missing = "command = [\"true\"]\nallocator = \"glibc={study}/no-glibc\"\n";
     let (code, said) = file_error(missing);
     assert_eq!(code, 2);
-    assert!(said.contains("no-glibc holds no glibc that programs can be started with"), "{said}");
+    assert!(said.contains("no-glibc contains no usable glibc"), "{said}");
 }
 
 #[test]
@@ -422,7 +425,7 @@ fn without_json_the_error_and_the_next_step_go_to_stderr() {
     let reported = String::from_utf8_lossy(&output.stderr);
     assert!(output.stdout.is_empty());
     assert!(
-        reported.starts_with("lowtide: there is no command: write it behind `--`"),
+        reported.starts_with("lowtide: there is no command: write it after `--`"),
         "{reported}"
     );
     assert!(reported.contains("next: lowtide study --help"), "{reported}");
@@ -438,7 +441,7 @@ fn an_argument_that_is_not_utf8_and_a_full_stdout_do_not_cause_a_panic() {
     let output = lowtide().arg("man").stdout(full).output().unwrap();
     let reported = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1));
-    assert!(reported.starts_with("lowtide: stdout could not be written"), "{reported}");
+    assert!(reported.starts_with("lowtide: cannot write to stdout"), "{reported}");
 }
 
 #[test]

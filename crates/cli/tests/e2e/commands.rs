@@ -74,7 +74,7 @@ fn the_help_omits_hidden_verbs_and_the_readme_contains_every_visible_one() {
 fn starting_the_keeper_by_hand_is_an_error() {
     let output = lowtide().arg("keep").output().unwrap();
     assert_eq!(output.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("started by lowtide itself"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("an internal command of lowtide"));
 }
 
 #[test]

@@ -134,7 +134,7 @@ fn missing_metrics_are_reported_once_and_do_not_fail_the_study() {
         "ms:300",
     ]);
     assert_eq!(ran.code(), Some(0), "{}", ran.stderr());
-    assert_eq!(ran.stderr().matches("there were no figures at /nonexistent").count(), 1);
+    assert_eq!(ran.stderr().matches("no metrics at /nonexistent").count(), 1);
 }
 
 #[test]

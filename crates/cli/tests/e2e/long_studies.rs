@@ -99,8 +99,8 @@ fn a_killed_study_resumes_without_repeating_completed_trials() {
     let before = files(&record);
 
     let message = refused(&study.run("record", &[]));
-    assert!(message.contains("it holds this study, with 2 of 6 trials done"), "{message}");
-    assert!(message.contains("go on with it by --resume"), "{message}");
+    assert!(message.contains("it contains this study, with 2 of 6 trials done"), "{message}");
+    assert!(message.contains("continue it with --resume"), "{message}");
 
     let output = study.run("record", &["--resume"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
@@ -141,14 +141,14 @@ fn resuming_with_a_different_plan_is_rejected_and_changes_nothing() {
     for resume in [&["--resume"][..], &[]] {
         let other = |more: &[&str]| other(&[resume, more].concat());
         let said = other(&["--seed", "7"]);
-        assert!(said.contains("a study whose `seed` is 0, and here it is 7"), "{said}");
+        assert!(said.contains("a study whose `seed` is 0, but here it is 7"), "{said}");
         assert!(said.contains("nothing was changed"), "{said}");
         let said = other(&["-t", "glibc/arena_max"]);
         assert!(said.contains("`treatments` is glibc (") && said.contains("arena_max"), "{said}");
         let said = other(&["--cleanup", "true"]);
-        assert!(said.contains("`cleanup` is not given, and here it is `true`"), "{said}");
-        assert!(other(&["--repeat", "1"]).contains("`repeat` is 2, and here it is 1"));
-        assert!(other(&["--shard", "1/2"]).contains("`shard` is all of them, and here it is 1/2"));
+        assert!(said.contains("`cleanup` is not given, but here it is `true`"), "{said}");
+        assert!(other(&["--repeat", "1"]).contains("`repeat` is 2, but here it is 1"));
+        assert!(other(&["--shard", "1/2"]).contains("`shard` is all of them, but here it is 1/2"));
     }
     assert_eq!(files(&study.at("record")), before);
     assert_eq!(fs::read(study.at("record").join("study.jsonl")).unwrap(), course);
@@ -260,14 +260,14 @@ fn joined_shards_give_the_same_results_as_one_run() {
     let twice =
         lowtide().arg("report").args([study.at("1-of-2"), study.at("copy/1-of-2")]).output();
     let shown = String::from_utf8_lossy(&twice.unwrap().stdout).into_owned();
-    assert!(shown.contains("trial 1 is there twice"), "{shown}");
+    assert!(shown.contains("trial 1 occurs twice"), "{shown}");
     assert!(shown.contains("1 of 2 parts: without 2"), "{shown}");
     let other = study.run("other", &["--shard", "2/2", "--seed", "9"]);
     assert_eq!(other.status.code(), Some(0));
     let both = lowtide().arg("report").args([study.at("1-of-2"), study.at("other")]).output();
     let shown = String::from_utf8_lossy(&both.unwrap().stdout).into_owned();
     assert!(
-        shown.contains("part 2/2 is not joined with") && shown.contains("`seed` is 0 there"),
+        shown.contains("part 2/2 is not combined with") && shown.contains("`seed` is 0 there"),
         "{shown}"
     );
 }
@@ -276,10 +276,13 @@ fn joined_shards_give_the_same_results_as_one_run() {
 fn an_invalid_shard_is_rejected() {
     let study = Study::new();
     let said = refused(&study.run("record", &["--shard", "1/4"]));
-    assert!(said.contains("4 parts cannot be made of 3: ask for more with --repeat"), "{said}");
+    assert!(said.contains("4 parts cannot be made of 3: increase --repeat"), "{said}");
     for text in ["3", "0/2", "3/2", "a/b"] {
         let said = refused(&study.run("record", &["--shard", text]));
-        assert!(said.contains(&format!("--shard: `{text}` is no part: write I/N")), "{said}");
+        assert!(
+            said.contains(&format!("--shard: `{text}` is not a valid part: write I/N")),
+            "{said}"
+        );
     }
     assert!(!study.at("record").exists());
 }
@@ -292,8 +295,8 @@ fn without_a_terminal_progress_and_the_time_left_are_printed_as_lines() {
     let lines: Vec<&str> = text.lines().collect();
     assert!(lines[0].starts_with("recording to "), "{text}");
     // The duration of a trial is unknown, so no estimate is printed.
-    assert!(lines[1].starts_with("1/2 ") && lines[1].ends_with(": begins"), "{text}");
-    assert!(lines[3].starts_with("2/2 ") && lines[3].contains(": begins; about "), "{text}");
+    assert!(lines[1].starts_with("1/2 ") && lines[1].ends_with(": started"), "{text}");
+    assert!(lines[3].starts_with("2/2 ") && lines[3].contains(": started; about "), "{text}");
     assert!(lines[3].ends_with(" left") && lines.len() == 5, "{text}");
 }
 
@@ -364,7 +367,7 @@ fn a_study_resumes_after_its_failed_setup_is_fixed() {
     let output = run("true");
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     // Now there is a trial that ran after this setup.
-    assert!(refused(&run("echo")).contains("`setup` is `true`, and here it is `echo`"));
+    assert!(refused(&run("echo")).contains("`setup` is `true`, but here it is `echo`"));
 }
 
 #[test]

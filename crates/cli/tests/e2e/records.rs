@@ -113,7 +113,9 @@ fn damaged_and_foreign_files_are_reported_in_a_sentence() {
     fs::write(&foreign, "11:19:33 PM   UID       PID  minflt/s\n").unwrap();
     assert!(message(&foreign).contains("is not a record of lowtide"));
     assert!(message(Path::new("/dev/null")).contains("is empty"));
-    assert!(message(&record.join("trials")).contains("is no record: there is no study.jsonl"));
+    assert!(
+        message(&record.join("trials")).contains("is not a record: it contains no study.jsonl")
+    );
     assert!(message(Path::new("/dev/zero")).contains("is not a record of lowtide"));
     assert!(message(&home.path().join("nothing")).contains("cannot be read: No such file"));
     let newer = home.path().join("newer.jsonl");
@@ -179,6 +181,6 @@ fn a_record_contains_a_copy_of_the_record_drawn_beside_it() {
     fs::remove_dir_all(&other).unwrap();
     let shown = lowtide().arg("report").arg(&record).output().unwrap();
     let shown = String::from_utf8_lossy(&shown.stdout);
-    assert!(shown.contains("Beside it: the other"), "{shown}");
-    assert!(shown.contains("not drawn beside it: "), "{shown}");
+    assert!(shown.contains("For comparison: the other"), "{shown}");
+    assert!(shown.contains("not drawn for comparison: "), "{shown}");
 }

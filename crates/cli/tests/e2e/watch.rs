@@ -68,7 +68,7 @@ fn the_live_view_shows_the_acts_of_a_log_as_they_are_appended() {
     let subject = Subject::hoard();
     let mut terminal =
         Terminal::watch(&[&subject.pid(), "-i", "100ms", "--log", log.to_str().unwrap()]);
-    terminal.shows("has no act on process");
+    terminal.shows("has no entry for process");
     let act = serde_json::json!({
         "schema": "lowtide.act/1", "event": "act", "id": 1, "pid": subject.0.id(), "command": "x",
         "time": humantime::format_rfc3339_millis(std::time::SystemTime::now()).to_string(),
@@ -114,7 +114,7 @@ fn the_live_view_ends_when_its_process_ends_and_prints_a_summary() {
         let terminal = Terminal::start("watch", &[&subject.pid()], keys);
         terminal.shows("hoard:");
         subject.end();
-        terminal.is_sent(" ended; RSS was at most ");
+        terminal.is_sent(" ended; peak RSS ");
         assert_eq!(terminal.ends().0, Some(0));
     }
 }
@@ -302,7 +302,7 @@ fn the_record_of_a_watch_can_be_reported() {
     let own = std::process::id().to_string();
     let again = lowtide().args(["watch", &own, "-o"]).arg(&file).output().unwrap();
     assert_eq!(again.status.code(), Some(2), "{again:?}");
-    assert!(String::from_utf8_lossy(&again.stderr).contains("is there already"));
+    assert!(String::from_utf8_lossy(&again.stderr).contains("already exists"));
     assert_eq!(lines(&file), record);
 }
 
@@ -320,7 +320,7 @@ fn a_watch_that_cannot_start_is_reported_with_its_exit_code() {
     let own = std::process::id().to_string();
     let (code, said) = run(&[&own, "--interval", "10ms"]);
     assert_eq!(code, Some(2));
-    assert!(said.contains("give it at least 100 ms"), "{said}");
+    assert!(said.contains("use at least 100 ms"), "{said}");
     assert_eq!(run(&[&own, "-n", "0"]).0, Some(2));
     assert_eq!(run(&["4711", "4712"]).0, Some(2));
     assert_eq!(run(&[&own, "-n", "1", "-o", "/nowhere/r.jsonl"]).0, Some(1));

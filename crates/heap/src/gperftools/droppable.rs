@@ -42,10 +42,10 @@ pub fn lock(
 ) -> Result<Lock, Unguarded> {
     let mut numbers = version.unwrap_or_default().split('.').map(str::parse::<u32>);
     let (Some(Ok(major)), Some(Ok(minor))) = (numbers.next(), numbers.next()) else {
-        return Err("the place of its lock depends on its version, which is not known");
+        return Err("the location of its lock depends on its version, which is unknown");
     };
     if (major, minor) < FIRST {
-        return Err("up to gperftools 2.10, nothing leads to the lock of the page heap");
+        return Err("the lock of the page heap cannot be located in gperftools 2.10 and older");
     }
     const ELSEWHERE: Unguarded = "the lock of its page heap is not where it is expected";
     let at = layout.root.checked_sub(LOCK_TO_ROOT).ok_or(ELSEWHERE)?;

@@ -147,7 +147,7 @@ pub fn locks(
     let are_own = hooks.len() == 1
         && hooks.iter().all(|at| module.iter().any(|mapping| mapping.contains(at)));
     if !are_own {
-        return Err("the program has set extent hooks, which may do anything with its extents");
+        return Err("the program has set extent hooks, which may treat its extents in any way");
     }
     Ok(locks)
 }

@@ -74,7 +74,7 @@ impl Layout {
     /// # Errors
     /// Fails with the reason if it cannot.
     pub fn check_version(&self, version: Option<&str>) -> Result<(), Unguarded> {
-        const OTHERS: Unguarded = "the process has the heap of another mimalloc as well";
+        const OTHERS: Unguarded = "the process also has the heap of another mimalloc";
         /// Place of the descriptions of the slices of a segment in version 2.3.2, and size of a
         /// description, in bytes.
         const OF_2_3_2: (u64, u64) = (288, 96);

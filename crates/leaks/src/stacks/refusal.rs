@@ -46,9 +46,9 @@ impl fmt::Display for NoStacks {
             Self::NotPermitted => "they require CAP_BPF and CAP_PERFMON",
             Self::Kernel => "they require Linux 5.8 or newer, with BPF and uprobes",
             Self::Lockdown => {
-                "the kernel is locked down (confidentiality), and lets no BPF program read memory"
+                "the kernel is locked down (confidentiality), and BPF programs may not read memory"
             }
-            Self::Processor => "they are taken on x86_64 only",
+            Self::Processor => "they are supported on x86_64 only",
             Self::Go => "the process contains Go code, which return probes can crash",
             Self::ShadowStack => "the process has shadow stacks, which return probes would violate",
             Self::Filters => {

@@ -104,12 +104,14 @@ impl ResponseParser {
             Ok(Status::Partial) if bytes.len() < MAX_HEAD_BYTES => {
                 return Ok(ParseProgress::NeedMore);
             }
-            Ok(Status::Partial) => return Err(RequestFailure::Http1("a head without an end")),
+            Ok(Status::Partial) => {
+                return Err(RequestFailure::Http1("a header section without an end"));
+            }
             Err(error) => return Err(head_failure(error, bytes)),
         };
         let status = response.code.unwrap_or_default();
         if status == 101 {
-            return Err(RequestFailure::Http1("another protocol that nobody asked for"));
+            return Err(RequestFailure::Http1("a protocol switch that was not requested"));
         }
         if (100..200).contains(&status) {
             return Ok(ParseProgress::Consumed(length));
@@ -141,7 +143,7 @@ impl ResponseParser {
                 Ok(ParseProgress::Consumed(2))
             }
             [b'\r'] => Ok(ParseProgress::NeedMore),
-            _ => Err(RequestFailure::Http1("a chunk that is longer than its size")),
+            _ => Err(RequestFailure::Http1("a chunk that exceeds its size")),
         }
     }
 }
@@ -155,7 +157,7 @@ fn trailers(bytes: &[u8]) -> Result<ParseProgress, RequestFailure> {
     match httparse::parse_headers(bytes, &mut headers) {
         Ok(Status::Complete((used, _))) => Ok(ParseProgress::End(used)),
         Ok(Status::Partial) if bytes.len() < MAX_HEAD_BYTES => Ok(ParseProgress::NeedMore),
-        _ => Err(RequestFailure::Http1("trailers that cannot be read")),
+        _ => Err(RequestFailure::Http1("malformed trailers")),
     }
 }
 
@@ -166,7 +168,7 @@ fn head_failure(error: httparse::Error, bytes: &[u8]) -> RequestFailure {
         None if bytes.starts_with(b"HTTP/") => match error {
             httparse::Error::TooManyHeaders => RequestFailure::Http1("too many headers"),
             httparse::Error::Version => RequestFailure::NotHttp1(OtherProtocol::OtherHttp),
-            _ => RequestFailure::Http1("a head that cannot be read"),
+            _ => RequestFailure::Http1("a malformed header section"),
         },
         None => RequestFailure::NotHttp1(OtherProtocol::Unknown),
     }
@@ -175,7 +177,7 @@ fn head_failure(error: httparse::Error, bytes: &[u8]) -> RequestFailure {
 /// Returns the failure for bytes that arrive before a request: an HTTP/2 server sends first.
 pub(super) fn unsolicited(bytes: &[u8]) -> RequestFailure {
     other_protocol(bytes)
-        .map_or(RequestFailure::Http1("an answer that nobody asked for"), RequestFailure::NotHttp1)
+        .map_or(RequestFailure::Http1("a response without a request"), RequestFailure::NotHttp1)
 }
 
 fn other_protocol(bytes: &[u8]) -> Option<OtherProtocol> {
@@ -215,10 +217,10 @@ fn body_state(headers: &[Header<'_>]) -> Result<ParseState, RequestFailure> {
             let value: Option<u64> = digits.and_then(|digits| digits.parse().ok());
             match (value, length) {
                 (None, _) => {
-                    return Err(RequestFailure::Http1("a content-length that is no number"));
+                    return Err(RequestFailure::Http1("a content-length that is not a number"));
                 }
                 (Some(new), Some(old)) if new != old => {
-                    return Err(RequestFailure::Http1("two content-lengths that differ"));
+                    return Err(RequestFailure::Http1("two different content-lengths"));
                 }
                 _ => length = value,
             }

@@ -130,23 +130,23 @@ fn an_invalid_response_is_an_error_with_its_cause() {
         (b"SSH-2.0-OpenSSH_9\r\n", RequestFailure::NotHttp1(OtherProtocol::Unknown)),
         (
             b"HTTP/1.1 200 OK\r\ncontent-length: x\r\n\r\n",
-            RequestFailure::Http1("a content-length that is no number"),
+            RequestFailure::Http1("a content-length that is not a number"),
         ),
         (
             b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n",
-            RequestFailure::Http1("two content-lengths that differ"),
+            RequestFailure::Http1("two different content-lengths"),
         ),
         (
             b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\nxy",
-            RequestFailure::Http1("more than the answer"),
+            RequestFailure::Http1("more bytes than the response"),
         ),
         (
             b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\nxyz",
-            RequestFailure::Http1("a chunk that is longer than its size"),
+            RequestFailure::Http1("a chunk that exceeds its size"),
         ),
         (
             b"HTTP/1.1 101 X\r\n\r\n",
-            RequestFailure::Http1("another protocol that nobody asked for"),
+            RequestFailure::Http1("a protocol switch that was not requested"),
         ),
     ] {
         let (_, result, _) = answer(text, text.len());
@@ -162,7 +162,7 @@ fn unrequested_data_from_the_server_is_an_error_with_its_cause() {
     };
     let settings = b"\0\0\x06\x04\0\0\0\0\0\0\x03\0\0\0\x64";
     assert_eq!(says(settings), Err(RequestFailure::NotHttp1(OtherProtocol::Http2)));
-    let unasked = RequestFailure::Http1("an answer that nobody asked for");
+    let unasked = RequestFailure::Http1("a response without a request");
     assert_eq!(says(b"HTTP/1.1 408 X\r\n\r\n"), Err(unasked));
     assert_eq!(says(b""), Ok(()));
 }

@@ -97,10 +97,8 @@ pub(super) fn content(head: FrameHeader, payload: &[u8]) -> Result<&[u8], Reques
 ///
 /// Fails if it has another length.
 pub(super) fn exactly<const N: usize>(payload: &[u8]) -> Result<[u8; N], RequestFailure> {
-    let wrong = connection_error(
-        ErrorCode::FRAME_SIZE_ERROR,
-        "a frame of a length that its kind cannot have",
-    );
+    let wrong =
+        connection_error(ErrorCode::FRAME_SIZE_ERROR, "a frame of an invalid length for its type");
     payload.try_into().map_err(|_| wrong)
 }
 

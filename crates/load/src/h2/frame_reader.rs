@@ -76,7 +76,7 @@ impl FrameReader {
         if head.length > MAX_PAYLOAD {
             return Err(connection_error(
                 ErrorCode::FRAME_SIZE_ERROR,
-                "a frame longer than we take",
+                "a frame longer than the limit",
             ));
         }
         Ok(head)
@@ -154,7 +154,7 @@ mod tests {
         assert_eq!(failure(PING), RequestFailure::NotHttp2(OtherProtocol::Unknown));
         assert_eq!(
             failure(b"HTTP/1.1 200 OK").to_string(),
-            "the server does not speak HTTP/2 here: it answered with HTTP/1.1"
+            "the server does not speak HTTP/2 here: it responded with HTTP/1.1"
         );
     }
 

@@ -27,7 +27,7 @@ impl Http2 {
         let awaited = self.block.as_ref().map(|block| block.stream);
         let is_next = head.kind == kind::CONTINUATION && awaited == Some(head.stream);
         if awaited.is_some() && !is_next {
-            return Err(protocol_error("another frame in the middle of headers"));
+            return Err(protocol_error("another frame within a header block"));
         }
         let is_of_stream = matches!(
             head.kind,
@@ -35,7 +35,7 @@ impl Http2 {
         );
         let is_of_connection = matches!(head.kind, kind::SETTINGS | kind::PING | kind::GOAWAY);
         if (is_of_stream && head.stream == 0) || (is_of_connection && head.stream != 0) {
-            return Err(protocol_error("a frame on a stream where its kind cannot be"));
+            return Err(protocol_error("a frame on a stream that its type does not permit"));
         }
         match head.kind {
             kind::DATA => self.data(head, payload, io),
@@ -43,7 +43,7 @@ impl Http2 {
             kind::CONTINUATION => self.continuation(head, payload, io),
             kind::RST_STREAM => self.reset(head, payload, io),
             kind::SETTINGS => self.settings(head, payload, io),
-            kind::PUSH_PROMISE => Err(protocol_error("a push, which we had forbidden")),
+            kind::PUSH_PROMISE => Err(protocol_error("a push, which was disabled")),
             kind::PING => ping(head, payload, io),
             kind::GOAWAY => self.go_away(payload, io),
             kind::WINDOW_UPDATE => self.window_update(head, payload, io),
@@ -98,10 +98,7 @@ impl Http2 {
 
     fn go_away(&mut self, payload: &[u8], io: &mut Io<'_>) -> Result<(), RequestFailure> {
         let Some(([a, b, c, d, code @ ..], _)) = payload.split_first_chunk::<8>() else {
-            return Err(connection_error(
-                ErrorCode::FRAME_SIZE_ERROR,
-                "a GOAWAY that is cut short",
-            ));
+            return Err(connection_error(ErrorCode::FRAME_SIZE_ERROR, "a truncated GOAWAY"));
         };
         let last = u32::from_be_bytes([*a, *b, *c, *d]) & 0x7fff_ffff;
         let code = ErrorCode(u32::from_be_bytes(*code));
@@ -123,7 +120,7 @@ impl Http2 {
         io: &mut Io<'_>,
     ) -> Result<(), RequestFailure> {
         let bytes = u32::from_be_bytes(frame::exactly(payload)?) & 0x7fff_ffff;
-        let nothing = "a window that becomes wider by nothing";
+        let nothing = "a window increment of 0";
         if head.stream == 0 {
             if bytes == 0 {
                 return Err(protocol_error(nothing));
@@ -146,14 +143,14 @@ impl Http2 {
     /// Fails if no request had it.
     pub(super) fn not_idle(&self, stream: u32) -> Result<(), RequestFailure> {
         match self.streams.is_idle(stream) {
-            true => Err(protocol_error("a frame on a stream that was never begun")),
+            true => Err(protocol_error("a frame on an idle stream")),
             false => Ok(()),
         }
     }
 }
 
 fn too_wide() -> RequestFailure {
-    connection_error(ErrorCode::FLOW_CONTROL_ERROR, "a window larger than windows may be")
+    connection_error(ErrorCode::FLOW_CONTROL_ERROR, "a window above the maximum")
 }
 
 fn ping(head: FrameHeader, payload: &[u8], io: &mut Io<'_>) -> Result<(), RequestFailure> {

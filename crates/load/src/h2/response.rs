@@ -102,13 +102,13 @@ impl Http2 {
         io: &mut Io<'_>,
     ) -> Result<(), RequestFailure> {
         let Some(mut block) = self.block.take() else {
-            return Err(protocol_error("headers that go on without a beginning"));
+            return Err(protocol_error("a CONTINUATION without a header block"));
         };
         block.frames += 1;
         if block.frames > MAX_HEADER_FRAMES
             || block.bytes.len() + payload.len() > MAX_HEADER_BLOCK_BYTES
         {
-            return Err(connection_error(ErrorCode::ENHANCE_YOUR_CALM, "a flood of headers"));
+            return Err(connection_error(ErrorCode::ENHANCE_YOUR_CALM, "too many headers"));
         }
         block.bytes.extend_from_slice(payload);
         if head.has(flag::END_HEADERS) {
@@ -126,14 +126,15 @@ impl Http2 {
         io: &mut Io<'_>,
     ) -> Result<(), RequestFailure> {
         // Also for closed streams: later blocks refer to the table entries of this one.
-        let headers = self.decoder.decode(block).map_err(|_| {
-            connection_error(ErrorCode::COMPRESSION_ERROR, "headers that cannot be read")
-        })?;
+        let headers = self
+            .decoder
+            .decode(block)
+            .map_err(|_| connection_error(ErrorCode::COMPRESSION_ERROR, "malformed headers"))?;
         match self.streams.get(stream).map(|slot| slot.stage) {
             None | Some(StreamStage::Closed) => {}
             Some(StreamStage::Waiting) => self.first_headers(stream, headers, ends_stream, io),
             Some(_) if headers.malformed.is_some() || headers.status.is_some() => {
-                self.malformed(stream, "trailers with what only headers have", io);
+                self.malformed(stream, "trailers with fields that only headers may have", io);
             }
             Some(_) if !ends_stream => {
                 self.malformed(stream, "headers in the middle of a body", io);
@@ -149,9 +150,9 @@ impl Http2 {
     fn first_headers(&mut self, stream: u32, headers: Headers, ends_stream: bool, io: &mut Io<'_>) {
         let status = match (headers.malformed, headers.status) {
             (Some(what), _) => return self.malformed(stream, what, io),
-            (None, None) => return self.malformed(stream, "an answer without a :status", io),
+            (None, None) => return self.malformed(stream, "a response without a :status", io),
             (None, Some(100..=199)) if ends_stream => {
-                return self.malformed(stream, "an interim answer that is the last", io);
+                return self.malformed(stream, "an interim response that ends the stream", io);
             }
             (None, Some(100..=199)) => return,
             (None, Some(status)) => status,

@@ -52,7 +52,7 @@ pub(super) fn read(
 ) -> Result<impl Iterator<Item = Result<H2Setting, RequestFailure>> + '_, RequestFailure> {
     let (settings, rest) = payload.as_chunks::<6>();
     if !rest.is_empty() {
-        return Err(connection_error(ErrorCode::FRAME_SIZE_ERROR, "SETTINGS that are cut short"));
+        return Err(connection_error(ErrorCode::FRAME_SIZE_ERROR, "truncated SETTINGS"));
     }
     Ok(settings.iter().map(|[a, b, value @ ..]| {
         setting(u16::from_be_bytes([*a, *b]), u32::from_be_bytes(*value))
@@ -64,16 +64,15 @@ fn setting(identifier: u16, value: u32) -> Result<H2Setting, RequestFailure> {
         (HEADER_TABLE_SIZE, _) => Ok(H2Setting::HeaderTableSize(value)),
         (ENABLE_PUSH, 1..) => Err(connection_error(
             ErrorCode::PROTOCOL_ERROR,
-            "a server that wants pushes from a client",
+            "a server that enables pushes by the client",
         )),
         (MAX_CONCURRENT_STREAMS, _) => Ok(H2Setting::MaxConcurrentStreams(value)),
-        (INITIAL_WINDOW_SIZE, 0x8000_0000..) => Err(connection_error(
-            ErrorCode::FLOW_CONTROL_ERROR,
-            "a window larger than windows may be",
-        )),
+        (INITIAL_WINDOW_SIZE, 0x8000_0000..) => {
+            Err(connection_error(ErrorCode::FLOW_CONTROL_ERROR, "a window above the maximum"))
+        }
         (INITIAL_WINDOW_SIZE, _) => Ok(H2Setting::InitialWindowSize(value)),
         (MAX_FRAME_SIZE, ..0x4000 | 0x0100_0000..) => {
-            Err(connection_error(ErrorCode::PROTOCOL_ERROR, "a longest frame that may not be"))
+            Err(connection_error(ErrorCode::PROTOCOL_ERROR, "an invalid maximum frame size"))
         }
         _ => Ok(H2Setting::Ignored),
     }

@@ -62,10 +62,9 @@ pub(super) fn walk(
         let Some(layout) = HeapLayout::find(&allocator.kind, memory, &places) else {
             let is_glibc = allocator.kind == AllocatorKind::Glibc;
             if is_glibc && maps.iter().any(|m| m.name == "[heap]") {
-                observation.notes.push(
-                    "its heap is laid out in a way that is not known, and was not walked"
-                        .to_owned(),
-                );
+                observation
+                    .notes
+                    .push("its heap has an unknown layout, and was not walked".to_owned());
             }
             continue;
         };
@@ -325,7 +324,7 @@ fn add_heap(
 ) -> Vec<Range<u64>> {
     if let Some(other) = overlap(&walked.areas, &heaps.areas) {
         observation.notes.push(format!(
-            "a heap of {kind} was left out: it overlaps another heap at {other:#x}, so one of them is not what it seems"
+            "a heap of {kind} was left out: it overlaps another heap at {other:#x}, so one of them was misidentified"
         ));
         return Vec::new();
     }
@@ -339,7 +338,7 @@ fn add_heap(
     let torn = walked.arenas.iter().filter(|a| !a.whole).count();
     if torn > 0 && walked.unwalked_bytes > 0 {
         observation.notes.push(format!(
-            "{torn} of {} arenas could not be walked to their ends: they changed too fast, or parts \
+            "{torn} of {} arenas could not be walked completely: they changed too fast, or parts \
              of them are swapped out",
             walked.arenas.len()
         ));

@@ -234,15 +234,14 @@ fn describe(detected: &Detected, observation: &mut Observation) {
         .collect();
     if let Some(sanitizer) = detected.sanitizer {
         observation.notes.push(format!(
-            "it runs under {}, which keeps what was freed: its memory says little about the program",
+            "it runs under {}, which retains freed memory: this is not the normal memory use of the program",
             sanitizer.name()
         ));
     }
     let has_glibc_heap = detected.has_glibc_heap() && !observation.arenas.is_empty();
     if detected.own.is_some() && has_glibc_heap {
         observation.notes.push(
-            "the program brings its own allocator; glibc's heap beside it is what libraries use"
-                .to_owned(),
+            "the program has its own allocator; the glibc heap is used by libraries".to_owned(),
         );
     }
 }

@@ -112,7 +112,7 @@ pub fn read(mut text: impl BufRead) -> impl Iterator<Item = io::Result<Mapping>>
 }
 
 fn parse_line(line: &str) -> Result<Mapping, ParseError> {
-    let error = || ParseError { file: "maps", what: format!("`{line}` is no mapping") };
+    let error = || ParseError { file: "maps", what: format!("`{line}` is not a valid mapping") };
     let hex = |text: &str| u64::from_str_radix(text, 16).map_err(|_| error());
     let mut rest = line;
     let mut next = || -> Result<&str, ParseError> {

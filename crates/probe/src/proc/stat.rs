@@ -51,7 +51,7 @@ impl Stat {
             place = wanted;
             found.ok_or_else(|| error(&format!("has no field {wanted}")))
         };
-        let not_a_number = |at: usize| error(&format!("field {at} is no number"));
+        let not_a_number = |at: usize| error(&format!("field {at} is not a number"));
         let state = field(3)?.chars().next().unwrap_or('?');
         let mut number = |at: usize| {
             // The kernel prints some fields as signed; a negative count means none.

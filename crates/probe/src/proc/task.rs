@@ -125,7 +125,8 @@ impl Doing {
     /// # Errors
     /// Fails if it has none of these forms.
     pub fn parse(text: &str) -> Result<Self, ParseError> {
-        let error = || ParseError { file: "syscall", what: format!("`{text}` is no system call") };
+        let error =
+            || ParseError { file: "syscall", what: format!("`{text}` is not a valid system call") };
         let mut words = text.split_ascii_whitespace();
         let first = words.next().ok_or_else(error)?;
         if first == "running" {

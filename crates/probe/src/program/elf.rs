@@ -25,7 +25,7 @@ pub enum ObjectError {
     #[error("{0}")]
     Io(#[from] io::Error),
     /// It is not an ELF file, or a damaged one.
-    #[error("it is not a program or library that can be read ({0})")]
+    #[error("it is not a readable program or library ({0})")]
     Format(String),
 }
 

@@ -76,10 +76,10 @@ pub enum ProgramError {
     #[error("it is still being loaded")]
     NotYet,
     /// The process has ended.
-    #[error("it ended before it could be looked at")]
+    #[error("it ended before it could be inspected")]
     Gone,
     /// It may not be inspected.
-    #[error("it may not be looked at: run lowtide as its user, or with CAP_SYS_PTRACE")]
+    #[error("it may not be inspected: run lowtide as its user, or with CAP_SYS_PTRACE")]
     NotPermitted,
     /// Something else.
     #[error("{0}")]
@@ -183,7 +183,7 @@ impl ProgramReader {
             (None, Some(at)) => Ok(Some(link_map::DebugAt::Pointer(base + at))),
             (None, None) if base == exe.start - exe.offset => Ok(None),
             (None, None) => {
-                let reason = "its loader does not tell which libraries it has loaded";
+                let reason = "its loader does not report the loaded libraries";
                 Err(ProgramError::Unknown(reason.to_owned()))
             }
         }

@@ -114,7 +114,7 @@ impl ThreadInspector<'_> {
             return Err("it is stopped".to_owned());
         }
         let wait = Wait::from_call(call.number.into(), &call.args).ok_or_else(|| {
-            format!("it is in system call {}, in which none is borrowed", call.number)
+            format!("it is in system call {}, in which no thread is borrowed", call.number)
         })?;
         if self.only_outside_allocator && wait.may_be_in_allocator() {
             return Err(format!("it waits in {}, maybe for its allocator", wait.name));
@@ -169,7 +169,7 @@ impl ThreadInspector<'_> {
             return match files::receive_timeout(handle, file) {
                 Some(false) => Ok(()),
                 Some(true) => Err(SOCKET_TIMEOUT.to_owned()),
-                None => Err("it waits for a socket that cannot be looked at".to_owned()),
+                None => Err("it waits for a socket that cannot be inspected".to_owned()),
             };
         }
         let is_fifo = std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_fifo());
@@ -243,7 +243,7 @@ impl ThreadInspector<'_> {
     /// Checks that there is room below a stack pointer for a frame chain. Returns the mapping if only the stopped thread
     /// can confirm that this is its stack.
     fn room(&self, stack_pointer: u64) -> Result<Option<Range<u64>>, String> {
-        let unknown = || "it runs on a stack that is not known to have room".to_owned();
+        let unknown = || "it runs on a stack that may not have enough room".to_owned();
         let place = self.maps.partition_point(|m| m.end <= stack_pointer);
         let stack = self.maps.get(place).filter(|m| m.contains(stack_pointer));
         let stack = stack.ok_or_else(unknown)?;
@@ -270,9 +270,9 @@ impl ThreadInspector<'_> {
         }
         // A function of the C library does not reuse its arguments after the call; other code may.
         if !self.code.iter().any(|code| code.contains(&call.instruction_pointer)) {
-            return Err("it waits with a time-out outside of the C library".to_owned());
+            return Err("it waits with a timeout outside of the C library".to_owned());
         }
-        let unknown = || "it waits with a time-out of which nobody tells what is left".to_owned();
+        let unknown = || "it waits with a timeout whose remaining time is unknown".to_owned();
         let asleep = TimeAsleep::measure(thread).ok_or_else(unknown)?;
         let timespec = match wait.timeout {
             Timeout::Timespec(_, at) => {

@@ -60,7 +60,7 @@ impl Injected<'_, '_> {
             if !self.io().until(timeout, is_back) {
                 self.is_busy = true;
                 return Err(self.io().because(
-                    "a thread that was borrowed did not come back in time: it will by itself",
+                    "a borrowed thread did not return in time: it will return by itself",
                 ));
             }
             // The code reports this two instructions early.
@@ -77,7 +77,7 @@ impl Injected<'_, '_> {
             }
             // A signal handler ran before our code, and has interrupted its call.
             if begin.elapsed() > SEARCH_TIMEOUT {
-                return Err(failed("signals came again and again before anything could be done"));
+                return Err(failed("signals kept arriving before the code of lowtide could run"));
             }
         }
     }
@@ -110,7 +110,7 @@ impl Injected<'_, '_> {
     pub(crate) fn wait_for_exit(&mut self, timeout: Duration) -> Result<(), Abort> {
         if !self.io().until(timeout, || self.half(OFF_TID) == Some(0)) {
             return Err(self.io().because(
-                "our thread in it has not ended yet: it will, and a later release cleans up",
+                "the thread of lowtide in it has not ended yet: a later release cleans up",
             ));
         }
         self.is_busy = false;

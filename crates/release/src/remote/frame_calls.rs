@@ -30,7 +30,8 @@ impl ThreadBorrower<'_> {
         {
             Ok(())
         } else {
-            let why = "what was mapped in it could not be removed: a later release does that";
+            let why =
+                "the mapping of lowtide in it could not be removed: a later release does that";
             Err(self.io.because(why))
         }
     }

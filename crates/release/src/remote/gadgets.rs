@@ -66,9 +66,9 @@ impl Gadgets {
         }
         let one = |place: usize, what| found[place].ok_or(Refusal::Gadget { what });
         Ok(Self {
-            syscall_ret: one(0, "an instruction that calls the kernel")?,
-            restore: one(1, "the end of a signal's handler")?,
-            pop_rsp_ret: one(2, "a way from one stack to another")?,
+            syscall_ret: one(0, "a system call instruction")?,
+            restore: one(1, "the return from a signal handler")?,
+            pop_rsp_ret: one(2, "an instruction that switches stacks")?,
         })
     }
 }

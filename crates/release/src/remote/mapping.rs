@@ -166,8 +166,8 @@ impl<'b, 't> Injected<'b, 't> {
         self.borrower.ignore_interrupt();
         if self.is_busy {
             return Err(failed(
-                "our code in it is still at work: it ends by itself, and a later release \
-                               removes what is left",
+                "the code of lowtide in it is still running: it ends by itself, and a later release \
+                               removes the rest",
             ));
         }
         if let Some(error) = self.io().lost() {
@@ -191,7 +191,7 @@ impl<'b, 't> Injected<'b, 't> {
         };
         if !self.io().until(ACTION_TIMEOUT, || self.are_all_outside()) {
             return Err(self.io().because(
-                "a thread that was borrowed has not left our code yet: a later release removes it",
+                "a borrowed thread still runs the code of lowtide: a later release removes it",
             ));
         }
         self.borrower.unmap(&range)

@@ -258,7 +258,7 @@ impl Drop for ScratchProcess {
 }
 
 fn unexpected(stop: PtraceStop) -> io::Error {
-    io::Error::other(format!("a scratch process came to {stop:?}"))
+    io::Error::other(format!("a scratch process stopped unexpectedly: {stop:?}"))
 }
 
 /// Forks. The child waits to be traced, with all signals blocked, and ends with the calling thread. Only a wait for its

@@ -251,7 +251,7 @@ fn filter_of(tid: i32, place: usize) -> io::Result<Filter> {
     let length = get_filter(tid, place, None)?;
     // The kernel has no longer filter, so a longer answer is wrong.
     if length > MAX_INSTRUCTIONS {
-        return Err(io::Error::other("the kernel reports a filter longer than any can be"));
+        return Err(io::Error::other("the kernel reports a filter above the maximum length"));
     }
     let mut instructions = Box::new([Instruction::default(); MAX_INSTRUCTIONS]);
     // A filter that is installed never changes, and others are added after it.

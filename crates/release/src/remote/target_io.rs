@@ -139,7 +139,7 @@ impl<'t> TargetIo<'t> {
         match self.lost() {
             Some(error) => error.into(),
             None if self.is_stopped() => {
-                failed("it was stopped meanwhile: what is left in it a later release removes")
+                failed("it was stopped meanwhile: a later release removes the rest")
             }
             None => failed(otherwise),
         }

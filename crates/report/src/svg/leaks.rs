@@ -68,7 +68,7 @@ fn draw(
             plot[1] + PLOT / 2.0,
             "note",
             "middle",
-            "none grows",
+            "no growth",
         );
     }
     for (place, (name, points)) in lines.iter().enumerate() {

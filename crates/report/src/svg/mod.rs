@@ -84,7 +84,7 @@ pub fn sheet(views: &[View], subtitle: &str, charts: Charts) -> Picture {
         y = panels(&mut canvas, view, y);
     }
     for other in beside {
-        canvas.text(MARGIN, y + 14.0, "title", &format!("Beside it: {}", other.title));
+        canvas.text(MARGIN, y + 14.0, "title", &format!("For comparison: {}", other.title));
         y += HEADING;
         if charts.course {
             let height = overview::height(other);

@@ -25,12 +25,12 @@ pub(crate) fn per_connection(study: &StudyReport) -> Option<Table> {
         TableRow::plain(cells)
     });
     let rows: Vec<TableRow> = rows.collect();
-    let mut columns = vec!["each connection of", "rounds", study.metric.name()];
+    let mut columns = vec!["treatment", "rounds", study.metric.name()];
     columns.extend(has_inner.then_some("inner"));
-    let inner = if has_inner { "; inner is what the program says it has allocated" } else { "" };
+    let inner = if has_inner { "; inner: allocated memory, as the program reports it" } else { "" };
     (!rows.is_empty()).then(|| Table {
         caption: format!(
-            "What each connection costs, by regression over the time in which they were opened (median \
+            "Memory per connection, by regression over the time in which connections were opened (median \
              slope, 95 % interval){inner}"
         ),
         heads: heads(&columns),
@@ -75,12 +75,12 @@ pub(crate) fn trends(study: &StudyReport) -> Option<Table> {
         );
         TableRow::plain(cells)
     });
-    let mut columns = vec!["over the rounds", study.metric.name()];
+    let mut columns = vec!["treatment", study.metric.name()];
     columns.extend(has_inner.then_some("inner"));
     Some(Table {
         caption:
-            "Whether what stays after a round grows from the second round on: what grows without \
-                  end is a leak, what is level is kept"
+            "Trend of the memory that remains after a round, from the second round on: unbounded growth \
+                  is a leak, a level trend is retained memory"
                 .to_owned(),
         heads: heads(&columns),
         rows: rows.collect(),

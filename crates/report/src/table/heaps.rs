@@ -26,17 +26,16 @@ pub(crate) fn heaps(study: &StudyReport) -> Option<Table> {
         }
     }
     (!rows.is_empty()).then(|| Table {
-        caption:
-            "How glibc's heap lay, median (free blocks by their size, resident or not, without \
-                  those at the tops of arenas)"
-                .to_owned(),
+        caption: "Heap of glibc, medians (free blocks by their size, resident or not, without \
+                  the top chunks of arenas)"
+            .to_owned(),
         heads: heads(&[
-            "heap of",
+            "treatment, moment",
             "arenas",
             "free blocks",
-            "their bytes",
+            "free bytes",
             "largest free block",
-            "at the tops",
+            "in top chunks",
         ]),
         rows,
     })

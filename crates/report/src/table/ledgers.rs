@@ -133,8 +133,8 @@ pub(crate) fn ledgers(study: &StudyReport) -> Option<Table> {
     let heads = std::iter::once("treatment, moment").chain(columns.iter().map(|c| c.name()));
     Some(Table {
         caption:
-            "Memory by owner, median (≈: attributed by what mappings look like; pages that several \
-                  processes share count once for each)"
+            "Memory by owner, median (≈: attributed by properties of mappings; pages that several \
+                  processes share count once for each process)"
                 .to_owned(),
         heads: heads.chain(["rest"]).map(str::to_owned).collect(),
         rows,

@@ -79,7 +79,7 @@ fn caption(study: &StudyReport) -> String {
     let counts = || study.treatments.iter().filter_map(|s| s.settled_bytes).map(|e| e.n);
     let has_ranges = counts().any(|n| n > 1 && n < ENOUGH_FOR_INTERVAL);
     let statistic = match most_repeats(study) {
-        0 => "no trial got as far as a settled value".to_owned(),
+        0 => "no trial reached a settled value".to_owned(),
         1 => "one repeat".to_owned(),
         n if n < ENOUGH_FOR_INTERVAL => format!("median of {n} repeats (range)"),
         n if has_ranges => {
@@ -115,7 +115,7 @@ fn latency_is_reported(study: &StudyReport) -> bool {
 }
 
 fn latency_head(study: &StudyReport) -> &'static str {
-    if latency_is_reported(study) { "latency" } else { "load took" }
+    if latency_is_reported(study) { "latency" } else { "load time" }
 }
 
 /// Returns the name of a treatment in tables, with its repeats if they are fewer than in the
@@ -185,7 +185,7 @@ fn warning(study: &StudyReport, summary: &TreatmentSummary) -> Option<String> {
 /// Returns a sentence on failed requests of a treatment, if any failed.
 fn failed_requests(requests: RequestCount, standing: Standing) -> Option<String> {
     let of_reference = match standing {
-        Standing::Reference => ": what the others cost, as ratios to it, says little",
+        Standing::Reference => ": the cost ratios of the others mean little",
         _ => "",
     };
     (requests.failed > 0.0).then(|| format!("{requests}{of_reference}"))
@@ -202,8 +202,9 @@ pub(crate) fn more(study: &StudyReport) -> impl Iterator<Item = Table> + '_ {
 pub(crate) fn incomplete(study: &StudyReport) -> Option<String> {
     let done = study.trials.iter().filter(|t| t.outcome == TrialOutcome::Done).count();
     let planned = study.plan.slots().len();
-    (done < planned)
-        .then(|| format!("{done} of {planned} trials ended as planned; the figures are of those."))
+    (done < planned).then(|| {
+        format!("{done} of {planned} trials ended as planned; the metrics cover only these.")
+    })
 }
 
 /// Returns the recommendation in one line.
@@ -212,7 +213,7 @@ pub(crate) fn recommendation(study: &StudyReport) -> Option<String> {
     Some(match &recommendation.treatment {
         Some(treatment) if recommendation.resolved => {
             let is_reference = study.treatments.first().is_some_and(|s| s.treatment == *treatment);
-            let verb = if is_reference { "Keep" } else { "Take" };
+            let verb = if is_reference { "Keep" } else { "Use" };
             format!("{verb} {treatment}: {}.", recommendation.because)
         }
         Some(_) => format!("No recommendation yet: {}.", recommendation.because),
@@ -278,7 +279,7 @@ pub(crate) fn rounds(study: &StudyReport) -> Option<Table> {
     });
     let mut names = vec!["treatment", "round", "peak", "settled"];
     if with_allocated {
-        names.push("of it allocated");
+        names.push("allocated");
     }
     names.extend(["succeeded", "failed"]);
     if with_rate {
@@ -343,8 +344,8 @@ pub(crate) fn phases(study: &StudyReport) -> Option<Table> {
     });
     Some(Table {
         caption:
-            "Memory when the subject announced a phase (of one that came again, each trial's median, and the \
-             range of all)"
+            "Memory when the subject announced a phase (if repeated: the median of each trial, and the \
+             range over all)"
                 .to_owned(),
         rows: rows.collect(),
         heads: ["treatment"].into_iter().chain(names.iter().copied()).map(str::to_owned).collect(),
@@ -431,8 +432,7 @@ mod tests {
         let some = RequestCount { failed: 30.0, all: 1000.0, are_connections: false };
         let printed = |standing| failed_requests(some, standing).unwrap();
         assert_eq!(printed(Standing::Within), "30 of 1000 requests failed");
-        let of_reference =
-            "30 of 1000 requests failed: what the others cost, as ratios to it, says little";
+        let of_reference = "30 of 1000 requests failed: the cost ratios of the others mean little";
         assert_eq!(printed(Standing::Reference), of_reference);
         assert_eq!(failed_requests(RequestCount { failed: 0.0, ..some }, Standing::Within), None);
     }

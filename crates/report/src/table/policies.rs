@@ -12,7 +12,7 @@ use super::cells::{Cell, Table, TableRow, bytes, heads, shown, values, without_r
 pub(crate) fn policies(study: &StudyReport) -> Option<Table> {
     let has_policy = study.trials.iter().any(|trial| trial.policy.is_some());
     has_policy.then(|| Table {
-        caption: "What the policies did and cost, median of the trials".to_owned(),
+        caption: "Releases by the policies and their cost, medians over the trials".to_owned(),
         heads: heads(&[
             "treatment",
             "releases",

@@ -35,7 +35,7 @@ fn glyph(place: usize) -> char {
 /// Draws the chart with its legend.
 pub(super) fn chart(view: &View, screen: Screen) -> String {
     if view.groups.is_empty() {
-        return "nothing was recorded that could be drawn\n".to_owned();
+        return "there is nothing to draw\n".to_owned();
     }
     let (from, to) = view.span();
     // There is room only for resident memory.

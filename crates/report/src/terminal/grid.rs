@@ -45,7 +45,7 @@ pub(super) fn grid(table: &Table, screen: Screen) -> String {
             "per connection",
             MEAN_EXCESS,
             "latency",
-            "load took",
+            "load time",
             "mean",
             "50 %",
             "90 %",

@@ -38,11 +38,11 @@ pub fn render(records: &[LoadedRecord], beside: &[LoadedRecord], screen: Screen)
     for record in beside {
         out += &format!(
             "\n{}\n",
-            bold(&printable(&format!("Beside it: {}", record.study.name)), screen)
+            bold(&printable(&format!("For comparison: {}", record.study.name)), screen)
         );
         out += &grid(&table::summary(&record.study), screen);
         if let Some(source) = &record.source {
-            out += &format!("{}\n", wrapped(&format!("Figures from: {source}"), screen.width));
+            out += &format!("{}\n", wrapped(&format!("Source: {source}"), screen.width));
         }
     }
     for (record, name) in records.iter().zip(names(records)) {

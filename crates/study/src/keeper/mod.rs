@@ -272,9 +272,7 @@ impl Ended {
         let numbers: Vec<String> = self.left.iter().map(u32::to_string).collect();
         (!numbers.is_empty()).then(|| {
             let numbers = numbers.join(" ");
-            format!(
-                "processes are left that could not be ended: end them by `sudo kill -9 {numbers}`"
-            )
+            format!("some processes could not be ended: end them with `sudo kill -9 {numbers}`")
         })
     }
 }

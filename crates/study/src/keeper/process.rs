@@ -32,7 +32,7 @@ pub fn run() -> ExitCode {
         input.read_line(&mut line).ok().and_then(|_| serde_json::from_str(&line).ok());
     drop(input);
     let Some(request) = request else {
-        let _ = writeln!(io::stderr(), "lowtide keep: this is started by lowtide itself");
+        let _ = writeln!(io::stderr(), "lowtide keep: this is an internal command of lowtide");
         return ExitCode::from(2);
     };
     match keep(&request) {
@@ -135,9 +135,9 @@ fn die_with_us(command: &mut Command) {
 fn start_error(error: &io::Error, launch: &Launch, program: &str) -> io::Error {
     let missing = launch.directory.as_ref().filter(|d| !d.is_dir());
     let what = match missing {
-        Some(directory) => format!("its working directory {} is not there", directory.display()),
+        Some(directory) => format!("its working directory {} does not exist", directory.display()),
         None if error.kind() == io::ErrorKind::NotFound => {
-            format!("{program} is not there, or the interpreter that it names is not")
+            format!("{program} does not exist, or its interpreter does not")
         }
         None if error.raw_os_error() == Some(rustix::io::Errno::NOEXEC.raw_os_error()) => {
             format!(

@@ -53,11 +53,11 @@ impl ResolvedTreatment {
             }
         };
         let because = if matches!(found.provider, Provider::Static(_)) {
-            Some("it is linked statically: nothing can be put before its own malloc".to_owned())
+            Some("it is linked statically: its own malloc cannot be replaced".to_owned())
         } else if matches!(found.provider, Provider::Executable(_)) {
-            Some("it exports a malloc of its own, which comes before every library".to_owned())
+            Some("it exports its own malloc, which precedes that of every library".to_owned())
         } else if let Some(built_in) = &found.built_in {
-            Some(format!("it has an allocator of its own compiled in ({})", built_in.kind))
+            Some(format!("it has its own allocator compiled in ({})", built_in.kind))
         } else if wanted {
             None
         } else if found.is_secure {

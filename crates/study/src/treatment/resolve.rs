@@ -101,12 +101,12 @@ fn note_on(left_out: &[(String, &str)]) -> Option<String> {
     match left_out {
         [] => None,
         [(label, line)] => {
-            Some(format!("{label} is left out: `{line}` says that it cannot be tried here"))
+            Some(format!("{label} is left out: `{line}` reports that it cannot be tried here"))
         }
         several => {
             let labels: Vec<&str> = several.iter().map(|(label, _)| label.as_str()).collect();
             Some(format!(
-                "{} are left out: what their `when` asks for is not so here",
+                "{} are left out: the conditions in their `when` are not met here",
                 labels.join(", ")
             ))
         }
@@ -150,7 +150,7 @@ pub(crate) fn check_moments(
     let unknown = treatments.iter().flat_map(|t| &t.hooks).find(|hook| !is_known(&hook.moment));
     unknown.map_or(Ok(()), |hook| {
         let reason = format!(
-            "`{}` is no moment of a trial: they are {} and the phases of the subject",
+            "`{}` is not a moment of a trial: the moments are {} and the phases of the subject",
             hook.moment,
             events.join(", ")
         );

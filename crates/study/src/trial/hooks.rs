@@ -57,8 +57,8 @@ impl ProcessStage<'_> {
         let hooks = self.context.treatment.hooks.iter().enumerate();
         let (_, hook) = hooks.into_iter().find(|(place, _)| !self.hooks_run.contains(place))?;
         Some(format!(
-            "`{}` was never done: the moment `{}` never came; `drained` and `closed` are told by a load \
-             that is `lowtide load`, and come only when all requests are over",
+            "`{}` did not run: the moment `{}` never came; `drained` and `closed` are reported only by \
+             `lowtide load`, when all requests have ended",
             hook.name, hook.moment
         ))
     }

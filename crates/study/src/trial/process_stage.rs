@@ -199,8 +199,8 @@ impl<'a> ProcessStage<'a> {
             let timeline = &self.context.plan.timeline;
             let limit = HumanSeconds(timeline.timeout.as_secs_f64());
             let hint = if timeline.load.is_none() {
-                "the command did not end by itself, and nothing else says when to look: give it a \
-                 --load, or end it by --phase load_end=log:REGEX with --settle, or "
+                "the command did not end by itself, and no other event ends the trial: add \
+                 --load, or --phase load_end=log:REGEX with --settle, or "
             } else {
                 ""
             };
@@ -383,7 +383,7 @@ impl Stage for ProcessStage<'_> {
                 let limit = HumanSeconds(limit.as_secs_f64());
                 let words = self.subject.as_ref().map_or(String::new(), Subject::last_words);
                 return Err(TrialStop::Failed(format!(
-                    "the command was not ready within {limit} by {ready} ({reason}){words}"
+                    "the command was not ready within {limit} ({ready}: {reason}){words}"
                 )));
             }
             self.look_up()?;
@@ -432,7 +432,7 @@ impl Stage for ProcessStage<'_> {
     }
 
     fn pass(&mut self, time: Duration, close: bool) -> Result<(), TrialStop> {
-        self.step("let time pass");
+        self.step("wait");
         if let Some(sampling) = self.subject.as_ref().and_then(Subject::sampling) {
             sampling.pay_attention(close);
         }
@@ -441,14 +441,14 @@ impl Stage for ProcessStage<'_> {
         self.look_up()?;
         while Instant::now() < end {
             self.look_up()?;
-            self.must_be_alive("while nothing loaded it")?;
+            self.must_be_alive("while no load ran")?;
             std::thread::sleep(STEP.min(end.saturating_duration_since(Instant::now())));
         }
-        self.must_be_alive("while nothing loaded it")
+        self.must_be_alive("while no load ran")
     }
 
     fn await_end(&mut self, after_load: Option<Duration>) -> Result<(), TrialStop> {
-        self.step("run to its end");
+        self.step("run to completion");
         let mut load_ended = None;
         while !self.has_ended(STEP) {
             self.look_up()?;
@@ -485,8 +485,7 @@ impl Stage for ProcessStage<'_> {
             return Err(TrialStop::Failed(sentence));
         }
         if !subject.sampling().is_some_and(Sampling::has_seen_it) {
-            let reason =
-                "the command ended before it could be looked at even once: give it more to do";
+            let reason = "the command ended before the first sample: give it more work";
             return Err(TrialStop::Failed(reason.to_owned()));
         }
         Ok(())
@@ -504,7 +503,7 @@ impl Stage for ProcessStage<'_> {
         self.remains = subject.end();
         let silent = metrics_poller.and_then(MetricsPoller::stop);
         if let (Some(reason), Some(source)) = (silent, &self.context.plan.figures) {
-            let note = format!("there were no figures at {source}: {reason}");
+            let note = format!("no metrics at {source}: {reason}");
             self.observer.see(StudyEvent::Note(note));
         }
         self.remains.ended.complaint().map_or(Ok(()), |complaint| Err(TrialStop::Failed(complaint)))

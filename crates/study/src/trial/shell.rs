@@ -99,7 +99,7 @@ impl Shell<'_> {
                     )));
                 }
                 None if kept.is_gone() => {
-                    return Err(TrialStop::Failed(format!("{what} was ended by somebody else")));
+                    return Err(TrialStop::Failed(format!("{what} was ended by another process")));
                 }
                 _ => watch()?,
             }

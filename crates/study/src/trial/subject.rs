@@ -59,7 +59,10 @@ impl Subject {
     pub(super) fn await_start(&mut self, patience: Duration) -> Result<Option<Instant>, TrialStop> {
         let Some(event) = self.kept.next_event(patience) else {
             if self.kept.is_gone() {
-                return Err(could_not_be_started(&format!("no word of why{}", self.last_words())));
+                return Err(could_not_be_started(&format!(
+                    "the reason is unknown{}",
+                    self.last_words()
+                )));
             }
             return Ok(None);
         };
@@ -135,7 +138,7 @@ impl Subject {
 
     /// Returns the sentence for a subject that ended too early.
     pub(super) fn ended_early(&self, during: &str) -> String {
-        let how = self.exit().map_or("no word of how".to_owned(), |exit| exit.to_string());
+        let how = self.exit().map_or("an unknown status".to_owned(), |exit| exit.to_string());
         format!("the command ended {during} with {how}{}", self.last_words())
     }
 

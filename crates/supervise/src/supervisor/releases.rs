@@ -236,7 +236,7 @@ impl Supervisor<'_> {
         if subject.refused.as_deref() == Some(reason) {
             return;
         }
-        let message = "The process is not released".to_owned();
+        let message = "The memory of the process is not released".to_owned();
         let line = self.about(subject).line(ActEvent::LeftAlone, 0, reason.to_owned(), message);
         self.observer.act(&subject.name, &line);
         subject.refused = Some(reason.to_owned());

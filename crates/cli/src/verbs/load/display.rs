@@ -57,7 +57,7 @@ impl ProgressDisplay {
         }
         match self.recorders.iter().find_map(Recorder::failure) {
             Some(why) => Err(Failure::failed(format!(
-                "the record could not be written to its end: {why}; make room for it"
+                "the record could not be completed: {why}; free some disk space"
             ))),
             None => Ok(()),
         }
@@ -89,7 +89,7 @@ impl ProgressDisplay {
         if let Some(left) = state.pause_left {
             let left = Duration::from_secs(left.as_secs_f64().ceil() as u64);
             return format!(
-                "round {} of {} begins in {}; {} connections stand",
+                "round {} of {} starts in {}; {} connections open",
                 state.round + 1,
                 self.rounds,
                 HumanSeconds(left.as_secs_f64()),

@@ -52,7 +52,7 @@ fn show_crossings(thresholds: &[Threshold], report: &LoadReport) -> bool {
         note!("crossed: {crossing}");
     }
     for threshold in thresholds.iter().filter(|threshold| threshold.is_void_of_load(report)) {
-        note!("note: --fail-on {threshold} compared nothing: no round has that figure");
+        note!("note: --fail-on {threshold} was not checked: no round has that metric");
     }
     !crossings.is_empty()
 }

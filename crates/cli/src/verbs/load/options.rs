@@ -39,7 +39,7 @@ pub(super) fn optional<T>(
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
     let time = parse_duration(text).map_err(|error| error.to_string())?;
     match time > MAX_DURATION {
-        true => Err(format!("{text} is too long: give it 5h at most")),
+        true => Err(format!("{text} is too long: use at most 5h")),
         false => Ok(time),
     }
 }
@@ -61,7 +61,7 @@ pub(super) fn duration_above_zero(example: &str) -> impl Fn(&str) -> Result<Dura
 pub(super) fn timeout(text: &str) -> Result<Duration, String> {
     let time = duration(text)?;
     match time.is_zero() {
-        true => Err("nothing comes in no time: give it at least 1ms".to_owned()),
+        true => Err("must be longer than 0: use at least 1ms".to_owned()),
         false => Ok(time),
     }
 }
@@ -82,16 +82,14 @@ pub(super) fn rate(text: &str) -> Result<Rate, String> {
 /// Parses a method: a token, but not `CONNECT`, which does not send a request to the target.
 pub(super) fn method(text: &str) -> Result<String, String> {
     if !is_token(text) || text.eq_ignore_ascii_case("CONNECT") {
-        return Err(format!(
-            "`{text}` is no method that can be asked for: write GET, POST, PUT, …"
-        ));
+        return Err(format!("`{text}` is not a supported method: write GET, POST, PUT, …"));
     }
     Ok(text.to_owned())
 }
 
 /// Parses a header into name and value. Rejects headers that control the connection.
 pub(super) fn header(text: &str) -> Result<(String, String), String> {
-    let invalid = || format!("`{text}` is no header: write 'NAME: VALUE'");
+    let invalid = || format!("`{text}` is not a valid header: write 'NAME: VALUE'");
     let (name, value) = text.split_once(':').ok_or_else(invalid)?;
     let value = value.trim();
     if !is_token(name) || value.chars().any(char::is_control) {
@@ -99,7 +97,7 @@ pub(super) fn header(text: &str) -> Result<(String, String), String> {
     }
     if CONNECTION_HEADERS.iter().any(|header| name.eq_ignore_ascii_case(header)) {
         return Err(format!(
-            "`{name}` belongs to the connection, which lowtide keeps itself: leave it out"
+            "`{name}` controls the connection, which lowtide manages itself: omit it"
         ));
     }
     Ok((name.to_owned(), value.to_owned()))
@@ -121,7 +119,7 @@ pub(super) fn body_size(text: &str) -> Result<u64, String> {
 /// Checks that a body is not larger than [`MAX_BODY_BYTES`].
 pub(super) fn check_body_size(size: u64) -> Result<(), String> {
     match size > MAX_BODY_BYTES {
-        true => Err("a body may have 1 GiB at most".to_owned()),
+        true => Err("a body may have at most 1 GiB".to_owned()),
         false => Ok(()),
     }
 }

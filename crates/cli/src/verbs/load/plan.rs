@@ -34,7 +34,7 @@ pub(super) fn plan(args: &LoadArgs) -> Result<Plan, Failure> {
     let bare = targets.iter().filter(|target| target.scheme.is_bare()).count();
     if bare > 0 && bare < targets.len() {
         return Err(Failure::usage(
-            "tcp: and tls: open bare connections, http: and https: send requests: give URLs of one kind",
+            "tcp: and tls: open bare connections, http: and https: send requests: use URLs of one kind",
         ));
     }
     check(args, bare > 0)?;
@@ -63,7 +63,7 @@ pub(super) fn plan(args: &LoadArgs) -> Result<Plan, Failure> {
 /// Rejects options that contradict each other or the kind of target.
 fn check(args: &LoadArgs, is_bare: bool) -> Result<(), Failure> {
     let only = |flag: &str, what: &str| {
-        Err(Failure::usage(format!("{flag}: means something only for {what}: leave it out")))
+        Err(Failure::usage(format!("{flag}: applies only to {what}: omit it")))
     };
     if !is_bare {
         return match (&args.ramp, &args.hold) {
@@ -71,8 +71,8 @@ fn check(args: &LoadArgs, is_bare: bool) -> Result<(), Failure> {
             (_, Some(_)) => only("--hold", "bare connections (tcp:HOST:PORT); see --linger"),
             _ if args.http1 && args.streams.is_some_and(|streams| streams > 1) => {
                 Err(Failure::usage(
-                    "-m: HTTP/1.1 takes one request at a time on a connection: ask for more connections \
-                     with -c, or leave out --http1",
+                    "-m: HTTP/1.1 handles one request at a time on a connection: use more connections \
+                     with -c, or omit --http1",
                 ))
             }
             _ => Ok(()),
@@ -159,7 +159,7 @@ fn body(args: &LoadArgs) -> Result<Arc<[u8]>, Failure> {
     let Some(path) = data.strip_prefix('@') else { return Ok(data.as_bytes().into()) };
     let unread = |error: std::io::Error| {
         Failure::usage(format!(
-            "-d: {path} cannot be read ({error}): name another file behind the @"
+            "-d: {path} cannot be read ({error}): name another file after the @"
         ))
     };
     let size = std::fs::metadata(path).map_err(unread)?.len();
@@ -237,7 +237,7 @@ mod tests {
         );
         let said = thresholds_of("p99>500ms").unwrap_err();
         assert!(
-            said.starts_with("--fail-on: a load has no figure `p99`: it has requests, "),
+            said.starts_with("--fail-on: a load has no metric `p99`: it has requests, "),
             "{said}"
         );
     }
@@ -246,25 +246,25 @@ mod tests {
     fn an_invalid_option_is_an_error_with_a_correction() {
         for (words, part) in [
             ("x", "does not begin with http:"),
-            ("http://x tcp:x:1", "give URLs of one kind"),
-            ("http://x --http1 -m 2", "ask for more connections with -c"),
+            ("http://x tcp:x:1", "use URLs of one kind"),
+            ("http://x --http1 -m 2", "use more connections with -c"),
             ("http://x --ramp 1/s", "see --rate"),
-            ("tcp:x:1 -n 7", "-n: means something only for requests"),
-            ("http://x --timeout 0", "give it at least 1ms"),
-            ("http://x -z 9h", "give it 5h at most"),
+            ("tcp:x:1 -n 7", "-n: applies only to requests"),
+            ("http://x --timeout 0", "use at least 1ms"),
+            ("http://x -z 9h", "use at most 5h"),
             (
                 "http://x -z 0s",
                 "-z: the duration must be longer than 0s: write, for example, -z 30s",
             ),
             ("http://x -z 0ms --rate 5/s", "write, for example, -z 30s"),
             ("tcp:x:1 --hold 0s", "write, for example, --hold 10s"),
-            ("tcp:x:1 --ramp 0/s", "--ramp: `0/s` is no rate"),
-            ("http://x --rate fast", "--rate: `fast` is no rate"),
+            ("tcp:x:1 --ramp 0/s", "--ramp: `0/s` is not a valid rate"),
+            ("http://x --rate fast", "--rate: `fast` is not a valid rate"),
             ("http://x -H nothing", "write 'NAME: VALUE'"),
-            ("http://x -H 'Connection: close'", "belongs to the connection"),
-            ("http://x -X 'A B'", "is no method"),
+            ("http://x -H 'Connection: close'", "controls the connection"),
+            ("http://x -X 'A B'", "is not a supported method"),
             ("http://x -d @/no/such/file", "/no/such/file cannot be read"),
-            ("http://x --body-size 2GiB", "1 GiB at most"),
+            ("http://x --body-size 2GiB", "at most 1 GiB"),
             ("http://x --pause 10", "`10` has no unit"),
         ] {
             let said = plan_of(words).unwrap_err();

@@ -79,7 +79,7 @@ fn a_steady_leak_is_reported_as_growth_with_its_size_class() {
     let kind = found["verdict"]["kind"].as_str().unwrap();
     assert!(["leak", "growing"].contains(&kind), "{found:#}");
     let because = because(&found);
-    assert!(because.contains("what is in use grew from "), "{because}");
+    assert!(because.contains("memory in use grew from "), "{because}");
     assert!(because.contains("blocks of 2048 to 4095 bytes: "), "{because}");
 }
 

@@ -14,9 +14,9 @@ fn failure(flags: &[&str], exit: i32, code: &str) -> String {
 fn invalid_arguments_are_rejected_before_anything_starts() {
     for (flags, part) in [
         (vec!["localhost:3000"], "does not begin with http:"),
-        (vec!["http://"], "is no address"),
+        (vec!["http://"], "is not a valid address"),
         (vec!["tcp:localhost"], "write tcp:HOST:PORT"),
-        (vec!["http://x", "tcp:x:1"], "give URLs of one kind"),
+        (vec!["http://x", "tcp:x:1"], "use URLs of one kind"),
         (vec!["http://x", "-n", "0"], "0"),
         (vec!["http://x", "-z", "0s"], "must be longer than 0s: write, for example, -z 30s"),
         (vec!["tcp:x:1", "--hold", "0s"], "for example, --hold 10s"),
@@ -25,11 +25,11 @@ fn invalid_arguments_are_rejected_before_anything_starts() {
             "it has requests, succeeded, failed, failed_ratio",
         ),
         (vec!["http://x", "--fail-on", "failed"], "such as `failed_ratio>0.01`"),
-        (vec!["http://x", "--rate", "fast"], "is no rate: write 100/s"),
+        (vec!["http://x", "--rate", "fast"], "is not a valid rate: write 100/s"),
         (vec!["http://x", "-n", "5", "-z", "5s"], "cannot be used with"),
         (vec!["http://x", "--http1", "--http2"], "cannot be used with"),
         (vec!["http://x", "--idle-close", "soon"], "--idle-close: "),
-        (vec!["http://x", "-o", "/etc/passwd"], "is there already"),
+        (vec!["http://x", "-o", "/etc/passwd"], "already exists"),
         (vec![], "required"),
     ] {
         let said = failure(&flags, 2, "usage");
@@ -52,7 +52,7 @@ fn an_unresponsive_host_is_an_error_after_the_timeout() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/", silent.local_addr().unwrap());
     let said = failure(&[&url, "--http2", "--timeout", "300ms"], 1, "failed");
-    assert_eq!(said, format!("{url}: no connection within the time-out"));
+    assert_eq!(said, format!("{url}: no connection within the timeout"));
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn a_server_of_another_protocol_is_reported_with_the_required_flag() {
     // The response may be lost if the connection is reset after it.
     if !message.contains("the connection was reset") {
         assert!(
-            message.contains("does not speak HTTP/1.1 here: it answered with HTTP/2"),
+            message.contains("does not speak HTTP/1.1 here: it responded with HTTP/2"),
             "{message}"
         );
         assert!(
@@ -73,7 +73,7 @@ fn a_server_of_another_protocol_is_reported_with_the_required_flag() {
         );
     }
     let url = format!("https://{}/", server.address);
-    assert!(failure(&[&url], 1, "failed").contains("what came was not TLS"));
+    assert!(failure(&[&url], 1, "failed").contains("the server did not respond with TLS"));
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn an_insufficient_open_file_limit_is_reported_with_both_numbers() {
     let message = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{message}");
     assert!(
-        message.contains("500 connections need 524 open files, and 100 are permitted"),
+        message.contains("500 connections need 524 open files, but at most 100 are permitted"),
         "{message}"
     );
 }

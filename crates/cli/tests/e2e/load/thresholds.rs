@@ -82,7 +82,7 @@ fn a_latency_threshold_without_latencies_is_not_crossed_and_prints_a_note() {
     let url = format!("http://{}/", without_pages());
     let output = load(&[&url, "-n", "4", "--fail-on", "latency_s.p99<1s"]);
     assert_eq!(output.status.code(), Some(0));
-    let note = "note: --fail-on latency_s.p99<1s compared nothing: no round has that figure\n";
+    let note = "note: --fail-on latency_s.p99<1s was not checked: no round has that metric\n";
     assert_eq!(stderr(&output), note);
 }
 

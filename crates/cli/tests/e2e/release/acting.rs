@@ -335,7 +335,9 @@ fn a_process_that_ends_during_the_watch_still_counts_as_released() {
     let mut subject = Subject::of(&["blocks:50", "keep:10"]);
     let (mut watch, mut lines) = watched(subject.pid());
     subject.end();
-    assert!(lines.any(|line| line.starts_with("note: the memory that has come back is not known")));
+    assert!(
+        lines.any(|line| line.starts_with("note: cannot determine how much memory has come back"))
+    );
     assert_eq!(watch.wait().unwrap().code(), Some(0));
 }
 

@@ -191,14 +191,14 @@ fn a_log_continues_after_its_removed_directory_is_recreated() {
     until_released(&log, 1);
     // A file may be created again during the removal.
     until("the directory is gone", || fs::remove_dir_all(&directory).ok());
-    attached.until_said("lines are lost until it can");
+    attached.until_said("lines are lost until it is");
     attached.until_said("the metrics could not be written");
     fs::create_dir(&directory).unwrap();
     until_released(&log, 2);
     until("the metrics", || metrics.exists().then_some(()));
     let output = attached.interrupt();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    for problem in ["lines are lost until it can", "the metrics could not be written"] {
+    for problem in ["lines are lost until it is", "the metrics could not be written"] {
         assert_eq!(said.matches(problem).count(), 1, "{said}");
     }
     assert_eq!(terminate(target.child()), Some(INTACT));
@@ -217,13 +217,13 @@ fn a_full_disk_loses_only_log_lines() {
     until_released(&log, 1);
     // Fills the disk: the write fails, but writes as much as fits.
     let _ = fs::write(&filler, [1; 1 << 20]);
-    attached.until_said("lines are lost until it can");
+    attached.until_said("lines are lost until it is");
     fs::remove_file(&filler).unwrap();
     // Each line is complete.
     until_released(&log, 2);
     let output = attached.interrupt();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(said.matches("lines are lost until it can").count(), 1, "{said}");
+    assert_eq!(said.matches("lines are lost until it is").count(), 1, "{said}");
     assert_eq!(terminate(target.child()), Some(INTACT));
 }
 

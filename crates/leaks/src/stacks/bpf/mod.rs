@@ -184,7 +184,7 @@ impl Sampler {
 fn identity(pid: u32) -> io::Result<[u64; 3]> {
     let namespace = std::fs::metadata(format!("/proc/{pid}/ns/pid"))?;
     let own = match Status::read(pid)?.own_pid {
-        0 => return Err(io::Error::other("its number in its namespace is unknown")),
+        0 => return Err(io::Error::other("its PID in its namespace is unknown")),
         own => u64::from(own),
     };
     Ok([namespace.dev(), namespace.ino(), own])

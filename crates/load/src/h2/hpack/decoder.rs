@@ -97,16 +97,16 @@ impl Headers {
     fn add(&mut self, field: Field) {
         match field.name {
             FieldName::Other => {}
-            FieldName::OtherPseudo => self.malformed = Some("an answer with a request's headers"),
+            FieldName::OtherPseudo => self.malformed = Some("a response with headers of a request"),
             FieldName::Status => match field.number.and_then(|number| u16::try_from(number).ok()) {
                 Some(status @ 100..=999) if self.status.is_none() => self.status = Some(status),
-                _ => self.malformed = Some("an answer with a wrong :status"),
+                _ => self.malformed = Some("a response with an invalid :status"),
             },
             FieldName::ContentLength => match field.number {
                 Some(length) if self.length.is_none_or(|known| known == length) => {
                     self.length = Some(length);
                 }
-                _ => self.malformed = Some("an answer with a wrong content-length"),
+                _ => self.malformed = Some("a response with an invalid content-length"),
             },
         }
     }
@@ -245,14 +245,17 @@ mod tests {
     #[test]
     fn invalid_response_headers_are_reported_as_malformed() {
         let malformed = |block: &[u8]| Decoder::default().decode(block).unwrap().malformed;
-        assert_eq!(malformed(b"\x88\x88"), Some("an answer with a wrong :status"));
-        assert_eq!(malformed(b"\x08\x0399x"), Some("an answer with a wrong :status"));
-        assert_eq!(malformed(b"\x08\x03099"), Some("an answer with a wrong :status"));
-        assert_eq!(malformed(b"\x88\x82"), Some("an answer with a request's headers"));
-        assert_eq!(malformed(b"\x88\x0f\x0d\x02-1"), Some("an answer with a wrong content-length"));
+        assert_eq!(malformed(b"\x88\x88"), Some("a response with an invalid :status"));
+        assert_eq!(malformed(b"\x08\x0399x"), Some("a response with an invalid :status"));
+        assert_eq!(malformed(b"\x08\x03099"), Some("a response with an invalid :status"));
+        assert_eq!(malformed(b"\x88\x82"), Some("a response with headers of a request"));
+        assert_eq!(
+            malformed(b"\x88\x0f\x0d\x02-1"),
+            Some("a response with an invalid content-length")
+        );
         assert_eq!(
             malformed(b"\x88\x0f\x0d\x011\x0f\x0d\x012"),
-            Some("an answer with a wrong content-length")
+            Some("a response with an invalid content-length")
         );
         assert_eq!(malformed(b"\x88\x0f\x0d\x011\x0f\x0d\x011"), None);
     }
