@@ -171,7 +171,7 @@ Keys:
   q, Ctrl-C     quit; Esc: back, or quit
   p, space      freeze the display; sampling and recording continue
   a             the arenas of the heap: scroll with j, k, arrows, PgUp, PgDn, Home, End
-  l             the blocks that accumulate from now on, as in `lowtide leaks`; s searches for holders
+  l             blocks that accumulate from now on, as in `lowtide leaks`; s finds holders
   +, -          longer or shorter interval
   ?             help
 
@@ -191,8 +191,8 @@ Examples:
 
 pub(crate) const STUDY_HELP: &str = "\
 Presets (-t). Write NAME=VALUE to replace the default value shown:
-  glibc/trim_threshold          65536 B: free memory at the top of the heap above which it is returned;
-                                mmap_threshold then no longer adapts
+  glibc/trim_threshold          65536 B: size of the free top of the heap from which it is
+                                returned; mmap_threshold then no longer adapts
   glibc/mmap_threshold          65536 B: minimum size of a block with its own mapping
   glibc/tcache_count            0: freed blocks of each size that each thread keeps
   glibc/arena_max               1: number of arenas for all threads

@@ -62,7 +62,10 @@ fn a_load_that_does_not_overlap_is_left_out_with_a_note() {
     let mut records = [record()];
     overlay(&load(86_400.0), "load.jsonl", &mut records);
     assert!(trial(&records[0]).load_samples.is_empty());
-    assert!(records[0].notes[0].starts_with("load.jsonl is not drawn: nothing was recorded"));
+    assert!(
+        records[0].notes[0]
+            .starts_with("load.jsonl is not drawn: by both clocks, nothing was recorded")
+    );
     let mut records = [record()];
     overlay(&load(1.0), "one", &mut records);
     overlay(&load(1.0), "two", &mut records);

@@ -333,7 +333,10 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(file.path(), "not a library").unwrap();
         let error = resolve(&format!("mine={}", file.path().display())).unwrap_err().to_string();
-        assert!(error.contains("cannot be preloaded: it is not a program or library"), "{error}");
+        assert!(
+            error.contains("cannot be preloaded: it is not a readable program or library"),
+            "{error}"
+        );
         let error = resolve("mine=/no/such/file.so").unwrap_err().to_string();
         assert!(error.starts_with("/no/such/file.so cannot be preloaded: No such file"), "{error}");
     }

@@ -319,7 +319,7 @@ fn a_failed_setup_or_a_missing_command_is_reported_before_the_first_trial() {
     let other = "[[treatment]]\nallocator = \"own\"\nlabel = \"musl\"\ncommand = [\"./other\"]\n";
     let made = "setup = \"cp /bin/true made\"\n";
     let (_, said) = file_error(&format!("{subject}{made}{other}"));
-    assert!(said.contains("there is no command `./other`"), "{said}");
+    assert!(said.contains("did not create the command `./other`"), "{said}");
     let missing = "command = [\"true\"]\nallocator = \"glibc={study}/no-glibc\"\n";
     let (code, said) = file_error(missing);
     assert_eq!(code, 2);

@@ -127,7 +127,7 @@ mod tests {
     fn static_setuid_and_built_in_allocators_are_reported_with_the_reason() {
         let reason = |e: &ProgramFacts| preloaded().check_found(e).because.unwrap_or_default();
         assert!(reason(&found(Provider::Static(file("/bin/x", 1)))).contains("statically"));
-        assert!(reason(&found(Provider::Executable(file("/bin/x", 1)))).contains("of its own"));
+        assert!(reason(&found(Provider::Executable(file("/bin/x", 1)))).contains("its own malloc"));
         let mut rust = found(Provider::Library(file("/cache/libjemalloc.so", 7)));
         rust.built_in = Some(BuiltIn { kind: AllocatorKind::Mimalloc });
         assert!(reason(&rust).contains("compiled in (mimalloc)"));
