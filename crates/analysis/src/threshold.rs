@@ -93,7 +93,7 @@ pub enum ThresholdError {
     },
     /// The name is not a metric of a load.
     #[error(
-        "a load has no metric `{figure}`: it has {}, and {} of {}",
+        "a load has no metric `{figure}`: it has {}, and {}, each with {}",
         LOAD_METRICS.join(", "), LATENCIES.join(" and "), LATENCY_METRICS.map(|f| format!(".{f}")).join(", ")
     )]
     UnknownLoadFigure {
@@ -508,7 +508,7 @@ mod tests {
             assert!(error.starts_with(&begin), "{error}");
             assert!(
                 error.ends_with(
-                    "latency_s and latency_with_timeouts_s of .mean, .p50, .p90, .p99, .p999, .max"
+                    "latency_s and latency_with_timeouts_s, each with .mean, .p50, .p90, .p99, .p999, .max"
                 ),
                 "{error}"
             );

@@ -79,7 +79,7 @@ pub(crate) enum Verb {
     /// Print the manual page
     #[command(after_long_help = help::MAN_HELP)]
     Man {
-        /// A verb, for its own page
+        /// Verb whose manual page is printed
         verb: Option<String>,
     },
     /// Stands between lowtide and the processes that it starts
@@ -93,7 +93,7 @@ pub(crate) enum Verb {
 #[derive(Debug, Args)]
 #[command(after_long_help = help::DEMO_HELP)]
 pub(crate) struct DemoArgs {
-    /// Number of requests in flight at once [default: by the memory of the machine]
+    /// Number of requests in flight at once [default: depends on the memory of the machine]
     #[arg(long, value_name = "COUNT")]
     pub(crate) streams: Option<u32>,
 
@@ -151,7 +151,7 @@ pub(crate) struct ReleaseArgs {
     #[arg(long)]
     pub(crate) untested: bool,
 
-    /// If a release is refused for a reason that may pass, retry for this time
+    /// If a release is refused for a reason that may be temporary, retry for this time
     #[arg(long, value_name = "DURATION", value_parser = values::release_wait)]
     pub(crate) wait: Option<TypedDuration>,
 
@@ -200,7 +200,7 @@ pub(crate) struct PolicyArgs {
     #[arg(long, value_name = "DURATION", default_value = DEFAULT_MAX_PAUSE, value_parser = values::max_pause)]
     pub(crate) max_pause: TypedDuration,
 
-    /// Share of a core for the releases of adaptive and pressure, on average over all processes
+    /// Average share of a core for the releases of adaptive and pressure, for all processes together
     #[arg(long, value_name = "SHARE", default_value = "0.5%", value_parser = values::budget)]
     pub(crate) budget: f64,
 
@@ -226,7 +226,7 @@ pub(crate) struct RunArgs {
     pub(crate) allocator: Option<String>,
 
     /// A setting of the allocator, such as glibc/arena_max=2 (`lowtide study --help` lists the presets), or
-    /// 'ALLOCATOR/LABEL: NAME=VALUE' for a variable
+    /// 'ALLOCATOR/LABEL: NAME=VALUE' for an environment variable
     #[arg(short, long, value_name = "TUNE")]
     pub(crate) tune: Option<String>,
 
@@ -313,7 +313,7 @@ pub(crate) struct ExporterArgs {
     #[arg(long, value_name = "COUNT", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) max_groups: u32,
 
-    /// CPU time, as a share of a core
+    /// CPU time that the exporter may use, as a share of a core
     #[arg(long, value_name = "SHARE", default_value = "1%", value_parser = values::budget)]
     pub(crate) budget: f64,
 }
@@ -370,7 +370,7 @@ pub(crate) struct LeaksArgs {
     #[arg(long)]
     pub(crate) content: bool,
 
-    /// Fail if the stacks of allocations cannot be taken; otherwise, they are taken if that is permitted
+    /// Fail if the stacks of allocations cannot be taken; without this flag, they are taken only if permitted
     #[arg(long, conflicts_with = "no_stacks")]
     pub(crate) stacks: bool,
 
@@ -415,7 +415,7 @@ pub(crate) struct LoadArgs {
     #[arg(short = 'n', long, value_name = "COUNT", conflicts_with = "duration", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) requests: Option<u64>,
 
-    /// Send for this time instead, and wait for the responses to the requests in flight
+    /// Send for this time instead of -n, and wait for the responses to the requests in flight
     #[arg(short = 'z', long, value_name = "DURATION")]
     pub(crate) duration: Option<String>,
 
@@ -490,11 +490,11 @@ pub(crate) struct LoadArgs {
     #[arg(long, value_name = "DURATION", help_heading = "Bare connections (tcp:, tls:)")]
     pub(crate) hold: Option<String>,
 
-    /// Keep a record of the progress, ten times a second; the file must not exist
+    /// Keep a record of the progress, with ten samples a second; the file must not exist
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
 
-    /// Exit with 99 if a round crosses this, such as failed_ratio>0.01, latency_s.p99>500ms or
+    /// Exit with 99 if a round crosses this threshold, such as failed_ratio>0.01, latency_s.p99>500ms or
     /// requests_per_s<1000 (repeatable)
     #[arg(long, value_name = "EXPR")]
     pub(crate) fail_on: Vec<String>,

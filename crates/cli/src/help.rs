@@ -52,11 +52,11 @@ In a container: ENTRYPOINT [\"/lowtide\", \"run\", \"--\"]";
 
 pub(crate) const ATTACH_HELP: &str = "\
 `attach` ends when the named processes have ended, or by Ctrl-C or SIGTERM, and
-leaves nothing in them. With a selector, it also supervises processes that match
-later, and does not end by itself. If the memory of a process cannot be released
-safely, this is reported once, with the reason. Processes of lowtide itself are
-left out; with --all also PID 1, and processes that the OOM killer must not kill
-(oom_score_adj below -900).
+leaves nothing in them. With --exe, --comm, --cgroup or --all, it also supervises
+processes that match later, and does not end by itself. If the memory of a
+process cannot be released safely, this is reported once, with the reason.
+Processes of lowtide itself are left out; with --all also PID 1, and processes
+that the OOM killer must not kill (oom_score_adj below -900).
 
 `lowtide run --help` describes the policies. --log FILE, or --json on stdout,
 writes one JSON line for each release.
@@ -88,8 +88,8 @@ Examples:
 pub(crate) const EXPORTER_HELP: &str = "\
 Metrics are at /metrics, in the text format of Prometheus or, if the client asks for
 it, of OpenMetrics. /healthz returns `ok`. A scrape never waits for an inspection:
-lowtide_inspection_age_seconds is the age of the values. Without a selector, all
-processes are exported.
+lowtide_inspection_age_seconds is the age of the values. Without --exe, --comm or
+--cgroup, all processes are exported.
 
 The exporter only reads. At startup, it installs a seccomp filter that forbids
 ptrace, writing to other processes, and executing programs. To read the processes
@@ -108,11 +108,11 @@ it is HTTP/2 with prior knowledge if -m asks for more than one stream, which
 only HTTP/2 supports; else HTTP/1.1.
 
 Counts: requests = succeeded + failed. A request succeeds if its response is
-complete, with a status below 400. Different bodies are counted, up to 100 of
-them. Without --rate, the latency of a request counts from the time at which it is
-sent. A lost connection is opened again while requests are left; after three in a
-row without any response, no further connection is opened in its place in this
-round.
+complete, with a status below 400. Different response bodies are counted, up to
+100 of them. Without --rate, the latency of a request counts from the time at
+which it is sent. A lost connection is opened again while requests are left; after
+three in a row without any response, no further connection is opened in its place
+in this round.
 
 Latency covers the requests that succeeded. If some timed out, a second line
 includes them, each with the time from when it was sent (with --rate: due) until
@@ -179,9 +179,10 @@ Keys:
 a terminal, or with --json, it prints a line for each inspection instead.
 
 With --log, the view marks each release on the chart and sums up the releases of
-the process since the start of the log. Lines, JSON and the record contain the
-releases since the watch started. The log contains the PIDs that its writer sees:
-to follow the log of a container, run `lowtide watch` inside the container.
+the process since the start of the log. The printed lines, the JSON and the record
+contain the releases since the watch started. The log contains the PIDs that its
+writer sees: to follow the log of a container, run `lowtide watch` inside the
+container.
 
 Examples:
   lowtide watch 4711
@@ -215,9 +216,10 @@ Examples:
   lowtide study studies/python-httpx.toml --set contexts=2000
 
 Studies that take hours print progress and the remaining time to stderr. --resume
-continues an interrupted study. Parts of a study run one by one, on one machine or
-on several (in a Slurm array, in an indexed Job). A part consists of whole
-repeats, with every treatment once in each, in the order of the whole study:
+continues an interrupted study. The parts of a study can run separately, on one
+machine or on several (in a Slurm array, in an indexed Job of Kubernetes). A part
+consists of whole repeats, with every treatment once in each, in the order of the
+whole study:
   lowtide study night.toml --repeat 12 --output night --resume
   lowtide study night.toml --repeat 12 --output part-1 --resume --shard 1/4
   lowtide report part-1 part-2 part-3 part-4";

@@ -21,7 +21,9 @@ pub(crate) struct TlsConnector(Arc<ClientConfig>);
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// The host is neither a name nor an address that a certificate can contain.
-    #[error("no certificate can contain `{0}`: write the host name as in its certificate")]
+    #[error(
+        "no certificate can contain `{0}`: write the host name as it is in the certificate of the server"
+    )]
     Host(String),
     /// The library reported an error.
     #[error("TLS cannot be set up: {0}")]

@@ -66,7 +66,7 @@ impl fmt::Display for OwnRefusal {
             Self::Filtered => {
                 out.write_str("a seccomp filter does not allow the system calls of a release")
             }
-            Self::Busy => out.write_str("another thread is already releasing"),
+            Self::Busy => out.write_str("another thread is already releasing memory"),
             Self::Interrupted => out.write_str("it was interrupted"),
             Self::NotReadable(error) => {
                 write!(out, "the process cannot read its own memory: {error}")

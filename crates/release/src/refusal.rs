@@ -12,7 +12,7 @@ pub(crate) const SOCKET_TIMEOUT: &str = "it waits for a socket that has its own 
 pub enum Refusal {
     /// A debugger traces it.
     #[error(
-        "it is already traced by process {tracer}: a process can have only one tracer; end that one first"
+        "it is already traced by process {tracer}: a process can have only one tracer; end that tracer first"
     )]
     Traced {
         /// The PID of the tracer.
@@ -115,10 +115,10 @@ pub enum Refusal {
         why: String,
     },
     /// Its threads have shadow stacks.
-    #[error("its threads have shadow stacks, which reject any other return address")]
+    #[error("its threads have shadow stacks, which reject the return addresses of a release")]
     ShadowStack,
     /// The kernel does not permit it to map new code.
-    #[error("the kernel denies it memory that is both written and executed (PR_SET_MDWE)")]
+    #[error("the kernel denies it memory that is both writable and executable (PR_SET_MDWE)")]
     WriteExecuteDenied,
     /// It has locked memory, or memory that is pinned for a device.
     #[error(
@@ -138,7 +138,7 @@ pub enum Refusal {
     },
     /// Another process shares its memory.
     #[error(
-        "process {other} shares its memory (CLONE_VM), and its locks would not stop that process"
+        "process {other} shares its memory (CLONE_VM), but its allocator's locks do not stop that process"
     )]
     SharedMemory {
         /// The PID of that process.

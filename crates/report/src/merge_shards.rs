@@ -129,7 +129,7 @@ fn missing(parts: &[LoadedRecord]) -> Option<String> {
         let there = of as usize - missing.len();
         let missing = missing.join(", ");
         format!(
-            "{there} of {of} parts: without {missing}; name the records of all parts for the whole study"
+            "{there} of {of} parts are given (missing: {missing}); for the whole study, name the records of all parts"
         )
     })
 }
@@ -141,8 +141,8 @@ fn other_machine(parts: &[LoadedRecord]) -> Option<String> {
     let first = alike(&parts.first()?.header.machine);
     let other = parts.iter().any(|part| alike(&part.header.machine) != first);
     other.then(|| {
-        "the parts ran on different machines or machine settings: CPU and latency are compared \
-         within each part, but memory is summed up over all"
+        "the parts ran on different machines, or with different machine settings: CPU and latency are compared \
+         within each part, but memory is summarised over all parts"
             .to_owned()
     })
 }
@@ -201,6 +201,6 @@ mod tests {
     fn a_shard_that_is_listed_twice_counts_once() {
         let parts = vec![part("a/one", 1, 2), part("a/copy", 1, 2)];
         let notes = merge_shards(parts).pop().unwrap().notes;
-        assert!(notes[0].starts_with("1 of 2 parts: without 2"), "{notes:?}");
+        assert!(notes[0].starts_with("1 of 2 parts are given (missing: 2)"), "{notes:?}");
     }
 }

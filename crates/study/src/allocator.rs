@@ -57,7 +57,7 @@ const OWN: &str = "own";
 pub enum AllocatorError {
     /// The name is unknown.
     #[error(
-        "unknown allocator `{0}`: the known ones are glibc, jemalloc, mimalloc, mimalloc2, tcmalloc, own (the allocator of the program) and all; another one as NAME=/path/to/library.so, another glibc as glibc=/path/to/its/directory"
+        "unknown allocator `{0}`: the known ones are glibc, jemalloc, mimalloc, mimalloc2, tcmalloc, own (the allocator of the program) and all; write any other as NAME=/path/to/library.so, and another glibc as glibc=/path/to/its/directory"
     )]
     Unknown(String),
     /// The list is empty.
@@ -186,7 +186,9 @@ fn preload(
         return Err(refused(format!("it is for another processor ({:?})", facts.architecture)));
     }
     if !facts.defines_malloc {
-        return Err(refused("it has no `malloc`, so it would load and replace nothing".to_owned()));
+        return Err(refused(
+            "it has no `malloc`, so it would be loaded without replacing anything".to_owned(),
+        ));
     }
     // Spaces and colons separate the entries of a list of preloads.
     if path.to_string_lossy().contains([' ', ':']) {
@@ -227,7 +229,7 @@ fn try_preload(path: &Path) -> Result<(), String> {
             None if Instant::now() < deadline => thread::sleep(Duration::from_millis(2)),
             None => {
                 let _ = program.kill().and_then(|()| program.wait());
-                return Err("a trivial program does not end if it is preloaded".to_owned());
+                return Err("a trivial program does not end with this library preloaded".to_owned());
             }
         }
     };
@@ -241,7 +243,9 @@ fn try_preload(path: &Path) -> Result<(), String> {
     }
     if !status.success() {
         let last = said.lines().last().unwrap_or("no message");
-        return Err(format!("a trivial program ends with {status} if it is preloaded ({last})"));
+        return Err(format!(
+            "a trivial program ends with {status} with this library preloaded ({last})"
+        ));
     }
     Ok(())
 }
@@ -249,7 +253,9 @@ fn try_preload(path: &Path) -> Result<(), String> {
 fn other_glibc(directory: &Path) -> Result<TreatmentAllocator, AllocatorError> {
     let refused = |reason: String| AllocatorError::NoLoader { path: directory.to_owned(), reason };
     let libraries = fs::canonicalize(directory).map_err(|e| {
-        refused(format!("{e}; unpack a libc6 package there, or name the directory of another"))
+        refused(format!(
+            "{e}; unpack a libc6 package there, or name the directory of another glibc"
+        ))
     })?;
     // Old versions are installed under their version number, with a link from the usual name.
     let c_library = libraries.join("libc.so.6");

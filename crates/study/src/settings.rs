@@ -189,7 +189,7 @@ pub struct Settings {
     )]
     pub open_files: Option<Number>,
 
-    /// Exit with 99 if a trial crosses this, such as settled_ratio>0.3, settled_bytes>500MiB or
+    /// Exit with 99 if a trial crosses this threshold, such as settled_ratio>0.3, settled_bytes>500MiB or
     /// load.failed>0 (repeatable)
     #[arg(long, value_name = "EXPR", help_heading = "Results")]
     pub fail_on: Option<Vec<String>>,

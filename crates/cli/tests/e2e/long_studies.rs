@@ -252,7 +252,7 @@ fn joined_shards_give_the_same_results_as_one_run() {
     }
     let part = lowtide().arg("report").arg(study.at("1-of-2")).output().unwrap();
     let shown = String::from_utf8_lossy(&part.stdout);
-    assert!(shown.contains("1 of 2 parts: without 2"), "{shown}");
+    assert!(shown.contains("1 of 2 parts are given (missing: 2)"), "{shown}");
     // A shard that is given twice, and a record that is not a shard of the study, are reported.
     fs::create_dir(study.at("copy")).unwrap();
     let copy = Command::new("cp").arg("-r").args([study.at("1-of-2"), study.at("copy")]).status();
@@ -261,7 +261,7 @@ fn joined_shards_give_the_same_results_as_one_run() {
         lowtide().arg("report").args([study.at("1-of-2"), study.at("copy/1-of-2")]).output();
     let shown = String::from_utf8_lossy(&twice.unwrap().stdout).into_owned();
     assert!(shown.contains("trial 1 occurs twice"), "{shown}");
-    assert!(shown.contains("1 of 2 parts: without 2"), "{shown}");
+    assert!(shown.contains("1 of 2 parts are given (missing: 2)"), "{shown}");
     let other = study.run("other", &["--shard", "2/2", "--seed", "9"]);
     assert_eq!(other.status.code(), Some(0));
     let both = lowtide().arg("report").args([study.at("1-of-2"), study.at("other")]).output();

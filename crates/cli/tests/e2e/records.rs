@@ -156,7 +156,10 @@ fn a_report_never_overwrites_a_record() {
     let output = lowtide().args(["report", "--csv"]).arg(&file).arg(&record).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     let reported = String::from_utf8_lossy(&output.stderr);
-    assert!(reported.contains("would be overwritten: put the records first"), "{reported}");
+    assert!(
+        reported.contains("would be overwritten: write the records before the options"),
+        "{reported}"
+    );
     assert_eq!(fs::read(&file).unwrap(), before);
     let both = lowtide().args(["report", "--json"]).arg(&record).arg("--csv").output().unwrap();
     assert_eq!(both.status.code(), Some(2));

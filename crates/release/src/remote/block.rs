@@ -43,7 +43,7 @@ impl SharedBlock {
         bytes: &[u8],
     ) -> Result<(), Abort> {
         if offset.checked_add(bytes.len() as u64).is_none_or(|end| end > BLOCK_BYTES) {
-            return Err(failed("it would have written outside of its own block"));
+            return Err(failed("lowtide would have written outside of its own block"));
         }
         io.write(self.address(offset), bytes)
     }

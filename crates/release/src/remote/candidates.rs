@@ -114,10 +114,10 @@ impl ThreadInspector<'_> {
             return Err("it is stopped".to_owned());
         }
         let wait = Wait::from_call(call.number.into(), &call.args).ok_or_else(|| {
-            format!("it is in system call {}, in which no thread is borrowed", call.number)
+            format!("it is in system call {}, in which a release uses no thread", call.number)
         })?;
         if self.only_outside_allocator && wait.may_be_in_allocator() {
-            return Err(format!("it waits in {}, maybe for its allocator", wait.name));
+            return Err(format!("it waits in {}, maybe for a lock of its allocator", wait.name));
         }
         if let Some(file) = wait.file {
             self.can_wait_on(thread, file)?;
@@ -129,7 +129,7 @@ impl ThreadInspector<'_> {
         }
         let unguarded = self.room(call.stack_pointer)?;
         let (asleep, timespec) = self.timeout(thread, &call, &wait)?;
-        let unread = || "it waits with signals that cannot be read".to_owned();
+        let unread = || "it waits with a signal mask that cannot be read".to_owned();
         let wait_mask = match wait.mask {
             None => None,
             Some(MaskAt::Address(at)) => Some(word(self.memory, at).ok_or_else(unread)?),

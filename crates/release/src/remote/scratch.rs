@@ -65,7 +65,7 @@ pub(super) fn check(calls: &[(&'static str, Call)]) -> Result<(), Refusal> {
 }
 
 fn failed(error: io::Error) -> Refusal {
-    Refusal::SeccompUnread { why: format!("trying its calls failed: {error}") }
+    Refusal::SeccompUnread { why: format!("the calls of a release could not be tried: {error}") }
 }
 
 /// A scratch process, stopped between two calls. It never runs code but single `syscall` instructions. Dropping this

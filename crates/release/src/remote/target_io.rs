@@ -138,9 +138,9 @@ impl<'t> TargetIo<'t> {
     pub(crate) fn because(&self, otherwise: &str) -> Abort {
         match self.lost() {
             Some(error) => error.into(),
-            None if self.is_stopped() => {
-                failed("it was stopped meanwhile: a later release removes the rest")
-            }
+            None if self.is_stopped() => failed(
+                "it was stopped during the release: a later release removes what lowtide has left in it",
+            ),
             None => failed(otherwise),
         }
     }

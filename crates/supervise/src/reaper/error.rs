@@ -41,7 +41,7 @@ pub enum ReaperError {
         source: io::Error,
     },
     /// The calling process must not fork.
-    #[error("a service is started from a process with one thread; this one has {0}")]
+    #[error("a service can only be started from a process with one thread; this one has {0}")]
     Threads(usize),
     /// Another system call failed.
     #[error("cannot {action}: {source}")]
