@@ -3,8 +3,10 @@
 Then the limit of its cgroup is set 8 MiB above its use, and a second process in the cgroup needs 64 MiB. Prints a
 JSON line for each allocator: RSS and LazyFree of the program before and after, and how much the second process got.
 
-Usage: full.py SUBJECT CGROUP     SUBJECT is subjects/containers, a release build; CGROUP is a directory of cgroup v1's
-memory controller in which directories can be created. The allocators' libraries are those that `lowtide study`
+Two more cases: memory that a program has freed with MADV_FREE, and glibc under `lowtide attach -p pressure`.
+
+Usage: full.py SUBJECT CGROUP LOWTIDE     SUBJECT is subjects/containers, a release build; CGROUP is a directory of
+cgroup v1's memory controller in which directories can be created. The allocators' libraries are those that `lowtide study`
 unpacks in /var/cache/lowtide."""
 
 import ctypes
@@ -15,7 +17,7 @@ import subprocess
 import sys
 import time
 
-subject, parent = sys.argv[1:]
+subject, parent, lowtide = sys.argv[1:]
 MIB = 1 << 20
 STEP, NEEDED, ROOM = 4 * MIB, 64 * MIB, 8 * MIB
 cgroup = os.path.join(parent, "lowtide-full")
@@ -29,11 +31,21 @@ CASES = [
     ("glibc", {}),
     ("jemalloc", {"LD_PRELOAD": library("libjemalloc-*.so")}),
     ("jemalloc, nothing decays", {"LD_PRELOAD": library("libjemalloc-*.so"), "MALLOC_CONF": "dirty_decay_ms:-1"}),
-    ("jemalloc, MADV_FREE", {"LD_PRELOAD": library("libjemalloc-*.so"), "MALLOC_CONF": "dirty_decay_ms:0,muzzy_decay_ms:-1"}),
     ("mimalloc2", {"LD_PRELOAD": library("libmimalloc2-*.so")}),
     ("mimalloc", {"LD_PRELOAD": library("libmimalloc-*.so")}),
     ("tcmalloc", {"LD_PRELOAD": "libtcmalloc.so.4"}),
+    ("MADV_FREE", {}),
+    ("glibc, lowtide attach -p pressure", {}),
 ]
+# Maps 256 MiB, writes to them, and frees them lazily.
+LAZY = """
+import ctypes, mmap, time
+memory = mmap.mmap(-1, 256 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+ctypes.memset(ctypes.addressof(ctypes.c_char.from_buffer(memory)), 1, 256 << 20)
+memory.madvise(mmap.MADV_FREE)
+print("dropped", flush=True)
+time.sleep(1000)
+"""
 
 
 def write(name, value):
@@ -62,18 +74,21 @@ def eater():
         block = ctypes.create_string_buffer(STEP)
         ctypes.memset(block, 1, STEP)
         held.append(block)
+        time.sleep(0.5)
         print(len(held) * STEP, flush=True)
 
 
-if len(sys.argv) == 3 and os.environ.get("EATER"):
+if os.environ.get("EATER"):
     eater()
     sys.exit()
 
 for case, variables in CASES:
     os.mkdir(cgroup)
-    words = ["mode=map-of-vec", "rounds=1", "pause=3000", "until=dropped"]
+    words = [subject, "mode=map-of-vec", "rounds=1", "pause=3000", "until=dropped"]
+    if case == "MADV_FREE":
+        words = [sys.executable, "-c", LAZY]
     process = subprocess.Popen(
-        [subject, *words], stdout=subprocess.PIPE, text=True, env={**os.environ, **variables},
+        words, stdout=subprocess.PIPE, text=True, env={**os.environ, **variables},
         preexec_fn=lambda: write("cgroup.procs", os.getpid()),
     )
     try:
@@ -81,6 +96,10 @@ for case, variables in CASES:
             if line.startswith("dropped"):
                 break
         before = memory(process.pid)
+        keeper = None
+        if "attach" in case:
+            keeper = subprocess.Popen([lowtide, "attach", "-p", "pressure", str(process.pid)], stderr=subprocess.PIPE)
+            time.sleep(3)
         limit = read("memory.usage_in_bytes") + ROOM
         write("memory.limit_in_bytes", limit)
         second = subprocess.run([sys.executable, *sys.argv], stdout=subprocess.PIPE, text=True, env={**os.environ, "EATER": "1"})
@@ -91,6 +110,9 @@ for case, variables in CASES:
             "second_got": got[-1] if got else 0, "second_needed": NEEDED, "second_exit": second.returncode,
             "rss_after": memory(process.pid)["Rss"], "lives": process.poll() is None,
         }), flush=True)
+        if keeper:
+            keeper.terminate()
+            keeper.wait()
     finally:
         process.kill()
         process.wait()
