@@ -231,6 +231,19 @@ fn the_verdict_is_too_early_with_few_snapshots_and_level_without_growth() {
 }
 
 #[test]
+fn the_verdict_on_several_groups_names_their_sum_and_the_first_group() {
+    let lost_of = |bytes| {
+        groups(&lost(blocks(bytes, 5.0, ALWAYS, FOREVER)), 60, true, &Surroundings::default())
+    };
+    let mut two = lost_of(80);
+    assert!(overall(&two, 9, 9).because[0].ends_with(" an hour"), "{two:#?}");
+    two.extend(lost_of(4096));
+    let because = overall(&two, 9, 9).because;
+    assert!(because[0].ends_with(" an hour in 2 groups"), "{because:?}");
+    assert!(because[1].starts_with("the first group: "), "{because:?}");
+}
+
+#[test]
 fn survivor_cohorts_have_the_minimum_age_and_two_later_snapshots() {
     let cohorts: Vec<f64> = (0..=12).map(|look| f64::from(look) * 5.0).collect();
     assert_eq!(survivors(&cohorts, 30.0), 1..7);

@@ -189,11 +189,21 @@ pub fn overall(groups: &[LeakGroup], cohorts: usize, looks: u64) -> LeakVerdict 
         (LeakKind::Level, _) => vec![format!("no block size grew, in {looks} snapshots")],
         (_, Some(first)) => {
             let bytes: u64 = of_kind.iter().map(|group| group.bytes_per_hour).sum();
+            let in_groups = match of_kind.len() {
+                1 => String::new(),
+                several => format!(" in {several} groups"),
+            };
             let mut because = match kind {
                 LeakKind::LostBefore => Vec::new(),
-                _ => vec![format!("{} an hour", Human(bytes))],
+                _ => vec![format!("{} an hour{in_groups}", Human(bytes))],
             };
-            because.extend(first.because.iter().cloned());
+            let mut reasons = first.because.iter().cloned();
+            // The sum is of all groups, the reasons are of one of them.
+            because.extend(reasons.next().map(|reason| match of_kind.len() {
+                1 => reason,
+                _ => format!("the first group: {reason}"),
+            }));
+            because.extend(reasons);
             because
         }
         (_, None) => Vec::new(),
