@@ -13,6 +13,27 @@ finish() {
 trap finish EXIT
 cc -O2 -pthread -o "$work/server" subjects/hoard/hoard.c
 cp target/release/lowtide "$work/lowtide"
+cat >"$work/leaky.cpp" <<'END'
+// A server that forgets one of ten sessions.
+#include <chrono>
+#include <string>
+#include <thread>
+struct Session {
+    std::string user;
+    char state[48];
+    explicit Session(std::string name) : user(std::move(name)), state{} {}
+    virtual ~Session() = default;
+};
+__attribute__((noinline)) Session *open_session(int number) { return new Session("user " + std::to_string(number)); }
+int main() {
+    for (int number = 0;; number++) {
+        Session *session = open_session(number);
+        if (number % 10) delete session;
+        std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+}
+END
+c++ -O1 -g -o "$work/leaky" "$work/leaky.cpp"
 cd "$work"
 export PATH="$work:$PATH"
 
@@ -42,7 +63,11 @@ for picture in ${*:-inspect release run leaks study}; do
     inspect) start && draw inspect 100 40 20 "lowtide inspect $server" && stop ;;
     release) start && draw release 100 30 20 "lowtide release $server" && stop ;;
     run) draw run 100 24 25 "lowtide run -- ./server hold=12" ;;
-    leaks) start mode=leaking && draw leaks 100 45 60 "lowtide leaks $server --duration 20s" && stop ;;
+    leaks)
+        ./leaky & server=$!
+        draw leaks 100 45 200 "lowtide leaks $server --duration 2m"
+        stop
+        ;;
     study) draw study 100 60 240 "lowtide study -a glibc,jemalloc,mimalloc --repeat 1 -o record -- ./server turns=1 hold=5" ;;
     *) echo "there is no picture $picture" >&2 && exit 2 ;;
     esac
