@@ -44,6 +44,8 @@ for record in sys.argv[1:]:
         trial = next(line for line in lines if line["kind"] == "trial")["treatment"]
         header = next(line for line in lines if line["kind"] == "header")
         label = trial["allocator"] + (f"/{trial['tune']}" if trial["tune"] else "")
+        if not any(line.get("outcome") == {"result": "done"} for line in lines):
+            continue
         samples = [line for line in lines if line["kind"] == "sample" and line["rss_bytes"] > 0]
         all_readings = readings(samples)
         peak = max(rss for _, _, rss in all_readings)
