@@ -14,7 +14,7 @@ draw --own-scale docs/documents/containers.svg studies/containers/document \
     bench/2026-11-22-frameworks/record-containers.tar.gz \
     glibc/map glibc/map-of-vec glibc/tcp glibc/tcp-runtime-each
 draw docs/documents/python-httpx.svg studies/python-httpx/document \
-    bench/2026-11-21-python-httpx/record-2000.tar.gz \
+    bench/2026-11-25-python-httpx/record-six.tar.gz \
     glibc mimalloc2 jemalloc tcmalloc
 draw docs/documents/node-tls.svg studies/node-tls/document-1000 \
     bench/2026-11-22-node-tls/record-1000-more.tar.gz \
