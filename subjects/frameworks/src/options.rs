@@ -58,8 +58,9 @@ impl Options {
                 let file = words.next().ok_or(format!("--figures needs a file; {USAGE}"))?;
                 options.figures = Some(file.into());
             } else {
-                options.address =
-                    word.parse().map_err(|_| format!("`{word}` is not a valid address; {USAGE}"))?;
+                options.address = word
+                    .parse()
+                    .map_err(|_| format!("`{word}` is not a valid address; {USAGE}"))?;
             }
         }
         Ok(options)

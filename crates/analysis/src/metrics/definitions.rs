@@ -4,23 +4,25 @@
 pub const DEFINITIONS: [(&str, &str); 5] = [
     (
         "baseline",
-        "Memory just before the load: the median of the last second. For a command that generates its own \
-         load: the level of memory before its rise or, if it was never level, the memory at the end of its \
-         start-up.",
+        "Memory just before the load: the median of the last second. For a command that \
+         generates its own load: the constant amount of memory before memory rose or, if memory \
+         was never constant, the memory at the end of the command's start-up.",
     ),
     ("peak", "The maximum from the baseline on."),
     (
         "settled",
-        "Memory some time after the load: the median of the last 5 s of the settle time. \
-         For a command that generates its own load: the median of the last 5 s before its exit, without the \
-         last half second, in which it shuts down, and without the time before its last fall. It is unknown \
-         if memory rose until the exit.",
+        "Memory some time after the load: the median of the last 5 s of the settle time. For a \
+         command that generates its own load: the median of the last 5 s before its exit. The \
+         last half second, in which the command shuts down, does not count, nor does the time \
+         before memory fell for the last time. If memory rose until the exit, the settled \
+         memory is unknown.",
     ),
     ("stays", "(settled − baseline) / (peak − baseline): the part of the rise that remains."),
     (
         "mean excess",
-        "Memory above the baseline, on average from the end of the load to the end of the settle time. For a \
-         command that generates its own load: from the time at which it came within 2 % of its peak to its \
-         exit. The recommendation compares this metric between treatments.",
+        "Memory above the baseline, on average from the end of the load to the end of the \
+         settle time. For a command that generates its own load: from the time at which memory \
+         came within 2 % of its peak to the exit of the command. The recommendation compares \
+         this metric between treatments.",
     ),
 ];
