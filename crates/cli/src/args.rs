@@ -212,8 +212,8 @@ pub(crate) struct PolicyArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) textfile: Option<PathBuf>,
 
-    /// Write a record of samples and releases, for `lowtide report`; the file must not exist. `attach`
-    /// records one PID
+    /// Write a record of samples and releases, for `lowtide report`; the file must not exist. With
+    /// `attach`, only for a single PID
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
 }
@@ -255,7 +255,7 @@ pub(crate) struct AttachArgs {
     #[arg(long, value_name = "LIST", default_value = "glibc", value_parser = values::allocators)]
     pub(crate) allocators: AllocatorChoice,
 
-    /// Leave out selected processes with less RSS [default: 256MiB with --all, else 0]
+    /// Leave out selected processes with less RSS than this [default: 256MiB with --all, else 0]
     #[arg(long, value_name = "SIZE", value_parser = values::size)]
     pub(crate) min_rss: Option<u64>,
 
@@ -378,7 +378,7 @@ pub(crate) struct LeaksArgs {
     #[arg(long)]
     pub(crate) no_stacks: bool,
 
-    /// Maximum share of the time in which the process has probes, for stacks
+    /// Maximum share of the time in which stacks are sampled, by probes in the process
     #[arg(long, value_name = "SHARE", default_value = "1%", value_parser = values::overhead)]
     pub(crate) overhead: f64,
 
@@ -565,11 +565,11 @@ pub(crate) struct ReportArgs {
 /// A chart of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Chart {
-    /// All treatments over time
+    /// All treatments over time, in one chart
     Course,
     /// Baseline, peak and settled
     Bars,
-    /// Each treatment over time
+    /// Each treatment over time, in a chart of its own
     Panels,
 }
 

@@ -110,9 +110,9 @@ only HTTP/2 supports; else HTTP/1.1.
 Counts: requests = succeeded + failed. A request succeeds if its response is
 complete, with a status below 400. Different response bodies are counted, up to
 100 of them. Without --rate, the latency of a request counts from the time at
-which it is sent. A lost connection is opened again while requests are left; after
-three in a row without any response, no further connection is opened in its place
-in this round.
+which it is sent. A lost connection is opened again while requests are left. If it
+is lost three times in a row without any response, it is not opened again in this
+round.
 
 Latency covers the requests that succeeded. If some timed out, a second line
 includes them, each with the time from when it was sent (with --rate: due) until
@@ -192,8 +192,8 @@ Examples:
 
 pub(crate) const STUDY_HELP: &str = "\
 Presets (-t). Write NAME=VALUE to replace the default value shown:
-  glibc/trim_threshold          65536 B: size of the free top of the heap from which it is
-                                returned; mmap_threshold then no longer adapts
+  glibc/trim_threshold          65536 B: the free top of the heap is returned when it is larger
+                                than this; mmap_threshold then no longer adapts
   glibc/mmap_threshold          65536 B: minimum size of a block with its own mapping
   glibc/tcache_count            0: freed blocks of each size that each thread keeps
   glibc/arena_max               1: number of arenas for all threads

@@ -164,7 +164,7 @@ impl fmt::Display for PolicyError {
             Self::NoValue(name, example) => {
                 write!(f, "{name} needs a value: write, for example, {name}={example}")
             }
-            Self::Superfluous(name) => write!(f, "{name} has no value: write {name}"),
+            Self::Superfluous(name) => write!(f, "{name} takes no value: write {name}"),
             Self::Value(reason) => f.write_str(reason),
         }
     }
@@ -201,7 +201,7 @@ mod tests {
                 "there is no policy `sometimes`: use none, adaptive, pressure, periodic=30s or freed=1GiB",
             ),
             ("periodic", "periodic needs a value: write, for example, periodic=30s"),
-            ("adaptive=1", "adaptive has no value: write adaptive"),
+            ("adaptive=1", "adaptive takes no value: write adaptive"),
             ("periodic=1ms", "the period must be 100ms or more"),
             ("freed=4", "the freed bytes must be 1MiB or more"),
         ] {

@@ -43,7 +43,8 @@ pub enum ReadError {
     UnknownContent,
     /// It is the file of a load, where a record of memory was expected.
     #[error(
-        "is the record of a load, without memory: name the record of the loaded process first, as in \
+        "is the record of a load, which contains no memory samples: name the record of the loaded \
+         process first, as in \
          `lowtide report RECORD LOAD`"
     )]
     OnlyALoad,

@@ -78,7 +78,7 @@ pub enum Obstacle {
     PortInUse(String),
     /// The limit of open files is too low.
     #[error(
-        "the study requires {needed} open files (open-files), but at most {limit} are permitted: raise the \
+        "the study requires {needed} open files (the setting open-files), but at most {limit} are permitted: raise the \
          limit (as root: ulimit -Hn {needed}; for a service: LimitNOFILE={needed}), or require fewer"
     )]
     OpenFiles {

@@ -69,7 +69,9 @@ fn service(args: &RunArgs, fallback: Fallback) -> Result<Service, Failure> {
     if args.allocator.is_some() || args.tune.is_some() || needs_preload {
         let text = |word: &OsString| {
             let text = word.to_str().map(str::to_owned);
-            text.ok_or_else(|| Failure::usage("the command must be valid UTF-8 here"))
+            text.ok_or_else(|| Failure::usage(
+                    "the command must be valid UTF-8 with --allocator, --tune, --unbounded or the policy freed",
+                ))
         };
         let words: Vec<String> = args.command.iter().map(text).collect::<Result<_, _>>()?;
         // The library that counts freed bytes also calls malloc_trim.

@@ -262,7 +262,9 @@ fn an_insufficient_open_file_limit_is_reported_before_anything_starts() {
     };
     let said = limited(&["study", "-a", "glibc", "--open-files", "3000", "--", "true"]);
     assert!(
-        said.starts_with("the study requires 3000 open files (open-files), but at most 512 are"),
+        said.starts_with(
+            "the study requires 3000 open files (the setting open-files), but at most 512 are"
+        ),
         "{said}"
     );
     let load = "exec \"$LOWTIDE\" --json load tcp:127.0.0.1:9 -c 3000";

@@ -119,7 +119,7 @@ pub(super) fn run(sampler: &mut Sampler, first: FirstInstruction) -> Result<f64,
         return Err(NoStacks::Kernel);
     }
     if !is_right {
-        return Err(NoStacks::Failed("a probed function returned something else".to_owned()));
+        return Err(NoStacks::Failed("a probed function returned a wrong value".to_owned()));
     }
     Ok(with.saturating_sub(without).as_secs_f64() / BATCH as f64)
 }
