@@ -3,8 +3,8 @@
 
 Usage: terminal.py PICTURE.svg COLUMNS LINES SECONDS [--keys KEYS] -- COMMAND…      needs pyte (pip)
 
-The command runs in a terminal of that size until it ends, or for that time. Each of the keys is sent a second after the one
-before; SECONDS counts from the last. Empty lines at the end are left out of the picture.
+The command runs in a terminal of that size for so many seconds, and is then ended. Each of the keys is sent a second after
+the one before; SECONDS counts from the last.
 """
 
 import fcntl
@@ -62,8 +62,6 @@ def colour(name):
     return "#" + name if len(name) == 6 else COLOURS.get(name.replace("bright", ""), COLOURS["default"])
 
 
-while lines > 1 and not screen.display[lines - 1].strip():
-    lines -= 1
 parts = []
 for row in range(lines):
     column = 0

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Prints the page faults and the memory of each trial as `pidstat -r 1` would: readings of one second, their average
-and percentiles. Then a line for each treatment: the median over its trials, and the range.
+"""Prints a table of page faults and memory, a line for each treatment: the median over its trials, and the range. Each
+trial is reduced as `pidstat -r 1` would: readings of one second, their average and percentiles.
 
 Usage: rates.py RECORD…      directories, or archives of one"""
 

@@ -242,7 +242,7 @@ fn choose(
     let rose = |t: &TrialResult| rise(t.baseline_bytes, t.peak_bytes).is_some();
     if !trials.iter().filter(|t| t.is_usable()).any(rose) {
         return Some(none(
-            "memory did not rise under any treatment: there is no difference to compare".to_owned(),
+            "memory did not rise under any treatment: there is nothing to compare".to_owned(),
         ));
     }
     let reference = summaries.first().filter(|s| s.standing == Standing::Reference);
@@ -339,7 +339,7 @@ fn tradeoffs(
     summaries: &[TreatmentSummary],
     yardstick: Yardstick,
 ) -> String {
-    const MOST_TOLD: usize = 3;
+    const MAX_LISTED: usize = 3;
     let Some(of_reference) = reference.excess_mean_bytes.map(|e| e.median) else {
         return String::new();
     };
@@ -347,14 +347,14 @@ fn tradeoffs(
         let standings = [Standing::Within, Standing::Beyond, Standing::Unresolved];
         standings.contains(&s.standing) && s.settled_bytes.is_some()
     };
-    let mut reported: Vec<(f64, &TreatmentSummary)> = summaries
+    let mut savings: Vec<(f64, &TreatmentSummary)> = summaries
         .iter()
         .filter(is_seen)
         .filter_map(|s| Some((of_reference - s.excess_mean_bytes?.median, s)))
         .filter(|(less, s)| *less >= material_bytes(s, reference))
         .collect();
-    reported.sort_by(|a, b| b.0.total_cmp(&a.0));
-    let sentences = reported.iter().take(MOST_TOLD).map(|(less, summary)| {
+    savings.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let sentences = savings.iter().take(MAX_LISTED).map(|(less, summary)| {
         let costs = [summary.cpu_ratio, summary.latency_ratio].map(|ratio| ratio.map(in_short));
         let costs: Vec<String> = [("CPU", &costs[0]), (yardstick.latency_name(), &costs[1])]
             .into_iter()

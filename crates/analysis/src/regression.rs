@@ -153,7 +153,7 @@ mod tests {
     fn the_interval_covers_the_slope_in_most_cases_even_with_autocorrelation() {
         for (memory, least) in [(0.0, 0.93), (0.7, 0.85)] {
             let mut next = noise(7);
-            let (mut held, mut reported) = (0, 0);
+            let (mut held, mut found) = (0, 0);
             for _ in 0..1000 {
                 let mut last = 0.0;
                 let wandering = line(40, |x| {
@@ -162,15 +162,12 @@ mod tests {
                 });
                 let slope = Slope::fit([wandering]).unwrap();
                 if let Some((low, high)) = slope.low.zip(slope.high) {
-                    reported += 1;
+                    found += 1;
                     held += i32::from(low <= 2.0 && 2.0 <= high);
                 }
             }
-            assert!(reported > 900, "{reported}");
-            assert!(
-                f64::from(held) >= least * f64::from(reported),
-                "{memory}: {held} of {reported}"
-            );
+            assert!(found > 900, "{found}");
+            assert!(f64::from(held) >= least * f64::from(found), "{memory}: {held} of {found}");
         }
     }
 

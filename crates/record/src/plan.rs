@@ -132,7 +132,7 @@ impl StudyPlan {
         let treatments = ("treatments".to_owned(), labels(self), labels(other));
         let mut names: Vec<&String> = self.conditions.keys().collect();
         names.extend(other.conditions.keys().filter(|name| !self.conditions.contains_key(*name)));
-        let reported = |plan: &Self, name: &String| {
+        let condition = |plan: &Self, name: &String| {
             plan.conditions.get(name).map_or_else(|| "not given".to_owned(), |text| shown(text))
         };
         let is_other = |name: &&String| {
@@ -144,7 +144,7 @@ impl StudyPlan {
         let conditions = names
             .into_iter()
             .filter(is_other)
-            .map(|name| (name.clone(), reported(self, name), reported(other, name)));
+            .map(|name| (name.clone(), condition(self, name), condition(other, name)));
         let differs = |(_, here, there): &(String, String, String)| here != there;
         let known = std::iter::once(treatments).chain(number).filter(differs);
         let first = known.chain(conditions).next();

@@ -74,14 +74,14 @@ pub fn render(records: &[LoadedRecord]) -> String {
 const LASTS_S: f64 = 2.0;
 
 fn in_flight_at(trial: &TrialRecord, t_s: f64) -> Option<u64> {
-    let reported = trial.load_samples.partition_point(|s| s.t_s <= t_s).checked_sub(1)?;
-    let sample = &trial.load_samples[reported];
+    let latest = trial.load_samples.partition_point(|s| s.t_s <= t_s).checked_sub(1)?;
+    let sample = &trial.load_samples[latest];
     (t_s - sample.t_s <= LASTS_S).then_some(sample.in_flight)
 }
 
 fn figure_at(trial: &TrialRecord, name: &str, t_s: f64) -> Option<u64> {
-    let reported = trial.figures.partition_point(|f| f.t_s <= t_s).checked_sub(1)?;
-    let figures = &trial.figures[reported];
+    let latest = trial.figures.partition_point(|f| f.t_s <= t_s).checked_sub(1)?;
+    let figures = &trial.figures[latest];
     let value = figures.values.get(name).filter(|_| t_s - figures.t_s <= LASTS_S)?;
     Some(*value as u64)
 }

@@ -105,13 +105,13 @@ fn beside(inspection: &Inspection, screen: Screen) -> String {
     if inspection.observation.swap_bytes > 0 {
         parts.push(format!("swapped out: {}", Human(inspection.observation.swap_bytes)));
     }
-    let reported = [
+    let amounts = [
         ("freed lazily, still counted", inspection.observation.lazyfree_bytes),
         ("in huge pages", inspection.observation.anon_huge_bytes),
         ("page tables, not counted", inspection.observation.page_tables_bytes),
         ("not walked", Some(inspection.observation.unwalked_bytes)),
     ];
-    for (what, bytes) in reported {
+    for (what, bytes) in amounts {
         parts.extend(bytes.filter(|b| *b > 0).map(|b| format!("{what}: {}", Human(b))));
     }
     if parts.is_empty() {

@@ -154,9 +154,9 @@ fn latency(latency: &Latency) -> String {
         ("100%", latency.max),
         ("mean", latency.mean),
     ];
-    let reported: Vec<String> =
+    let cells: Vec<String> =
         parts.iter().map(|(name, value)| format!("{name} {}", HumanSeconds(*value))).collect();
-    reported.join(", ")
+    cells.join(", ")
 }
 
 fn answers(round: &LoadRound, screen: Screen) -> String {
@@ -164,8 +164,8 @@ fn answers(round: &LoadRound, screen: Screen) -> String {
         return String::new();
     }
     if round.responses.is_empty() {
-        let reported = format!("{} different bodies", thousands(round.distinct_responses));
-        return row("responses", &reported, screen);
+        let bodies = format!("{} different bodies", thousands(round.distinct_responses));
+        return row("responses", &bodies, screen);
     }
     table("responses", &round.responses, screen)
 }

@@ -72,8 +72,6 @@ fn merged(mut parts: Vec<LoadedRecord>) -> Option<LoadedRecord> {
         return Some(only);
     }
     let directory = common(&parts);
-    // Each part has copies of the same records.
-    let beside = parts.first().map(|part| part.beside.clone()).unwrap_or_default();
     let mut trials: Vec<(String, TrialRecord)> = Vec::new();
     for part in &mut parts {
         notes.append(&mut part.notes);
@@ -105,7 +103,8 @@ fn merged(mut parts: Vec<LoadedRecord>) -> Option<LoadedRecord> {
     let course =
         StudyRecord { header: first.header.clone(), plan, begun: Vec::new(), ended: Vec::new() };
     let study = analyze(&directory.display().to_string(), course, &trials);
-    Some(LoadedRecord { study, header: first.header, trials, source: first.source, notes, beside })
+    let LoadedRecord { header, source, beside, .. } = first;
+    Some(LoadedRecord { study, header, trials, source, notes, beside })
 }
 
 /// Returns whether a trial ended as planned.

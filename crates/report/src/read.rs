@@ -120,7 +120,10 @@ fn load_study(
             .components()
             .all(|part| matches!(part, std::path::Component::Normal(_)));
         if !inside {
-            notes.push(format!("{}: not a path inside the record, and left out", begun.samples));
+            notes.push(format!(
+                "{}: left out, because it is not a path inside the record",
+                begun.samples
+            ));
             continue;
         }
         let file = directory.join(&begun.samples);

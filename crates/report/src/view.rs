@@ -162,8 +162,8 @@ impl View {
 
     /// Returns the maximum of all counts on the right axis: connections, requests, tasks.
     pub fn most_counted(&self) -> u64 {
-        let shown = self.curves().flat_map(|c| c.in_flight.iter().chain(&c.tasks)).map(|p| p.1);
-        shown.max().unwrap_or(0).max(self.most_connections())
+        let counts = self.curves().flat_map(|c| c.in_flight.iter().chain(&c.tasks)).map(|p| p.1);
+        counts.max().unwrap_or(0).max(self.most_connections())
     }
 
     /// Returns whether a load reported its requests in flight.
@@ -289,7 +289,7 @@ impl Curve {
             })
             .collect();
         let ends_at = |t: f64| end.is_none_or(|end| t < end);
-        let shown = |name: &str| -> Vec<(f64, u64)> {
+        let metric_line = |name: &str| -> Vec<(f64, u64)> {
             let all = trial.figures.iter().filter(|f| ends_at(f.t_s));
             let values = all.filter_map(|f| Some((f.t_s - zero, *f.values.get(name)? as u64)));
             thinned_line(values.collect())
@@ -300,9 +300,9 @@ impl Curve {
             marks: marks(trial, zero),
             acts: acts(trial, zero),
             points: thinned(points),
-            inner: shown(INNER_MEMORY),
+            inner: metric_line(INNER_MEMORY),
             in_flight: thinned_line(in_flight.map(|s| (s.t_s - zero, s.in_flight)).collect()),
-            tasks: shown(ALIVE_TASKS),
+            tasks: metric_line(ALIVE_TASKS),
         }
     }
 

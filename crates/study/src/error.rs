@@ -18,7 +18,7 @@ use crate::tune::TuneError;
 pub enum PlanError {
     /// There is no command to run.
     #[error(
-        "there is no command: write it after `--`, as in `lowtide study -- python3 app.py`, or in a study file"
+        "no command is given: write one after `--`, as in `lowtide study -- python3 app.py`, or in a study file"
     )]
     NoCommand,
     /// The command does not exist.

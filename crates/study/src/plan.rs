@@ -352,7 +352,7 @@ mod tests {
 
     #[test]
     fn an_invalid_plan_is_an_error_before_anything_starts() {
-        assert!(refused(|s| s.command = None).starts_with("there is no command:"));
+        assert!(refused(|s| s.command = None).starts_with("no command is given:"));
         assert!(refused(|s| s.command = Some(vec!["no-such".into()])).contains("`no-such`"));
         assert!(refused(|s| s.pause = Some("10".into())).starts_with("--pause: `10` has no unit"));
         assert!(refused(|s| s.rounds = Some(3)).contains("there is none: add --load"));

@@ -125,9 +125,12 @@ const MAX_COPIED: u64 = 256 << 20;
 /// read is not copied: a report then reads the original.
 fn copy_beside(plan: &plan::StudyPlan, directory: &Path) -> Result<(), StudyError> {
     for (original, copy) in plan.beside.iter().zip(plan.copies_beside(directory)) {
+        if copy.exists() {
+            continue;
+        }
         let files = files_of_record(Path::new(original));
         let size: u64 = files.iter().map(|(_, size)| size).sum();
-        if copy.exists() || files.is_empty() || size > MAX_COPIED {
+        if files.is_empty() || size > MAX_COPIED {
             continue;
         }
         // The copy gets its name when it is complete.
@@ -142,15 +145,17 @@ fn copy_beside(plan: &plan::StudyPlan, directory: &Path) -> Result<(), StudyErro
     Ok(())
 }
 
-/// Returns the files of a record, relative to its directory, with their sizes. It has none if it cannot
-/// be read, or is no directory.
+/// Returns the readable files of a record, relative to its directory, with their sizes. The result is empty
+/// if the directory contains no readable record.
 fn files_of_record(directory: &Path) -> Vec<(PathBuf, u64)> {
     let trials = fs::read_dir(directory.join("trials")).into_iter().flatten().flatten();
     let names = trials
         .map(|entry| PathBuf::from("trials").join(entry.file_name()))
         .filter(|name| name.extension().is_some_and(|extension| extension == "jsonl"));
     let sized = |name: PathBuf| {
-        let file = fs::metadata(directory.join(&name)).ok().filter(fs::Metadata::is_file)?;
+        let path = directory.join(&name);
+        let file = fs::metadata(&path).ok().filter(fs::Metadata::is_file)?;
+        File::open(path).ok()?;
         Some((name, file.len()))
     };
     match sized(STUDY_FILE.into()) {

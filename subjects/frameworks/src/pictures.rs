@@ -25,7 +25,7 @@ pub(crate) fn write(side: u32, mut to: impl Write) -> Result<(), String> {
 /// Decodes a JPEG picture, and returns its width and height. The decoded picture is dropped.
 ///
 /// # Errors
-/// Fails if it is no such picture.
+/// Fails if the file is not a JPEG picture.
 pub(crate) fn decode(file: &[u8]) -> Result<(u32, u32), String> {
     match image::load_from_memory_with_format(file, ImageFormat::Jpeg) {
         Ok(picture) => Ok((picture.width(), picture.height())),

@@ -189,21 +189,19 @@ pub fn overall(groups: &[LeakGroup], cohorts: usize, looks: u64) -> LeakVerdict 
         (LeakKind::Level, _) => vec![format!("no block size grew, in {looks} snapshots")],
         (_, Some(first)) => {
             let bytes: u64 = of_kind.iter().map(|group| group.bytes_per_hour).sum();
-            let in_groups = match of_kind.len() {
-                1 => String::new(),
-                several => format!(" in {several} groups"),
-            };
-            let mut because = match kind {
-                LeakKind::LostBefore => Vec::new(),
-                _ => vec![format!("{} an hour{in_groups}", Human(bytes))],
-            };
-            let mut reasons = first.because.iter().cloned();
-            // The sum is of all groups, the reasons are of one of them.
-            because.extend(reasons.next().map(|reason| match of_kind.len() {
-                1 => reason,
-                _ => format!("the first group: {reason}"),
-            }));
-            because.extend(reasons);
+            // The sum is of all groups, the reasons are of the first of them.
+            let mut sum = format!("{} an hour", Human(bytes));
+            let mut because = first.because.clone();
+            if of_kind.len() > 1 {
+                sum += &format!(" in {} groups", of_kind.len());
+                because
+                    .first_mut()
+                    .into_iter()
+                    .for_each(|it| it.insert_str(0, "the first group: "));
+            }
+            if kind != LeakKind::LostBefore {
+                because.insert(0, sum);
+            }
             because
         }
         (_, None) => Vec::new(),

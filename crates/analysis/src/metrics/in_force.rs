@@ -21,19 +21,19 @@ pub fn in_force(trial: &TrialRecord) -> (Option<bool>, Option<String>) {
         if place > 0 && !matters(trial, process) {
             continue;
         }
-        let reported = |because: &str| format!("{} ({}): {because}", process.name, process.pid);
+        let sentence = |because: &str| format!("{} ({}): {because}", process.name, process.pid);
         match &process.allocator {
             Some(check) if check.active == Some(true) => any_active = true,
             Some(check) => {
                 let because =
-                    reported(check.because.as_deref().unwrap_or("the reason is not known"));
+                    sentence(check.because.as_deref().unwrap_or("the reason is not known"));
                 if check.active == Some(false) {
                     return (Some(false), Some(because));
                 }
                 unknown.get_or_insert(because);
             }
             None => {
-                unknown.get_or_insert_with(|| reported("it ended before it could be inspected"));
+                unknown.get_or_insert_with(|| sentence("it ended before it could be inspected"));
             }
         }
     }

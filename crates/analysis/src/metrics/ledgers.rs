@@ -95,11 +95,11 @@ mod tests {
                 heap,
             });
         }
-        let reported = |reading: Option<&LedgerReading>| reading.map(|l| l.ledger.total() / MIB);
+        let mib = |reading: Option<&LedgerReading>| reading.map(|l| l.ledger.total() / MIB);
         let figures = measure(&trial, Metric::Rss);
         let found = ledgers(&trial, &figures);
         assert_eq!(
-            (reported(found.baseline), reported(found.peak), reported(found.settled)),
+            (mib(found.baseline), mib(found.peak), mib(found.settled)),
             (Some(10), Some(109), Some(60))
         );
         assert_eq!(found.drained, None);

@@ -61,12 +61,12 @@ pub fn ramps(trial: &TrialRecord, series: &Series) -> Vec<Ramp> {
 }
 
 fn ramp(trial: &TrialRecord, series: &Series, round: u32, span: (f64, f64)) -> Option<Ramp> {
-    let shown = |name: &'static str| {
+    let readings = |name: &'static str| {
         trial.figures.iter().filter_map(move |f| Some((f.t_s, *f.values.get(name)?)))
     };
     let counted = trial.samples.iter().filter_map(|s| Some((s.t_s, s.sockets_established? as f64)));
     let made = trial.load_samples.iter().filter_map(|s| Some((s.t_s, s.connections? as f64)));
-    let rise = rising(shown(CONNECTIONS), span)
+    let rise = rising(readings(CONNECTIONS), span)
         .or_else(|| rising(counted, span))
         .or_else(|| rising(made, span))?;
     let counts = || rise.iter().map(|point| point.1);
@@ -78,7 +78,7 @@ fn ramp(trial: &TrialRecord, series: &Series, round: u32, span: (f64, f64)) -> O
     let memory =
         rise.iter().filter_map(|(t, count)| Some((*count, series.at(*t)? as f64))).collect();
     let (first, last) = (rise.first()?.0, rise.last()?.0);
-    let inner = shown(INNER_MEMORY)
+    let inner = readings(INNER_MEMORY)
         .filter(|(t, _)| (first..=last).contains(t))
         .filter_map(|(t, bytes)| Some((count_at(&rise, t)?, bytes)))
         .collect();
@@ -91,12 +91,12 @@ const MOST_REQUESTS: f64 = 3.0;
 /// Returns whether a load mainly opens connections: bare ones, or hardly more requests than connections.
 /// This is assumed for a load without a report.
 pub(super) fn opens_connections(load: &Load, connections: f64) -> bool {
-    let shown = |name| load.report.as_ref().and_then(|report| report.get(name));
-    let is_bare = shown("url")
+    let field = |name| load.report.as_ref().and_then(|report| report.get(name));
+    let is_bare = field("url")
         .and_then(Value::as_str)
         .is_some_and(|url| url.starts_with("tcp:") || url.starts_with("tls:"));
     let requests =
-        ["succeeded", "failed"].iter().filter_map(|name| shown(name)?.as_f64()).sum::<f64>();
+        ["succeeded", "failed"].iter().filter_map(|name| field(name)?.as_f64()).sum::<f64>();
     is_bare || requests <= connections * MOST_REQUESTS
 }
 

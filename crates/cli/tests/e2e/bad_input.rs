@@ -34,7 +34,7 @@ fn invalid_arguments_are_rejected_before_anything_starts() {
         "not a readable program or library",
     );
     usage_error(&["study", "--", "no-such-command"], "there is no command `no-such-command`");
-    usage_error(&["study"], "there is no command");
+    usage_error(&["study"], "no command is given");
     usage_error(&["study", "-t", "glibc/arenamax", "--", "true"], "glibc has trim_threshold");
     usage_error(&["study", "-p", "sometimes", "--", "true"], "there is no policy `sometimes`");
     usage_error(&["study", "--settle", "10", "--", "true"], "`10` has no unit");
@@ -427,7 +427,7 @@ fn without_json_the_error_and_the_next_step_go_to_stderr() {
     let reported = String::from_utf8_lossy(&output.stderr);
     assert!(output.stdout.is_empty());
     assert!(
-        reported.starts_with("lowtide: there is no command: write it after `--`"),
+        reported.starts_with("lowtide: no command is given: write one after `--`"),
         "{reported}"
     );
     assert!(reported.contains("next: lowtide study --help"), "{reported}");

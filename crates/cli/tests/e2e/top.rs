@@ -99,8 +99,8 @@ fn selected_processes_are_read_and_grouped() {
 
 #[test]
 fn a_selector_without_matches_and_invalid_flags_are_reported() {
-    let said = failure_of("top", &["--once", "--comm", "nobody-has-this"], 4, "gone");
-    assert!(said.contains("no process matches --comm nobody-has-this"), "{said}");
+    let said = failure_of("top", &["--once", "--comm", "no-such-name"], 4, "gone");
+    assert!(said.contains("no process matches --comm no-such-name"), "{said}");
     for flags in [["--sort", "size"], ["--by", "user"], ["--interval", "1ms"], ["--cgroup", "x"]] {
         failure_of("top", &flags, 2, "usage");
     }

@@ -271,8 +271,8 @@ pub(crate) fn rounds(study: &StudyReport) -> Option<Table> {
         cells.extend([Cell::from(count("succeeded")), Cell::from(count("failed"))]);
         if with_rate {
             let rates = values(rounds.iter().map(|r| rate(r)));
-            let printed = median(&rates).map_or("–".to_owned(), |r| format!("{r:.0}"));
-            cells.push(Cell::from(printed));
+            let rate = median(&rates).map_or("–".to_owned(), |r| format!("{r:.0}"));
+            cells.push(Cell::from(rate));
         }
         cells.push(seconds(&latency));
         cells
