@@ -3,8 +3,8 @@
 
 Usage: terminal.py PICTURE.svg COLUMNS LINES SECONDS [--keys KEYS] -- COMMAND…      needs pyte (pip)
 
-The command runs in a terminal of that size for so many seconds, and is then ended. Each of the keys is sent a second after
-the one before; SECONDS counts from the last.
+The command runs in a terminal of that size for at most so many seconds, and is then ended. The picture has the lines up to
+the last one with text. Each of the keys is sent a second after the one before; SECONDS counts from the last.
 """
 
 import fcntl
@@ -37,7 +37,8 @@ fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0,
 screen = pyte.Screen(columns, lines)
 stream = pyte.ByteStream(screen)
 deadline = time.monotonic() + (1 if keys else seconds)
-while True:
+ended = False
+while not ended:
     if time.monotonic() >= deadline:
         if not keys:
             break
@@ -48,18 +49,30 @@ while True:
         try:
             data = os.read(terminal, 65536)
         except OSError:
-            break
-        if not data:
-            break
+            data = b""
+        ended = not data
         stream.feed(data)
-os.kill(pid, signal.SIGTERM)
+if not ended:
+    os.kill(pid, signal.SIGTERM)
 os.waitpid(pid, 0)
+lines = max(row for row in range(lines) if screen.display[row].strip()) + 1
 
 
 def colour(name):
     if name in COLOURS:
         return COLOURS[name]
     return "#" + name if len(name) == 6 else COLOURS.get(name.replace("bright", ""), COLOURS["default"])
+
+
+# Column and row of each dot of a Braille character, from the lowest bit of its code: few fonts have them, so they are drawn.
+DOTS = [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (0, 3), (1, 3)]
+
+
+def dots(character, x, y):
+    code = ord(character) - 0x2800
+    for bit, (column, row) in enumerate(DOTS):
+        if 0 <= code < 256 and code >> bit & 1:
+            yield "M%.1f %.1fh0" % (x + WIDTH * (0.25 + 0.5 * column), y + HEIGHT * (0.125 + 0.25 * row))
 
 
 parts = []
@@ -77,6 +90,10 @@ for row in range(lines):
         x, y = 10 + column * WIDTH, 10 + row * HEIGHT
         if paper:
             parts.append('<rect x="%.1f" y="%.1f" width="%.1f" height="%d" fill="%s"/>' % (x, y, (end - column) * WIDTH, HEIGHT, paper))
+        marks = [dot for at, character in enumerate(text) for dot in dots(character, x + at * WIDTH, y)]
+        if marks:
+            parts.append('<path d="%s" stroke="%s" stroke-width="2.6" stroke-linecap="round"/>' % ("".join(marks), ink))
+        text = "".join(" " if 0x2800 <= ord(character) < 0x2900 else character for character in text)
         if text.strip():
             weight = ' font-weight="bold"' if style.bold else ""
             parts.append('<text x="%.1f" y="%.1f" fill="%s"%s textLength="%.1f" xml:space="preserve">%s</text>'

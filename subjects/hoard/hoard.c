@@ -3,7 +3,7 @@
  * (studies/README.md) searched for, without any dependency.
  *
  *   cc -O2 -pthread -o hoard hoard.c
- *   ./hoard                         over 3 GiB are free and stay; 1 MiB is in use, at most 2 GiB were
+ *   ./hoard                         over 3 GiB are free and stay; 1 MiB is in use, at most 2 GiB were before
  *   ./hoard mode=interleaved        short- and long-lived blocks side by side: fragmentation
  *   ./hoard mode=kept               nothing is freed: live
  *   ./hoard mode=leaking            then leaks a little, again and again: growing
@@ -198,7 +198,7 @@ static void take_turns(struct worker *own) {
         wait_for_all();
         sleep_ms(settings.pause);
     }
-    say("drained", "%.0f MiB in use, at most %.0f MiB were", in_mib(in_use), in_mib(most_in_use));
+    say("drained", "%.0f MiB in use, at most %.0f MiB were in use before", in_mib(in_use), in_mib(most_in_use));
 }
 
 /* Allocates 2 KiB per millisecond, which are never freed. */

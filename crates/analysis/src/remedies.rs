@@ -63,8 +63,8 @@ fn releases(heap: HeapPrediction, pid: u32) -> Vec<Remedy> {
     let release =
         format!("returns every whole free page{tops}, in short pauses: lowtide release {pid}");
     let trim = format!(
-        "a call to malloc_trim(0) in the program; it holds each arena's lock for all of the arena (threads of \
-         process {pid} that need the arena wait for it)"
+        "a call to malloc_trim(0) in the program; it holds each arena's lock while it trims it (threads of \
+         process {pid} that need the arena wait)"
     );
     let release = Remedy::new(RemedyKind::Release, Some(release_bytes), release);
     let trim = heap.trim_bytes.map(|bytes| Remedy::new(RemedyKind::MallocTrim, Some(bytes), trim));
