@@ -4,11 +4,12 @@
 //!
 //! - **inconclusive**: too much could not be attributed;
 //! - **hoard**: at least a fifth of RSS is free, in whole pages, and still held;
-//! - **fragmentation**: at least as much is free on pages that also hold other data, and more than the
-//!   reclaimable bytes; free blocks in CPython's arenas count as such;
-//! - **live**, **runtime**, **outside_heap**: the largest part of the rest: memory in use by the program,
-//!   by a runtime or another allocator, or outside of any heap (files, shared memory, stacks, data, the
-//!   program's own mappings);
+//! - **fragmentation**: at least a fifth of RSS, and more than the reclaimable bytes, is free on pages that
+//!   also hold other data; free blocks in CPython's arenas are included;
+//! - **live**: memory in use by the program is the largest part of the rest;
+//! - **runtime**: memory of a runtime or of another allocator is the largest part;
+//! - **outside_heap**: memory outside of any heap is (files, shared memory, stacks, data, the program's own
+//!   mappings);
 //! - **growing**: over time, memory in use grew from inspection to inspection.
 
 use crate::evidence::{Evidence, NOTABLE};

@@ -448,7 +448,7 @@ fn doubts(
     }
     if best.standing == Standing::Unresolved {
         let why = if yardstick.work == CpuUnit::Unknown {
-            ": the load took the same time in every trial, and does not report its amount of work"
+            ": the load took the same time in every trial, and did not report how much work it did"
         } else if best.cpu_ratio.is_none() && best.latency_ratio.is_none() {
             ": there is nothing to compare it with"
         } else {

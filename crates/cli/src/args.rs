@@ -30,7 +30,7 @@ const STYLES: Styles = Styles::styled()
 pub(crate) struct Cli {
     /// Print data as JSON
     ///
-    /// One object; with `report` and several records, one object per line
+    /// One object; a line for each where a verb has several, such as one for each process
     #[arg(long, global = true)]
     pub(crate) json: bool,
 
@@ -46,7 +46,7 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
-    /// Demonstrate lowtide in about two minutes: an HTTP/2 server under five treatments
+    /// Demonstrate lowtide in about two minutes: an HTTP/2 server under five allocators and settings
     Demo(DemoArgs),
     /// Compare the memory that a command keeps under allocators, settings and policies
     Study(Box<StudyArgs>),
@@ -60,7 +60,7 @@ pub(crate) enum Verb {
     Attach(AttachArgs),
     /// Put a load on a server: up to a million requests in flight from one small process
     Load(Box<LoadArgs>),
-    /// Find growing blocks in the heap of a process, their types and their holders
+    /// Find growing blocks in the heap of a process, their types and what points to them
     Leaks(LeaksArgs),
     /// Show the resident memory of a process by owner, live; q quits
     Watch(WatchArgs),
@@ -173,7 +173,7 @@ pub(crate) enum MethodChoice {
     Chunks,
     /// malloc_trim, which holds each arena's lock without a bound; for comparison
     Trim,
-    /// The purge function of jemalloc, mimalloc or gperftools; for comparison, with --unbounded
+    /// The purge function of jemalloc, mimalloc or gperftools; for comparison; requires --unbounded
     Purge,
 }
 
@@ -200,7 +200,7 @@ pub(crate) struct PolicyArgs {
     #[arg(long, value_name = "DURATION", default_value = DEFAULT_MAX_PAUSE, value_parser = values::max_pause)]
     pub(crate) max_pause: TypedDuration,
 
-    /// Average share of a core for the releases of adaptive and pressure, for all processes together
+    /// Maximum CPU time of all releases together, as a share of a core (`adaptive` and `pressure`)
     #[arg(long, value_name = "SHARE", default_value = "0.5%", value_parser = values::budget)]
     pub(crate) budget: f64,
 
@@ -233,7 +233,7 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) policy: PolicyArgs,
 
-    /// Where processes may not be traced, make them call malloc_trim, whose pause has no bound
+    /// If tracing is forbidden, make the processes call malloc_trim, whose pause has no bound
     #[arg(long)]
     pub(crate) unbounded: bool,
 
@@ -350,7 +350,7 @@ pub(crate) struct LeaksArgs {
     #[arg(value_name = "PID", value_parser = crate::selector::pid)]
     pub(crate) pid: u32,
 
-    /// Minimum age of a block to count as a survivor [default: half of the run]
+    /// Age from which a block in use counts as a survivor; growth is that of survivors [default: half of the run]
     #[arg(long, value_name = "DURATION", value_parser = values::leaks_older)]
     pub(crate) older: Option<TypedDuration>,
 
@@ -378,7 +378,7 @@ pub(crate) struct LeaksArgs {
     #[arg(long)]
     pub(crate) no_stacks: bool,
 
-    /// Maximum share of the time in which stacks are sampled, by probes in the process
+    /// Maximum share of the time during which probes in the process sample stacks
     #[arg(long, value_name = "SHARE", default_value = "1%", value_parser = values::overhead)]
     pub(crate) overhead: f64,
 
@@ -474,7 +474,7 @@ pub(crate) struct LoadArgs {
     #[arg(long, conflicts_with = "http2", help_heading = "Requests")]
     pub(crate) http1: bool,
 
-    /// Use HTTP/2; without TLS, with prior knowledge
+    /// Use HTTP/2; for an http: URL, with prior knowledge
     #[arg(long, help_heading = "Requests")]
     pub(crate) http2: bool,
 

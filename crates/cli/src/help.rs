@@ -7,8 +7,8 @@ command; its own failures are 125, 126 and 127.";
 
 pub(crate) const RELEASE_HELP: &str = "\
 Only free memory is released: memory in use and the program stay as they are. If
-a process could come to harm, lowtide refuses to release its memory, and prints
-the reason. If nothing would be returned, nothing is done.
+a release could damage a process, lowtide refuses it, and prints the reason. If
+nothing would be returned, nothing is done.
 
 Exit codes: 0 released, nothing to release, or a dry run; 1 the release stopped
 early, or failed; 2 usage; 3 not permitted; 4 the process is gone; 5 refused.
@@ -29,10 +29,10 @@ when the policy decides so. If that process fails or is killed, the command
 continues.
 
 Policies:
-  adaptive        when the load has fallen or memory is short, if the gain is
-                  worth the cost
-  pressure        when memory is short: tasks wait for it, or little is left below
-                  the limit of the cgroup
+  adaptive        when the load has fallen, or when memory is short as for pressure,
+                  if the gain is worth the cost
+  pressure        when memory is short: tasks wait for it, or the cgroup is near
+                  its limit
   periodic=30s    at a fixed interval
   freed=1GiB      each time that the process has freed this many bytes; preloads
                   a small library
@@ -114,15 +114,16 @@ which it is sent. A lost connection is opened again while requests are left. If 
 is lost three times in a row without any response, it is not opened again in this
 round.
 
-Latency covers the requests that succeeded. If some timed out, a second line
-includes them, each with the time from when it was sent (with --rate: due) until
-it was given up; in JSON, this is latency_with_timeouts_s.
+Latency covers the requests that succeeded. If requests timed out, a second line
+includes them (JSON: latency_with_timeouts_s). Their latency is the time from
+sending the request (with --rate: from when it was due) until the timeout.
 
 --fail-on compares a metric of each round with a number. Metrics: requests,
 succeeded, failed, failed_ratio (failed / requests), timed_out, requests_per_s,
 sent_s, completed_s, peak_in_flight, distinct_responses, closed_while_held,
 client_peak_rss_bytes; mean, p50, p90, p99, p999 and max of latency_s and of
-latency_with_timeouts_s.
+latency_with_timeouts_s. sent_s and completed_s are the times from the start of
+the round to the last request sent and the last response.
 
 Exit codes: 0 done, even if every request failed (use --fail-on 'failed_ratio>0'
 to change that); 1 no connection could be made; 2 usage; 99 a threshold given
@@ -148,7 +149,7 @@ Verdicts on the blocks of a size:
   filling      their growth slows down, the older ones are freed, or the process
                used more memory before
   lost before  memory from before the first snapshot is unreachable
-  level        no block size grows
+  level        for no size, the number of blocks grows
   too early    not watched for long enough
 
 Stacks show where growing blocks are allocated. They are sampled by probes on
@@ -171,12 +172,12 @@ Keys:
   q, Ctrl-C     quit; Esc: back, or quit
   p, space      freeze the display; sampling and recording continue
   a             the arenas of the heap: scroll with j, k, arrows, PgUp, PgDn, Home, End
-  l             blocks that accumulate from now on, as in `lowtide leaks`; s finds holders
+  l             blocks that accumulate from now on, as in `lowtide leaks`; s finds what points to them
   +, -          longer or shorter interval
   ?             help
 
-`watch` ends with the process, with its terminal, or by a signal. If stdout is not
-a terminal, or with --json, it prints a line for each inspection instead.
+`watch` ends when the process ends, when its terminal closes, or on a signal. If
+stdout is not a terminal, or with --json, it prints a line for each inspection.
 
 With --log, the view marks each release on the chart and sums up the releases of
 the process since the start of the log. The printed lines, the JSON and the record

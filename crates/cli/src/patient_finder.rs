@@ -1,4 +1,4 @@
-//! A search for leaks that a process cannot make wait forever.
+//! A search for leaks that ends even if reading the process blocks.
 
 use std::sync::atomic::AtomicBool;
 

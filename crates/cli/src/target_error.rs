@@ -43,7 +43,7 @@ pub(crate) fn not_permitted(part: Unreadable, pid: u32, again: &str) -> Failure 
         // Yama aside, the cause is `PR_SET_DUMPABLE` or a setuid program.
         "CAP_SYS_PTRACE, because the process is not dumpable"
     } else {
-        "CAP_SYS_PTRACE, or running lowtide as its user"
+        "CAP_SYS_PTRACE, or running lowtide as the user of the process"
     };
     let scope = match permission::ptrace_scope() {
         Some(scope) if scope != "0" => {

@@ -1,19 +1,19 @@
 //! The policy that releases when the load has fallen, and learns from the pages that come back.
 //!
-//! - **When.** A process is *quiet* when its CPU use and its page faults have fallen and its memory
-//!   does not grow. It is released after it was quiet for the current *patience*. If memory is
-//!   short, it need not be quiet. A process whose load does not fall, but whose memory has stopped
-//!   growing, is *steady*, and is released after a longer time.
-//! - **Whether.** The policy does not act without news: growth, CPU time or closed files and
-//!   sockets since the last act. A release with too small a predicted gain stops no thread. After
-//!   several of these, the amount of news that the next one requires doubles.
-//! - **Learning.** The gain of a release is the memory times the time that it was away, minus the
-//!   part that a later release would have gained too. The cost is the CPU time of the release and
-//!   of the pages that came back. Both are compared by the price of a core and of memory. If the
-//!   cost is higher, the patience doubles, and is at least the time in which memory that comes back
-//!   pays for itself. If the gain is higher, the patience halves. Waiting for as long as an act
-//!   costs is the classic solution of the ski rental problem: it costs at most twice as much as the
-//!   best decision.
+//! - **When.** A process is *quiet* when its CPU use and its page faults have fallen and its memory does
+//!   not grow. When it has been quiet for a certain time (the *patience*), its memory is released. If
+//!   memory is short, it need not be quiet. A process whose load does not fall, but whose memory has
+//!   stopped growing, is *steady*. Its memory is released after a longer time.
+//! - **Whether.** The policy does not act without news: growth, CPU time or closed files and sockets since
+//!   the last act. A release with too small a predicted gain stops no thread. After several of these, the
+//!   amount of news that the next one requires doubles.
+//! - **Learning.** The gain of a release is the returned memory, multiplied by the time until it is
+//!   resident again, minus the part that a later release would have gained too. The cost is the CPU time of
+//!   the release and of the pages that came back. Both are compared by the price of a core and of memory.
+//!   If the cost is higher, the patience doubles. It is then at least the time for which memory must stay
+//!   returned so that the gain equals the cost. If the gain is higher, the patience halves. Waiting for as
+//!   long as an act costs is the classic solution of the ski rental problem: it costs at most twice as much
+//!   as the best decision.
 
 use std::collections::VecDeque;
 

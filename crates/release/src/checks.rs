@@ -137,7 +137,7 @@ fn needs(is_own: bool, scope: &str) -> String {
         }
         // `PR_SET_DUMPABLE`, a setuid program, or a user namespace.
         _ if is_own => "CAP_SYS_PTRACE, because the process is not dumpable".to_owned(),
-        _ => "CAP_SYS_PTRACE, or running lowtide as its user".to_owned(),
+        _ => "CAP_SYS_PTRACE, or running lowtide as the user of the process".to_owned(),
     }
 }
 
@@ -576,7 +576,7 @@ mod tests {
 
     #[test]
     fn the_requirements_for_tracing_name_the_capability_and_the_ptrace_scope() {
-        assert_eq!(needs(false, ""), "CAP_SYS_PTRACE, or running lowtide as its user");
+        assert_eq!(needs(false, ""), "CAP_SYS_PTRACE, or running lowtide as the user of the process");
         assert!(needs(true, "0").contains("not dumpable"));
         for scope in ["1", "2"] {
             let needs = needs(true, scope);

@@ -12,7 +12,7 @@ pub enum ReleaseError {
     #[error(transparent)]
     Target(#[from] TargetError),
     /// The process may not be traced.
-    #[error("process {pid} may not be traced: this requires {needs}")]
+    #[error("lowtide is not permitted to trace process {pid}: tracing requires {needs}")]
     NotPermitted {
         /// The process.
         pid: u32,

@@ -310,12 +310,12 @@ impl ReleaseRun<'_> {
         match unreached {
             0 => Ok(()),
             threads if counts.returned_bytes == 0 => {
-                let why = "its free memory belongs to threads that do not wait".to_owned();
+                let why = "its free memory belongs to threads that do not wait in a system call".to_owned();
                 Err(Refusal::NoThread { threads, why }.into())
             }
             threads => {
                 self.release.notes.push(format!(
-                    "the free memory of {threads} threads was not released: they did not wait, or have ended"
+                    "the free memory of {threads} threads was not released: they did not wait in a system call, or have ended"
                 ));
                 Ok(())
             }

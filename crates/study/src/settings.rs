@@ -74,8 +74,8 @@ pub struct Settings {
     #[arg(short, long, value_name = "TUNE", help_heading = "Treatments")]
     pub tune: Option<Vec<String>>,
 
-    /// Policies that release memory, each with every allocator and setting: none, adaptive, pressure,
-    /// periodic=30s, freed=1GiB; `lowtide run --help` describes them [default: none]
+    /// Policies that release memory: none, adaptive, pressure, periodic=30s, freed=1GiB; each is combined with
+    /// each allocator and setting; `lowtide run --help` describes them [default: none]
     #[arg(short, long, value_name = "LIST", help_heading = "Treatments")]
     pub policy: Option<Words>,
 
@@ -93,7 +93,7 @@ pub struct Settings {
     #[arg(long, value_name = "URL|FILE", help_heading = "Trials", hide_short_help = true)]
     pub figures: Option<String>,
 
-    /// Shell command that loads the subject; without one, the subject loads itself
+    /// Shell command that puts a load on the command; without it, the command makes its own load
     #[arg(long, value_name = "CMD", help_heading = "Trials")]
     pub load: Option<String>,
 
@@ -129,7 +129,7 @@ pub struct Settings {
 
     /// Time after the last round [default: 10s]
     ///
-    /// For a subject that loads itself: the time after its phase load_end, if it has one. Without that
+    /// For a command that makes its own load: the time after its phase load_end, if it has one. Without that
     /// phase, it runs until it ends.
     #[arg(long, value_name = "DURATION", help_heading = "Trials")]
     pub settle: Option<String>,
@@ -158,14 +158,14 @@ pub struct Settings {
 
     /// Directory of the record [default: lowtide-NAME-DATE-TIME]
     ///
-    /// Without --resume, it must not exist or be empty.
+    /// Without --resume, it must be empty or not exist.
     #[arg(short, long, value_name = "DIR", help_heading = "Results")]
     #[serde(skip_serializing)]
     pub output: Option<PathBuf>,
 
     /// Continue the record in --output, or start it if there is none
     ///
-    /// Trials that were interrupted or failed are run again. --repeat may have grown.
+    /// Trials that were interrupted or failed are run again. --repeat may be larger than before.
     #[arg(long, help_heading = "Long studies")]
     #[serde(skip)]
     pub resume: bool,

@@ -3,9 +3,9 @@
 //! - `trend`: the trend of each size, from the counts of several snapshots.
 //! - `verdict`: the verdict on a trend, given the pointers to its blocks.
 //!
-//! A block is a *survivor* from a given age on. Its size *grows* if survivors of that size appear at a
-//! steady rate, are not freed later, and increase the number of blocks of that age. The count of all blocks
-//! would not show that, because most of them are young.
+//! A block that reaches a given age is a *survivor*. A size *grows* if survivors of this size appear at a
+//! steady rate, are not freed later, and increase the number of blocks of at least that age. The number of
+//! all blocks would not show this, because most of them are young.
 
 mod trend;
 mod verdict;

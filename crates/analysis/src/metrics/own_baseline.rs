@@ -1,9 +1,9 @@
 //! The baseline of a command that loads itself, from its own trace.
 //!
 //! The trace is split into stretches in which memory rises by at most a fiftieth of the whole rise. A ramp
-//! crosses each of them in the same fraction of its duration, however long it takes; if the command stands
-//! still, a stretch lasts longer. So the rule compares stretches with the ramp that follows, and needs no
-//! absolute time to decide what is flat.
+//! crosses each stretch in the same fraction of its duration, whether the ramp is short or long. While
+//! memory does not rise, a stretch lasts longer. So the rule compares stretches with the ramp that follows,
+//! and needs no absolute time to decide what is flat.
 
 use super::Series;
 

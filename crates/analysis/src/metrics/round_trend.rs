@@ -4,8 +4,8 @@
 //! The first round is left out, because it includes code and one-time allocations. The trend of the others
 //! is
 //!
-//! - **growing** if the rise exceeds chance (the test of Mann and Kendall, from five rounds after the first
-//!   on) and noise;
+//! - **growing** if the rise is larger than noise, and the test of Mann and Kendall rules out chance. The
+//!   test needs at least five rounds after the first;
 //! - **level** if memory stays within a twentieth of a round's rise, over at least two rounds after the
 //!   first, and does not grow;
 //! - **undecided** otherwise: more rounds are needed.

@@ -245,7 +245,7 @@ fn the_cost_is_unresolved_for_a_fixed_duration_load_without_a_work_count() {
         ])
     };
     let (_, resolved, because) = chosen(&of(20.01));
-    assert!(!resolved && because.contains("does not report its amount of work"), "{because}");
+    assert!(!resolved && because.contains("did not report how much work it did"), "{because}");
     // The load takes as long as its work takes, so the cost is visible.
     let quicker = of(19.0);
     assert_eq!(quicker.treatments[1].standing, Standing::Within);

@@ -38,7 +38,7 @@ pub(crate) fn run(args: &AttachArgs, output: &Output) -> Result<Exit, Failure> {
     }
     if args.policy.policy.needs_preload() {
         return Err(Failure::usage(
-            "--policy: freed requires a library that is preloaded when the program starts: start it with lowtide run",
+            "--policy: the policy `freed` requires a library that is preloaded when the program starts: start the program with lowtide run",
         )
         .next(format!("lowtide run -p {} -- CMD", args.policy.policy)));
     }

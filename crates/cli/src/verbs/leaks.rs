@@ -131,7 +131,7 @@ fn not_permitted(pid: u32, again: &str) -> Failure {
     let needed = if permission::is_own(pid) {
         "CAP_SYS_PTRACE, because the process is not dumpable or kernel.yama.ptrace_scope forbids it"
     } else {
-        "CAP_SYS_PTRACE, or running lowtide as its user"
+        "CAP_SYS_PTRACE, or running lowtide as the user of the process"
     };
     let sentence = format!("cannot read the memory of process {pid}: this requires {needed}");
     Failure::new(Exit::NotPermitted, sentence).next(format!("sudo {again}"))

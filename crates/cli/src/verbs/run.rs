@@ -114,7 +114,7 @@ fn fallback(args: &RunArgs) -> Fallback {
         return Fallback::None;
     }
     note!(
-        "lowtide: processes may not be traced here: the command calls malloc_trim itself each time that it has freed {}",
+        "lowtide: the kernel forbids tracing here: the command calls malloc_trim itself each time that it has freed {}",
         Human(trim_at(args.policy.policy))
     );
     Fallback::Trim

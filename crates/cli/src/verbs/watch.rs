@@ -39,7 +39,7 @@ pub(crate) fn run(args: &WatchArgs, output: &Output) -> Result<Exit, Failure> {
         args.output.as_deref().map(|path| WatchRecord::create(path, interval)).transpose()?;
     let begun = record.as_ref().map_or_else(Instant::now, WatchRecord::begun);
     let watcher = Watcher::start(target, begun, interval, log).map_err(|error| {
-        Failure::failed(format!("no thread could be started to watch it: {error}"))
+        Failure::failed(format!("cannot start a thread to watch process {}: {error}", args.pid))
     })?;
     let state = State::new(args.pid, interval);
     let state = match &args.log {

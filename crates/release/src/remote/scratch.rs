@@ -1,17 +1,17 @@
-//! Tries system calls under the filters of the calling thread, in scratch processes that are killed afterwards.
+//! Tries system calls under the filters of the calling thread, in scratch processes that are killed
+//! afterwards.
 //!
-//! A scratch process is a traced fork of this one, under the filters of the calling thread. Two
-//! trials show whether the filters allow a call. Neither interprets the result of the call: an
-//! errno of the kernel, for an address that only the target has, could not be distinguished from
-//! the errno of a filter.
+//! A scratch process is a traced fork of this one, under the filters of the calling thread. Two trials show
+//! whether the filters allow a call. Neither interprets the result of the call: an errno of the kernel, for
+//! an address that only the target has, could not be distinguished from the errno of a filter.
 //!
-//! 1. With a further filter that asks the tracer about every call (`SECCOMP_RET_TRACE`). The strictest action of all
-//!    filters wins. An end of the process, a SIGSYS, an errno and a supervisor's decision are stricter. So if the process
-//!    stops for its tracer, each inherited filter allows the call, logs it, or asks a tracer itself. The call is then
-//!    skipped: one process tries all calls.
-//! 2. Without that filter. If the process stops for its tracer again, an inherited filter asks for one, and the call
-//!    would fail in a target without a tracer. Otherwise the call is made, whatever it does to the scratch process: each
-//!    call has its own.
+//! 1. With a further filter that asks the tracer about every call (`SECCOMP_RET_TRACE`). The strictest
+//!    action of all filters applies. Killing the process, SIGSYS, an errno and asking a supervisor are
+//!    stricter than it. So if the process stops for its tracer, each inherited filter allows the call, logs
+//!    it, or asks a tracer itself. The call is then skipped: one process tries all calls.
+//! 2. Without that filter. If the process stops for its tracer again, an inherited filter asks for one, and
+//!    the call would fail in a target without a tracer. Otherwise the kernel makes the call. It may damage
+//!    the scratch process, so each call has its own.
 
 #![expect(
     unsafe_code,

@@ -1,4 +1,4 @@
-//! A transport whose close lingers.
+//! A transport that closes in two steps: first for writing, and after the client has closed it, completely.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use super::connection::Connection;
 use super::settings::Recycle;
 
-/// A transport whose close lingers: [`Watch::io`](super::Watch::io).
+/// A transport that closes in two steps: [`Watch::io`](super::Watch::io).
 ///
 /// When a connection has shut down gracefully, its transport is closed for writing, and read until the client closes it
 /// too. If a socket with unread data is closed, the kernel resets the connection, and the client may lose the GOAWAY,

@@ -124,7 +124,7 @@ fn an_unprivileged_user_can_supervise_only_its_own_commands() {
     let output = as_nobody(home.path()).args(["attach", &pid]).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(3), "{said}");
-    assert!(said.contains(&format!("process {pid} may not be traced")), "{said}");
+    assert!(said.contains(&format!("not permitted to trace process {pid}")), "{said}");
     assert!(said.ends_with(&format!("next: sudo lowtide attach {pid}\n")), "{said}");
 
     let target = home.path().join("wild");
