@@ -576,7 +576,10 @@ mod tests {
 
     #[test]
     fn the_requirements_for_tracing_name_the_capability_and_the_ptrace_scope() {
-        assert_eq!(needs(false, ""), "CAP_SYS_PTRACE, or running lowtide as the user of the process");
+        assert_eq!(
+            needs(false, ""),
+            "CAP_SYS_PTRACE, or running lowtide as the user of the process"
+        );
         assert!(needs(true, "0").contains("not dumpable"));
         for scope in ["1", "2"] {
             let needs = needs(true, scope);

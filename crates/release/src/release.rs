@@ -310,7 +310,8 @@ impl ReleaseRun<'_> {
         match unreached {
             0 => Ok(()),
             threads if counts.returned_bytes == 0 => {
-                let why = "its free memory belongs to threads that do not wait in a system call".to_owned();
+                let why = "its free memory belongs to threads that do not wait in a system call"
+                    .to_owned();
                 Err(Refusal::NoThread { threads, why }.into())
             }
             threads => {

@@ -79,7 +79,9 @@ pub enum ProgramError {
     #[error("it ended before it could be inspected")]
     Gone,
     /// It may not be inspected.
-    #[error("lowtide is not permitted to inspect it: run lowtide as the user of the process, or with CAP_SYS_PTRACE")]
+    #[error(
+        "lowtide is not permitted to inspect it: run lowtide as the user of the process, or with CAP_SYS_PTRACE"
+    )]
     NotPermitted,
     /// Something else.
     #[error("{0}")]
