@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Draws the figures that a document published beside ours: a row for each treatment, the document on the left, ours on the right,
-with the same scale of memory. Both are records of lowtide: a directory, or an archive of one.
+with the same scale of memory. Both are records of lowtide: a directory, or an archive of one. OURS may be several, separated by
+commas.
 
 Usage: draw.py [--own-scale] PICTURE.svg DOCUMENT OURS TREATMENT…
 A treatment is ALLOCATOR or ALLOCATOR/TUNE, or two of them with = between if ours has another name: tcmalloc=gperftools.
@@ -98,7 +99,9 @@ def main():
     words = [word for word in sys.argv[1:] if word != "--own-scale"]
     has_own_scale = len(words) < len(sys.argv) - 1
     picture, document, ours, *treatments = words
-    theirs, own = courses(document), courses(ours)
+    theirs, own = courses(document), {}
+    for record in ours.split(","):
+        own |= courses(record)
     rows = []
     for treatment in treatments:
         their_name, _, own_name = treatment.partition("=")

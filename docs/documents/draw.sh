@@ -7,8 +7,9 @@ draw() { python3 docs/documents/draw.py "$@"; }
 draw docs/documents/million-streams.svg studies/million-streams/document \
     bench/2026-11-25-million-streams/record-own.tar.gz \
     glibc mimalloc2 glibc/refresh mimalloc2/refresh
-draw --own-scale docs/documents/frameworks.svg studies/frameworks/document \
-    bench/2026-11-22-frameworks/record-frameworks.tar.gz \
+million=bench/2026-11-25-frameworks/record-million
+draw docs/documents/frameworks.svg studies/frameworks/document \
+    $million-glibc.tar.gz,$million-jemalloc.tar.gz,$million-mimalloc2.tar.gz \
     glibc/axum jemalloc/axum mimalloc2/axum glibc/actix glibc/salvo
 draw --own-scale docs/documents/containers.svg studies/containers/document \
     bench/2026-11-22-frameworks/record-containers.tar.gz \
