@@ -172,7 +172,7 @@ Keys:
   q, Ctrl-C     quit; Esc: back, or quit
   p, space      freeze the display; sampling and recording continue
   a             the arenas of the heap: scroll with j, k, arrows, PgUp, PgDn, Home, End
-  l             blocks that accumulate from now on, as in `lowtide leaks`; s finds what points to them
+  l             blocks that accumulate from now on (`lowtide leaks`); s finds what points to them
   +, -          longer or shorter interval
   ?             help
 
