@@ -30,7 +30,7 @@ const STYLES: Styles = Styles::styled()
 pub(crate) struct Cli {
     /// Print data as JSON
     ///
-    /// One object; a line for each where a verb has several, such as one for each process
+    /// One object. A verb that has several, such as one for each process, prints each on its own line
     #[arg(long, global = true)]
     pub(crate) json: bool,
 
@@ -325,8 +325,8 @@ pub(crate) struct WatchArgs {
     #[arg(value_name = "PID", value_parser = crate::selector::pid)]
     pub(crate) pid: u32,
 
-    /// Time between two samples, at least 100ms; inspections may wait longer, so that they take at most a
-    /// tenth of the time
+    /// Time between two samples, at least 100ms; inspections can be further apart, because they take at most
+    /// a tenth of the time
     #[arg(short, long, value_name = "DURATION", default_value = DEFAULT_INTERVAL, value_parser = values::watch_interval)]
     pub(crate) interval: TypedDuration,
 
@@ -350,7 +350,8 @@ pub(crate) struct LeaksArgs {
     #[arg(value_name = "PID", value_parser = crate::selector::pid)]
     pub(crate) pid: u32,
 
-    /// Age from which a block in use counts as a survivor; growth is that of survivors [default: half of the run]
+    /// Age from which a block in use is a survivor; only the growth of survivors is judged [default: half of
+    /// the run]
     #[arg(long, value_name = "DURATION", value_parser = values::leaks_older)]
     pub(crate) older: Option<TypedDuration>,
 
@@ -378,7 +379,7 @@ pub(crate) struct LeaksArgs {
     #[arg(long)]
     pub(crate) no_stacks: bool,
 
-    /// Maximum share of the time during which probes in the process sample stacks
+    /// Probes in the process sample stacks for at most this share of the time
     #[arg(long, value_name = "SHARE", default_value = "1%", value_parser = values::overhead)]
     pub(crate) overhead: f64,
 

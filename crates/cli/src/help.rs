@@ -29,8 +29,9 @@ when the policy decides so. If that process fails or is killed, the command
 continues.
 
 Policies:
-  adaptive        when the load has fallen, or when memory is short as for pressure,
-                  if the gain is worth the cost
+  adaptive        when the load has fallen, when memory no longer grows under load,
+                  or when memory is short (see pressure); in each case only if
+                  the gain is worth the cost
   pressure        when memory is short: tasks wait for it, or the cgroup is near
                   its limit
   periodic=30s    at a fixed interval
@@ -142,19 +143,19 @@ lowtide reads the heap several times, and recognises each block by its address,
 its size and a hash of its first 48 bytes. The process is not stopped. At the
 end, all of its memory is searched twice for pointers.
 
-Verdicts on the blocks of a size:
-  lost         they accumulate, and are unreachable: a leak
-  growing      they accumulate, and are reachable or may be: a leak, or an
-               unbounded cache
-  filling      their growth slows down, the older ones are freed, or the process
-               used more memory before
+Verdicts:
+  lost         blocks of a size accumulate, and are unreachable: a leak
+  growing      they accumulate, and may be reachable: a leak, or an unbounded
+               cache
+  filling      their growth slows down, or the older ones are freed, or the
+               process once used more memory than now
   lost before  memory from before the first snapshot is unreachable
-  level        for no size, the number of blocks grows
+  level        there is no size whose number of blocks grows
   too early    not watched for long enough
 
 Stacks show where growing blocks are allocated. They are sampled by probes on
-the allocation functions, in short windows: at most 1 % of the time, and 20,000
-allocations a window. They require CAP_BPF and CAP_PERFMON, and Linux 5.8 or
+the allocation functions, in short windows: 1 % of the time (--overhead), and at most
+20,000 allocations a window. They require CAP_BPF and CAP_PERFMON, and Linux 5.8 or
 newer. A program with Go code or shadow stacks is read, but no stacks are taken.
 
 Supported: glibc, jemalloc, mimalloc, gperftools' tcmalloc and CPython's
@@ -219,8 +220,8 @@ Examples:
 Studies that take hours print progress and the remaining time to stderr. --resume
 continues an interrupted study. The parts of a study can run separately, on one
 machine or on several (in a Slurm array, in an indexed Job of Kubernetes). A part
-consists of whole repeats, with every treatment once in each, in the order of the
-whole study:
+consists of whole repeats. Each repeat has every treatment once, in the same order
+as in the whole study:
   lowtide study night.toml --repeat 12 --output night --resume
   lowtide study night.toml --repeat 12 --output part-1 --resume --shard 1/4
   lowtide report part-1 part-2 part-3 part-4";

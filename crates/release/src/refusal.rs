@@ -106,8 +106,8 @@ pub enum Refusal {
     },
     /// A seccomp filter cannot be read.
     #[error(
-        "its seccomp filter cannot be read ({why}), and could kill the process: reading it requires \
-         CAP_SYS_ADMIN, and that lowtide itself has no filter; in a container, start the service with \
+        "its seccomp filter could kill the process, and cannot be read ({why}): to read it, lowtide needs \
+         CAP_SYS_ADMIN and must not be under a filter itself; in a container, start the service with \
          `lowtide run`"
     )]
     SeccompUnread {
@@ -138,7 +138,7 @@ pub enum Refusal {
     },
     /// Another process shares its memory.
     #[error(
-        "process {other} shares its memory (CLONE_VM), but its allocator's locks do not stop that process"
+        "it shares its memory with process {other} (CLONE_VM), which the locks of its allocator do not stop"
     )]
     SharedMemory {
         /// The PID of that process.

@@ -103,7 +103,7 @@ pub struct Settings {
 
     /// A line of the subject's output that starts a phase (repeatable)
     ///
-    /// The phases baseline, peak, load_end and settled replace the moments with these names.
+    /// A phase named baseline, peak, load_end or settled replaces the moment of the same name.
     #[arg(long, value_name = "NAME=log:REGEX", help_heading = "Trials", hide_short_help = true)]
     pub phase: Option<Vec<String>>,
 
@@ -128,9 +128,8 @@ pub struct Settings {
     pub pause: Option<String>,
 
     /// Time after the last round [default: 10s]
-    ///
-    /// For a command that makes its own load: the time after its phase load_end, if it has one. Without that
-    /// phase, it runs until it ends.
+    /// For a command that makes its own load: the time after its phase load_end. Without such a phase, the
+    /// trial lasts until the command ends.
     #[arg(long, value_name = "DURATION", help_heading = "Trials")]
     pub settle: Option<String>,
 

@@ -100,8 +100,8 @@ fn check(args: &ReportArgs, output: &Output) -> Result<(), Failure> {
     for file in files {
         if file.is_dir() || file.extension().is_some_and(|e| e == "jsonl") {
             return Err(Failure::usage(format!(
-                "{} is a record, or may be one, and would be overwritten: write the records before the options, or \
-                 name another file",
+                "{} is a record, or may be one, and would be overwritten: put the records before the options, or name \
+                 another file",
                 file.display()
             )));
         }

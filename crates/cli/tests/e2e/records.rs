@@ -157,7 +157,7 @@ fn a_report_never_overwrites_a_record() {
     assert_eq!(output.status.code(), Some(2));
     let reported = String::from_utf8_lossy(&output.stderr);
     assert!(
-        reported.contains("would be overwritten: write the records before the options"),
+        reported.contains("would be overwritten: put the records before the options"),
         "{reported}"
     );
     assert_eq!(fs::read(&file).unwrap(), before);
