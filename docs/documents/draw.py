@@ -3,12 +3,14 @@
 with the same scale of memory. Both are records of lowtide: a directory, or an archive of one. OURS may be several, separated by
 commas.
 
-Usage: draw.py [--own-scale] PICTURE.svg DOCUMENT OURS TREATMENT…
+Usage: draw.py [--own-scale] [--seconds N] PICTURE.svg DOCUMENT OURS TREATMENT…
 A treatment is ALLOCATOR or ALLOCATOR/TUNE, or two of them with = between if ours has another name: tcmalloc=gperftools.
---own-scale is for another size than the document's: each picture then has a scale of its own."""
+--own-scale is for another size than the document's: each picture then has a scale of its own. --seconds draws the first N seconds
+of a trial."""
 
 import html
 import json
+import math
 import pathlib
 import sys
 import tarfile
@@ -49,6 +51,12 @@ def courses(record):
         if label not in found and len(rss) > 1:
             found[label] = {"RSS": rss, "allocated": allocated}
     return found
+
+
+def begun(course, seconds):
+    """The first so many seconds of a course."""
+    first = course["RSS"][0][0]
+    return {name: [point for point in points if point[0] - first <= seconds] for name, points in course.items()}
 
 
 def thinned(points):
@@ -96,8 +104,15 @@ def panel(x, y, course, most):
 
 
 def main():
-    words = [word for word in sys.argv[1:] if word != "--own-scale"]
-    has_own_scale = len(words) < len(sys.argv) - 1
+    words = sys.argv[1:]
+    has_own_scale = "--own-scale" in words
+    if has_own_scale:
+        words.remove("--own-scale")
+    seconds = math.inf
+    if "--seconds" in words:
+        place = words.index("--seconds")
+        seconds = float(words[place + 1])
+        del words[place:place + 2]
     picture, document, ours, *treatments = words
     theirs, own = courses(document), {}
     for record in ours.split(","):
@@ -109,7 +124,7 @@ def main():
         for name, known in ((their_name, theirs), (own_name, own)):
             if name not in known:
                 sys.exit(f"there is no treatment {name}: there are {', '.join(known)}")
-        rows.append((own_name, theirs[their_name], own[own_name]))
+        rows.append((own_name, begun(theirs[their_name], seconds), begun(own[own_name], seconds)))
     width, height = 2 * (LEFT + WIDTH) + 30, TOP + len(rows) * (HEIGHT + GAP)
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
         'font-family="sans-serif" font-size="12" fill="#24292f">', f'<rect width="{width}" height="{height}" fill="#ffffff"/>']

@@ -17,7 +17,7 @@ draw --own-scale docs/documents/containers.svg studies/containers/document \
 draw docs/documents/python-httpx.svg studies/python-httpx/document \
     bench/2026-11-25-python-httpx/record-six.tar.gz \
     glibc mimalloc2 jemalloc tcmalloc
-draw docs/documents/node-tls.svg studies/node-tls/document-1000 \
-    bench/2026-11-22-node-tls/record-1000-more.tar.gz \
+draw --seconds 65 docs/documents/node-tls.svg studies/node-tls/document-1000 \
+    bench/2026-11-25-node-tls/record-1000-5.3.0.tar.gz \
     glibc/node-5.3.0
 python3 docs/documents/periods.py docs/documents/periods.svg bench/2026-11-25-hoard/periods.jsonl
