@@ -325,8 +325,8 @@ pub(crate) struct WatchArgs {
     #[arg(value_name = "PID", value_parser = crate::selector::pid)]
     pub(crate) pid: u32,
 
-    /// Time between two samples, at least 100ms; inspections can be further apart, because they take at most
-    /// a tenth of the time
+    /// Time between two samples, at least 100ms; inspections can be further apart, because they use at most
+    /// a tenth of a CPU
     #[arg(short, long, value_name = "DURATION", default_value = DEFAULT_INTERVAL, value_parser = values::watch_interval)]
     pub(crate) interval: TypedDuration,
 
@@ -379,7 +379,7 @@ pub(crate) struct LeaksArgs {
     #[arg(long)]
     pub(crate) no_stacks: bool,
 
-    /// Probes in the process sample stacks for at most this share of the time
+    /// Maximum share of the run during which the process has probes, which sample stacks
     #[arg(long, value_name = "SHARE", default_value = "1%", value_parser = values::overhead)]
     pub(crate) overhead: f64,
 

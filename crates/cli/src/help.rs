@@ -109,11 +109,11 @@ it is HTTP/2 with prior knowledge if -m asks for more than one stream, which
 only HTTP/2 supports; else HTTP/1.1.
 
 Counts: requests = succeeded + failed. A request succeeds if its response is
-complete, with a status below 400. Different response bodies are counted, up to
-100 of them. Without --rate, the latency of a request counts from the time at
-which it is sent. A lost connection is opened again while requests are left. If it
-is lost three times in a row without any response, it is not opened again in this
-round.
+complete, with a status below 400. The number of distinct response bodies
+is counted, up to 100. Without --rate, the latency of a request counts from the
+time at which it is sent. A lost connection is opened again while requests are
+left. If it is lost three times in a row without any response, it is not opened
+again in this round.
 
 Latency covers the requests that succeeded. If requests timed out, a second line
 includes them (JSON: latency_with_timeouts_s). Their latency is the time from
@@ -197,7 +197,7 @@ Presets (-t). Write NAME=VALUE to replace the default value shown:
   glibc/trim_threshold          65536 B: the free top of the heap is returned when it is larger
                                 than this; mmap_threshold then no longer adapts
   glibc/mmap_threshold          65536 B: minimum size of a block with its own mapping
-  glibc/tcache_count            0: freed blocks of each size that each thread keeps
+  glibc/tcache_count            0: number of freed blocks of each size that a thread keeps
   glibc/arena_max               1: number of arenas for all threads
   jemalloc/background_thread    returns memory that was free for 1000 ms, also while idle
   mimalloc/purge_delay          0 ms: time until a free page is returned (mimalloc2 likewise)

@@ -61,8 +61,8 @@ pub enum LimitError {
     },
     /// One source address has too few ports.
     #[error(
-        "{connections} connections to one address need as many ports, but this machine provides \
-         {ports}: widen the range (as root: sysctl -w net.ipv4.ip_local_port_range='1024 65535')"
+        "{connections} connections to one address need one port each, but this machine provides only \
+         {ports} ports: widen the range (as root: sysctl -w net.ipv4.ip_local_port_range='1024 65535')"
     )]
     Ports {
         /// The requested connections.

@@ -138,7 +138,7 @@ pub enum Refusal {
     },
     /// Another process shares its memory.
     #[error(
-        "it shares its memory with process {other} (CLONE_VM), which the locks of its allocator do not stop"
+        "it shares its memory (CLONE_VM) with process {other}, and its allocator's locks do not stop that process"
     )]
     SharedMemory {
         /// The PID of that process.

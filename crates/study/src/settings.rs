@@ -128,6 +128,7 @@ pub struct Settings {
     pub pause: Option<String>,
 
     /// Time after the last round [default: 10s]
+    ///
     /// For a command that makes its own load: the time after its phase load_end. Without such a phase, the
     /// trial lasts until the command ends.
     #[arg(long, value_name = "DURATION", help_heading = "Trials")]
