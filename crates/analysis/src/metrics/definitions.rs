@@ -5,17 +5,17 @@ pub const DEFINITIONS: [(&str, &str); 5] = [
     (
         "baseline",
         "Memory just before the load: the median of the last second. For a command that \
-         generates its own load: the constant amount of memory before memory rose or, if memory \
-         was never constant, the memory at the end of the command's start-up.",
+         generates its own load: the level at which memory stayed constant before it rose. If \
+         memory was never constant: memory at the end of the command's start-up.",
     ),
     ("peak", "The maximum from the baseline on."),
     (
         "settled",
         "Memory some time after the load: the median of the last 5 s of the settle time. For a \
-         command that generates its own load: the median of the last 5 s before its exit. The \
-         last half second, in which the command shuts down, does not count, nor does the time \
-         before memory fell for the last time. If memory rose until the exit, the settled \
-         memory is unknown.",
+         command that generates its own load: the median of the last 5 s before its exit. Two \
+         parts do not count: the last half second, in which the command shuts down, and the time \
+         before the last fall of memory. If memory rose until the exit, the settled memory is \
+         unknown.",
     ),
     ("stays", "(settled − baseline) / (peak − baseline): the part of the rise that remains."),
     (
