@@ -306,7 +306,7 @@ fn invalid_attach_arguments_are_reported_in_a_sentence() {
     let pid = subject.pid().to_string();
     let cases: [(&[&str], i32, &str); 7] = [
         (&["attach", &pid, "-p", "sometimes"], 2, "--policy: there is no policy `sometimes`"),
-        (&["attach", &pid, "-p", "freed=1GiB"], 2, "start it with lowtide run"),
+        (&["attach", &pid, "-p", "freed=1GiB"], 2, "start the program with lowtide run"),
         (&["attach", &pid, "-p", "none"], 2, "none releases nothing"),
         (&["attach", &pid, "--budget", "half"], 2, "--budget: `half` is not a share of a core"),
         (&["attach", &pid, "--min-rss", "big"], 2, "--min-rss: "),
