@@ -61,7 +61,7 @@ fn small() -> (tempfile::TempDir, std::path::PathBuf) {
     let status = lowtide()
         .args(["study", "-a", "glibc", "--repeat", "2", "--interval", "20ms", "-o"])
         .arg(&record)
-        .args(["--", &subject(&[]), "fill:4", "ms:200"])
+        .args(["--", &subject(&[]), "fill:4", "ms:1000"])
         .stderr(std::process::Stdio::null())
         .stdout(std::process::Stdio::null())
         .status()
@@ -175,7 +175,7 @@ fn a_record_contains_a_copy_of_the_record_drawn_beside_it() {
         assert_eq!(output.status.code(), Some(0), "{output:?}");
     };
     let run = ["-a", "glibc", "--repeat", "1", "--name", "the other", "-o", "other", "--"];
-    study(&[&run[..], &[&subject, "ms:200"]].concat());
+    study(&[&run[..], &[&subject, "ms:1000"]].concat());
     let file = format!(
         "command = [{subject:?}, \"ms:200\"]\nallocator = \"glibc\"\nrepeat = 1\nbeside = [\"other\", \"none\"]\n"
     );

@@ -59,7 +59,7 @@ fn a_record_is_drawn_in_every_format() {
 
 #[test]
 fn tables_go_to_stdout_if_no_file_is_named() {
-    let ran = study(&["-a", "glibc", "--repeat", "1", "--", &subject(&[]), "ms:200"]);
+    let ran = study(&["-a", "glibc", "--repeat", "1", "--", &subject(&[]), "ms:1000"]);
     let output = lowtide().arg("report").arg(&ran.record).arg("--csv").output().unwrap();
     assert!(String::from_utf8_lossy(&output.stdout).starts_with("record,trial,treatment,"));
     let output = lowtide().arg("report").arg(&ran.record).arg("--markdown").output().unwrap();
@@ -69,9 +69,9 @@ fn tables_go_to_stdout_if_no_file_is_named() {
 #[test]
 fn several_records_are_combined_in_one_report() {
     let one =
-        study(&["-a", "glibc", "--name", "one", "--repeat", "1", "--", &subject(&[]), "ms:200"]);
+        study(&["-a", "glibc", "--name", "one", "--repeat", "1", "--", &subject(&[]), "ms:1000"]);
     let two =
-        study(&["-a", "glibc", "--name", "two", "--repeat", "1", "--", &subject(&[]), "ms:200"]);
+        study(&["-a", "glibc", "--name", "two", "--repeat", "1", "--", &subject(&[]), "ms:1000"]);
     let output = lowtide().arg("report").args([&one.record, &two.record]).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(text.contains("glibc (one)") && text.contains("glibc (two)"), "{text}");

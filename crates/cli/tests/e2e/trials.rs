@@ -198,7 +198,7 @@ fn the_prepare_and_cleanup_commands_get_the_trial_in_their_environment() {
         &note("after"),
         "--",
         &subject,
-        "ms:50",
+        "ms:1000",
     ]);
     assert_eq!(ran.trials().len(), 2);
     let mut reported: Vec<String> =
