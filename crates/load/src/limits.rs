@@ -213,7 +213,7 @@ mod tests {
         );
         let elsewhere = Required { loopback: false, ..required(30_000, 0) };
         assert!(
-            said(elsewhere, &AVAILABLE).contains("this machine provides 28232: widen the range")
+            said(elsewhere, &AVAILABLE).contains("this machine provides only 28232 ports: widen")
         );
     }
 
