@@ -55,7 +55,7 @@ while not ended:
 if not ended:
     os.kill(pid, signal.SIGTERM)
 os.waitpid(pid, 0)
-lines = max(row for row in range(lines) if screen.display[row].strip()) + 1
+lines = 1 + max((row for row in range(lines) if screen.display[row].strip()), default=0)
 
 
 def colour(name):

@@ -8,6 +8,7 @@ A treatment is ALLOCATOR or ALLOCATOR/TUNE, or two of them with = between if our
 --own-scale is for another size than the document's: each picture then has a scale of its own. --seconds draws the first N seconds
 of a trial."""
 
+import argparse
 import html
 import json
 import math
@@ -104,27 +105,24 @@ def panel(x, y, course, most):
 
 
 def main():
-    words = sys.argv[1:]
-    has_own_scale = "--own-scale" in words
-    if has_own_scale:
-        words.remove("--own-scale")
-    seconds = math.inf
-    if "--seconds" in words:
-        place = words.index("--seconds")
-        seconds = float(words[place + 1])
-        del words[place:place + 2]
-    picture, document, ours, *treatments = words
-    theirs, own = courses(document), {}
-    for record in ours.split(","):
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--own-scale", action="store_true")
+    parser.add_argument("--seconds", type=float, default=math.inf)
+    for name in ("picture", "document", "ours"):
+        parser.add_argument(name)
+    parser.add_argument("treatments", nargs="+")
+    options = parser.parse_args()
+    theirs, own = courses(options.document), {}
+    for record in options.ours.split(","):
         own |= courses(record)
     rows = []
-    for treatment in treatments:
+    for treatment in options.treatments:
         their_name, _, own_name = treatment.partition("=")
         own_name = own_name or their_name
         for name, known in ((their_name, theirs), (own_name, own)):
             if name not in known:
                 sys.exit(f"there is no treatment {name}: there are {', '.join(known)}")
-        rows.append((own_name, begun(theirs[their_name], seconds), begun(own[own_name], seconds)))
+        rows.append((own_name, begun(theirs[their_name], options.seconds), begun(own[own_name], options.seconds)))
     width, height = 2 * (LEFT + WIDTH) + 30, TOP + len(rows) * (HEIGHT + GAP)
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
         'font-family="sans-serif" font-size="12" fill="#24292f">', f'<rect width="{width}" height="{height}" fill="#ffffff"/>']
@@ -140,12 +138,12 @@ def main():
     for number, (name, their, our) in enumerate(rows):
         y = TOP + number * (HEIGHT + GAP) + 18
         peaks = [1.05 * max(mib for _, mib in course["RSS"]) for course in (their, our)]
-        scales = peaks if has_own_scale else [max(peaks)] * 2
+        scales = peaks if options.own_scale else [max(peaks)] * 2
         out.append(f'<text x="{LEFT}" y="{y - 6}">{html.escape(name)}</text>')
         out += panel(LEFT, y, their, scales[0])
         out += panel(LEFT + WIDTH + LEFT, y, our, scales[1])
     out.append("</svg>")
-    with open(picture, "w") as file:
+    with open(options.picture, "w") as file:
         file.write("\n".join(out) + "\n")
 
 

@@ -213,7 +213,8 @@ mod tests {
         );
         let elsewhere = Required { loopback: false, ..required(30_000, 0) };
         assert!(
-            said(elsewhere, &AVAILABLE).contains("this machine provides only 28232 ports: widen")
+            said(elsewhere, &AVAILABLE)
+                .contains("this machine provides only 28232 ports: widen the range")
         );
     }
 

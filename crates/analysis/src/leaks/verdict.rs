@@ -194,10 +194,9 @@ pub fn overall(groups: &[LeakGroup], cohorts: usize, looks: u64) -> LeakVerdict 
             let mut because = first.because.clone();
             if of_kind.len() > 1 {
                 sum += &format!(" in {} groups", of_kind.len());
-                because
-                    .first_mut()
-                    .into_iter()
-                    .for_each(|it| it.insert_str(0, "the first group: "));
+                if let Some(reason) = because.first_mut() {
+                    reason.insert_str(0, "the first group: ");
+                }
             }
             if kind != LeakKind::LostBefore {
                 because.insert(0, sum);

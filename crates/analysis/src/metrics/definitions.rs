@@ -12,10 +12,9 @@ pub const DEFINITIONS: [(&str, &str); 5] = [
     (
         "settled",
         "Memory some time after the load: the median of the last 5 s of the settle time. For a \
-         command that generates its own load: the median of the last 5 s before its exit. Two \
-         parts of these 5 s do not count: the last half second, in which the command shuts down, \
-         and any time before memory fell for the last time. If memory rose until the exit, the \
-         settled memory is unknown.",
+         command that generates its own load: the median of 5 s that end half a second before its \
+         exit, because the command then shuts down. The time before the last fall of memory does \
+         not count. If memory rose until the exit, the settled memory is unknown.",
     ),
     ("stays", "(settled − baseline) / (peak − baseline): the part of the rise that remains."),
     (

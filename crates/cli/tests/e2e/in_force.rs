@@ -52,9 +52,10 @@ fn the_allocator_of_a_short_lived_program_is_checked() {
     // On a busy machine, the sampler may get no CPU for a tenth of a second. The trial then fails.
     let looked_at = |lives: &str| {
         let ran = study(&["-a", allocators, "--repeat", "2", "--", &subject, "fill:1", lives]);
-        if ran.code() == Some(0) { reasons(&ran) } else { Vec::new() }
+        let is_too_short = ran.stderr().contains("the command ended before the first sample");
+        if is_too_short { Vec::new() } else { reasons(&ran) }
     };
-    let mut found = ["ms:100", "ms:300", "ms:1000", "ms:3000"].into_iter().map(looked_at);
+    let mut found = ["ms:100", "ms:300", "ms:1000"].into_iter().map(looked_at);
     assert!(found.any(|found| found == vec![(Value::Bool(true), String::new()); 8]));
 }
 

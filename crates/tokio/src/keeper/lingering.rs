@@ -1,4 +1,4 @@
-//! A transport that closes in two steps: first for writing, and after the client has closed it, completely.
+//! A transport that closes in two steps: it stops writing, and then waits for the client to close.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
