@@ -10,7 +10,3 @@ if ! command -v cargo >/dev/null; then
 fi
 mkdir -p "$build"
 cargo build --quiet --release --locked --manifest-path "$source/Cargo.toml" --target-dir "$build"
-# A link is the former name of a subject. Its program is then found by that name as well.
-if [ -L "$source" ]; then
-    ln -sf "subject-$(basename "$(readlink "$source")")" "$build/release/subject-$(basename "$source")"
-fi

@@ -145,6 +145,9 @@ fn link(source: &Source, library: &Path) {
         .args(["-shared", "-fPIC", "-O3", "-o"])
         .arg(library)
         .args(&source.arguments)
+        // All addresses are resolved when the library is loaded, and their table is read-only from
+        // then on.
+        .args(["-Wl,-z,relro", "-Wl,-z,now"])
         .arg(format!("-Wl,-soname,lib{}.so", source.name));
     match command.output() {
         Ok(output) if output.status.success() => {}

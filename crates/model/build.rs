@@ -1,6 +1,6 @@
-//! Reports missing tools on this machine before the build script of a dependency fails without naming what
-//! to install. It is in this crate because every other crate of lowtide depends on this one, so it runs
-//! early.
+//! Reports missing tools on this machine before the build script of a dependency fails without
+//! naming what to install. It is in this crate because every other crate of lowtide depends on this
+//! one, so it runs early.
 
 use std::process::{Command, Stdio, exit};
 

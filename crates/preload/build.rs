@@ -1,8 +1,8 @@
 //! Compiles the library for preloading, and extracts the constants that the Rust code needs from
 //! it.
 //!
-//! It depends on no C library, so that one file serves programs of glibc and of musl. If lowtide itself is
-//! built for musl, the C compiler of the host compiles it, as it does the allocators.
+//! It depends on no C library, so that one file serves programs of glibc and of musl. If lowtide
+//! itself is built for musl, the C compiler of the host compiles it, as it does the allocators.
 
 use std::env;
 use std::fmt::Write as _;
@@ -68,7 +68,8 @@ fn compile(library: &Path) {
     );
 }
 
-/// Translates the numbers of the header to Rust: `#define NAME 12 /* why */` becomes a constant of this name.
+/// Translates the numbers of the header to Rust: `#define NAME 12 /* why */` becomes a constant of
+/// this name.
 fn numbers(header: &str) -> String {
     let mut text = String::new();
     for line in header.lines() {

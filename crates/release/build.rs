@@ -26,7 +26,8 @@ fn main() {
     fs::write(out.join("numbers.rs"), numbers(&header)).expect("OUT_DIR can be written");
 }
 
-/// Translates the numbers of the header to Rust: `#define NAME 12 /* why */` becomes a constant of this name.
+/// Translates the numbers of the header to Rust: `#define NAME 12 /* why */` becomes a constant of
+/// this name.
 fn numbers(header: &str) -> String {
     let mut text = String::new();
     for line in header.lines() {
@@ -50,6 +51,9 @@ fn c_code() -> cc::Build {
     build
         .file("stub/stub.c")
         .opt_level_str("s")
+        // Smaller yet, where the compiler knows it.
+        .flag_if_supported("-Oz")
+        .flag_if_supported("-fno-shrink-wrap")
         .debug(false)
         .pic(true)
         .warnings(true)
@@ -96,6 +100,8 @@ fn link() {
 fn compile(mut build: cc::Build) -> Vec<u8> {
     let objects = build
         .force_frame_pointer(false)
+        // Its system calls are calls of a function, which write below the stack pointer.
+        .flag("-mno-red-zone")
         .flag("-fno-function-sections")
         .flag("-fno-asynchronous-unwind-tables")
         .flag("-fno-jump-tables")

@@ -6,12 +6,12 @@
 //! would run with a different allocator than their parent.
 
 use std::env;
-use std::fs::{self, File};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 
+use lowtide_record::files::{self, UnsafePath};
 use thiserror::Error;
 
 /// A library that is packed into the binary.
@@ -48,8 +48,8 @@ pub enum UnpackError {
         /// The I/O error.
         error: io::Error,
     },
-    /// The directory belongs to another user, who could replace the library.
-    #[error("{} belongs to another user, or others may write to it: remove it, or set XDG_CACHE_HOME to a directory of your own", .0.display())]
+    /// Other users could replace the library.
+    #[error("other users may change {}: remove it, or set XDG_CACHE_HOME to a directory of your own", .0.display())]
     NotOurs(PathBuf),
     /// The bytes in the binary are damaged.
     #[error("the {0} that the binary carries is damaged: install lowtide again")]
@@ -97,26 +97,15 @@ impl Bundled {
 /// The path never refers to a partly written file.
 ///
 /// # Errors
-/// Fails if it cannot be written.
+/// Fails if it cannot be written, or if other users may change the directory.
 pub fn write_library(directory: &Path, name: &str, library: &[u8]) -> Result<PathBuf, UnpackError> {
     let path = directory.join(name);
+    files::check_private_path(&path).map_err(|error| error_at(&path, error))?;
     // A file that was truncated by a full disk must not be preloaded, so the bytes are compared.
     if fs::read(&path).is_ok_and(|present| present == library) {
         return Ok(path);
     }
-    static DRAFTS: AtomicU64 = AtomicU64::new(0);
-    let number = DRAFTS.fetch_add(1, Ordering::Relaxed);
-    let draft = directory.join(format!(".{name}-{}-{number}.part", std::process::id()));
-    let written = File::create(&draft)
-        .and_then(|mut file| {
-            file.write_all(library)?;
-            file.set_permissions(fs::Permissions::from_mode(0o755))
-        })
-        .and_then(|()| fs::rename(&draft, &path));
-    if let Err(error) = written {
-        let _ = fs::remove_file(&draft);
-        return Err(UnpackError::Io { path, error });
-    }
+    files::replace_library(&path, library).map_err(|error| error_at(&path, error))?;
     Ok(path)
 }
 
@@ -132,18 +121,13 @@ pub fn cache_directory() -> Result<PathBuf, UnpackError> {
     let wanted = absolute("XDG_CACHE_HOME")
         .or_else(|| absolute("HOME").map(|home| home.join(".cache")))
         .map(|cache| cache.join("lowtide"));
-    if let Some(directory) = wanted.filter(|d| is_loadable(d) && make_private(d).is_ok())
+    if let Some(directory) = wanted.filter(|d| is_loadable(d) && make(d, 0o700).is_ok())
         && is_writable(&directory)
     {
         return Ok(directory);
     }
     let fallback = env::temp_dir().join(format!("lowtide-{user}"));
-    make_private(&fallback).map_err(|error| UnpackError::Io { path: fallback.clone(), error })?;
-    let meta = fs::symlink_metadata(&fallback)
-        .map_err(|error| UnpackError::Io { path: fallback.clone(), error })?;
-    if !meta.is_dir() || meta.uid() != user || meta.mode() & 0o022 != 0 {
-        return Err(UnpackError::NotOurs(fallback));
-    }
+    make(&fallback, 0o700).map_err(|error| error_at(&fallback, error))?;
     Ok(fallback)
 }
 
@@ -160,12 +144,12 @@ pub fn library_directory() -> Result<PathBuf, UnpackError> {
     if !is_root || env::var_os("XDG_CACHE_HOME").is_some() {
         return cache_directory();
     }
-    let made = fs::DirBuilder::new().recursive(true).create(&directory);
-    let is_ours = |meta: fs::Metadata| meta.is_dir() && meta.uid() == 0 && meta.mode() & 0o022 == 0;
-    let is_usable = made.is_ok() && fs::symlink_metadata(&directory).is_ok_and(is_ours);
     // The mode is set regardless of the umask.
     let for_all = fs::Permissions::from_mode(0o755);
-    if is_usable && is_writable(&directory) && fs::set_permissions(&directory, for_all).is_ok() {
+    if make(&directory, 0o755).is_ok()
+        && is_writable(&directory)
+        && fs::set_permissions(&directory, for_all).is_ok()
+    {
         Ok(directory)
     } else {
         cache_directory()
@@ -184,8 +168,18 @@ fn is_writable(directory: &Path) -> bool {
     rustix::fs::access(directory, rustix::fs::Access::WRITE_OK).is_ok()
 }
 
-fn make_private(directory: &Path) -> io::Result<()> {
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)
+/// Creates a directory, and checks that other users cannot replace the libraries in it: programs
+/// load them. That of the caller's home is not the caller's own under `sudo -E`.
+fn make(directory: &Path, mode: u32) -> io::Result<()> {
+    files::create_directories(directory, mode)?;
+    files::check_private_path(&directory.join("library"))
+}
+
+fn error_at(path: &Path, error: io::Error) -> UnpackError {
+    match UnsafePath::of(&error) {
+        Some(_) => UnpackError::NotOurs(path.to_owned()),
+        None => UnpackError::Io { path: path.to_owned(), error },
+    }
 }
 
 #[cfg(test)]
@@ -196,6 +190,27 @@ mod tests {
     fn the_bundled_versions_match_the_documentation() {
         let carried: Vec<String> = bundled().map(|b| format!("{b:?}")).collect();
         assert_eq!(carried, ["jemalloc 5.3.1", "mimalloc 3.3.2", "mimalloc2 2.3.2"]);
+    }
+
+    #[test]
+    fn all_addresses_are_resolved_when_a_library_is_loaded() {
+        use object::elf::{DF_1_NOW, DF_BIND_NOW, DT_FLAGS, DT_FLAGS_1, FileHeader64};
+        use object::read::elf::{Dyn, FileHeader, SectionHeader};
+        let directory = tempfile::tempdir().unwrap();
+        for library in bundled() {
+            let bytes = fs::read(library.unpack_into(directory.path()).unwrap()).unwrap();
+            let data = bytes.as_slice();
+            let header = FileHeader64::<object::Endianness>::parse(data).unwrap();
+            let endian = header.endian().unwrap();
+            let sections = header.section_headers(endian, data).unwrap();
+            let entries = |section: &object::elf::SectionHeader64<_>| section.dynamic(endian, data);
+            let dynamic = sections.iter().find_map(|section| entries(section).unwrap()).unwrap().0;
+            let flag = |tag, bit: u64| {
+                dynamic.iter().any(|entry| entry.tag(endian) == tag && entry.val(endian) & bit != 0)
+            };
+            let is_bound = flag(DT_FLAGS, DF_BIND_NOW.0) || flag(DT_FLAGS_1, DF_1_NOW.0);
+            assert!(is_bound, "{library:?}");
+        }
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Computes a report from a record: measures every trial, summarises every treatment, recommends one.
+//! Computes a report from a record: measures every trial, summarises every treatment, recommends
+//! one.
 
 use crate::metrics::{self, Metric};
 use crate::recommend;
@@ -45,8 +46,8 @@ pub fn analyze(record: &str, study: StudyRecord, trials: &[(String, TrialRecord)
     }
 }
 
-/// Returns a warning if trials of one record ran on different machines, for example because it was resumed
-/// on another one.
+/// Returns a warning if trials of one record ran on different machines, for example because it was
+/// resumed on another one.
 fn on_other_machines(trials: &[(String, TrialRecord)]) -> Option<String> {
     let of = |(_, trial): &(String, TrialRecord)| {
         let machine = &trial.header.machine;

@@ -40,13 +40,13 @@ impl fmt::Display for Regression {
 pub struct Comparison {
     /// The metrics that grew by more than the tolerance.
     pub regressions: Vec<Regression>,
-    /// Treatments that one of the two studies lacks, or has no metrics of, in the order of this study and
-    /// then of the earlier one. All of them, if the studies judge by different metrics.
+    /// Treatments that one of the two studies lacks, or has no metrics of, in the order of this
+    /// study and then of the earlier one. All of them, if the studies judge by different metrics.
     pub not_compared: Vec<String>,
 }
 
-/// Compares the medians of the settled and the peak memory, treatment by treatment. `tolerance` is a
-/// ratio: 0.1 tolerates 10 %.
+/// Compares the medians of the settled and the peak memory, treatment by treatment. `tolerance` is
+/// a ratio: 0.1 tolerates 10 %.
 pub fn compare(earlier: &StudyReport, now: &StudyReport, tolerance: f64) -> Comparison {
     let mut regressions = Vec::new();
     let mut not_compared = Vec::new();

@@ -4,12 +4,14 @@
 //!
 //! - **inconclusive**: too much could not be attributed;
 //! - **hoard**: at least a fifth of RSS is free, in whole pages, and still held;
-//! - **fragmentation**: at least a fifth of RSS, and more than the reclaimable bytes, is free on pages that
-//!   also hold other data; free blocks in CPython's arenas are included;
+//! - **locked**: at least a fifth of RSS, and no less than the fragmented bytes, is free in whole
+//!   pages, but locked in memory;
+//! - **fragmentation**: at least a fifth of RSS, and more than the reclaimable bytes, is free on
+//!   pages that also hold other data; free blocks in CPython's arenas are included;
 //! - **live**: memory in use by the program is the largest part of the rest;
 //! - **runtime**: memory of a runtime or of another allocator is the largest part;
-//! - **outside_heap**: memory outside of any heap is (files, shared memory, stacks, data, the program's own
-//!   mappings);
+//! - **outside_heap**: memory outside of any heap is (files, shared memory, stacks, data, the
+//!   program's own mappings);
 //! - **growing**: over time, memory in use grew from inspection to inspection.
 
 use crate::evidence::{Evidence, NOTABLE};
@@ -22,6 +24,16 @@ use lowtide_model::verdict::{Verdict, VerdictKind};
 /// Share of RSS without an owner above which a verdict is inconclusive.
 const UNSEEN: f64 = 0.2;
 
+/// The owners outside of any heap.
+const OUTSIDE: [Owner; 6] = [
+    Owner::Stacks,
+    Owner::ProgramData,
+    Owner::File,
+    Owner::Shared,
+    Owner::Device,
+    Owner::AnonymousOther,
+];
+
 /// Adds the verdict and remedies to an observation.
 pub fn diagnose(observation: Observation) -> Inspection {
     let evidence = Evidence(&observation);
@@ -33,20 +45,20 @@ pub fn diagnose(observation: Observation) -> Inspection {
         },
     };
     let remedies = remedies(&evidence, &verdict);
-    Inspection { schema: SCHEMA, observation, verdict, remedies }
+    let coverage = observation.ledger.coverage();
+    Inspection { schema: SCHEMA, observation, coverage, verdict, remedies, growth: None }
 }
 
 /// Returns the verdict on a process whose memory could be read.
 fn verdict(facts: &Evidence<'_>) -> Verdict {
     let of = |owner| facts.ledger.bytes(owner);
     let (reclaimable, fragmented) = (of(Owner::Reclaimable), of(Owner::Fragmented));
+    let locked = of(Owner::Locked);
     let in_cpython = facts.free_in_cpython();
     let unseen = of(Owner::Unattributed);
     let runtime = of(Owner::Runtime);
     let in_use = of(Owner::Allocated) + of(Owner::Cached) + of(Owner::Metadata);
-    let outside =
-        [Owner::Stacks, Owner::ProgramData, Owner::File, Owner::Shared, Owner::AnonymousOther];
-    let outside: u64 = outside.into_iter().map(of).sum();
+    let outside: u64 = OUTSIDE.into_iter().map(of).sum();
     let mut because = Vec::new();
     let kind = if facts.ledger.total() == 0 {
         because.push("nothing is resident".to_owned());
@@ -61,6 +73,13 @@ fn verdict(facts: &Evidence<'_>) -> Verdict {
             in_library(facts, reclaimable, |heap| heap.reclaimable_bytes)
         ));
         VerdictKind::Hoard
+    } else if facts.share(locked) >= NOTABLE && locked >= fragmented + in_cpython {
+        because.push(format!(
+            "{} were freed, but are locked in memory (mlock), where no release can return them: the program has to \
+             unlock them first (munlock), or restart",
+            facts.part(locked)
+        ));
+        VerdictKind::Locked
     } else if facts.share(fragmented + in_cpython) >= NOTABLE {
         let mut parts = [
             (
@@ -90,7 +109,7 @@ fn verdict(facts: &Evidence<'_>) -> Verdict {
     if is_unnamed && facts.heap.is_some() {
         because.push(format!(
             "only {} are free and held",
-            facts.part(reclaimable + fragmented + in_cpython)
+            facts.part(reclaimable + locked + fragmented + in_cpython)
         ));
     } else if kind == VerdictKind::Inconclusive && facts.heap.is_none() {
         because.push("its heap could not be walked".to_owned());
@@ -98,7 +117,8 @@ fn verdict(facts: &Evidence<'_>) -> Verdict {
     Verdict { kind, because }
 }
 
-/// Names the library whose allocator has most of some bytes; returns an empty text if there is none.
+/// Names the library whose allocator has most of some bytes; returns an empty text if there is
+/// none.
 fn in_library(facts: &Evidence<'_>, bytes: u64, of: impl Fn(&WalkedHeap) -> u64) -> String {
     let mut others = facts.heaps.iter().filter(|heap| heap.library.is_some());
     match others.find(|heap| of(heap) > bytes / 2) {
@@ -122,13 +142,14 @@ pub(crate) mod tests {
     use super::*;
 
     use lowtide_model::inspection::{
-        CPythonHeap, CPythonSizeClass, HeapPrediction, Manager, Runtime, SharedMemory,
+        CPythonHeap, CPythonSizeClass, HeapPrediction, Manager, NamedMemory, Runtime,
     };
     use lowtide_model::ledger::{Ledger, State, WalkedRuntime};
 
     pub(crate) const MIB: u64 = 1 << 20;
 
-    /// Returns a walked heap whose ledger has these rows, in MiB; a release returns the reclaimable bytes.
+    /// Returns a walked heap whose ledger has these rows, in MiB; a release returns the reclaimable
+    /// bytes.
     pub(crate) fn observed(rows: &[(Owner, u64)]) -> Observation {
         let mut ledger = Ledger::default();
         for (owner, mib) in rows {
@@ -156,11 +177,41 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn large_blocks_of_one_size_that_have_most_of_the_memory_in_use_are_named() {
+        use lowtide_model::inspection::Bin;
+        let said = |rows: &[(Owner, u64)], count: u64, size: u64| {
+            let bin = Bin { from: size, to: 2 * size, count, bytes: count * size };
+            let small = Bin { from: 32, to: 64, count: 1000, bytes: 48_000 };
+            let observation = Observation { allocated_by_size: vec![small, bin], ..observed(rows) };
+            diagnose(observation).verdict.because.remove(0)
+        };
+        let rows = [(Owner::Allocated, 134), (Owner::File, 1)];
+        let pool = said(&rows, 33, 4 * MIB);
+        assert!(
+            pool.ends_with(
+                "are in use by the program, 132 MiB of them in 33 blocks of about 4.00 MiB"
+            ),
+            "{pool}"
+        );
+        let one = said(&rows, 1, 132 * MIB);
+        assert!(one.ends_with(", 132 MiB of them in one block"), "{one}");
+        // Small blocks, a small part, and blocks of which much is not resident.
+        for (count, size) in [(132 << 15, 32), (1, 60 * MIB), (33, 8 * MIB)] {
+            let other = said(&rows, count, size);
+            assert!(other.ends_with("are in use by the program"), "{other}");
+        }
+    }
+
+    #[test]
     fn the_ledger_determines_the_kind_of_verdict() {
         use Owner::*;
         assert_eq!(kind(&[(Allocated, 900), (Reclaimable, 50), (File, 10)]), VerdictKind::Live);
         assert_eq!(kind(&[(Allocated, 100), (Reclaimable, 900)]), VerdictKind::Hoard);
         assert_eq!(kind(&[(Allocated, 500), (Fragmented, 500)]), VerdictKind::Fragmentation);
+        assert_eq!(kind(&[(Allocated, 100), (Locked, 900)]), VerdictKind::Locked);
+        assert_eq!(kind(&[(Reclaimable, 300), (Locked, 500)]), VerdictKind::Hoard);
+        assert_eq!(kind(&[(Locked, 300), (Fragmented, 400)]), VerdictKind::Fragmentation);
+        assert_eq!(kind(&[(Allocated, 10), (Device, 500)]), VerdictKind::OutsideHeap);
         assert_eq!(kind(&[(Allocated, 20), (Runtime, 500)]), VerdictKind::Runtime);
         assert_eq!(kind(&[(Allocated, 1), (File, 3), (Stacks, 1)]), VerdictKind::OutsideHeap);
         assert_eq!(kind(&[(Allocated, 10), (AnonymousOther, 500)]), VerdictKind::OutsideHeap);
@@ -206,8 +257,7 @@ pub(crate) mod tests {
             (Owner::File, 60),
             (Owner::Stacks, 1),
         ]);
-        let shared =
-            vec![SharedMemory { name: "PostgreSQL's shared memory".to_owned(), bytes: 69 * MIB }];
+        let shared = vec![NamedMemory::new("PostgreSQL's shared memory".to_owned(), 69 * MIB, 1)];
         let verdict = diagnose(Observation { shared, ..of_postgres }).verdict;
         assert_eq!(verdict.kind, VerdictKind::OutsideHeap);
         assert_eq!(

@@ -15,6 +15,11 @@ pub(crate) const NOTABLE: f64 = 0.2;
 const NAMED: f64 = 0.1;
 /// Maximum number of owners in the reasons.
 const MAX_NAMED: usize = 4;
+/// Size from which on a block is named, in bytes.
+const LARGE_BLOCK: u64 = 64 << 10;
+/// All blocks in use count as resident if their bytes are at most this multiple of the resident
+/// ones.
+const ALL_RESIDENT: f64 = 1.05;
 
 /// The evidence for a verdict: an observation, with the shares and sentences that follow from it.
 #[derive(Debug, Clone, Copy)]
@@ -51,6 +56,26 @@ impl Evidence<'_> {
         self.ledger.bytes_of(WalkedRuntime::CPython, State::Free)
     }
 
+    /// Returns the large blocks of one size that have most of the memory in use, for a sentence: a
+    /// pool, a cache or a buffer of the program, whose contents lowtide does not divide. `None` if
+    /// there are none, or if their sizes say little about RSS, because not all of them is resident.
+    fn large_blocks(&self) -> Option<String> {
+        let resident = self.ledger.bytes(Owner::Allocated);
+        let bytes = self.allocated_by_size.iter().map(|bin| bin.bytes).sum::<u64>();
+        let most = self.allocated_by_size.iter().max_by_key(|bin| bin.bytes)?;
+        let size = most.bytes.checked_div(most.count)?;
+        let is_most = most.bytes.saturating_mul(2) > resident;
+        let is_resident = bytes as f64 <= ALL_RESIDENT * resident as f64;
+        if !(is_resident && is_most && size >= LARGE_BLOCK) {
+            return None;
+        }
+        let of_them = Human(most.bytes);
+        Some(match most.count {
+            1 => format!(", {of_them} of them in one block"),
+            count => format!(", {of_them} of them in {count} blocks of about {}", Human(size)),
+        })
+    }
+
     /// Returns a sentence for each notable owner, the largest first.
     pub(crate) fn owners(&self) -> Vec<String> {
         let of = |owner| self.ledger.bytes(owner);
@@ -59,7 +84,8 @@ impl Evidence<'_> {
             Some(name) => format!(", including garbage that {name} has not collected yet"),
             None => String::new(),
         };
-        owners.push((of(Owner::Allocated), format!("are in use by the program{garbage}")));
+        let blocks = self.large_blocks().unwrap_or_default();
+        owners.push((of(Owner::Allocated), format!("are in use by the program{garbage}{blocks}")));
         for manager in Manager::outside_of_walked(&self.managers, &self.ledger) {
             let is_collector = self.collector() == Some(manager.name.as_str());
             let garbage = if is_collector { ", including garbage not collected yet" } else { "" };
@@ -93,6 +119,8 @@ impl Evidence<'_> {
             _ => String::new(),
         };
         owners.push((of(Owner::Shared), format!("are shared memory{shared}")));
+        let device = "are mapped from a device (GPU, RDMA), whose driver pins them";
+        owners.push((of(Owner::Device), device.to_owned()));
         owners
             .push((of(Owner::File), "are files: program text, libraries, mapped files".to_owned()));
         owners.push((of(Owner::Stacks), "are stacks of threads".to_owned()));

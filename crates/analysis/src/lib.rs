@@ -1,7 +1,8 @@
-//! Conclusions from records and inspections: metrics, statistics, recommendations, growth, verdicts.
+//! Conclusions from records and inspections: metrics, statistics, recommendations, growth,
+//! verdicts.
 //!
-//! Everything is a function of its arguments. Nothing here opens a file, reads a clock or starts a process,
-//! so tests run on saved records and made-up series in milliseconds.
+//! Everything is a function of its arguments. Nothing here opens a file, reads a clock or starts a
+//! process, so tests run on saved records and made-up series in milliseconds.
 
 pub mod analyze;
 pub mod compare;
@@ -14,7 +15,6 @@ pub mod recommend;
 pub mod regression;
 pub mod remedies;
 pub mod requests;
-pub mod stats;
 pub mod study_report;
 pub mod threshold;
 pub mod trial_result;

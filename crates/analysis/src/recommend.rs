@@ -1,15 +1,15 @@
-//! Recommends a treatment: the one with the least excess among those that cost no more than permitted and
-//! serve the load as well as the reference does. If no treatment leaves materially less than the reference,
-//! the reference is recommended. If the repeats do not settle it, the recommendation is open, with the
-//! remaining memory and the cost of each treatment.
+//! Recommends a treatment: the one with the least excess among those that cost no more than
+//! permitted and serve the load as well as the reference does. If no treatment leaves materially
+//! less than the reference, the reference is recommended. If the repeats do not settle it, the
+//! recommendation is open, with the remaining memory and the cost of each treatment.
 
 use crate::metrics::PerConnection;
 use crate::metrics::rise;
 use crate::requests::RequestCount;
-use crate::stats::{ENOUGH_FOR_INTERVAL, Estimate};
 use crate::study_report::{FirstAndLater, Recommendation, Standing, TreatmentSummary};
 use crate::trial_result::{LoadResult, TrialOutcome, TrialResult};
 use lowtide_model::bytes::Human;
+use lowtide_model::stats::{ENOUGH_FOR_INTERVAL, Estimate};
 use lowtide_model::treatment::Treatment;
 use lowtide_record::plan::StudyPlan;
 
@@ -52,8 +52,8 @@ enum CpuUnit {
     Request,
     /// A trial, if every trial does the same work.
     Trial,
-    /// Unknown: the load took the same time in every trial and does not report the amount of its work,
-    /// which may differ between treatments.
+    /// Unknown: the load took the same time in every trial and does not report the amount of its
+    /// work, which may differ between treatments.
     Unknown,
 }
 
@@ -178,7 +178,8 @@ fn per_connection(trials: &[&TrialResult]) -> FirstAndLater<PerConnection> {
     }
 }
 
-/// Pairs the repeats of two treatments by their number, so that a drift of the machine affects both.
+/// Pairs the repeats of two treatments by their number, so that a drift of the machine affects
+/// both.
 fn paired(
     these: &[&TrialResult],
     reference: &[&TrialResult],
@@ -219,8 +220,8 @@ fn choose(
         return None;
     }
     let serves = |s: &TreatmentSummary| !fails_more(s, summaries, trials);
-    // The mean is compared and not the byte-seconds: commands that load themselves may have been observed
-    // for different times.
+    // The mean is compared and not the byte-seconds: commands that load themselves may have been
+    // observed for different times.
     let excess = |s: &TreatmentSummary| s.excess_mean_bytes.map(|e| e.median);
     let mut candidates: Vec<&TreatmentSummary> = summaries
         .iter()
@@ -288,15 +289,16 @@ fn choose(
     })
 }
 
-/// Returns whether the estimated cost of a treatment exceeds the limit, regardless of the width of its
-/// interval and the number of its repeats.
+/// Returns whether the estimated cost of a treatment exceeds the limit, regardless of the width of
+/// its interval and the number of its repeats.
 fn seems_too_costly(plan: &StudyPlan, summary: &TreatmentSummary) -> bool {
     let ratios = [summary.cpu_ratio, summary.latency_ratio];
     summary.standing == Standing::Unresolved
         && ratios.iter().flatten().any(|ratio| ratio.median > 1.0 + plan.max_slowdown)
 }
 
-/// Returns whether the repeats show that a treatment does not leave materially less than the reference.
+/// Returns whether the repeats show that a treatment does not leave materially less than the
+/// reference.
 fn leaves_no_less(
     summary: &TreatmentSummary,
     reference: &TreatmentSummary,
@@ -310,8 +312,8 @@ fn leaves_no_less(
     by_medians > least && difference.is_some_and(|d| d.median > least && d.resolved_from(least))
 }
 
-/// Returns the reason why nothing is recommended yet, with the remaining memory and the cost of each
-/// treatment.
+/// Returns the reason why nothing is recommended yet, with the remaining memory and the cost of
+/// each treatment.
 fn open_because(
     doubts: &[String],
     plan: &StudyPlan,

@@ -1,19 +1,20 @@
 //! A slope with its interval: the number of bytes per additional connection.
 //!
-//! The slope is the median of the slopes of all pairs of points (Theil 1950, Sen 1968), which is robust
-//! against a garbage collection in the middle, or a first step that includes code. Its interval is that of
-//! Sen, from the variance of Kendall's score. Memory at one moment depends on the previous moment, so
-//! neighbouring points carry less information than independent ones: the variance is increased according to
-//! the autocorrelation of the residuals (Yue and Wang, *Water Resources Management* 18, 2004, for a
-//! first-order process).
+//! The slope is the median of the slopes of all pairs of points (Theil 1950, Sen 1968), which is
+//! robust against a garbage collection in the middle, or a first step that includes code. Its
+//! interval is that of Sen, from the variance of Kendall's score. Memory at one moment depends on
+//! the previous moment, so neighbouring points carry less information than independent ones: the
+//! variance is increased according to the autocorrelation of the residuals (Yue and Wang, *Water
+//! Resources Management* 18, 2004, for a first-order process).
 
 use serde::Serialize;
 
-use crate::stats::median_of_sorted;
+use lowtide_model::stats::median_of_sorted;
 
 /// Minimum number of points for a slope.
 pub const FEWEST_POINTS: usize = 6;
-/// Maximum number of points: more are thinned out evenly, since the number of pairs grows with the square.
+/// Maximum number of points: more are thinned out evenly, since the number of pairs grows with the
+/// square.
 const MOST_POINTS: usize = 400;
 /// The normal quantile of a two-sided 95 % interval.
 const QUANTILE: f64 = 1.96;
@@ -32,8 +33,9 @@ pub struct Slope {
 }
 
 impl Slope {
-    /// Returns the common slope of several lines, each of points (x, y) in order of time, whose levels may
-    /// differ. Returns `None` for fewer than [`FEWEST_POINTS`] points, or if all x are equal.
+    /// Returns the common slope of several lines, each of points (x, y) in order of time, whose
+    /// levels may differ. Returns `None` for fewer than [`FEWEST_POINTS`] points, or if all x are
+    /// equal.
     pub fn fit<L: AsRef<[(f64, f64)]>>(lines: impl IntoIterator<Item = L>) -> Option<Self> {
         let lines: Vec<_> = lines.into_iter().map(|line| thinned(line.as_ref())).collect();
         let n = lines.iter().map(Vec::len).sum();

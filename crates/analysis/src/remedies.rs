@@ -42,36 +42,55 @@ pub(crate) fn remedies(facts: &Evidence<'_>, verdict: &Verdict) -> Vec<Remedy> {
     found.extend(settings(facts));
     let fragmented = facts.ledger.bytes(Owner::Fragmented);
     if verdict.kind == VerdictKind::Fragmentation && fragmented >= facts.free_in_cpython() {
-        let how = "free memory is scattered between blocks in use, and no release can return it: an allocator that \
-                   separates sizes may hold less; try lowtide study -a glibc,jemalloc,mimalloc";
-        found.push(Remedy::new(RemedyKind::Allocator, None, how.to_owned()));
+        found.push(Remedy::new(RemedyKind::Allocator, None, against_fragmentation(facts)));
     }
     found.extend(of_managers(facts));
     found
 }
 
-/// Returns the remedies that return free memory of a walked heap.
-fn releases(heap: HeapPrediction, pid: u32) -> Vec<Remedy> {
-    let Some(release_bytes) = heap.release_bytes.filter(|bytes| *bytes >= MIN_BYTES) else {
-        return Vec::new();
-    };
-    let tops = heap.trim_bytes.map_or(0, |trim_bytes| release_bytes.saturating_sub(trim_bytes));
-    let tops = match tops >= MIN_BYTES {
-        true => format!(", including the top chunks of thread heaps ({})", Human(tops)),
-        false => String::new(),
-    };
-    let release =
-        format!("returns every whole free page{tops}, in short pauses: lowtide release {pid}");
-    let trim = format!(
-        "a call to malloc_trim(0) in the program; it holds each arena's lock while it trims it (threads of \
-         process {pid} that need the arena wait)"
-    );
-    let release = Remedy::new(RemedyKind::Release, Some(release_bytes), release);
-    let trim = heap.trim_bytes.map(|bytes| Remedy::new(RemedyKind::MallocTrim, Some(bytes), trim));
-    std::iter::once(release).chain(trim).collect()
+/// Returns the advice against fragmentation, for the allocator whose heap has most of it.
+fn against_fragmentation(facts: &Evidence<'_>) -> String {
+    let most = facts.heaps.iter().max_by_key(|heap| heap.fragmented_bytes);
+    let scattered = "free memory is scattered between blocks in use, and no release can return it";
+    match most.map(|heap| &heap.allocator) {
+        Some(kind) if *kind != AllocatorKind::Glibc => format!(
+            "{scattered}: {kind} separates sizes, but blocks of one size that live long keep the pages of those \
+             that do not; allocate long-lived blocks before the others, or from an arena or pool of their own"
+        ),
+        _ => format!(
+            "{scattered}: an allocator that separates sizes and returns its free pages may hold less; try \
+             lowtide study -a glibc,jemalloc,mimalloc -t jemalloc/background_thread -p none,adaptive"
+        ),
+    }
 }
 
-/// Returns the remedy by which a program returns the free memory of a heap of jemalloc, mimalloc or gperftools.
+/// Returns the remedies that return free memory of a walked heap.
+fn releases(heap: HeapPrediction, pid: u32) -> Vec<Remedy> {
+    let release = heap.release_bytes.filter(|bytes| *bytes >= MIN_BYTES);
+    // Locked memory at the end of the main heap is returned by a trim only.
+    let trim = heap.trim_bytes.filter(|bytes| release.is_some() || *bytes >= MIN_BYTES);
+    let release = release.map(|bytes| {
+        let tops = trim.map_or(0, |trim_bytes| bytes.saturating_sub(trim_bytes));
+        let tops = match tops >= MIN_BYTES {
+            true => format!(", including the top chunks of thread heaps ({})", Human(tops)),
+            false => String::new(),
+        };
+        let how =
+            format!("returns every whole free page{tops}, in short pauses: lowtide release {pid}");
+        Remedy::new(RemedyKind::Release, Some(bytes), how)
+    });
+    let trim = trim.map(|bytes| {
+        let how = format!(
+            "a call to malloc_trim(0) in the program; it holds each arena's lock while it trims it (threads of \
+             process {pid} that need the arena wait)"
+        );
+        Remedy::new(RemedyKind::MallocTrim, Some(bytes), how)
+    });
+    release.into_iter().chain(trim).collect()
+}
+
+/// Returns the remedy by which a program returns the free memory of a heap of jemalloc, mimalloc or
+/// gperftools.
 fn purge(heap: &WalkedHeap, facts: &Evidence<'_>) -> Option<Remedy> {
     let bytes = heap.prediction.purge_bytes.filter(|bytes| *bytes >= MIN_BYTES)?;
     let kind = &heap.allocator;
@@ -89,12 +108,12 @@ fn purge(heap: &WalkedHeap, facts: &Evidence<'_>) -> Option<Remedy> {
         _ if is_redis => "MEMORY PURGE".to_owned(),
         _ => format!("mallctl(\"arena.4096.purge\") in {place}"),
     };
-    let (advice, setting) = for_allocator(kind)?;
+    let (advice, setting) = (kind.facts().advice?, kind.facts().setting);
     // tikv-jemallocator has its own name for the variable.
     let is_static = facts.allocator.as_ref().is_some_and(|a| a.linkage == Some(Linkage::Static));
     let is_prefixed = (is_static || heap.library.is_some()) && *kind == AllocatorKind::Jemalloc;
     let variable = if is_prefixed { " (_RJEM_MALLOC_CONF for Rust)" } else { "" };
-    let own = facts.arenas.iter().filter_map(|arena| arena.jemalloc.as_ref());
+    let own = facts.arenas.iter().filter_map(|arena| arena.jemalloc());
     let slabs: u64 = own.map(|own| own.slab_free_pages_bytes).sum();
     let slabs = match slabs >= MIN_BYTES {
         true => format!("; {} more are whole pages of slabs, which no purge returns", Human(slabs)),
@@ -112,7 +131,9 @@ fn purge(heap: &WalkedHeap, facts: &Evidence<'_>) -> Option<Remedy> {
 fn settings(facts: &Evidence<'_>) -> Vec<Remedy> {
     let mut found = Vec::new();
     let of_glibc = facts.heaps.iter().filter(|heap| heap.allocator == AllocatorKind::Glibc);
-    let free = of_glibc.map(|heap| heap.reclaimable_bytes + heap.fragmented_bytes).sum();
+    let free: u64 = of_glibc
+        .map(|heap| heap.reclaimable_bytes + heap.locked_bytes + heap.fragmented_bytes)
+        .sum();
     let Some(tunables) = facts.tunables_in_force.as_ref().filter(|_| facts.share(free) >= NOTABLE)
     else {
         return found;
@@ -128,7 +149,10 @@ fn settings(facts: &Evidence<'_>) -> Vec<Remedy> {
             Remedy::new(RemedyKind::ArenaMax, None, how).with_setting("MALLOC_ARENA_MAX", "2"),
         );
     }
-    if tunables.trim_threshold_bytes > 64 * TRIM_THRESHOLD {
+    // Only the top of the main heap is trimmed.
+    let main = facts.arenas.iter().find(|arena| arena.is_of_glibc() && arena.id == 0);
+    let has_top = main.is_some_and(|main| main.top_bytes >= free / 2);
+    if tunables.trim_threshold_bytes > 64 * TRIM_THRESHOLD && has_top {
         let how = format!(
             "the main heap returns only free memory beyond {} at its top (trim_threshold has grown with freed \
              blocks, or was set): try lowtide study -t glibc/trim_threshold",
@@ -140,8 +164,8 @@ fn settings(facts: &Evidence<'_>) -> Vec<Remedy> {
     found
 }
 
-/// Returns a remedy for each runtime and allocator that manages a notable part, and for PostgreSQL's shared
-/// memory.
+/// Returns a remedy for each runtime and allocator that manages a notable part, and for
+/// PostgreSQL's shared memory.
 fn of_managers(facts: &Evidence<'_>) -> Vec<Remedy> {
     let is_notable = |bytes: u64| facts.share(bytes) >= NOTABLE;
     let managers = facts.managers.iter().filter(|manager| is_notable(manager.bytes));
@@ -177,7 +201,10 @@ fn advice(manager: &str) -> Option<(&'static str, Option<Variable>)> {
     }
     match RuntimeKind::parse(manager) {
         Some(runtime) => Some((for_runtime(runtime), None)),
-        None => for_allocator(&AllocatorKind::parse(manager)),
+        None => {
+            let facts = AllocatorKind::parse(manager).facts();
+            facts.advice.map(|advice| (advice, facts.setting))
+        }
     }
 }
 
@@ -244,38 +271,9 @@ fn for_runtime(runtime: RuntimeKind) -> &'static str {
     }
 }
 
-fn for_allocator(allocator: &AllocatorKind) -> Option<(&'static str, Option<Variable>)> {
-    match allocator {
-        AllocatorKind::Jemalloc => Some((
-            "MALLOC_CONF=background_thread:true,dirty_decay_ms:1000,muzzy_decay_ms:0 returns free memory, \
-             also while the program is idle",
-            Some(("MALLOC_CONF", "background_thread:true,dirty_decay_ms:1000,muzzy_decay_ms:0")),
-        )),
-        AllocatorKind::Mimalloc => Some((
-            "MIMALLOC_PURGE_DELAY=0 returns a page as soon as it is free",
-            Some(("MIMALLOC_PURGE_DELAY", "0")),
-        )),
-        AllocatorKind::Gperftools => Some((
-            "TCMALLOC_RELEASE_RATE=10 returns free memory sooner, TCMALLOC_AGGRESSIVE_DECOMMIT=1 at once",
-            Some(("TCMALLOC_AGGRESSIVE_DECOMMIT", "1")),
-        )),
-        AllocatorKind::PartitionAlloc => Some((
-            "it returns free pages by itself a few seconds after they were freed, and under memory pressure",
-            None,
-        )),
-        AllocatorKind::Glibc
-        | AllocatorKind::Musl
-        | AllocatorKind::Tcmalloc
-        | AllocatorKind::Snmalloc
-        | AllocatorKind::Rpmalloc
-        | AllocatorKind::Other(_)
-        | AllocatorKind::Unknown => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use lowtide_model::inspection::{Observation, Tunables};
+    use lowtide_model::inspection::{Arena, Observation, Tunables};
     use lowtide_model::ledger::Ledger;
 
     use super::*;
@@ -323,6 +321,11 @@ mod tests {
         assert!(found[0].how.contains("including the top chunks of thread heaps (100 MiB)"));
         assert!(found[0].how.ends_with("lowtide release 7"), "{found:?}");
 
+        let mut locked = observed(&[(Owner::Allocated, 100), (Owner::Locked, 900)]);
+        assert_eq!(kinds(&remedies_of(locked.clone())), []);
+        locked.heap.as_mut().unwrap().trim_bytes = Some(200 * MIB);
+        assert_eq!(kinds(&remedies_of(locked)), [(RemedyKind::MallocTrim, Some(200 * MIB))]);
+
         let fragmented = observed(&[(Owner::Allocated, 500), (Owner::Fragmented, 500)]);
         assert_eq!(kinds(&remedies_of(fragmented)), [(RemedyKind::Allocator, None)]);
 
@@ -330,6 +333,41 @@ mod tests {
         let found = remedies_of(Observation { sockets_established: Some(1000), ..live });
         assert_eq!(found[0].kind, RemedyKind::CloseConnections);
         assert!(found[0].how.contains("at most 1.00 MiB each"), "{found:?}");
+    }
+
+    #[test]
+    fn a_trim_threshold_is_a_remedy_only_if_the_top_of_the_main_heap_is_free() {
+        let tunables = Tunables {
+            arena_max: None,
+            trim_threshold_bytes: 64 << 20,
+            top_pad_bytes: 0,
+            mmap_threshold_bytes: 32 << 20,
+            mmap_threshold_dynamic: true,
+            tcache_count: 7,
+            tcache_max_bytes: 1032,
+        };
+        let with_top = |top_bytes| {
+            let mut found = observed(&[(Owner::Allocated, 100), (Owner::Fragmented, 200)]);
+            let prediction = HeapPrediction::default();
+            let heap = WalkedHeap::new(AllocatorKind::Glibc, None, &found.ledger, prediction);
+            found.heaps = vec![heap];
+            found.arenas = vec![Arena { top_bytes, ..Arena::default() }];
+            let found = Observation { tunables_in_force: Some(tunables.clone()), ..found };
+            remedies_of(found).iter().any(|remedy| remedy.kind == RemedyKind::TrimThreshold)
+        };
+        assert!(with_top(150 * MIB));
+        assert!(!with_top(MIB));
+    }
+
+    #[test]
+    fn another_allocator_is_no_remedy_for_one_that_separates_sizes() {
+        let mut found = observed(&[(Owner::Allocated, 500), (Owner::Fragmented, 500)]);
+        let prediction = HeapPrediction::default();
+        let heap = WalkedHeap::new(AllocatorKind::Jemalloc, None, &found.ledger, prediction);
+        found.heaps = vec![heap];
+        let found = remedies_of(found);
+        assert!(found[0].how.contains("jemalloc separates sizes"), "{found:?}");
+        assert!(!found[0].how.contains("lowtide study"), "{found:?}");
     }
 
     #[test]

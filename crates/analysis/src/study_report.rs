@@ -1,8 +1,8 @@
 //! A completed study as one object: `lowtide.study/1`, which `--json` prints.
 
 use crate::metrics::{Metric, PerConnection};
-use crate::stats::Estimate;
 use crate::trial_result::TrialResult;
+use lowtide_model::stats::Estimate;
 use lowtide_model::treatment::Treatment;
 use lowtide_record::plan::StudyPlan;
 use lowtide_record::shard::Shard;
@@ -73,19 +73,20 @@ pub struct TreatmentSummary {
     pub cpu_s: Option<Estimate>,
     /// CPU time as a ratio to the reference, pair by pair.
     pub cpu_ratio: Option<Estimate>,
-    /// Latency of the load as a ratio to the reference, pair by pair; the duration of the load if it
-    /// reports no latency.
+    /// Latency of the load as a ratio to the reference, pair by pair; the duration of the load if
+    /// it reports no latency.
     pub latency_ratio: Option<Estimate>,
     /// The memory cost of a connection, from the ramps of all its trials.
     pub per_connection: FirstAndLater<PerConnection>,
-    /// Requests of its loads, in the trials that can be compared; for loads of bare connections, the
-    /// connections. `null` if no load reports them.
+    /// Requests of its loads, in the trials that can be compared; for loads of bare connections,
+    /// the connections. `null` if no load reports them.
     pub requests: Option<u64>,
     /// Number of failed requests.
     pub failed_requests: Option<u64>,
 }
 
-/// Values of the first round, and of all later ones together: the first includes one-time allocations.
+/// Values of the first round, and of all later ones together: the first includes one-time
+/// allocations.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct FirstAndLater<T> {
     /// The value of the first round.

@@ -12,8 +12,8 @@ use lowtide_model::bytes::parse_size;
 use lowtide_model::duration::parse_duration;
 use lowtide_model::load::{Latency, LoadReport, LoadRound};
 
-/// The numbers of a trial that can be compared with a constant. Those of the load have the prefix `load.`,
-/// those of each round `rounds.`.
+/// The numbers of a trial that can be compared with a constant. Those of the load have the prefix
+/// `load.`, those of each round `rounds.`.
 pub const METRICS: [&str; 15] = [
     "baseline_bytes",
     "peak_bytes",
@@ -257,7 +257,8 @@ impl Threshold {
             .collect()
     }
 
-    /// Returns whether its metric is unknown for every round of a load, so that no round can cross it.
+    /// Returns whether its metric is unknown for every round of a load, so that no round can cross
+    /// it.
     pub fn is_void_of_load(&self, report: &LoadReport) -> bool {
         self.values_of_load(report).next().is_none()
     }
@@ -307,8 +308,8 @@ impl Threshold {
             .collect()
     }
 
-    /// Returns whether no trial has its metric, so that it could not be crossed: because of a typo, because
-    /// the load does not report it, or because the trials did not get that far.
+    /// Returns whether no trial has its metric, so that it could not be crossed: because of a typo,
+    /// because the load does not report it, or because the trials did not get that far.
     pub fn is_void(&self, study: &StudyReport) -> bool {
         study.trials.iter().all(|trial| self.values(trial).is_empty())
     }

@@ -15,8 +15,8 @@ use lowtide_record::TrialRecord;
 use lowtide_record::v1::{Event, HookRun, INNER_MEMORY, LedgerReading, Outcome};
 
 use crate::metrics::{
-    self, Metric, PerConnection, PhaseMetrics, PolicyMetrics, Ramp, RoundMetrics, RoundTrend,
-    TrialMetrics, round_trend,
+    self, AtEvents, Metric, PerConnection, PhaseMetrics, PolicyMetrics, Ramp, RoundMetrics,
+    RoundTrend, TrialMetrics, round_trend,
 };
 
 /// The outcome of a trial.
@@ -68,8 +68,8 @@ pub struct TrialResult {
     pub allocator_inactive_because: Option<String>,
     /// The metric by which memory is judged.
     pub metric: Metric,
-    /// Number of readings of PSS, between which it is estimated from RSS. `null` if memory is judged by
-    /// RSS.
+    /// Number of readings of PSS, between which it is estimated from RSS. `null` if memory is
+    /// judged by RSS.
     pub pss_readings: Option<u64>,
     /// Rise of memory in the last second before the load, in bytes.
     #[serde(skip)]
@@ -98,7 +98,8 @@ pub struct TrialResult {
     pub wall_s: Option<f64>,
     /// CPU time of the whole tree, in seconds.
     pub cpu_s: Option<f64>,
-    /// Number of runs of hooks and policies that reported a `lowtide.release/1` object with returned memory.
+    /// Number of runs of hooks and policies that reported a `lowtide.release/1` object with
+    /// returned memory.
     pub releases: u64,
     /// The effects and costs of its policy; `null` without one.
     pub policy: Option<PolicyMetrics>,
@@ -113,12 +114,13 @@ pub struct TrialResult {
     pub ramps: Vec<Ramp>,
     /// The phases that the subject announced.
     pub phases: Vec<PhaseMetrics>,
-    /// Maximum of each duration that the subject reported, in milliseconds: of its metrics whose name ends
-    /// in `_ms`.
+    /// Maximum of each duration that the subject reported, in milliseconds: of its metrics whose
+    /// name ends in `_ms`.
     pub reported_ms: BTreeMap<String, f64>,
     /// Resident bytes by owner at these moments.
     pub ledgers: AtEvents<Ledger>,
-    /// Memory by runtime and allocator at the same moments, which is the row `runtime`, the largest first.
+    /// Memory by runtime and allocator at the same moments, which is the row `runtime`, the largest
+    /// first.
     pub managers: AtEvents<Vec<Manager>>,
     /// Summaries of the heaps at the same moments: arenas and free blocks, only for glibc.
     pub heaps: AtEvents<HeapSummary>,
@@ -126,8 +128,8 @@ pub struct TrialResult {
     pub samples: String,
 }
 
-/// The trends of settled memory from round to round; `null` for a single round, and for rounds that are not
-/// alike.
+/// The trends of settled memory from round to round; `null` for a single round, and for rounds that
+/// are not alike.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Trends {
     /// Memory, by the metric of the study.
@@ -171,8 +173,8 @@ impl LoadResult {
         self.figures.get(name)?.as_f64()
     }
 
-    /// Returns the latency by which a slowdown is judged, in seconds: the mean, which reacts to a delay of
-    /// any part of the requests.
+    /// Returns the latency by which a slowdown is judged, in seconds: the mean, which reacts to a
+    /// delay of any part of the requests.
     pub fn mean_latency_s(&self) -> Option<f64> {
         self.latency_s("mean")
     }
@@ -180,39 +182,6 @@ impl LoadResult {
     /// Returns a latency by its name, in seconds: `mean`, `p50`, `p90`, `p99`, `p999`, `max`.
     pub fn latency_s(&self, name: &str) -> Option<f64> {
         self.figures.get("latency_s")?.get(name)?.as_f64().filter(|s| *s > 0.0)
-    }
-}
-
-/// A value at each event of a trial.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct AtEvents<T> {
-    /// Before the load.
-    pub baseline: Option<T>,
-    /// At the peak.
-    pub peak: Option<T>,
-    /// After the last request of the last round, while its connections are still open; absent if the load does
-    /// not report it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub drained: Option<T>,
-    /// After the load is gone.
-    pub settled: Option<T>,
-}
-
-impl<T> Default for AtEvents<T> {
-    fn default() -> Self {
-        Self { baseline: None, peak: None, drained: None, settled: None }
-    }
-}
-
-impl<T> AtEvents<T> {
-    /// Maps each value.
-    pub fn and_then<U>(self, of: impl Fn(T) -> Option<U>) -> AtEvents<U> {
-        AtEvents {
-            baseline: self.baseline.and_then(&of),
-            peak: self.peak.and_then(&of),
-            drained: self.drained.and_then(&of),
-            settled: self.settled.and_then(&of),
-        }
     }
 }
 
@@ -294,8 +263,8 @@ fn is_release(act: &HookRun) -> bool {
         && field("returned_bytes").and_then(Value::as_u64).is_some_and(|bytes| bytes > 0)
 }
 
-/// Returns the trends of settled memory, and of the memory that the program reports as allocated, from
-/// round to round.
+/// Returns the trends of settled memory, and of the memory that the program reports as allocated,
+/// from round to round.
 fn trends(trial: &TrialRecord, figures: &TrialMetrics, rounds: &[RoundResult]) -> Trends {
     let stayed = |of: fn(&RoundResult) -> Option<u64>| -> Option<Vec<u64>> {
         rounds.iter().map(of).collect()
@@ -313,8 +282,8 @@ fn trends(trial: &TrialRecord, figures: &TrialMetrics, rounds: &[RoundResult]) -
     }
 }
 
-/// Returns the memory that the program itself last reported as allocated before a moment, if that was
-/// shortly before it.
+/// Returns the memory that the program itself last reported as allocated before a moment, if that
+/// was shortly before it.
 fn allocated_at(trial: &TrialRecord, t_s: f64) -> Option<u64> {
     const JUST_BEFORE_S: f64 = 3.0;
     let reported = trial.figures.iter().rfind(|f| f.t_s <= t_s)?;
@@ -352,8 +321,8 @@ impl RoundResult {
 }
 
 impl TrialResult {
-    /// Returns whether the trial may be compared with others: it ended as planned, and its treatment is not
-    /// known to have been inactive.
+    /// Returns whether the trial may be compared with others: it ended as planned, and its
+    /// treatment is not known to have been inactive.
     pub fn is_usable(&self) -> bool {
         self.outcome == TrialOutcome::Done && self.allocator_active != Some(false)
     }

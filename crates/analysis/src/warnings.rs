@@ -6,8 +6,8 @@ use crate::trial_result::TrialResult;
 /// Distance below its baseline at which settled memory is worth a warning, as a part of the rise.
 const BELOW_BASELINE: f64 = 0.05;
 
-/// Minimum rise of memory in the last second before the load that counts as still rising: as a part of the
-/// whole rise, and in bytes.
+/// Minimum rise of memory in the last second before the load that counts as still rising: as a part
+/// of the whole rise, and in bytes.
 const RISING: f64 = 0.05;
 const LEAST_RISING: f64 = (2 << 20) as f64;
 
@@ -16,8 +16,8 @@ pub(crate) fn warnings(trials: &[TrialResult]) -> Vec<String> {
     [below_baseline(trials), still_rising(trials)].into_iter().flatten().collect()
 }
 
-/// Warns if memory was still rising when the load started: a part of the start-up then counts as the
-/// load's.
+/// Warns if memory was still rising when the load started: a part of the start-up then counts as
+/// the load's.
 fn still_rising(trials: &[TrialResult]) -> Option<String> {
     let concerned = trials_where(trials, |t| {
         let rise = rise(t.baseline_bytes, t.peak_bytes)? as f64;

@@ -1,5 +1,5 @@
-//! A program whose own allocations are not served by `malloc`: for the tests of what is in force, and,
-//! with the argument `wait`, for those of looking at it.
+//! A program whose own allocations are not served by `malloc`: for the tests of what is in force,
+//! and, with the argument `wait`, for those of looking at it.
 
 use std::io::Read;
 

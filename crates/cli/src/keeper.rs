@@ -3,7 +3,7 @@
 use lowtide_study::KeeperCommand;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::exit::Failure;
+use crate::failure::exit::Failure;
 
 /// Returns the command of the keeper, and raises the limit of open files for a large process tree.
 /// The subject gets the original limit.

@@ -1,43 +1,34 @@
 //! lowtide: memory rises with the load; this shows why it does not fall again, and brings it down.
 
 mod args;
-mod bar;
-mod exit;
-mod group;
-mod help;
-mod interrupt;
+mod console;
+mod failure;
 mod keeper;
-mod output;
-mod patient_finder;
 mod present;
-mod progress;
-mod rerun;
-mod selector;
+mod proc_mount;
+mod select;
 mod shell;
-mod stream;
 mod supervision;
-mod target_error;
 mod top;
 mod tui;
-mod usage;
-mod values;
 mod verbs;
-mod wait;
 mod watcher;
 
-use std::process::ExitCode;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
 
 use clap::Parser;
+use lowtide_probe::mapped;
 
 use args::{Cli, Verb};
-use exit::{Exit, Failure};
+use failure::exit::{Exit, Failure};
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => return usage::report(&error, is_run()),
+        Err(error) => return failure::usage::report(&error, is_run()),
     };
-    let output = output::Output::new(cli.json, cli.color);
+    let output = console::output::Output::new(cli.json, cli.color);
     match run(cli.verb, &output) {
         Ok(exit) => exit.into(),
         Err(failure) => output.fail(&failure),
@@ -49,7 +40,14 @@ fn is_run() -> bool {
     std::env::args_os().nth(1).is_some_and(|verb| verb == "run")
 }
 
-fn run(verb: Verb, output: &output::Output) -> Result<Exit, Failure> {
+fn run(verb: Verb, output: &console::output::Output) -> Result<Exit, Failure> {
+    if verb.reads_processes() {
+        proc_mount::check_mounted()?;
+        // The exporter forbids itself to start programs.
+        if !matches!(verb, Verb::Exporter(_)) {
+            mapped::read_remote_files_by(remote_reader);
+        }
+    }
     match verb {
         Verb::Demo(args) => verbs::demo::run(&args, output),
         Verb::Study(args) => verbs::study::run(*args, output),
@@ -66,6 +64,19 @@ fn run(verb: Verb, output: &output::Output) -> Result<Exit, Failure> {
         Verb::Completions { shell } => verbs::completions::run(shell, output),
         Verb::Man { verb } => verbs::man::run(verb.as_deref(), output),
         Verb::Keep => Ok(Exit::Passed(lowtide_study::keep())),
+        Verb::ReadMapped { pid, start, inode } => {
+            let (input, output) = (std::io::stdin().lock(), std::io::stdout().lock());
+            // lowtide, which reads the output, may have ended.
+            let _ = mapped::serve(pid, start, inode, input, output);
+            Ok(Exit::Passed(ExitCode::SUCCESS))
+        }
         Verb::DemoServer(args) => verbs::demo::server(&args),
     }
+}
+
+/// Returns the command of a process that reads a mapped file: lowtide itself, with a hidden verb.
+fn remote_reader() -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("lowtide").arg("read-mapped");
+    command
 }

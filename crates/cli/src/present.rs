@@ -7,8 +7,8 @@ use lowtide_report::svg::{self, Charts};
 use lowtide_report::{View, html, markdown, terminal};
 
 use crate::args::Chart;
-use crate::exit::Failure;
-use crate::output::Output;
+use crate::console::output::Output;
+use crate::failure::exit::Failure;
 
 /// Maximum length of the subtitle, which stands on one line of a picture.
 const MAX_SUBTITLE: usize = 150;

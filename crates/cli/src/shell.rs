@@ -11,7 +11,8 @@ pub(crate) fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', "'\\''"))
 }
 
-/// Returns a command to copy, on one line; `CMD` if it is too long, or would not be printed as it is.
+/// Returns a command to copy, on one line; `CMD` if it is too long, or would not be printed as it
+/// is.
 pub(crate) fn copyable(command: &[String]) -> String {
     const MAX_LENGTH: usize = 200;
     let text: Vec<String> = command.iter().map(|word| quoted(word)).collect();

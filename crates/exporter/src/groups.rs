@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use lowtide_model::text::printable;
 use lowtide_survey::Process;
 
 /// The group of the processes beyond the maximum number of groups.
@@ -38,13 +39,14 @@ impl GroupBy {
             Self::Cgroup => process.cgroup().to_owned(),
             Self::Pod => pod(process.cgroup()).unwrap_or_else(|| "not in a pod".to_owned()),
         };
-        name.chars().take(MAX_NAME).collect()
+        printable(&name).chars().take(MAX_NAME).collect()
     }
 }
 
-/// Returns the UID of the pod in the path of a cgroup: `/kubepods/burstable/pod8f5c…/…`, or, by systemd,
-/// `/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod8f5c_….slice/…`. A path that is relative to a namespace
-/// (`/../../podUID/…`) has it, too. Sources: pkg/kubelet/cm/cgroup_manager_linux.go and types.go in Kubernetes.
+/// Returns the UID of the pod in the path of a cgroup: `/kubepods/burstable/pod8f5c…/…`, or, by
+/// systemd, `/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod8f5c_….slice/…`. A path
+/// that is relative to a namespace (`/../../podUID/…`) has it, too. Sources:
+/// pkg/kubelet/cm/cgroup_manager_linux.go and types.go in Kubernetes.
 fn pod(cgroup: &str) -> Option<String> {
     /// The length of a UID (RFC 4122) without hyphens.
     const DIGITS: usize = 32;

@@ -1,7 +1,7 @@
 //! The metrics at one moment, as text.
 //!
-//! `prometheus-client` writes the format of OpenMetrics. Prometheus' older text format 0.0.4 differs only in the names of
-//! counters in comments, and has no end mark.
+//! `prometheus-client` writes the format of OpenMetrics. Prometheus' older text format 0.0.4
+//! differs only in the names of counters in comments, and has no end mark.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -11,11 +11,13 @@ use std::time::Instant;
 
 use lowtide_model::inspection::CLibrary;
 use lowtide_model::ledger::Owner;
+use lowtide_model::text::printable;
 use lowtide_model::verdict::VerdictKind;
 use lowtide_probe::machine::{memory, process_cpu_s};
 use lowtide_probe::proc::status::Status;
+use lowtide_survey::budget::UncountedCpu;
 use lowtide_survey::survey::Outcomes;
-use lowtide_survey::{Host, Process, Survey, Unread};
+use lowtide_survey::{Host, Options, Process, Survey, Unread};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, text};
 use prometheus_client::metrics::MetricType;
@@ -36,7 +38,7 @@ pub enum ScrapeResult {
     Ok,
     /// The user name or the password was wrong.
     Unauthorized,
-    /// Too many connections were open.
+    /// A connection was closed because too many were open.
     Busy,
 }
 
@@ -45,17 +47,19 @@ pub enum ScrapeResult {
 pub struct Exporter {
     survey: Survey,
     budget: f64,
+    serving_cpu: UncountedCpu,
     groups: Mutex<Groups>,
     durations: Histogram,
     scrapes: [AtomicU64; 3],
 }
 
 impl Exporter {
-    /// Creates the exporter of a survey. `budget` is the share of a core that the survey may use.
-    pub fn new(survey: Survey, budget: f64, by: GroupBy, max_groups: usize) -> Self {
+    /// Creates the exporter of a survey that was started with `options`.
+    pub fn new(survey: Survey, options: &Options, by: GroupBy, max_groups: usize) -> Self {
         Self {
             survey,
-            budget,
+            budget: options.budget,
+            serving_cpu: options.uncounted_cpu.clone(),
             groups: Mutex::new(Groups::new(by, max_groups)),
             durations: Histogram::new(DURATIONS_S),
             scrapes: Default::default(),
@@ -82,9 +86,20 @@ impl Exporter {
         self.scrapes[result as usize].fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Returns for how long the inspection in progress has taken so far, in seconds; 0 if there is
+    /// none.
+    pub fn inspection_s(&self) -> f64 {
+        self.survey.in_progress_s()
+    }
+
     /// Returns the age of the last scan, in seconds; `None` before the first.
     pub fn scan_age_s(&self) -> Option<f64> {
         self.survey.read(Host::scan_age_s)
+    }
+
+    /// Returns the account of the server's CPU time.
+    pub fn serving_cpu(&self) -> UncountedCpu {
+        self.serving_cpu.clone()
     }
 
     fn moment(&self) -> Moment {
@@ -109,6 +124,7 @@ impl Exporter {
             outcomes: self.survey.outcomes(),
             durations: self.durations.clone(),
             cpu_s: process_cpu_s(),
+            serving_cpu_s: self.serving_cpu.total_s(),
             own_rss_bytes: Status::own().ok().map(|status| status.rss_bytes()),
             budget: self.budget,
             scrapes: [0, 1, 2].map(|place: usize| self.scrapes[place].load(Ordering::Relaxed)),
@@ -172,7 +188,8 @@ impl GroupValues {
             None => (String::new(), None),
         };
         let key = [allocator, version.unwrap_or_default(), libc, libc_version.unwrap_or_default()];
-        *self.allocators.entry(key).or_default() += 1;
+        // Names and versions come from the files of the process.
+        *self.allocators.entry(key.map(|value| printable(&value))).or_default() += 1;
     }
 }
 
@@ -186,6 +203,7 @@ struct Moment {
     outcomes: Outcomes,
     durations: Histogram,
     cpu_s: f64,
+    serving_cpu_s: f64,
     own_rss_bytes: Option<u64>,
     budget: f64,
     scrapes: [u64; 3],
@@ -323,7 +341,9 @@ impl Moment {
         )?;
         let help = "CPU time of the exporter.";
         writer.counter("lowtide_exporter_cpu_seconds", help, self.cpu_s)?;
-        let help = "Share of a core that the exporter may use.";
+        let help = "CPU time for connections and passwords, which the budget does not include.";
+        writer.counter("lowtide_exporter_serving_cpu_seconds", help, self.serving_cpu_s)?;
+        let help = "Share of a core that inspections may use.";
         writer.gauge_f64("lowtide_exporter_cpu_budget_ratio", help, self.budget)?;
         if let Some(bytes) = self.own_rss_bytes {
             writer.gauge("lowtide_exporter_resident_bytes", "RSS of the exporter.", bytes)?;
@@ -339,6 +359,7 @@ impl Moment {
             ("done", self.outcomes.done),
             ("not_permitted", self.outcomes.not_permitted),
             ("blocked", self.outcomes.blocked),
+            ("slow", self.outcomes.slow),
             ("failed", self.outcomes.failed),
             ("gone", self.outcomes.gone),
         ];

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::io;
 use std::net::TcpListener as StdListener;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener as StdUnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,29 +17,37 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use lowtide_probe::machine::thread_cpu_s;
+use lowtide_survey::budget::UncountedCpu;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{sleep, timeout};
+use tokio::sync::Mutex;
+use tokio::time::sleep;
 use tokio_io_timeout::TimeoutStream;
 use tokio_rustls::TlsAcceptor;
 
+use crate::connections::{Connections, Entry};
 use crate::listen::ListenAddress;
 use crate::metrics::{Exporter, ScrapeResult};
 use crate::web_config::WebConfig;
 
-/// Maximum number of connections at once. Further ones are closed.
-const MAX_CONNECTIONS: usize = 256;
-/// Maximum time for a TLS handshake, and for a write to make progress.
-const IO_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum time from the start of a connection to the head of its first request, TLS handshake
+/// included.
+const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum time for a write to make progress.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum time to wait for the head of the next request, which also limits idle connections.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 /// Time between two checks for a signal.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
-/// Time to wait after a connection could not be accepted, for example because too many files are open.
+/// Time to wait after a connection could not be accepted, for example because too many files are
+/// open.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Minimum age of the last scan at which the exporter is unhealthy, in seconds.
 const MAX_SCAN_AGE_S: f64 = 120.0;
+/// Maximum duration of an inspection, in seconds: it gives up itself, unless the machine is very
+/// busy.
+const MAX_INSPECTION_S: f64 = 300.0;
 
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -52,19 +60,8 @@ const PAGE: &str = "<html><head><title>lowtide</title></head><body><h1>lowtide e
 pub enum Listener {
     /// A TCP socket.
     Tcp(StdListener),
-    /// A Unix socket in the file system. Its file is removed on drop.
-    Unix(StdUnixListener, SocketFile),
-}
-
-/// The file of a socket, which is removed when this is dropped.
-#[derive(Debug)]
-pub struct SocketFile(PathBuf);
-
-impl Drop for SocketFile {
-    fn drop(&mut self) {
-        // The error cannot be reported here; the next start removes the file.
-        let _ = std::fs::remove_file(&self.0);
-    }
+    /// A Unix socket at a path. [`crate::file_process`] removes its file.
+    Unix(StdUnixListener, PathBuf),
 }
 
 impl Listener {
@@ -82,11 +79,10 @@ impl Listener {
             ListenAddress::Unix(path) => {
                 remove_abandoned(path)?;
                 let listener = StdUnixListener::bind(path)?;
-                let file = SocketFile(path.clone());
                 // Like TCP on localhost: all users with access to the directory may connect.
-                std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666))?;
+                lowtide_record::files::share_socket(path)?;
                 listener.set_nonblocking(true)?;
-                Ok(Self::Unix(listener, file))
+                Ok(Self::Unix(listener, path.clone()))
             }
         }
     }
@@ -97,7 +93,7 @@ impl Listener {
             Self::Tcp(listener) => {
                 listener.local_addr().map_or_else(|_| "?".to_owned(), |address| address.to_string())
             }
-            Self::Unix(_, file) => format!("unix:{}", file.0.display()),
+            Self::Unix(_, path) => format!("unix:{}", path.display()),
         }
     }
 }
@@ -117,6 +113,10 @@ fn remove_abandoned(path: &Path) -> io::Result<()> {
 struct Context {
     exporter: Arc<Exporter>,
     config: WebConfig,
+    /// Held while a password is verified: verifications run one at a time.
+    verification: Arc<Mutex<()>>,
+    /// CPU time of verifications and of this thread, which is not charged to the survey.
+    cpu: UncountedCpu,
 }
 
 /// Serves until a signal arrives.
@@ -129,15 +129,25 @@ pub fn serve(
     config: WebConfig,
     interrupt: &AtomicBool,
 ) -> io::Result<()> {
+    let mut charged_s = thread_cpu_s();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let context = Arc::new(Context { exporter: Arc::clone(exporter), config });
+    let cpu = exporter.serving_cpu();
+    let context = Arc::new(Context {
+        exporter: Arc::clone(exporter),
+        config,
+        verification: Arc::default(),
+        cpu: cpu.clone(),
+    });
     let is_over = async {
         while !interrupt.load(Ordering::Relaxed) {
             sleep(POLL_INTERVAL).await;
+            let used_s = thread_cpu_s();
+            cpu.add(used_s - charged_s);
+            charged_s = used_s;
         }
     };
     runtime.block_on(async {
-        let _file = match listener {
+        match listener {
             Listener::Tcp(listener) => {
                 let listener = TcpListener::from_std(listener)?;
                 let accept = async || {
@@ -146,15 +156,13 @@ pub fn serve(
                     Ok(stream)
                 };
                 tokio::select! { () = accept_on(&context, accept) => {}, () = is_over => {} }
-                None
             }
-            Listener::Unix(listener, file) => {
+            Listener::Unix(listener, _) => {
                 let listener = UnixListener::from_std(listener)?;
                 let accept = async || Ok(listener.accept().await?.0);
                 tokio::select! { () = accept_on(&context, accept) => {}, () = is_over => {} }
-                Some(file)
             }
-        };
+        }
         Ok(())
     })
 }
@@ -164,40 +172,53 @@ async fn accept_on<S>(context: &Arc<Context>, accept: impl AsyncFn() -> io::Resu
 where
     S: AsyncRead + AsyncWrite + Send + 'static,
 {
-    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let connections = Arc::new(Connections::default());
     loop {
         let Ok(stream) = accept().await else {
             sleep(ACCEPT_PAUSE).await;
             continue;
         };
-        match Arc::clone(&places).try_acquire_owned() {
-            Ok(place) => {
-                tokio::spawn(serve_stream(Arc::clone(context), stream, place));
-            }
-            Err(_) => context.exporter.count(ScrapeResult::Busy),
+        let (entry, has_replaced) = connections.add();
+        if has_replaced {
+            context.exporter.count(ScrapeResult::Busy);
         }
+        let task = tokio::spawn(serve_stream(Arc::clone(context), stream, entry.clone()));
+        entry.set_task(task.abort_handle());
     }
 }
 
-async fn serve_stream<S>(context: Arc<Context>, stream: S, _place: OwnedSemaphorePermit)
+/// Serves a connection, and closes it if its first request is late.
+async fn serve_stream<S>(context: Arc<Context>, stream: S, entry: Entry)
 where
     S: AsyncRead + AsyncWrite + Send + 'static,
 {
     let mut stream = Box::pin(TimeoutStream::new(stream));
-    stream.as_mut().set_write_timeout_pinned(Some(IO_TIMEOUT));
-    match context.config.tls.clone() {
-        None => serve_http(&context, stream).await,
-        Some(tls) => {
-            let handshake = TlsAcceptor::from(tls).accept(stream);
-            if let Ok(Ok(stream)) = timeout(IO_TIMEOUT, handshake).await {
-                serve_http(&context, stream).await;
+    stream.as_mut().set_write_timeout_pinned(Some(WRITE_TIMEOUT));
+    let serve = async {
+        match context.config.tls.clone() {
+            None => serve_http(&context, stream, &entry).await,
+            Some(tls) => {
+                if let Ok(stream) = TlsAcceptor::from(tls).accept(stream).await {
+                    serve_http(&context, stream, &entry).await;
+                }
             }
         }
-    }
+    };
+    let is_late = async {
+        sleep(FIRST_REQUEST_TIMEOUT).await;
+        if entry.has_request() {
+            std::future::pending().await
+        }
+    };
+    tokio::select! { () = serve => {}, () = is_late => {} }
 }
 
-async fn serve_http<S: AsyncRead + AsyncWrite + Unpin>(context: &Arc<Context>, stream: S) {
+async fn serve_http<S>(context: &Arc<Context>, stream: S, entry: &Entry)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
     let service = service_fn(|request| {
+        entry.add_request();
         let context = Arc::clone(context);
         async move { answer(&context, &request).await }
     });
@@ -235,16 +256,24 @@ async fn answer(
 }
 
 async fn is_admitted(context: &Arc<Context>, request: &Request<Incoming>) -> bool {
-    if context.config.users.is_none() {
-        return true;
+    let Some(users) = &context.config.users else { return true };
+    let value = request.headers().get(AUTHORIZATION).map(|value| value.as_bytes());
+    if let Some(is_admitted) = users.known(value) {
+        return is_admitted;
     }
-    let value = request.headers().get(AUTHORIZATION).map(|value| value.as_bytes().to_vec());
-    let context = Arc::clone(context);
-    // A check takes a long time. Other connections are served meanwhile.
-    let check = tokio::task::spawn_blocking(move || {
-        context.config.users.as_ref().is_some_and(|users| users.admit(value.as_deref()))
+    let one = Arc::clone(&context.verification).lock_owned().await;
+    let (context, value) = (Arc::clone(context), value.map(<[u8]>::to_vec));
+    // A verification takes a long time. Other connections are served meanwhile.
+    let verification = tokio::task::spawn_blocking(move || {
+        // Even if the client does not wait for the result.
+        let _one = one;
+        let start_s = thread_cpu_s();
+        let users = context.config.users.as_ref();
+        let is_admitted = users.is_some_and(|users| users.admit(value.as_deref()));
+        context.cpu.add(thread_cpu_s() - start_s);
+        is_admitted
     });
-    check.await.unwrap_or(false)
+    verification.await.unwrap_or(false)
 }
 
 fn answer_admitted(exporter: &Exporter, request: &Request<Incoming>) -> Response<Full<Bytes>> {
@@ -261,15 +290,24 @@ fn answer_admitted(exporter: &Exporter, request: &Request<Incoming>) -> Response
                 false => with_type(StatusCode::OK, TEXT, exporter.text()),
             }
         }
-        "/healthz" => match exporter.scan_age_s() {
-            Some(age_s) if age_s < MAX_SCAN_AGE_S => plain(StatusCode::OK, "ok\n"),
-            _ => plain(
-                StatusCode::SERVICE_UNAVAILABLE,
-                "the processes were not listed for 2 minutes\n",
-            ),
+        "/healthz" => match problem(exporter) {
+            None => plain(StatusCode::OK, "ok\n"),
+            Some(problem) => plain(StatusCode::SERVICE_UNAVAILABLE, problem),
         },
         "/" => with_type(StatusCode::OK, "text/html; charset=utf-8", PAGE.to_owned()),
         _ => plain(StatusCode::NOT_FOUND, "the metrics are at /metrics\n"),
+    }
+}
+
+/// Returns why the metrics are too old.
+fn problem(exporter: &Exporter) -> Option<&'static str> {
+    let is_listed = exporter.scan_age_s().is_some_and(|age_s| age_s < MAX_SCAN_AGE_S);
+    match () {
+        () if !is_listed => Some("the processes were not listed for 2 minutes\n"),
+        () if exporter.inspection_s() > MAX_INSPECTION_S => {
+            Some("an inspection has not ended for 5 minutes\n")
+        }
+        () => None,
     }
 }
 
@@ -285,7 +323,7 @@ fn with_type(status: StatusCode, kind: &'static str, text: String) -> Response<F
 }
 
 /// Returns whether a client prefers OpenMetrics, by its `Accept` header.
-fn wants_open_metrics(accept: &str) -> bool {
+pub(crate) fn wants_open_metrics(accept: &str) -> bool {
     let quality = |kind: &str| {
         let of_range = accept.split(',').filter_map(|range| {
             let mut parts = range.split(';').map(str::trim);
@@ -325,12 +363,10 @@ mod tests {
     fn a_stale_socket_is_replaced_but_one_in_use_is_not() {
         let home = tempfile::tempdir().unwrap();
         let address = ListenAddress::Unix(home.path().join("socket"));
-        let Ok(Listener::Unix(first, file)) = Listener::bind(&address) else { panic!() };
+        let Ok(Listener::Unix(first, path)) = Listener::bind(&address) else { panic!() };
         assert_eq!(Listener::bind(&address).unwrap_err().kind(), io::ErrorKind::AddrInUse);
         // As if the process had been killed.
         drop(first);
-        std::mem::forget(file);
-        assert!(Listener::bind(&address).is_ok());
-        assert!(!home.path().join("socket").exists());
+        assert!(path.exists() && Listener::bind(&address).is_ok());
     }
 }

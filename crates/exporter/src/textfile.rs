@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lowtide_record::files::{is_in_shared_directory, replace_for_all};
+use lowtide_record::files::check_unshared;
 
+use crate::file_process::FileProcess;
 use crate::metrics::Exporter;
 
 /// Time between two writes.
@@ -18,21 +19,24 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Checks that no other user can replace the file.
 ///
 /// # Errors
-/// Fails if other users may write to its directory, or if the directory cannot be read.
+/// Fails if other users may change its directory, or if the directory cannot be examined.
 pub fn check(path: &Path) -> io::Result<()> {
-    if is_in_shared_directory(path)? {
-        return Err(io::Error::other("other users may replace files in its directory"));
-    }
-    Ok(())
+    check_unshared(path)
 }
 
-/// Writes the metrics every 15 s until a signal arrives. The file is replaced as a whole. A write that fails is passed to `report`.
-pub fn run(exporter: &Exporter, path: &Path, interrupt: &AtomicBool, report: impl Fn(&io::Error)) {
+/// Writes the metrics every 15 s until a signal arrives. The file is replaced as a whole. A write
+/// that fails is passed to `report`.
+pub fn run(
+    exporter: &Exporter,
+    file: &mut FileProcess,
+    interrupt: &AtomicBool,
+    report: impl Fn(&io::Error),
+) {
     let mut next = Instant::now();
     while !interrupt.load(Ordering::Relaxed) {
         if Instant::now() >= next && exporter.scan_age_s().is_some() {
             next = Instant::now() + INTERVAL;
-            if let Err(error) = replace_for_all(path, exporter.text().as_bytes()) {
+            if let Err(error) = file.send(exporter.text().as_bytes()) {
                 report(&error);
             }
         }

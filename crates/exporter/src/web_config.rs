@@ -1,13 +1,13 @@
 //! TLS and passwords, from a file in Prometheus' web configuration format.
 //!
-//! Source: docs/web-configuration.md of prometheus/exporter-toolkit. Unsupported settings are errors, so that no
-//! setting except `http2` is silently ignored.
+//! Source: docs/web-configuration.md of prometheus/exporter-toolkit. Unsupported settings are
+//! errors, so that no setting except `http2` is silently ignored.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -79,7 +79,8 @@ impl WebConfig {
     /// Reads a file. Paths in it are relative to its directory.
     ///
     /// # Errors
-    /// Fails if this file or a file that it names cannot be read, or if a setting is invalid or not supported.
+    /// Fails if this file or a file that it names cannot be read, or if a setting is invalid or not
+    /// supported.
     pub fn read(path: &Path) -> Result<Self, WebConfigError> {
         let failed = |reason: String| WebConfigError { path: path.to_owned(), reason };
         let text = fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
@@ -190,10 +191,21 @@ pub struct Users {
     hashes: BTreeMap<String, String>,
     /// A hash to check for unknown names, so that response times do not reveal which names exist.
     any: String,
-    /// Keyed hashes of credentials that were verified. A check by bcrypt costs 0.1 s of CPU time.
-    right: Mutex<HashSet<u64>>,
+    /// Keyed hashes of credentials that were verified. A verification by bcrypt takes 0.1 s of CPU
+    /// time. The users do not change, so the results stay valid.
+    verified: Mutex<Verified>,
     key: RandomState,
 }
+
+/// Keyed hashes of credentials, by result.
+#[derive(Debug, Default)]
+struct Verified {
+    right: HashSet<u64>,
+    wrong: HashSet<u64>,
+}
+
+/// Maximum number of wrong credentials that are kept.
+const MAX_WRONG: usize = 1024;
 
 impl Users {
     fn new(hashes: BTreeMap<String, String>) -> Result<Self, String> {
@@ -206,36 +218,53 @@ impl Users {
             }
         }
         let any = hashes.values().next().cloned().unwrap_or_default();
-        Ok(Self { hashes, any, right: Mutex::default(), key: RandomState::new() })
+        Ok(Self { hashes, any, verified: Mutex::default(), key: RandomState::new() })
     }
 
     /// Returns whether the value of an `Authorization` header contains the name and the password of
     /// a user.
     pub fn admit(&self, authorization: Option<&[u8]>) -> bool {
+        if let Some(is_right) = self.known(authorization) {
+            return is_right;
+        }
         let Some((name, password)) = authorization.and_then(credentials) else { return false };
         let hash = self.hashes.get(&name);
-        let key = self.key.hash_one((&name, &password, hash));
-        let known = || self.right.lock().unwrap_or_else(PoisonError::into_inner);
-        if hash.is_some() && known().contains(&key) {
-            return true;
-        }
         let is_right = bcrypt::verify(&password, hash.unwrap_or(&self.any)).unwrap_or(false);
-        if hash.is_some() && is_right {
-            // Each user has one valid password, in as many spellings as bcrypt truncates to it, so
-            // a bound costs nothing.
-            let mut known = known();
-            if known.len() > 2 * self.hashes.len() {
-                known.clear();
-            }
-            known.insert(key);
-            return true;
+        let is_right = is_right && hash.is_some();
+        let mut verified = self.verified();
+        // Each user has one valid password, in as many spellings as bcrypt truncates to it, so a
+        // bound costs nothing.
+        let (set, max) = match is_right {
+            true => (&mut verified.right, 2 * self.hashes.len()),
+            false => (&mut verified.wrong, MAX_WRONG),
+        };
+        if set.len() >= max {
+            set.clear();
         }
-        false
+        set.insert(self.key.hash_one((&name, &password)));
+        is_right
+    }
+
+    /// Returns the result of [`Users::admit`], if it requires no verification.
+    pub fn known(&self, authorization: Option<&[u8]>) -> Option<bool> {
+        let Some((name, password)) = authorization.and_then(credentials) else {
+            return Some(false);
+        };
+        let key = self.key.hash_one((&name, &password));
+        let verified = self.verified();
+        match verified.right.contains(&key) {
+            true => Some(true),
+            false => verified.wrong.contains(&key).then_some(false),
+        }
+    }
+
+    fn verified(&self) -> MutexGuard<'_, Verified> {
+        self.verified.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Returns the name and the password in `Basic BASE64` (RFC 7617).
-fn credentials(value: &[u8]) -> Option<(String, Vec<u8>)> {
+pub(crate) fn credentials(value: &[u8]) -> Option<(String, Vec<u8>)> {
     let text = std::str::from_utf8(value).ok()?;
     let (scheme, encoded) = text.split_once(' ')?;
     if !scheme.eq_ignore_ascii_case("basic") {
@@ -274,6 +303,31 @@ mod tests {
             assert!(!users.admit(Some(wrong.as_bytes())), "{wrong}");
         }
         assert!(!users.admit(None));
+    }
+
+    #[test]
+    fn a_password_is_verified_once() {
+        let config = parse(&format!("basic_auth_users:\n  alice: {}\n", hash())).unwrap();
+        let users = config.users.unwrap();
+        for (text, is_right) in [("alice:secret", true), ("alice:wrong", false), ("bob:x", false)] {
+            let header = format!("Basic {}", STANDARD.encode(text));
+            assert_eq!(users.known(Some(header.as_bytes())), None, "{text}");
+            assert_eq!(users.admit(Some(header.as_bytes())), is_right, "{text}");
+            assert_eq!(users.known(Some(header.as_bytes())), Some(is_right), "{text}");
+        }
+        assert_eq!(users.known(None), Some(false));
+    }
+
+    #[test]
+    fn the_number_of_known_wrong_passwords_is_bounded() {
+        let users = parse(&format!("basic_auth_users:\n  alice: {}\n", hash())).unwrap().users;
+        let users = users.unwrap();
+        let header = |text: &str| format!("Basic {}", STANDARD.encode(text));
+        assert!(users.admit(Some(header("alice:secret").as_bytes())));
+        users.verified().wrong = (0..MAX_WRONG as u64).collect();
+        assert!(!users.admit(Some(header("alice:wrong").as_bytes())));
+        assert_eq!(users.verified().wrong.len(), 1);
+        assert_eq!(users.known(Some(header("alice:secret").as_bytes())), Some(true));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::memory::Memory;
 /// sampled. A place begins at a multiple of its size.
 pub const PLACE: u64 = 64 << 10;
 /// Maximum number of bytes of a block that its print covers.
-const PRINTED: u64 = 48;
+pub const PRINTED: u64 = 48;
 /// Number of bytes of a row of blocks that are read at once.
 const AT_ONCE: u64 = 64 << 10;
 
@@ -333,7 +333,7 @@ mod tests {
 
     #[test]
     fn a_row_passes_on_its_blocks_in_use_with_hashes_of_their_contents() {
-        let memory = Saved { blocks: vec![(0x10000, vec![7; 4096])] };
+        let memory = Saved::new(vec![(0x10000, vec![7; 4096])]);
         let mut seen = Seen::default();
         let mut collector = BlockCollector::new(Some(&mut seen));
         collector.row(&memory, 0x10000, 64, 4, |index| index != 1);

@@ -43,9 +43,11 @@ pub enum Guard {
         /// These bits.
         summary_bits: u64,
     },
-    /// The range belongs to one thread. That thread drops the pages, while it waits outside of the allocator.
+    /// The range belongs to one thread. That thread drops the pages, while it waits outside of the
+    /// allocator.
     Owner {
-        /// The address of the thread's control block, which is the base of its segment register `fs`.
+        /// The address of the thread's control block, which is the base of its segment register
+        /// `fs`.
         thread: u64,
         /// The list that contains the free block, if the range is a block.
         list: Option<List>,
@@ -113,6 +115,8 @@ pub type Unguarded = &'static str;
 pub struct Sums {
     /// Resident bytes of the ranges that the walk has passed on.
     pub guarded_bytes: u64,
+    /// Those that are locked, and were not passed on.
+    pub locked_bytes: u64,
     /// Free resident bytes without a known guard, or in ranges that changed while they were read.
     pub unguarded_bytes: u64,
 }

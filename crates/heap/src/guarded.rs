@@ -1,17 +1,18 @@
 //! One interface to the guarded free pages of allocators other than glibc's.
-//!
-//! To add an allocator: its `droppable`, a variant of `Guards`, and the arms of the matches in this file.
 
+use std::convert::Infallible;
 use std::ops::Range;
 
 use lowtide_model::allocator_kind::AllocatorKind;
 
+use crate::allocator::Allocator;
 use crate::droppable::{Droppable, Sums, Unguarded};
 use crate::layout::HeapLayout;
 use crate::memory::Memory;
 use crate::ptmalloc::HeapMapping;
-use crate::ranges::joined;
-use crate::{gperftools, jemalloc, mimalloc};
+use crate::ranges::without;
+use crate::residency::Residency;
+use crate::{gperftools, jemalloc, mimalloc, ptmalloc};
 
 /// A heap whose free pages are guarded by locks, by bits that can be claimed, or by the threads
 /// that own them.
@@ -20,9 +21,25 @@ pub struct GuardedHeap(Guards);
 
 #[derive(Debug)]
 enum Guards {
-    Jemalloc(jemalloc::Layout, jemalloc::Locks),
-    Mimalloc(mimalloc::Layout),
-    Gperftools(gperftools::Layout, gperftools::Lock),
+    Ptmalloc(Infallible, Box<ptmalloc::Layout>),
+    Jemalloc(jemalloc::Locks, jemalloc::Layout),
+    Mimalloc((), mimalloc::Layout),
+    Gperftools(gperftools::Lock, gperftools::Layout),
+}
+
+/// Evaluates an expression for the guards and the layout of any allocator.
+macro_rules! for_guards {
+    ($heap:expr, $guards:ident, $layout:ident => $value:expr) => {
+        match $heap {
+            Guards::Ptmalloc($guards, $layout) => {
+                let $layout = &**$layout;
+                $value
+            }
+            Guards::Jemalloc($guards, $layout) => $value,
+            Guards::Mimalloc($guards, $layout) => $value,
+            Guards::Gperftools($guards, $layout) => $value,
+        }
+    };
 }
 
 impl GuardedHeap {
@@ -39,41 +56,36 @@ impl GuardedHeap {
         module: &[Range<u64>],
         version: Option<&str>,
     ) -> Result<Self, Unguarded> {
-        let ranges = ranges(mappings);
+        macro_rules! guarded {
+            ($guards:ident, $layout:ident) => {
+                Guards::$guards($layout.guards(memory, mappings, module, version)?, $layout)
+            };
+        }
         let guards = match layout {
-            HeapLayout::Ptmalloc(_) => return Err("its free memory is released chunk by chunk"),
-            HeapLayout::Jemalloc(layout) => {
-                let locks = jemalloc::locks(memory, &layout, &ranges, module)?;
-                Guards::Jemalloc(layout, locks)
-            }
-            HeapLayout::Mimalloc(layout) => {
-                layout.check_version(version)?;
-                Guards::Mimalloc(layout)
-            }
-            HeapLayout::Gperftools(layout) => {
-                let lock = gperftools::lock(memory, &layout, version)?;
-                Guards::Gperftools(layout, lock)
-            }
+            HeapLayout::Ptmalloc(layout) => guarded!(Ptmalloc, layout),
+            HeapLayout::Jemalloc(layout) => guarded!(Jemalloc, layout),
+            HeapLayout::Mimalloc(layout) => guarded!(Mimalloc, layout),
+            HeapLayout::Gperftools(layout) => guarded!(Gperftools, layout),
         };
         Ok(Self(guards))
     }
 
     /// Returns the allocator.
     pub fn kind(&self) -> AllocatorKind {
-        match self.0 {
-            Guards::Jemalloc(..) => AllocatorKind::Jemalloc,
-            Guards::Mimalloc(_) => AllocatorKind::Mimalloc,
-            Guards::Gperftools(..) => AllocatorKind::Gperftools,
+        fn kind<A: Allocator>(_: &A) -> AllocatorKind {
+            A::KIND
         }
+        for_guards!(&self.0, _guards, layout => kind(layout))
     }
 
-    /// Returns whether its free memory belongs to threads ([`Guard::Owner`](crate::droppable::Guard::Owner)).
+    /// Returns whether its free memory belongs to threads
+    /// ([`Guard::Owner`](crate::droppable::Guard::Owner)).
     pub fn is_owned(&self) -> bool {
-        matches!(&self.0, Guards::Mimalloc(layout) if layout.is_owned())
+        for_guards!(&self.0, _guards, layout => layout.is_owned())
     }
 
-    /// Passes the resident free ranges to `visit`, and returns their sums. `mappings` are those that
-    /// may contain a part of the heap, in order of address.
+    /// Passes the resident free ranges to `visit`, without their locked parts, and returns their
+    /// sums. `mappings` are those that may contain a part of the heap, in order of address.
     ///
     /// # Errors
     /// Fails with the reason if the ranges cannot be dropped safely.
@@ -83,19 +95,33 @@ impl GuardedHeap {
         mappings: &[HeapMapping],
         visit: &mut dyn FnMut(Droppable),
     ) -> Result<Sums, Unguarded> {
-        let ranges = ranges(mappings);
-        match &self.0 {
-            Guards::Jemalloc(layout, locks) => {
-                Ok(jemalloc::each_droppable(memory, layout, locks, &ranges, visit))
-            }
-            Guards::Mimalloc(layout) => Ok(mimalloc::each_droppable(memory, layout, visit)),
-            Guards::Gperftools(layout, lock) => {
-                Ok(gperftools::each_droppable(memory, layout, *lock, &joined(ranges), visit))
-            }
-        }
+        let (mut residency, mut locked_bytes) = (Residency::new(memory), 0);
+        let visit = &mut |found: Droppable| {
+            locked_bytes += residency.free_bytes(found.pages.clone()).locked;
+            each_unlocked(&mut residency, memory.locked(), found, visit);
+        };
+        let sums = for_guards!(&self.0, guards, layout => {
+            layout.each_droppable(guards, memory, mappings, visit)
+        });
+        let guarded_bytes = sums.guarded_bytes.saturating_sub(locked_bytes);
+        Ok(Sums { guarded_bytes, locked_bytes, ..sums })
     }
 }
 
-fn ranges(mappings: &[HeapMapping]) -> Vec<Range<u64>> {
-    mappings.iter().map(|mapping| mapping.range.clone()).collect()
+/// Passes on the parts of a free range that are not locked.
+fn each_unlocked<M: Memory>(
+    residency: &mut Residency<'_, M>,
+    locked: &[Range<u64>],
+    found: Droppable,
+    visit: &mut dyn FnMut(Droppable),
+) {
+    if locked.is_empty() {
+        return visit(found);
+    }
+    for pages in without(found.pages.clone(), locked) {
+        let resident_bytes = residency.bytes(pages.clone());
+        if resident_bytes > 0 {
+            visit(Droppable { pages, resident_bytes, checks: found.checks.clone(), ..found });
+        }
+    }
 }

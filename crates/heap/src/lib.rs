@@ -17,9 +17,40 @@
 //! - [`ruby`], [`zend`]: the memory of Ruby and PHP.
 //! - [`ranges`]: ranges of addresses in order.
 //! - [`saved`]: a heap in a file, for tests and for inspecting it on another machine.
+//!
+//! # How a heap is walked
+//!
+//! A page that is not resident is never read, because reading makes it resident. `lowtide-probe`
+//! implements [`memory::Memory`] for live processes, [`saved`] for saved heaps. [`residency`]
+//! caches the residency of 16 MiB at a time, just before it is used, and divides free memory into
+//! droppable and locked bytes.
+//!
+//! - **glibc.** `ptmalloc/layout.rs` finds arenas and settings, `ptmalloc/walk.rs` goes from chunk
+//!   to chunk. A stretch that stays inconsistent is skipped and counted as not walked.
+//!   `stretch_tally.rs` has the rules of `malloc_trim`; `lists.rs` and `caches.rs` read what chunk
+//!   heads do not show. An arena is whole if the walked bytes equal the arena's own count.
+//! - **jemalloc.** `jemalloc/rtree.rs` finds the tree from pages to extents. The record of an
+//!   extent can be older than its entry in the tree. If they contradict each other, the extent is
+//!   read again at once.
+//! - **mimalloc.** `mimalloc/find.rs` finds the segments of version 2 and the arenas of version 3
+//!   by how they begin. Pages are counted by thread.
+//! - **gperftools.** `gperftools/page_map.rs` finds the page map in zeroed data, and the spans in
+//!   it. `caches.rs` finds the blocks in the caches of threads, and in the transfer caches between
+//!   them.
+//! - **CPython and HotSpot.** [`pymalloc`] recognises arenas by the headers of their pools,
+//!   [`hotspot`] the Java heap by HotSpot's own variables, which `lowtide-probe` finds in its
+//!   library.
+//!
+//! `tests/saved/` has small heaps of each allocator. Tests also damage them at random. The tests of
+//! `lowtide-probe` compare live heaps with the statistics of their allocators, with `malloc_trim`,
+//! and with the program's own count.
 
+mod allocator;
 pub mod blocks;
 pub mod droppable;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod gperftools;
 pub mod guarded;
 pub mod hotspot;

@@ -3,6 +3,11 @@
 use std::ops::Range;
 use std::time::Duration;
 
+/// The end of the addresses that programs have, unless they ask for higher ones: 47 bits on x86-64
+/// (Documentation/arch/x86/x86_64/5level-paging.rst), 48 bits on aarch64 with pages of 4 KiB
+/// (Documentation/arch/arm64/memory.rst).
+pub const ADDRESS_END: u64 = if cfg!(target_arch = "aarch64") { 1 << 48 } else { 1 << 47 };
+
 /// The memory of a process.
 pub trait Memory {
     /// Returns the size of a page in bytes, a power of two.
@@ -21,6 +26,12 @@ pub trait Memory {
     /// Returns the resident pages between two addresses: whole pages, in order, disjoint. Pages
     /// that are swapped out or were never written to are not included.
     fn resident(&self, range: Range<u64>) -> Vec<Range<u64>>;
+
+    /// Returns the locked ranges (`mlock`, `mlockall`), in order and disjoint. The kernel refuses
+    /// to drop their pages.
+    fn locked(&self) -> &[Range<u64>] {
+        &[]
+    }
 
     /// Lets the program run for a while. Returns `false` immediately if waiting has no effect.
     fn wait(&self, _time: Duration) -> bool {
@@ -107,11 +118,18 @@ pub(crate) fn half_in(bytes: &[u8], at: usize) -> Option<u32> {
 pub struct Saved {
     /// Address and bytes of each block, in order and disjoint. Blocks are whole pages.
     pub blocks: Vec<(u64, Vec<u8>)>,
+    /// The locked ranges, in order and disjoint.
+    pub locked: Vec<Range<u64>>,
 }
 
 impl Saved {
     /// Size of a page, in bytes.
     pub const PAGE: u64 = 4096;
+
+    /// Returns memory with these blocks, and nothing locked.
+    pub fn new(blocks: Vec<(u64, Vec<u8>)>) -> Self {
+        Self { blocks, locked: Vec::new() }
+    }
 }
 
 impl Memory for Saved {
@@ -151,6 +169,10 @@ impl Memory for Saved {
             .filter(|part| part.start < part.end)
             .collect()
     }
+
+    fn locked(&self) -> &[Range<u64>] {
+        &self.locked
+    }
 }
 
 #[cfg(test)]
@@ -159,7 +181,7 @@ mod tests {
 
     #[test]
     fn saved_memory_is_read_up_to_the_first_hole() {
-        let saved = Saved { blocks: vec![(0x1000, vec![1; 4096]), (0x2000, vec![2; 4096])] };
+        let saved = Saved::new(vec![(0x1000, vec![1; 4096]), (0x2000, vec![2; 4096])]);
         let mut bytes = [0; 8];
         assert_eq!(saved.read(0x1ffc, &mut bytes), 8);
         assert_eq!(bytes, [1, 1, 1, 1, 2, 2, 2, 2]);

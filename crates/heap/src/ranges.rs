@@ -40,6 +40,16 @@ pub(crate) fn gaps(
     ranges.flat_map(|range| without(range, others)).collect()
 }
 
+/// Returns the parts of a range inside of others, which are in order and disjoint.
+pub(crate) fn overlaps(
+    range: Range<u64>,
+    others: &[Range<u64>],
+) -> impl Iterator<Item = Range<u64>> {
+    let first = others.partition_point(|other| other.end <= range.start);
+    let inside = others[first..].iter().take_while(move |other| other.start < range.end);
+    inside.map(move |other| other.start.max(range.start)..other.end.min(range.end))
+}
+
 /// Returns the parts of a range outside of others, which are in order of their ends.
 pub fn without(range: Range<u64>, others: &[Range<u64>]) -> Vec<Range<u64>> {
     let first = others.partition_point(|other| other.end <= range.start);

@@ -3,11 +3,13 @@
 use std::ops::Range;
 
 use crate::memory::Memory;
+use crate::ranges::overlaps;
 
 /// Size of the range that is queried at once, in bytes: the result is then only a few milliseconds
 /// old when it is used, and takes little space for a heap of any size.
 const SLICE: u64 = 16 << 20;
-/// Number of slices that are cached: one that is read, one that is accounted for, and two spare ones.
+/// Number of slices that are cached: one that is read, one that is accounted for, and two spare
+/// ones.
 const SLICES: usize = 4;
 
 /// The resident pages of some memory, cached for a short time.
@@ -19,6 +21,15 @@ pub struct Residency<'m, M> {
     oldest: usize,
     /// The resident run of the last query.
     run: Range<u64>,
+}
+
+/// The resident bytes of a free range.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct FreeBytes {
+    /// Bytes that the kernel drops on request (`MADV_DONTNEED`).
+    pub droppable: u64,
+    /// Bytes in locked memory, which it refuses to drop.
+    pub locked: u64,
 }
 
 #[derive(Debug)]
@@ -41,6 +52,17 @@ impl<'m, M: Memory> Residency<'m, M> {
             return range.end.saturating_sub(range.start);
         }
         self.sum(range)
+    }
+
+    /// Returns the number of resident bytes of a free range, by whether the kernel drops them.
+    #[inline]
+    pub fn free_bytes(&mut self, range: Range<u64>) -> FreeBytes {
+        let all = self.bytes(range.clone());
+        let locked = match all > 0 && !self.memory.locked().is_empty() {
+            true => overlaps(range, self.memory.locked()).map(|part| self.bytes(part)).sum(),
+            false => 0,
+        };
+        FreeBytes { droppable: all.saturating_sub(locked), locked }
     }
 
     /// Returns the end of the run of resident pages that contains an address, at most the end of a
@@ -106,7 +128,18 @@ mod tests {
     use crate::memory::Saved;
 
     fn saved() -> Saved {
-        Saved { blocks: vec![(0x1000, vec![0; 0x2000]), (0x5000, vec![0; 0x1000])] }
+        Saved::new(vec![(0x1000, vec![0; 0x2000]), (0x5000, vec![0; 0x1000])])
+    }
+
+    #[test]
+    fn free_bytes_in_locked_memory_are_not_droppable() {
+        let memory = Saved { locked: vec![0..0x1800, 0x2800..0x9000], ..saved() };
+        let mut r = Residency::new(&memory);
+        let free = |droppable, locked| FreeBytes { droppable, locked };
+        assert_eq!(r.free_bytes(0x1000..0x6000), free(0x1000, 0x2000));
+        assert_eq!(r.free_bytes(0x1800..0x2800), free(0x1000, 0));
+        assert_eq!(r.free_bytes(0x3000..0x9000), free(0, 0x1000));
+        assert_eq!(Residency::new(&saved()).free_bytes(0..0x9000), free(0x3000, 0));
     }
 
     #[test]

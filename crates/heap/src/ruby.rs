@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use crate::memory::{Memory, word_in};
+use crate::memory::{ADDRESS_END, Memory, word_in};
 use crate::scattered::Scattered;
 
 /// Size and alignment of a page, in bytes (`HEAP_PAGE_SIZE`): up to 3.1, and from 3.2 on.
@@ -53,7 +53,7 @@ fn is_page<M: Memory>(memory: &M, words: &mut Scattered<'_, M>, at: u64) -> bool
         return false;
     }
     let record = word_in(&head, 0).filter(|word| word.is_multiple_of(8) && *word > FIRST_SLOT);
-    record.filter(|record| *record < 1 << 47).is_some_and(|record| {
+    record.filter(|record| *record < ADDRESS_END).is_some_and(|record| {
         (0..RECORD).any(|place| {
             let first = words.word(record + place * 8).unwrap_or(0);
             (at + 8..at + FIRST_SLOT).contains(&first)

@@ -11,6 +11,7 @@ use miniz_oxide::{deflate, inflate};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::blocks::{Block, BlockVisitor};
 use crate::memory::{Memory, Saved};
 use crate::ptmalloc::HeapMapping;
 use crate::ranges::joined;
@@ -86,6 +87,38 @@ impl SavedHeap {
         }
         Ok(Self { data: header.data, mappings: header.mappings, memory })
     }
+
+    /// Returns the words that are not zero: the number of their block, and their offset in it, in
+    /// bytes. Mostly, they are of the allocator's own structures.
+    pub fn nonzero_words(&self) -> Vec<(usize, usize)> {
+        let mut places = Vec::new();
+        for (block, (_, bytes)) in self.memory.blocks.iter().enumerate() {
+            let words = bytes.chunks_exact(8).enumerate();
+            places.extend(words.filter(|(_, w)| **w != [0; 8]).map(|(word, _)| (block, word * 8)));
+        }
+        places
+    }
+}
+
+/// Receives all blocks of a walk, so that a damaged heap cannot make it panic or hang while it
+/// collects them.
+#[derive(Debug)]
+pub struct AnyBlocks;
+
+impl BlockVisitor for AnyBlocks {
+    fn wants(&self, _: u64) -> bool {
+        true
+    }
+
+    fn blocks(&mut self, range: Range<u64>, blocks: &[Block]) {
+        assert!(range.start <= range.end && blocks.iter().all(|block| range.contains(&block.at)));
+    }
+
+    fn large(&mut self, _: Block) {}
+
+    fn unknown(&mut self, _: Range<u64>) {}
+
+    fn is_free(&mut self, _: u64) {}
 }
 
 /// Records which pages are read, so that only these are saved with their contents.
@@ -121,7 +154,7 @@ impl<'m, M: Memory> MemoryRecorder<'m, M> {
             }
             blocks.push((run.start, block));
         }
-        SavedHeap { data: data.to_vec(), mappings: mappings.to_vec(), memory: Saved { blocks } }
+        SavedHeap { data: data.to_vec(), mappings: mappings.to_vec(), memory: Saved::new(blocks) }
     }
 
     fn remember(&self, address: u64, length: usize) {
@@ -159,7 +192,7 @@ mod tests {
 
     #[test]
     fn a_saved_heap_is_read_back_with_unread_pages_empty() {
-        let memory = Saved { blocks: vec![(0x1000, vec![7; 4096]), (0x4000, vec![9; 8192])] };
+        let memory = Saved::new(vec![(0x1000, vec![7; 4096]), (0x4000, vec![9; 8192])]);
         let recorder = MemoryRecorder::new(&memory);
         recorder.read(0x4ffc, &mut [0; 8]);
         let mappings = [HeapMapping { range: 0x4000..0x6000, is_brk: true }];
@@ -176,7 +209,7 @@ mod tests {
         let mut bytes = SavedHeap {
             data: Vec::new(),
             mappings: Vec::new(),
-            memory: Saved { blocks: vec![(0, vec![1; 4096])] },
+            memory: Saved::new(vec![(0, vec![1; 4096])]),
         }
         .to_bytes();
         bytes.truncate(bytes.len() - 4);

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use crate::memory::{Memory, resident_places, word};
+use crate::memory::{ADDRESS_END, Memory, resident_places, word};
 use crate::ranges::joined;
 
 /// Size of a chunk, and alignment of chunks and huge blocks, in bytes (`ZEND_MM_CHUNK_SIZE`).
@@ -78,5 +78,5 @@ fn of_heap(memory: &impl Memory, heap: u64, found: &mut Vec<Range<u64>>) {
 }
 
 fn is_chunk(at: u64) -> bool {
-    at != 0 && at.is_multiple_of(CHUNK) && at < 1 << 47
+    at != 0 && at.is_multiple_of(CHUNK) && at < ADDRESS_END
 }

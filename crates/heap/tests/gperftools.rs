@@ -7,9 +7,9 @@ mod damage;
 
 use std::ops::Range;
 
-use damage::{AnyBlocks, damage_each, file, load, resident};
+use damage::{damage_each, file, load, resident};
 use lowtide_heap::gperftools::{Heap, Layout, walk};
-use lowtide_heap::saved::SavedHeap;
+use lowtide_heap::saved::{AnyBlocks, SavedHeap};
 use serde_json::Value;
 
 const ALLOCATOR: &str = "gperftools";

@@ -121,7 +121,7 @@ fn heap() -> impl Strategy<Value = (Saved, Layout, Vec<HeapMapping>)> {
             blocks.push((DATA, data));
             blocks.sort_by_key(|block| block.0);
             mappings.sort_by_key(|mapping| mapping.range.start);
-            (Saved { blocks }, Layout { arenas, head_bytes, settings: None }, mappings)
+            (Saved::new(blocks), Layout { arenas, head_bytes, settings: None }, mappings)
         },
     )
 }

@@ -9,10 +9,10 @@ use std::cell::Cell;
 use std::ops::Range;
 use std::time::Duration;
 
-use damage::{AnyBlocks, damage_each, file, load, resident};
+use damage::{damage_each, file, load, resident};
 use lowtide_heap::jemalloc::{Heap, Layout, Resident, walk};
 use lowtide_heap::memory::{Memory, Saved};
-use lowtide_heap::saved::SavedHeap;
+use lowtide_heap::saved::{AnyBlocks, SavedHeap};
 use serde_json::Value;
 
 const ALLOCATOR: &str = "jemalloc";

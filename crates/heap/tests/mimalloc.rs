@@ -7,10 +7,10 @@ mod damage;
 
 use std::ops::Range;
 
-use damage::{AnyBlocks, damage_each, file, load, resident};
+use damage::{damage_each, file, load, resident};
 use lowtide_heap::memory::Saved;
 use lowtide_heap::mimalloc::{Heap, Layout, Resident, walk};
-use lowtide_heap::saved::SavedHeap;
+use lowtide_heap::saved::{AnyBlocks, SavedHeap};
 use serde_json::Value;
 
 const ALLOCATOR: &str = "mimalloc";
@@ -58,7 +58,7 @@ fn an_array_of_ones_is_not_mistaken_for_a_segment() {
     const START: u64 = 1 << 40;
     let ones: Vec<u8> = 1_u64.to_le_bytes().repeat(48 << 17);
     let mapping = START..START + ones.len() as u64;
-    let memory = Saved { blocks: vec![(START, ones)] };
+    let memory = Saved::new(vec![(START, ones)]);
     assert!(Layout::find(&memory, std::slice::from_ref(&mapping)).is_none());
 }
 

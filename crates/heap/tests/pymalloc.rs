@@ -8,10 +8,10 @@ mod debug_malloc_stats;
 
 use std::ops::Range;
 
-use damage::{AnyBlocks, damage_each, file, load, resident};
+use damage::{damage_each, file, load, resident};
 use debug_malloc_stats::DebugMallocStats;
 use lowtide_heap::pymalloc::{Heap, Layout, walk};
-use lowtide_heap::saved::SavedHeap;
+use lowtide_heap::saved::{AnyBlocks, SavedHeap};
 
 const ALLOCATOR: &str = "cpython";
 const NAMES: [&str; 7] = ["3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14"];

@@ -104,7 +104,8 @@ fn a_corrupted_part_is_reported_and_the_rest_is_walked() {
     }
 }
 
-/// Memory in which a thread is in the middle of a change, and must run several times to complete it.
+/// Memory in which a thread is in the middle of a change, and must run several times to complete
+/// it.
 struct InTheMiddle {
     now: Saved,
     then: Saved,

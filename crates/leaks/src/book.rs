@@ -5,6 +5,7 @@
 //! a hash of the address selects. Such a sample is independent of the size of a block and of the
 //! call path that allocated it.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::Range;
@@ -101,6 +102,21 @@ struct Large {
     cohort: u8,
     is_lost: bool,
     is_seen: bool,
+}
+
+impl Large {
+    fn survivor(&self, at: u64) -> Survivor {
+        let Self { bytes, cohort, print, is_lost, .. } = *self;
+        Survivor { at, bytes, cohort, print, is_lost }
+    }
+}
+
+/// Returns the largest of some blocks, at most `most`, the largest first.
+pub(crate) fn largest(blocks: impl Iterator<Item = Survivor>, most: usize) -> Vec<Survivor> {
+    let mut all: Vec<Survivor> = blocks.collect();
+    all.sort_by_key(|block| (Reverse(block.bytes), block.at));
+    all.truncate(most);
+    all
 }
 
 /// Returns the cohort of a block that is seen for the first time: the current one, unless the block
@@ -337,9 +353,17 @@ impl Book {
             }
         }
         for (at, large) in &self.large {
-            let Large { bytes, cohort, print, is_lost, .. } = *large;
-            each(Survivor { at: *at, bytes, cohort, print, is_lost });
+            each(large.survivor(*at));
         }
+    }
+
+    /// Returns the largest blocks of at least [`LARGE_BYTES`], at most `most`; none if the book has
+    /// only a sample of them.
+    pub fn largest(&self, most: usize) -> Vec<Survivor> {
+        if self.large_mask != 0 {
+            return Vec::new();
+        }
+        largest(self.large.iter().map(|(at, large)| large.survivor(*at)), most)
     }
 
     /// Marks each block as lost or not. `lost` returns whether no pointer was found to the block
@@ -531,7 +555,8 @@ mod tests {
 
     use super::*;
 
-    /// Address and content of each block, which has 16 bytes for each step to the next slot that it takes.
+    /// Address and content of each block, which has 16 bytes for each step to the next slot that it
+    /// takes.
     type Heap = BTreeMap<u64, (u64, u16)>;
 
     fn show(book: &mut Book, heap: &Heap, is_whole: bool) -> Counted {

@@ -16,17 +16,18 @@ use lowtide_probe::detect::{self, Area};
 use lowtide_probe::inspect::{BlockReader, BlockWalk};
 use lowtide_probe::target::TargetError;
 
-use crate::book::Survivor;
+use crate::book::{FIRST_COHORT, Survivor, largest};
 use crate::files::Image;
-use crate::finder::is_whole;
-use crate::pointers::graph::{Graph, RootOf};
-use crate::pointers::index::{BlockIndex, IndexBuilder};
+use crate::group::GroupKey;
+use crate::pointers::graph::{Graph, RootOf, Unreached};
+use crate::pointers::index::{BlockId, BlockIndex, IndexBuilder};
 use crate::pointers::roots::Roots;
-use crate::pointers::scan::{Target, Words, each_pointer, each_root};
+use crate::pointers::scan::{Target, Word, Words, each_pointer, each_root};
 use crate::stacks::names::FrameNamer;
 use crate::stacks::sampler::StackSamples;
 use crate::stacks::survivors::{CallCount, SurvivingStacks};
 use crate::types::{rust, type_of};
+use crate::whole::is_whole;
 
 /// Number of searches of all memory for pointers, and the time between two of them.
 const ROUNDS: u32 = 2;
@@ -43,17 +44,6 @@ const MAX_INDEXED: usize = 24 << 20;
 const MAX_NAMED: usize = 5;
 /// Minimum share of the blocks for a type or holder to be named.
 const MIN_SHARE: f64 = 0.05;
-
-/// The identity of a group of blocks.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct GroupKey {
-    /// The size classes of the blocks.
-    pub classes: Vec<u16>,
-    /// Whether no pointer to them was found.
-    pub is_lost: bool,
-    /// Whether they existed before the first snapshot.
-    pub is_before: bool,
-}
 
 /// A sample of the blocks of a group.
 #[derive(Debug, Clone)]
@@ -86,9 +76,7 @@ pub struct Described {
 impl Described {
     /// Adds the evidence to a group.
     pub fn describe(&self, group: &mut LeakGroup) {
-        let first = self.types.first().filter(|found| found.share >= 0.5);
-        group.block_type = first.map(|found| found.name.clone());
-        group.types.clone_from(&self.types);
+        group.set_types(self.types.clone());
         group.holders.clone_from(&self.holders);
         group.roots.clone_from(&self.roots);
         group.stacks.clone_from(&self.stacks);
@@ -149,17 +137,46 @@ pub struct Reached {
     roots: Roots,
     index: Option<BlockIndex>,
     graph: Option<Graph>,
-    /// Addresses and prints of the blocks that no root led to in any search, in order; `None` if
-    /// that is unknown.
-    unreachable: Option<Vec<(u64, u16)>>,
+    /// The blocks that no root led to in any search; `None` if that is unknown.
+    unreached: Option<UnreachedBlocks>,
+}
+
+/// Addresses and prints of blocks that no root led to, in order.
+#[derive(Debug)]
+struct UnreachedBlocks {
+    /// Those that the program cannot reach.
+    lost: Vec<(u64, u16)>,
+    /// Those, and those of which it is unknown.
+    all: Vec<(u64, u16)>,
+}
+
+impl UnreachedBlocks {
+    /// Returns those of two searches.
+    fn in_both(&self, other: &Self) -> Self {
+        Self { lost: in_both(&self.lost, &other.lost), all: in_both(&self.all, &other.all) }
+    }
 }
 
 impl Reached {
+    /// Returns the largest blocks of the last search, at most `most`; `None` if not all of its
+    /// blocks are known.
+    pub(crate) fn largest_blocks(&self, most: usize) -> Option<Vec<Survivor>> {
+        let large = self.index.as_ref().filter(|_| is_whole(&self.walk))?.large();
+        let block = |block: Block| Survivor {
+            at: block.at,
+            bytes: block.bytes,
+            cohort: FIRST_COHORT,
+            print: block.print,
+            is_lost: false,
+        };
+        Some(largest(large.map(block), most))
+    }
+
     /// Returns whether no root led to the block with an address and a print. No block is lost if
     /// pointers may be hidden.
     pub fn is_lost(&self, at: u64, print: u16) -> bool {
-        let found = self.unreachable.as_ref().filter(|_| self.roots.hidden.is_empty());
-        found.is_some_and(|found| is_among(found, at, print))
+        let found = self.unreached.as_ref().filter(|_| self.roots.hidden.is_empty());
+        found.is_some_and(|found| is_among(&found.lost, at, print))
     }
 }
 
@@ -170,12 +187,12 @@ impl Reached {
 pub fn search(reader: &mut BlockReader, search: &Search<'_>) -> Result<Reached, TargetError> {
     let mut reached = round(reader, search)?;
     for _ in 1..ROUNDS {
-        let (before, rounds) = (reached.unreachable.take(), reached.rounds);
+        let (before, rounds) = (reached.unreached.take(), reached.rounds);
         drop(reached);
         reader.memory().until(search.interrupt).wait(PAUSE);
         reached = round(reader, search)?;
         reached.rounds += rounds;
-        reached.unreachable = before.zip(reached.unreachable).map(|(a, b)| in_both(&a, &b));
+        reached.unreached = before.zip(reached.unreached).map(|(a, b)| a.in_both(&b));
     }
     Ok(reached)
 }
@@ -190,12 +207,12 @@ pub(crate) fn describe(
     older_s: f64,
     search: &Search<'_>,
 ) -> Evidence {
-    let Reached { walk, roots, index, graph, unreachable, rounds } = reached;
+    let Reached { walk, roots, index, graph, unreached, rounds } = reached;
     let memory = &reader.memory().until(search.interrupt);
     let mut evidence = Evidence { rounds: *rounds, ..Evidence::default() };
     evidence.surroundings.hidden_pointers = roots.hidden.first().cloned();
     evidence.surroundings.is_below_peak = is_below_peak(reader);
-    if unreachable.is_none() {
+    if unreached.is_none() {
         evidence.notes.push(
             "lost memory could not be identified: the heap has too many pointers, or following them \
              took too long"
@@ -211,17 +228,25 @@ pub(crate) fn describe(
     let areas =
         detect::areas(reader.memory(), &walk.detected, &walk.maps, &roots.stacks, &walk.heaps);
     let namer = Namer { image: &image, memory, index: index.as_ref(), root_of, roots, walk, areas };
-    let frames = FrameNamer::new(&image);
+    let frames = FrameNamer::new(&image, reader.target());
     for Sampled { key, sample } in groups {
         let is_there = |survivor: &&Survivor| match index {
             Some(index) => index.starting_at(survivor.at).is_some(),
             None => true,
         };
         let sample: Vec<Survivor> = sample.iter().filter(is_there).copied().collect();
-        let reachability = unreachable.as_ref().filter(|_| !sample.is_empty()).map(|found| {
-            let lost = sample.iter().filter(|s| is_among(found, s.at, s.print)).count();
-            let unreachable_share = lost as f64 / sample.len() as f64;
-            Reachability { sampled: sample.len() as u64, unreachable_share, rounds: *rounds }
+        let reachability = unreached.as_ref().filter(|_| !sample.is_empty()).map(|found| {
+            let share = |of: &[(u64, u16)]| {
+                let among = sample.iter().filter(|s| is_among(of, s.at, s.print)).count();
+                among as f64 / sample.len() as f64
+            };
+            let unreachable_share = share(&found.lost);
+            Reachability {
+                sampled: sample.len() as u64,
+                unreachable_share,
+                unsure_share: (share(&found.all) - unreachable_share).max(0.0),
+                rounds: *rounds,
+            }
         });
         let mut described = namer.describe(key, &sample, &pointers, reachability, search.with_text);
         if let Some(stacks) = stacks {
@@ -246,8 +271,12 @@ pub(crate) fn describe(
 /// Returns whether the process had more memory before than it has now.
 fn is_below_peak(reader: &BlockReader) -> bool {
     const MUCH: f64 = 1.1;
+    const MUCH_BYTES: u64 = 4 << 20;
     let status = reader.target().status().ok();
-    status.is_some_and(|status| status.peak_rss_bytes as f64 > status.rss_bytes() as f64 * MUCH)
+    status.is_some_and(|status| {
+        let (peak, now) = (status.peak_rss_bytes, status.rss_bytes());
+        peak as f64 > now as f64 * MUCH && peak > now.saturating_add(MUCH_BYTES)
+    })
 }
 
 /// Walks the heap and follows its pointers once.
@@ -258,9 +287,14 @@ fn round(reader: &mut BlockReader, search: &Search<'_>) -> Result<Reached, Targe
     let unknown = index.as_ref().map_or(&[][..], |index| index.unknown());
     let memory = reader.memory().until(search.interrupt);
     let find_roots = || Roots::find(reader.target(), reader.memory(), &walk, unknown);
+    let walk_again = || {
+        let mut builder = IndexBuilder::new(MAX_INDEXED);
+        let again = BlockReader::open(reader.target()).ok()?.walk(&mut builder).ok()?;
+        builder.build().filter(|_| is_whole(&again))
+    };
     let read = index
         .as_ref()
-        .and_then(|index| Graph::read(&memory, index, &walk.heaps.areas, find_roots).ok());
+        .and_then(|index| Graph::read(&memory, index, &walk.heaps, find_roots, walk_again).ok());
     let (graph, mut roots) = match read {
         Some((graph, roots)) => (Some(graph), roots),
         None => (None, Roots::find(reader.target(), reader.memory(), &walk, unknown)),
@@ -268,18 +302,24 @@ fn round(reader: &mut BlockReader, search: &Search<'_>) -> Result<Reached, Targe
     if !is_whole(&walk) {
         roots.hidden.push("a part of its heap could not be read".to_owned());
     }
-    let unreachable = graph.as_ref().zip(index.as_ref()).map(|(graph, index)| {
+    let unreached = graph.as_ref().zip(index.as_ref()).map(|(graph, index)| {
         let range = |id| index.range(id).unwrap_or(0..0);
         let bytes_of = |id| range(id).end - range(id).start;
-        let blocks = graph.unreachable(roots.hidden_registers, bytes_of);
+        let Unreached { lost, unsure } = graph.unreached(roots.hidden_registers, bytes_of);
         let of = |id| Some((index.range(id)?, index.print(id)));
         // Blocks that could not be read have no meaningful print.
-        let mut found: Vec<(Range<u64>, u16)> =
-            blocks.into_iter().filter_map(of).filter(|(_, print)| *print != 0).collect();
-        found.sort_unstable_by_key(|(range, _)| range.start);
-        without_cached(&memory, index, found)
+        let found = |blocks: &[BlockId]| {
+            let mut found: Vec<(Range<u64>, u16)> =
+                blocks.iter().filter_map(|id| of(*id)).filter(|(_, print)| *print != 0).collect();
+            found.sort_unstable_by_key(|(range, _)| range.start);
+            without_cached(&memory, index, found)
+        };
+        let lost_blocks = found(&lost);
+        let mut all = [found(&unsure), lost_blocks.clone()].concat();
+        all.sort_unstable();
+        UnreachedBlocks { lost: lost_blocks, all }
     });
-    Ok(Reached { rounds: 1, walk, roots, index, graph, unreachable })
+    Ok(Reached { rounds: 1, walk, roots, index, graph, unreached })
 }
 
 /// Returns the addresses and prints of the blocks that no thread caches. The walk recognises the
@@ -336,25 +376,29 @@ fn pointers_to(
 ) -> Pointers {
     let sampled = index_of(sample);
     let mut found = Pointers::new();
-    let mut add = |from: u64, to: Target| {
-        let Target::Block(to) = to else { return };
+    let mut add = |from: u64, to: BlockId| {
         let Some(to) = sampled.range(to) else { return };
         let pointers = found.entry(to.start).or_default();
         if pointers.len() < MAX_POINTERS && !to.contains(&from) {
             pointers.push(from);
         }
     };
+    let mut add_root = |from: Word, to| {
+        if let Target::Block(to) = to {
+            add(from.at, to);
+        }
+    };
     match index {
         Some(index) => {
-            each_root(memory, &sampled, &roots.ranges, &mut add);
-            each_pointer(memory, index, &sampled, |from, to| add(from, Target::Block(to)));
+            each_root(memory, &sampled, &roots.ranges, &mut add_root);
+            each_pointer(memory, index, &sampled, add);
         }
         // It is unknown which memory is free: stale pointers in free memory count.
         None => {
             let mut all: Vec<Range<u64>> =
                 roots.ranges.iter().chain(&roots.new).chain(&walk.heaps.areas).cloned().collect();
             all.sort_unstable_by_key(|range| range.start);
-            each_root(memory, &sampled, &all, &mut add);
+            each_root(memory, &sampled, &all, &mut add_root);
         }
     }
     found.retain(|_, pointers| !pointers.is_empty());

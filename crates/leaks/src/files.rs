@@ -7,11 +7,9 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt::{self, Write};
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 
 use lowtide_heap::memory::Memory;
-use lowtide_probe::mapped::open_mapped;
+use lowtide_probe::mapped::{MappedFile, open_mapped};
 use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::proc::maps::{FileId, Mapping};
 use lowtide_probe::program::Source;
@@ -38,7 +36,7 @@ pub struct Image<'p> {
 
 /// A program or library.
 struct ObjectFile {
-    file: File,
+    file: MappedFile,
     symbols: Symbols,
 }
 
@@ -150,7 +148,11 @@ impl<'p> Image<'p> {
     }
 
     /// Passes the file that is mapped at an address to `then`.
-    pub fn with_mapped_file<T>(&self, at: u64, then: impl FnOnce(&File) -> Option<T>) -> Option<T> {
+    pub fn with_mapped_file<T>(
+        &self,
+        at: u64,
+        then: impl FnOnce(&MappedFile) -> Option<T>,
+    ) -> Option<T> {
         self.with_file(self.mapping_of_file(at)?, |object| then(&object.file))
     }
 
@@ -197,7 +199,7 @@ impl<'p> Image<'p> {
 }
 
 impl ObjectFile {
-    fn read(file: File) -> Option<Self> {
+    fn read(file: MappedFile) -> Option<Self> {
         let symbols = Symbols::read(&file).unwrap_or_default();
         Some(Self { file, symbols })
     }
@@ -205,7 +207,7 @@ impl ObjectFile {
 
 impl Symbols {
     /// Reads the symbols of a file.
-    fn read(file: &File) -> Option<Self> {
+    fn read(file: &MappedFile) -> Option<Self> {
         let cache = Source::new(file);
         let cache = &cache;
         let header = FileHeader64::<Endianness>::parse(cache).ok()?;

@@ -3,28 +3,28 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::time::{Duration, Instant};
 
 use lowtide_analysis::leaks::{
-    History, LostBefore, LostCounts, Reachability, Trend, TrendKind, group, lost_before,
-    lost_trends, overall, survivors, trends,
+    GrownBlock, History, LostBefore, LostCounts, Reachability, Trend, TrendKind, group,
+    growing_block, lost_before, lost_trends, overall, survivors, trends,
 };
-use lowtide_heap::ranges::joined;
-use lowtide_model::inspection::Observation;
-use lowtide_model::leaks::{LeakGroup, LeakKind, LeakReport, LeakTier};
-use lowtide_model::survivors::{ClassSizes, size_class};
+use lowtide_model::leaks::{LeakGroup, LeakGroupKind, LeakKind, LeakReport, LeakTier};
+use lowtide_model::survivors::ClassSizes;
 use lowtide_probe::inspect::{BlockReader, BlockWalk};
 use lowtide_probe::machine::thread_cpu_s;
-use lowtide_probe::pressure::{MemoryPressure, PressureSource};
+use lowtide_probe::pressure::MemoryPressure;
 use lowtide_probe::target::{Target, TargetError};
 
 use crate::book::{Book, FIRST_COHORT, MAX_BLOCKS};
-use crate::evidence::{self, Evidence, GroupKey, MAX_SAMPLED, Sampled, Search};
+use crate::evidence::{self, Evidence, MAX_SAMPLED, Sampled, Search};
+use crate::group::GroupKey;
+use crate::grown::{LargeBlocks, MAX_FOLLOWED};
 use crate::history::SnapshotHistory;
 use crate::stacks::sampler::{StackSamples, Summary};
 use crate::stacks::survivors::SurvivingStacks;
+use crate::whole::{MAX_TORN, has_heap, is_whole};
 
-/// Maximum part of a heap that could not be walked in a complete snapshot.
-const MAX_TORN: f64 = 0.02;
 /// Maximum number of groups that are investigated.
 const MAX_SUSPECTS: usize = 10;
 /// Maximum number of size classes of memory that was lost before the first snapshot.
@@ -48,10 +48,13 @@ pub struct LeakFinder {
     reader: BlockReader,
     book: Book,
     history: SnapshotHistory,
+    large: LargeBlocks,
     sizes: BTreeMap<u16, ClassSizes>,
     looks: u64,
     torn_looks: u64,
     elapsed_s: f64,
+    /// Time of the last snapshot.
+    looked: Option<Instant>,
     cpu_s: f64,
     notes: Vec<String>,
     evidence: Option<Evidence>,
@@ -79,10 +82,12 @@ impl LeakFinder {
             reader: BlockReader::open(target)?,
             book: Book::new(max_blocks),
             history: SnapshotHistory::default(),
+            large: LargeBlocks::default(),
             sizes: BTreeMap::new(),
             looks: 0,
             torn_looks: 0,
             elapsed_s: 0.0,
+            looked: None,
             cpu_s: 0.0,
             notes: Vec::new(),
             evidence: None,
@@ -102,22 +107,24 @@ impl LeakFinder {
         let counted = self.book.end(is_whole);
         self.cpu_s += walk.cpu_s;
         self.elapsed_s = t_s;
+        self.looked = Some(Instant::now());
         self.notes.clone_from(&walk.observation.notes);
+        let unreadable = (!has_heap(&walk.observation)).then(|| {
+            let allocator = walk.observation.allocator.as_ref();
+            allocator.map_or("an unknown allocator".to_owned(), |found| found.kind.to_string())
+        });
         if is_whole {
             self.looks += 1;
             let shares = [self.book.sampled_share(), self.book.large_sampled_share()];
             self.history.add(t_s, &counted, shares);
             self.sizes = counted.sizes;
+            self.large.follow(t_s, self.book.largest(MAX_FOLLOWED));
             if let Some(renumbered) = self.history.merge() {
                 self.book.renumber(&renumbered);
             }
-        } else {
+        } else if unreadable.is_none() {
             self.torn_looks += 1;
         }
-        let unreadable = (!has_heap(&walk.observation)).then(|| {
-            let allocator = walk.observation.allocator.as_ref();
-            allocator.map_or("an unknown allocator".to_owned(), |found| found.kind.to_string())
-        });
         Ok(Look { cpu_s: walk.cpu_s, is_whole, unreadable })
     }
 
@@ -132,6 +139,12 @@ impl LeakFinder {
         let reached = evidence::search(&mut self.reader, search)?;
         let is_lost = |at, print| reached.is_lost(at, print);
         self.book.mark_lost(is_lost);
+        // A block that grows may have moved since the last snapshot.
+        let since = self.looked.map_or(Duration::ZERO, |at| at.elapsed());
+        let now_s = self.elapsed_s + since.as_secs_f64();
+        if let Some(blocks) = reached.largest_blocks(MAX_FOLLOWED) {
+            self.large.follow(now_s, blocks);
+        }
         let suspects = self.suspects(older_s);
         let stacks = search
             .samples
@@ -160,11 +173,7 @@ impl LeakFinder {
         let Found { old, held, lost, before } = self.find(older_s);
         let of = |trends: Vec<Trend>, is_lost| {
             let grow = trends.into_iter().filter(|trend| trend.kind != TrendKind::Level);
-            grow.take(MAX_SUSPECTS).map(move |trend| GroupKey {
-                classes: trend.classes,
-                is_lost,
-                is_before: false,
-            })
+            grow.take(MAX_SUSPECTS).map(move |trend| GroupKey::of_trend(&trend, is_lost))
         };
         let keys =
             of(held, false).chain(of(lost, true)).chain(before.into_iter().map(|found| found.key));
@@ -172,16 +181,7 @@ impl LeakFinder {
         let mut seen = vec![0_u64; found.len()];
         let mut random = 0x2545_f491_4f6c_dd1d_u64;
         self.book.each(|survivor| {
-            let class = size_class(survivor.bytes);
-            let is_before = survivor.cohort == FIRST_COHORT;
-            if !is_before && !old.contains(&survivor.cohort) {
-                return;
-            }
-            let place = found.iter().position(|Sampled { key, .. }| {
-                key.is_lost == survivor.is_lost
-                    && key.is_before == is_before
-                    && key.classes.contains(&class)
-            });
+            let place = found.iter().position(|Sampled { key, .. }| key.has(&survivor, &old));
             let Some(place) = place else { return };
             seen[place] += 1;
             let sample = &mut found[place].sample;
@@ -198,6 +198,13 @@ impl LeakFinder {
                 sample[slot as usize] = survivor;
             }
         });
+        let grown = self.large.growing().into_iter();
+        found.extend(
+            grown.map(|grown| Sampled {
+                key: GroupKey::of_block(&grown.now),
+                sample: vec![grown.now],
+            }),
+        );
         found
     }
 
@@ -213,7 +220,7 @@ impl LeakFinder {
                 let count = seen / now.share_of(*class);
                 let bytes = count * sizes.mean_bytes();
                 Some(BeforeFirst {
-                    key: GroupKey { classes: vec![*class], is_lost: true, is_before: true },
+                    key: GroupKey::lost_before(*class),
                     amount: LostBefore {
                         size_bytes: [sizes.smallest_bytes, sizes.largest_bytes],
                         count: count as u64,
@@ -272,12 +279,16 @@ impl LeakFinder {
         let mut groups: Vec<LeakGroup> = Vec::new();
         for (is_lost, trends) in [(false, held), (true, lost)] {
             for trend in trends.iter().take(MAX_GROUPS) {
-                let key = GroupKey { classes: trend.classes.clone(), is_lost, is_before: false };
+                let key = GroupKey::of_trend(trend, is_lost);
                 let described = evidence.and_then(|found| found.of(&key));
                 // The total includes all lost blocks, also those of groups that were not
                 // investigated.
-                let all =
-                    Reachability { sampled: trend.count as u64, unreachable_share: 1.0, rounds };
+                let all = Reachability {
+                    sampled: trend.count as u64,
+                    unreachable_share: 1.0,
+                    unsure_share: 0.0,
+                    rounds,
+                };
                 let reached = described.and_then(|found| found.reachability);
                 let reached = reached.or(is_lost.then_some(all));
                 let mut found = group(trend, reached.as_ref(), &surroundings);
@@ -295,6 +306,21 @@ impl LeakFinder {
                 groups.push(group);
             }
         }
+        for grown in self.large.growing() {
+            let found = GrownBlock {
+                bytes: [grown.first_bytes, grown.now.bytes],
+                steps: grown.steps,
+                first_s: grown.first_s,
+                now_s: self.large.now_s,
+            };
+            let mut group = growing_block(&found, &surroundings);
+            if let Some(described) =
+                evidence.and_then(|found| found.of(&GroupKey::of_block(&grown.now)))
+            {
+                described.describe(&mut group);
+            }
+            groups.push(group);
+        }
         let mut groups = merged(groups);
         groups.sort_by(|a, b| {
             (a.verdict, b.bytes_per_hour, b.bytes).cmp(&(b.verdict, a.bytes_per_hour, a.bytes))
@@ -302,9 +328,10 @@ impl LeakFinder {
         let verdict = overall(&groups, old.len(), self.looks);
         let bytes_per_hour = groups
             .iter()
-            .filter(|group| matches!(group.verdict, LeakKind::Lost | LeakKind::Growing))
+            .filter(|group| group.verdict.is_growth())
             .map(|group| group.bytes_per_hour)
             .sum();
+        let omitted_groups = groups.len().saturating_sub(top) as u64;
         groups.truncate(top);
         let target = self.reader.target();
         let mut notes = self.notes.clone();
@@ -333,17 +360,25 @@ impl LeakFinder {
             verdict,
             bytes_per_hour,
             seconds_to_limit: self.seconds_to_limit(bytes_per_hour),
+            coverage: None,
+            growth: None,
             groups,
+            omitted_groups,
             notes,
         }
     }
 
-    /// Returns the time until the process, or its cgroup, reaches its memory limit.
+    /// Returns the time in seconds until the process, or its cgroup, reaches its memory limit at a
+    /// rate; `None` without growth or limit.
     fn seconds_to_limit(&self, bytes_per_hour: u64) -> Option<f64> {
-        let pressure = PressureSource::for_process(self.reader.target().pid)
-            .read(MemoryPressure::of_this_machine());
-        let left = pressure.limit_bytes?.checked_sub(pressure.used_bytes?)?;
+        let left = self.pressure();
+        let left = left.limit_bytes?.checked_sub(left.used_bytes?)?;
         (bytes_per_hour > 0).then(|| left as f64 / bytes_per_hour as f64 * 3600.0)
+    }
+
+    /// Returns the memory limit of the process, of its cgroup or of the machine, and its use.
+    pub fn pressure(&self) -> MemoryPressure {
+        MemoryPressure::for_process(self.reader.target().pid)
     }
 }
 
@@ -364,47 +399,38 @@ struct BeforeFirst {
     amount: LostBefore,
 }
 
-/// Merges groups of neighbouring sizes that have the same trend, type and holder.
+/// Merges groups of one cause, which have the same trend: those that are allocated by the same
+/// stack, and those of the same type and holder. The largest comes first.
 fn merged(mut groups: Vec<LeakGroup>) -> Vec<LeakGroup> {
-    groups.sort_by_key(|group| (group.verdict, group.size_bytes));
+    groups.sort_by_key(|group| (group.verdict, Reverse(group.bytes)));
     let mut all: Vec<LeakGroup> = Vec::new();
     for group in groups {
-        let holder = |group: &LeakGroup| group.holders.first().map(|holder| holder.what.clone());
-        let is_like = |last: &&mut LeakGroup| {
-            let is_known = group.block_type.is_some() || group.verdict == LeakKind::LostBefore;
-            group.verdict != LeakKind::Level
-                && is_known
-                && (last.verdict, &last.block_type) == (group.verdict, &group.block_type)
-                && (holder(last) == holder(&group)
-                    || last.holders.is_empty()
-                    || group.holders.is_empty())
-        };
-        match all.last_mut().filter(is_like) {
-            Some(last) => last.merge(group),
+        match all.iter_mut().find(|known| is_same_cause(known, &group)) {
+            Some(known) => known.merge(group),
             None => all.push(group),
         }
     }
     all
 }
 
-/// Returns whether nearly all of the heap was walked.
-pub(crate) fn is_whole(walk: &BlockWalk) -> bool {
-    let Observation { arenas, unwalked_bytes, .. } = &walk.observation;
-    // A glibc arena that could not be walked has not been counted at all.
-    let missing = arenas.iter().filter(|arena| !arena.whole && is_of_glibc(arena)).map(|arena| {
-        let walked = arena.allocated_bytes + arena.free_bytes + arena.fast_bytes + arena.top_bytes;
-        arena.system_bytes.saturating_sub(walked)
-    });
-    let missing = missing.sum::<u64>().max(*unwalked_bytes);
-    let all: u64 = joined(walk.heaps.areas.clone()).iter().map(|area| area.end - area.start).sum();
-    has_heap(&walk.observation) && missing as f64 <= MAX_TORN * all as f64
-}
-
-/// Returns whether a heap was walked.
-fn has_heap(observation: &Observation) -> bool {
-    !observation.heaps.is_empty() || observation.cpython.is_some()
-}
-
-fn is_of_glibc(arena: &lowtide_model::inspection::Arena) -> bool {
-    arena.jemalloc.is_none() && arena.mimalloc.is_none() && arena.gperftools.is_none()
+/// Returns whether two groups have the same trend and the same cause.
+fn is_same_cause(one: &LeakGroup, other: &LeakGroup) -> bool {
+    let is_of_blocks =
+        |group: &LeakGroup| group.kind == LeakGroupKind::Blocks && group.verdict != LeakKind::Level;
+    if one.verdict != other.verdict || !is_of_blocks(one) || !is_of_blocks(other) {
+        return false;
+    }
+    // The stack of most of the blocks.
+    let stack = |group: &LeakGroup| {
+        let first = group.stacks.first().filter(|stack| stack.share > 0.5 && !stack.is_cut);
+        first.map(|stack| stack.frames.clone())
+    };
+    if let (Some(stack), Some(others)) = (stack(one), stack(other)) {
+        return stack == others;
+    }
+    let holder = |group: &LeakGroup| group.holders.first().map(|holder| holder.what.clone());
+    let is_known = one.block_type.is_some() || one.verdict == LeakKind::LostBefore;
+    is_known
+        && one.block_type == other.block_type
+        && (holder(one) == holder(other) || one.holders.is_empty() || other.holders.is_empty())
 }

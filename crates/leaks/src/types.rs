@@ -67,8 +67,8 @@ fn cpp(image: &Image<'_>, table: u64) -> Option<String> {
     demangled.strip_prefix("typeinfo name for ").map(str::to_owned)
 }
 
-/// Returns the name of the Python type at an address: the type of its type is `type`, or derived from it
-/// (`PyTypeObject.tp_name` after `ob_refcnt`, `ob_type`, `ob_size`).
+/// Returns the name of the Python type at an address: the type of its type is `type`, or derived
+/// from it (`PyTypeObject.tp_name` after `ob_refcnt`, `ob_type`, `ob_size`).
 fn python(image: &Image<'_>, at: u64) -> Option<String> {
     const TYPE: u64 = 8;
     const NAME: u64 = 24;

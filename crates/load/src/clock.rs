@@ -1,5 +1,5 @@
-//! The time since the start of the run, and its compact form ([`Ticks`]), which each request in flight
-//! stores.
+//! The time since the start of the run, and its compact form ([`Ticks`]), which each request in
+//! flight stores.
 
 use std::time::{Duration, Instant};
 
@@ -13,8 +13,8 @@ pub(crate) struct Clock {
     base: Duration,
 }
 
-/// The age in ticks, half of their range and about six hours, from which [`Clock::rebase`] restarts the
-/// count.
+/// The age in ticks, half of their range and about six hours, from which [`Clock::rebase`] restarts
+/// the count.
 const REBASE_AT: u32 = u32::MAX / 2;
 /// The ticks, one hour, that a rebase keeps: no request in flight is older.
 const KEPT_TICKS: u32 = 360_000_000;

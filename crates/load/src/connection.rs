@@ -112,7 +112,8 @@ impl Connection {
         }
     }
 
-    /// Handles an event: completes the connection attempt, reads received bytes, writes pending ones.
+    /// Handles an event: completes the connection attempt, reads received bytes, writes pending
+    /// ones.
     pub(crate) fn advance(
         &mut self,
         buffer: &mut [u8],

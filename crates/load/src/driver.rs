@@ -1,5 +1,5 @@
-//! The event loop. It owns the clock and the sockets, starts requests and connections that are due, and
-//! gives up those that take too long.
+//! The event loop. It owns the clock and the sockets, starts requests and connections that are due,
+//! and gives up those that take too long.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,7 +29,8 @@ const MAX_TURNS: usize = 64;
 const MAX_EVENTS: usize = 1024;
 /// Number of failed connections, all from the start, after which the load is aborted.
 const MAX_FAILED_CONNECTIONS: usize = 8;
-/// Start of the round while there is none: no request starts later, so that none counts for a round.
+/// Start of the round while there is none: no request starts later, so that none counts for a
+/// round.
 const NO_ROUND: Ticks = Ticks(u32::MAX);
 const TIMER: Token = Token(usize::MAX);
 
@@ -241,7 +242,8 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Reports the background requests of the last pause, including those answered during the round after it.
+    /// Reports the background requests of the last pause, including those answered during the round
+    /// after it.
     fn end_trickle(&mut self) {
         let trickle = std::mem::take(&mut self.tally.trickle);
         if let Some(number) = self.round_before_trickle.take() {
@@ -381,8 +383,8 @@ impl<'a> Driver<'a> {
         Ok(())
     }
 
-    /// Returns the interval of checks for late requests and idle connections: a tenth of the shortest
-    /// timeout.
+    /// Returns the interval of checks for late requests and idle connections: a tenth of the
+    /// shortest timeout.
     fn upkeep_interval(&self) -> Duration {
         let shortest = self.plan.idle_close.map_or(self.plan.timeout, |d| d.min(self.plan.timeout));
         (shortest / 10).clamp(Duration::from_millis(1), Duration::from_millis(100))

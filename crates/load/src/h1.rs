@@ -46,7 +46,8 @@ impl Http1 {
     fn finish(&mut self, outcomes: &mut dyn Outcomes) {
         let Some(flight) = self.in_flight.take() else { return };
         self.ended |= !flight.parser.keeps_alive();
-        // After a response to a partly sent request, the server no longer expects the rest of the request.
+        // After a response to a partly sent request, the server no longer expects the rest of the
+        // request.
         self.ended |= flight.written < self.request_body.len();
         outcomes.answered(flight.started, flight.parser.status(), flight.body.body());
     }

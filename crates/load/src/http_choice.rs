@@ -1,4 +1,5 @@
-//! Chooses the protocol of a connection: by the requested HTTP version and the server's choice in ALPN.
+//! Chooses the protocol of a connection: by the requested HTTP version and the server's choice in
+//! ALPN.
 
 use crate::failure::RequestFailure;
 use crate::h1::Http1;
@@ -40,8 +41,8 @@ impl HttpChoice {
         }
     }
 
-    /// Returns the protocol for a new connection, or `None` for a bare one. `negotiated` is the server's
-    /// choice in ALPN, if it made one.
+    /// Returns the protocol for a new connection, or `None` for a bare one. `negotiated` is the
+    /// server's choice in ALPN, if it made one.
     ///
     /// # Errors
     ///

@@ -72,7 +72,8 @@ pub enum LimitError {
     },
 }
 
-/// Files that are open besides the connections: standard streams, the poller, a record, name lookups.
+/// Files that are open besides the connections: standard streams, the poller, a record, name
+/// lookups.
 const OTHER_OPEN_FILES: u64 = 24;
 /// Memory per request in flight in bytes, partly used blocks included.
 const BYTES_PER_REQUEST: u64 = 64;
@@ -86,8 +87,8 @@ const PORTS_IN_USE_DIVISOR: u64 = 10;
 const MAX_SOURCE_ADDRESSES: u64 = 250;
 
 impl Required {
-    /// Compares the requirements with the available resources. Returns the source addresses that the load
-    /// uses: a load to this machine may exceed the ports of one address.
+    /// Compares the requirements with the available resources. Returns the source addresses that
+    /// the load uses: a load to this machine may exceed the ports of one address.
     ///
     /// # Errors
     /// Returns the missing resource, with the numbers.
@@ -129,7 +130,8 @@ pub(crate) struct SourceAddresses {
 }
 
 impl SourceAddresses {
-    /// Returns the source address of the connection with this number, or `None` if the kernel chooses it.
+    /// Returns the source address of the connection with this number, or `None` if the kernel
+    /// chooses it.
     pub(crate) fn address_of(self, connection: usize) -> Option<IpAddr> {
         (self.count > 1).then(|| {
             let turn = (connection % usize::from(self.count)) as u8;
@@ -167,7 +169,8 @@ pub fn raise_open_files() -> u64 {
     OpenFileLimits::read().raise()
 }
 
-/// Returns the hard limit on open files, which is as far as [`raise_open_files`] can raise the soft one.
+/// Returns the hard limit on open files, which is as far as [`raise_open_files`] can raise the soft
+/// one.
 pub fn max_open_files() -> u64 {
     OpenFileLimits::read().hard.unwrap_or(u64::MAX)
 }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+pub use lowtide_model::event::Event;
 use lowtide_model::load::LoadRound;
-pub use lowtide_record::v1::Event;
 
 /// Receives the progress of a load. The loop itself calls it, so it must return quickly.
 pub trait LoadObserver {

@@ -1,5 +1,5 @@
-//! Computes when the next request or connection is due. Has no clock: the caller passes the time since
-//! the start of the step.
+//! Computes when the next request or connection is due. Has no clock: the caller passes the time
+//! since the start of the step.
 
 use std::time::Duration;
 
@@ -63,7 +63,8 @@ impl Pacer {
         }
     }
 
-    /// Returns when the next one is or was due, or `None` if all have started or there is no schedule.
+    /// Returns when the next one is or was due, or `None` if all have started or there is no
+    /// schedule.
     pub(crate) fn next(&self) -> Option<Duration> {
         match self.pace {
             Pace::AtOnce { .. } | Pace::Until(_) => None,

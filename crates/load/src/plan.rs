@@ -21,8 +21,8 @@ pub struct Plan {
     pub shape: Shape,
     /// How long connections stay open after the last round.
     pub linger: Duration,
-    /// The time after which a request without a response, and a connection that is not established, has
-    /// failed.
+    /// The time after which a request without a response, and a connection that is not established,
+    /// has failed.
     pub timeout: Duration,
     /// The time after which an idle connection is closed in a pause; `None`: never.
     pub idle_close: Option<Duration>,

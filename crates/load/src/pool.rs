@@ -1,5 +1,5 @@
-//! The connection pool: makes connections, keeps them, replaces lost ones, and gives up after repeated
-//! failures.
+//! The connection pool: makes connections, keeps them, replaces lost ones, and gives up after
+//! repeated failures.
 
 use std::collections::VecDeque;
 use std::io;
@@ -40,7 +40,8 @@ pub(crate) struct Pool<'a> {
     pub(crate) was_ever_open: bool,
     /// Why the last connection failed.
     pub(crate) last_failure: Option<RequestFailure>,
-    /// The lowest number of streams that the server permits on a connection, if fewer than requested.
+    /// The lowest number of streams that the server permits on a connection, if fewer than
+    /// requested.
     pub(crate) permitted_streams: Option<usize>,
     streams: usize,
     is_bare: bool,
@@ -66,12 +67,14 @@ struct ConnectionSlot {
     tried: usize,
     /// When a request last started or ended here.
     active: Duration,
-    /// Background requests in flight here at the start of the round. They do not count against its streams.
+    /// Background requests in flight here at the start of the round. They do not count against its
+    /// streams.
     trickle_in_flight: usize,
 }
 
 impl ConnectionSlot {
-    /// Returns how many more requests may start here, given that at most `streams` may be in flight.
+    /// Returns how many more requests may start here, given that at most `streams` may be in
+    /// flight.
     fn room(&self, streams: usize) -> usize {
         let connection = self.connection.as_ref();
         connection.map_or(0, |c| c.room(streams.saturating_add(self.trickle_in_flight)))
@@ -128,7 +131,8 @@ impl<'a> Pool<'a> {
         }
     }
 
-    /// Makes connections in empty places until `wanted` places have one, or the others must wait to retry.
+    /// Makes connections in empty places until `wanted` places have one, or the others must wait to
+    /// retry.
     pub(crate) fn fill(&mut self, wanted: usize, tally: &mut LoadTally, now: Duration) {
         if !std::mem::take(&mut self.has_gaps) {
             return;
@@ -225,7 +229,8 @@ impl<'a> Pool<'a> {
             if connection.in_flight() == 0 {
                 self.close(number);
                 self.has_gaps = true;
-                // A connection without a response counts as a failure: the next one may end the same way.
+                // A connection without a response counts as a failure: the next one may end the
+                // same way.
                 let place = &mut self.places[number];
                 if !place.has_answered {
                     place.failures += 1;
@@ -382,8 +387,8 @@ impl<'a> Pool<'a> {
         self.has_gaps = true;
     }
 
-    /// Returns the last failure if each of the first `wanted` places failed: as often as it takes to
-    /// give up, if `for_good`, or at least once.
+    /// Returns the last failure if each of the first `wanted` places failed: as often as it takes
+    /// to give up, if `for_good`, or at least once.
     pub(crate) fn failed(&self, wanted: usize, for_good: bool) -> Option<RequestFailure> {
         let least = if for_good { MAX_ATTEMPTS } else { 1 };
         let failed = |place: &ConnectionSlot| place.connection.is_none() && place.failures >= least;

@@ -1,5 +1,5 @@
-//! The interface between the loop and a protocol, which has neither I/O nor a clock: the loop passes in
-//! received bytes, and gets bytes to send and the outcomes of requests.
+//! The interface between the loop and a protocol, which has neither I/O nor a clock: the loop
+//! passes in received bytes, and gets bytes to send and the outcomes of requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,7 +42,8 @@ pub struct Request {
     pub authority: String,
     /// Path and query, beginning with `/`.
     pub path: String,
-    /// Further headers, with names in any case. `host` replaces `authority`. `content-length` may be omitted.
+    /// Further headers, with names in any case. `host` replaces `authority`. `content-length` may
+    /// be omitted.
     pub headers: Vec<(String, String)>,
     /// The body; empty if there is none.
     pub body: Arc<[u8]>,
@@ -62,12 +63,12 @@ pub trait Protocol {
     /// Writes what the client sends as soon as the connection is open.
     fn open(&mut self, out: &mut Vec<u8>);
 
-    /// Returns how many more requests can start now, given the server's limit and the requests in flight.
-    /// HTTP/2: 0 until the server's SETTINGS arrive, and 0 after GOAWAY.
+    /// Returns how many more requests can start now, given the server's limit and the requests in
+    /// flight. HTTP/2: 0 until the server's SETTINGS arrive, and 0 after GOAWAY.
     fn room(&self) -> usize;
 
-    /// Starts one request, whose latency counts from `due` (its scheduled time). Does nothing without
-    /// room. `due` must not be earlier than that of the previous request; otherwise
+    /// Starts one request, whose latency counts from `due` (its scheduled time). Does nothing
+    /// without room. `due` must not be earlier than that of the previous request; otherwise
     /// [`Protocol::expire`] and [`Protocol::oldest`] reach it late.
     fn send(&mut self, due: Ticks, out: &mut Vec<u8>);
 
@@ -84,12 +85,12 @@ pub trait Protocol {
         outcomes: &mut dyn Outcomes,
     ) -> Result<(), RequestFailure>;
 
-    /// Writes at most `max` bytes of request bodies, as far as flow control permits. Costs nothing if
-    /// no body is pending. If it writes nothing, the pending bodies wait for the server.
+    /// Writes at most `max` bytes of request bodies, as far as flow control permits. Costs nothing
+    /// if no body is pending. If it writes nothing, the pending bodies wait for the server.
     fn pump(&mut self, max: usize, out: &mut Vec<u8>);
 
-    /// Gives up all requests that started at or before `until` (HTTP/2: with RST_STREAM CANCEL). They fail as
-    /// timed out.
+    /// Gives up all requests that started at or before `until` (HTTP/2: with RST_STREAM CANCEL).
+    /// They fail as timed out.
     ///
     /// # Errors
     ///
@@ -114,13 +115,13 @@ pub trait Protocol {
     /// Ends the connection in good order (HTTP/2: GOAWAY NO_ERROR).
     fn close(&mut self, out: &mut Vec<u8>);
 
-    /// Handles the loss of the connection: all requests in flight fail, for `why` or for a more precise
-    /// reason (HTTP/2: GOAWAY with an error; a partial body was cut short). An HTTP/1.1 body that ends
-    /// with the connection ([`RequestFailure::Closed`]) is complete.
+    /// Handles the loss of the connection: all requests in flight fail, for `why` or for a more
+    /// precise reason (HTTP/2: GOAWAY with an error; a partial body was cut short). An HTTP/1.1
+    /// body that ends with the connection ([`RequestFailure::Closed`]) is complete.
     fn closed(&mut self, why: RequestFailure, outcomes: &mut dyn Outcomes);
 
-    /// Moves the start of the count of ticks `by` later. Requests in flight keep their age; those that
-    /// started before the new start count from 0.
+    /// Moves the start of the count of ticks `by` later. Requests in flight keep their age; those
+    /// that started before the new start count from 0.
     fn rebase(&mut self, by: Ticks);
 }
 

@@ -56,8 +56,8 @@ impl ResolvedTarget {
         self.addresses.len()
     }
 
-    /// Returns the remote address for this attempt, and the local address, if any, that the connection with
-    /// this number binds to.
+    /// Returns the remote address for this attempt, and the local address, if any, that the
+    /// connection with this number binds to.
     pub(crate) fn endpoints(
         &self,
         attempt: usize,

@@ -10,8 +10,8 @@ use lowtide_model::load::{Latency, LoadRound, MOST_RESPONSES, Trickle};
 use crate::failure::RequestFailure;
 use crate::protocol::{Body, Outcomes, Ticks};
 
-/// Maximum number of characters of a body in a report. A longer one is shortened, with its length and
-/// hash appended.
+/// Maximum number of characters of a body in a report. A longer one is shortened, with its length
+/// and hash appended.
 const MAX_TEXT_CHARS: usize = 1024;
 /// Maximum number of distinct bodies that are counted.
 const MAX_DISTINCT_BODIES: usize = 1 << 20;
@@ -22,7 +22,8 @@ const MIN_FAILED_STATUS: u16 = 400;
 pub(crate) struct LoadTally {
     /// The current time. The loop sets it before it reports outcomes.
     pub(crate) now: Ticks,
-    /// The start of the round. Requests that started earlier are background requests of the pause before it.
+    /// The start of the round. Requests that started earlier are background requests of the pause
+    /// before it.
     pub(crate) round_started: Ticks,
     /// Requests that were sent and have no outcome yet.
     pub(crate) in_flight: u64,
@@ -52,7 +53,8 @@ impl LoadTally {
         self.round.peak = self.round.peak.max(self.round.in_flight());
     }
 
-    /// Counts the start of a bare connection. Its peak counts open connections, and is kept by the pool.
+    /// Counts the start of a bare connection. Its peak counts open connections, and is kept by the
+    /// pool.
     pub(crate) fn start_bare(&mut self) {
         self.in_flight += 1;
         self.round.sent(self.now);
@@ -70,7 +72,8 @@ impl LoadTally {
         self.round.failed(count, FailureCause::NeverSent(failure), self.now);
     }
 
-    /// Counts a request that was due at a time and found no room on a connection within the timeout.
+    /// Counts a request that was due at a time and found no room on a connection within the
+    /// timeout.
     pub(crate) fn timed_out_unsent(&mut self, due: Ticks) {
         self.round.sent += 1;
         self.round.timed_out(due, FailureCause::NeverSent(RequestFailure::TimedOut), self.now);

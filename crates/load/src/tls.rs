@@ -31,8 +31,8 @@ pub enum TlsError {
 }
 
 impl TlsConnector {
-    /// Creates a connector. `protocols` are offered in ALPN, the preferred one first; without any, ALPN
-    /// is not used.
+    /// Creates a connector. `protocols` are offered in ALPN, the preferred one first; without any,
+    /// ALPN is not used.
     pub(crate) fn new(protocols: &[&str], insecure: bool) -> Result<Self, TlsError> {
         let provider = Arc::new(ring::default_provider());
         let setup = |error: Error| TlsError::Setup(error.to_string());

@@ -23,15 +23,16 @@ pub enum ActEvent {
 
 /// One line of the log. Values that do not apply to the event are `null`.
 ///
-/// The keys `message`, `periodMs`, `elapsedMs`, `rss.before`, `rss.after` and `rss.diff` are those of the purge thread
-/// whose log Algolia published in 2021 ("When AWS allocators turn greedy").
+/// The keys `message`, `periodMs`, `elapsedMs`, `rss.before`, `rss.after` and `rss.diff` are those
+/// of the purge thread whose log Algolia published in 2021 ("When AWS allocators turn greedy").
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Act {
     /// Always [`SCHEMA`].
     pub schema: String,
     /// The event.
     pub event: ActEvent,
-    /// Number of the release. Lines about the same release have the same number; 0 if there was none.
+    /// Number of the release. Lines about the same release have the same number; 0 if there was
+    /// none.
     pub id: u64,
     /// Wall clock time at the end of the act, in UTC by RFC 3339.
     pub time: String,

@@ -27,7 +27,8 @@ pub enum AllocatorKind {
     Rpmalloc,
     /// Chromium's PartitionAlloc.
     PartitionAlloc,
-    /// Another allocator: the name of its library without `.so`, or of the sanitizer that brings it.
+    /// Another allocator: the name of its library without `.so`, or of the sanitizer that brings
+    /// it.
     Other(String),
     /// An unidentified `malloc`.
     Unknown,

@@ -1,5 +1,5 @@
-//! Amounts of memory: one type for each kind of count, and the notation in which people write and read
-//! them.
+//! Amounts of memory: one type for each kind of count, and the notation in which people write and
+//! read them.
 
 use std::fmt;
 use std::ops::{Add, AddAssign};
@@ -44,7 +44,8 @@ bytes_of! {
     Resident
 }
 bytes_of! {
-    /// Resident bytes with each shared page divided among the processes that map it, as PSS counts them.
+    /// Resident bytes with each shared page divided among the processes that map it, as PSS counts
+    /// them.
     Proportional
 }
 bytes_of! {
@@ -80,8 +81,8 @@ impl fmt::Display for Human {
     }
 }
 
-/// Formats a number with three significant digits, but never fewer than its whole part has: `1.83`, `18.3`,
-/// `183`.
+/// Formats a number with three significant digits, but never fewer than its whole part has: `1.83`,
+/// `18.3`, `183`.
 pub fn three_digits(value: f64) -> String {
     let size = value.abs();
     if size >= 99.95 {
@@ -95,8 +96,8 @@ pub fn three_digits(value: f64) -> String {
 
 /// Parses a size in human notation: `64MiB`, `1GiB`, `1000000`, `1.5 GB`.
 ///
-/// `KiB`, `MiB`, … are powers of 1024, `kB`, `MB`, … powers of 1000; a bare `K`, `M` or `G` is a power of
-/// 1024, as in `ps`, `top` and `ulimit`.
+/// `KiB`, `MiB`, … are powers of 1024, `kB`, `MB`, … powers of 1000; a bare `K`, `M` or `G` is a
+/// power of 1024, as in `ps`, `top` and `ulimit`.
 ///
 /// # Errors
 /// Fails if the text is not a size; the error names the part that was not understood.

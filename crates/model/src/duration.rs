@@ -8,8 +8,8 @@ use crate::number::{self, NumberError};
 
 const KNOWN: &str = "ms, s, m, h";
 
-/// Parses a time span: `200ms`, `30s`, `1.5m`, `2h`. Rejects a bare number other than 0, because tools
-/// disagree on its unit.
+/// Parses a time span: `200ms`, `30s`, `1.5m`, `2h`. Rejects a bare number other than 0, because
+/// tools disagree on its unit.
 ///
 /// # Errors
 /// Fails if the text is not a time span; the error names the part that was not understood.

@@ -14,14 +14,16 @@ pub struct GroupTotals {
     pub processes: u64,
     /// Number of selected processes that could not be inspected.
     pub unreadable: u64,
-    /// Their proportional memory in bytes. Pages that several of them share count once in the total.
+    /// Their proportional memory in bytes. Pages that several of them share count once in the
+    /// total.
     pub pss_bytes: Option<u64>,
     /// The same before a release; absent for an inspection.
     pub pss_before_bytes: Option<u64>,
-    /// Whether PSS of some is estimated: all anonymous memory of a process with a large heap counts as its
-    /// own, since its threads would have to wait while the kernel counts.
+    /// Whether PSS of some is estimated: all anonymous memory of a process with a large heap counts
+    /// as its own, since its threads would have to wait while the kernel counts.
     pub pss_is_estimate: bool,
-    /// The sum of their resident bytes, in which pages that several of them share count several times.
+    /// The sum of their resident bytes, in which pages that several of them share count several
+    /// times.
     pub rss_bytes: u64,
     /// Bytes that they have allocated, in walked heaps; absent for a release.
     pub allocated_bytes: Option<u64>,

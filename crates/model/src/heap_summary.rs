@@ -4,8 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::inspection::Arena;
 
-/// The arenas of one glibc heap, or of the heaps of several processes together. Free blocks are counted by
-/// their size, whether their pages are resident or not, so a release does not change these numbers.
+/// The arenas of one glibc heap, or of the heaps of several processes together. Free blocks are
+/// counted by their size, whether their pages are resident or not, so a release does not change
+/// these numbers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeapSummary {
     /// Number of arenas.
@@ -74,9 +75,7 @@ mod tests {
             largest_free_bytes,
             whole: true,
             bins: Vec::new(),
-            jemalloc: None,
-            mimalloc: None,
-            gperftools: None,
+            detail: None,
         };
         assert_eq!(HeapSummary::from_arenas(&[]), None);
         let both = HeapSummary::from_arenas(&[arena(0, 900, 800), arena(1, 300, 200)]);

@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::allocator_kind::AllocatorKind;
-use crate::ledger::{Ledger, Owner, Row};
+use crate::growth::Growth;
+use crate::ledger::{Coverage, Ledger, Owner, Row};
 use crate::remedy::Remedy;
 use crate::verdict::Verdict;
 
@@ -39,8 +40,13 @@ pub struct Observation {
     pub ledger: Ledger,
     /// The row `runtime` by runtime and allocator, the largest first.
     pub managers: Vec<Manager>,
-    /// The largest mappings of shared memory, the largest first; at most 16.
-    pub shared: Vec<SharedMemory>,
+    /// Shared memory by name, the largest first; at most 16.
+    pub shared: Vec<NamedMemory>,
+    /// The row `file` by name, the largest first; at most 16.
+    pub files: Vec<NamedMemory>,
+    /// Number of mappings that have resident pages of the owner `anonymous_other`; `None` if they
+    /// were not read.
+    pub anonymous_mappings: Option<u64>,
     /// Bytes of the heap, resident or not, that could not be walked.
     pub unwalked_bytes: u64,
     /// Lazily freed bytes (`MADV_FREE`): part of RSS until the kernel reclaims them.
@@ -81,8 +87,8 @@ pub struct Observation {
     /// Its C library, whichever allocator serves `malloc`.
     #[serde(skip)]
     pub c_library: Option<CLibrary>,
-    /// Identifies the program among those that a process executes one after the other: two observations
-    /// with equal values are of the same program. Zeros if it cannot be read.
+    /// Identifies the program among those that a process executes one after the other: two
+    /// observations with equal values are of the same program. Zeros if it cannot be read.
     #[serde(skip)]
     pub image: (u64, u64),
 }
@@ -92,14 +98,16 @@ pub struct Observation {
 pub struct WalkedHeap {
     /// Its allocator.
     pub allocator: AllocatorKind,
-    /// The name of the library that brings the allocator for its own use; `a library` if the name is not
-    /// known; absent for the program's allocator.
+    /// The name of the library that brings the allocator for its own use; `a library` if the name
+    /// is not known; absent for the program's allocator.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub library: Option<String>,
     /// Bytes in use, excluding cached blocks.
     pub allocated_bytes: u64,
     /// Freed, in whole pages.
     pub reclaimable_bytes: u64,
+    /// Freed, in whole pages that are locked.
+    pub locked_bytes: u64,
     /// Freed, on pages that also hold other data.
     pub fragmented_bytes: u64,
     /// Freed, in the caches of threads or in transfer between them.
@@ -124,6 +132,7 @@ impl WalkedHeap {
             library,
             allocated_bytes: ledger.bytes(Owner::Allocated),
             reclaimable_bytes: ledger.bytes(Owner::Reclaimable),
+            locked_bytes: ledger.bytes(Owner::Locked),
             fragmented_bytes: ledger.bytes(Owner::Fragmented),
             cached_bytes: ledger.bytes(Owner::Cached),
             metadata_bytes: ledger.bytes(Owner::Metadata),
@@ -140,8 +149,8 @@ impl WalkedHeap {
     }
 }
 
-/// Predicted gains of remedies for walked heaps, in bytes; `None` for a remedy that the allocator does not
-/// have.
+/// Predicted gains of remedies for walked heaps, in bytes; `None` for a remedy that the allocator
+/// does not have.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct HeapPrediction {
     /// By a `malloc_trim(0)` in the program.
@@ -182,11 +191,16 @@ pub struct Inspection {
     /// The facts.
     #[serde(flatten)]
     pub observation: Observation,
+    /// How much of RSS was walked.
+    pub coverage: Coverage,
     /// The cause of its memory use.
     pub verdict: Verdict,
     /// Measures that would lower it.
     #[serde(rename = "cures")]
     pub remedies: Vec<Remedy>,
+    /// The growth of the process, if it was inspected several times.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub growth: Option<Growth>,
 }
 
 /// The allocator of a process.
@@ -249,13 +263,14 @@ pub struct Manager {
     pub name: String,
     /// Resident bytes.
     pub bytes: u64,
-    /// Whether that is an estimate from the appearance of mappings; otherwise it comes from the manager's
-    /// structures.
+    /// Whether that is an estimate from the appearance of mappings; otherwise it comes from the
+    /// manager's structures.
     pub estimated: bool,
 }
 
 impl Manager {
-    /// Returns the managers with their bytes outside of walked heaps. Omits managers without such bytes.
+    /// Returns the managers with their bytes outside of walked heaps. Omits managers without such
+    /// bytes.
     pub fn outside_of_walked(managers: &[Self], ledger: &Ledger) -> Vec<Self> {
         let walked = |name: &str| -> u64 {
             let of_manager = |row: &&Row| row.manager.is_some_and(|m| m.kind().name() == name);
@@ -284,13 +299,25 @@ impl Manager {
     }
 }
 
-/// Shared memory.
+/// Maximum number of names of files, and of shared memory, in an observation.
+pub const MAX_NAMED: usize = 16;
+
+/// Resident memory of all mappings with one name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SharedMemory {
+pub struct NamedMemory {
     /// Its kind, or the name of its mapping as the process chose it.
     pub name: String,
     /// Resident bytes, counted in full regardless of how many processes share them.
     pub bytes: u64,
+    /// Number of mappings that have resident pages.
+    pub mappings: u64,
+}
+
+impl NamedMemory {
+    /// Creates it from its name, its resident bytes and the number of its mappings.
+    pub fn new(name: String, bytes: u64, mappings: u64) -> Self {
+        Self { name, bytes, mappings }
+    }
 }
 
 /// glibc's settings in force.
@@ -313,7 +340,7 @@ pub struct Tunables {
 }
 
 /// One arena of a heap.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Arena {
     /// Its position in the ring; 0 is the main arena.
     pub id: u64,
@@ -335,8 +362,8 @@ pub struct Arena {
     pub top_bytes: u64,
     /// Free resident memory in whole pages, in bytes.
     pub reclaimable_bytes: u64,
-    /// Free resident memory, in bytes. Most of the free blocks and the top chunk may be address space
-    /// without pages.
+    /// Free resident memory, in bytes. Most of the free blocks and the top chunk may be address
+    /// space without pages.
     pub free_resident_bytes: u64,
     /// The largest free block, in bytes.
     pub largest_free_bytes: u64,
@@ -344,21 +371,51 @@ pub struct Arena {
     pub whole: bool,
     /// Its free blocks by size; empty classes are left out.
     pub bins: Vec<Bin>,
-    /// Metrics that only an arena of jemalloc has.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub jemalloc: Option<JemallocArena>,
-    /// Metrics that only a thread's part of a mimalloc heap has.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mimalloc: Option<MimallocThread>,
-    /// Metrics of gperftools' tcmalloc, whose heap has no arenas.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub gperftools: Option<GperftoolsHeap>,
+    /// Metrics that only this allocator has; `None` for glibc.
+    #[serde(flatten)]
+    pub detail: Option<ArenaDetail>,
+}
+
+/// What only one allocator has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ArenaDetail {
+    /// An arena of jemalloc.
+    Jemalloc(JemallocArena),
+    /// A thread's part of a heap of mimalloc.
+    Mimalloc(MimallocThread),
+    /// The heap of gperftools' tcmalloc, which has no arenas.
+    Gperftools(GperftoolsHeap),
 }
 
 impl Arena {
     /// Returns whether it is an arena of glibc.
     pub fn is_of_glibc(&self) -> bool {
-        self.jemalloc.is_none() && self.mimalloc.is_none() && self.gperftools.is_none()
+        self.detail.is_none()
+    }
+
+    /// Returns what only an arena of jemalloc has.
+    pub fn jemalloc(&self) -> Option<&JemallocArena> {
+        match &self.detail {
+            Some(ArenaDetail::Jemalloc(detail)) => Some(detail),
+            _ => None,
+        }
+    }
+
+    /// Returns what only a thread's part of a heap of mimalloc has.
+    pub fn mimalloc(&self) -> Option<&MimallocThread> {
+        match &self.detail {
+            Some(ArenaDetail::Mimalloc(detail)) => Some(detail),
+            _ => None,
+        }
+    }
+
+    /// Returns what only the heap of gperftools' tcmalloc has.
+    pub fn gperftools(&self) -> Option<&GperftoolsHeap> {
+        match &self.detail {
+            Some(ArenaDetail::Gperftools(detail)) => Some(detail),
+            _ => None,
+        }
     }
 }
 
@@ -371,8 +428,8 @@ pub struct GperftoolsHeap {
     pub large_bytes: u64,
     /// Spans that are cut into blocks of one size.
     pub small_spans: u64,
-    /// Free blocks in the central free lists, and remainders of spans that are too small for a block, in bytes
-    /// (`tcmalloc.central_cache_free_bytes`).
+    /// Free blocks in the central free lists, and remainders of spans that are too small for a
+    /// block, in bytes (`tcmalloc.central_cache_free_bytes`).
     pub central_free_bytes: u64,
     /// Free blocks in the transfer caches, in bytes (`tcmalloc.transfer_cache_free_bytes`).
     pub transfer_cache_bytes: u64,
@@ -389,14 +446,15 @@ pub struct GperftoolsHeap {
 /// A thread's part of a heap of mimalloc.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MimallocThread {
-    /// The address of the thread's storage, by which mimalloc identifies the thread; 0 if no thread owns
-    /// these pages.
+    /// The address of the thread's storage, by which mimalloc identifies the thread; 0 if no thread
+    /// owns these pages.
     pub thread: u64,
     /// Pages: rows of blocks of one size.
     pub pages: u64,
     /// Pages whose blocks are all free.
     pub empty_pages: u64,
-    /// Free spans between the pages of a thread, in bytes (version 2). Only this thread can use or return them.
+    /// Free spans between the pages of a thread, in bytes (version 2). Only this thread can use or
+    /// return them.
     pub free_spans_bytes: u64,
     /// The resident part of them, in bytes.
     pub free_spans_resident_bytes: u64,
@@ -472,7 +530,7 @@ pub struct CPythonSizeClass {
     pub mostly_free_arenas: u64,
 }
 
-/// Free blocks of similar size.
+/// Blocks of similar size, in use or free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bin {
     /// The smallest size of the class, in bytes.

@@ -2,17 +2,27 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::growth::Growth;
+use crate::ledger::Coverage;
+
 /// The trend of a group of blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LeakKind {
     /// It grows, and the program has no pointer to its blocks any more.
     Lost,
-    /// It grows, and the program still has pointers to its blocks, or it is not known whether it does.
+    /// It grows, and the program still has pointers to its blocks, or it is not known whether it
+    /// does.
     Growing,
+    /// Its blocks are freed, but more of them are allocated.
+    Backlog,
     /// Its growth slows down, or its older blocks are freed.
     Filling,
-    /// It does not grow, but the program has no pointer to blocks that were there before the first snapshot.
+    /// Memory grows that is not in the blocks of a heap, such as that of a runtime, stacks or
+    /// shared memory.
+    Elsewhere,
+    /// It does not grow, but the program has no pointer to blocks that were there before the first
+    /// snapshot.
     LostBefore,
     /// It does not grow.
     Level,
@@ -21,12 +31,19 @@ pub enum LeakKind {
 }
 
 impl LeakKind {
+    /// Returns whether it grows, and will go on.
+    pub fn is_growth(self) -> bool {
+        matches!(self, Self::Lost | Self::Growing | Self::Backlog)
+    }
+
     /// Returns the name for reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Lost => "lost",
             Self::Growing => "growing",
+            Self::Backlog => "backlog",
             Self::Filling => "filling",
+            Self::Elsewhere => "elsewhere",
             Self::LostBefore => "lost before",
             Self::Level => "level",
             Self::TooEarly => "too early",
@@ -79,7 +96,8 @@ pub struct LeakFrame {
     pub file: Option<String>,
     /// The line of the call; `null` without debug information.
     pub line: Option<u32>,
-    /// The program or library; `null` for code that is not in a file, and for code that a runtime executes.
+    /// The program or library; `null` for code that is not in a file, and for code that a runtime
+    /// executes.
     pub module: Option<String>,
     /// Whether the frame may stand for another function, as with code that a runtime executes.
     #[serde(default)]
@@ -128,20 +146,26 @@ pub struct StackSampling {
     pub cut_share: f64,
     /// Cost of a hit to the process, in seconds: an estimate from a function of lowtide.
     pub hit_s: f64,
-    /// Maximum delay of a request with 1,000 allocations in a window, in seconds, by the same estimate.
+    /// Maximum delay of a request with 1,000 allocations in a window, in seconds, by the same
+    /// estimate.
     pub max_delay_s: f64,
 }
 
 /// Blocks of similar sizes that outlive others.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LeakGroup {
+    /// The kind: blocks of some sizes, or one block that grows.
+    #[serde(default)]
+    pub kind: LeakGroupKind,
     /// Its trend.
     pub verdict: LeakKind,
     /// The reasons.
     pub because: Vec<String>,
-    /// The smallest and the largest block, in bytes.
+    /// The smallest and the largest block, in bytes. For a growing block: its first and its current
+    /// size.
     pub size_bytes: [u64; 2],
-    /// Number of blocks that outlived others; an estimate where the heap is sampled.
+    /// Number of blocks that outlived others, or of all blocks of a backlog; an estimate where the
+    /// heap is sampled.
     pub count: u64,
     /// Their bytes.
     pub bytes: u64,
@@ -160,16 +184,80 @@ pub struct LeakGroup {
     pub types: Vec<BlockType>,
     /// Memory that points to them, the most frequent first.
     pub holders: Vec<Holder>,
-    /// The starts of the shortest pointer paths to them, the most frequent first: variables, stacks.
+    /// The starts of the shortest pointer paths to them, the most frequent first: variables,
+    /// stacks.
     pub roots: Vec<Holder>,
     /// The part of them to which no pointer was found; `null` if no search was made.
     pub unreachable_share: Option<f64>,
-    /// The stacks that allocated them, the most frequent first. Empty if stacks were not sampled, or if no
-    /// sampled block is among them.
+    /// The part of them to which only words lead that may be links of former free chunks, or new
+    /// blocks that nothing leads to: it is unknown whether the program can reach them. `null` if no
+    /// search was made.
+    pub unsure_share: Option<f64>,
+    /// The stacks that allocated them, the most frequent first. Empty if stacks were not sampled,
+    /// or if no sampled block is among them.
     pub stacks: Vec<LeakStack>,
 }
 
+/// What a group consists of.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LeakGroupKind {
+    /// Blocks of some sizes.
+    #[default]
+    Blocks,
+    /// One block that grows: in place, or because a larger copy replaces it.
+    GrowingBlock,
+}
+
 impl LeakGroup {
+    /// Creates a group of blocks without evidence on them. Its numbers are 0.
+    pub fn new(verdict: LeakKind, because: Vec<String>) -> Self {
+        Self {
+            kind: LeakGroupKind::Blocks,
+            verdict,
+            because,
+            size_bytes: [0; 2],
+            count: 0,
+            bytes: 0,
+            bytes_per_hour: 0,
+            bytes_per_hour_interval: [0; 2],
+            survival: None,
+            age_s: AgeRange { youngest: 0.0, oldest: None },
+            block_type: None,
+            types: Vec::new(),
+            holders: Vec::new(),
+            roots: Vec::new(),
+            unreachable_share: None,
+            unsure_share: None,
+            stacks: Vec::new(),
+        }
+    }
+
+    /// Sets the types of its blocks, the most frequent first, and the type of most of them.
+    pub fn set_types(&mut self, types: Vec<BlockType>) {
+        let first = types.first().filter(|found| found.share >= 0.5);
+        self.block_type = first.map(|found| found.name.clone());
+        self.types = types;
+    }
+
+    /// Adds types of another group, which has these numbers of blocks beside the own.
+    fn add_types(&mut self, others: Vec<BlockType>, [own, other]: [u64; 2]) {
+        let all = (own + other).max(1) as f64;
+        let mut types = std::mem::take(&mut self.types);
+        for found in &mut types {
+            found.share *= own as f64 / all;
+        }
+        for found in others {
+            let share = found.share * other as f64 / all;
+            match types.iter_mut().find(|known| known.name == found.name) {
+                Some(known) => known.share += share,
+                None => types.push(BlockType { share, ..found }),
+            }
+        }
+        types.sort_by(|a, b| b.share.total_cmp(&a.share));
+        self.set_types(types);
+    }
+
     /// Adds stacks of another group.
     fn add_stacks(&mut self, others: Vec<LeakStack>) {
         // The list of a group does not contain all of its stacks.
@@ -189,15 +277,18 @@ impl LeakGroup {
         self.stacks.sort_by_key(|stack| std::cmp::Reverse(stack.samples));
     }
 
-    /// Adds the blocks of another group with the same trend. Drops its reasons and its types.
+    /// Adds the blocks of another group with the same trend. Keeps the reasons and holders of the
+    /// larger one.
     pub fn merge(&mut self, other: Self) {
         let bytes = (self.bytes + other.bytes).max(1) as f64;
         let (own, others) = (self.bytes as f64 / bytes, other.bytes as f64 / bytes);
         let mean = |one: Option<f64>, two: Option<f64>| Some(one? * own + two? * others);
         self.survival = mean(self.survival, other.survival);
         self.unreachable_share = mean(self.unreachable_share, other.unreachable_share);
+        self.unsure_share = mean(self.unsure_share, other.unsure_share);
         let [smallest, largest] = other.size_bytes;
         self.size_bytes = [self.size_bytes[0].min(smallest), self.size_bytes[1].max(largest)];
+        self.add_types(other.types, [self.count, other.count]);
         self.count += other.count;
         self.bytes += other.bytes;
         self.bytes_per_hour += other.bytes_per_hour;
@@ -261,13 +352,23 @@ pub struct LeakReport {
     pub in_use_bytes: u64,
     /// The verdict on the process.
     pub verdict: LeakVerdict,
-    /// Growth of blocks that are lost or growing, in bytes per hour.
+    /// Growth in bytes per hour: that of lost, growing and backlog blocks, or of RSS if RSS grows
+    /// steadily and faster.
     pub bytes_per_hour: u64,
-    /// Seconds until the process reaches its memory limit at this rate; `null` if it does not grow or has
-    /// no limit.
+    /// Seconds until the process reaches its memory limit at this rate; `null` if it does not grow
+    /// or has no limit.
     pub seconds_to_limit: Option<f64>,
+    /// How much of RSS was walked at the last inspection; `null` if the process was not inspected.
+    #[serde(default)]
+    pub coverage: Option<Coverage>,
+    /// The growth of the whole process; `null` if it was inspected only once.
+    #[serde(default)]
+    pub growth: Option<Growth>,
     /// The groups, the most serious first.
     pub groups: Vec<LeakGroup>,
+    /// Number of groups that were left out.
+    #[serde(default)]
+    pub omitted_groups: u64,
     /// Other remarks for the user.
     pub notes: Vec<String>,
 }

@@ -12,12 +12,15 @@ pub enum Owner {
     Allocated,
     /// Freed memory in whole pages, which can be returned to the kernel.
     Reclaimable,
+    /// Freed memory in whole pages that the program has locked (`mlock`). The kernel refuses to
+    /// drop them.
+    Locked,
     /// Freed memory in pages that also hold allocated bytes.
     Fragmented,
     /// Freed memory that the allocator caches for a thread.
     Cached,
-    /// The allocator's own memory: its structures, and pages that only the header of a free block keeps
-    /// resident.
+    /// The allocator's own memory: its structures, and pages that only the header of a free block
+    /// keeps resident.
     Metadata,
     /// Memory that a runtime or another allocator manages: V8's, CPython's, Go's, jemalloc's.
     Runtime,
@@ -29,6 +32,8 @@ pub enum Owner {
     File,
     /// Shared memory: tmpfs, shared anonymous mappings, System V segments.
     Shared,
+    /// Memory of a device's driver that the program has mapped (GPU, RDMA); the driver pins it.
+    Device,
     /// Anonymous memory that the program mapped by itself.
     AnonymousOther,
     /// Memory whose owner could not be determined.
@@ -37,9 +42,10 @@ pub enum Owner {
 
 impl Owner {
     /// All owners, in the order of a ledger.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 14] = [
         Self::Allocated,
         Self::Reclaimable,
+        Self::Locked,
         Self::Fragmented,
         Self::Cached,
         Self::Metadata,
@@ -48,6 +54,7 @@ impl Owner {
         Self::ProgramData,
         Self::File,
         Self::Shared,
+        Self::Device,
         Self::AnonymousOther,
         Self::Unattributed,
     ];
@@ -67,6 +74,7 @@ impl Owner {
         match self {
             Self::Allocated => "allocated",
             Self::Reclaimable => "reclaimable",
+            Self::Locked => "locked",
             Self::Fragmented => "fragmented",
             Self::Cached => "cached",
             Self::Metadata => "metadata",
@@ -75,6 +83,7 @@ impl Owner {
             Self::ProgramData => "program data",
             Self::File => "files",
             Self::Shared => "shared",
+            Self::Device => "device",
             Self::AnonymousOther => "other anonymous",
             Self::Unattributed => "unattributed",
         }
@@ -85,6 +94,7 @@ impl Owner {
         match self {
             Self::Allocated => "in use by the program",
             Self::Reclaimable => "freed, whole pages: can be returned",
+            Self::Locked => "freed, whole pages, but locked in memory (mlock)",
             Self::Fragmented => "freed, on pages that also hold blocks in use",
             Self::Cached => "freed, kept for one thread",
             Self::Metadata => "the allocator's structures",
@@ -93,6 +103,7 @@ impl Owner {
             Self::ProgramData => "writable data of programs and libraries",
             Self::File => "program text, libraries, mapped files",
             Self::Shared => "shared memory",
+            Self::Device => "mapped from a device (GPU, RDMA), pinned by its driver",
             Self::AnonymousOther => "mapped by the program itself",
             Self::Unattributed => "could not be attributed",
         }
@@ -167,9 +178,9 @@ impl Row {
     }
 }
 
-/// The split of resident bytes by owner. The rows are disjoint and add up to the total. Each owner has a
-/// row. The row of [`Owner::Runtime`] holds the bytes that were not walked; after it come the rows of each
-/// walked runtime, one for each state.
+/// The split of resident bytes by owner. The rows are disjoint and add up to the total. Each owner
+/// has a row. The row of [`Owner::Runtime`] holds the bytes that were not walked; after it come the
+/// rows of each walked runtime, one for each state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Ledger(Vec<Row>);
@@ -231,6 +242,17 @@ impl Ledger {
         self.sum(|r| r.key() == row.key())
     }
 
+    /// Returns how much of the memory was walked.
+    pub fn coverage(&self) -> Coverage {
+        let is_not_walked = |row: &Row| match row.owner {
+            Owner::Runtime => matches!(row.state, None | Some(State::Unknown)),
+            Owner::AnonymousOther | Owner::Unattributed => true,
+            _ => false,
+        };
+        let of_bytes = self.total();
+        Coverage { walked_bytes: of_bytes - self.sum(is_not_walked), of_bytes }
+    }
+
     fn sum(&self, wanted: impl Fn(&Row) -> bool) -> u64 {
         self.0.iter().filter(|row| wanted(row)).map(|row| row.bytes).sum()
     }
@@ -246,9 +268,49 @@ impl Ledger {
     }
 }
 
+/// How much of RSS was walked: divided into what is in use and what is free, or of a kind that
+/// needs no division, such as files, stacks and shared memory. Heaps that were not walked do not
+/// count, nor does memory that the program mapped itself.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Coverage {
+    /// The bytes that were walked.
+    pub walked_bytes: u64,
+    /// RSS, in bytes.
+    pub of_bytes: u64,
+}
+
+impl Coverage {
+    /// Returns the part that was walked, from 0 to 1; 1 of nothing.
+    pub fn share(self) -> f64 {
+        match self.of_bytes {
+            0 => 1.0,
+            all => self.walked_bytes as f64 / all as f64,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn heaps_that_were_not_walked_are_not_covered() {
+        let mut ledger = Ledger::default();
+        assert_eq!((ledger.coverage(), ledger.coverage().share()), (Coverage::default(), 1.0));
+        for (owner, bytes) in [
+            (Owner::Allocated, 100),
+            (Owner::File, 50),
+            (Owner::Stacks, 10),
+            (Owner::Runtime, 200),
+            (Owner::AnonymousOther, 30),
+            (Owner::Unattributed, 5),
+        ] {
+            ledger.add(owner, bytes);
+        }
+        ledger.add_walked(WalkedRuntime::CPython, State::Free, 40);
+        ledger.add_walked(WalkedRuntime::CPython, State::Unknown, 7);
+        assert_eq!(ledger.coverage(), Coverage { walked_bytes: 200, of_bytes: 442 });
+    }
 
     #[test]
     fn the_key_of_an_owner_is_its_name_in_json() {

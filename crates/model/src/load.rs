@@ -34,8 +34,8 @@ pub struct LoadRound {
     /// The target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
-    /// Requests to be sent; if the round was interrupted, those that were sent. For bare connections: the
-    /// connections to be opened.
+    /// Requests to be sent; if the round was interrupted, those that were sent. For bare
+    /// connections: the connections to be opened.
     pub requests: u64,
     /// Requests that were answered completely, with a status below 400.
     pub succeeded: u64,
@@ -47,8 +47,8 @@ pub struct LoadRound {
     /// Failed requests that timed out, whether they were sent or not; absent if none did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timed_out: Option<u64>,
-    /// Maximum number of requests in flight at once, as counted. For bare connections: the maximum number
-    /// that were open at once.
+    /// Maximum number of requests in flight at once, as counted. For bare connections: the maximum
+    /// number that were open at once.
     pub peak_in_flight: u64,
     /// Time of the last request, in seconds since the start of the round.
     pub sent_s: f64,
@@ -58,8 +58,9 @@ pub struct LoadRound {
     pub requests_per_s: f64,
     /// Latency of the succeeded requests. For bare connections: time to open them, including TLS.
     pub latency_s: Latency,
-    /// Latency of the requests that succeeded or timed out. For a request that timed out, it is the time
-    /// from when it was sent, or due in case of a rate, until it was abandoned. Absent if none timed out.
+    /// Latency of the requests that succeeded or timed out. For a request that timed out, it is the
+    /// time from when it was sent, or due in case of a rate, until it was abandoned. Absent if none
+    /// timed out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency_with_timeouts_s: Option<Latency>,
     /// Number of times that each body was received; empty beyond [`MOST_RESPONSES`] different ones.
@@ -93,8 +94,8 @@ pub struct Trickle {
     pub timed_out: Option<u64>,
     /// Latency of the succeeded requests, from when they were due.
     pub latency_s: Latency,
-    /// Latency of the requests that succeeded or timed out, from when they were due; absent if none timed
-    /// out.
+    /// Latency of the requests that succeeded or timed out, from when they were due; absent if none
+    /// timed out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency_with_timeouts_s: Option<Latency>,
     /// Number of failures of each kind.

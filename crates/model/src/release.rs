@@ -40,8 +40,8 @@ pub struct Release {
     pub waiting_in: Option<String>,
     /// Predicted gain, in bytes.
     pub predicted_bytes: u64,
-    /// Bytes that were returned to the OS: the dropped pages. For `trim` and `purge`: the decrease of the
-    /// bytes that they could return.
+    /// Bytes that were returned to the OS: the dropped pages. For `trim` and `purge`: the decrease
+    /// of the bytes that they could return.
     pub returned_bytes: u64,
     /// Resident bytes before the release, as the kernel counts them.
     pub rss_before_bytes: u64,
@@ -49,8 +49,8 @@ pub struct Release {
     pub rss_after_bytes: u64,
     /// Duration of the release, in seconds.
     pub elapsed_s: f64,
-    /// CPU time of lowtide for the release, in seconds. It excludes the CPU time of lowtide's code in the
-    /// process.
+    /// CPU time of lowtide for the release, in seconds. It excludes the CPU time of lowtide's code
+    /// in the process.
     pub cpu_s: f64,
     /// Number of pauses of threads of the target.
     pub pauses: u64,
@@ -62,22 +62,25 @@ pub struct Release {
     pub pause_bound_s: f64,
     /// Number of pauses that took longer.
     pub pauses_over_bound: u64,
-    /// Time in these pauses during which a thread of the target or of lowtide waited for a processor, in
-    /// seconds.
+    /// Time in these pauses during which a thread of the target or of lowtide waited for a
+    /// processor, in seconds.
     pub waited_over_bound_s: f64,
     /// Number of times that the lock of an arena was held.
     pub lock_holds: u64,
     /// The longest lock hold time, in seconds.
     pub longest_lock_s: f64,
-    /// 99th percentile of the lock hold time, in seconds. Its precision is that of the counted classes,
-    /// which are an eighth apart.
+    /// 99th percentile of the lock hold time, in seconds. Its precision is that of the counted
+    /// classes, which are an eighth apart.
     pub p99_lock_s: f64,
     /// Number of passes over the heap.
     pub passes: u64,
-    /// Ranges that were no longer free when they were due.
+    /// Ranges that were no longer free when they were due, or were locked meanwhile.
     pub skipped_ranges: u64,
     /// Free blocks that were coalesced with their neighbours first (fast bins, up to glibc 2.42).
     pub joined_blocks: u64,
+    /// Bytes that were in huge pages of the heap before, and are in none now: dropped, or in a page
+    /// that was split.
+    pub huge_gone_bytes: u64,
     /// Bytes of huge pages that were split afterwards because at least half of each was free.
     pub split_bytes: u64,
     /// Bytes that an earlier release left when it was killed, and that were removed now.
@@ -125,6 +128,7 @@ impl Release {
             passes: 0,
             skipped_ranges: 0,
             joined_blocks: 0,
+            huge_gone_bytes: 0,
             split_bytes: 0,
             cleaned_bytes: 0,
             regained: None,
@@ -155,7 +159,8 @@ pub enum Method {
     Chunks,
     /// `malloc_trim`, which holds each arena's lock for as long as it takes.
     Trim,
-    /// The purge of the allocator: its own function that returns free memory, which threads of the process call.
+    /// The purge of the allocator: its own function that returns free memory, which threads of the
+    /// process call.
     Purge,
 }
 
@@ -176,8 +181,8 @@ pub struct Regained {
     pub after_s: f64,
     /// Growth of the resident bytes since then.
     pub rss_bytes: u64,
-    /// Growth of anonymous huge pages since then, which khugepaged filled again, in bytes. Absent if they
-    /// cannot be counted without making the process's threads wait.
+    /// Growth of anonymous huge pages since then, which khugepaged filled again, in bytes. Absent
+    /// if they cannot be counted without making the process's threads wait.
     pub huge_bytes: Option<u64>,
 }
 
@@ -185,6 +190,8 @@ pub struct Regained {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Hazard {
+    /// A file holds all releases.
+    Held,
     /// Another process traces it.
     Traced,
     /// Another release is running in it.
@@ -213,9 +220,19 @@ pub enum Hazard {
     ShadowStack,
     /// It may not map memory as executable after writing to it.
     WriteExecuteDenied,
-    /// Its memory is locked.
+    /// The kernel denies it new executable memory.
+    CodeDenied,
+    /// Its memory cgroup has no room for a release.
+    NoHeadroom,
+    /// Its system calls are dispatched to a signal handler.
+    UserDispatch,
+    /// It has changed its privileges during the release.
+    PrivilegesChanged,
+    /// Its free memory is locked.
     Locked,
-    /// It has huge pages of hugetlbfs.
+    /// It has memory that is pinned for a device.
+    Pinned,
+    /// Its heap is in huge pages of hugetlbfs.
     Hugetlb,
     /// Another process shares its memory.
     SharedMemory,

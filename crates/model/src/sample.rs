@@ -6,7 +6,8 @@ use crate::bytes::{Mapped, Proportional, Resident, Swapped};
 
 /// The metrics that are read at every tick. For a tree, the sums over its processes.
 ///
-/// Faults and CPU time never decrease: the usage of a process that has ended stays in the sums of its tree.
+/// Faults and CPU time never decrease: the usage of a process that has ended stays in the sums of
+/// its tree.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Reading {
     /// Resident set size.
@@ -35,8 +36,8 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// Adds the sample of another process. If a count is unknown for one of them, the count of the others
-    /// is used.
+    /// Adds the sample of another process. If a count is unknown for one of them, the count of the
+    /// others is used.
     pub fn add(&mut self, other: &Self) {
         self.rss_bytes += other.rss_bytes;
         self.anon_bytes += other.anon_bytes;
@@ -55,8 +56,8 @@ impl Reading {
     }
 }
 
-/// The metrics that are read less often, because the kernel walks every page table for them: 10 to 50 ms
-/// per GB of 4 KiB pages.
+/// The metrics that are read less often, because the kernel walks every page table for them: 10 to
+/// 50 ms per GB of 4 KiB pages.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct SlowReading {
     /// Proportional set size.
@@ -94,8 +95,8 @@ pub struct Sample {
     pub slow: Option<SlowReading>,
 }
 
-/// One sample of one process of a tree, taken at the ticks with slow metrics: enough to derive the output
-/// of `pidstat -r` for each process.
+/// One sample of one process of a tree, taken at the ticks with slow metrics: enough to derive the
+/// output of `pidstat -r` for each process.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ProcessSample {
     /// Seconds since the start of the record.

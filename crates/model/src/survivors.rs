@@ -1,7 +1,7 @@
 //! Blocks in use by size and age, as snapshots of a heap count them.
 
-/// Number of random parts into which the places of a heap are divided. The variance of their counts shows
-/// the precision of an estimate from a sample of the places.
+/// Number of random parts into which the places of a heap are divided. The variance of their counts
+/// shows the precision of an estimate from a sample of the places.
 pub const PARTS: usize = 16;
 
 /// Size from which on blocks are sampled separately, in bytes.
@@ -63,7 +63,8 @@ const EXACT_BYTES: u64 = 1024;
 /// Number of classes between a power of two and the next, above that size.
 const CLASSES_IN_DOUBLING: u64 = 8;
 
-/// Returns the size class of a block: exact up to 1 KiB, and eight classes for each doubling above that.
+/// Returns the size class of a block: exact up to 1 KiB, and eight classes for each doubling above
+/// that.
 pub fn size_class(bytes: u64) -> u16 {
     if bytes <= EXACT_BYTES {
         return (bytes / 8) as u16;

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use crate::ledger::Coverage;
 use crate::verdict::VerdictKind;
 
 /// Value of the object's `schema`.
@@ -29,8 +30,8 @@ pub struct Top {
 pub struct TopProcess {
     /// Its PID.
     pub pid: u32,
-    /// Its command line, truncated after 500 characters; the short name in brackets before the first
-    /// inspection.
+    /// Its command line, truncated after 500 characters; the short name in brackets before the
+    /// first inspection.
     pub command: String,
     /// Its short name.
     pub comm: String,
@@ -50,6 +51,8 @@ pub struct TopProcess {
     pub reclaimable_bytes: Option<u64>,
     /// Free bytes on pages that also hold allocated memory.
     pub fragmented_bytes: Option<u64>,
+    /// How much of RSS was walked.
+    pub coverage: Option<Coverage>,
     /// Growth of RSS over the last ten minutes, in bytes an hour.
     pub rss_bytes_per_hour: Option<i64>,
     /// The verdict.

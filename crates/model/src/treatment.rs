@@ -28,7 +28,8 @@ impl Treatment {
         }
     }
 
-    /// Returns the short name for tables, charts and file names: `glibc`, `jemalloc/background_thread`.
+    /// Returns the short name for tables, charts and file names: `glibc`,
+    /// `jemalloc/background_thread`.
     pub fn label(&self) -> String {
         let mut label = self.allocator.clone();
         if let Some(tune) = &self.tune {

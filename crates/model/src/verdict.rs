@@ -12,6 +12,8 @@ pub enum VerdictKind {
     OutsideHeap,
     /// Freed, and retained by the allocator.
     Hoard,
+    /// Freed, but locked in memory (`mlock`).
+    Locked,
     /// Freed, and between blocks in use.
     Fragmentation,
     /// Managed by a runtime or another allocator.
@@ -26,10 +28,11 @@ pub enum VerdictKind {
 
 impl VerdictKind {
     /// All verdicts, in the order of their declaration.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Live,
         Self::OutsideHeap,
         Self::Hoard,
+        Self::Locked,
         Self::Fragmentation,
         Self::Runtime,
         Self::Growing,
@@ -43,6 +46,7 @@ impl VerdictKind {
             Self::Live => "live",
             Self::OutsideHeap => "outside_heap",
             Self::Hoard => "hoard",
+            Self::Locked => "locked",
             Self::Fragmentation => "fragmentation",
             Self::Runtime => "runtime",
             Self::Growing => "growing",

@@ -1,26 +1,26 @@
 //! The policy that releases when the load has fallen, and learns from the pages that come back.
 //!
-//! - **When.** A process is *quiet* when its CPU use and its page faults have fallen and its memory does
-//!   not grow. When it has been quiet for a certain time (the *patience*), its memory is released. If
-//!   memory is short, it need not be quiet. A process whose load does not fall, but whose memory has
-//!   stopped growing, is *steady*. Its memory is released after a longer time.
-//! - **Whether.** The policy does not act without news: growth, CPU time or closed files and sockets since
-//!   the last act. A release with too small a predicted gain stops no thread. After several of these, the
-//!   amount of news that the next one requires doubles.
+//! - **When.** A process is *quiet* when its CPU use and its page faults have fallen and its memory
+//!   does not grow. When it has been quiet for a certain time (the *patience*), its memory is
+//!   released. If memory is short, it need not be quiet. A process whose load does not fall, but
+//!   whose memory has stopped growing, is *steady*. Its memory is released after a longer time.
+//! - **Whether.** The policy does not act without news: growth, CPU time or closed files and
+//!   sockets since the last act. A release with too small a predicted gain stops no thread. After
+//!   several of these, the amount of news that the next one requires doubles.
 //! - **Learning.** The gain of a release is the returned memory, multiplied by the time until it is
-//!   resident again, minus the part that a later release would have gained too. The cost is the CPU time of
-//!   the release and of the pages that came back. Both are compared by the price of a core and of memory.
-//!   If the cost is higher, the patience doubles. It is then at least the time for which memory must stay
-//!   returned so that the gain equals the cost. If the gain is higher, the patience halves. Waiting for as
-//!   long as an act costs is the classic solution of the ski rental problem: it costs at most twice as much
-//!   as the best decision.
+//!   resident again, minus the part that a later release would have gained too. The cost is the CPU
+//!   time of the release and of the pages that came back. Both are compared by the price of a core
+//!   and of memory. If the cost is higher, the patience doubles. It is then at least the time for
+//!   which memory must stay returned so that the gain equals the cost. If the gain is higher, the
+//!   patience halves. Waiting for as long as an act costs is the classic solution of the ski rental
+//!   problem: it costs at most twice as much as the best decision.
 
 use std::collections::VecDeque;
 
 use crate::{Action, LastRelease, Policy, ProcessState, Reason, ReleaseRequest, Returned, Usage};
 
-/// Value of a core for a second, in bytes × seconds. Clouds rent a core for the price of 7.5 (Google E2) to 9.1 GB
-/// (AWS Fargate).
+/// Value of a core for a second, in bytes × seconds. Clouds rent a core for the price of 7.5
+/// (Google E2) to 9.1 GB (AWS Fargate).
 const CORE_SECOND_BYTE_S: f64 = 8.0 * (1_u64 << 30) as f64;
 /// CPU time of a page that comes back, in seconds: measured 1.6 to 1.9 µs per page of 4 KiB.
 const REFAULT_S: f64 = 1.75e-6;
@@ -46,7 +46,8 @@ const QUIET_CORES: f64 = 0.03;
 const QUIET_SHARE: f64 = 0.25;
 /// Time in which a peak of CPU use loses half its weight, in seconds.
 const PEAK_HALF_LIFE_S: f64 = 60.0;
-/// Maximum rate of page faults of a quiet process, in faults per second, for each GiB of RSS but at least one.
+/// Maximum rate of page faults of a quiet process, in faults per second, for each GiB of RSS but at
+/// least one.
 const QUIET_FAULTS: f64 = 2000.0;
 /// Minimum growth of RSS in the window of a process that is not quiet, as a share of RSS, but at
 /// least [`MIN_GROWTH`].
@@ -75,7 +76,8 @@ const SHRUNK_SHARE: f64 = 0.001;
 /// Time of quiet after which any change since the last act counts as news, in seconds. It doubles
 /// with each act that found too little, except for the first.
 const LATE_S: f64 = 10.0;
-/// The same as a multiple of the CPU time of an act that found too little: half a percent of a core.
+/// The same as a multiple of the CPU time of an act that found too little: half a percent of a
+/// core.
 const LATE_FACTOR: f64 = 200.0;
 /// Maximum number of times that it doubles.
 const MAX_LATE_DOUBLINGS: u32 = 6;
@@ -302,7 +304,8 @@ impl AdaptivePolicy {
             || state.cpu_s - acted.cpu_s >= needed_s
     }
 
-    /// Returns the CPU time that is news after an act that found too little and used this CPU time, both in seconds.
+    /// Returns the CPU time that is news after an act that found too little and used this CPU time,
+    /// both in seconds.
     fn news_after(&self, cpu_s: f64) -> f64 {
         let is_cheap = self.misses <= 1 && cpu_s <= CHEAP_MISS_S;
         if is_cheap { 0.0 } else { cpu_s * NEWS_FACTOR }

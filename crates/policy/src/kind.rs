@@ -60,7 +60,8 @@ impl PolicyKind {
             Self::None => Duration::from_secs(1),
             Self::Periodic(period) => (period / 10).clamp(MIN_PERIOD / 2, Duration::from_secs(1)),
             Self::Freed(_) | Self::Pressure => Duration::from_millis(200),
-            // The release starts within a second after the load, most of which is the time of quiet.
+            // The release starts within a second after the load, most of which is the time of
+            // quiet.
             Self::Adaptive => Duration::from_millis(100),
         }
     }
@@ -133,7 +134,8 @@ impl fmt::Display for PolicyKind {
     }
 }
 
-/// Returns a value in the largest unit of which it is a multiple, so that it is parsed to the same value.
+/// Returns a value in the largest unit of which it is a multiple, so that it is parsed to the same
+/// value.
 fn in_units(value: u128, units: &[(u128, &str)]) -> String {
     let unit = units.iter().find(|(size, _)| value.is_multiple_of(*size)).or(units.last());
     unit.map_or(value.to_string(), |(size, name)| format!("{}{name}", value / size))

@@ -1,8 +1,8 @@
 //! Decides when the free memory of a process is released.
 //!
-//! A policy decides from a series of states. It has no clock and does no I/O. Its driver observes the process,
-//! carries out the decisions, and reports their outcomes in the next states. A new policy is a file with an
-//! implementation of [`Policy`], and a variant of [`PolicyKind`].
+//! A policy decides from a series of states. It has no clock and does no I/O. Its driver observes
+//! the process, carries out the decisions, and reports their outcomes in the next states. A new
+//! policy is a file with an implementation of [`Policy`], and a variant of [`PolicyKind`].
 
 mod adaptive;
 mod brake;

@@ -35,7 +35,8 @@ impl Policy for PeriodicPolicy {
         let missed = ((state.t_s - due_s) / self.period_s).floor();
         self.decided = Some((state.t_s, due_s));
         let next_s = due_s + (missed + 1.0) * self.period_s;
-        // After a release that was held back for most of the period, the next one would follow at once.
+        // After a release that was held back for most of the period, the next one would follow at
+        // once.
         let is_soon = next_s - state.t_s < self.period_s / 2.0;
         self.due_s = Some(if is_soon { next_s + self.period_s } else { next_s });
         Action::Release(ReleaseRequest {

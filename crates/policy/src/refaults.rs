@@ -1,5 +1,6 @@
 //! Decides when released memory is sampled for pages that have come back, and computes the time
-//! that it was away.
+//! that it was away. A page that khugepaged has filled is back as well: the system no longer has
+//! the memory.
 
 use crate::{ProcessState, Returned};
 
@@ -30,8 +31,6 @@ pub enum SampleReason {
 pub struct Refaults {
     begin_s: f64,
     released_bytes: u64,
-    /// Number of faults of the process when the release ended.
-    begin_faults: u64,
     /// Number of fixed samples taken.
     fixed: usize,
     /// Number of samples that were caused by faults.
@@ -44,12 +43,12 @@ pub struct Refaults {
 }
 
 impl Refaults {
-    /// Starts at the end of a release: its time in seconds, the released bytes, and the faults of the process so far.
+    /// Starts at the end of a release: its time in seconds, the released bytes, and the faults of
+    /// the process so far.
     pub fn new(t_s: f64, released_bytes: u64, minor_faults: u64) -> Self {
         Self {
             begin_s: t_s,
             released_bytes,
-            begin_faults: minor_faults,
             fixed: 0,
             caused: 0,
             sampled: (t_s, minor_faults),
@@ -73,15 +72,6 @@ impl Refaults {
         }
         self.seen_s = state.t_s;
         None
-    }
-
-    /// Returns the bytes that the program has brought back, of memory that is resident again.
-    /// `huge_bytes` of it are in huge pages, which come from khugepaged unless faults of the
-    /// program explain them.
-    pub fn by_program(&self, state: &ProcessState, bytes: u64, huge_bytes: u64) -> u64 {
-        let faults = state.minor_faults.saturating_sub(self.begin_faults);
-        let explained = faults.saturating_mul(HUGE_FAULT_BYTES).min(huge_bytes);
-        bytes.saturating_sub(huge_bytes - explained)
     }
 
     /// Records a sample: the released bytes that are resident again at the time of the state.
@@ -170,14 +160,6 @@ mod tests {
         let back = refaults.sample(&state(1.0, 0), 8 * MIB, SampleReason::Fixed);
         let later = refaults.sample(&state(100.0, 0), 2 * MIB, SampleReason::Fixed);
         assert_eq!((later.bytes, later.away_byte_s), (back.bytes, back.away_byte_s));
-    }
-
-    #[test]
-    fn huge_pages_are_attributed_to_the_program_up_to_its_number_of_faults() {
-        let refaults = Refaults::new(0.0, 100 * MIB, 1000);
-        assert_eq!(refaults.by_program(&state(1.0, 1000), 90 * MIB, 80 * MIB), 10 * MIB);
-        assert_eq!(refaults.by_program(&state(1.0, 1010), 90 * MIB, 80 * MIB), 30 * MIB);
-        assert_eq!(refaults.by_program(&state(1.0, 9000), 90 * MIB, 80 * MIB), 90 * MIB);
     }
 
     #[test]

@@ -20,8 +20,8 @@ pub struct ProcessState {
     pub open_files: Option<u64>,
     /// Bytes that the process has freed, if the preload library counts them.
     pub freed_bytes: Option<u64>,
-    /// Share of the last 10 s in which tasks of its cgroup, or else of the machine, waited for memory, in percent (PSI,
-    /// `some avg10`).
+    /// Share of the last 10 s in which tasks of its cgroup, or else of the machine, waited for
+    /// memory, in percent (PSI, `some avg10`).
     pub stall_percent: Option<f64>,
     /// Limit and use of its memory cgroup, or else of the machine.
     pub headroom: Option<Headroom>,
@@ -32,7 +32,8 @@ pub struct ProcessState {
     pub last_release: Option<LastRelease>,
     /// The previous release, with the bytes that had come back when the last one started.
     pub previous_release: Option<LastRelease>,
-    /// The time when a release was last held back, in seconds: by the budget, or for a reason that may pass.
+    /// The time when a release was last held back, in seconds: by the budget, or for a reason that
+    /// may pass.
     pub held_back_s: Option<f64>,
 }
 

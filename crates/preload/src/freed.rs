@@ -5,7 +5,8 @@ use crate::numbers;
 /// Size of the counter in the memory of a program, in bytes.
 pub const FREED_BYTES: usize = 64;
 
-/// Bytes that a thread frees before it adds them to the counter: the greatest error per live thread.
+/// Bytes that a thread frees before it adds them to the counter: the greatest error per live
+/// thread.
 pub const STEP_BYTES: u64 = numbers::STEP;
 
 /// The counter of a program.

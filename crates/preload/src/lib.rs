@@ -1,4 +1,5 @@
-//! A C library that counts the bytes that a program frees (`freed.c`), and the counter as seen from outside.
+//! A C library that counts the bytes that a program frees (`freed.c`), and the counter as seen from
+//! outside.
 //!
 //! A user who wants this count preloads the library. The binary contains it; [`unpack`] writes it
 //! to a file. If the process can be read, [`find_counter`] finds the counter, and [`Freed::parse`]
@@ -20,8 +21,8 @@ use lowtide_allocators::{UnpackError, write_library};
 pub use find::find_counter;
 pub use freed::{FREED_BYTES, Freed, Inactive, STEP_BYTES, TrimError};
 
-/// Environment variable of the program: number of freed bytes (decimal) after which the library calls
-/// `malloc_trim(0)`. The call has no time limit.
+/// Environment variable of the program: number of freed bytes (decimal) after which the library
+/// calls `malloc_trim(0)`. The call has no time limit.
 pub const TRIM_AT: &str = "LOWTIDE_TRIM_AT";
 
 static LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/freed.so"));
@@ -33,8 +34,9 @@ mod numbers {
     include!(concat!(env!("OUT_DIR"), "/numbers.rs"));
 }
 
-/// Writes the library to a directory, unless it is there already, and returns its path. A suitable directory is
-/// [`lowtide_allocators::library_directory`]. Copies must keep the name of the file: [`find_counter`] looks for it.
+/// Writes the library to a directory, unless it is there already, and returns its path. A suitable
+/// directory is [`lowtide_allocators::library_directory`]. Copies must keep the name of the file:
+/// [`find_counter`] looks for it.
 ///
 /// # Errors
 /// Fails if it cannot be written.

@@ -1,5 +1,5 @@
-//! A subject of the tests whose own allocations are not served by `malloc`. It prints the address of one of
-//! its blocks, and runs until its input ends.
+//! A subject of the tests whose own allocations are not served by `malloc`. It prints the address
+//! of one of its blocks, and runs until its input ends.
 
 #[global_allocator]
 static OWN: mimalloc::MiMalloc = mimalloc::MiMalloc;

@@ -23,8 +23,8 @@ const PROGRAM: &str = "import sys\n\
     print(flush=True)\n\
     sys.stdin.read()";
 
-/// Size of the pool header in bytes. Only the header of a page in an arena is saved, not the contents of the
-/// program's blocks.
+/// Size of the pool header in bytes. Only the header of a page in an arena is saved, not the
+/// contents of the program's blocks.
 const HEAD: usize = 48;
 const PAGE: usize = 4096;
 

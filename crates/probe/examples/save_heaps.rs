@@ -1,8 +1,8 @@
 //! Creates the saved heaps of `crates/heap/tests/saved/ptmalloc`, one for each glibc:
 //! `cargo run -p lowtide-probe --example save_heaps -- DIRECTORY NAME=LIBDIR…`
 //!
-//! Each is the subject of `tests/heap` with a small heap. It is saved with the statistics of its allocator
-//! (`malloc_info`) and the memory that a trim returned to the OS.
+//! Each is the subject of `tests/heap` with a small heap. It is saved with the statistics of its
+//! allocator (`malloc_info`) and the memory that a trim returned to the OS.
 
 #[allow(dead_code, clippy::unwrap_used)]
 #[path = "../tests/heap/subject.rs"]

@@ -1,9 +1,9 @@
 //! Creates the saved heaps of `crates/heap/tests/saved/jemalloc`, `mimalloc` and `gperftools`:
 //! `cargo run -p lowtide-probe --example save_other_heaps -- DIRECTORY NAME=PROGRAM…`
 //!
-//! A program is a library to preload (its name ends in `.so`), or one that uses the protocol of the subject
-//! of `tests/walked`. A heap is saved with the program's own count and the allocator's statistics beside it,
-//! and with the memory that a purge returned to the OS.
+//! A program is a library to preload (its name ends in `.so`), or one that uses the protocol of the
+//! subject of `tests/walked`. A heap is saved with the program's own count and the allocator's
+//! statistics beside it, and with the memory that a purge returned to the OS.
 
 #[allow(dead_code, clippy::unwrap_used)]
 #[path = "../tests/walked/subject.rs"]

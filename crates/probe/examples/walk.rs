@@ -1,4 +1,5 @@
-//! Walks the heap of a process and prints its contents as JSON: `walk [--without-scan] [--save FILE] PID`.
+//! Walks the heap of a process and prints its contents as JSON: `walk [--without-scan] [--save
+//! FILE] PID`.
 //!
 //! For measurements and for the tests' saved heaps; users run `lowtide inspect`.
 
@@ -75,13 +76,14 @@ fn main() -> Result<()> {
     };
     let out = json!({
         "cpu_s": used.as_secs_f64(), "chunks": total.chunks(),
-        "trim_bytes": total.trim_bytes, "more_bytes": total.more_bytes,
+        "trim_bytes": total.trim_bytes,
         "peak_rss_bytes": peak_rss(),
         "mmapped_count": heap.mmapped.count, "mmapped_bytes": heap.mmapped.bytes,
         "mmapped_whole": heap.mmapped.is_whole,
         "caches": heap.caches.caches, "cached_count": heap.caches.count, "cached_bytes": heap.caches.bytes,
         "owners": {
             "allocated": owners.allocated_bytes, "reclaimable": owners.reclaimable_bytes,
+            "locked": owners.locked_bytes,
             "fragmented": owners.fragmented_bytes, "cached": owners.cached_bytes,
             "metadata": owners.metadata_bytes, "unwalked": owners.unwalked_bytes,
         },

@@ -6,8 +6,8 @@ use lowtide_heap::ptmalloc::HeapMapping;
 
 use crate::proc::maps::{self, FileId};
 
-/// Returns the writable data of a library, or of a static executable: the mappings of its file, and the
-/// anonymous mappings right after them, which contain the zeroed data.
+/// Returns the writable data of a library, or of a static executable: the mappings of its file, and
+/// the anonymous mappings right after them, which contain the zeroed data.
 pub fn data_of(maps: &[maps::Mapping], file: FileId) -> Vec<Range<u64>> {
     let mut found: Vec<Range<u64>> = Vec::new();
     let mut end_of_file = None;
@@ -34,8 +34,8 @@ pub fn library<'m>(maps: &'m [maps::Mapping], path: &str) -> Option<&'m maps::Ma
     maps.iter().find(|m| m.has_file() && m.name == path)
 }
 
-/// Returns the mappings that may contain a part of the heap: private, writable, not backed by a file, and not
-/// a stack's.
+/// Returns the mappings that may contain a part of the heap: private, writable, not backed by a
+/// file, and not a stack's.
 pub fn mappings(maps: &[maps::Mapping]) -> Vec<HeapMapping> {
     maps.iter().filter_map(mapping).collect()
 }

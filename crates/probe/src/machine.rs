@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use lowtide_record::v1::Machine;
+use lowtide_model::machine::Machine;
 
 use crate::proc::cgroup::{Groups, inside};
 use crate::program::c_library_version;
@@ -60,8 +60,8 @@ fn number(path: &str) -> Option<u64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
-/// Returns whether the system uses huge pages for any anonymous memory (`transparent_hugepage/enabled` is
-/// `always`).
+/// Returns whether the system uses huge pages for any anonymous memory
+/// (`transparent_hugepage/enabled` is `always`).
 pub fn has_huge_pages_everywhere() -> bool {
     chosen("/sys/kernel/mm/transparent_hugepage/enabled").as_deref() == Some("always")
 }
@@ -73,8 +73,8 @@ fn chosen(path: &str) -> Option<String> {
     Some(rest.split_once(']')?.0.to_owned())
 }
 
-/// Returns the lowest memory limit of the cgroups that lowtide runs in, from its own to the topmost, version
-/// 2 or 1. A limit near 2^63 means none.
+/// Returns the lowest memory limit of the cgroups that lowtide runs in, from its own to the
+/// topmost, version 2 or 1. A limit near 2^63 means none.
 fn cgroup_limit() -> Option<u64> {
     let own = Groups::read(std::process::id()).ok()?;
     let hierarchies = [
@@ -82,7 +82,7 @@ fn cgroup_limit() -> Option<u64> {
         (own.path("memory"), "/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
     ];
     let limits = hierarchies.into_iter().flat_map(|(path, root, file)| {
-        let group = path.map(|path| inside(root, path));
+        let group = path.and_then(|path| inside(root, path));
         let groups: Vec<PathBuf> = group
             .iter()
             .flat_map(|g| g.ancestors().take_while(|a| a.starts_with(root)))
@@ -93,8 +93,8 @@ fn cgroup_limit() -> Option<u64> {
     limits.filter(|limit| *limit < 1 << 60).min()
 }
 
-/// Returns the version of the system's C library: the one that this process is linked with, or if lowtide is
-/// linked statically, the one beside the system's loader.
+/// Returns the version of the system's C library: the one that this process is linked with, or if
+/// lowtide is linked statically, the one beside the system's loader.
 fn system_c_library() -> Option<String> {
     let maps = crate::proc::maps::parse(&fs::read_to_string("/proc/self/maps").ok()?).ok()?;
     let ours = maps.iter().find(|m| m.name.contains("/libc.so") || m.name.contains("/libc-2."));
@@ -102,8 +102,8 @@ fn system_c_library() -> Option<String> {
     Some(format!("glibc {}", c_library_version(&library)?))
 }
 
-/// Returns the path of the C library of dynamically linked programs. Each of them names the loader by this
-/// path.
+/// Returns the path of the C library of dynamically linked programs. Each of them names the loader
+/// by this path.
 fn c_library_beside_loader() -> Option<PathBuf> {
     const LOADER: &str = if cfg!(target_arch = "aarch64") {
         "/lib/ld-linux-aarch64.so.1"
@@ -125,7 +125,8 @@ pub fn process_cpu_s() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// Returns the machine's memory, and the part that is available to programs without swapping, in bytes.
+/// Returns the machine's memory, and the part that is available to programs without swapping, in
+/// bytes.
 pub fn memory() -> (Option<u64>, Option<u64>) {
     let memory = keyed_text("/proc/meminfo");
     (memory.kib("MemTotal:"), memory.kib("MemAvailable:"))

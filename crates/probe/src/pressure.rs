@@ -32,7 +32,8 @@ pub struct MemoryPressure {
     pub limit_bytes: Option<u64>,
     /// The use without file pages, which the kernel can reclaim, in bytes.
     pub used_bytes: Option<u64>,
-    /// Share of the last 10 s in which some task waited for memory, in percent. `None` if PSI is off.
+    /// Share of the last 10 s in which some task waited for memory, in percent. `None` if PSI is
+    /// off.
     pub stall_percent: Option<f64>,
 }
 
@@ -53,7 +54,7 @@ impl PressureSource {
         for (controller, mount, version, limit) in mounts {
             let Some(path) = groups.path(controller) else { continue };
             let mount = root.join(mount);
-            let own = inside(&mount.to_string_lossy(), path);
+            let Some(own) = inside(&mount.to_string_lossy(), path) else { continue };
             let chain = own.ancestors().take_while(|group| group.starts_with(&mount));
             let has_limit = |group: &&Path| group.join(limit).exists();
             found.extend(chain.filter(has_limit).map(|group| (group.to_owned(), version)));
@@ -61,14 +62,37 @@ impl PressureSource {
         Self { groups: found }
     }
 
-    /// Reads limit, use and stalls: those of the group that is closest to its limit, or else those of the
-    /// machine, which the caller passes.
+    /// Reads limit, use and stalls: those of the group that is closest to its limit, or else those
+    /// of the machine, which the caller passes.
     pub fn read(&self, machine: MemoryPressure) -> MemoryPressure {
         let groups = self.groups.iter().filter_map(|(group, version)| of_group(group, *version));
         let fullest = groups.max_by(|a, b| a.fullness().total_cmp(&b.fullness()));
         let scarcer = fullest.filter(|group| group.fullness() > machine.fullness());
         let stall_percent = self.stalls().or(machine.stall_percent);
         MemoryPressure { stall_percent, ..scarcer.unwrap_or(machine) }
+    }
+
+    /// Returns the free memory of the group that has least of it, in bytes, file pages included,
+    /// which the kernel reclaims. `None` if no group has a limit.
+    pub fn headroom_bytes(&self) -> Option<u64> {
+        let groups = self.groups.iter().filter_map(|(group, version)| of_group(group, *version));
+        let free =
+            groups.filter_map(|group| Some(group.limit_bytes?.saturating_sub(group.used_bytes?)));
+        free.min()
+    }
+
+    /// Returns how many processes the kernel has killed because the process's own group, or a group
+    /// above it, had no memory left. If it has no group, those of the machine.
+    pub fn oom_kills(&self) -> Option<u64> {
+        let counts = self.groups.iter().filter_map(|(group, version)| {
+            let file = match version {
+                Version::Two => "memory.events",
+                Version::One => "memory.oom_control",
+            };
+            field(&fs::read_to_string(group.join(file)).ok()?, "oom_kill")
+        });
+        let machine = || field(&fs::read_to_string("/proc/vmstat").ok()?, "oom_kill");
+        counts.max().or_else(machine)
     }
 
     /// Reads the stalls of the process's own group.
@@ -82,6 +106,11 @@ impl MemoryPressure {
     /// Reads limit, use and stalls of the machine.
     pub fn of_this_machine() -> Self {
         of_machine(Path::new("/proc"))
+    }
+
+    /// Reads limit, use and stalls for a process, as [`PressureSource::read`] does.
+    pub fn for_process(pid: u32) -> Self {
+        PressureSource::for_process(pid).read(Self::of_this_machine())
     }
 
     /// Returns the share of the limit that is in use; 0 if it is unknown.
@@ -174,6 +203,7 @@ mod tests {
                 ("sys/fs/cgroup/a/b/memory.max", "max\n"),
                 ("sys/fs/cgroup/a/b/memory.current", "900\n"),
                 ("sys/fs/cgroup/a/b/memory.pressure", "some avg10=7.25 avg60=0\nfull avg10=0.1\n"),
+                ("sys/fs/cgroup/a/b/memory.events", "low 0\noom 9\noom_kill 2\n"),
                 ("sys/fs/cgroup/a/memory.max", "1000\n"),
                 ("sys/fs/cgroup/a/memory.current", "950\n"),
                 ("sys/fs/cgroup/a/memory.stat", "anon 1\ninactive_file 20\nactive_file 30\n"),
@@ -186,6 +216,7 @@ mod tests {
             stall_percent: Some(7.25),
         };
         assert_eq!(source.read(of_machine(&root.path().join("proc"))), expected);
+        assert_eq!((source.headroom_bytes(), source.oom_kills()), (Some(100), Some(2)));
     }
 
     #[test]
@@ -227,8 +258,7 @@ mod tests {
 
     #[test]
     fn the_memory_use_of_this_machine_is_within_its_limit() {
-        let now =
-            PressureSource::for_process(std::process::id()).read(MemoryPressure::of_this_machine());
+        let now = MemoryPressure::for_process(std::process::id());
         assert!(now.used_bytes.unwrap() <= now.limit_bytes.unwrap(), "{now:?}");
     }
 }

@@ -10,6 +10,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, openat, statx};
 use lowtide_model::bytes::{Mapped, Proportional, Resident, Swapped};
 use lowtide_model::sample::{Reading, SlowReading};
 
+use crate::proc::directory::ProcessDirectory;
 use crate::proc::rollup::Rollup;
 use crate::proc::stat::Stat;
 use crate::proc::status::Status;
@@ -22,7 +23,7 @@ pub struct ProcReader {
     pub pid: u32,
     /// Start time, in clock ticks since boot.
     pub start_ticks: u64,
-    directory: OwnedFd,
+    directory: ProcessDirectory,
     stat: File,
     /// The directory of its descriptors, if it may be opened.
     descriptors: Option<OwnedFd>,
@@ -35,8 +36,8 @@ pub struct ProcReader {
 /// Maximum share of the time for counting descriptors, as a divisor.
 const COUNT_SHARE: u32 = 200;
 
-/// Maximum number of bytes that are read of a command line: a process can declare all of its memory as one
-/// (`PR_SET_MM_MAP`).
+/// Maximum number of bytes that are read of a command line: a process can declare all of its memory
+/// as one (`PR_SET_MM_MAP`).
 const LONGEST_COMMAND: u64 = 128 << 10;
 
 /// The fields of `stat` that must be unchanged for the parts of RSS to be unchanged as well.
@@ -67,9 +68,8 @@ impl ProcReader {
     /// Fails if `/proc` cannot be read for another reason.
     pub fn open(pid: u32) -> io::Result<Option<(Self, Stat)>> {
         let open = || -> io::Result<(Self, Stat)> {
-            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            let directory = rustix::fs::open(format!("/proc/{pid}"), flags, Mode::empty())?;
-            let stat = open_in(&directory, "stat")?;
+            let directory = ProcessDirectory::open(pid)?;
+            let stat = directory.file("stat")?;
             let first = Stat::parse(&reread(&stat, &mut Vec::new())?)?;
             let start_ticks = first.start_ticks;
             let descriptors = open_directory(&directory, "fd").ok();
@@ -142,7 +142,7 @@ impl ProcReader {
     /// # Errors
     /// Fails if it cannot be read, also if the process has ended.
     pub fn status(&self, buffer: &mut Vec<u8>) -> io::Result<Status> {
-        Ok(Status::parse(&reread(&open_in(&self.directory, "status")?, buffer)?)?)
+        Ok(Status::parse(&reread(&self.directory.file("status")?, buffer)?)?)
     }
 
     /// Returns whether it has ended, as far as that is visible.
@@ -153,8 +153,8 @@ impl ProcReader {
 
     /// Returns the number of open descriptors; `None` if that may not be read.
     ///
-    /// From 6.2 on, Linux reports it as the size of the directory. Before, the entries are counted; the
-    /// longer that takes, the less often it is done.
+    /// From 6.2 on, Linux reports it as the size of the directory. Before, the entries are counted;
+    /// the longer that takes, the less often it is done.
     fn open_files(&mut self) -> Option<u64> {
         let held = self.descriptors.as_ref()?;
         let stat = statx(held, "", AtFlags::EMPTY_PATH, StatxFlags::SIZE).ok()?;
@@ -198,9 +198,7 @@ impl ProcReader {
 
     /// Reads the slow metrics; `None` if they may not be read, or if the process has ended.
     pub fn read_slow(&self) -> Option<SlowReading> {
-        let mut text = String::new();
-        open_in(&self.directory, "smaps_rollup").ok()?.read_to_string(&mut text).ok()?;
-        let rollup = Rollup::parse(&text).ok()?;
+        let rollup = Rollup::parse(&self.directory.text("smaps_rollup").ok()?).ok()?;
         Some(SlowReading {
             pss_bytes: Proportional(rollup.pss_bytes),
             lazyfree_bytes: Resident(rollup.lazyfree_bytes),
@@ -210,15 +208,13 @@ impl ProcReader {
 
     /// Reads the text of one of its files under `/proc`.
     pub(crate) fn read_text(&self, name: &str) -> io::Result<String> {
-        let mut text = String::new();
-        open_in(&self.directory, name)?.read_to_string(&mut text)?;
-        Ok(text)
+        self.directory.text(name)
     }
 
     /// Returns its command line; empty if it has ended or has none.
     pub fn command(&self) -> Vec<String> {
         let mut bytes = Vec::new();
-        if let Ok(file) = open_in(&self.directory, "cmdline") {
+        if let Ok(file) = self.directory.file("cmdline") {
             let _ = file.take(LONGEST_COMMAND).read_to_end(&mut bytes);
         }
         // A process that has written its title there (setproctitle) has left zeros after it.
@@ -239,12 +235,7 @@ impl ProcReader {
     }
 }
 
-fn open_in(directory: &OwnedFd, name: &str) -> io::Result<File> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    Ok(openat(directory, name, flags, Mode::empty())?.into())
-}
-
-fn open_directory(directory: &OwnedFd, name: &str) -> io::Result<OwnedFd> {
+fn open_directory(directory: &ProcessDirectory, name: &str) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     Ok(openat(directory, name, flags, Mode::empty())?)
 }
@@ -266,8 +257,8 @@ mod tests {
         let (reading, stat) = process.read(units, &mut Vec::new()).unwrap().unwrap();
         let other_pss =
             || other.smaps_rollup().unwrap().memory_map_rollup.0[0].extension.map["Pss"];
-        // Other processes may map or unmap the same files meanwhile. A reading counts if the other reader
-        // returns the same before and after it.
+        // Other processes may map or unmap the same files meanwhile. A reading counts if the other
+        // reader returns the same before and after it.
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
         let (slow, pss) = loop {
             let before = other_pss();

@@ -5,11 +5,11 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use lowtide_model::bytes::Resident;
+use lowtide_model::process::{Process, ProcessEnd};
 use lowtide_model::sample::{ProcessSample, Reading, Sample, SlowReading};
-use lowtide_record::v1 as record;
 
-use crate::inspect::LARGEST_WALKED;
 use crate::machine::thread_cpu_s;
+use crate::proc::smaps::LARGEST_WALKED;
 use crate::process::{ProcReader, Units};
 use crate::sockets::Sockets;
 use crate::tree::Tree;
@@ -18,14 +18,14 @@ use crate::tree::Tree;
 const SLOW_EVERY: Duration = Duration::from_secs(1);
 /// Maximum share of the time for the slow metrics, as a divisor.
 const SLOW_SHARE: u32 = 500;
-/// The same for a tree, which is judged by them, if its RSS has changed since the last reading. Unused time
-/// is saved up for bursts of changes, up to `MOST_CREDIT`.
+/// The same for a tree, which is judged by them, if its RSS has changed since the last reading.
+/// Unused time is saved up for bursts of changes, up to `MOST_CREDIT`.
 const SLOW_SHARE_CHANGED: u32 = 300;
 const MOST_CREDIT: Duration = Duration::from_millis(100);
 /// The same for a tree while a judgement is due.
 const SLOW_SHARE_CLOSE: u32 = 100;
-/// Minimum relative difference of RSS that counts as a change. Below it, the last slow metrics are still
-/// valid.
+/// Minimum relative difference of RSS that counts as a change. Below it, the last slow metrics are
+/// still valid.
 const CHANGED: f64 = 0.05;
 
 /// Samples a tree tick by tick.
@@ -78,9 +78,9 @@ struct KnownProcess {
 }
 
 impl KnownProcess {
-    fn remains(&self, t_s: f64) -> record::ProcessEnd {
+    fn remains(&self, t_s: f64) -> ProcessEnd {
         let ProcReader { pid, start_ticks, .. } = self.process;
-        record::ProcessEnd { t_s, pid, start_ticks, peak_rss_bytes: self.peak_rss.0 }
+        ProcessEnd { t_s, pid, start_ticks, peak_rss_bytes: self.peak_rss.0 }
     }
 }
 
@@ -92,9 +92,9 @@ pub struct Tick {
     /// Each process, at ticks with slow metrics.
     pub processes: Vec<ProcessSample>,
     /// Processes that are new, or that executed another program.
-    pub changed: Vec<record::Process>,
+    pub changed: Vec<Process>,
     /// Processes that have ended.
-    pub ended: Vec<record::ProcessEnd>,
+    pub ended: Vec<ProcessEnd>,
 }
 
 /// The cost that a tick may have.
@@ -147,8 +147,8 @@ impl Sampler {
         for (pid, watched) in &mut self.processes {
             match watched.process.read(self.units, &mut self.buffer)? {
                 Some((reading, stat)) => {
-                    // A process that is about to end has no image any more; it has not executed another
-                    // program.
+                    // A process that is about to end has no image any more; it has not executed
+                    // another program.
                     let is_whole = stat.vsz_bytes > 0 && stat.image != (0, 0);
                     if is_whole && (stat.image != watched.image || stat.name != watched.name) {
                         watched.image = stat.image;
@@ -196,7 +196,7 @@ impl Sampler {
     }
 
     /// Returns the records that the watched processes would leave if they ended now.
-    pub fn watched(&self, t_s: f64) -> impl Iterator<Item = record::ProcessEnd> {
+    pub fn watched(&self, t_s: f64) -> impl Iterator<Item = ProcessEnd> {
         self.processes.values().map(move |w| w.remains(t_s))
     }
 
@@ -217,7 +217,7 @@ impl Sampler {
         Ok(())
     }
 
-    fn let_go(&mut self, pid: u32, t_s: f64) -> Option<record::ProcessEnd> {
+    fn let_go(&mut self, pid: u32, t_s: f64) -> Option<ProcessEnd> {
         self.scope.remove(pid);
         let watched = self.processes.remove(&pid)?;
         self.ended.add(&watched.last);
@@ -237,8 +237,8 @@ impl Sampler {
             let slow = watched.process.read_slow();
             match &slow {
                 Some(slow) => total.add(slow),
-                // A process that has just ended has no memory. One that may not be inspected makes the sum
-                // wrong.
+                // A process that has just ended has no memory. One that may not be inspected makes
+                // the sum wrong.
                 None => complete &= watched.process.has_ended(&mut self.buffer),
             }
             tick.processes.push(ProcessSample {
@@ -261,8 +261,8 @@ fn describe(
     parent: u32,
     name: &str,
     buffer: &mut Vec<u8>,
-) -> Option<record::Process> {
-    Some(record::Process {
+) -> Option<Process> {
+    Some(Process {
         t_s,
         pid: process.pid,
         start_ticks: process.start_ticks,
@@ -325,7 +325,8 @@ mod tests {
     use super::*;
     use std::process::{Child, Command, Stdio};
 
-    /// Starts a shell that runs the commands of its input, so that a test determines the sequence of events.
+    /// Starts a shell that runs the commands of its input, so that a test determines the sequence
+    /// of events.
     fn shell() -> Child {
         Command::new("sh").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap()
     }

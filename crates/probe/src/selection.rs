@@ -12,8 +12,8 @@ use crate::proc::links;
 use crate::proc::stat::Stat;
 use crate::tree;
 
-/// A selection of processes by conditions that must all hold. Without conditions, it selects all visible
-/// processes of the machine.
+/// A selection of processes by conditions that must all hold. Without conditions, it selects all
+/// visible processes of the machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Selection {
     /// Path of the program.
@@ -28,7 +28,8 @@ pub struct Selection {
 const LONGEST_COMM: usize = 15;
 
 impl Selection {
-    /// Returns the selected processes, except kernel threads, processes that have ended, and lowtide itself.
+    /// Returns the selected processes, except kernel threads, processes that have ended, and
+    /// lowtide itself.
     ///
     /// # Errors
     /// Fails if `/proc` cannot be read.
@@ -65,8 +66,8 @@ impl Selection {
         self.has_all(pid, &stat.name, exe)
     }
 
-    /// Returns whether it selects a process with this short name that is neither a kernel thread nor has
-    /// ended.
+    /// Returns whether it selects a process with this short name that is neither a kernel thread
+    /// nor has ended.
     pub fn fits(&self, pid: u32, comm: &str) -> bool {
         self.has_all(pid, comm, self.program().as_deref())
     }
@@ -86,7 +87,8 @@ fn shortened(name: &str) -> String {
     String::from_utf8_lossy(&bytes[..bytes.len().min(LONGEST_COMM)]).into_owned()
 }
 
-/// Returns whether a process runs a program, also if the file was replaced since, for example by an update.
+/// Returns whether a process runs a program, also if the file was replaced since, for example by an
+/// update.
 fn runs(pid: u32, exe: &Path) -> bool {
     let Ok(path) = links::exe(pid) else { return false };
     let text = path.to_string_lossy();
@@ -109,8 +111,8 @@ mod tests {
     fn started(home: &Path, name: &str) -> Child {
         let program = home.join(name);
         let sleep = ["/bin/sleep", "/usr/bin/sleep"].iter().find(|path| Path::new(path).exists());
-        // Copied by another process: a fork of this one for another test could keep the copy open for
-        // writing.
+        // Copied by another process: a fork of this one for another test could keep the copy open
+        // for writing.
         let copied = Command::new("cp").arg(sleep.unwrap()).arg(&program).status().unwrap();
         assert!(copied.success());
         let child = Command::new(&program).arg("1000").spawn().unwrap();

@@ -1,8 +1,9 @@
 //! TCP connections in the state ESTABLISHED that belong to a set of processes.
 //!
-//! The kernel lists all of them at once (`sock_diag`, one dump of both families, about 0.2 ms), each with its
-//! inode. The owner of an inode is found by searching the descriptors of the processes, once for each new
-//! inode. (`/proc/net/tcp` has the same data at twenty times the cost.)
+//! The kernel lists all of them at once (`sock_diag`, one dump of both families, about 0.2 ms),
+//! each with its inode. The owner of an inode is found by searching the descriptors of the
+//! processes, once for each new inode. (`/proc/net/tcp` has the same data at twenty times the
+//! cost.)
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
@@ -38,16 +39,16 @@ pub struct Sockets {
 enum SocketOwner {
     /// One of the processes.
     Us,
-    /// None of the processes, after this number of checks. A connection that is being accepted has no
-    /// descriptor yet, and a new process is not known yet, so the check is repeated.
+    /// None of the processes, after this number of checks. A connection that is being accepted has
+    /// no descriptor yet, and a new process is not known yet, so the check is repeated.
     Other(u8),
 }
 
 /// Number of checks after which a connection is considered foreign.
 const ENOUGH_LOOKS: u8 = 3;
 
-/// Maximum age of a result. Unless a descriptor is opened or closed, a connection can only change its state:
-/// it becomes established, or the other side closes it.
+/// Maximum age of a result. Unless a descriptor is opened or closed, a connection can only change
+/// its state: it becomes established, or the other side closes it.
 const OLDEST: Duration = Duration::from_secs(1);
 
 /// An address at which a process accepts connections.
@@ -65,8 +66,8 @@ impl std::fmt::Display for Listening {
     }
 }
 
-/// Returns the listening address of a process with the lowest port; `None` if it does not listen, or if that
-/// may not be read.
+/// Returns the listening address of a process with the lowest port; `None` if it does not listen,
+/// or if that may not be read.
 pub fn listening(process: &ProcReader) -> Option<Listening> {
     let descriptors = process.descriptors().ok()?;
     let own: HashSet<u32> =
@@ -77,8 +78,8 @@ pub fn listening(process: &ProcReader) -> Option<Listening> {
     found.filter(|(inode, _)| own.contains(inode)).map(|(_, place)| place).min_by_key(|l| l.port)
 }
 
-/// Returns the listening sockets in a table of the kernel (Documentation/networking/proc_net_tcp.rst), with
-/// their inodes.
+/// Returns the listening sockets in a table of the kernel
+/// (Documentation/networking/proc_net_tcp.rst), with their inodes.
 fn listeners(table: &str) -> Vec<(u32, Listening)> {
     const LISTEN: &str = "0A";
     let listener = |line: &str| {
@@ -92,8 +93,8 @@ fn listeners(table: &str) -> Vec<(u32, Listening)> {
     table.lines().skip(1).filter_map(listener).collect()
 }
 
-/// Parses an address of the table, whose words are in the machine's byte order. Returns the loopback address
-/// for the unspecified one.
+/// Parses an address of the table, whose words are in the machine's byte order. Returns the
+/// loopback address for the unspecified one.
 fn reachable(hex: &str) -> Option<String> {
     let word = |at: usize| u32::from_str_radix(hex.get(at..at + 8)?, 16).ok();
     if hex.len() == 8 {
@@ -135,9 +136,9 @@ impl Sockets {
         Ok(sockets)
     }
 
-    /// Returns the number of connections of the processes, which have `open_files` open descriptors. `None`
-    /// if it cannot be determined: one of them is in another network namespace, or the kernel does not
-    /// answer.
+    /// Returns the number of connections of the processes, which have `open_files` open
+    /// descriptors. `None` if it cannot be determined: one of them is in another network namespace,
+    /// or the kernel does not answer.
     pub fn count<'a>(
         &mut self,
         open_files: u64,
@@ -201,8 +202,8 @@ impl Sockets {
         is_one
     }
 
-    /// Returns the inodes of all sockets of the processes; `None` if one of them may not be inspected.
-    /// Descriptors of connections that still exist are not read again.
+    /// Returns the inodes of all sockets of the processes; `None` if one of them may not be
+    /// inspected. Descriptors of connections that still exist are not read again.
     fn owned(&mut self, processes: &[&ProcReader]) -> Option<HashSet<u32>> {
         let before = std::mem::take(&mut self.descriptors);
         let mut owned = HashSet::new();
@@ -251,8 +252,9 @@ impl SocketOwner {
     }
 }
 
-/// Returns the number of connections of a process, also in another network namespace. It reads the tables of
-/// the process's own namespace, which costs more. `None` if they, or its descriptors, may not be read.
+/// Returns the number of connections of a process, also in another network namespace. It reads the
+/// tables of the process's own namespace, which costs more. `None` if they, or its descriptors, may
+/// not be read.
 pub fn count_in_its_namespace(process: &ProcReader) -> Option<u64> {
     let descriptors = process.descriptors().ok()?;
     let owned: HashSet<u32> =
@@ -283,7 +285,8 @@ fn open_diag() -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// `TCPDIAG_GETSOCK`, the older request of inet_diag(7): the one that asks for IPv4 and IPv6 together.
+/// `TCPDIAG_GETSOCK`, the older request of inet_diag(7): the one that asks for IPv4 and IPv6
+/// together.
 const TCPDIAG_GETSOCK: u16 = 18;
 const NLM_F_REQUEST: u16 = 0x1;
 const NLM_F_DUMP: u16 = 0x300;

@@ -1,17 +1,24 @@
-//! A process to inspect: its pidfd and start time, not only its PID.
+//! A process to inspect: its open `/proc/PID` and start time, not only its PID.
 
-use std::fs::{self, File};
 use std::io::{self, BufReader};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Duration;
+use std::os::fd::OwnedFd;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, pidfd_open, test_kill_process};
 use thiserror::Error;
 
+use crate::proc::directory::ProcessDirectory;
 use crate::proc::stat::Stat;
 use crate::proc::status::Status;
 use crate::proc::{is_gone, maps};
+use crate::process::Units;
+
+/// Time between two checks whether a process has ended.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+
+/// Number of intervals to wait for the other threads of a process whose first thread has ended.
+const MAX_POLLS: u32 = 10;
 
 /// A process to inspect.
 #[derive(Debug)]
@@ -20,8 +27,7 @@ pub struct Target {
     pub pid: u32,
     /// Start time, in clock ticks since boot.
     pub start_ticks: u64,
-    /// A pidfd of this process, which stays valid if its PID is reused.
-    handle: OwnedFd,
+    directory: ProcessDirectory,
 }
 
 /// The reason why a process cannot be inspected.
@@ -30,13 +36,20 @@ pub enum TargetError {
     /// No process has this PID.
     #[error("there is no process {0}: it may have ended; pgrep -a NAME finds others")]
     NoSuchProcess(u32),
+    /// `/proc` does not show it to the user.
+    #[error(
+        "process {0} is hidden: /proc is mounted with hidepid, so reading it requires CAP_SYS_PTRACE, running \
+         lowtide as the user of the process, or the group that the mount option gid names"
+    )]
+    Hidden(u32),
     /// It is a kernel thread.
     #[error("process {0} is a kernel thread, which has no memory of its own")]
     KernelThread(u32),
     /// It has already ended (a zombie).
     #[error("process {0} has ended and waits for its parent (a zombie): it no longer has memory")]
     Zombie(u32),
-    /// Its first thread has ended, and others continue: the kernel shows a process by its first thread.
+    /// Its first thread has ended, and others continue: the kernel shows a process by its first
+    /// thread.
     #[error(
         "the first thread of process {0} has ended while others continue, and the kernel shows no memory \
          for its PID: cat /proc/{0}/task/*/smaps_rollup shows that of the other threads"
@@ -50,10 +63,16 @@ pub enum TargetError {
     Replaced(u32),
     /// Reading it does not finish.
     #[error(
-        "process {0} cannot be inspected: reading it has made no progress for 5 s. A file system that it uses, \
+        "process {0} cannot be inspected: reading it makes no progress. A file system that it uses, \
          or a program that serves its memory, does not respond: cat /proc/{0}/mountinfo lists its file systems"
     )]
     Blocked(u32),
+    /// Reading it takes too long.
+    #[error(
+        "process {0} cannot be inspected: reading it takes too long. A file system that it uses, or a program that \
+         serves its memory, may be slow"
+    )]
+    Slow(u32),
     /// Something else.
     #[error("process {0} cannot be inspected: {1}")]
     Other(u32, io::Error),
@@ -66,20 +85,24 @@ impl Target {
     /// Fails if no process has this PID, or if it has no memory to inspect.
     pub fn open(pid: u32) -> Result<Self, TargetError> {
         let failed = |error: io::Error| match () {
+            () if is_gone(&error) && is_hidden(pid) => TargetError::Hidden(pid),
             () if is_gone(&error) => TargetError::NoSuchProcess(pid),
             () => TargetError::Other(pid, error),
         };
-        let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
-        let number = number.ok_or(TargetError::NoSuchProcess(pid))?;
-        let handle = match pidfd_open(number, PidfdFlags::empty()) {
-            Ok(handle) => handle,
-            // The PID belongs to a thread, not a process.
-            Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => {
-                return Err(TargetError::NoSuchProcess(pid));
+        let directory = ProcessDirectory::open(pid).map_err(failed)?;
+        let mut stat = directory.stat().map_err(failed)?;
+        // Where a process exits, its first thread can end a moment before the others.
+        for _ in 0..MAX_POLLS {
+            if !stat.has_ended() || stat.threads <= 1 {
+                break;
             }
-            Err(error) => return Err(failed(error.into())),
-        };
-        let stat = read_stat(pid).map_err(failed)?;
+            thread::sleep(POLL_INTERVAL);
+            stat = directory.stat().map_err(failed)?;
+        }
+        // The TID of another thread of a process has a directory as well.
+        if read_status(&directory).map_err(failed)?.process != pid {
+            return Err(TargetError::NoSuchProcess(pid));
+        }
         if stat.has_ended() {
             return Err(match stat.threads {
                 0 | 1 => TargetError::Zombie(pid),
@@ -89,7 +112,7 @@ impl Target {
         if stat.is_kernel_thread() {
             return Err(TargetError::KernelThread(pid));
         }
-        Ok(Self { pid, start_ticks: stat.start_ticks, handle })
+        Ok(Self { pid, start_ticks: stat.start_ticks, directory })
     }
 
     /// Opens the same process a second time.
@@ -97,35 +120,56 @@ impl Target {
     /// # Errors
     /// Fails if no more files can be opened.
     pub fn try_clone(&self) -> io::Result<Self> {
-        Ok(Self { handle: self.handle.try_clone()?, ..*self })
+        Ok(Self { directory: self.directory.try_clone()?, ..*self })
     }
 
-    /// Returns its pidfd.
-    pub fn handle(&self) -> BorrowedFd<'_> {
-        self.handle.as_fd()
+    /// Returns the time since it was started; `None` if the clock of the machine cannot be read.
+    pub fn age(&self) -> Option<Duration> {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        let now = Duration::try_from(now).ok()?;
+        let ticks_per_s = Units::of_this_machine().ticks_per_s;
+        let started = Duration::try_from_secs_f64(self.start_ticks as f64 / ticks_per_s).ok()?;
+        Some(now.saturating_sub(started))
+    }
+
+    /// Opens a pidfd of it, for system calls that require one.
+    ///
+    /// # Errors
+    /// Fails on kernels before 5.3 ([`io::ErrorKind::Unsupported`]), if it has ended, or if no more
+    /// files can be opened.
+    pub fn pidfd(&self) -> io::Result<OwnedFd> {
+        let gone = rustix::io::Errno::SRCH;
+        let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw).ok_or(gone)?;
+        let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
+        // If it is alive, its PID was its own when the pidfd was opened.
+        if self.is_alive() { Ok(pidfd) } else { Err(gone.into()) }
     }
 
     /// Returns whether it is still running.
     pub fn is_alive(&self) -> bool {
-        !self.ends_within(Duration::ZERO)
+        !self.directory.has_ended()
     }
 
-    /// Waits until it ends or the time is over. Returns whether it has ended. A signal makes it return early,
-    /// with `false`.
+    /// Waits until it ends or the time is over. Returns whether it has ended.
     pub fn ends_within(&self, time: Duration) -> bool {
-        // A pidfd becomes readable when its process ends.
-        let mut fds = [PollFd::new(&self.handle, PollFlags::IN)];
-        let timeout = Timespec::try_from(time).ok();
-        matches!(poll(&mut fds, timeout.as_ref()), Ok(1..))
+        let begin = Instant::now();
+        while self.is_alive() {
+            let rest = time.saturating_sub(begin.elapsed());
+            if rest.is_zero() {
+                return false;
+            }
+            thread::sleep(rest.min(POLL_INTERVAL));
+        }
+        true
     }
 
     /// Reads its current `/proc/PID/stat`.
     ///
     /// # Errors
-    /// Fails if it has ended, or if its PID was reused.
+    /// Fails if it has ended.
     pub fn stat(&self) -> Result<Stat, TargetError> {
-        match read_stat(self.pid) {
-            Ok(stat) if stat.start_ticks == self.start_ticks && !stat.has_ended() => Ok(stat),
+        match self.directory.stat() {
+            Ok(stat) if !stat.has_ended() => Ok(stat),
             Ok(_) => Err(TargetError::Gone(self.pid)),
             Err(error) => Err(self.failed(error)),
         }
@@ -136,9 +180,7 @@ impl Target {
     /// # Errors
     /// Fails if it may not be read, or it has ended.
     pub fn status(&self) -> Result<Status, TargetError> {
-        let text = fs::read(self.path("status")).map_err(|error| self.failed(error))?;
-        let status = Status::parse(&String::from_utf8_lossy(&text));
-        status.map_err(|error| self.failed(error.into()))
+        read_status(&self.directory).map_err(|error| self.failed(error))
     }
 
     /// Reads its current mappings, in order of address.
@@ -154,7 +196,7 @@ impl Target {
     /// # Errors
     /// Fails, or its items do, like [`Target::maps`].
     pub fn each_mapping(&self) -> io::Result<impl Iterator<Item = io::Result<maps::Mapping>>> {
-        Ok(maps::read(BufReader::new(File::open(self.path("maps"))?)))
+        Ok(maps::read(BufReader::new(self.directory.file("maps")?)))
     }
 
     /// Returns the path of one of its files under `/proc`.
@@ -172,9 +214,15 @@ impl Target {
     }
 }
 
-fn read_stat(pid: u32) -> io::Result<Stat> {
-    let text = fs::read(format!("/proc/{pid}/stat"))?;
-    Ok(Stat::parse(&String::from_utf8_lossy(&text))?)
+/// Returns whether a process without a directory in `/proc` exists: `/proc` hides only processes of
+/// other users.
+fn is_hidden(pid: u32) -> bool {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    pid.is_some_and(|pid| test_kill_process(pid) == Err(rustix::io::Errno::PERM))
+}
+
+fn read_status(directory: &ProcessDirectory) -> io::Result<Status> {
+    Ok(Status::parse(&directory.text("status")?)?)
 }
 
 #[cfg(test)]
@@ -188,12 +236,21 @@ mod tests {
         assert!(matches!(Target::open(u32::MAX), Err(TargetError::NoSuchProcess(_))));
         let mut child = Command::new("true").spawn().unwrap();
         let pid = child.id();
-        while !read_stat(pid).unwrap().has_ended() {
-            std::thread::yield_now();
+        let directory = ProcessDirectory::open(pid).unwrap();
+        while !directory.has_ended() {
+            thread::yield_now();
         }
         assert!(matches!(Target::open(pid), Err(TargetError::Zombie(_))));
         child.wait().unwrap();
         assert!(matches!(Target::open(pid), Err(TargetError::NoSuchProcess(_))));
+    }
+
+    #[test]
+    fn the_tid_of_another_thread_is_not_a_process() {
+        let tid = || crate::proc::task::Thread::current().tid;
+        let opened = thread::spawn(move || Target::open(tid())).join().unwrap();
+        assert!(matches!(opened, Err(TargetError::NoSuchProcess(_))), "{opened:?}");
+        assert!(Target::open(std::process::id()).is_ok());
     }
 
     #[test]
@@ -202,8 +259,11 @@ mod tests {
         let target = Target::open(child.id()).unwrap();
         assert!(target.is_alive() && !target.ends_within(Duration::from_millis(1)));
         child.kill().unwrap();
+        // Still a zombie.
+        assert!(target.ends_within(Duration::from_secs(3600)));
         child.wait().unwrap();
         assert!(!target.is_alive() && target.ends_within(Duration::from_secs(3600)));
         assert!(matches!(target.stat(), Err(TargetError::Gone(_))));
+        assert!(is_gone(&target.pidfd().unwrap_err()));
     }
 }

@@ -1,7 +1,7 @@
 //! A process and its descendants, as they start and end.
 //!
-//! The root is a subreaper (lowtide's keeper), so that a descendant whose parent ends, or that starts its own
-//! session, becomes a child of the root and is not lost.
+//! The root is a subreaper (lowtide's keeper), so that a descendant whose parent ends, or that
+//! starts its own session, becomes a child of the root and is not lost.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -35,8 +35,8 @@ impl Tree {
         self.members.remove(&pid);
     }
 
-    /// Searches for descendants if a process was created on the machine since the last check, or if `anyway`
-    /// is set. Returns the new ones.
+    /// Searches for descendants if a process was created on the machine since the last check, or if
+    /// `anyway` is set. Returns the new ones.
     pub fn refresh(&mut self, anyway: bool) -> Vec<u32> {
         let newest = newest_process();
         let changed = newest.is_none() || newest != self.newest;
@@ -65,7 +65,8 @@ pub fn newest_process() -> Option<u64> {
     text.split_ascii_whitespace().last()?.parse().ok()
 }
 
-/// Follows the kernel's lists of children. Returns `false` if the kernel has none (`CONFIG_PROC_CHILDREN`).
+/// Follows the kernel's lists of children. Returns `false` if the kernel has none
+/// (`CONFIG_PROC_CHILDREN`).
 fn descend(root: u32, found: &mut BTreeSet<u32>) -> bool {
     let mut queue = vec![root];
     let mut text = String::new();

@@ -4,13 +4,14 @@
 
 use std::ops::Range;
 
+use lowtide_heap::hotspot::Variables;
 use lowtide_heap::memory::Saved;
 use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_model::inspection::Linkage;
 use lowtide_model::runtime_kind::RuntimeKind;
 use lowtide_probe::detect::{
-    Area, AreaOwner, Detected, DetectedAllocator, DetectedRuntime, OwnMemory, WalkedHeaps, areas,
-    stacks,
+    Area, AreaOwner, Claim, Detected, DetectedAllocator, DetectedRuntime, OwnMemory, Stack,
+    WalkedHeaps, areas, stacks,
 };
 use lowtide_probe::proc::maps::FileId;
 use lowtide_probe::proc::maps::{Mapping, parse};
@@ -90,8 +91,8 @@ fn another_allocator_owns_all_but_stacks_files_and_the_zeroed_data_of_files() {
         "7ffc00000000-7ffc00004000 r--p [vvar]",
         "7ffd00000000-7ffd00021000 rw-p [stack]",
     ]);
-    // The kernel has merged the zeroed data of the library with the mapping right after it. A guard alone
-    // makes no stack.
+    // The kernel has merged the zeroed data of the library with the mapping right after it. A guard
+    // alone makes no stack.
     let starts: Vec<u64> = owners(&detected, &maps, &[]).iter().map(|(at, _)| *at).collect();
     let expected = [0x5500_0000_0000, 0x7f70_0000_1000, 0x7f80_0000_0000, 0x7f90_0020_4000];
     assert_eq!(starts, expected);
@@ -137,14 +138,14 @@ fn python_owns_its_pools_and_nothing_else() {
         runtimes: runtime(RuntimeKind::Python, OwnMemory::Pools),
         ..Detected::default()
     };
-    // Two pools after a chunk of glibc's own, the program's mapping after them, and a mapping as large as
-    // many arenas.
+    // Two pools after a chunk of glibc's own, the program's mapping after them, and a mapping as
+    // large as many arenas.
     let maps = maps(&["7f8000000000-7f800080c000 rw-p", "7f8800000000-7f8806400000 rw-p", LIBRARY]);
     let blocks = vec![
         (0x7f80_0000_c000, [pool(), pool(), vec![b'y'; 1 << 20]].concat()),
         (0x7f88_0000_0000, vec![b'y'; 2 << 20]),
     ];
-    let memory = Saved { blocks };
+    let memory = Saved::new(blocks);
     let chunk = 0x7f80_0000_0000..0x7f80_0000_c000;
     let found = areas(&memory, &detected, &maps, &[], &glibc_heap(std::slice::from_ref(&chunk)));
     let expected = Area {
@@ -174,7 +175,8 @@ fn v8_owns_its_code_and_mappings_with_the_alignment_of_its_pages() {
         "7f1365958000-7f1365979000 rw-p",
         LIBRARY,
     ]);
-    // An arena of glibc begins at a multiple of 64 MiB, and so of 256 KiB: it must be claimed first.
+    // An arena of glibc begins at a multiple of 64 MiB, and so of 256 KiB: it must be claimed
+    // first.
     let arena = 0x7f13_3000_0000..0x7f13_3048_3000;
     let found = owners(&detected, &maps, &[arena]);
     let starts: Vec<u64> = found.iter().map(|(at, _)| *at).collect();
@@ -294,4 +296,134 @@ fn a_sanitizer_owns_all_memory_of_its_program() {
     let found = owners(&detected, &maps, &[]);
     assert_eq!(found.len(), 3);
     assert!(found.iter().all(|(_, name)| name == "AddressSanitizer"));
+}
+
+/// Returns a page of words.
+fn page(at: u64, words: &[(u64, u64)]) -> (u64, Vec<u8>) {
+    let mut bytes = vec![0; 4096];
+    for (place, word) in words {
+        bytes[*place as usize..][..8].copy_from_slice(&word.to_le_bytes());
+    }
+    (at, bytes)
+}
+
+const LIBJVM: u64 = 0x7f90_0100_0000;
+
+/// Returns a process with HotSpot, whose variables contain this heap and this code cache.
+fn hotspot(heap: Range<u64>, code: Range<u64>) -> (Detected, Saved) {
+    // Entries of 48 bytes, with the offset of a field or the address of a variable.
+    let entry = |place: u64| LIBJVM + 48 * place;
+    let variables = Variables {
+        collected_heap: entry(0),
+        reserved: entry(1),
+        start: entry(2),
+        words: entry(3),
+        code: Some([entry(4), entry(5)]),
+        archive: None,
+    };
+    let detected = Detected {
+        malloc: allocator("glibc"),
+        runtimes: runtime(RuntimeKind::HotSpot, OwnMemory::Any),
+        hotspot: Some(variables),
+        ..Detected::default()
+    };
+    let (offset, address) = (|place: u64| 48 * place + 32, |place: u64| 48 * place + 40);
+    let words = [
+        (offset(1), 0x20),
+        (offset(3), 8),
+        (address(0), LIBJVM + 0x800),
+        (address(4), LIBJVM + 0x808),
+        (address(5), LIBJVM + 0x810),
+        (0x800, LIBJVM + 0x900),
+        (0x808, code.start),
+        (0x810, code.end),
+        (0x920, heap.start),
+        (0x928, (heap.end - heap.start) / 8),
+    ];
+    (detected, Saved::new(vec![page(LIBJVM, &words)]))
+}
+
+#[test]
+fn hotspot_proves_its_heap_and_code_and_the_rest_is_an_estimate() {
+    let (detected, memory) =
+        hotspot(0xfc00_0000..0x1_0000_0000, 0x7f50_0000_0000..0x7f50_0100_0000);
+    let maps = maps(&[
+        "fc000000-ff000000 rw-p",
+        "ff000000-ff100000 rw-p /usr/lib/jvm/classes.jsa",
+        "ff100000-100000000 ---p",
+        "7f5000000000-7f5000800000 rwxp",
+        "7f5000800000-7f5001000000 ---p",
+        "7f6000000000-7f6000100000 rw-p",
+        "7f7000000000-7f7000100000 rw-p",
+        LIBRARY,
+    ]);
+    let walked =
+        glibc_heap(&[0x7f60_0000_0000..0x7f60_0008_0000, 0x7f60_0008_0000..0x7f60_0010_0000]);
+    let found = areas(&memory, &detected, &maps, &[], &walked);
+    let found: Vec<(u64, bool)> = found.iter().map(|a| (a.range.start, a.estimated)).collect();
+    assert_eq!(found, [(0xfc00_0000, false), (0x7f50_0000_0000, false), (0x7f70_0000_0000, true)]);
+}
+
+#[test]
+fn a_java_heap_that_is_not_mapped_completely_is_no_proof() {
+    for heap in [0xfc00_0000..0x1_0000_1000, 0x5500_0000_0000..0x5500_0000_2000] {
+        let (detected, memory) = hotspot(heap, 0..0);
+        let maps = maps(&[
+            "fc000000-100000000 rw-p",
+            "550000000000-550000100000 rw-p [heap]",
+            "7f5000000000-7f5000100000 rw-p",
+            LIBRARY,
+        ]);
+        let found = areas(&memory, &detected, &maps, &[], &WalkedHeaps::default());
+        assert!(found.iter().all(|area| area.estimated), "{found:?}");
+    }
+}
+
+#[test]
+fn structures_beat_a_stack_whose_end_is_an_estimate_but_not_a_proven_one() {
+    // A stack pointer in a mapping of 48 MiB, which begins above a guard and contains HotSpot's
+    // heap.
+    let maps = maps(&["7f5000000000-7f5000001000 ---p", "7f5000001000-7f5003001000 rw-p", LIBRARY]);
+    let heap = 0x7f50_0040_0000..0x7f50_0300_0000;
+    let (detected, memory) = hotspot(heap.clone(), 0..0);
+    for estimated in [true, false] {
+        let stack = Claim { range: 0x7f50_0000_1000..0x7f50_0080_1000, owner: Stack, estimated };
+        let found =
+            areas(&memory, &detected, &maps, std::slice::from_ref(&stack), &WalkedHeaps::default());
+        let start = if estimated { heap.start } else { stack.range.end };
+        let proven = found.iter().find(|area| !area.estimated).unwrap();
+        assert_eq!(proven.range, start..heap.end);
+        let overlap = found.iter().find(|area| area.range.start < start && area.estimated);
+        assert_eq!(overlap, None, "the stack is no one else's");
+    }
+}
+
+#[test]
+fn a_walked_heap_beats_the_estimates_of_all_runtimes() {
+    let heap = 0x7f80_0000_0000..0x7f80_0400_0000;
+    let maps = maps(&["7f7ffc000000-7f8008000000 rw-p", LIBRARY]);
+    let kinds = [
+        (RuntimeKind::Go, OwnMemory::Any),
+        (RuntimeKind::HotSpot, OwnMemory::Any),
+        (RuntimeKind::Erlang, OwnMemory::Any),
+        (RuntimeKind::Node, OwnMemory::Aligned(256 << 10)),
+        (RuntimeKind::Python, OwnMemory::Aligned(32 << 20)),
+        (RuntimeKind::InnoDb, OwnMemory::Large(1 << 20)),
+    ];
+    for (kind, memory) in kinds {
+        let detected = Detected {
+            malloc: allocator("glibc"),
+            runtimes: runtime(kind, memory),
+            ..Detected::default()
+        };
+        let found = areas(
+            &Saved::default(),
+            &detected,
+            &maps,
+            &[],
+            &glibc_heap(std::slice::from_ref(&heap)),
+        );
+        let ranges: Vec<Range<u64>> = found.iter().map(|area| area.range.clone()).collect();
+        assert_eq!(ranges, [0x7f7f_fc00_0000..heap.start, heap.end..0x7f80_0800_0000], "{kind:?}");
+    }
 }

@@ -92,7 +92,8 @@ impl TrialRecord {
         self
     }
 
-    /// Makes the subject a tree of three processes, whose PSS is half their RSS and is read once per second.
+    /// Makes the subject a tree of three processes, whose PSS is half their RSS and is read once
+    /// per second.
     #[must_use]
     pub fn of_a_tree(mut self) -> Self {
         for (tick, sample) in self.samples.iter_mut().enumerate() {

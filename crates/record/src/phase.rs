@@ -1,6 +1,7 @@
 //! The phases that a subject can name to override the one that its trace shows.
 
-/// A phase with a meaning for the metrics. A subject names it in its output (`--phase NAME=log:REGEX`).
+/// A phase with a meaning for the metrics. A subject names it in its output (`--phase
+/// NAME=log:REGEX`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MetricPhase {
     /// The end of the baseline window.

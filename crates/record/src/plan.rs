@@ -46,17 +46,17 @@ pub struct StudyPlan {
     /// The part of the trials in this record. Absent if it contains all of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shard: Option<Shard>,
-    /// Whether to recommend one of the treatments, if the study specifies it. Not if the treatments are
-    /// different workloads, which cannot replace each other.
+    /// Whether to recommend one of the treatments, if the study specifies it. Not if the treatments
+    /// are different workloads, which cannot replace each other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recommend: Option<bool>,
-    /// Whether the rounds of the load are alike, if the study specifies it. If they are not, the memory that
-    /// remains after each round is no evidence of growth.
+    /// Whether the rounds of the load are alike, if the study specifies it. If they are not, the
+    /// memory that remains after each round is no evidence of growth.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rounds_alike: Option<bool>,
-    /// Other inputs of a trial, by the names of flags and keys: the commands, the conditions, and the
-    /// settings of each treatment. The paths of the study and of the cache are written as `{study}` and
-    /// `{cache}`.
+    /// Other inputs of a trial, by the names of flags and keys: the commands, the conditions, and
+    /// the settings of each treatment. The paths of the study and of the cache are written as
+    /// `{study}` and `{cache}`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub conditions: BTreeMap<String, String>,
 }
@@ -87,8 +87,8 @@ pub struct Difference {
 }
 
 impl StudyPlan {
-    /// Returns the directories in which the record in a directory keeps copies of the records that are
-    /// drawn beside it, in the order of [`beside`](Self::beside).
+    /// Returns the directories in which the record in a directory keeps copies of the records that
+    /// are drawn beside it, in the order of [`beside`](Self::beside).
     pub fn copies_beside(&self, record: &Path) -> Vec<PathBuf> {
         let copy = |(place, original): (usize, &String)| {
             let name = Path::new(original).file_name().unwrap_or_default().to_string_lossy();
@@ -113,19 +113,20 @@ impl StudyPlan {
         slots.filter(is_ours).collect()
     }
 
-    /// Returns whether to recommend one of the treatments. True unless the study specifies otherwise.
+    /// Returns whether to recommend one of the treatments. True unless the study specifies
+    /// otherwise.
     pub fn recommends(&self) -> bool {
         self.recommend != Some(false)
     }
 
-    /// Returns whether the memory that remains after each round is comparable. True unless the study
-    /// specifies otherwise.
+    /// Returns whether the memory that remains after each round is comparable. True unless the
+    /// study specifies otherwise.
     pub fn has_alike_rounds(&self) -> bool {
         self.rounds_alike != Some(false)
     }
 
-    /// Returns the first difference between the plans that affects a trial. The number of repeats, the part
-    /// of the trials, and texts for people do not affect a trial.
+    /// Returns the first difference between the plans that affects a trial. The number of repeats,
+    /// the part of the trials, and texts for people do not affect a trial.
     pub fn difference(&self, other: &Self) -> Option<Difference> {
         let numbers = self.numbers().into_iter().zip(other.numbers());
         let number = numbers.map(|((what, here), (_, there))| (what.to_owned(), here, there));
@@ -137,7 +138,8 @@ impl StudyPlan {
         };
         let is_other = |name: &&String| {
             let both = (self.conditions.get(*name), other.conditions.get(*name));
-            // The contents of a file are unknown if it did not exist yet, or if they were not recorded.
+            // The contents of a file are unknown if it did not exist yet, or if they were not
+            // recorded.
             let is_unknown = name.starts_with(CONTENTS) && (both.0.is_none() || both.1.is_none());
             both.0 != both.1 && !is_unknown
         };

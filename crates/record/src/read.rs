@@ -12,8 +12,8 @@ use crate::v1::{
 };
 use lowtide_model::sample::{ProcessSample, Sample};
 
-/// Maximum length of a line, in bytes. No line that lowtide writes comes near it. A file without line ends
-/// must not fill the memory.
+/// Maximum length of a line, in bytes. No line that lowtide writes comes near it. A file without
+/// line ends must not fill the memory.
 const LONGEST_LINE: u64 = 4 << 20;
 
 /// The reason why a file could not be read as a record.
@@ -115,8 +115,8 @@ pub fn read_lines(mut input: impl BufRead) -> Result<Records, ReadError> {
     Ok(Records { header: header.ok_or(ReadError::Empty)?, lines, torn })
 }
 
-/// Parses one line, for a caller that reads a file while it is written. Returns `None` if the line is
-/// incomplete or of an unknown kind.
+/// Parses one line, for a caller that reads a file while it is written. Returns `None` if the line
+/// is incomplete or of an unknown kind.
 pub fn read_line(text: &[u8]) -> Option<Line> {
     Line::parse(text.trim_ascii()).ok().flatten()
 }

@@ -1,5 +1,5 @@
-//! Writes a record as events happen. Each line is passed to the kernel at once, so that a killed run loses at
-//! most the line that was being written.
+//! Writes a record as events happen. Each line is passed to the kernel at once, so that a killed
+//! run loses at most the line that was being written.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -64,14 +64,14 @@ impl Recorder {
         }
     }
 
-    /// Resumes a file that was started before. Drops a torn last line: neither it nor the lines after it
-    /// could be read. Times continue to count from the original start.
+    /// Resumes a file that was started before. Drops a torn last line: neither it nor the lines
+    /// after it could be read. Times continue to count from the original start.
     ///
     /// # Errors
-    /// Fails if it cannot be read or written, if its first line is not a lowtide header, or if another
-    /// process is writing to it ([`io::ErrorKind::WouldBlock`]).
+    /// Fails if it cannot be read or written, if its first line is not a lowtide header, or if
+    /// another process is writing to it ([`io::ErrorKind::WouldBlock`]).
     pub fn resume(path: &Path) -> io::Result<Self> {
-        let mut file = files::regular(files::options().read(true).append(true).open(path)?)?;
+        let mut file = files::open_existing(path)?;
         hold(&file)?;
         let mut text = Vec::new();
         file.read_to_end(&mut text)?;
@@ -98,8 +98,8 @@ impl Recorder {
         })
     }
 
-    /// Appends a line. If that fails, the failure is kept and nothing more is written: a line after a torn
-    /// one could not be read.
+    /// Appends a line. If that fails, the failure is kept and nothing more is written: a line after
+    /// a torn one could not be read.
     pub fn write(&self, line: &Line) {
         let mut failure = lock(&self.shared.failure);
         if failure.is_some() {
@@ -163,7 +163,8 @@ fn rounded(seconds: f64) -> f64 {
     (seconds * 1e6).round() / 1e6
 }
 
-/// Locks a mutex. Poisoning is ignored: a thread that panicked leaves nothing incomplete that would be read.
+/// Locks a mutex. Poisoning is ignored: a thread that panicked leaves nothing incomplete that would
+/// be read.
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

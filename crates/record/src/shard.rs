@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 
 /// A part of a study. The parts run separately, perhaps on several machines.
 ///
-/// A part consists of whole repeats, so that it has equally many trials of every treatment, and trials that
-/// are compared in pairs come from one machine. Its repeats are consecutive, since every second repeat
-/// reverses the order of the one before it.
+/// A part consists of whole repeats, so that it has equally many trials of every treatment, and
+/// trials that are compared in pairs come from one machine. Its repeats are consecutive, since
+/// every second repeat reverses the order of the one before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Shard {
     /// Number of the part, from 1.

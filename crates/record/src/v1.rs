@@ -4,9 +4,12 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use crate::plan::StudyPlan;
+pub use lowtide_model::event::Event;
 use lowtide_model::heap_summary::HeapSummary;
 use lowtide_model::inspection::Manager;
 use lowtide_model::ledger::Ledger;
+pub use lowtide_model::machine::Machine;
+pub use lowtide_model::process::{AllocatorCheck, Process, ProcessEnd};
 use lowtide_model::sample::{ProcessSample, Sample};
 use lowtide_model::treatment::Treatment;
 use serde::{Deserialize, Serialize};
@@ -60,8 +63,8 @@ impl Line {
     ///
     /// # Errors
     /// Fails if it is not JSON, has no kind, or does not match its kind.
-    // Written by hand: the code that serde derives for a tagged enum keeps a copy of each line, and is
-    // compiled anew in every crate that reads records.
+    // Written by hand: the code that serde derives for a tagged enum keeps a copy of each line, and
+    // is compiled anew in every crate that reads records.
     pub fn parse(text: &[u8]) -> serde_json::Result<Option<Self>> {
         #[derive(Deserialize)]
         struct Tag<'a> {
@@ -113,7 +116,8 @@ pub struct Header {
     pub clock: Option<ClockReading>,
 }
 
-/// A moment on a clock that all processes of a machine share. Unlike the wall clock, it cannot be set.
+/// A moment on a clock that all processes of a machine share. Unlike the wall clock, it cannot be
+/// set.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ClockReading {
     /// The kernel's `boot_id`, which distinguishes this boot of this machine from all others.
@@ -123,8 +127,9 @@ pub struct ClockReading {
 }
 
 impl Header {
-    /// Returns the offset in seconds that turns a time of this record into a time of another record. Uses the
-    /// shared clock if both records come from one boot of one machine, and the wall clock otherwise.
+    /// Returns the offset in seconds that turns a time of this record into a time of another
+    /// record. Uses the shared clock if both records come from one boot of one machine, and the
+    /// wall clock otherwise.
     pub fn seconds_behind(&self, other: &Self) -> f64 {
         match (&self.clock, &other.clock) {
             (Some(ours), Some(theirs)) if ours.boot == theirs.boot => {
@@ -148,41 +153,6 @@ pub enum FileKind {
     /// A kind that a later version records.
     #[serde(other)]
     Unknown,
-}
-
-/// The properties of the machine that matter for memory.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Machine {
-    /// Operating system, as it names itself: `Debian GNU/Linux 12 (bookworm)`.
-    pub os: Option<String>,
-    /// Kernel release.
-    pub kernel: Option<String>,
-    /// Instruction set: `x86_64`.
-    pub architecture: Option<String>,
-    /// Processor model.
-    pub cpu: Option<String>,
-    /// Number of available processors.
-    pub cpus: Option<u64>,
-    /// Memory of the machine, in bytes.
-    pub memory_bytes: Option<u64>,
-    /// Available memory at the start of the record, in bytes.
-    pub memory_available_bytes: Option<u64>,
-    /// Swap space of the machine, in bytes.
-    pub swap_bytes: Option<u64>,
-    /// Memory limit of the cgroup that lowtide runs in, in bytes.
-    pub cgroup_limit_bytes: Option<u64>,
-    /// Page size, in bytes.
-    pub page_bytes: Option<u64>,
-    /// Transparent huge pages: `always`, `madvise` or `never`.
-    pub thp: Option<String>,
-    /// When the kernel compacts memory to make a huge page: `defer`, `madvise`, ….
-    pub thp_defrag: Option<String>,
-    /// `vm.overcommit_memory`: 0, 1 or 2.
-    pub overcommit: Option<u64>,
-    /// `vm.max_map_count`.
-    pub max_map_count: Option<u64>,
-    /// Version of the system's C library.
-    pub libc: Option<String>,
 }
 
 /// The start of a trial.
@@ -231,52 +201,6 @@ pub struct Trial {
     pub interval_s: f64,
 }
 
-/// A process of the subject.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Process {
-    /// Time of this observation, in seconds since the record began.
-    pub t_s: f64,
-    /// PID.
-    pub pid: u32,
-    /// Start time, in clock ticks since boot. Together with the PID, it identifies the process.
-    pub start_ticks: u64,
-    /// PID of the parent.
-    pub parent: u32,
-    /// User ID of the owner.
-    pub uid: u32,
-    /// Its short name, as `ps` shows it.
-    pub name: String,
-    /// Its command line.
-    pub command: Vec<String>,
-    /// The allocator that serves its `malloc`. Absent until it has been checked.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub allocator: Option<AllocatorCheck>,
-}
-
-/// A process has ended, or its sampling has stopped.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct ProcessEnd {
-    /// Time of the last check for it, in seconds since the record began.
-    pub t_s: f64,
-    /// PID.
-    pub pid: u32,
-    /// Start time, in clock ticks since boot.
-    pub start_ticks: u64,
-    /// Maximum RSS that was sampled, in bytes.
-    pub peak_rss_bytes: u64,
-}
-
-/// The effect of the treatment in a process.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AllocatorCheck {
-    /// Whether the treatment is in force; `null` if that could not be determined.
-    pub active: Option<bool>,
-    /// The file that provides `malloc`.
-    pub provider: Option<String>,
-    /// The reason why it is not in force, or why that could not be determined.
-    pub because: Option<String>,
-}
-
 /// The resident bytes of all processes together, by owner.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LedgerReading {
@@ -284,7 +208,8 @@ pub struct LedgerReading {
     pub t_s: f64,
     /// Number of inspected processes.
     pub processes: u64,
-    /// Resident pages that were counted, in bytes. Pages that several processes share count once for each.
+    /// Resident pages that were counted, in bytes. Pages that several processes share count once
+    /// for each.
     pub rss_bytes: u64,
     /// The same by owner.
     pub ledger: Ledger,
@@ -311,60 +236,6 @@ pub struct Mark {
     pub name: Option<String>,
 }
 
-/// The moments of a trial.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Event {
-    /// The subject was started.
-    Start,
-    /// It answers requests.
-    Ready,
-    /// The end of the window from which the baseline is read.
-    Baseline,
-    /// A round of the load begins.
-    LoadBegin,
-    /// A round of the load has ended.
-    LoadEnd,
-    /// The pause after a round, or the settle time, has passed.
-    Settled,
-    /// The subject has exited by itself.
-    Exit,
-    /// lowtide terminates the subject, or stops watching it.
-    Stop,
-    /// A line of the subject matched a phase.
-    Phase,
-    /// The last request of a round was answered or given up; the connections are still open.
-    Drained,
-    /// The load has closed its connections.
-    Closed,
-    /// An event that a later version records.
-    #[serde(other)]
-    Unknown,
-}
-
-impl Event {
-    /// The events at which a treatment can run hooks.
-    pub const WITH_HOOKS: [Self; 4] = [Self::Ready, Self::Drained, Self::Closed, Self::LoadEnd];
-
-    /// Returns the name in a study file of an event that can have hooks.
-    pub fn hook_name(self) -> Option<&'static str> {
-        match self {
-            Self::Ready => Some("ready"),
-            Self::Drained => Some("drained"),
-            Self::Closed => Some("closed"),
-            Self::LoadEnd => Some("load_end"),
-            Self::Start
-            | Self::Baseline
-            | Self::LoadBegin
-            | Self::Settled
-            | Self::Exit
-            | Self::Stop
-            | Self::Phase
-            | Self::Unknown => None,
-        }
-    }
-}
-
 /// One run of the load.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Load {
@@ -389,20 +260,20 @@ pub struct LoadPlan {
 
 /// The progress of a load.
 ///
-/// The counts are those of the round and start at 0: `in_flight + succeeded + failed` is the number of
-/// requests sent in it so far. Requests of a trickle between two rounds count as in flight only.
+/// The counts are those of the round and start at 0: `in_flight + succeeded + failed` is the number
+/// of requests sent in it so far. Requests of a trickle between two rounds count as in flight only.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct LoadSample {
     /// Seconds since the record began.
     pub t_s: f64,
-    /// The round, from 1; between two rounds, the earlier one. In the file of a trial, the round of the
-    /// trial.
+    /// The round, from 1; between two rounds, the earlier one. In the file of a trial, the round of
+    /// the trial.
     pub round: u32,
-    /// Requests that were sent, and neither answered nor given up. For bare connections: connections that are
-    /// being established.
+    /// Requests that were sent, and neither answered nor given up. For bare connections:
+    /// connections that are being established.
     pub in_flight: u64,
-    /// Requests that were answered completely, with a status below 400. For bare connections: connections
-    /// that were established.
+    /// Requests that were answered completely, with a status below 400. For bare connections:
+    /// connections that were established.
     pub succeeded: u64,
     /// All other completed requests.
     pub failed: u64,
@@ -411,11 +282,11 @@ pub struct LoadSample {
     pub connections: Option<u64>,
 }
 
-/// Metrics that the subject reports about itself: the numbers of its JSON object by name. A number in a
-/// nested object has both names, separated by a dot.
+/// Metrics that the subject reports about itself: the numbers of its JSON object by name. A number
+/// in a nested object has both names, separated by a dot.
 ///
-/// These names have a meaning: `inner_memory_bytes` (memory that the program has allocated), `alive_tasks`,
-/// `connections`.
+/// These names have a meaning: `inner_memory_bytes` (memory that the program has allocated),
+/// `alive_tasks`, `connections`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct SubjectMetrics {
     /// Seconds since the record began.
@@ -487,7 +358,8 @@ pub struct End {
     pub exit_code: Option<i32>,
     /// The signal that terminated it, if lowtide did not send it.
     pub signal: Option<i32>,
-    /// Resource usage of all processes of the subject, as the kernel accounted it when they were reaped.
+    /// Resource usage of all processes of the subject, as the kernel accounted it when they were
+    /// reaped.
     pub usage: Option<Usage>,
     /// CPU time of the sampling, in seconds.
     pub sampler_cpu_s: f64,

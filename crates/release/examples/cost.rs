@@ -8,13 +8,14 @@ use std::fs;
 
 use lowtide_probe::machine::thread_cpu_s;
 use lowtide_probe::target::Target;
-use lowtide_release::{Options, release_and_sample_dropped};
+use lowtide_release::{Options, PreparedRelease};
 
 fn main() {
     let pid = std::env::args().nth(1).and_then(|word| word.parse().ok()).unwrap();
     let options = Options { untested: true, ..Options::default() };
     let target = Target::open(pid).unwrap();
-    let (released, dropped) = release_and_sample_dropped(&target, &options).unwrap();
+    let prepared = PreparedRelease::prepare(&target, &options).unwrap();
+    let (released, dropped) = prepared.run().unwrap();
     println!(
         "{:?} {} of {} MiB, {} passes, {:.3} s, CPU {:.3} s of {:.3} s, {:?}",
         released.outcome,

@@ -1,7 +1,8 @@
 //! Checks from outside, before any thread is stopped: whether the process may be traced at all, and
 //! whether there is a reason to leave it alone.
 //!
-//! The results can become stale at any moment. ptrace itself then detects a second tracer or a stopped process.
+//! The results can become stale at any moment. ptrace itself then detects a second tracer or a
+//! stopped process.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -10,6 +11,8 @@ use std::sync::Arc;
 use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_model::release::Method;
 use lowtide_probe::detect::{Detected, Detector};
+use lowtide_probe::locked::LockedMemory;
+use lowtide_probe::permission::{Access, required};
 use lowtide_probe::proc::cgroup::Groups;
 use lowtide_probe::proc::is_gone;
 use lowtide_probe::proc::maps::Mapping;
@@ -24,24 +27,6 @@ use crate::filters::check_filters;
 use crate::options::Options;
 use crate::refusal::Refusal;
 
-/// The allocators whose memory can be released.
-pub const RELEASABLE: [AllocatorKind; 4] = [
-    AllocatorKind::Glibc,
-    AllocatorKind::Jemalloc,
-    AllocatorKind::Mimalloc,
-    AllocatorKind::Gperftools,
-];
-
-/// Tested versions of glibc: the torture test ran with them.
-pub(crate) const TESTED: [&str; 9] =
-    ["2.27", "2.31", "2.35", "2.36", "2.39", "2.41", "2.42", "2.43", "2.44"];
-/// Tested versions of jemalloc. Other versions of 5.2 and 5.3 may have other structures.
-const TESTED_JEMALLOC: [&str; 2] = ["5.3.0", "5.3.1"];
-/// Tested versions of mimalloc.
-const TESTED_MIMALLOC: [&str; 2] = ["2.3.2", "3.3.2"];
-/// Tested versions of gperftools.
-const TESTED_GPERFTOOLS: [&str; 1] = ["2.16"];
-
 /// Facts about the target that the checks have read.
 #[derive(Debug)]
 pub struct TargetFacts {
@@ -49,10 +34,12 @@ pub struct TargetFacts {
     pub maps: Arc<Vec<Mapping>>,
     /// The allocator and runtimes that manage its memory.
     pub detected: Detected,
+    /// Its locked memory, which a release leaves alone.
+    pub locked: LockedMemory,
 }
 
-/// Checks a process from outside: it is neither stopped nor written to. Permanent reasons to leave it alone
-/// are checked first, then temporary ones, and last those that an option overrides.
+/// Checks a process from outside: it is neither stopped nor written to. Permanent reasons to leave
+/// it alone are checked first, then temporary ones, and last those that an option overrides.
 ///
 /// # Errors
 /// Returns the first reason to leave the process alone. Fails if it has ended or may not be traced.
@@ -71,23 +58,24 @@ pub fn check(
     let status = target.status()?;
     let threads = statuses_of_threads(target)?;
     check_shadow_stack(&threads)?;
-    check_hugetlb(&status)?;
-    check_locked(&status)?;
+    options.hold.check()?;
+    let locked = LockedMemory::find(target, &status, &maps);
+    check_pinned(&status, &locked)?;
     check_traced(&threads)?;
     check_stopped(target, &status)?;
     check_frozen(target)?;
     check_filters(&threads, options)?;
-    check_purge(&threads, options)?;
+    check_call(&threads, options)?;
     check_shared_memory(target)?;
     // A purge does not depend on the structures of the allocator.
     if !options.untested && options.method != Some(Method::Purge) {
         check_version(&detected)?;
     }
-    Ok(TargetFacts { maps: Arc::new(maps), detected })
+    Ok(TargetFacts { maps: Arc::new(maps), detected, locked })
 }
 
-/// Returns the reason why a release would leave a process alone, as far as this is visible from outside.
-/// `None` also if the process cannot be inspected.
+/// Returns the reason why a release would leave a process alone, as far as this is visible from
+/// outside. `None` also if the process cannot be inspected.
 pub fn predict_refusal(target: &Target) -> Option<Refusal> {
     match check(target, &mut Detector::default(), &Options::default()) {
         Err(Abort::Refused(refusal)) => Some(refusal),
@@ -100,7 +88,8 @@ pub fn predict_refusal(target: &Target) -> Option<Refusal> {
 /// # Errors
 /// Fails with the missing right if it may not, or if the process has ended.
 pub fn check_permission(target: &Target) -> Result<(), ReleaseError> {
-    // Reading this file requires the same as PTRACE_SEIZE, including Yama's consent (PTRACE_MODE_ATTACH).
+    // Reading this file requires the same as PTRACE_SEIZE, including Yama's consent
+    // (PTRACE_MODE_ATTACH).
     match fs::read(target.path("syscall")) {
         Ok(_) => Ok(()),
         Err(error) => Err(failed(target, error)),
@@ -111,33 +100,9 @@ pub fn check_permission(target: &Target) -> Result<(), ReleaseError> {
 fn failed(target: &Target, error: io::Error) -> ReleaseError {
     // Both EACCES and EPERM.
     if error.kind() == io::ErrorKind::PermissionDenied && target.is_alive() {
-        ReleaseError::NotPermitted { pid: target.pid, needs: needed_to_trace(target) }
+        ReleaseError::NotPermitted { pid: target.pid, needs: required(target.pid, Access::Trace) }
     } else {
         target.failed(error).into()
-    }
-}
-
-/// Describes what tracing a process requires, as the end of a sentence.
-fn needed_to_trace(target: &Target) -> String {
-    let own = rustix::process::geteuid().as_raw();
-    let is_own = target.status().is_ok_and(|status| status.uid == own);
-    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
-    needs(is_own, scope.trim())
-}
-
-/// Describes what tracing requires. `is_own`: the process belongs to the user; `scope`: Yama's setting
-/// (Documentation/admin-guide/LSM/Yama.rst), empty if there is no Yama.
-fn needs(is_own: bool, scope: &str) -> String {
-    match scope {
-        "3" => "a reboot: kernel.yama.ptrace_scope is 3, which forbids all tracing until then"
-            .to_owned(),
-        // 1: only its ancestors, unless they have the capability.
-        "1" | "2" => {
-            format!("CAP_SYS_PTRACE, because kernel.yama.ptrace_scope is {scope}")
-        }
-        // `PR_SET_DUMPABLE`, a setuid program, or a user namespace.
-        _ if is_own => "CAP_SYS_PTRACE, because the process is not dumpable".to_owned(),
-        _ => "CAP_SYS_PTRACE, or running lowtide as the user of the process".to_owned(),
     }
 }
 
@@ -184,8 +149,9 @@ fn check_sanitizer(detected: &Detected) -> Result<(), Refusal> {
     }
 }
 
-/// Checks that a release supports the allocator that serves the program itself, and may act on it. The heap of glibc's
-/// `malloc` in a program with an allocator of its own is left alone: hardly any memory is there.
+/// Checks that a release supports the allocator that serves the program itself, and may act on it.
+/// The heap of glibc's `malloc` in a program with an allocator of its own is left alone: hardly any
+/// memory is there.
 fn check_allocator(detected: &Detected, options: &Options) -> Result<(), Refusal> {
     let Some(allocator) = detected.allocator() else {
         let name = match detected.runtimes.first() {
@@ -195,26 +161,19 @@ fn check_allocator(detected: &Detected, options: &Options) -> Result<(), Refusal
         return Err(Refusal::Allocator { name });
     };
     let name = allocator.kind.to_string();
-    match allocator.kind {
-        AllocatorKind::Glibc => {}
-        AllocatorKind::Jemalloc | AllocatorKind::Mimalloc | AllocatorKind::Gperftools => {
-            let c_library = detected.c_library.as_ref().map_or("unknown", |library| library.name);
-            if c_library != "glibc" {
-                return Err(Refusal::Locks { name, c_library: c_library.to_owned() });
-            }
-            let is_purged = options.method == Some(Method::Purge);
-            let why = why_unguarded(&allocator.kind, allocator.version.as_deref());
-            if let Some(why) = why.filter(|_| !is_purged) {
-                return Err(Refusal::Unguarded { name, why });
-            }
+    if allocator.kind.facts().released.is_empty() {
+        return Err(Refusal::Allocator { name });
+    }
+    if allocator.kind != AllocatorKind::Glibc {
+        let c_library = detected.c_library.as_ref().map_or("unknown", |library| library.name);
+        if c_library != "glibc" {
+            return Err(Refusal::Locks { name, c_library: c_library.to_owned() });
         }
-        AllocatorKind::Musl
-        | AllocatorKind::Tcmalloc
-        | AllocatorKind::Snmalloc
-        | AllocatorKind::Rpmalloc
-        | AllocatorKind::PartitionAlloc
-        | AllocatorKind::Other(_)
-        | AllocatorKind::Unknown => return Err(Refusal::Allocator { name }),
+        let is_purged = options.method == Some(Method::Purge);
+        let why = why_unguarded(&allocator.kind, allocator.version.as_deref());
+        if let Some(why) = why.filter(|_| !is_purged) {
+            return Err(Refusal::Unguarded { name, why });
+        }
     }
     match &options.allocators {
         Some(chosen) if !chosen.contains(&allocator.kind) => Err(Refusal::NotChosen { name }),
@@ -222,55 +181,53 @@ fn check_allocator(detected: &Detected, options: &Options) -> Result<(), Refusal
     }
 }
 
-/// Checks that a purge may make any system call.
-fn check_purge(threads: &[Status], options: &Options) -> Result<(), Refusal> {
+/// Returns whether a release calls a function of the allocator: its locks and its system calls are
+/// not under our control.
+pub(crate) fn calls_allocator(options: &Options) -> bool {
+    matches!(options.method, Some(Method::Purge | Method::Trim))
+}
+
+/// Checks that a function of the allocator may make any system call.
+fn check_call(threads: &[Status], options: &Options) -> Result<(), Refusal> {
     let is_filtered = threads.iter().any(|status| status.seccomp != 0);
-    if options.method == Some(Method::Purge) && is_filtered {
-        let why = PURGE_UNDER_FILTER;
-        return Err(Refusal::NoPurge { why });
+    if calls_allocator(options) && is_filtered {
+        return Err(Refusal::NoPurge { why: CALL_UNDER_FILTER });
     }
     Ok(())
 }
 
-/// The reason why a process under filters is not purged.
-pub(crate) const PURGE_UNDER_FILTER: &str =
-    "its system calls are filtered, and the system calls of a purge are unknown";
+/// The reason why no function of the allocator is called in a process under filters.
+pub(crate) const CALL_UNDER_FILTER: &str =
+    "its system calls are filtered, and those of the allocator's own function are unknown";
 
-/// Returns the reason why the memory of an allocator cannot be released in this version, even if the
-/// version were tested.
+/// Returns the reason why the memory of an allocator cannot be released in this version, even if
+/// the version were tested.
 fn why_unguarded(kind: &AllocatorKind, version: Option<&str>) -> Option<&'static str> {
     let mut numbers = version?.split('.').map(|number| number.parse::<u32>().unwrap_or(0));
     let numbers = (numbers.next()?, numbers.next().unwrap_or(0));
-    match kind {
-        AllocatorKind::Gperftools if numbers < (2, 11) => Some(
-            "the lock of the page heap cannot be located in gperftools 2.10 and older: use --method purge \
-             --unbounded, which calls the allocator's own function",
-        ),
-        _ => None,
-    }
+    let (from, why) = kind.facts().released_from?;
+    (numbers < from).then_some(why)
 }
 
 /// Checks that the version of the allocator is among those that were tested.
 fn check_version(detected: &Detected) -> Result<(), Refusal> {
     let Some(allocator) = detected.allocator() else { return Ok(()) };
     let version = allocator.version.as_deref();
-    let is_exactly = |tested: &[&str]| {
-        version.is_some_and(|version| tested.iter().any(|tested| is_same_version(version, tested)))
-    };
-    let (is_tested, tested) = match allocator.kind {
-        AllocatorKind::Jemalloc => (is_exactly(&TESTED_JEMALLOC), TESTED_JEMALLOC.join(", ")),
-        AllocatorKind::Mimalloc => (is_exactly(&TESTED_MIMALLOC), TESTED_MIMALLOC.join(", ")),
-        AllocatorKind::Gperftools => (is_exactly(&TESTED_GPERFTOOLS), TESTED_GPERFTOOLS.join(", ")),
-        _ => (version.is_some_and(is_tested), TESTED.join(", ")),
-    };
+    let tested = allocator.kind.facts().released;
+    let is_tested = version.is_some_and(|version| match allocator.kind {
+        AllocatorKind::Glibc => is_tested(version),
+        _ => tested.iter().any(|tested| is_same_version(version, tested)),
+    });
     if is_tested {
         return Ok(());
     }
+    let tested = tested.join(", ");
     let version = version.unwrap_or("of an unknown version").to_owned();
     Err(Refusal::Untested { name: allocator.kind.to_string(), version, tested })
 }
 
-/// Returns whether a version is another one. `5.3.0-0-g54eaed1d8b56` is 5.3.0; `5.3.0-145-g…` is 145 commits later.
+/// Returns whether a version is another one. `5.3.0-0-g54eaed1d8b56` is 5.3.0; `5.3.0-145-g…` is
+/// 145 commits later.
 fn is_same_version(version: &str, other: &str) -> bool {
     let rest = version.strip_prefix(other);
     rest.is_some_and(|rest| rest.is_empty() || rest == "-0" || rest.starts_with("-0-"))
@@ -283,7 +240,8 @@ pub(crate) fn is_tested(version: &str) -> bool {
         Some((parts.next()?.ok()?, parts.next()?.ok()?))
     };
     let wanted = numbers(version);
-    wanted.is_some() && TESTED.iter().any(|tested| numbers(tested) == wanted)
+    wanted.is_some()
+        && AllocatorKind::Glibc.facts().released.iter().any(|tested| numbers(tested) == wanted)
 }
 
 /// Returns the status of each thread, except those that end meanwhile.
@@ -308,23 +266,17 @@ fn check_shadow_stack(threads: &[Status]) -> Result<(), Refusal> {
     }
 }
 
-fn check_hugetlb(status: &Status) -> Result<(), Refusal> {
-    match status.hugetlb_bytes {
+/// Checks that no device uses its memory. A device keeps using the pages that were pinned, whatever
+/// the process has mapped there by then, and libraries keep freed memory registered.
+fn check_pinned(status: &Status, locked: &LockedMemory) -> Result<(), Refusal> {
+    match status.pinned_bytes.max(locked.unplaced_bytes) {
         0 => Ok(()),
-        bytes => Err(Refusal::Hugetlb { bytes }),
+        bytes => Err(Refusal::Pinned { bytes }),
     }
 }
 
-fn check_locked(status: &Status) -> Result<(), Refusal> {
-    // A device keeps using the pages that were pinned, whatever the process has mapped there by then.
-    match status.locked_bytes.max(status.pinned_bytes) {
-        0 => Ok(()),
-        bytes => Err(Refusal::Locked { bytes }),
-    }
-}
-
-/// Checks that no thread is traced. Threads are traced one by one: a debugger may have only some. A tracer outside
-/// of lowtide's PID namespace is invisible here; PTRACE_SEIZE then fails.
+/// Checks that no thread is traced. Threads are traced one by one: a debugger may have only some. A
+/// tracer outside of lowtide's PID namespace is invisible here; PTRACE_SEIZE then fails.
 fn check_traced(threads: &[Status]) -> Result<(), Refusal> {
     match threads.iter().find(|status| status.tracer != 0) {
         Some(status) => Err(Refusal::Traced { tracer: process_of(status.tracer) }),
@@ -347,9 +299,9 @@ fn check_stopped(target: &Target, status: &Status) -> Result<(), Refusal> {
     }
 }
 
-/// Checks that the cgroup freezer does not hold the process. If the cgroup's files are invisible, as in a container,
-/// the kernel function in which its first thread waits reveals most cases (`do_freezer_trap` of kernel/signal.c,
-/// `__refrigerator` of kernel/freezer.c).
+/// Checks that the cgroup freezer does not hold the process. If the cgroup's files are invisible,
+/// as in a container, the kernel function in which its first thread waits reveals most cases
+/// (`do_freezer_trap` of kernel/signal.c, `__refrigerator` of kernel/freezer.c).
 ///
 /// # Errors
 /// Fails if it is frozen.
@@ -362,22 +314,23 @@ pub(crate) fn check_frozen(target: &Target) -> Result<(), Refusal> {
     if is_frozen.unwrap_or_else(waits_there) { Err(Refusal::Frozen) } else { Ok(()) }
 }
 
-/// Checks that no other process shares the memory: one made by `clone(CLONE_VM)`, or by `vfork` until it
-/// starts another program.
+/// Checks that no other process shares the memory: one made by `clone(CLONE_VM)`, or by `vfork`
+/// until it starts another program.
 ///
 /// # Errors
 /// Fails if another process shares it, or if the process itself has ended.
 fn check_shared_memory(target: &Target) -> Result<(), Abort> {
     let image = target.stat()?.image;
     let others = fs::read_dir("/proc").map_err(|error| target.failed(error))?;
-    for other in others.flatten() {
+    for other in others {
+        let other = other.map_err(|error| target.failed(error))?;
         let Some(pid) = other.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
             continue;
         };
-        // The same program at the same random address: shared memory, or that of a fork. A process whose
-        // image may not be seen has a different one: a process that shares memory and changes its credentials
-        // hides the target's image as well (`commit_creds`, `set_dumpable`).
-        let stat = if pid == target.pid { None } else { stat_of(pid) };
+        // The same program at the same random address: shared memory, or that of a fork. A process
+        // whose image may not be seen has a different one: a process that shares memory and changes
+        // its credentials hides the target's image as well (`commit_creds`, `set_dumpable`).
+        let stat = if pid == target.pid { None } else { stat_of(target, pid)? };
         if stat.is_some_and(|stat| stat.image == image && !stat.has_ended())
             && has_same_memory(target, pid)?
         {
@@ -387,35 +340,64 @@ fn check_shared_memory(target: &Target) -> Result<(), Abort> {
     Ok(())
 }
 
-fn stat_of(pid: u32) -> Option<Stat> {
-    let text = fs::read(format!("/proc/{pid}/stat")).ok()?;
-    Stat::parse(&String::from_utf8_lossy(&text)).ok()
+/// Reads the `stat` of another process; `None` if it has ended, or is kept from this user.
+fn stat_of(target: &Target, pid: u32) -> Result<Option<Stat>, ReleaseError> {
+    let stat = fs::read(format!("/proc/{pid}/stat"))
+        .and_then(|text| Ok(Stat::parse(&String::from_utf8_lossy(&text))?));
+    match stat {
+        Ok(stat) => Ok(Some(stat)),
+        Err(error) if is_gone(&error) || error.kind() == io::ErrorKind::PermissionDenied => {
+            Ok(None)
+        }
+        Err(error) => Err(target.failed(error).into()),
+    }
 }
 
 /// Returns whether two processes with the same image share their memory.
 fn has_same_memory(target: &Target, other: u32) -> Result<bool, Abort> {
-    match compare_memory(target.pid, other) {
+    match compare(target.pid, other, Shared::Memory) {
         Ok(is_same) => Ok(is_same),
         Err(error) if is_gone(&error) => Ok(false),
-        // The kernel has no kcmp, or a container's filter denies it. After a fork, at least one of these
-        // counts soon differs.
+        // The kernel has no kcmp, or a container's filter denies it. After a fork, at least one of
+        // these counts soon differs. Shared ones may differ too: they are read one after the other.
         Err(_) => {
+            const MAX_READINGS: usize = 8;
             let counts = |stat: Stat| (stat.vsz_bytes, stat.rss_pages);
-            let own = counts(target.stat()?);
-            Ok(stat_of(other).is_some_and(|stat| counts(stat) == own))
+            for _ in 0..MAX_READINGS {
+                let own = counts(target.stat()?);
+                let Some(stat) = stat_of(target, other)? else { return Ok(false) };
+                if counts(stat) == own {
+                    return Ok(true);
+                }
+            }
+            Ok(false)
         }
     }
 }
 
-/// Returns whether two processes share their memory, by kcmp(2).
+/// A resource that two tasks may share (`enum kcmp_type` of include/uapi/linux/kcmp.h).
+#[derive(Debug, Clone, Copy)]
+enum Shared {
+    Memory = 1,
+    /// Root and working directory, and the mask of new files.
+    Directories = 3,
+}
+
+/// Returns whether a thread has its working directory, or its root, for itself: a copy of it in a
+/// new thread, or a second user of it, could make a later `setns` or `umount` fail. Unknown is no.
+pub(crate) fn has_own_directories(thread: Thread) -> bool {
+    thread.tid != thread.pid
+        && compare(thread.pid, thread.tid, Shared::Directories).is_ok_and(|is_same| !is_same)
+}
+
+/// Returns whether two tasks share a resource, by kcmp(2).
 #[expect(unsafe_code, reason = "kcmp(2), which neither libc nor rustix wraps")]
-fn compare_memory(one: u32, other: u32) -> io::Result<bool> {
-    /// `KCMP_VM` of include/uapi/linux/kcmp.h.
-    const KCMP_VM: libc::c_long = 1;
+fn compare(one: u32, other: u32, what: Shared) -> io::Result<bool> {
     let (one, other) = (libc::c_long::from(one), libc::c_long::from(other));
-    // SAFETY: with KCMP_VM, kcmp takes only numbers, each as large as the `long` as which the variadic
-    // `syscall` reads it, and changes nothing.
-    let answer = unsafe { libc::syscall(libc::SYS_kcmp, one, other, KCMP_VM, 0_u64, 0_u64) };
+    // SAFETY: with these types, kcmp takes only numbers, each as large as the `long` as which the
+    // variadic `syscall` reads it, and changes nothing.
+    let answer =
+        unsafe { libc::syscall(libc::SYS_kcmp, one, other, what as libc::c_long, 0_u64, 0_u64) };
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(answer == 0) }
 }
 
@@ -575,27 +557,13 @@ mod tests {
     }
 
     #[test]
-    fn the_requirements_for_tracing_name_the_capability_and_the_ptrace_scope() {
-        assert_eq!(
-            needs(false, ""),
-            "CAP_SYS_PTRACE, or running lowtide as the user of the process"
-        );
-        assert!(needs(true, "0").contains("not dumpable"));
-        for scope in ["1", "2"] {
-            let needs = needs(true, scope);
-            assert!(needs.contains("CAP_SYS_PTRACE") && needs.ends_with(scope), "{needs}");
-        }
-        assert!(needs(true, "3").contains("reboot"));
-    }
-
-    #[test]
     fn a_process_shares_memory_with_itself_and_not_with_its_child() {
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let own = std::process::id();
-        assert!(compare_memory(own, own).unwrap());
-        assert!(!compare_memory(own, child.id()).unwrap());
+        assert!(compare(own, own, Shared::Memory).unwrap());
+        assert!(!compare(own, child.id(), Shared::Memory).unwrap());
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(is_gone(&compare_memory(own, child.id()).unwrap_err()));
+        assert!(is_gone(&compare(own, child.id(), Shared::Memory).unwrap_err()));
     }
 }

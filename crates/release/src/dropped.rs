@@ -1,4 +1,5 @@
-//! The pages that a release has dropped, as a sample that is checked later for pages that came back.
+//! The pages that a release has dropped, as a sample that is checked later for pages that came
+//! back.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -16,9 +17,10 @@ const MAX_BLOCKS: usize = 4096;
 
 /// The pages that a release has dropped.
 ///
-/// Memory is divided into aligned blocks of 64 pages. A block belongs to the sample if a hash of its address ends with
-/// `level` zero bits, so that each page has the same probability of `1 / 2^level`, whatever the sizes of the dropped
-/// ranges are. The level rises when there are too many blocks; at level 0, the sample is everything.
+/// Memory is divided into aligned blocks of 64 pages. A block belongs to the sample if a hash of
+/// its address ends with `level` zero bits, so that each page has the same probability of `1 /
+/// 2^level`, whatever the sizes of the dropped ranges are. The level rises when there are too many
+/// blocks; at level 0, the sample is everything.
 #[derive(Debug)]
 pub struct DroppedRanges {
     /// The dropped pages of each block, by the block's address divided by its size.
@@ -35,8 +37,8 @@ pub struct DroppedRanges {
 pub struct CameBack {
     /// All of them, in bytes.
     pub bytes: u64,
-    /// The part of them that is in huge pages, in bytes: mostly pages that khugepaged filled, and not the program.
-    /// `None` if the kernel does not report that (before Linux 6.7).
+    /// The part of them that is in huge pages, in bytes: mostly pages that khugepaged filled, and
+    /// not the program. `None` if the kernel does not report that (before Linux 6.7).
     pub huge_bytes: Option<u64>,
 }
 
@@ -60,8 +62,9 @@ impl DroppedRanges {
         }
     }
 
-    /// Completes the sample at the end of a release: keeps the pages that are not resident now. The others are in use
-    /// (their range was no longer free when its turn came), or were written to since.
+    /// Completes the sample at the end of a release: keeps the pages that are not resident now. The
+    /// others are in use (their range was no longer free when its turn came), or were written to
+    /// since.
     pub(crate) fn complete(&mut self, memory: LiveMemory) {
         let size = self.block_bytes();
         let blocks = std::mem::take(&mut self.blocks);
@@ -76,19 +79,20 @@ impl DroppedRanges {
         self.memory = Some(memory);
     }
 
-    /// Returns the size of all pages that were dropped and were not resident when the release ended, in bytes. If the
-    /// sample is not everything, this is an estimate with a standard error of about 2 %, the same for this and for
-    /// what came back: the ratio of the two is more exact.
+    /// Returns the size of all pages that were dropped and were not resident when the release
+    /// ended, in bytes. If the sample is not everything, this is an estimate with a standard error
+    /// of about 2 %, the same for this and for what came back: the ratio of the two is more exact.
     pub fn bytes(&self) -> u64 {
         self.scaled(self.blocks.values().map(|pages| pages.count_ones()).sum())
     }
 
-    /// Estimates how much of [`DroppedRanges::bytes`] is resident again, in mappings that may hold a heap (private,
-    /// writable, anonymous). Pages of the heap that the program unmapped, and replaced with other memory of that kind,
-    /// count as well.
+    /// Estimates how much of [`DroppedRanges::bytes`] is resident again, in mappings that may hold
+    /// a heap (private, writable, anonymous). Pages of the heap that the program unmapped, and
+    /// replaced with other memory of that kind, count as well.
     ///
     /// # Errors
-    /// Fails if the process has ended, has executed another program, or may not be inspected any more.
+    /// Fails if the process has ended, has executed another program, or may not be inspected any
+    /// more.
     pub fn came_back(&self, target: &Target) -> Result<CameBack, TargetError> {
         target.stat()?;
         let Some(memory) = &self.memory else {
@@ -131,7 +135,8 @@ impl DroppedRanges {
         (u64::from(pages) * self.page) << self.level
     }
 
-    /// Returns the bits of the pages in a block that a range covers; the range consists of whole pages.
+    /// Returns the bits of the pages in a block that a range covers; the range consists of whole
+    /// pages.
     fn mask(&self, block: u64, range: &Range<u64>) -> u64 {
         let start = block * self.block_bytes();
         let from = (range.start.max(start) - start) / self.page;
@@ -144,7 +149,8 @@ impl DroppedRanges {
         ranges.iter().fold(0, |mask, range| mask | self.mask(block, range))
     }
 
-    /// Returns the bits of the pages in a block that are in any of the mappings, which are in order.
+    /// Returns the bits of the pages in a block that are in any of the mappings, which are in
+    /// order.
     fn mask_of_mappings(&self, block: u64, mappings: &[HeapMapping]) -> u64 {
         let (start, end) = (block * self.block_bytes(), (block + 1) * self.block_bytes());
         let first = mappings.partition_point(|mapping| mapping.range.end <= start);
@@ -153,7 +159,8 @@ impl DroppedRanges {
     }
 }
 
-/// Returns whether a block belongs to a sample of this level. The hash is the finalizer of SplitMix64.
+/// Returns whether a block belongs to a sample of this level. The hash is the finalizer of
+/// SplitMix64.
 fn is_in_sample(block: u64, level: u32) -> bool {
     let hash = (block ^ block >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let hash = (hash ^ hash >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -3,6 +3,7 @@
 use lowtide_probe::target::TargetError;
 use thiserror::Error;
 
+use crate::end::ProcessEnd;
 use crate::refusal::Refusal;
 
 /// Errors of a release that could not be attempted, or did not complete.
@@ -11,6 +12,12 @@ pub enum ReleaseError {
     /// The process cannot be inspected, or has ended.
     #[error(transparent)]
     Target(#[from] TargetError),
+    /// The process ended during the release.
+    #[error("{0}")]
+    Ended(ProcessEnd),
+    /// The process executed another program during the release. That program is left alone.
+    #[error("process {0} executed another program during the release: try again")]
+    Replaced(u32),
     /// The process may not be traced.
     #[error("lowtide is not permitted to trace process {pid}: tracing requires {needs}")]
     NotPermitted {

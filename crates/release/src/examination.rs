@@ -1,4 +1,5 @@
-//! Examines a process before a release acts on it: checks it and finds its heap. Everything is only read.
+//! Examines a process before a release acts on it: checks it, finds its heap and reads its code.
+//! Everything is only read.
 
 use std::io;
 use std::ops::Range;
@@ -8,14 +9,15 @@ use std::time::Duration;
 
 use lowtide_heap::guarded::GuardedHeap;
 use lowtide_heap::layout::{HeapLayout, Places, Walked};
-use lowtide_heap::memory::Memory;
+use lowtide_heap::memory::{Memory, word};
 use lowtide_heap::ptmalloc::{self, Heap, HeapMapping, Layout};
 use lowtide_model::allocator_kind::AllocatorKind;
+use lowtide_model::ledger::Owner;
 use lowtide_model::release::{Method, Release};
 use lowtide_probe::detect::{DetectedAllocator, Detector};
 use lowtide_probe::heap;
 use lowtide_probe::memory::LiveMemory;
-use lowtide_probe::patience::{GivenUp, patiently};
+use lowtide_probe::patience::GivenUp;
 use lowtide_probe::proc::maps::Mapping;
 use lowtide_probe::process::ProcReader;
 use lowtide_probe::target::{Target, TargetError};
@@ -25,27 +27,31 @@ use crate::error::Abort;
 use crate::error::ReleaseError;
 use crate::keep_huge::HugePageKeeper;
 use crate::options::Options;
+use crate::passes::MIN_GAIN_BYTES;
 use crate::periodic;
-use crate::plan::{self, Batch};
+use crate::plan::Batch;
 use crate::priority::{IdleGuard, boost_idle_threads};
 use crate::purge::Purge;
 use crate::refusal::Refusal;
-use crate::releasable::{Found, ReleasableHeap};
+use crate::releasable::{Found, ReleasableHeap, worthwhile_consolidations};
 use crate::stub::Op;
+use crate::target_code::TargetCode;
 
-/// Maximum number of walks over a heap that changes meanwhile, until one agrees with the allocator's own counts.
+/// Maximum number of walks over a heap that changes meanwhile, until one agrees with the
+/// allocator's own counts.
 const MAX_WALKS: usize = 5;
 
 /// Time until a heap of another allocator that was not found is searched for again.
 const RETRY_INTERVAL: Duration = Duration::from_millis(5);
 
 /// A target's heap, and the facts that were read to find it.
+#[derive(Debug)]
 pub(crate) struct TargetHeap {
     pub(crate) facts: TargetFacts,
     pub(crate) memory: LiveMemory,
     pub(crate) heap: ReleasableHeap,
     /// The file that holds the C library.
-    pub(crate) c_library: String,
+    c_library: String,
     /// The addresses of the heap, in order and disjoint.
     pub(crate) areas: Vec<Range<u64>>,
     /// Memory that `malloc_trim` would return, in bytes.
@@ -54,6 +60,9 @@ pub(crate) struct TargetHeap {
     pub(crate) consolidations: Vec<Op>,
 }
 
+/// The heap and the code of a process, or the reason to leave it alone.
+pub(crate) type Examined = Result<(TargetHeap, TargetCode), Abort>;
+
 /// The examination of one process, and the account of the release that it starts.
 struct Examination {
     target: Target,
@@ -61,23 +70,27 @@ struct Examination {
     release: Release,
 }
 
-/// Examines a process: starts the account of a release, and finds the heap unless there is a reason to leave the
-/// process alone.
+/// Examines a process: starts the account of a release, and finds the heap and the code unless
+/// there is a reason to leave the process alone.
 ///
 /// # Errors
-/// Fails if the process has ended, if reading it blocks forever, or on an interrupt.
+/// Fails if the process has ended, if reading it does not finish in time, or on an interrupt.
 pub(crate) fn examine(
     target: &Target,
     options: &Options,
-) -> Result<(Release, Result<TargetHeap, Abort>), ReleaseError> {
+) -> Result<(Release, Examined), ReleaseError> {
     let of_thread = target.try_clone().map_err(|error| target.failed(error))?;
     let of_options = options.clone();
-    let found = patiently(&options.interrupt, move || {
+    let found = options.patience.work_on(target, &options.interrupt, move || {
         let mut examination = Examination::new(of_thread, of_options)?;
         let heap = examination.check().and_then(|facts| examination.find_heap(facts));
+        let found = heap.and_then(|heap| {
+            let code = TargetCode::read(examination.target.pid, &heap.facts.maps, &heap.c_library)?;
+            Ok((heap, code))
+        });
         // This thread has done nothing else.
         examination.release.cpu_s = periodic::cpu_s();
-        Ok((examination.release, heap))
+        Ok((examination.release, found))
     });
     match found {
         Ok(found) => found,
@@ -85,7 +98,7 @@ pub(crate) fn examine(
             boost_idle_threads();
             Err(ReleaseError::Interrupted)
         }
-        Err(GivenUp::Blocked) => Err(TargetError::Blocked(target.pid).into()),
+        Err(given_up) => Err(given_up.error(target.pid).into()),
     }
 }
 
@@ -107,8 +120,8 @@ impl Examination {
         Ok(Self { target, options, release })
     }
 
-    /// Checks the process. If a child shares its memory, waits in case the child is about to start its own
-    /// program (`vfork`, `posix_spawn`).
+    /// Checks the process. If a child shares its memory, waits in case the child is about to start
+    /// its own program (`vfork`, `posix_spawn`).
     fn check(&self) -> Result<TargetFacts, Abort> {
         const MAX_ATTEMPTS: usize = 10;
         const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -139,8 +152,9 @@ impl Examination {
             _ => facts.detected.c_library_path.as_ref().ok_or(Refusal::NoHeap)?,
         };
         let c_library = path.to_string_lossy().into_owned();
-        let memory =
+        let mut memory =
             LiveMemory::open(self.target.pid).map_err(|error| self.target.failed(error))?;
+        memory.set_locked(facts.locked.ranges.clone());
         let _idle = IdleGuard::new(&self.options.interrupt);
         let found = match allocator.kind {
             AllocatorKind::Glibc => self.find_ptmalloc(facts, memory, c_library, &allocator),
@@ -181,15 +195,19 @@ impl Examination {
             return Err(ReleaseError::Interrupted.into());
         }
         if let Some(what) = disagreement(&walked) {
-            return Err(Refusal::HeapNotWhole { what }.into());
+            return Err(match is_in_huge_pages(&memory, &layout, &maps) {
+                true => Refusal::Hugetlb { bytes: self.target.status()?.hugetlb_bytes }.into(),
+                false => Refusal::HeapNotWhole { what }.into(),
+            });
         }
-        self.release.predicted_bytes = match self.release.method {
+        let predicted_bytes = match self.release.method {
             Method::Trim => walked.trim_bytes(),
             Method::Chunks | Method::Purge => walked.release_bytes().saturating_sub(kept_bytes),
         };
+        self.predict(predicted_bytes, walked.owners().locked_bytes)?;
         Ok(TargetHeap {
             trim_bytes: walked.trim_bytes(),
-            consolidations: plan::worthwhile_consolidations(&walked, &layout),
+            consolidations: worthwhile_consolidations(&walked, &layout),
             areas: walked.areas,
             heap: ReleasableHeap::Ptmalloc(layout),
             facts: TargetFacts { maps, ..facts },
@@ -227,7 +245,7 @@ impl Examination {
             // Nothing is submitted, and so nothing can fail.
             let _ = batch.add(found, &memory, &mut |_| Ok(()));
         })?;
-        self.release.predicted_bytes = sums.release_bytes.saturating_sub(batch.kept_bytes());
+        self.predict(sums.release_bytes.saturating_sub(batch.kept_bytes()), sums.locked_bytes)?;
         drop(batch);
         Ok(TargetHeap {
             trim_bytes: 0,
@@ -240,8 +258,8 @@ impl Examination {
         })
     }
 
-    /// Finds the heap of another allocator, and the function by which the allocator itself returns free
-    /// memory.
+    /// Finds the heap of another allocator, and the function by which the allocator itself returns
+    /// free memory.
     fn find_purged(
         &mut self,
         facts: TargetFacts,
@@ -253,7 +271,8 @@ impl Examination {
         let arenas = walked.arenas.iter().map(|arena| arena.id).collect();
         let pid = self.target.pid;
         let purge = Purge::find(pid, &facts.maps, library, &allocator.kind, layout, arenas)?;
-        self.release.predicted_bytes = walked.prediction.purge_bytes.unwrap_or(0);
+        let predicted_bytes = walked.prediction.purge_bytes.unwrap_or(0);
+        self.predict(predicted_bytes, walked.ledger.bytes(Owner::Locked))?;
         Ok(TargetHeap {
             trim_bytes: 0,
             consolidations: Vec::new(),
@@ -263,6 +282,24 @@ impl Examination {
             memory,
             c_library,
         })
+    }
+
+    /// Records the memory that the release would return. It leaves locked free memory alone.
+    ///
+    /// # Errors
+    /// Refuses if there is no other free memory.
+    fn predict(&mut self, predicted_bytes: u64, locked_bytes: u64) -> Result<(), Refusal> {
+        self.release.predicted_bytes = predicted_bytes;
+        if locked_bytes < MIN_GAIN_BYTES {
+            return Ok(());
+        }
+        if predicted_bytes < MIN_GAIN_BYTES {
+            return Err(Refusal::Locked { bytes: locked_bytes });
+        }
+        let note =
+            format!("{locked_bytes} bytes of free memory are locked (mlock), and are left alone");
+        self.release.notes.push(note);
+        Ok(())
     }
 
     /// Returns the heap of another allocator with its guard, and its addresses.
@@ -305,7 +342,8 @@ impl Examination {
         Ok((layout, library, walked))
     }
 
-    /// Walks the heap of glibc. Returns the free bytes as well that are left alone because they are parts of huge pages.
+    /// Walks the heap of glibc. Returns the free bytes as well that are left alone because they are
+    /// parts of huge pages.
     fn walk(
         &self,
         memory: &LiveMemory,
@@ -347,6 +385,19 @@ impl TargetHeap {
         let found = all.filter_map(|mapping| mapping.map(|m| heap::mapping(&m)).transpose());
         Ok(found.collect::<io::Result<_>>().map_err(|error| target.failed(error))?)
     }
+}
+
+/// Returns whether an arena of glibc is in huge pages from the kernel's pool
+/// (`glibc.malloc.hugetlb=2`).
+fn is_in_huge_pages(memory: &LiveMemory, layout: &Layout, maps: &[Mapping]) -> bool {
+    let is_huge = |at: u64| {
+        let mapping = maps.iter().find(|mapping| mapping.contains(at));
+        mapping.is_some_and(|mapping| mapping.name.starts_with("/anon_hugepage"))
+    };
+    layout.arenas.iter().any(|arena| {
+        let top = word(memory, layout.top_at(*arena)).filter(|top| *top != 0);
+        is_huge(*arena) || top.is_some_and(is_huge)
+    })
 }
 
 /// Describes the disagreement of a walk with the allocator's own counts; `None` if it agrees.

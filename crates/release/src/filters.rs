@@ -5,8 +5,9 @@ use lowtide_probe::proc::status::Status;
 use crate::options::Options;
 use crate::refusal::Refusal;
 
-/// Checks the threads' seccomp modes, before any thread is stopped: a release is impossible if every thread is in
-/// strict mode, or under filters that may not be read and are not those of lowtide.
+/// Checks the threads' seccomp modes, before any thread is stopped: a release is impossible if
+/// every thread is in strict mode, or under filters that may not be read and are not those of
+/// lowtide.
 ///
 /// # Errors
 /// Fails if it is.
@@ -33,8 +34,8 @@ pub(crate) fn check_filters(threads: &[Status], options: &Options) -> Result<(),
     Err(Refusal::SeccompUnread { why: why.to_owned() })
 }
 
-/// Checks that two threads have the same filters, if they inherited theirs from the same process; the error is the
-/// reason why this is not certain.
+/// Checks that two threads have the same filters, if they inherited theirs from the same process;
+/// the error is the reason why this is not certain.
 ///
 /// # Errors
 /// Fails unless both are in filter mode and have the same number of filters.

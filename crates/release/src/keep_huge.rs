@@ -34,8 +34,8 @@ impl<'m> HugePageKeeper<'m> {
         options.keep_huge_pages.then(|| Self::of(memory))
     }
 
-    /// Returns a keeper of the huge pages of a process. If the kernel does not report huge pages, all memory counts as
-    /// such, unless the system has none.
+    /// Returns a keeper of the huge pages of a process. If the kernel does not report huge pages,
+    /// all memory counts as such, unless the system has none.
     pub(crate) fn of(memory: &'m LiveMemory) -> Self {
         Self::new(move |range| match memory.huge(range).ok().flatten() {
             None if huge::is_off() => Some(Vec::new()),
@@ -52,8 +52,8 @@ impl<'m> HugePageKeeper<'m> {
         self.slice = None;
     }
 
-    /// Returns the parts of a free range that can be dropped: the huge pages that are free as a whole, and everything
-    /// that is not in huge pages.
+    /// Returns the parts of a free range that can be dropped: the huge pages that are free as a
+    /// whole, and everything that is not in huge pages.
     pub(crate) fn parts(&mut self, free: &Range<u64>) -> Vec<Part> {
         let mut parts: Vec<Part> = Vec::new();
         let mut at = free.start;

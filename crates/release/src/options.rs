@@ -8,6 +8,9 @@ use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_model::bytes::Human;
 use lowtide_model::release::Method;
 use lowtide_probe::detect::Detector;
+use lowtide_probe::patience::Patience;
+
+use crate::hold::Hold;
 
 /// Options of a release.
 #[derive(Debug, Clone)]
@@ -20,21 +23,35 @@ pub struct Options {
     pub untested: bool,
     /// The allocators that a release acts on; `None` for all that lowtide can release.
     pub allocators: Option<Vec<AllocatorKind>>,
-    /// Leaves huge pages whole: of memory in huge pages, only those that are free as a whole are dropped. For programs
-    /// that need their transparent huge pages more than the memory. `malloc_trim` ([`Method::Trim`]) ignores it.
+    /// Leaves huge pages whole: of memory in huge pages, only those that are free as a whole are
+    /// dropped. For programs that need their transparent huge pages more than the memory.
+    /// `malloc_trim` ([`Method::Trim`]) ignores it.
     pub keep_huge_pages: bool,
     /// Minimum predicted gain of a release, in bytes. If the heap holds less, no thread is stopped.
     pub min_release_bytes: u64,
-    /// The caller knows that the target inherited its seccomp filters from the same process as lowtide: for instance,
-    /// lowtide has started it. The kernel shows these filters to neither; this permits to try them in a child of
-    /// lowtide instead. No effect unless lowtide is under a filter.
+    /// The caller knows that the target inherited its seccomp filters from the same process as
+    /// lowtide: for instance, lowtide has started it. The kernel shows these filters to neither;
+    /// this permits to try them in a child of lowtide instead. No effect unless lowtide is under a
+    /// filter.
     pub shares_inherited_filters: bool,
+    /// Minimum age of a process that has privileges, before a worker thread runs in it. A younger
+    /// one may still be about to drop them, and gets slices.
+    pub min_privileged_age: Duration,
+    /// Writes our code word by word, as if the kernel permitted nothing else
+    /// (`proc_mem.force_override=never`).
+    #[doc(hidden)]
+    pub words_only: bool,
+    /// How long the examination of the target may take.
+    pub patience: Patience,
+    /// Prevents the release, or ends it early, while its file exists.
+    pub hold: Hold,
     /// Only reports what a release would do.
     pub dry_run: bool,
-    /// Ends the release early when another thread sets it. The operation in progress is completed, and everything
-    /// that lowtide has mapped leaves the target.
+    /// Ends the release early when another thread sets it. The operation in progress is completed,
+    /// and everything that lowtide has mapped leaves the target.
     pub interrupt: Arc<AtomicBool>,
-    /// Recognises the allocator. It remembers the files that it has read, for further releases of the same process.
+    /// Recognises the allocator. It remembers the files that it has read, for further releases of
+    /// the same process.
     pub detector: Arc<Mutex<Detector>>,
     /// Receives the progress.
     pub progress: Arc<ReleaseProgress>,
@@ -72,6 +89,10 @@ impl Default for Options {
             keep_huge_pages: false,
             min_release_bytes: 0,
             shares_inherited_filters: false,
+            min_privileged_age: Duration::from_secs(60),
+            words_only: false,
+            patience: Patience::default(),
+            hold: Hold::default(),
             dry_run: false,
             interrupt: Arc::default(),
             detector: Arc::default(),

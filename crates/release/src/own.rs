@@ -31,7 +31,8 @@ pub struct OwnRelease {
     pub lock_holds: u64,
     /// The longest lock hold.
     pub longest_lock: Duration,
-    /// Number of ranges that were no longer free when their arena was locked, or whose arena was too busy.
+    /// Number of ranges that were no longer free when their arena was locked, or whose arena was
+    /// too busy.
     pub skipped_ranges: u64,
     /// Number of passes over the heap.
     pub passes: u64,
@@ -49,6 +50,8 @@ pub enum OwnRefusal {
     NoHeap,
     /// A seccomp filter of the process does not allow a system call that a release needs.
     Filtered,
+    /// A device uses pages of the process, and their place is unknown.
+    Pinned,
     /// Another thread is already releasing.
     Busy,
     /// [`OwnOptions::interrupt`] was set.
@@ -66,6 +69,9 @@ impl fmt::Display for OwnRefusal {
             Self::Filtered => {
                 out.write_str("a seccomp filter does not allow the system calls of a release")
             }
+            Self::Pinned => {
+                out.write_str("a device uses its memory (VmPin, or VFIO), and may use free pages")
+            }
             Self::Busy => out.write_str("another thread is already releasing memory"),
             Self::Interrupted => out.write_str("it was interrupted"),
             Self::NotReadable(error) => {
@@ -77,9 +83,9 @@ impl fmt::Display for OwnRefusal {
 
 impl std::error::Error for OwnRefusal {}
 
-/// Releases the free memory of the calling process's glibc heap, all arenas and their top chunks included. It runs in the
-/// calling thread, for about 0.1 s per GiB, and may be called while other threads allocate and free: an arena is locked
-/// for about 60 µs at a time.
+/// Releases the free memory of the calling process's glibc heap, all arenas and their top chunks
+/// included. It runs in the calling thread, for about 0.1 s per GiB, and may be called while other
+/// threads allocate and free: an arena is locked for about 60 µs at a time.
 ///
 /// If the process has a seccomp filter, the first call forks a child, which tries the system
 /// calls.
@@ -106,6 +112,7 @@ mod implementation {
     use std::ffi::CStr;
     use std::fs::File;
     use std::io::{self, BufReader};
+    use std::ops::Range;
     use std::sync::OnceLock;
     use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
     use std::thread::sleep;
@@ -113,19 +120,22 @@ mod implementation {
 
     use lowtide_heap::ptmalloc::{HeapMapping, Layout, Links};
     use lowtide_probe::heap;
+    use lowtide_probe::locked::LockedMemory;
     use lowtide_probe::memory::LiveMemory;
     use lowtide_probe::proc::maps::{self, Mapping};
+    use lowtide_probe::target::Target;
 
     use super::{OwnOptions, OwnRefusal, OwnRelease};
     use crate::checks::is_tested;
+    use crate::clock::WorkerClock;
     use crate::error::{Abort, ReleaseError};
     use crate::keep_huge::HugePageKeeper;
     use crate::passes::{Operator, Passes};
     use crate::releasable::ReleasableHeap;
     use crate::remote::nanoseconds;
     use crate::stub::numbers::*;
-    use crate::stub::{Op, PAGES_PER_HOLD, StubCounts, parts};
-    use crate::worker::{GAP, LOCK_TIMEOUT, MAX_HOLD};
+    use crate::stub::{MAX_HOLD, Op, PAGES_PER_HOLD, StubCounts, parts};
+    use crate::worker::{GAP, LOCK_TIMEOUT};
 
     pub(super) fn release_own(options: &OwnOptions) -> Result<OwnRelease, OwnRefusal> {
         let _releasing = Releasing::begin().ok_or(OwnRefusal::Busy)?;
@@ -137,9 +147,10 @@ mod implementation {
             return Err(OwnRefusal::Filtered);
         }
         check_proc().map_err(OwnRefusal::NotReadable)?;
-        let memory = LiveMemory::open(std::process::id()).map_err(OwnRefusal::NotReadable)?;
+        let mut memory = LiveMemory::open(std::process::id()).map_err(OwnRefusal::NotReadable)?;
         let mappings: Vec<Mapping> =
             read_mappings().and_then(Iterator::collect).map_err(OwnRefusal::NotReadable)?;
+        memory.set_locked(locked(&mappings)?);
         let layout = find_heap(&memory, &mappings).ok_or(OwnRefusal::NoHeap)?;
         drop(mappings);
         let mut release = OwnRelease::default();
@@ -188,7 +199,8 @@ mod implementation {
         }
     }
 
-    /// Checks that `/proc` shows this process under its own PID: it may be that of another PID namespace.
+    /// Checks that `/proc` shows this process under its own PID: it may be that of another PID
+    /// namespace.
     fn check_proc() -> io::Result<()> {
         let pid = std::process::id().to_string();
         match std::fs::read_link("/proc/self")?.as_os_str() == pid.as_str() {
@@ -220,12 +232,14 @@ mod implementation {
         }
     }
 
-    /// Makes the system calls of `stub.c` in a child, which a filter may kill. Returns whether each had its usual result.
+    /// Makes the system calls of `stub.c` in a child, which a filter may kill. Returns whether each
+    /// had its usual result.
     #[expect(unsafe_code, reason = "system calls")]
     fn try_calls_in_child() -> bool {
         const TIMEOUT: Duration = Duration::from_secs(1);
-        // SAFETY: without flags and a stack, this is `fork`; without a signal at its end, the program does not notice the
-        // child. The child calls only `calls_have_usual_results`, which neither allocates nor locks, and `_exit`.
+        // SAFETY: without flags and a stack, this is `fork`; without a signal at its end, the
+        // program does not notice the child. The child calls only `calls_have_usual_results`, which
+        // neither allocates nor locks, and `_exit`.
         unsafe {
             let child = libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0);
             if child == 0 {
@@ -257,8 +271,8 @@ mod implementation {
         let requeue = libc::FUTEX_CMP_REQUEUE | libc::FUTEX_PRIVATE_FLAG;
         let wake = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
         let wait = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
-        // SAFETY: all words belong to this frame; the range of `madvise` is empty, so it has no effect; `rt_sigprocmask`
-        // with an invalid first argument fails.
+        // SAFETY: all words belong to this frame; the range of `madvise` is empty, so it has no
+        // effect; `rt_sigprocmask` with an invalid first argument fails.
         unsafe {
             let is_invalid = |result| result == -1 && *libc::__errno_location() == libc::EINVAL;
             libc::syscall(libc::SYS_clock_gettime, libc::CLOCK_MONOTONIC, time.as_mut_ptr()) == 0
@@ -284,6 +298,18 @@ mod implementation {
 
     fn heap_mappings() -> io::Result<Vec<HeapMapping>> {
         read_mappings()?.filter_map(|found| found.map(|m| heap::mapping(&m)).transpose()).collect()
+    }
+
+    /// Returns the locked ranges, which the kernel does not drop.
+    fn locked(mappings: &[Mapping]) -> Result<Vec<Range<u64>>, OwnRefusal> {
+        let failed = |error| OwnRefusal::NotReadable(io::Error::other(error));
+        let target = Target::open(std::process::id()).map_err(failed)?;
+        let status = target.status().map_err(failed)?;
+        let locked = LockedMemory::find(&target, &status, mappings);
+        match status.pinned_bytes.max(locked.unplaced_bytes) {
+            0 => Ok(locked.ranges),
+            _ => Err(OwnRefusal::Pinned),
+        }
     }
 
     /// Finds the arenas in the data of the file that has glibc's code.
@@ -316,8 +342,8 @@ mod implementation {
                 (OFF_MAIN_ARENA, layout.arenas.first().copied().unwrap_or(0)),
                 (OFF_BINS_AT, layout.head_bytes),
                 (OFF_PAGES_PER_HOLD, PAGES_PER_HOLD),
-                (OFF_HOLD_NS, nanoseconds(MAX_HOLD)),
-                (OFF_LOCK_TIMEOUT_NS, nanoseconds(LOCK_TIMEOUT)),
+                (OFF_HOLD_TICKS, nanoseconds(MAX_HOLD)),
+                (OFF_LOCK_TIMEOUT_TICKS, nanoseconds(LOCK_TIMEOUT)),
             ] {
                 own.put(offset, word);
             }
@@ -336,10 +362,10 @@ mod implementation {
         #[expect(unsafe_code, reason = "the code of stub.c")]
         fn run_next(&mut self) {
             let _signals = SignalsBlocked::new();
-            // SAFETY: the block has the layout of `struct shared_block`, with `OFF_COUNT` operations of which
-            // `OFF_NEXT` are done, and no other thread knows it. The code verifies each operation under the lock of its
-            // arena, of which the walk has found that it is one, and drops only pages that are in a free block then. It
-            // does not unwind.
+            // SAFETY: the block has the layout of `struct shared_block`, with `OFF_COUNT`
+            // operations of which `OFF_NEXT` are done, and no other thread knows it. The code
+            // verifies each operation under the lock of its arena, of which the walk has found that
+            // it is one, and drops only pages that are in a free block then. It does not unwind.
             unsafe { lowtide_run_own(self.block.as_mut_ptr()) };
         }
     }
@@ -367,7 +393,7 @@ mod implementation {
             }
             let words = &self.block[(OFF_LOCK_HOLDS / 8) as usize..(OFF_INJECTOR / 8) as usize];
             let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-            self.counts = StubCounts::parse(&bytes);
+            self.counts = StubCounts::parse(&bytes, WorkerClock::KERNEL);
             Ok(())
         }
 
@@ -383,8 +409,8 @@ mod implementation {
         }
     }
 
-    /// All signals of the calling thread are blocked as long as this lives: a handler could call `fork`, which waits for
-    /// the lock of each arena.
+    /// All signals of the calling thread are blocked as long as this lives: a handler could call
+    /// `fork`, which waits for the lock of each arena.
     struct SignalsBlocked {
         before: libc::sigset_t,
     }
@@ -392,8 +418,8 @@ mod implementation {
     #[expect(unsafe_code, reason = "functions of the C library")]
     impl SignalsBlocked {
         fn new() -> Self {
-            // SAFETY: both are sets of signals, for which any bytes are valid, and of this function alone. Only the mask
-            // of the calling thread changes.
+            // SAFETY: both are sets of signals, for which any bytes are valid, and of this function
+            // alone. Only the mask of the calling thread changes.
             unsafe {
                 let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
                 libc::sigfillset(&mut all);
@@ -406,7 +432,8 @@ mod implementation {
     impl Drop for SignalsBlocked {
         #[expect(unsafe_code, reason = "a function of the C library")]
         fn drop(&mut self) {
-            // SAFETY: the set was initialised by `new`. Only the mask of the calling thread changes.
+            // SAFETY: the set was initialised by `new`. Only the mask of the calling thread
+            // changes.
             unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.before, std::ptr::null_mut()) };
         }
     }

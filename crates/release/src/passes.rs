@@ -25,7 +25,8 @@ pub(crate) trait Operator {
     /// Consolidates fast bins. `links` is the encoding of their lists.
     fn consolidate(&mut self, ops: &[Op], links: Links) -> Result<(), Abort>;
 
-    /// Submits operations. Some of them may still be running when this returns, so that the walk continues meanwhile.
+    /// Submits operations. Some of them may still be running when this returns, so that the walk
+    /// continues meanwhile.
     fn submit(&mut self, ops: &[Op]) -> Result<(), Abort>;
 
     /// Waits until all operations are done.
@@ -96,13 +97,15 @@ impl Passes<'_> {
             let returned = after.returned_bytes;
             let gained = returned - before.returned_bytes;
             let is_whole = after.skipped + after.busy == before.skipped + before.busy;
-            // A pass sees memory that earlier passes have left, and memory that was freed since. If their sum does not
-            // shrink, the program reuses returned memory, and further passes are useless.
+            // A pass sees memory that earlier passes have left, and memory that was freed since. If
+            // their sum does not shrink, the program reuses returned memory, and further passes are
+            // useless.
             let seen = sums.release_bytes.saturating_sub(batch.kept_bytes());
             let is_steady = seen > seen_before / 10 * 9;
             let is_little = gained < MIN_GAIN_BYTES.max(returned / LAST_PASS_DIVISOR);
             consolidations = sums.consolidations;
-            // All memory that this pass saw is returned: another pass would only find memory that was freed since.
+            // All memory that this pass saw is returned: another pass would only find memory that
+            // was freed since.
             let is_all = is_whole && gained >= seen && consolidations.is_empty();
             if is_all || is_little || is_steady || begin.elapsed() > PASSES_TIMEOUT {
                 return Ok(());

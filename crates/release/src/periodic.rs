@@ -14,7 +14,8 @@ thread_local! {
     static STOPPED_CPU_S: Cell<f64> = const { Cell::new(0.0) };
 }
 
-/// Returns the CPU time of the calling thread and of the periodic threads that it has stopped, in seconds.
+/// Returns the CPU time of the calling thread and of the periodic threads that it has stopped, in
+/// seconds.
 pub(crate) fn cpu_s() -> f64 {
     thread_cpu_s() + STOPPED_CPU_S.get()
 }
@@ -27,7 +28,8 @@ pub struct PeriodicThread {
 }
 
 impl PeriodicThread {
-    /// Starts a thread that calls `act` immediately and then once per `interval`, until `act` returns false.
+    /// Starts a thread that calls `act` immediately and then once per `interval`, until `act`
+    /// returns false.
     ///
     /// # Errors
     /// Fails if no thread can be started.

@@ -4,16 +4,16 @@ use std::collections::HashSet;
 use std::ops::Range;
 
 use lowtide_heap::memory::Memory;
-use lowtide_heap::ptmalloc::{Heap, Layout, WalkedArena};
 
 use crate::error::Abort;
 use crate::huge::HUGE;
 use crate::keep_huge::{HugePageKeeper, Part};
 use crate::releasable::Found;
-use crate::stub::numbers::{MAX_CHECKS, OP_CONSOLIDATE};
+use crate::stub::numbers::MAX_CHECKS;
 use crate::stub::{MAX_SLOTS, Op, PAGES_PER_OP};
 
-/// Size of a full batch, in bytes: small enough that most of its ranges are still free when it runs.
+/// Size of a full batch, in bytes: small enough that most of its ranges are still free when it
+/// runs.
 const BATCH_BYTES: u64 = 16 << 20;
 /// Size of the part of a free range whose resident pages are read at once, in bytes.
 const SLICE_BYTES: u64 = 16 << 20;
@@ -21,7 +21,8 @@ const SLICE_BYTES: u64 = 16 << 20;
 /// A function that runs the operations of a full batch.
 pub(crate) type Submit<'s> = dyn FnMut(&[Op]) -> Result<(), Abort> + 's;
 
-/// Operations that are collected until the batch is full. The size of a batch does not depend on the size of the heap.
+/// Operations that are collected until the batch is full. The size of a batch does not depend on
+/// the size of the heap.
 #[derive(Default)]
 pub(crate) struct Batch<'m> {
     ops: Vec<Op>,
@@ -30,8 +31,8 @@ pub(crate) struct Batch<'m> {
     bytes: u64,
     /// Start addresses of the operations of this batch.
     starts: HashSet<u64>,
-    /// Start addresses of the operations of the previous batch, which may still be running. A walk may find pages a second
-    /// time, and they are resident until their operation has run.
+    /// Start addresses of the operations of the previous batch, which may still be running. A walk
+    /// may find pages a second time, and they are resident until their operation has run.
     last_starts: HashSet<u64>,
     /// Present if huge pages are left whole.
     keeper: Option<HugePageKeeper<'m>>,
@@ -45,7 +46,8 @@ impl<'m> Batch<'m> {
         Self { keeper, ..Self::default() }
     }
 
-    /// Adds the resident pages of a free range, in parts that one lock hold can drop. Submits each full batch.
+    /// Adds the resident pages of a free range, in parts that one lock hold can drop. Submits each
+    /// full batch.
     pub(crate) fn add(
         &mut self,
         found: &Found,
@@ -117,7 +119,8 @@ impl<'m> Batch<'m> {
         submitted
     }
 
-    /// Returns how many free bytes were left alone in this pass because they are parts of huge pages.
+    /// Returns how many free bytes were left alone in this pass because they are parts of huge
+    /// pages.
     pub(crate) fn kept_bytes(&self) -> u64 {
         self.kept_bytes
     }
@@ -128,31 +131,6 @@ impl<'m> Batch<'m> {
         keeper.iter_mut().for_each(HugePageKeeper::forget);
         *self = Self::new(keeper);
     }
-}
-
-/// Returns the operations that consolidate the chunks in an arena's fast bins with their neighbours.
-pub(crate) fn consolidations(arena: &WalkedArena, layout: &Layout) -> Vec<Op> {
-    /// Size of the chunks in the first fast bin, in bytes.
-    const MIN_CHUNK_BYTES: u64 = 32;
-    let bins = layout.fast_bins(arena.address).into_iter().flat_map(|bins| bins.step_by(8));
-    bins.enumerate()
-        .map(|(class, bin)| Op {
-            arena: arena.address,
-            chunk: bin,
-            size: MIN_CHUNK_BYTES + class as u64 * 16,
-            from: 0,
-            // More chunks may have been freed since, but not without limit.
-            bytes: arena.tally.fast_count * 2 + 1000,
-            kind: OP_CONSOLIDATE,
-            checks: Vec::new(),
-        })
-        .collect()
-}
-
-/// Returns the operations that consolidate the fast bins of every arena where this is worthwhile.
-pub(crate) fn worthwhile_consolidations(heap: &Heap, layout: &Layout) -> Vec<Op> {
-    let worth_it = heap.arenas.iter().filter(|arena| arena.is_worth_joining());
-    worth_it.flat_map(|arena| consolidations(arena, layout)).collect()
 }
 
 #[cfg(test)]
@@ -195,7 +173,7 @@ mod tests {
 
     #[test]
     fn only_resident_pages_are_dropped_and_none_twice_while_pending() {
-        let memory = Saved { blocks: vec![(0x2000, vec![0; 0x1000]), (0x5000, vec![0; 0x2000])] };
+        let memory = Saved::new(vec![(0x2000, vec![0; 0x1000]), (0x5000, vec![0; 0x2000])]);
         let mut batch = Batch::default();
         let free = || found(0x2000..0x6000, 0x2000);
         let ops = operations(&mut batch, &[free(), free()], &memory);

@@ -1,5 +1,6 @@
-//! Scheduling and signal masks of lowtide's own threads and of its thread in the target, as far as they may be
-//! changed (CAP_SYS_NICE): a thread of the target must not stay stopped for longer than necessary.
+//! Scheduling and signal masks of lowtide's own threads and of its thread in the target, as far as
+//! they may be changed (CAP_SYS_NICE): a thread of the target must not stay stopped for longer than
+//! necessary.
 
 #![expect(
     unsafe_code,
@@ -16,8 +17,8 @@ use lowtide_probe::proc::task::{self, Thread};
 
 use crate::periodic::PeriodicThread;
 
-/// Gives the calling thread a realtime priority until it is dropped: no other thread should run on its processor
-/// between the stop of a thread of the target and its resumption.
+/// Gives the calling thread a realtime priority until it is dropped: no other thread should run on
+/// its processor between the stop of a thread of the target and its resumption.
 #[derive(Debug)]
 pub(crate) struct RealtimeGuard {
     /// Policy and priority before.
@@ -41,8 +42,9 @@ impl Drop for RealtimeGuard {
     }
 }
 
-/// Blocks the signals of job control (Ctrl-Z and the like) until it is dropped, for the calling thread and for
-/// those that it starts meanwhile: lowtide must not be suspended while a thread of the target is stopped.
+/// Blocks the signals of job control (Ctrl-Z and the like) until it is dropped, for the calling
+/// thread and for those that it starts meanwhile: lowtide must not be suspended while a thread of
+/// the target is stopped.
 #[derive(Debug)]
 pub(crate) struct JobControlBlocked {
     before: libc::sigset_t,
@@ -55,8 +57,8 @@ impl JobControlBlocked {
         // SAFETY: `sigset_t` consists of integers, for which all zeros are valid.
         let (mut stops, mut before): (libc::sigset_t, libc::sigset_t) =
             unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
-        // SAFETY: the pointers are to two `sigset_t` of this function, which outlive the calls; the signals
-        // are valid numbers.
+        // SAFETY: the pointers are to two `sigset_t` of this function, which outlive the calls; the
+        // signals are valid numbers.
         unsafe {
             libc::sigemptyset(&raw mut stops);
             for signal in [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU] {
@@ -70,8 +72,8 @@ impl JobControlBlocked {
 
 impl Drop for JobControlBlocked {
     fn drop(&mut self) {
-        // SAFETY: the first pointer is to the `sigset_t` that `new` filled in, the second may be null. The
-        // mask is that of this thread, as it was: the type is not `Send`.
+        // SAFETY: the first pointer is to the `sigset_t` that `new` filled in, the second may be
+        // null. The mask is that of this thread, as it was: the type is not `Send`.
         unsafe {
             let none = std::ptr::null_mut();
             libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, none);
@@ -84,7 +86,8 @@ pub(crate) fn boost(tid: u32) {
     const LOWEST_NICE: i32 = -20;
     let Ok(tid) = i32::try_from(tid) else { return };
     if !set_realtime(tid) {
-        // SAFETY: it takes only numbers, of the declared types; if it is not permitted, nothing changes.
+        // SAFETY: it takes only numbers, of the declared types; if it is not permitted, nothing
+        // changes.
         unsafe { libc::setpriority(libc::PRIO_PROCESS, tid.unsigned_abs(), LOWEST_NICE) };
     }
 }
@@ -92,16 +95,18 @@ pub(crate) fn boost(tid: u32) {
 /// Reverts [`boost`].
 pub(crate) fn unboost(tid: u32) {
     set_policy(tid, libc::SCHED_OTHER);
-    // SAFETY: it takes only numbers, of the declared types; if it is not permitted, nothing changes.
+    // SAFETY: it takes only numbers, of the declared types; if it is not permitted, nothing
+    // changes.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, tid, 0) };
 }
 
-/// Reduces the calling thread's timer slack to 1 µs: by default the kernel extends each sleep by up to 50 µs.
+/// Reduces the calling thread's timer slack to 1 µs: by default the kernel extends each sleep by up
+/// to 50 µs.
 pub(crate) fn reduce_timer_slack() {
     const NANOSECONDS: libc::c_ulong = 1000;
     const UNUSED: libc::c_ulong = 0;
-    // SAFETY: PR_SET_TIMERSLACK takes only numbers; prctl is variadic and reads each as an `unsigned long`,
-    // which each is.
+    // SAFETY: PR_SET_TIMERSLACK takes only numbers; prctl is variadic and reads each as an
+    // `unsigned long`, which each is.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, NANOSECONDS, UNUSED, UNUSED, UNUSED) };
 }
 
@@ -112,12 +117,14 @@ pub(crate) fn lower() {
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) };
 }
 
-/// Schedules the calling thread as idle (`SCHED_IDLE`) until it is dropped. The target's threads want the same
-/// processors, and the scheduler runs an ordinary thread for up to 3 ms while they wait, however nice it is.
+/// Schedules the calling thread as idle (`SCHED_IDLE`) until it is dropped. The target's threads
+/// want the same processors, and the scheduler runs an ordinary thread for up to 3 ms while they
+/// wait, however nice it is.
 ///
-/// When the thread has waited for a processor itself, it becomes an ordinary one for one turn: it may hold a kernel
-/// lock that the target wants, and it must make progress on processors that are never idle. If leaving
-/// `SCHED_IDLE` is not permitted, nothing changes. Must not be combined with [`RealtimeGuard`].
+/// When the thread has waited for a processor itself, it becomes an ordinary one for one turn: it
+/// may hold a kernel lock that the target wants, and it must make progress on processors that are
+/// never idle. If leaving `SCHED_IDLE` is not permitted, nothing changes. Must not be combined with
+/// [`RealtimeGuard`].
 #[derive(Debug)]
 pub(crate) struct IdleGuard {
     /// The thread, and the thread that prevents it from starving.
@@ -125,12 +132,12 @@ pub(crate) struct IdleGuard {
 }
 
 impl IdleGuard {
-    /// Interval of the checks whether the thread starves: after twice this time at most it is an ordinary one.
-    /// (The kernel updates a thread's run time once in 4 ms, or when its turn ends.)
+    /// Interval of the checks whether the thread starves: after twice this time at most it is an
+    /// ordinary one. (The kernel updates a thread's run time once in 4 ms, or when its turn ends.)
     const CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
-    /// Makes the calling thread idle. When `interrupt` is set, the thread becomes an ordinary one again, so that it
-    /// can end soon.
+    /// Makes the calling thread idle. When `interrupt` is set, the thread becomes an ordinary one
+    /// again, so that it can end soon.
     pub(crate) fn new(interrupt: &Arc<AtomicBool>) -> Self {
         let is_ordinary = policy(0) == Some(libc::SCHED_OTHER);
         let thread = Thread::current();
@@ -159,15 +166,15 @@ impl Drop for IdleGuard {
     }
 }
 
-/// Returns a function that checks an idle thread: if it has not run since the last check and wants a processor, it
-/// becomes an ordinary one until it has had its turn.
+/// Returns a function that checks an idle thread: if it has not run since the last check and wants
+/// a processor, it becomes an ordinary one until it has had its turn.
 fn boost_when_starved(thread: Thread, interrupt: Arc<AtomicBool>) -> impl FnMut() -> bool {
     let (mut before, mut is_boosted) = (None, false);
     move || {
         let now = thread.ran();
         if interrupt.load(Ordering::Relaxed) {
-            // As an ordinary thread it could wait for seconds on a busy machine: its run time while idle counts
-            // 300 times (`vlag` in kernel/sched/fair.c). It is about to end.
+            // As an ordinary thread it could wait for seconds on a busy machine: its run time while
+            // idle counts 300 times (`vlag` in kernel/sched/fair.c). It is about to end.
             if !i32::try_from(thread.tid).is_ok_and(set_realtime) {
                 set_policy(thread.tid, libc::SCHED_OTHER);
             }
@@ -183,7 +190,8 @@ fn boost_when_starved(thread: Thread, interrupt: Arc<AtomicBool>) -> impl FnMut(
     }
 }
 
-/// Boosts all idle threads of this process: they are about to end, and each needs a processor once for that.
+/// Boosts all idle threads of this process: they are about to end, and each needs a processor once
+/// for that.
 pub(crate) fn boost_idle_threads() {
     for thread in task::threads(std::process::id()).unwrap_or_default() {
         let Ok(tid) = i32::try_from(thread.tid) else { continue };
@@ -198,9 +206,10 @@ fn is_runnable(thread: Thread) -> bool {
     thread.stat().is_ok_and(|stat| stat.state == 'R')
 }
 
-/// Returns whether an idle thread may become an ordinary one again: with CAP_SYS_NICE, or if RLIMIT_NICE permits its
-/// nice value (`user_check_sched_setscheduler` in kernel/sched/syscalls.c). This is computed and not tried: a thread
-/// that is idle even for an instant may wait for seconds on a busy machine.
+/// Returns whether an idle thread may become an ordinary one again: with CAP_SYS_NICE, or if
+/// RLIMIT_NICE permits its nice value (`user_check_sched_setscheduler` in kernel/sched/syscalls.c).
+/// This is computed and not tried: a thread that is idle even for an instant may wait for seconds
+/// on a busy machine.
 fn can_leave_idle() -> bool {
     const CAP_SYS_NICE: u64 = 1 << 23;
     if Status::own().is_ok_and(|own| own.capabilities & CAP_SYS_NICE != 0) {
@@ -214,7 +223,8 @@ fn can_leave_idle() -> bool {
     is_known && i64::try_from(limit.rlim_cur).unwrap_or(i64::MAX) >= 20 - i64::from(nice)
 }
 
-/// Sets the scheduling policy of a thread of this process, 0 for the calling one. Returns whether it succeeded.
+/// Sets the scheduling policy of a thread of this process, 0 for the calling one. Returns whether
+/// it succeeded.
 fn set_policy(tid: u32, policy: libc::c_int) -> bool {
     libc::pid_t::try_from(tid).is_ok_and(|tid| schedule(tid, policy, 0))
 }
@@ -225,8 +235,9 @@ fn set_realtime(tid: i32) -> bool {
     schedule(tid, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, 1)
 }
 
-// These are the system calls themselves. musl's functions only return ENOSYS, because POSIX defines them for
-// processes and the kernel for threads. The kernel's `struct sched_param` is one `int`, the priority.
+// These are the system calls themselves. musl's functions only return ENOSYS, because POSIX defines
+// them for processes and the kernel for threads. The kernel's `struct sched_param` is one `int`,
+// the priority.
 
 /// Returns the scheduling policy of a thread, 0 for the calling one.
 fn policy(tid: libc::pid_t) -> Option<libc::c_int> {

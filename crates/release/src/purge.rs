@@ -1,7 +1,9 @@
-//! The purge of an allocator: its own function that returns free memory, which a borrowed thread calls.
+//! The purge of an allocator: its own function that returns free memory, which a borrowed thread
+//! calls.
 //!
-//! The thread waits in a system call in which no allocator waits, so it is not inside the allocator and holds none of its
-//! locks. It calls the function with its own thread-local storage, as the program could.
+//! The thread waits in a system call in which no allocator waits, so it is not inside the allocator
+//! and holds none of its locks. It calls the function with its own thread-local storage, as the
+//! program could.
 
 use lowtide_heap::layout::HeapLayout;
 use lowtide_model::allocator_kind::AllocatorKind;
@@ -28,10 +30,11 @@ pub(crate) struct Purge {
 enum Calls {
     /// jemalloc's `mallctl("arena.N.purge")`, for each arena.
     Arenas(Vec<u64>),
-    /// gperftools' `MallocExtension_ReleaseToSystem(bytes)`. It credits bytes that a call has returned in excess to the
-    /// next call.
+    /// gperftools' `MallocExtension_ReleaseToSystem(bytes)`. It credits bytes that a call has
+    /// returned in excess to the next call.
     Slices,
-    /// mimalloc's `mi_collect(true)`: free memory of the arenas, and of the heap of the thread that calls it.
+    /// mimalloc's `mi_collect(true)`: free memory of the arenas, and of the heap of the thread that
+    /// calls it.
     Once,
 }
 
@@ -57,24 +60,25 @@ impl Purge {
         layout: HeapLayout,
         arenas: Vec<u64>,
     ) -> Result<Self, Refusal> {
-        let (names, calls): (&[&str], _) = match kind {
-            AllocatorKind::Jemalloc => {
-                (&["mallctl", "je_mallctl", "_rjem_mallctl"], Calls::Arenas(arenas))
-            }
-            AllocatorKind::Mimalloc => (&["mi_collect"], Calls::Once),
-            AllocatorKind::Gperftools => (&["MallocExtension_ReleaseToSystem"], Calls::Slices),
+        let calls = match kind {
+            AllocatorKind::Jemalloc => Calls::Arenas(arenas),
+            AllocatorKind::Mimalloc => Calls::Once,
+            AllocatorKind::Gperftools => Calls::Slices,
             _ => {
                 let why = "glibc has no purge function except malloc_trim";
                 return Err(Refusal::NoPurge { why });
             }
         };
-        let mut found = names.iter().filter_map(|name| symbol::address(pid, maps, file, name));
+        let names = kind.facts().purge_functions;
+        let address = |name: &&str| symbol::address(pid, maps, file, name).ok().flatten();
+        let mut found = names.iter().filter_map(address);
         let why = "its allocator does not export the function that returns free memory";
         let function = found.next().ok_or(Refusal::NoPurge { why })?;
         Ok(Self { layout, function, calls })
     }
 
-    /// Returns the argument of each call, in order. `bytes` is the size of the memory that the function can return.
+    /// Returns the argument of each call, in order. `bytes` is the size of the memory that the
+    /// function can return.
     pub(crate) fn arguments(&self, bytes: u64) -> Vec<Argument> {
         match &self.calls {
             Calls::Arenas(arenas) => arenas

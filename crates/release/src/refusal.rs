@@ -1,15 +1,26 @@
 //! The reasons why a process is left alone.
 
+use lowtide_model::bytes::Human;
 use lowtide_model::release::{Hazard, Release, ReleaseOutcome};
 use thiserror::Error;
 
-/// The reason why a thread cannot run a release in any of its waits: a retry is useless.
+/// The reasons why a thread cannot run a release in any of its waits: a retry is useless.
 pub(crate) const SOCKET_TIMEOUT: &str = "it waits for a socket that has its own timeout";
+pub(crate) const SOCKET_UNKNOWN: &str =
+    "it waits for a socket, and kernels before 5.6 do not show whether that has its own timeout";
 
-/// The reason why a process is left alone. Each is displayed as a sentence that ends with the next step, if
-/// there is one.
+/// The reason why a process is left alone. Each is displayed as a sentence that ends with the next
+/// step, if there is one.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Refusal {
+    /// A file holds all releases ([`Hold`](crate::Hold)).
+    #[error("releases are held by {}{}: remove this file to permit them", .path.escape_debug(), in_brackets(.reason.as_deref()))]
+    Held {
+        /// The path of the file.
+        path: String,
+        /// Its first line, if there is one.
+        reason: Option<String>,
+    },
     /// A debugger traces it.
     #[error(
         "it is already traced by process {tracer}: a process can have only one tracer; end that tracer first"
@@ -42,7 +53,8 @@ pub enum Refusal {
         /// The name of the allocator.
         name: String,
     },
-    /// It has an allocator that the caller did not select ([`Options::allocators`](crate::Options::allocators)).
+    /// It has an allocator that the caller did not select
+    /// ([`Options::allocators`](crate::Options::allocators)).
     #[error("its allocator is {name}, and its memory is released only with `--allocators {name}`")]
     NotChosen {
         /// The name of the allocator.
@@ -114,26 +126,71 @@ pub enum Refusal {
         /// The reason.
         why: String,
     },
+    /// No process could be started in which the seccomp filter is tried.
+    #[error(
+        "its seccomp filter could kill the process, and could not be tried now ({why}): try again"
+    )]
+    SeccompUntried {
+        /// The reason.
+        why: String,
+    },
     /// Its threads have shadow stacks.
     #[error("its threads have shadow stacks, which reject the return addresses of a release")]
     ShadowStack,
     /// The kernel does not permit it to map new code.
     #[error("the kernel denies it memory that is both writable and executable (PR_SET_MDWE)")]
     WriteExecuteDenied,
-    /// It has locked memory, or memory that is pinned for a device.
+    /// The kernel denies it a page of code.
     #[error(
-        "it has locked or pinned memory ({bytes} bytes), which cannot be released page by page"
+        "the kernel denies it new executable memory: a policy of SELinux (execmem) or another security module \
+         forbids that; ausearch -m avc shows what SELinux denied"
+    )]
+    CodeDenied,
+    /// Its memory cgroup is full.
+    #[error(
+        "its memory cgroup has {} left, and a release itself needs 1 MiB for a moment: raise the limit first",
+        Human(*.free_bytes)
+    )]
+    NoHeadroom {
+        /// The free memory of the group that is closest to its limit, in bytes.
+        free_bytes: u64,
+    },
+    /// The system calls of its threads are dispatched to a signal handler.
+    #[error(
+        "its system calls are dispatched to a signal handler of its own (Syscall User Dispatch, as in Wine), \
+         which does not expect those of a release"
+    )]
+    UserDispatch,
+    /// It has changed its privileges during the release.
+    #[error(
+        "it changed its user, its capabilities or its system call filters during the release, which ended \
+         at once: try again"
+    )]
+    PrivilegesChanged,
+    /// Its free memory is locked.
+    #[error(
+        "its free memory ({bytes} bytes) is locked (mlock), and a release leaves locked memory alone: it can be \
+         returned only after the program has unlocked it (munlock), or by a restart"
     )]
     Locked {
+        /// The size of the locked free memory in bytes.
+        bytes: u64,
+    },
+    /// It has memory that is pinned for a device.
+    #[error(
+        "it has memory that is pinned for a device ({bytes} bytes), and where is unknown: the device may use free \
+         memory too"
+    )]
+    Pinned {
         /// The size of that memory in bytes.
         bytes: u64,
     },
-    /// It has huge pages from the kernel's pool (hugetlb).
+    /// Its heap is in huge pages from the kernel's pool (hugetlb).
     #[error(
-        "it has {bytes} bytes of huge pages from the kernel's pool (hugetlb), which a release must not drop"
+        "its heap is in huge pages from the kernel's pool (hugetlb, {bytes} bytes), which a release must not drop"
     )]
     Hugetlb {
-        /// The size of those pages in bytes.
+        /// The size of all such pages of the process, in bytes.
         bytes: u64,
     },
     /// Another process shares its memory.
@@ -181,6 +238,11 @@ pub enum Refusal {
     },
 }
 
+/// Formats untrusted text as a part of a sentence.
+fn in_brackets(text: Option<&str>) -> String {
+    text.map_or_else(String::new, |text| format!(" ({text:?})"))
+}
+
 fn none_can(threads: usize) -> String {
     match threads {
         0 | 1 => "its only thread cannot".to_owned(),
@@ -192,15 +254,21 @@ impl Refusal {
     /// Returns whether the reason may pass by itself, so that a retry makes sense.
     pub fn may_pass(&self) -> bool {
         match self {
-            Self::Traced { .. }
+            Self::Held { .. }
+            | Self::Traced { .. }
             | Self::AnotherRelease
             | Self::Stopped { .. }
             | Self::Frozen
             | Self::HeapNotWhole { .. }
+            | Self::SeccompUntried { .. }
             | Self::SharedMemory { .. }
+            | Self::PrivilegesChanged
+            | Self::NoHeadroom { .. }
             | Self::NoHeap => true,
-            // A running thread will wait later. A thread that waits for a socket with its own timeout will do so again.
-            Self::NoThread { why, .. } => !why.starts_with(SOCKET_TIMEOUT),
+            // A running thread will wait later. A thread that waits for a socket will do so again.
+            Self::NoThread { why, .. } => {
+                ![SOCKET_TIMEOUT, SOCKET_UNKNOWN].iter().any(|begin| why.starts_with(begin))
+            }
             _ => false,
         }
     }
@@ -216,6 +284,7 @@ impl Refusal {
     /// Returns its stable identifier.
     pub fn hazard(&self) -> Hazard {
         match self {
+            Self::Held { .. } => Hazard::Held,
             Self::Traced { .. } => Hazard::Traced,
             Self::AnotherRelease => Hazard::AnotherRelease,
             Self::Stopped { .. } => Hazard::Stopped,
@@ -230,10 +299,15 @@ impl Refusal {
             Self::Untested { .. } => Hazard::Untested,
             Self::HeapNotWhole { .. } => Hazard::HeapNotWhole,
             Self::Seccomp { .. } => Hazard::Seccomp,
-            Self::SeccompUnread { .. } => Hazard::SeccompUnread,
+            Self::SeccompUnread { .. } | Self::SeccompUntried { .. } => Hazard::SeccompUnread,
             Self::ShadowStack => Hazard::ShadowStack,
             Self::WriteExecuteDenied => Hazard::WriteExecuteDenied,
+            Self::CodeDenied => Hazard::CodeDenied,
+            Self::UserDispatch => Hazard::UserDispatch,
+            Self::NoHeadroom { .. } => Hazard::NoHeadroom,
+            Self::PrivilegesChanged => Hazard::PrivilegesChanged,
             Self::Locked { .. } => Hazard::Locked,
+            Self::Pinned { .. } => Hazard::Pinned,
             Self::Hugetlb { .. } => Hazard::Hugetlb,
             Self::SharedMemory { .. } => Hazard::SharedMemory,
             Self::NoThread { .. } => Hazard::NoThread,

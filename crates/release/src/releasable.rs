@@ -6,13 +6,12 @@ use std::ops::Range;
 use lowtide_heap::droppable::{Check, Droppable, Guard, Holds};
 use lowtide_heap::guarded::GuardedHeap;
 use lowtide_heap::memory::Memory;
-use lowtide_heap::ptmalloc::{self, FreeKind, FreePages, HeapMapping, Layout};
+use lowtide_heap::ptmalloc::{self, FreeKind, FreePages, Heap, HeapMapping, Layout, WalkedArena};
 
 use crate::error::Abort;
-use crate::plan;
 use crate::purge::Purge;
 use crate::refusal::Refusal;
-use crate::stub::numbers::{OP_CHUNK, OP_CLAIM, OP_LOCKED, OP_OWNED, OP_TOP};
+use crate::stub::numbers::{OP_CHUNK, OP_CLAIM, OP_CONSOLIDATE, OP_LOCKED, OP_OWNED, OP_TOP};
 use crate::stub::{Code, Op};
 
 /// A heap whose free pages can be dropped.
@@ -40,6 +39,8 @@ pub(crate) enum Found {
 pub(crate) struct Sums {
     /// Memory that a release would return, in bytes.
     pub(crate) release_bytes: u64,
+    /// Free memory that is locked, which a release leaves alone, in bytes.
+    pub(crate) locked_bytes: u64,
     /// Operations that consolidate free memory, and so let the next pass return more.
     pub(crate) consolidations: Vec<Op>,
 }
@@ -81,8 +82,9 @@ impl ReleasableHeap {
                 let heap = ptmalloc::walk_and_visit(memory, layout, mappings, &mut |found| {
                     visit(&Found::Chunk(found));
                 });
-                let consolidations = plan::worthwhile_consolidations(&heap, layout);
-                Ok(Sums { release_bytes: heap.release_bytes(), consolidations })
+                let consolidations = worthwhile_consolidations(&heap, layout);
+                let locked_bytes = heap.owners().locked_bytes;
+                Ok(Sums { release_bytes: heap.release_bytes(), locked_bytes, consolidations })
             }
             Self::Guarded(heap) => {
                 let sums = heap.each_droppable(memory, mappings, &mut |found| {
@@ -90,7 +92,8 @@ impl ReleasableHeap {
                 });
                 let sums =
                     sums.map_err(|why| Refusal::Unguarded { name: heap.kind().to_string(), why })?;
-                Ok(Sums { release_bytes: sums.guarded_bytes, ..Sums::default() })
+                let (release_bytes, locked_bytes) = (sums.guarded_bytes, sums.locked_bytes);
+                Ok(Sums { release_bytes, locked_bytes, ..Sums::default() })
             }
             // The allocator decides which ranges it returns.
             Self::Purged(purge) => {
@@ -188,8 +191,35 @@ fn guarded_op(found: &Droppable, from: u64, bytes: u64) -> Op {
     }
 }
 
-/// Encodes a check as `struct check`: the lowest bit of the address means that the bits must differ.
+/// Encodes a check as `struct check`: the lowest bit of the address means that the bits must
+/// differ.
 fn encoded(check: &Check) -> [u64; 3] {
     let differs = u64::from(check.holds == Holds::Differs);
     [check.at | differs, check.mask, check.value]
+}
+
+/// Returns the operations that consolidate the chunks in an arena's fast bins with their
+/// neighbours.
+pub(crate) fn consolidations(arena: &WalkedArena, layout: &Layout) -> Vec<Op> {
+    /// Size of the chunks in the first fast bin, in bytes.
+    const MIN_CHUNK_BYTES: u64 = 32;
+    let bins = layout.fast_bins(arena.address).into_iter().flat_map(|bins| bins.step_by(8));
+    bins.enumerate()
+        .map(|(class, bin)| Op {
+            arena: arena.address,
+            chunk: bin,
+            size: MIN_CHUNK_BYTES + class as u64 * 16,
+            from: 0,
+            // More chunks may have been freed since, but not without limit.
+            bytes: arena.tally.fast_count * 2 + 1000,
+            kind: OP_CONSOLIDATE,
+            checks: Vec::new(),
+        })
+        .collect()
+}
+
+/// Returns the operations that consolidate the fast bins of every arena where this is worthwhile.
+pub(crate) fn worthwhile_consolidations(heap: &Heap, layout: &Layout) -> Vec<Op> {
+    let worth_it = heap.arenas.iter().filter(|arena| arena.is_worth_joining());
+    worth_it.flat_map(|arena| consolidations(arena, layout)).collect()
 }

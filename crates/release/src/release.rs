@@ -2,52 +2,44 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use lowtide_analysis::stats;
 use lowtide_heap::ptmalloc;
 use lowtide_model::release::{Method, Release, ReleaseOutcome, RunsIn};
-use lowtide_probe::heap;
+use lowtide_model::stats;
 use lowtide_probe::memory::LiveMemory;
-use lowtide_probe::proc::maps::Mapping;
-use lowtide_probe::proc::task;
+use lowtide_probe::proc::{is_gone, task};
 use lowtide_probe::target::{Target, TargetError};
 
+use crate::checks;
+use crate::clock::ClockMeasurement;
 use crate::dropped::DroppedRanges;
+use crate::end::EndWatch;
 use crate::error::{Abort, ReleaseError};
-use crate::examination::{TargetHeap, examine};
+use crate::examination::{Examined, TargetHeap, examine};
+use crate::headroom;
 use crate::huge::HugePages;
 use crate::keep_huge::HugePageKeeper;
 use crate::options::Options;
 use crate::passes::{MIN_GAIN_BYTES, Passes};
 use crate::periodic;
 use crate::priority::{IdleGuard, JobControlBlocked};
+use crate::privileges::PrivilegeReader;
 use crate::purge::Purge;
 use crate::refusal::Refusal;
 use crate::releasable::ReleasableHeap;
 pub use crate::remote::TargetStep;
 use crate::remote::{Injected, Pause, ThreadBorrower};
+use crate::target_code::{SingleThreaded, TargetCode};
 use crate::worker::{Worker, WorkerOptions};
 
-/// Makes a process return its free memory to the OS. A refusal is a result: see [`Release::outcome`].
+/// Makes a process return its free memory to the OS. A refusal is a result: see
+/// [`Release::outcome`].
 ///
 /// # Errors
 /// Fails if the process cannot be inspected, may not be traced, or ends meanwhile.
 pub fn release(target: &Target, options: &Options) -> Result<Release, ReleaseError> {
     release_observed(target, options, &mut |_| {})
-}
-
-/// Releases like [`release`], and also returns a sample of the dropped pages. With it, the caller can later
-/// determine how many of them came back. The sample is empty if nothing was dropped, and for
-/// [`Method::Trim`].
-///
-/// # Errors
-/// Fails like [`release`].
-pub fn release_and_sample_dropped(
-    target: &Target,
-    options: &Options,
-) -> Result<(Release, DroppedRanges), ReleaseError> {
-    run(target, options, &mut |_| {})
 }
 
 /// Releases like [`release`], and calls `observe` before every operation on the target.
@@ -59,34 +51,81 @@ pub fn release_observed(
     options: &Options,
     observe: &mut (dyn FnMut(TargetStep) + Send),
 ) -> Result<Release, ReleaseError> {
-    run(target, options, observe).map(|(release, _)| release)
+    PreparedRelease::prepare(target, options)?.run_observed(observe).map(|(release, _)| release)
 }
 
-fn run(
-    target: &Target,
-    options: &Options,
-    observe: &mut (dyn FnMut(TargetStep) + Send),
-) -> Result<(Release, DroppedRanges), ReleaseError> {
-    let failed = || ReleaseError::Failed("a thread of lowtide panicked".to_owned());
-    let (begin, cpu_s) = (Instant::now(), periodic::cpu_s());
-    let (release, heap) = examine(target, options)?;
-    let dropped = DroppedRanges::new(rustix::param::page_size() as u64);
-    let run = ReleaseRun { target, options, begin, release, dropped };
-    let _job_control_blocked = JobControlBlocked::new();
-    std::thread::scope(|scope| {
-        // Whatever happens, the kernel detaches every thread that a thread traces when the tracer ends.
-        let run = scope.spawn(|| run.run(heap, observe));
-        let (mut release, dropped) = run.join().map_err(|_| failed())??;
-        release.cpu_s += periodic::cpu_s() - cpu_s;
-        Ok((release, dropped))
-    })
+/// A release whose process was examined, and not touched yet.
+#[derive(Debug)]
+pub struct PreparedRelease<'a> {
+    run: ReleaseRun<'a>,
+    found: Examined,
+}
+
+impl<'a> PreparedRelease<'a> {
+    /// Examines a process.
+    ///
+    /// # Errors
+    /// Fails if the process cannot be inspected, or ends meanwhile.
+    pub fn prepare(target: &'a Target, options: &'a Options) -> Result<Self, ReleaseError> {
+        let begin = Instant::now();
+        let clock = ClockMeasurement::start();
+        let watch = EndWatch::new(target);
+        let (release, found) = examine(target, options)?;
+        let dropped = DroppedRanges::new(rustix::param::page_size() as u64);
+        Ok(Self {
+            run: ReleaseRun { target, options, begin, clock, watch, release, dropped },
+            found,
+        })
+    }
+
+    /// Returns whether it will touch the process, as far as known.
+    pub fn will_act(&self) -> bool {
+        self.found.is_ok() && !self.run.options.dry_run
+    }
+
+    /// Returns the CPU time that it has used, in seconds.
+    pub fn cpu_s(&self) -> f64 {
+        self.run.release.cpu_s
+    }
+
+    /// Releases like [`release`], and also returns a sample of the dropped pages. With it, the
+    /// caller can later determine how many of them came back. The sample is empty if nothing was
+    /// dropped, and for [`Method::Trim`].
+    ///
+    /// # Errors
+    /// Fails like [`release`].
+    pub fn run(self) -> Result<(Release, DroppedRanges), ReleaseError> {
+        self.run_observed(&mut |_| {})
+    }
+
+    fn run_observed(
+        self,
+        observe: &mut (dyn FnMut(TargetStep) + Send),
+    ) -> Result<(Release, DroppedRanges), ReleaseError> {
+        let failed = |what: &str| ReleaseError::Failed(what.to_owned());
+        let (run, found, cpu_s) = (self.run, self.found, periodic::cpu_s());
+        let _job_control_blocked = JobControlBlocked::new();
+        std::thread::scope(|scope| {
+            // Whatever happens, the kernel detaches every thread that a thread traces when the
+            // tracer ends.
+            let run = std::thread::Builder::new().spawn_scoped(scope, || run.run(found, observe));
+            let run = run.map_err(|_| failed("no thread of lowtide can be started: try again"))?;
+            let run = run.join().map_err(|_| failed("a thread of lowtide panicked"))?;
+            let (mut release, dropped) = run?;
+            release.cpu_s += periodic::cpu_s() - cpu_s;
+            Ok((release, dropped))
+        })
+    }
 }
 
 /// One release in progress.
+#[derive(Debug)]
 struct ReleaseRun<'a> {
     target: &'a Target,
     options: &'a Options,
     begin: Instant,
+    clock: ClockMeasurement,
+    watch: EndWatch,
     release: Release,
     dropped: DroppedRanges,
 }
@@ -95,14 +134,17 @@ impl ReleaseRun<'_> {
     /// Runs the release and completes its account.
     fn run(
         mut self,
-        heap: Result<TargetHeap, Abort>,
+        found: Examined,
         observe: &mut dyn FnMut(TargetStep),
     ) -> Result<(Release, DroppedRanges), ReleaseError> {
-        match heap.and_then(|heap| self.execute(&heap, observe)) {
+        match found.and_then(|(heap, code)| self.execute(&heap, &code, observe)) {
             Ok(()) => {}
             // If the process has ended meanwhile, any other error is only a consequence.
             Err(_) if !self.target.is_alive() || self.target.maps().is_ok_and(|m| m.is_empty()) => {
-                return Err(TargetError::Gone(self.target.pid).into());
+                return Err(self.ended());
+            }
+            Err(Abort::Failed(ReleaseError::Target(TargetError::Replaced(pid)))) => {
+                return Err(ReleaseError::Replaced(pid));
             }
             Err(Abort::Refused(refusal)) if self.release.returned_bytes > 0 => {
                 self.release.outcome = ReleaseOutcome::Partial;
@@ -116,7 +158,8 @@ impl ReleaseRun<'_> {
             Err(Abort::Failed(error)) => return Err(error),
         }
         if !self.options.dry_run {
-            self.release.rss_after_bytes = self.target.status()?.rss_bytes();
+            let status = self.target.status().map_err(|_| self.ended())?;
+            self.release.rss_after_bytes = status.rss_bytes();
         }
         // This thread has done nothing else.
         self.release.cpu_s += periodic::cpu_s();
@@ -124,12 +167,23 @@ impl ReleaseRun<'_> {
         Ok((self.release, self.dropped))
     }
 
+    /// Returns the error for a process that has ended, or is about to.
+    fn ended(&self) -> ReleaseError {
+        /// Time that a process needs to end after it has released its memory.
+        const END_TIME: Duration = Duration::from_secs(1);
+        self.target.ends_within(END_TIME);
+        ReleaseError::Ended(self.watch.end())
+    }
+
     /// Returns whether the release ended with this error after a part of it was done.
     fn is_partial_after(&self, error: &ReleaseError) -> bool {
         match error {
             ReleaseError::Interrupted => true,
             ReleaseError::Failed(_) => self.release.returned_bytes > 0,
-            ReleaseError::Target(_) | ReleaseError::NotPermitted { .. } => false,
+            ReleaseError::Target(_)
+            | ReleaseError::Ended(_)
+            | ReleaseError::Replaced(_)
+            | ReleaseError::NotPermitted { .. } => false,
         }
     }
 
@@ -137,9 +191,9 @@ impl ReleaseRun<'_> {
     fn execute(
         &mut self,
         heap: &TargetHeap,
+        code: &TargetCode,
         observe: &mut dyn FnMut(TargetStep),
     ) -> Result<(), Abort> {
-        let c_library = heap.c_library.as_str();
         let maps = Arc::clone(&heap.facts.maps);
         let areas = heap.areas.clone();
         let mut borrower = ThreadBorrower::open(
@@ -147,12 +201,14 @@ impl ReleaseRun<'_> {
             &heap.memory,
             maps,
             areas,
-            c_library,
+            code,
             self.options,
             observe,
         )?;
         let mut kept = Vec::new();
         if !self.options.dry_run {
+            // The walk may have taken seconds.
+            self.options.hold.check()?;
             borrower.lock()?;
             let cleanup = borrower.clean()?;
             self.release.cleaned_bytes = cleanup.cleaned_bytes;
@@ -169,44 +225,52 @@ impl ReleaseRun<'_> {
             self.release.outcome = ReleaseOutcome::NothingToRelease;
             return Ok(());
         }
-        let single_threaded_at = self.single_threaded(heap);
+        headroom::check(self.target.pid)?;
         if self.options.dry_run {
-            return self.describe(&mut borrower, heap, single_threaded_at);
+            return self.describe(&mut borrower, heap, code);
         }
-        let result = self.act(&mut borrower, &kept, heap, single_threaded_at);
+        let result = self.act(&mut borrower, &kept, heap, code);
         self.count_pauses(borrower.pauses());
         result
     }
 
-    /// Finds the address of the flag by which glibc decides whether to take locks, if this glibc has one.
-    fn single_threaded(&self, heap: &TargetHeap) -> Option<u64> {
-        const NAME: &str = "__libc_single_threaded";
-        let maps = &heap.facts.maps;
-        // A program that was linked with it has a copy of its own, which all libraries then use.
-        let program = maps.iter().find(|m| m.has_file());
-        let library = heap::library(maps, &heap.c_library);
-        [program, library]
-            .into_iter()
-            .flatten()
-            .find_map(|file: &Mapping| crate::symbol::address(self.target.pid, maps, file, NAME))
-    }
-
     /// Decides where the injected code runs.
-    fn runs_in(
-        &self,
-        heap: &TargetHeap,
-        single_threaded_at: Option<u64>,
-        multiple: Option<bool>,
-    ) -> RunsIn {
-        if heap.heap.is_owned() || matches!(heap.heap, ReleasableHeap::Purged(_)) {
+    fn runs_in(&self, heap: &TargetHeap, code: &TargetCode, multiple: Option<bool>) -> RunsIn {
+        if heap.heap.is_owned() || checks::calls_allocator(self.options) || self.needs_slices() {
             return RunsIn::Slices;
         }
         let threads = task::threads(self.target.pid).map_or(1, |threads| threads.len());
-        let takes_locks = match single_threaded_at {
-            Some(at) => lowtide_heap::memory::word(&heap.memory, at).is_some_and(|w| w & 0xff == 0),
-            None => multiple.unwrap_or(false),
+        let takes_locks = match code.single_threaded {
+            SingleThreaded::At(flag) => {
+                lowtide_heap::memory::word(&heap.memory, flag).is_some_and(|w| w & 0xff == 0)
+            }
+            SingleThreaded::Absent => multiple.unwrap_or(false),
+            SingleThreaded::Unknown => false,
         };
         if threads > 1 && takes_locks { RunsIn::OwnThread } else { RunsIn::Slices }
+    }
+
+    /// Returns whether a thread of our own could harm the process. It may be about to drop
+    /// privileges, which that thread would keep: it has some, and is young, or its threads differ,
+    /// so that they change one by one; or that cannot be read. Or it is known to have a thread that
+    /// shares its working directory with no other one, and must not start to.
+    fn needs_slices(&self) -> bool {
+        let Ok(threads) = task::threads(self.target.pid) else { return true };
+        let mut privileges = Vec::new();
+        for thread in &threads {
+            match PrivilegeReader::open(*thread).and_then(|reader| reader.read()) {
+                Ok(read) => privileges.push(read),
+                Err(error) if is_gone(&error) => {}
+                Err(_) => return true,
+            }
+        }
+        privileges.dedup();
+        let is_privileged =
+            self.target.status().map_or(true, |status| status.uid == 0 || status.capabilities != 0);
+        let is_young = self.target.age().is_none_or(|age| age < self.options.min_privileged_age);
+        privileges.len() > 1
+            || is_privileged && is_young
+            || threads.into_iter().any(checks::has_own_directories)
     }
 
     /// Describes what a release would do.
@@ -214,14 +278,14 @@ impl ReleaseRun<'_> {
         &mut self,
         borrower: &mut ThreadBorrower<'_>,
         heap: &TargetHeap,
-        single_threaded_at: Option<u64>,
+        code: &TargetCode,
     ) -> Result<(), Abort> {
         let candidates = borrower.candidates();
         let Some(best) = candidates.found.first() else {
             let (threads, why) = (candidates.threads, candidates.why());
             return Err(Refusal::NoThread { threads, why }.into());
         };
-        if best.seccomp != 0 {
+        if best.filters.mode != 0 {
             let permitted = borrower.check_filters();
             self.count_pauses(borrower.pauses());
             permitted?;
@@ -231,8 +295,7 @@ impl ReleaseRun<'_> {
         }
         self.release.thread = Some(best.thread.tid);
         self.release.waiting_in = Some(best.wait.name.to_owned());
-        self.release.runs_in =
-            Some(self.runs_in(heap, single_threaded_at, Some(candidates.threads > 1)));
+        self.release.runs_in = Some(self.runs_in(heap, code, Some(candidates.threads > 1)));
         self.release.outcome = ReleaseOutcome::Released;
         Ok(())
     }
@@ -243,7 +306,7 @@ impl ReleaseRun<'_> {
         borrower: &mut ThreadBorrower<'_>,
         kept: &[Range<u64>],
         heap: &TargetHeap,
-        single_threaded_at: Option<u64>,
+        code: &TargetCode,
     ) -> Result<(), Abort> {
         let pages = LiveMemory::pages_only(self.target.pid);
         let pages = pages.map_err(|error| self.target.failed(error))?;
@@ -257,18 +320,31 @@ impl ReleaseRun<'_> {
         };
         self.note_thread(injected.borrower());
         let multiple = injected.borrower().has_multiple_threads();
-        let runs_in = self.runs_in(heap, single_threaded_at, multiple);
+        let runs_in = self.runs_in(heap, code, multiple);
         self.release.runs_in = Some(runs_in);
         let (max_pause, interrupt) = (self.options.max_pause, &*self.options.interrupt);
         let progress = &*self.options.progress;
-        let options = WorkerOptions { runs_in, single_threaded_at, max_pause, interrupt, progress };
-        let result = self.run_mapped(&mut injected, heap, &options);
+        let (clock, hold) = (self.clock.finish(), &self.options.hold);
+        let options = WorkerOptions {
+            runs_in,
+            single_threaded_at: code.single_threaded.address(),
+            max_pause,
+            clock,
+            interrupt,
+            hold,
+            progress,
+        };
+        let result = self.run_mapped(&mut injected, heap, code, &options);
         let unmapped = injected.unmap();
         if self.release.returned_bytes > 0 {
             if !self.options.keep_huge_pages {
                 self.release.split_bytes = huge.split(self.target, &heap.memory);
             }
-            self.release.notes.extend(huge.note());
+            self.release.huge_gone_bytes = huge.gone_bytes(&heap.memory);
+            let allocator = heap.facts.detected.allocator();
+            self.release
+                .notes
+                .extend(allocator.and_then(|found| huge.note(self.target, &found.kind)));
         }
         self.dropped.complete(pages);
         result.and(unmapped)?;
@@ -288,10 +364,11 @@ impl ReleaseRun<'_> {
         &mut self,
         injected: &mut Injected<'_, '_>,
         heap: &TargetHeap,
+        code: &TargetCode,
         options: &WorkerOptions,
     ) -> Result<(), Abort> {
         if self.release.method == Method::Trim {
-            return self.run_trim(injected, heap, options);
+            return self.run_trim(injected, heap, code);
         }
         if let ReleasableHeap::Purged(purge) = &heap.heap {
             return self.run_purge(injected, heap, purge);
@@ -306,17 +383,20 @@ impl ReleaseRun<'_> {
         self.release.p99_lock_s = counts.p99().as_secs_f64();
         self.release.skipped_ranges = counts.skipped + counts.busy;
         self.release.joined_blocks = counts.consolidated;
+        if counts.is_limited {
+            let note = "some of its counts are impossible, and were limited: the process has written to them";
+            self.release.notes.push(note.to_owned());
+        }
         passed.and(ended)?;
         match unreached {
-            0 => Ok(()),
-            threads if counts.returned_bytes == 0 => {
-                let why = "its free memory belongs to threads that do not wait in a system call"
-                    .to_owned();
+            None => Ok(()),
+            Some((threads, why)) if counts.returned_bytes == 0 => {
+                let why = format!("its free memory belongs to threads that cannot be used ({why})");
                 Err(Refusal::NoThread { threads, why }.into())
             }
-            threads => {
+            Some((threads, why)) => {
                 self.release.notes.push(format!(
-                    "the free memory of {threads} threads was not released: they did not wait in a system call, or have ended"
+                    "the free memory of {threads} threads was not released, because these could not be used ({why})"
                 ));
                 Ok(())
             }
@@ -329,8 +409,8 @@ impl ReleaseRun<'_> {
         worker: &mut Worker<'_, '_, '_>,
         heap: &TargetHeap,
     ) -> Result<(), Abort> {
-        // If a thread of the target runs the code, that thread is borrowed meanwhile: it gains nothing from us
-        // running in the background.
+        // If a thread of the target runs the code, that thread is borrowed meanwhile: it gains
+        // nothing from us running in the background.
         let _idle = (self.release.runs_in == Some(RunsIn::OwnThread))
             .then(|| IdleGuard::new(&self.options.interrupt));
         let passes = Passes {
@@ -353,8 +433,7 @@ impl ReleaseRun<'_> {
         purge: &Purge,
     ) -> Result<(), Abort> {
         let predicted = self.release.predicted_bytes;
-        let interrupt = &self.options.interrupt;
-        let called = crate::worker::purge(injected, purge, predicted, interrupt);
+        let called = crate::worker::purge(injected, purge, predicted, self.options);
         let mappings = heap.mappings(self.target)?;
         let left = heap.heap.walk(&heap.memory, &mappings, &mut |_| {})?.release_bytes;
         self.release.passes = 1;
@@ -367,13 +446,9 @@ impl ReleaseRun<'_> {
         &mut self,
         injected: &mut Injected<'_, '_>,
         heap: &TargetHeap,
-        options: &WorkerOptions,
+        code: &TargetCode,
     ) -> Result<(), Abort> {
-        let maps = &heap.facts.maps;
-        let library = heap::library(maps, &heap.c_library);
-        let function = library
-            .and_then(|file| crate::symbol::address(self.target.pid, maps, file, "malloc_trim"));
-        crate::worker::trim(injected, function.ok_or(Refusal::NoTrim)?, options.runs_in)?;
+        crate::worker::trim(injected, code.malloc_trim_at.ok_or(Refusal::NoTrim)?)?;
         let mappings = heap.mappings(self.target)?;
         let layout = heap.heap.ptmalloc().ok_or(Refusal::NoTrim)?;
         let after = ptmalloc::walk(&heap.memory, layout, &mappings);

@@ -1,5 +1,7 @@
-//! A release on a processor that the code in `remote` is not written for: the examination, and a refusal.
+//! A release on a processor that the code in `remote` is not written for: the examination, and a
+//! refusal.
 
+use std::marker::PhantomData;
 use std::time::Instant;
 
 use lowtide_model::release::Release;
@@ -7,7 +9,7 @@ use lowtide_probe::target::Target;
 
 use crate::dropped::DroppedRanges;
 use crate::error::{Abort, ReleaseError};
-use crate::examination::examine;
+use crate::examination::{Examined, examine};
 use crate::options::Options;
 use crate::refusal::Refusal;
 
@@ -20,28 +22,54 @@ pub enum TargetStep {}
 /// # Errors
 /// Fails if the process cannot be inspected, may not be traced, or ends meanwhile.
 pub fn release(target: &Target, options: &Options) -> Result<Release, ReleaseError> {
-    let begin = Instant::now();
-    let (mut release, heap) = examine(target, options)?;
-    let refusal = match heap {
-        Ok(_) => Refusal::Machine,
-        Err(Abort::Refused(refusal)) => refusal,
-        Err(Abort::Failed(error)) => return Err(error),
-    };
-    refusal.enter(&mut release);
-    release.elapsed_s = begin.elapsed().as_secs_f64();
-    Ok(release)
+    PreparedRelease::prepare(target, options)?.run().map(|(release, _)| release)
 }
 
-/// Refuses like [`release`], and returns an empty sample as well.
-///
-/// # Errors
-/// Fails like [`release`].
-pub fn release_and_sample_dropped(
-    target: &Target,
-    options: &Options,
-) -> Result<(Release, DroppedRanges), ReleaseError> {
-    let none = DroppedRanges::new(rustix::param::page_size() as u64);
-    release(target, options).map(|release| (release, none))
+/// A refusal of a process that was examined.
+#[derive(Debug)]
+pub struct PreparedRelease<'a> {
+    begin: Instant,
+    release: Release,
+    found: Examined,
+    of: PhantomData<&'a Target>,
+}
+
+impl<'a> PreparedRelease<'a> {
+    /// Examines a process.
+    ///
+    /// # Errors
+    /// Fails if the process cannot be inspected, or ends meanwhile.
+    pub fn prepare(target: &'a Target, options: &'a Options) -> Result<Self, ReleaseError> {
+        let begin = Instant::now();
+        let (release, found) = examine(target, options)?;
+        Ok(Self { begin, release, found, of: PhantomData })
+    }
+
+    /// Returns whether it will touch the process: never.
+    pub fn will_act(&self) -> bool {
+        false
+    }
+
+    /// Returns the CPU time that it has used, in seconds.
+    pub fn cpu_s(&self) -> f64 {
+        self.release.cpu_s
+    }
+
+    /// Refuses like [`release`], and returns an empty sample as well.
+    ///
+    /// # Errors
+    /// Fails like [`release`].
+    pub fn run(self) -> Result<(Release, DroppedRanges), ReleaseError> {
+        let refusal = match self.found {
+            Ok(_) => Refusal::Machine,
+            Err(Abort::Refused(refusal)) => refusal,
+            Err(Abort::Failed(error)) => return Err(error),
+        };
+        let mut release = self.release;
+        refusal.enter(&mut release);
+        release.elapsed_s = self.begin.elapsed().as_secs_f64();
+        Ok((release, DroppedRanges::new(rustix::param::page_size() as u64)))
+    }
 }
 
 /// Refuses like [`release`], and never calls `observe`.
@@ -66,7 +94,8 @@ mod tests {
     fn the_refusal_on_an_unsupported_processor_names_the_required_one() {
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let target = Target::open(child.id()).unwrap();
-        let released = release_and_sample_dropped(&target, &Options::default());
+        let options = Options::default();
+        let released = PreparedRelease::prepare(&target, &options).and_then(PreparedRelease::run);
         child.kill().unwrap();
         child.wait().unwrap();
         let (release, dropped) = released.unwrap();

@@ -1,15 +1,13 @@
 //! The code that runs in the target (`stub/stub.c`), and its interface.
 //!
-//! It fits one page. The shared block follows it; lowtide reads and writes the block through the target's
-//! memory file.
+//! It fits one page. The shared block follows it; lowtide reads and writes the block through the
+//! target's memory file.
 
 use std::time::Duration;
 
-/// Constants generated from `stub/shared.h`.
-#[allow(dead_code)]
-pub(crate) mod numbers {
-    include!(concat!(env!("OUT_DIR"), "/numbers.rs"));
-}
+use crate::clock::WorkerClock;
+
+pub(crate) mod numbers;
 
 use numbers::*;
 
@@ -29,15 +27,27 @@ impl Code {
         self.0
     }
 
-    /// Returns whether any build starts with these bytes.
+    /// The starts of former builds, which an older lowtide may have left in a process.
+    const FORMER: [[u8; 64]; 1] = [
+        // Up to November 2026: it has system call instructions of its own.
+        *b"\x0f\x05\x85\xc0\x78\x4c\x48\x8d\x1d\xf3\x0f\x00\x00\x48\x8d\xa3\
+        \x00\xc0\x03\x00\x31\xed\xfc\x83\x7b\x34\x01\x75\x26\xb8\x38\x00\
+        \x00\x00\x48\x8b\x7b\x38\x48\x8d\xb3\x00\x00\x04\x00\x48\x8d\x53\
+        \x50\x49\x89\xd2\x4c\x8b\x43\x48\x0f\x05\x48\x85\xc0\x74\x2c\x48",
+    ];
+
+    /// Returns whether any build, present or former, starts with these bytes.
     pub(crate) fn begins_with(bytes: &[u8]) -> bool {
-        [Self::PTMALLOC, Self::GUARDED].iter().any(|code| code.0.starts_with(bytes))
+        let builds = [Self::PTMALLOC.0, Self::GUARDED.0].into_iter();
+        builds
+            .chain(Self::FORMER.iter().map(|start| &start[..]))
+            .any(|code| code.starts_with(bytes))
     }
 }
 
 /// Size of the shared block in bytes, including the stacks of both threads.
 pub(crate) const BLOCK_BYTES: u64 = THREAD_STACK_END;
-/// Name of both mappings in `/proc/PID/maps`, and of the worker thread in its `comm`.
+/// Name of both mappings in `/proc/PID/maps`.
 pub(crate) const NAME: &str = "lowtide";
 /// Length of the instruction `syscall`, over which the kernel steps back to restart a call.
 pub(crate) const SYSCALL_BYTES: u64 = 2;
@@ -48,6 +58,9 @@ pub(crate) const MAX_SLOTS: usize = ((OPS_END - OFF_OPS) / OP_BYTES) as usize;
 pub(crate) const PAGES_PER_OP: u64 = 128;
 /// Maximum number of pages that are dropped during one lock hold; the code enforces the same limit.
 pub(crate) const PAGES_PER_HOLD: u64 = MAX_PAGES;
+
+/// Maximum time of a lock hold, apart from the operation in progress.
+pub(crate) const MAX_HOLD: Duration = Duration::from_micros(60);
 
 /// Splits operations into parts of which each fits the table.
 pub(crate) fn parts(mut ops: &[Op]) -> impl Iterator<Item = &[Op]> {
@@ -66,7 +79,8 @@ pub(crate) fn parts(mut ops: &[Op]) -> impl Iterator<Item = &[Op]> {
 /// One operation of the code in the target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Op {
-    /// The arena whose lock it needs; of another allocator: the lock, the word of a bitmap, or the owner.
+    /// The arena whose lock it needs; of another allocator: the lock, the word of a bitmap, or the
+    /// owner.
     pub(crate) arena: u64,
     /// The free chunk, or the fast bin; the bits to claim; the block in a list.
     pub(crate) chunk: u64,
@@ -86,7 +100,8 @@ pub(crate) struct Op {
 pub(crate) type Slot = [u64; OP_BYTES as usize / 8];
 
 impl Op {
-    /// Returns its slots in the table: its fields in the order of `struct op`, and its checks, two to a slot.
+    /// Returns its slots in the table: its fields in the order of `struct op`, and its checks, two
+    /// to a slot.
     pub(crate) fn slots(&self) -> impl Iterator<Item = Slot> {
         let head = [self.arena, self.chunk, self.size, self.from, self.bytes, self.kind];
         let checks = self.checks.chunks(2).map(|two| {
@@ -107,6 +122,28 @@ impl Op {
     }
 }
 
+/// What was submitted to the code: the limits of its counts.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Submitted {
+    /// Number of operations.
+    ops: u64,
+    /// Bytes to drop.
+    bytes: u64,
+    /// Chunks to consolidate.
+    chunks: u64,
+}
+
+impl Submitted {
+    /// Adds operations.
+    pub(crate) fn add(&mut self, ops: &[Op]) {
+        self.ops += ops.len() as u64;
+        for op in ops {
+            let sum = if op.kind == OP_CONSOLIDATE { &mut self.chunks } else { &mut self.bytes };
+            *sum = sum.saturating_add(op.bytes);
+        }
+    }
+}
+
 /// The counts of the code.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct StubCounts {
@@ -116,15 +153,18 @@ pub(crate) struct StubCounts {
     pub(crate) busy: u64,
     pub(crate) consolidated: u64,
     pub(crate) longest: Duration,
+    /// Whether a count was not possible, and was limited.
+    pub(crate) is_limited: bool,
     classes: Vec<u64>,
+    clock: WorkerClock,
 }
 
 impl StubCounts {
     /// Size of the counts in the block, from [`OFF_LOCK_HOLDS`] on.
     pub(crate) const BYTES: usize = (OFF_INJECTOR - OFF_LOCK_HOLDS) as usize;
 
-    /// Parses the counts as they are in the block.
-    pub(crate) fn parse(bytes: &[u8]) -> Self {
+    /// Parses the counts as they are in the block, where times are in ticks of a clock.
+    pub(crate) fn parse(bytes: &[u8], clock: WorkerClock) -> Self {
         let words: Vec<u64> = bytes
             .chunks_exact(8)
             .map(|word| word.try_into().map_or(0, u64::from_le_bytes))
@@ -136,25 +176,41 @@ impl StubCounts {
             skipped: word(OFF_SKIPPED),
             busy: word(OFF_BUSY),
             consolidated: word(OFF_CONSOLIDATED),
-            longest: Duration::from_nanos(word(OFF_LONGEST_NS)),
+            longest: clock.time(word(OFF_LONGEST_TICKS)),
+            is_limited: false,
             classes: words
                 .get(((OFF_CLASSES - OFF_LOCK_HOLDS) / 8) as usize..)
                 .unwrap_or_default()
                 .into(),
+            clock,
         }
     }
 
-    /// Limits the counts to plausible values, because the target could have written them: no count decreases, and no
-    /// more was returned than was requested.
-    pub(crate) fn within(mut self, before: &Self, requested_bytes: u64) -> Self {
-        let Self { lock_holds, returned_bytes, skipped, busy, consolidated, longest, .. } =
-            &mut self;
-        *lock_holds = (*lock_holds).max(before.lock_holds);
-        *returned_bytes = (*returned_bytes).min(requested_bytes).max(before.returned_bytes);
-        *skipped = (*skipped).max(before.skipped);
-        *busy = (*busy).max(before.busy);
-        *consolidated = (*consolidated).max(before.consolidated);
-        *longest = (*longest).max(before.longest);
+    /// Limits the counts to what is possible, because the target could have written them: no count
+    /// decreases, and none exceeds what was submitted, and what `elapsed` permits.
+    pub(crate) fn within(
+        mut self,
+        before: &Self,
+        submitted: &Submitted,
+        elapsed: Duration,
+    ) -> Self {
+        // An operation that needs several lock holds uses the whole time of all but the last one.
+        let longest_holds = elapsed.as_nanos() / MAX_HOLD.as_nanos();
+        let max_holds =
+            submitted.ops.saturating_add(u64::try_from(longest_holds).unwrap_or(u64::MAX));
+        let mut is_limited = before.is_limited;
+        let mut limit = |count: &mut u64, before: u64, max: u64| {
+            is_limited |= *count < before || *count > max;
+            *count = (*count).min(max).max(before);
+        };
+        limit(&mut self.lock_holds, before.lock_holds, max_holds);
+        limit(&mut self.returned_bytes, before.returned_bytes, submitted.bytes);
+        limit(&mut self.skipped, before.skipped, submitted.ops);
+        limit(&mut self.busy, before.busy, submitted.ops);
+        limit(&mut self.consolidated, before.consolidated, submitted.chunks);
+        is_limited |= self.longest < before.longest || self.longest > elapsed;
+        self.longest = self.longest.min(elapsed).max(before.longest);
+        self.is_limited = is_limited;
         self
     }
 
@@ -165,14 +221,14 @@ impl StubCounts {
         for (class, count) in self.classes.iter().enumerate() {
             seen += u128::from(*count);
             if total > 0 && seen * 100 >= total * 99 {
-                return Duration::from_nanos(end_of(class)).min(self.longest);
+                return self.clock.time(end_of(class)).min(self.longest);
             }
         }
         Duration::ZERO
     }
 }
 
-/// Returns the exclusive upper limit of a class, in ns.
+/// Returns the exclusive upper limit of a class, in ticks.
 fn end_of(class: usize) -> u64 {
     let (power, eighth) = ((class / 8) as u32, (class % 8) as u64);
     (9 + eighth).checked_shl(power).unwrap_or(u64::MAX)
@@ -211,23 +267,44 @@ mod tests {
     }
 
     #[test]
+    fn code_of_a_former_version_is_recognised() {
+        for start in Code::FORMER {
+            assert!(Code::begins_with(&start));
+            assert!(!Code::PTMALLOC.bytes().starts_with(&start));
+        }
+        assert!(!Code::begins_with(&[0; 64]));
+    }
+
+    #[test]
     fn counts_are_limited_to_plausible_values() {
-        let most = StubCounts::parse(&[0xff; StubCounts::BYTES]);
-        let before = StubCounts { returned_bytes: 4096, lock_holds: 3, ..StubCounts::default() };
-        let kept = most.within(&before, 8192);
-        assert_eq!(kept.returned_bytes, 8192);
-        assert!(kept.p99() <= kept.longest);
-        let none = StubCounts::parse(&[0; StubCounts::BYTES]).within(&before, 8192);
-        assert_eq!((none.returned_bytes, none.lock_holds), (4096, 3));
+        let submitted = Submitted { ops: 5, bytes: 8192, chunks: 7 };
+        let elapsed = Duration::from_millis(6);
+        for clock in [WorkerClock::KERNEL, WorkerClock::of_rate(2.5)] {
+            let most = StubCounts::parse(&[0xff; StubCounts::BYTES], clock);
+            let before =
+                StubCounts { returned_bytes: 4096, lock_holds: 3, ..StubCounts::default() };
+            let kept = most.within(&before, &submitted, elapsed);
+            assert_eq!((kept.returned_bytes, kept.lock_holds, kept.consolidated), (8192, 105, 7));
+            assert_eq!((kept.skipped, kept.busy), (5, 5));
+            assert!(kept.p99() <= kept.longest && kept.longest <= elapsed && kept.is_limited);
+            let none = StubCounts::parse(&[0; StubCounts::BYTES], clock);
+            let none = none.within(&before, &submitted, elapsed);
+            assert_eq!((none.returned_bytes, none.lock_holds, none.is_limited), (4096, 3, true));
+            let possible = kept.clone().within(&StubCounts::default(), &submitted, elapsed);
+            assert!(!possible.is_limited);
+        }
     }
 
     #[test]
     #[cfg(target_arch = "x86_64")]
-    fn the_stub_fits_into_its_page_and_begins_with_a_syscall_instruction() {
+    fn the_stub_fits_into_its_page_and_has_no_system_call_instruction() {
         for code in [Code::PTMALLOC, Code::GUARDED] {
             assert!(code.bytes().len() as u64 <= CODE_BYTES);
-            assert_eq!(code.bytes()[..2], [0x0f, 0x05]);
         }
+        // The one is for programs that release their own memory.
+        let source = include_str!("../stub/stub.c");
+        assert_eq!(source.matches("\"syscall\"").count(), 1);
+        assert_eq!(source.matches("    syscall").count(), 0);
         assert!(OFF_OPS + MAX_SLOTS as u64 * OP_BYTES <= OPS_END);
     }
 }

@@ -1,8 +1,6 @@
 //! Hands operations to the code in the target, and waits until they are done.
 
-use std::collections::HashSet;
-use std::io;
-use std::os::unix::fs::FileExt;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -10,30 +8,30 @@ use lowtide_heap::ptmalloc::{Layout, Links};
 use lowtide_model::release::RunsIn;
 use lowtide_probe::proc::task::Thread;
 
+use crate::clock::WorkerClock;
 use crate::error::ReleaseError;
 use crate::error::{Abort, failed};
-use crate::options::ReleaseProgress;
+use crate::hold::Hold;
+use crate::options::{Options, ReleaseProgress};
 use crate::passes::Operator;
-use crate::periodic::PeriodicThread;
+use crate::privileges::{PrivilegeReader, PrivilegeWatch};
 use crate::purge::{Argument, Purge};
+use crate::reasons::Reasons;
 use crate::refusal::Refusal;
-use crate::remote::{ACTION_TIMEOUT, Injected, TRIM_TIMEOUT, Task, nanoseconds};
+use crate::remote::{ACTION_TIMEOUT, Injected, Task, UNREADABLE, nanoseconds};
 use crate::stub::numbers::*;
-use crate::stub::{Op, PAGES_PER_HOLD, StubCounts, parts};
+use crate::stub::{MAX_HOLD, Op, PAGES_PER_HOLD, StubCounts, Submitted, parts};
 
-/// Maximum time of a lock hold, apart from the operation in progress.
-pub(crate) const MAX_HOLD: Duration = Duration::from_micros(60);
-/// Time that the worker thread sleeps between two lock holds, even if no thread wants the lock. The worker thread has a
-/// higher priority than all others on its processor: with shorter gaps, a request on that processor got a fifth of it
-/// (bench/2026-11-22-release-arenas). Longer holds and gaps (250 µs, 1 ms) doubled the time of a release, and single
-/// requests waited up to 145 ms more often (bench/2026-11-22-release-gap).
+/// Time that the worker thread sleeps between two lock holds, even if no thread wants the lock. The
+/// worker thread has a higher priority than all others on its processor: with shorter gaps, a
+/// request on that processor got a fifth of it (bench/release-gap). Longer holds and gaps (250 µs,
+/// 1 ms) doubled the time of a release, and single requests waited up to 145 ms more often
+/// (bench/release-gap).
 pub(crate) const GAP: Duration = Duration::from_micros(60);
 /// Maximum time to wait for a lock; then its operation is skipped.
 pub(crate) const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 /// Time without a heartbeat after which the worker thread ends.
 const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Interval of the heartbeat.
-const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(50);
 /// Maximum overhead of a slice, apart from the work itself.
 const SLICE_OVERHEAD: Duration = Duration::from_micros(300);
 /// Minimum time of a slice.
@@ -58,8 +56,12 @@ pub(crate) struct WorkerOptions<'i> {
     pub(crate) single_threaded_at: Option<u64>,
     /// Maximum pause of a thread of the target.
     pub(crate) max_pause: Duration,
+    /// The clock of a worker thread.
+    pub(crate) clock: WorkerClock,
     /// Ends the work early when it is set.
     pub(crate) interrupt: &'i AtomicBool,
+    /// Ends the work early when its file exists.
+    pub(crate) hold: &'i Hold,
     /// Receives the progress.
     pub(crate) progress: &'i ReleaseProgress,
 }
@@ -70,22 +72,23 @@ pub(crate) struct Worker<'w, 'b, 't> {
     runs_in: RunsIn,
     slice: Duration,
     batch: u64,
-    /// Number of bytes that were requested to be dropped so far.
-    requested_bytes: u64,
+    clock: WorkerClock,
+    /// The operations that were submitted so far.
+    submitted: Submitted,
+    begin: Instant,
     /// Whether the worker thread has a batch whose end was not waited for yet.
     is_pending: bool,
     counts: StubCounts,
-    /// Owners of memory (threads) that could not run operations.
-    busy_owners: HashSet<u64>,
-    /// Keeps the worker thread alive, if there is one.
-    heartbeat: Option<Heartbeat>,
+    /// Owners of memory (threads) that could not run operations, and why each could not.
+    busy_owners: HashMap<u64, String>,
     interrupt: &'w AtomicBool,
+    hold: &'w Hold,
     progress: &'w ReleaseProgress,
 }
 
 impl<'w, 'b, 't> Worker<'w, 'b, 't> {
-    /// Starts the worker thread, or runs a first, empty slice. `layout` is that of the heap of glibc, if its memory is
-    /// released.
+    /// Starts the worker thread, or runs a first, empty slice. `layout` is that of the heap of
+    /// glibc, if its memory is released.
     pub(crate) fn start(
         injected: &'w mut Injected<'b, 't>,
         layout: Option<&Layout>,
@@ -97,43 +100,36 @@ impl<'w, 'b, 't> Worker<'w, 'b, 't> {
             (OFF_BINS_AT, layout.map_or(0, |layout| layout.head_bytes)),
             (OFF_SINGLE_THREADED, options.single_threaded_at.unwrap_or(0)),
             (OFF_PAGES_PER_HOLD, PAGES_PER_HOLD),
-            (OFF_HOLD_NS, nanoseconds(MAX_HOLD)),
             (OFF_GAP_NS, nanoseconds(GAP)),
-            (OFF_LOCK_TIMEOUT_NS, nanoseconds(LOCK_TIMEOUT)),
-            (OFF_HEARTBEAT_TIMEOUT_NS, nanoseconds(HEARTBEAT_TIMEOUT)),
             (OFF_COUNT, 0),
             (OFF_NEXT, 0),
         ] {
             injected.put(offset, word)?;
         }
-        let slice = options.max_pause.saturating_sub(SLICE_OVERHEAD).max(MIN_SLICE);
-        let before = injected.threads();
-        let heartbeat = match options.runs_in {
-            RunsIn::OwnThread => {
-                let heartbeat = Heartbeat::start(injected)?;
-                injected.start_thread(false)?;
-                Some(heartbeat)
-            }
-            RunsIn::Slices => {
-                injected.enter(Task::Slice(Duration::ZERO))?;
-                None
-            }
-        };
-        let (runs_in, interrupt) = (options.runs_in, options.interrupt);
+        let (runs_in, interrupt, hold) = (options.runs_in, options.interrupt, options.hold);
         let mut worker = Self {
             injected,
             runs_in,
-            slice,
+            slice: options.max_pause.saturating_sub(SLICE_OVERHEAD).max(MIN_SLICE),
             batch: 0,
-            requested_bytes: 0,
+            clock: WorkerClock::KERNEL,
+            submitted: Submitted::default(),
+            begin: Instant::now(),
             is_pending: false,
             counts: StubCounts::default(),
-            busy_owners: HashSet::new(),
-            heartbeat,
+            busy_owners: HashMap::new(),
             interrupt,
+            hold,
             progress: options.progress,
         };
-        match worker.check(&before) {
+        let started = match runs_in {
+            RunsIn::OwnThread => worker.start_thread(options.clock),
+            RunsIn::Slices => worker.set_clock(WorkerClock::KERNEL).and_then(|()| {
+                worker.injected.enter(Task::Slice(Duration::ZERO))?;
+                worker.check_write_execute()
+            }),
+        };
+        match started {
             Ok(()) => Ok(worker),
             Err(abort) => {
                 let (_, ended) = worker.stop();
@@ -142,38 +138,79 @@ impl<'w, 'b, 't> Worker<'w, 'b, 't> {
         }
     }
 
-    /// Checks that the code may continue. `before` are the threads that the target had before the worker thread.
-    fn check(&mut self, before: &[Thread]) -> Result<(), Abort> {
-        if self.runs_in == RunsIn::OwnThread {
-            let cloned = match check_cloned(self.injected) {
-                Ok(tid) => tid,
-                Err(abort) => {
-                    self.heartbeat = None;
-                    return Err(abort);
-                }
-            };
-            let is_running = || self.injected.half(OFF_STATE) == Some(STATE_RUNNING);
-            if !self.injected.io().until(ACTION_TIMEOUT, is_running) {
-                return Err(self
-                    .injected
-                    .io()
-                    .because("the thread that lowtide started in it does not run"));
-            }
-            self.injected.boost_worker(before, cloned);
+    /// Sets the clock by which the code measures lock holds.
+    fn set_clock(&mut self, clock: WorkerClock) -> Result<(), Abort> {
+        self.clock = clock;
+        self.injected.put_half(OFF_CLOCK, clock.number())?;
+        for (offset, time) in [
+            (OFF_HOLD_TICKS, MAX_HOLD),
+            (OFF_LOCK_TIMEOUT_TICKS, LOCK_TIMEOUT),
+            (OFF_HEARTBEAT_TIMEOUT_TICKS, HEARTBEAT_TIMEOUT),
+        ] {
+            self.injected.put(offset, clock.ticks(time))?;
         }
+        Ok(())
+    }
+
+    /// Starts the worker thread, and checks that it may continue.
+    fn start_thread(&mut self, clock: WorkerClock) -> Result<(), Abort> {
+        let pid = self.injected.io().target_pid();
+        let lost = |_| self.injected.io().because("its first thread has ended");
+        let first = PrivilegeReader::open(Thread { pid, tid: pid }).map_err(lost)?;
+        let expected = first.read().map_err(lost)?;
+        let before = self.injected.threads();
+        self.set_clock(clock)?;
+        self.injected.start_thread()?;
+        self.check_write_execute()?;
+        if self.injected.half(OFF_ERROR) == Some(ERROR_TSC) {
+            // Its threads must not read the time stamp counter.
+            self.injected.no_thread();
+            self.injected.put_half(OFF_ERROR, 0)?;
+            self.set_clock(WorkerClock::KERNEL)?;
+            self.injected.start_thread()?;
+        }
+        let cloned = check_cloned(self.injected)?;
+        let is_running = || self.injected.half(OFF_STATE) == Some(STATE_RUNNING);
+        if !self.injected.io().until(ACTION_TIMEOUT, is_running) {
+            let why = "the thread that lowtide started in it does not run";
+            return Err(self.injected.io().because(why));
+        }
+        let worker = self.injected.find_worker(&before, cloned);
+        let worker = worker.and_then(|thread| PrivilegeReader::open(thread).ok());
+        let unseen =
+            || self.injected.io().because("the thread that lowtide started in it is not visible");
+        let both = PrivilegeWatch::new(first, worker.ok_or_else(unseen)?, expected);
+        if both.has_changed() {
+            return Err(Refusal::PrivilegesChanged.into());
+        }
+        self.injected.watch_privileges(both);
+        self.injected.boost_worker();
+        Ok(())
+    }
+
+    /// Checks that the process may have memory that was written and is executed.
+    fn check_write_execute(&mut self) -> Result<(), Abort> {
         // Kernels without PR_GET_MDWE answer with an error, which is negative.
         match self.injected.get(OFF_MDWE).map(|answer| answer as i64) {
-            Some(1..) => Err(Refusal::WriteExecuteDenied.into()),
+            Some(1..) => {
+                self.injected.no_thread();
+                Err(Refusal::WriteExecuteDenied.into())
+            }
             _ => Ok(()),
         }
     }
 
-    /// Checks that the release was not interrupted.
-    fn check_interrupt(&self) -> Result<(), Abort> {
-        if self.interrupt.load(Ordering::Relaxed) {
-            return Err(ReleaseError::Interrupted.into());
+    /// Returns the reason why the worker thread has ended early.
+    fn ended(&self) -> Abort {
+        if self.injected.has_seen_change() {
+            return Refusal::PrivilegesChanged.into();
         }
-        Ok(())
+        self.injected.io().because(ENDED)
+    }
+
+    /// Checks that the release may continue.
+    fn check_end(&self) -> Result<(), Abort> {
+        check_end(self.interrupt, self.hold)
     }
 
     /// Waits until the worker thread has finished the batch.
@@ -187,7 +224,7 @@ impl<'w, 'b, 't> Worker<'w, 'b, 't> {
                     || interrupt.load(Ordering::Relaxed)
             };
             let done = self.injected.io().until(ACTION_TIMEOUT, is_done);
-            self.check_interrupt()?;
+            self.check_end()?;
             if self.injected.half(OFF_ERROR) == Some(ERROR_SINGLE) {
                 return Err(failed(
                     "the process became single-threaded during the release: try again",
@@ -195,7 +232,7 @@ impl<'w, 'b, 't> Worker<'w, 'b, 't> {
             }
             if done {
                 return match self.injected.half(OFF_STATE) {
-                    Some(STATE_ENDED) => Err(failed(ENDED)),
+                    Some(STATE_ENDED) => Err(self.ended()),
                     _ => Ok(()),
                 };
             }
@@ -212,11 +249,12 @@ impl<'w, 'b, 't> Worker<'w, 'b, 't> {
         }
     }
 
-    /// Runs slices in the thread that owns the memory, or in any thread. If the owner does not wait or has ended, its memory is
-    /// left alone.
+    /// Runs slices in the thread that owns the memory, or in any thread. If the owner does not wait
+    /// or has ended, its memory is left alone.
     fn run_slices_of(&mut self, owner: Option<u64>, count: u64) -> Result<(), Abort> {
-        let is_left_out =
-            |owner| self.busy_owners.contains(&owner) || self.busy_owners.len() >= MAX_BUSY_OWNERS;
+        let is_left_out = |owner| {
+            self.busy_owners.contains_key(&owner) || self.busy_owners.len() >= MAX_BUSY_OWNERS
+        };
         if owner.is_some_and(is_left_out) {
             return Ok(());
         }
@@ -224,8 +262,8 @@ impl<'w, 'b, 't> Worker<'w, 'b, 't> {
         let done = self.run_slices(count);
         self.injected.borrow_only(None);
         match (done, owner) {
-            (Err(Abort::Refused(Refusal::NoThread { .. })), Some(owner)) => {
-                self.busy_owners.insert(owner);
+            (Err(Abort::Refused(Refusal::NoThread { why, .. })), Some(owner)) => {
+                self.busy_owners.insert(owner, why);
                 Ok(())
             }
             (done, _) => done,
@@ -240,12 +278,11 @@ impl<'w, 'b, 't> Worker<'w, 'b, 't> {
             let begin = Instant::now();
             self.injected.enter(Task::Slice(self.slice))?;
             let now = self.injected.get(OFF_NEXT).zip(self.injected.get(OFF_LOCK_HOLDS));
-            let now =
-                now.ok_or_else(|| self.injected.io().because("its memory can no longer be read"))?;
+            let now = now.ok_or_else(|| self.injected.io().because(UNREADABLE))?;
             if now.0 >= count {
                 return Ok(());
             }
-            self.check_interrupt()?;
+            self.check_end()?;
             idle_slices = if now > before { 0 } else { idle_slices + 1 };
             before = now;
             if idle_slices > MAX_IDLE_SLICES || started.elapsed() > MAX_BATCH {
@@ -262,14 +299,18 @@ impl<'w, 'b, 't> Worker<'w, 'b, 't> {
     fn count(&mut self) {
         let mut bytes = [0; StubCounts::BYTES];
         if self.injected.read_block(OFF_LOCK_HOLDS, &mut bytes).is_some() {
-            self.counts = StubCounts::parse(&bytes).within(&self.counts, self.requested_bytes);
+            let counts = StubCounts::parse(&bytes, self.clock);
+            self.counts = counts.within(&self.counts, &self.submitted, self.begin.elapsed());
             self.progress.set(self.counts.returned_bytes);
         }
     }
 
-    /// Returns the number of threads that could not be borrowed, so that their memory was left alone.
-    pub(crate) fn unreached_owners(&self) -> usize {
-        self.busy_owners.len()
+    /// Returns the number of threads that could not be borrowed, so that their memory was left
+    /// alone, and the most frequent reason; `None` if there are none.
+    pub(crate) fn unreached_owners(&self) -> Option<(usize, String)> {
+        let mut reasons = Reasons::default();
+        self.busy_owners.values().for_each(|why| reasons.add(why));
+        Some((self.busy_owners.len(), reasons.most_frequent()?.to_owned()))
     }
 
     /// Ends the worker thread, if there is one, and returns the counts.
@@ -305,10 +346,9 @@ impl Operator for Worker<'_, '_, '_> {
         for part in ops.chunk_by(by_owner).flat_map(parts) {
             self.finish()?;
             if self.injected.half(OFF_STATE) == Some(STATE_ENDED) {
-                return Err(self.injected.io().because(ENDED));
+                return Err(self.ended());
             }
-            let dropped = part.iter().filter(|op| op.kind != OP_CONSOLIDATE).map(|op| op.bytes);
-            self.requested_bytes += dropped.sum::<u64>();
+            self.submitted.add(part);
             let bytes: Vec<u8> = part.iter().flat_map(Op::bytes).collect();
             let slots = bytes.len() as u64 / OP_BYTES;
             self.injected.write_block(OFF_OPS, &bytes)?;
@@ -335,7 +375,7 @@ impl Operator for Worker<'_, '_, '_> {
             self.wait_for_thread()?;
             self.count();
         }
-        self.check_interrupt()
+        self.check_end()
     }
 
     fn counts(&self) -> &StubCounts {
@@ -343,36 +383,31 @@ impl Operator for Worker<'_, '_, '_> {
     }
 }
 
-/// Makes the target call `malloc_trim`, in a thread of our own if possible.
-pub(crate) fn trim(
-    injected: &mut Injected<'_, '_>,
-    function: u64,
-    runs_in: RunsIn,
-) -> Result<(), Abort> {
-    injected.put(OFF_FUNCTION, function)?;
-    match runs_in {
-        RunsIn::OwnThread => {
-            injected.start_thread(true)?;
-            check_cloned(injected)?;
-            injected.wait_for_exit(TRIM_TIMEOUT)
-        }
-        RunsIn::Slices => injected.enter(Task::Call(0)).map(drop),
+/// Checks that a release was neither interrupted nor held since it started.
+fn check_end(interrupt: &AtomicBool, hold: &Hold) -> Result<(), Abort> {
+    if interrupt.load(Ordering::Relaxed) {
+        return Err(ReleaseError::Interrupted.into());
     }
+    Ok(hold.check()?)
 }
 
-/// Makes borrowed threads of the target call their allocator's own function. `bytes` is the size of the
-/// memory that it can return.
+/// Makes a borrowed thread of the target call `malloc_trim`.
+pub(crate) fn trim(injected: &mut Injected<'_, '_>, function: u64) -> Result<(), Abort> {
+    injected.put(OFF_FUNCTION, function)?;
+    injected.enter(Task::Call(0)).map(drop)
+}
+
+/// Makes borrowed threads of the target call their allocator's own function. `bytes` is the size of
+/// the memory that it can return.
 pub(crate) fn purge(
     injected: &mut Injected<'_, '_>,
     purge: &Purge,
     bytes: u64,
-    interrupt: &AtomicBool,
+    options: &Options,
 ) -> Result<(), Abort> {
     injected.put(OFF_FUNCTION, purge.function)?;
     for argument in purge.arguments(bytes) {
-        if interrupt.load(Ordering::Relaxed) {
-            return Err(ReleaseError::Interrupted.into());
-        }
+        check_end(&options.interrupt, &options.hold)?;
         let argument = match argument {
             Argument::Number(number) => number,
             // The table of operations is unused.
@@ -390,11 +425,11 @@ pub(crate) fn purge(
 /// Returns the TID of our thread in the target, in the PID namespace of the target.
 ///
 /// # Errors
-/// Fails if the kernel did not start the thread.
+/// Fails if the kernel did not start the thread, or if that cannot be read: then the code stays.
 fn check_cloned(injected: &mut Injected<'_, '_>) -> Result<u32, Abort> {
-    let tid = injected.get(OFF_CLONED).filter(|tid| *tid as i64 > 0);
-    if let Some(tid) = tid {
-        return Ok(u32::try_from(tid).unwrap_or(0));
+    let result = injected.get(OFF_CLONED).ok_or_else(|| injected.io().because(UNREADABLE))?;
+    if result as i64 > 0 {
+        return Ok(u32::try_from(result).unwrap_or(0));
     }
     injected.no_thread();
     Err(failed("no thread could be started in it: its limits do not permit another thread"))
@@ -403,23 +438,3 @@ fn check_cloned(injected: &mut Injected<'_, '_>) -> Result<u32, Abort> {
 /// Message for a worker thread that has ended by itself.
 const ENDED: &str =
     "the thread of lowtide in it has ended, because it received no heartbeat in time";
-
-/// A thread of lowtide that periodically signals to the worker thread that lowtide still runs.
-struct Heartbeat {
-    _thread: PeriodicThread,
-}
-
-impl Heartbeat {
-    /// Starts the heartbeat. The worker thread must not run yet.
-    fn start(injected: &Injected<'_, '_>) -> Result<Self, Abort> {
-        let failed = |error: io::Error| failed(&error.to_string());
-        let (memory, at) = injected.heartbeat().map_err(failed)?;
-        let mut count = 0_u32;
-        let beat = move || {
-            count = count.wrapping_add(1);
-            memory.write_at(&count.to_le_bytes(), at).is_ok()
-        };
-        let thread = PeriodicThread::start(HEARTBEAT_INTERVAL, beat).map_err(failed)?;
-        Ok(Self { _thread: thread })
-    }
-}

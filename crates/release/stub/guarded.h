@@ -45,11 +45,14 @@ static int all_hold(struct shared_block *s, const struct op *o, u64 first) {
     return 1;
 }
 
+#ifdef LOWTIDE_CONTROL_UNGUARDED
+static void sleep_ns(struct shared_block *s, u64 ns);
+#endif
+
 /* Drops pages that no thread can allocate now. */
 static int drop_guarded(struct shared_block *s, const struct op *o) {
 #ifdef LOWTIDE_CONTROL_UNGUARDED
-    u64 time[2] = {0, 1000000}; /* so that the program can allocate them between the checks and here */
-    call3(NR_NANOSLEEP, time, 0, 0);
+    sleep_ns(s, 1000000); /* so that the program can allocate them between the checks and here */
 #endif
     return drop_pages(s, o);
 }
@@ -109,8 +112,8 @@ static int drop_owned(struct shared_block *s, const struct op *o) {
 }
 
 /* Runs an operation. Returns whether it is complete. */
-static int run_op(struct shared_block *s, struct op *o, u64 end) {
-    (void)end;
+static int run_op(struct shared_block *s, struct op *o, u64 begin) {
+    (void)begin;
     int done = 0;
     if (is_sound(s, o) && o->kind == OP_CLAIM)
         done = drop_claimed(s, o);

@@ -202,10 +202,11 @@ static int consolidate_one(struct shared_block *s, const struct op *o) {
     return 1;
 }
 
-/* Consolidates chunks of a fast bin until it is empty or time is up. Returns whether the operation is complete. */
-static int consolidate(struct shared_block *s, struct op *o, u64 until) {
+/* Consolidates chunks of a fast bin until it is empty or the time of a lock hold, which began at `begin`, is up. Returns
+ * whether the operation is complete. */
+static int consolidate(struct shared_block *s, struct op *o, u64 begin) {
     for (u64 i = 0; o->bytes > 0; i++) {
-        if (i % 8 == 7 && now() >= until)
+        if (i % 8 == 7 && has_elapsed(s, begin, s->hold_ticks))
             return 0;
         int done = consolidate_one(s, o);
         if (done <= 0) {
@@ -229,10 +230,10 @@ static u64 pages_of(const struct op *o) {
     return o->kind == OP_CONSOLIDATE ? 0 : o->bytes / PAGE;
 }
 
-/* Runs an operation under the lock of its arena, which is held until `end`. Returns whether it is complete. */
-static int run_op(struct shared_block *s, struct op *o, u64 end) {
+/* Runs an operation under the lock of its arena, which is held since `begin`. Returns whether it is complete. */
+static int run_op(struct shared_block *s, struct op *o, u64 begin) {
     if (o->kind == OP_CONSOLIDATE)
-        return consolidate(s, o, end);
+        return consolidate(s, o, begin);
     int done = pages_of(o) <= s->pages_per_hold && (o->kind == OP_TOP ? drop_top(s, o) : drop_chunk(s, o));
     s->skipped += !done;
     return 1;

@@ -14,7 +14,6 @@ typedef unsigned long u64;
 #define NR_RT_SIGPROCMASK 14
 #define NR_RT_SIGRETURN 15
 #define NR_MADVISE 28
-#define NR_NANOSLEEP 35
 #define NR_CLONE 56
 #define NR_EXIT 60
 #define NR_RT_SIGPENDING 127
@@ -26,9 +25,10 @@ typedef unsigned long u64;
 #define FUTEX_WAKE_PRIVATE 129
 #define FUTEX_CMP_REQUEUE_PRIVATE 132
 #define MADV_DONTNEED 4
-#define PR_SET_NAME 15
+#define PR_GET_TSC 25
 #define PR_GET_MDWE 66
 #define CLOCK_MONOTONIC 1
+#define TSC_ENABLED 1 /* PR_TSC_ENABLE: the answer of PR_GET_TSC if the thread may read the counter */
 
 #define CODE_BYTES 4096 /* of the mapping of the code; the shared block follows */
 #define MAX_PAGES 512   /* per lock hold, whatever the parameters are */
@@ -46,11 +46,9 @@ typedef unsigned long u64;
 #define OFF_TASK 52
 #define OFF_CLONE_FLAGS 56
 #define OFF_CLONED 64
-#define OFF_TLS 72
+#define OFF_SYSCALL_AT 72
 #define OFF_TID 80
-#define OFF_TRIMS 84
-#define STORAGE_AT 0x30000       /* thread-local storage of a thread that trims, in place of operations: it has none */
-#define STORAGE_BYTES 0x880      /* of it, from STORAGE_AT on, including alignment */
+#define OFF_CLOCK 84
 #define OPS_END 0x34000          /* after the operations */
 #define STACK_END 0x3c000        /* of a borrowed thread */
 #define THREAD_STACK_END 0x40000 /* of the worker thread */
@@ -75,7 +73,12 @@ typedef unsigned long u64;
 #define TIMEOUT_MS 1
 #define TIMEOUT_TIMESPEC 2
 
+/* The clock of the worker thread. All of its times are in ticks of this clock. */
+#define CLOCK_KERNEL 0 /* nanoseconds of CLOCK_MONOTONIC */
+#define CLOCK_TSC 1    /* the time stamp counter: a thread that reads it makes no system call */
+
 #define ERROR_SINGLE 1 /* the process has become single-threaded */
+#define ERROR_TSC 2    /* the thread must not read the time stamp counter: no worker thread was started */
 
 #define OP_CHUNK 0       /* drop pages of a free chunk */
 #define OP_TOP 1         /* drop pages of the top chunk */
@@ -100,16 +103,18 @@ struct shared_block {
      * and with its call interrupted. */
     u64 back_at, broken_at, mask, all_signals, timespec[2];
     u32 borrowed, task;
-    u64 clone_flags, cloned, tls;
-    u32 tid, trims;
+    /* `syscall_at` is the address of a `syscall; ret` of the C library, by which all calls are made. */
+    u64 clone_flags, cloned, syscall_at;
+    u32 tid, clock;
     u64 restarts, slice_ns, function, result, worked_ns;
-    /* The worker thread. lowtide changes `heartbeat` as long as it is there. */
-    u32 state, error, batch, done, heartbeat, unused;
-    char name[16];
+    /* The worker thread. lowtide changes `heartbeat` as long as it is there. `parked` is the futex on which it sleeps,
+     * and always 0. */
+    u32 state, error, batch, done, heartbeat, parked;
+    u64 former_name[2]; /* of the worker thread */
     u64 mdwe, bytes, main_arena, bins_at, mixed_links, single_threaded;
-    u64 pages_per_hold, hold_ns, gap_ns, lock_timeout_ns, heartbeat_timeout_ns;
+    u64 pages_per_hold, hold_ticks, gap_ns, lock_timeout_ticks, heartbeat_timeout_ticks;
     /* Operations to do, and counts. Lock hold times are counted in classes, eight for a power of two. */
-    u64 count, next, lock_holds, returned, skipped, busy, consolidated, longest_ns;
+    u64 count, next, lock_holds, returned, skipped, busy, consolidated, longest_ticks;
     u64 classes[CLASSES];
     /* The lowtide process that has mapped this: PID, start time and PID namespace. */
     u64 injector_pid, injector_start, injector_namespace;
@@ -133,7 +138,6 @@ struct shared_block {
 #define OFF_BATCH 136
 #define OFF_DONE 140
 #define OFF_HEARTBEAT 144
-#define OFF_NAME 152
 #define OFF_MDWE 168
 #define OFF_BYTES 176
 #define OFF_MAIN_ARENA 184
@@ -141,10 +145,10 @@ struct shared_block {
 #define OFF_MIXED_LINKS 200
 #define OFF_SINGLE_THREADED 208
 #define OFF_PAGES_PER_HOLD 216
-#define OFF_HOLD_NS 224
+#define OFF_HOLD_TICKS 224
 #define OFF_GAP_NS 232
-#define OFF_LOCK_TIMEOUT_NS 240
-#define OFF_HEARTBEAT_TIMEOUT_NS 248
+#define OFF_LOCK_TIMEOUT_TICKS 240
+#define OFF_HEARTBEAT_TIMEOUT_TICKS 248
 #define OFF_COUNT 256
 #define OFF_NEXT 264
 #define OFF_LOCK_HOLDS 272
@@ -152,7 +156,7 @@ struct shared_block {
 #define OFF_SKIPPED 288
 #define OFF_BUSY 296
 #define OFF_CONSOLIDATED 304
-#define OFF_LONGEST_NS 312
+#define OFF_LONGEST_TICKS 312
 #define OFF_CLASSES 320
 #define OFF_INJECTOR 2368
 #define OFF_WAIT_MASK 2392
@@ -174,9 +178,9 @@ AT(borrowed, OFF_BORROWED);
 AT(task, OFF_TASK);
 AT(clone_flags, OFF_CLONE_FLAGS);
 AT(cloned, OFF_CLONED);
-AT(tls, OFF_TLS);
+AT(syscall_at, OFF_SYSCALL_AT);
 AT(tid, OFF_TID);
-AT(trims, OFF_TRIMS);
+AT(clock, OFF_CLOCK);
 AT(restarts, OFF_RESTARTS);
 AT(slice_ns, OFF_SLICE_NS);
 AT(function, OFF_FUNCTION);
@@ -187,7 +191,6 @@ AT(error, OFF_ERROR);
 AT(batch, OFF_BATCH);
 AT(done, OFF_DONE);
 AT(heartbeat, OFF_HEARTBEAT);
-AT(name, OFF_NAME);
 AT(mdwe, OFF_MDWE);
 AT(bytes, OFF_BYTES);
 AT(main_arena, OFF_MAIN_ARENA);
@@ -195,10 +198,10 @@ AT(bins_at, OFF_BINS_AT);
 AT(mixed_links, OFF_MIXED_LINKS);
 AT(single_threaded, OFF_SINGLE_THREADED);
 AT(pages_per_hold, OFF_PAGES_PER_HOLD);
-AT(hold_ns, OFF_HOLD_NS);
+AT(hold_ticks, OFF_HOLD_TICKS);
 AT(gap_ns, OFF_GAP_NS);
-AT(lock_timeout_ns, OFF_LOCK_TIMEOUT_NS);
-AT(heartbeat_timeout_ns, OFF_HEARTBEAT_TIMEOUT_NS);
+AT(lock_timeout_ticks, OFF_LOCK_TIMEOUT_TICKS);
+AT(heartbeat_timeout_ticks, OFF_HEARTBEAT_TIMEOUT_TICKS);
 AT(count, OFF_COUNT);
 AT(next, OFF_NEXT);
 AT(lock_holds, OFF_LOCK_HOLDS);
@@ -206,7 +209,7 @@ AT(returned, OFF_RETURNED);
 AT(skipped, OFF_SKIPPED);
 AT(busy, OFF_BUSY);
 AT(consolidated, OFF_CONSOLIDATED);
-AT(longest_ns, OFF_LONGEST_NS);
+AT(longest_ticks, OFF_LONGEST_TICKS);
 AT(classes, OFF_CLASSES);
 AT(injector_pid, OFF_INJECTOR);
 AT(wait_mask, OFF_WAIT_MASK);
@@ -216,7 +219,5 @@ AT(timeout_ns, OFF_TIMEOUT_NS);
 AT(lock_serial, OFF_LOCK_SERIAL);
 AT(argument, OFF_ARGUMENT);
 AT(ops, OFF_OPS);
-_Static_assert(OFF_OPS + 4096 < STORAGE_AT && STORAGE_AT + STORAGE_BYTES <= OPS_END,
-               "the storage of a thread that trims is not in the place of the operations");
 _Static_assert(OPS_END < STACK_END && STACK_END < THREAD_STACK_END, "the parts of the block overlap");
 _Static_assert(sizeof(struct op) == OP_BYTES, "one operation has another size");

@@ -12,7 +12,7 @@
  * When it drops pages, it calls no function of the C library. It writes to the program's memory
  * only under a lock of the allocator, or in the thread that owns the memory, and to the bits of the
  * slices that it claims. There are two exceptions. For `--method trim` and `--method purge`,
- * work_borrowed and trim_in_thread call a function of the allocator, which does the same as if the
+ * work_borrowed calls a function of the allocator, which does the same as if the
  * program called it. And write_timeout writes the remaining timeout of a borrowed thread to where
  * its interrupted call reads it: that thread's own memory.
  *
@@ -30,32 +30,36 @@
 
 /* All parameters are in the shared block, whose address is known relative to this code.
  *
- * enter: the kernel "restarts" rt_sigprocmask here, which blocks all signals and returns 0. If a signal came
- * before that, its handler has run and the result is -EINTR (or the call restarts here, for handlers with
- * SA_RESTART, as the interrupted one would have done).
+ * The code has no `syscall` instruction: all of its calls are made by the `syscall; ret` of the C library at
+ * `syscall_at`. A thread under Syscall User Dispatch may make calls from there, and only from there.
  *
- * The stack is the thread's own, below its frames, whenever a handler may run; else that of the block. */
+ * enter: the kernel "restarts" rt_sigprocmask at `syscall_at`, which blocks all signals, returns 0, and returns to
+ * here. If a signal came before that, its handler has run and the result is -EINTR (or the call restarts, for handlers
+ * with SA_RESTART, as the interrupted one would have done).
+ *
+ * The stack is the thread's own, below its frames, whenever a handler may run; else that of the block. The worker
+ * thread returns from `clone` as if its stack had called: to the address at the top of its stack. */
 __asm__(".text\n"
         "enter:\n"
         ".set block, enter + " S(CODE_BYTES) "\n"
-        "    syscall\n"
         "    test %eax, %eax\n"
         "    js 2f\n"
         "    lea block(%rip), %rbx\n"
         "    lea " S(STACK_END) "(%rbx), %rsp\n"
         "    xor %ebp, %ebp\n"
         "    cld\n"
-        "    cmpl $" S(TASK_CLONE) ", " S(OFF_TASK) "(%rbx)\n"
-        "    jne 1f\n"
+        "    mov %rbx, %rdi\n"
+        "    call may_clone\n"
+        "    test %eax, %eax\n"
+        "    jz 1f\n"
+        "    lea 4f(%rip), %rax\n"
+        "    lea " S(THREAD_STACK_END) " - 8(%rbx), %rsi\n"
+        "    mov %rax, (%rsi)\n"
         "    mov $" S(NR_CLONE) ", %eax\n"
         "    mov " S(OFF_CLONE_FLAGS) "(%rbx), %rdi\n"
-        "    lea " S(THREAD_STACK_END) "(%rbx), %rsi\n"
         "    lea " S(OFF_TID) "(%rbx), %rdx\n"
         "    mov %rdx, %r10\n"
-        "    mov " S(OFF_TLS) "(%rbx), %r8\n"
-        "    syscall\n"
-        "    test %rax, %rax\n"
-        "    jz 4f\n"
+        "    call gate\n"
         "    mov %rax, " S(OFF_CLONED) "(%rbx)\n"
         "1:  mov %rbx, %rdi\n"
         "    call work_borrowed\n"
@@ -66,42 +70,82 @@ __asm__(".text\n"
         "    mov " S(OFF_BROKEN_AT) "(%rbx), %rsp\n"
         "3:  movl $" S(STATE_BACK) ", " S(OFF_BORROWED) "(%rbx)\n"
         "    mov $" S(NR_RT_SIGRETURN) ", %eax\n" /* registers, mask and vectors at once */
-        "    syscall\n"
+        "gate3:\n" /* a call with three arguments: the others are 0 */
+        "    xor %r10d, %r10d\n"
+        "gate4:\n"
+        "    xor %r8d, %r8d\n"
+        "    xor %r9d, %r9d\n"
+        "gate:\n"
+        "    jmp *block + " S(OFF_SYSCALL_AT) "(%rip)\n"
         "4:  xor %ebp, %ebp\n"
-        "    cmpl $0, " S(OFF_TRIMS) "(%rbx)\n"
-        "    jne 5f\n"
         "    mov %rbx, %rdi\n"
         "    call work_in_thread\n"
-        "    ud2\n"
-        "5:  mov %rbx, %rdi\n"
-        "    call trim_in_thread\n"
         "    ud2\n");
 
 #endif
 
-#ifdef LOWTIDE_ON_HOST
+#if defined(LOWTIDE_ON_HOST)
 static long call6(long nr, u64 a, u64 b, u64 c, u64 d, u64 e, u64 f);
 #else
+#define ARGUMENTS3(nr, a, b, c) "a"((long)(nr)), "D"((u64)(a)), "S"((u64)(b)), "d"((u64)(c))
+#ifdef LOWTIDE_IN_PROCESS
+#define SYSCALL "syscall"
+#else
+#define SYSCALL "call gate" /* It writes below the stack pointer: this code is compiled without a red zone. */
+#endif
 static inline __attribute__((always_inline)) long
 call6(long nr, u64 a, u64 b, u64 c, u64 d, u64 e, u64 f) {
     register u64 r10 __asm__("r10") = d;
     register u64 r8 __asm__("r8") = e;
     register u64 r9 __asm__("r9") = f;
     long result;
-    __asm__ volatile("syscall"
+    __asm__ volatile(SYSCALL
                      : "=a"(result)
-                     : "a"(nr), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
+                     : ARGUMENTS3(nr, a, b, c), "r"(r10), "r"(r8), "r"(r9)
                      : "rcx", "r11", "memory");
     return result;
 }
 #endif
+
+#if defined(LOWTIDE_ON_HOST) || defined(LOWTIDE_IN_PROCESS)
 #define call3(nr, a, b, c) call6(nr, (u64)(a), (u64)(b), (u64)(c), 0, 0, 0)
 #define call4(nr, a, b, c, d) call6(nr, (u64)(a), (u64)(b), (u64)(c), (u64)(d), 0, 0)
+#else
+/* The same as above, in less code. */
+#define call3(nr, a, b, c) \
+    ({ \
+        long result; \
+        __asm__ volatile("call gate3" \
+                         : "=a"(result) \
+                         : ARGUMENTS3(nr, a, b, c) \
+                         : "rcx", "r8", "r9", "r10", "r11", "memory"); \
+        result; \
+    })
+#define call4(nr, a, b, c, d) \
+    ({ \
+        register u64 r10 __asm__("r10") = (u64)(d); \
+        long result; \
+        __asm__ volatile("call gate4" \
+                         : "=a"(result) \
+                         : ARGUMENTS3(nr, a, b, c), "r"(r10) \
+                         : "rcx", "r8", "r9", "r11", "memory"); \
+        result; \
+    })
+#endif
 
-static u64 now(void) {
+static u64 clock_ns(void) {
     u64 time[2] = {0, 0};
     call3(NR_CLOCK_GETTIME, CLOCK_MONOTONIC, time, 0);
     return time[0] * 1000000000UL + time[1];
+}
+
+/* Returns the time of a lock hold, in ticks of the block's clock. The counters of two processors may differ a little. */
+static u64 now(const struct shared_block *s) {
+    return s->clock == CLOCK_TSC ? __builtin_ia32_rdtsc() : clock_ns();
+}
+
+static int has_elapsed(const struct shared_block *s, u64 begin, u64 ticks) {
+    return (long)(now(s) - begin) >= (long)ticks;
 }
 
 /* Returns whether a word can be read: the kernel copies it before it finds that the first argument is invalid. */
@@ -136,9 +180,9 @@ static int lock(struct shared_block *s, u32 *futex, int may_wait) {
         return 1;
     if (!may_wait)
         return 0;
-    u64 begin = now();
+    u64 begin = now(s);
     while (__atomic_exchange_n(futex, 2, __ATOMIC_ACQUIRE) != 0) {
-        if (now() - begin > s->lock_timeout_ns)
+        if (has_elapsed(s, begin, s->lock_timeout_ticks))
             return 0; /* the only effect is one superfluous wake-up by the owner */
         u64 time[2] = {0, 1000000};
         call4(NR_FUTEX, futex, FUTEX_WAIT_PRIVATE, 2, time);
@@ -174,13 +218,13 @@ static int drop_pages(struct shared_block *s, const struct op *o) {
 /* --- Lock holds. */
 
 /* Records the time of a lock hold, in eight classes for every power of two. */
-static void record_hold(struct shared_block *s, u64 ns) {
-    u64 power = 63 - __builtin_clzl(ns | 8);
-    u64 class = (power - 3) * 8 + ((ns >> (power - 3)) & 7);
+static void record_hold(struct shared_block *s, u64 ticks) {
+    u64 power = 63 - __builtin_clzl(ticks | 8);
+    u64 class = (power - 3) * 8 + ((ticks >> (power - 3)) & 7);
     s->classes[class < CLASSES ? class : CLASSES - 1]++;
     s->lock_holds++;
-    if (ns > s->longest_ns)
-        s->longest_ns = ns;
+    if (ticks > s->longest_ticks)
+        s->longest_ticks = ticks;
 }
 
 #ifdef LOWTIDE_GUARDED
@@ -199,7 +243,7 @@ static u64 own_thread(const struct shared_block *s) {
 /* Runs the next operation, which needs no lock. The worker thread has the segment register of another thread, which runs
  * at the same time: only a borrowed thread is the owner of what belongs to it. */
 static void run_unlocked(struct shared_block *s, int is_worker) {
-    u64 begin = now();
+    u64 begin = now(s);
     struct op *o = &s->ops[s->next];
     s->lock_serial++;
     if (o->kind == OP_OWNED && (is_worker || o->arena != own_thread(s)))
@@ -207,7 +251,7 @@ static void run_unlocked(struct shared_block *s, int is_worker) {
     else
         run_op(s, o, 0);
     s->next += slots_of(o);
-    record_hold(s, now() - begin);
+    record_hold(s, now(s) - begin);
 }
 #endif
 
@@ -223,12 +267,16 @@ static void run_locked(struct shared_block *s, int may_wait) {
     /* A lock may be gone, or may be another one now: the program can destroy an arena of jemalloc
      * (arena.<i>.destroy). So it is not written to before the checks hold. */
     s->lock_serial++;
-    if (!is_word(arena) || !is_sound(s, &s->ops[s->next]) || !all_hold(s, &s->ops[s->next], 0)) {
+    int is_right = is_word(arena) && is_sound(s, &s->ops[s->next]) && all_hold(s, &s->ops[s->next], 0);
+#else
+    /* The lock is mapped, but the thread's protection keys may deny access to it. */
+    int is_right = is_word(arena);
+#endif
+    if (!is_right) {
         s->skipped++;
         s->next += slots_of(&s->ops[s->next]);
         return;
     }
-#endif
     if (!lock(s, futex, may_wait)) {
         s->busy++;
         s->next += slots_of(&s->ops[s->next]);
@@ -242,20 +290,20 @@ static void run_locked(struct shared_block *s, int may_wait) {
         return;
     }
     s->lock_serial++;
-    u64 begin = now(), end = begin + s->hold_ns, pages = 0;
+    u64 begin = now(s), pages = 0;
     while (s->next < s->count) {
         struct op *o = &s->ops[s->next];
         u64 more = pages_of(o);
         if (o->arena != arena || (pages && pages + more > s->pages_per_hold))
             break;
-        if (!run_op(s, o, end))
+        if (!run_op(s, o, begin))
             break;
         pages += more;
         s->next += slots_of(o);
-        if (now() >= end)
+        if (has_elapsed(s, begin, s->hold_ticks))
             break;
     }
-    u64 took = now() - begin;
+    u64 took = now(s) - begin;
     unlock(futex);
     record_hold(s, took);
 }
@@ -270,46 +318,61 @@ void lowtide_run_own(struct shared_block *s) {
     run_locked(s, 1);
 }
 
-#else
+#elif !defined(LOWTIDE_ON_HOST)
 
-static void sleep_ns(u64 ns) {
-    u64 time[2] = {ns / 1000000000UL, ns % 1000000000UL};
-    call3(NR_NANOSLEEP, time, 0, 0);
+/* Sleeps for less than a second. */
+static void sleep_ns(struct shared_block *s, u64 ns) {
+    u64 time[2] = {0, ns};
+    call4(NR_FUTEX, &s->parked, FUTEX_WAIT_PRIVATE, 0, time);
 }
 
-/* The worker thread: runs batch after batch until lowtide requests its exit or the heartbeat stops. */
-__attribute__((used, noreturn)) static void work_in_thread(struct shared_block *s) {
-    call3(NR_PRCTL, PR_SET_NAME, s->name, 0);
+/* Runs in a borrowed thread before anything else: returns whether it starts the worker thread, which has the same
+ * rights. */
+__attribute__((used)) static int may_clone(struct shared_block *s) {
+    u32 tsc = 0;
     s->mdwe = call6(NR_PRCTL, PR_GET_MDWE, 0, 0, 0, 0, 0);
+    if (s->clock == CLOCK_TSC && (call3(NR_PRCTL, PR_GET_TSC, &tsc, 0) != 0 || tsc != TSC_ENABLED))
+        s->error = ERROR_TSC;
+    return s->task == TASK_CLONE && (long)s->mdwe <= 0 && !s->error;
+}
+
+/* The worker thread: runs batch after batch until lowtide requests its exit or the heartbeat stops.
+ *
+ * The process may install a seccomp filter that also applies to this thread. So from its start on, it makes only calls
+ * that any program with threads and malloc makes: futex, madvise, rt_sigprocmask, exit (with CLOCK_TSC). It does not
+ * even set its name: `tid` identifies it, which the kernel clears at its end. */
+__attribute__((used, noreturn)) static void work_in_thread(struct shared_block *s) {
     __atomic_store_n(&s->state, STATE_RUNNING, __ATOMIC_RELEASE);
-    u64 heard = now();
+    u64 heard = now(s);
     u32 last_heartbeat = 0;
     for (;;) {
         u32 batch = __atomic_load_n(&s->batch, __ATOMIC_ACQUIRE);
         u32 heartbeat = __atomic_load_n(&s->heartbeat, __ATOMIC_RELAXED);
-        u64 time = now();
         if (heartbeat != last_heartbeat) {
             last_heartbeat = heartbeat;
-            heard = time;
+            heard = now(s);
         }
-        if (batch == BATCH_LEAVE || time - heard > s->heartbeat_timeout_ns)
+        if (batch == BATCH_LEAVE || has_elapsed(s, heard, s->heartbeat_timeout_ticks))
             break;
         if (batch == s->done || s->next >= s->count) {
             __atomic_store_n(&s->done, batch, __ATOMIC_RELEASE);
-            sleep_ns(s->gap_ns * 3); /* every check takes a processor from another thread */
+            sleep_ns(s, s->gap_ns * 3); /* every check takes a processor from another thread */
             continue;
         }
         run_locked(s, 1);
-        sleep_ns(s->gap_ns);
+        sleep_ns(s, s->gap_ns);
     }
     u32 must_leave = __atomic_load_n(&s->batch, __ATOMIC_ACQUIRE) == BATCH_LEAVE;
     __atomic_store_n(&s->state, STATE_ENDED, __ATOMIC_RELEASE);
     /* Without lowtide, nothing else cleans up. All memory is returned except this page and the one
      * that a borrowed thread needs. The addresses stay ours until a later release unmaps them. This
-     * includes our stack. The inputs in rax and rdi are overwritten without being outputs: the
-     * second call never returns, so no code of the compiler runs after it. */
+     * includes our stack, so the address to return to is put into the page that stays, at the end of `pages`. The
+     * inputs in rax and rdi are overwritten without being outputs: the second call never returns, so no code of the
+     * compiler runs after it. */
     u64 base = (u64)s + PAGE, bytes = must_leave ? 0 : s->bytes - PAGE;
-    __asm__ volatile("test %%rsi, %%rsi\n\tjz 1f\n\tsyscall\n1:\txor %%edi, %%edi\n\tmov $" S(NR_EXIT) ", %%eax\n\tsyscall"
+    __asm__ volatile("lea block + " S(OFF_ARGUMENT) "(%%rip), %%rsp\n\t"
+                     "test %%rsi, %%rsi\n\tjz 1f\n\tcall gate\n"
+                     "1:\txor %%edi, %%edi\n\tmov $" S(NR_EXIT) ", %%eax\n\tjmp gate"
                      :
                      : "a"((u64)NR_MADVISE), "D"(base), "S"(bytes), "d"((u64)MADV_DONTNEED)
                      : "rcx", "r11", "memory");
@@ -351,31 +414,18 @@ static void write_timeout(struct shared_block *s, u64 spent) {
 /* Runs in a borrowed thread of the target, with all signals blocked: does its task, and returns
  * whether its interrupted call must fail with EINTR. */
 __attribute__((used)) static int work_borrowed(struct shared_block *s) {
-    u64 begin = now();
+    u64 begin = clock_ns();
     if (s->task == TASK_SLICE) {
-        s->mdwe = call6(NR_PRCTL, PR_GET_MDWE, 0, 0, 0, 0, 0);
         u64 until = begin + s->slice_ns;
-        while (s->next < s->count && now() < until)
+        while (s->next < s->count && clock_ns() < until)
             run_locked(s, 0);
     } else if (s->task == TASK_CALL) {
         /* A function with fewer parameters ignores the zeros. */
         s->result = ((int (*)(u64, u64, u64, u64, u64))s->function)(s->argument, 0, 0, 0, 0);
     }
-    s->worked_ns = now() - begin + 1;
+    s->worked_ns = clock_ns() - begin + 1;
     write_timeout(s, s->worked_ns);
     return is_interrupted(s);
-}
-
-/* Runs in a thread of our own, for comparison: calls malloc_trim. It has thread-local storage of
- * its own. */
-__attribute__((used, noreturn)) static void trim_in_thread(struct shared_block *s) {
-    call3(NR_PRCTL, PR_SET_NAME, s->name, 0);
-    u64 begin = now();
-    s->result = ((int (*)(u64))s->function)(0);
-    s->worked_ns = now() - begin;
-    __atomic_store_n(&s->state, STATE_ENDED, __ATOMIC_RELEASE);
-    call3(NR_EXIT, 0, 0, 0);
-    __builtin_unreachable();
 }
 
 #endif

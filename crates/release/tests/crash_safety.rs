@@ -7,19 +7,21 @@
 mod steady;
 mod support;
 
+use std::fs;
+use std::os::unix::fs::FileExt;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lowtide_model::release::Hazard;
 use lowtide_model::release::{ReleaseOutcome, RunsIn};
 use lowtide_probe::target::TargetError;
-use lowtide_release::ReleaseError;
 use lowtide_release::testing::TargetStep;
+use lowtide_release::{EndKind, ReleaseError};
 use rustix::process::Signal;
-use steady::{Kind, Steady};
+use steady::{DEADLINE, Kind, Steady};
 
 /// Number of programs that are released at the same time.
 const LANES: usize = 4;
@@ -31,8 +33,8 @@ fn stride() -> usize {
     if std::env::var_os("LOWTIDE_TEST_EXHAUSTIVE").is_some() { 1 } else { 5 }
 }
 
-/// Calls `act` for each step of a release, or for one in [`stride`] steps, until a release has fewer steps.
-/// Returns the number of steps that were tested.
+/// Calls `act` for each step of a release, or for one in [`stride`] steps, until a release has
+/// fewer steps. Returns the number of steps that were tested.
 fn at_each_step(
     threads: u32,
     wait: &'static str,
@@ -58,8 +60,9 @@ fn at_each_step_with(
     let (act, kind, tried) = (&act, &kind, &AtomicUsize::new(0));
     std::thread::scope(|scope| {
         for lane in 0..LANES {
+            let hold = home.path().join(format!("hold-{lane}"));
             scope.spawn(move || {
-                let mut steady = Steady::start(kind);
+                let mut steady = Steady::start(&Kind { hold, ..kind.clone() });
                 for step in (lane * stride()..MAX_STEPS).step_by(LANES * stride()) {
                     if !act(&mut steady, step) {
                         return;
@@ -102,8 +105,8 @@ fn release_goes_through(steady: &mut Steady, context: &str) {
     assert!(seen.is_well(), "{context}: {seen:?}");
 }
 
-/// Releases the program in a separate process that kills itself at a step. Returns the step's name; `None` if the
-/// release completed before.
+/// Releases the program in a separate process that kills itself at a step. Returns the step's name;
+/// `None` if the release completed before.
 fn killed_at(steady: &Steady, step: usize) -> Option<String> {
     let output = Command::new(env!("CARGO_BIN_EXE_release_until"))
         .args([steady.pid.to_string(), step.to_string()])
@@ -120,8 +123,8 @@ fn killed_at(steady: &Steady, step: usize) -> Option<String> {
     None
 }
 
-/// Counts events that the kernel causes without us as well: a run may have only a few of them. A real loss at every step
-/// would be far more.
+/// Counts events that the kernel causes without us as well: a run may have only a few of them. A
+/// real loss at every step would be far more.
 #[derive(Default)]
 struct Forgiven(AtomicUsize);
 
@@ -156,8 +159,8 @@ fn lives_on_with(allocator: Option<&str>, threads: u32, wait: &'static str) {
         let context = format!("killed at {step} ({name}), {threads} threads in {wait}");
         assert!(!steady.has_stopped(), "{context}: {}", steady.describe());
         let mut seen = steady.check();
-        // If the thread was interrupted and its registers are not set yet, epoll_wait returns, and only we could have
-        // restarted it.
+        // If the thread was interrupted and its registers are not set yet, epoll_wait returns, and
+        // only we could have restarted it.
         let is_between = ["Wait", "Read", "Write", "Set"].contains(&name.as_str());
         if wait.starts_with("epoll") && is_between && seen.interrupted == 1 {
             seen.interrupted = 0;
@@ -219,6 +222,9 @@ fn reports_its_end(threads: u32, wait: &'static str) {
         }
         let is_gone = match &result {
             Err(ReleaseError::Target(TargetError::Gone(_))) => true,
+            Err(ReleaseError::Ended(end)) => {
+                end.how.is_none_or(|how| how == EndKind::Signal(libc::SIGKILL))
+            }
             // The release had just completed.
             Ok(release) => {
                 release.outcome == ReleaseOutcome::Released && at == Some(TargetStep::Await)
@@ -239,6 +245,52 @@ fn a_single_threaded_target_killed_at_any_step_is_reported_as_gone() {
 #[test]
 fn a_multithreaded_target_killed_at_any_step_is_reported_as_gone() {
     reports_its_end(4, "cond");
+}
+
+fn a_hold_ends_a_release(threads: u32, wait: &'static str) {
+    let partial = AtomicUsize::new(0);
+    at_each_step(threads, wait, |steady, step| {
+        let hold = steady.kind.hold.clone();
+        let (result, reached) =
+            steady.release_until(step, |_, _| std::fs::write(&hold, "INC-1234").unwrap());
+        if !reached {
+            return false;
+        }
+        let context = format!("held at {step}, {threads} threads in {wait}: {result:?}");
+        let release = result.as_ref().unwrap();
+        match release.outcome {
+            // It appeared after the last operation.
+            ReleaseOutcome::Released => {}
+            ReleaseOutcome::Refused => assert_eq!(release.hazard, Some(Hazard::Held), "{context}"),
+            ReleaseOutcome::Partial => {
+                assert!(release.reason.as_ref().unwrap().contains("INC-1234"), "{context}");
+                partial.fetch_add(1, Ordering::Relaxed);
+            }
+            ReleaseOutcome::NothingToRelease => panic!("{context}"),
+        }
+        assert!(!steady.has_stopped(), "{context}: {}", steady.describe());
+        steady.wait_for_our_thread();
+        assert_eq!(steady.left_bytes(), 0, "{context}");
+        let seen = steady.check();
+        assert!(seen.is_well(), "{context}: {seen:?}");
+        let again = steady.release_until(0, |_, step| panic!("{step:?} while it is held"));
+        assert_eq!(again.0.unwrap().hazard, Some(Hazard::Held), "{context}");
+        std::fs::remove_file(&hold).unwrap();
+        release_goes_through(steady, &context);
+        steady.hoard();
+        true
+    });
+    assert!(partial.into_inner() > 0, "no release was held after its first operation");
+}
+
+#[test]
+fn a_hold_that_appears_during_a_release_in_slices_ends_it() {
+    a_hold_ends_a_release(1, "read");
+}
+
+#[test]
+fn a_hold_that_appears_during_a_release_in_our_thread_ends_it() {
+    a_hold_ends_a_release(4, "cond");
 }
 
 fn another_program_is_left_alone(threads: u32, wait: &'static str) {
@@ -270,6 +322,7 @@ fn another_program_is_left_alone(threads: u32, wait: &'static str) {
         let is_clear = match &result {
             Ok(release) => outcomes.contains(&release.outcome),
             Err(ReleaseError::Target(TargetError::Gone(_) | TargetError::Replaced(_))) => true,
+            Err(ReleaseError::Ended(_) | ReleaseError::Replaced(_)) => true,
             Err(_) => false,
         };
         assert!(is_clear, "{context}");
@@ -323,14 +376,15 @@ fn handlers_run_once(threads: u32, wait: &'static str, with: &'static str, whom:
         if wait != "suspend"
             && matches!(at, Some(TargetStep::Await | TargetStep::Write | TargetStep::Seize))
         {
-            // The thread was just detached, and the kernel restarts its wait: a handler that runs after the kernel has
-            // checked for one, and before the thread is in its call again, does not end the call. (The same happens
-            // after any stop, for instance SIGSTOP and SIGCONT.) A call with a mask of its own misses none.
+            // The thread was just detached, and the kernel restarts its wait: a handler that runs
+            // after the kernel has checked for one, and before the thread is in its call again,
+            // does not end the call. (The same happens after any stop, for instance SIGSTOP and
+            // SIGCONT.) A call with a mask of its own misses none.
             lost.one_of(&mut seen.lost);
         }
         if threads > 1 {
-            // The kernel wakes one thread for a signal of the process, and delivers it to another one that is faster:
-            // this happens without us as well.
+            // The kernel wakes one thread for a signal of the process, and delivers it to another
+            // one that is faster: this happens without us as well.
             interrupted.one_of(&mut seen.interrupted);
         }
         assert!(seen.is_well(), "{context} {seen:?}");
@@ -543,6 +597,79 @@ fn a_program_that_denies_writable_and_executable_memory_is_refused() {
     }
 }
 
+/// A memory cgroup. Dropping this removes it, when no process is in it any more.
+struct MemoryGroup(PathBuf);
+
+impl MemoryGroup {
+    fn new(name: &str) -> Self {
+        let v1 = Path::new("/sys/fs/cgroup/memory");
+        let root = if v1.exists() { v1 } else { Path::new("/sys/fs/cgroup") };
+        let group = root.join(format!("lowtide-test-{name}-{}", std::process::id()));
+        fs::create_dir(&group).expect("root may make memory cgroups");
+        Self(group)
+    }
+
+    /// Writes to a file, by its name in version 1 or 2.
+    fn write(&self, names: [&str; 2], value: u64) {
+        let mut files = names.iter().map(|name| self.0.join(name));
+        let file = files.find(|file| file.exists()).expect("the group has the memory controller");
+        fs::write(&file, value.to_string()).unwrap();
+    }
+
+    fn limit(&self, bytes: u64) {
+        self.write(["memory.limit_in_bytes", "memory.max"], bytes);
+    }
+
+    fn usage(&self) -> u64 {
+        let names = ["memory.usage_in_bytes", "memory.current"];
+        let text = names.iter().find_map(|name| fs::read_to_string(self.0.join(name)).ok());
+        text.unwrap().trim().parse().unwrap()
+    }
+}
+
+impl Drop for MemoryGroup {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+#[ignore = "needs root, to make a memory cgroup"]
+fn a_release_needs_memory_of_the_cgroup() {
+    const MIB: u64 = 1 << 20;
+    let home = tempfile::tempdir().unwrap();
+    let group = MemoryGroup::new("headroom");
+    let mut steady = Steady::start(&with_hazard(home.path(), 4, ""));
+    group.write(["cgroup.procs", "cgroup.procs"], steady.pid.into());
+    // Its memory is charged to where it was allocated: this is allocated here.
+    steady.hoard();
+    group.limit(group.usage() + MIB / 2);
+    let release = steady.release().unwrap();
+    assert_eq!(release.hazard, Some(Hazard::NoHeadroom), "{release:?}");
+    is_untouched(&mut steady, "no headroom");
+    group.limit(group.usage() + 8 * MIB);
+    release_goes_through(&mut steady, "headroom");
+    drop(steady);
+}
+
+#[test]
+fn a_release_succeeds_where_the_kernel_permits_its_code_to_be_written_by_words_only() {
+    let home = tempfile::tempdir().unwrap();
+    for threads in [1, 4] {
+        let kind = Kind { words_only: true, ..with_hazard(home.path(), threads, "") };
+        release_goes_through(&mut Steady::start(&kind), "words only");
+    }
+}
+
+#[test]
+fn a_release_succeeds_where_threads_must_not_read_the_time_stamp_counter() {
+    let home = tempfile::tempdir().unwrap();
+    for threads in [1, 4] {
+        let mut steady = Steady::start(&with_hazard(home.path(), threads, "no-tsc"));
+        release_goes_through(&mut steady, "no-tsc");
+    }
+}
+
 #[test]
 fn a_full_address_space_is_reported_and_nothing_is_left_behind() {
     let home = tempfile::tempdir().unwrap();
@@ -575,4 +702,76 @@ fn a_program_without_a_waiting_thread_is_refused() {
         assert_eq!(steady.left_bytes(), 0);
         assert!(!steady.has_stopped());
     }
+}
+
+/// A release from another PID namespace has only that sign.
+#[test]
+fn a_release_shows_a_sign_of_life_while_its_code_is_mapped() {
+    let home = tempfile::tempdir().unwrap();
+    for (threads, runs_in) in [(1, RunsIn::Slices), (4, RunsIn::OwnThread)] {
+        let mut steady = Steady::start(&with_hazard(home.path(), threads, ""));
+        let (mut step, mut seen) = (0, 0);
+        loop {
+            let (release, is_there) = steady.release_until(step, |steady, now| {
+                // The last thread that is stopped unmaps the code: from its stop on, nothing is
+                // written. Before a write, the code may have been mapped a moment ago.
+                use TargetStep::{Interrupt, Read, Seize, Wait};
+                let [_, block] = &steady.left()[..] else { return };
+                if ![Seize, Interrupt, Wait, Read].contains(&now) {
+                    return;
+                }
+                let file = fs::File::open(format!("/proc/{}/mem", steady.pid)).unwrap();
+                let read = || {
+                    let mut page = vec![0; 4096];
+                    file.read_exact_at(&mut page, block.start).unwrap();
+                    page
+                };
+                let (before, begin) = (read(), Instant::now());
+                while read() == before {
+                    assert!(begin.elapsed() < DEADLINE, "{threads} threads, before {now:?} {step}");
+                }
+                seen += 1;
+            });
+            if !is_there {
+                assert_eq!(release.unwrap().runs_in, Some(runs_in));
+                break;
+            }
+            steady.hoard();
+            step += 3;
+        }
+        assert!(seen > 2, "{seen} of {step} steps");
+    }
+}
+
+/// Another release, which saw no sign of life for long, may have unmapped it.
+#[test]
+fn a_block_that_is_no_longer_that_of_this_release_is_not_entered() {
+    let home = tempfile::tempdir().unwrap();
+    let mut steady = Steady::start(&with_hazard(home.path(), 1, ""));
+    let own = u64::from(std::process::id()).to_le_bytes();
+    let mut step = 0;
+    let release = loop {
+        let mut is_changed = false;
+        let (release, is_there) = steady.release_until(step, |steady, now| {
+            let [_, block] = &steady.left()[..] else { return };
+            let path = format!("/proc/{}/mem", steady.pid);
+            let file = fs::File::options().read(true).write(true).open(path).unwrap();
+            let mut page = vec![0; 4096];
+            file.read_exact_at(&mut page, block.start).unwrap();
+            let place = page.chunks_exact(8).position(|word| word == own);
+            if let (TargetStep::Seize, Some(place)) = (now, place) {
+                file.write_all_at(&[0; 8], block.start + 8 * place as u64).unwrap();
+                is_changed = true;
+            }
+        });
+        if is_changed {
+            break release;
+        }
+        assert!(is_there, "{release:?}");
+        steady.hoard();
+        step += 1;
+    };
+    let said = release.unwrap_err().to_string();
+    assert!(said.contains("another release has removed the code of lowtide"), "{said}");
+    is_untouched(&mut steady, "the block of another");
 }

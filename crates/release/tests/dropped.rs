@@ -9,13 +9,14 @@ mod support;
 
 use lowtide_model::release::{Release, ReleaseOutcome};
 use lowtide_probe::target::TargetError;
-use lowtide_release::{DroppedRanges, Options, release_and_sample_dropped};
+use lowtide_release::{DroppedRanges, Options, PreparedRelease};
 use refault::{Refault, options};
 
 const HUGE: u64 = 2 << 20;
 
 fn release(program: &Refault) -> (Release, DroppedRanges) {
-    let (release, dropped) = release_and_sample_dropped(&program.target(), &options()).unwrap();
+    let (target, options) = (program.target(), options());
+    let (release, dropped) = PreparedRelease::prepare(&target, &options).unwrap().run().unwrap();
     assert_eq!(release.outcome, ReleaseOutcome::Released, "{release:?}");
     assert!(release.cpu_s > 0.0 && release.cpu_s.is_finite(), "{release:?}");
     (release, dropped)
@@ -72,7 +73,7 @@ fn a_release_that_drops_nothing_has_an_empty_sample() {
     let mut program = Refault::start(32, "small");
     let target = program.target();
     let dry = Options { dry_run: true, ..options() };
-    let (_, dropped) = release_and_sample_dropped(&target, &dry).unwrap();
+    let (_, dropped) = PreparedRelease::prepare(&target, &dry).unwrap().run().unwrap();
     assert_eq!((dropped.bytes(), dropped.came_back(&target).unwrap().bytes), (0, 0));
     program.kill();
     assert!(matches!(dropped.came_back(&target), Err(TargetError::Gone(_))));

@@ -1,7 +1,7 @@
 //! Releases where lowtide and its target are under the same seccomp filter, as in a container.
 //!
-//! A filter that a thread installs applies to that thread, and to the threads and processes that it starts. So each test
-//! is a thread, which starts the target and releases it.
+//! A filter that a thread installs applies to that thread, and to the threads and processes that it
+//! starts. So each test is a thread, which starts the target and releases it.
 
 #![cfg(target_arch = "x86_64")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed")]
@@ -33,7 +33,8 @@ static CHILDREN: Mutex<()> = Mutex::new(());
 const RARE_CALL: libc::c_long = libc::SYS_rt_sigpending;
 const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
 
-/// Starts a program under a filter, with as many threads, and passes it to a test under the same filter.
+/// Starts a program under a filter, with as many threads, and passes it to a test under the same
+/// filter.
 fn under(
     filter: &[libc::sock_filter],
     threads: u32,
@@ -158,7 +159,8 @@ fn a_filter_that_does_not_allow_a_call_causes_a_refusal_and_the_program_survives
         libc::SECCOMP_RET_KILL_THREAD,
         libc::SECCOMP_RET_TRAP,
         libc::SECCOMP_RET_ERRNO | libc::EPERM as u32,
-        // The kernel's own errno for these arguments, in a process that does not have the target's memory.
+        // The kernel's own errno for these arguments, in a process that does not have the target's
+        // memory.
         libc::SECCOMP_RET_ERRNO | libc::EFAULT as u32,
         // Looks like success.
         libc::SECCOMP_RET_ERRNO,

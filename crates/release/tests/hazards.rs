@@ -11,12 +11,14 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
+use lowtide_model::release::Hazard;
 use lowtide_probe::detect::Detector;
 use lowtide_probe::proc::status::Status;
 use lowtide_probe::program::Sanitizer;
 use lowtide_probe::target::{Target, TargetError};
 use lowtide_release::testing::{
     Abort, Call, FilterAction, TargetFacts, check, check_permission, decide, filters_of, permits,
+    release_observed,
 };
 use lowtide_release::{Options, Refusal, ReleaseError};
 use tempfile::TempDir;
@@ -86,7 +88,7 @@ impl Subject {
 
 /// Returns options that permit any glibc version.
 fn untested() -> Options {
-    Options { untested: true, ..Options::default() }
+    Options { untested: true, min_privileged_age: Duration::ZERO, ..Options::default() }
 }
 
 impl Drop for Subject {
@@ -178,28 +180,90 @@ fn a_process_with_a_tracer_on_any_thread_is_refused() {
 }
 
 #[test]
-fn a_process_with_locked_memory_is_refused() {
-    let page = rustix::param::page_size() as u64;
-    assert_eq!(Subject::start("locked").refusal(), Refusal::Locked { bytes: page });
+fn a_process_with_locked_memory_outside_of_its_heap_is_not_refused() {
+    let subject = Subject::start("locked");
+    assert_eq!(subject.status().locked_bytes, rustix::param::page_size() as u64);
+    let facts = subject.check().unwrap();
+    assert_eq!((facts.locked.is_uncertain, facts.locked.unplaced_bytes), (false, 0));
 }
 
 #[test]
-#[ignore = "needs root, to put two huge pages into the kernel's pool"]
-fn a_process_with_hugetlb_memory_is_refused() {
-    /// Restores the pool on drop.
-    struct Pool(&'static str, String);
-    impl Drop for Pool {
-        fn drop(&mut self) {
-            let _ = fs::write(self.0, &self.1);
+fn memory_that_is_locked_during_a_release_is_skipped_and_counted() {
+    let subject = Subject::start("hoard");
+    let is_locked = || subject.status().locked_bytes > 0;
+    let mut lock_once = |_| {
+        if !is_locked() {
+            let pid = rustix::process::Pid::from_raw(subject.pid() as i32).unwrap();
+            rustix::process::kill_process(pid, rustix::process::Signal::USR1).unwrap();
+            let deadline = Instant::now() + Duration::from_secs(30);
+            while !is_locked() {
+                assert!(Instant::now() < deadline, "it did not lock its heap");
+                std::thread::yield_now();
+            }
         }
+    };
+    let release = release_observed(&subject.target(), &untested(), &mut lock_once).unwrap();
+    assert!(release.predicted_bytes > 3 << 20, "{release:?}");
+    assert_eq!((release.returned_bytes, release.passes), (0, 1), "{release:?}");
+    assert!(release.skipped_ranges > 0, "{release:?}");
+    // From now on, it is known.
+    let again = release_observed(&subject.target(), &untested(), &mut |_| ()).unwrap();
+    assert_eq!(again.hazard, Some(Hazard::Locked), "{again:?}");
+}
+
+#[test]
+#[ignore = "needs root, to map a large buffer of perf events"]
+fn a_process_with_pinned_memory_is_refused() {
+    let subject = Subject::start("pinned");
+    let bytes = subject.status().pinned_bytes;
+    assert!(bytes > 0);
+    assert_eq!(subject.refusal(), Refusal::Pinned { bytes });
+}
+
+/// Eight huge pages in the kernel's pool, until this is dropped.
+struct HugePages(String);
+
+impl HugePages {
+    const FILE: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
+
+    fn new() -> Self {
+        let before = fs::read_to_string(Self::FILE).unwrap();
+        let wanted = before.trim().parse::<u32>().unwrap() + 8;
+        fs::write(Self::FILE, wanted.to_string()).expect("root");
+        Self(before)
     }
-    let file = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
-    let before = fs::read_to_string(file).unwrap();
-    let _pool = Pool(file, before.clone());
-    let wanted = before.trim().parse::<u32>().unwrap() + 2;
-    fs::write(file, wanted.to_string()).expect("root");
-    let subject = Subject::start("hugetlb");
-    assert_eq!(subject.refusal(), Refusal::Hugetlb { bytes: 2 << 20 });
+}
+
+impl Drop for HugePages {
+    fn drop(&mut self) {
+        let _ = fs::write(Self::FILE, &self.0);
+    }
+}
+
+#[test]
+#[ignore = "needs root, to put huge pages into the kernel's pool"]
+fn only_a_heap_in_hugetlb_memory_is_refused() {
+    let _pool = HugePages::new();
+    let beside = Subject::start("hugetlb");
+    assert_eq!(beside.status().hugetlb_bytes, 2 << 20);
+    beside.check().unwrap();
+    let release = release_observed(&beside.target(), &untested(), &mut |_| ()).unwrap();
+    assert!(release.predicted_bytes > 3 << 20, "{release:?}");
+    assert_eq!(release.returned_bytes, release.predicted_bytes, "{release:?}");
+    assert_eq!(beside.status().hugetlb_bytes, 2 << 20);
+    drop(beside);
+
+    let home = tempfile::tempdir().unwrap();
+    let program = support::compile(home.path(), "hazards.c", &[]);
+    // `start` removes the variable.
+    let mut command = Command::new("env");
+    command.arg("GLIBC_TUNABLES=glibc.malloc.hugetlb=2").arg(program).arg("hoard");
+    let inside = Subject::start_in(home, &mut command);
+    let bytes = inside.status().hugetlb_bytes;
+    assert!(bytes > 0, "glibc 2.35 or newer is needed");
+    let release = release_observed(&inside.target(), &untested(), &mut |_| ()).unwrap();
+    assert_eq!(release.hazard, Some(Hazard::Hugetlb), "{release:?}");
+    assert_eq!(release.reason, Some(Refusal::Hugetlb { bytes }.to_string()));
 }
 
 #[test]

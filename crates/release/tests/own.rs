@@ -58,6 +58,22 @@ fn free_memory_of_all_arenas_is_returned_and_blocks_in_use_are_unchanged() {
 }
 
 #[test]
+#[expect(unsafe_code, reason = "mlock has no safe form")]
+fn locked_memory_is_left_alone() {
+    let _one = ONE_AT_A_TIME.lock().unwrap_or_else(|error| error.into_inner());
+    let kept = hoard();
+    // The memory around the block is free.
+    let middle = kept[kept.len() / 2].1.as_ptr().cast_mut().cast();
+    // SAFETY: this changes no memory. 32 KiB are less than what anyone may lock.
+    unsafe { rustix::mm::mlock(middle, 32 << 10).unwrap() };
+    let release = release_own(&OwnOptions::default()).unwrap();
+    assert!(release.returned_bytes > 64 * MIB, "{release:?}");
+    assert_intact(&kept);
+    // SAFETY: as above.
+    unsafe { rustix::mm::munlock(middle, 32 << 10).unwrap() };
+}
+
+#[test]
 fn threads_may_allocate_and_free_during_releases() {
     let _one = ONE_AT_A_TIME.lock().unwrap_or_else(|error| error.into_inner());
     let is_over = AtomicBool::new(false);

@@ -19,8 +19,8 @@ pub(crate) fn render(observation: &Observation, each: bool, screen: Screen) -> S
     let of = |is: &dyn Fn(&Arena) -> bool| -> Vec<&Arena> {
         observation.arenas.iter().filter(|arena| is(arena)).collect()
     };
-    let (jemalloc, mimalloc) = (of(&|a| a.jemalloc.is_some()), of(&|a| a.mimalloc.is_some()));
-    let gperftools = of(&|a| a.gperftools.is_some());
+    let (jemalloc, mimalloc) = (of(&|a| a.jemalloc().is_some()), of(&|a| a.mimalloc().is_some()));
+    let gperftools = of(&|a| a.gperftools().is_some());
     let glibc = of(&Arena::is_of_glibc);
     let heaps = |kind: &str| -> Vec<String> {
         let of_kind = observation.heaps.iter().filter(|heap| heap.allocator.name() == kind);
@@ -74,7 +74,7 @@ pub(crate) fn render(observation: &Observation, each: bool, screen: Screen) -> S
 fn gperftools_sizes(arenas: &[&Arena], screen: Screen) -> String {
     let head = " large blocks       bytes     small spans   free in them    in transfer   thread caches       bytes";
     let line = |arena: &Arena| {
-        let own = arena.gperftools.unwrap_or_default();
+        let own = arena.gperftools().copied().unwrap_or_default();
         format!(
             " {:>12} {:>11} {:>15} {:>14} {:>14} {:>15} {:>11}",
             own.large_count,
@@ -92,7 +92,7 @@ fn gperftools_sizes(arenas: &[&Arena], screen: Screen) -> String {
 
 fn gperftools_sum(name: &str, arenas: &[&Arena]) -> String {
     let sum = |of: &dyn Fn(&GperftoolsHeap) -> u64| -> u64 {
-        arenas.iter().filter_map(|arena| arena.gperftools.as_ref()).map(of).sum()
+        arenas.iter().filter_map(|arena| arena.gperftools()).map(of).sum()
     };
     let out: u64 = arenas.iter().map(|arena| arena.allocated_bytes).sum();
     let cached = sum(&|own| own.transfer_cache_bytes + own.thread_cache_bytes);
@@ -251,7 +251,7 @@ fn glibc_sum(observation: &Observation, arenas: &[&Arena]) -> String {
 fn jemalloc_arenas(arenas: &[&Arena], screen: Screen) -> String {
     let head = " arena      active   allocated       dirty       muzzy    retained     slabs   free in them  whole pages";
     let line = |arena: &Arena| {
-        let own = arena.jemalloc.unwrap_or_default();
+        let own = arena.jemalloc().copied().unwrap_or_default();
         format!(
             " {:>5} {:>11} {:>11} {:>11} {:>11} {:>11} {:>9} {:>14} {:>12}",
             arena.id,
@@ -272,7 +272,7 @@ fn jemalloc_arenas(arenas: &[&Arena], screen: Screen) -> String {
 
 fn jemalloc_sum(name: &str, arenas: &[&Arena]) -> String {
     let sum = |of: &dyn Fn(&JemallocArena) -> u64| -> u64 {
-        arenas.iter().filter_map(|arena| arena.jemalloc.as_ref()).map(of).sum()
+        arenas.iter().filter_map(|arena| arena.jemalloc()).map(of).sum()
     };
     let allocated_bytes: u64 = arenas.iter().map(|arena| arena.allocated_bytes).sum();
     format!(
@@ -294,7 +294,7 @@ fn mimalloc_threads(arenas: &[&Arena], screen: Screen) -> String {
     let head =
         "         thread     pages     empty   allocated     free in them  free spans    resident";
     let line = |arena: &Arena| {
-        let own = arena.mimalloc.unwrap_or_default();
+        let own = arena.mimalloc().copied().unwrap_or_default();
         let thread = match own.thread {
             0 => "none".to_owned(),
             address => format!("{address:#x}"),
@@ -314,11 +314,11 @@ fn mimalloc_threads(arenas: &[&Arena], screen: Screen) -> String {
 
 fn mimalloc_sum(name: &str, arenas: &[&Arena]) -> String {
     let own = |of: &dyn Fn(&MimallocThread) -> u64| -> u64 {
-        arenas.iter().filter_map(|arena| arena.mimalloc.as_ref()).map(of).sum()
+        arenas.iter().filter_map(|arena| arena.mimalloc()).map(of).sum()
     };
     let sum = |of: &dyn Fn(&Arena) -> u64| arenas.iter().map(|arena| of(arena)).sum::<u64>();
     let spans_bytes = own(&|thread| thread.free_spans_bytes);
-    let threads = arenas.iter().filter_map(|a| a.mimalloc.as_ref()).filter(|own| own.thread != 0);
+    let threads = arenas.iter().filter_map(|a| a.mimalloc()).filter(|own| own.thread != 0);
     format!(
         "{name}: {} in {}, with {} allocated and {} free; {} of them empty; {} in free spans, which only their thread can \
          return",

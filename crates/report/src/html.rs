@@ -1,5 +1,5 @@
-//! A report as one HTML file without external resources: zoomable plots (uPlot, inlined), bars, tables,
-//! provenance; light and dark.
+//! A report as one HTML file without external resources: zoomable plots (uPlot, inlined), bars,
+//! tables, provenance; light and dark.
 
 use minijinja::{AutoEscape, Environment, Value, context};
 use serde::Serialize;

@@ -11,6 +11,8 @@ use crate::owners::{facts, ink, meaning, places};
 use crate::screen::{Screen, bold, dim, escape_of, hanging, title};
 use crate::text::{printable, wrapped};
 
+/// Minimum part of RSS that was walked, below which the report says how much it was.
+const COVERED: f64 = 0.9;
 /// Maximum width of the bar of RSS, in columns.
 const MAX_BAR_WIDTH: usize = 100;
 
@@ -43,7 +45,8 @@ fn head(inspection: &Inspection, screen: Screen) -> String {
     )
 }
 
-/// Formats RSS as one bar, split by owner. An owner above a negligible size has at least one column.
+/// Formats RSS as one bar, split by owner. An owner above a negligible size has at least one
+/// column.
 fn bar(inspection: &Inspection, screen: Screen) -> String {
     let width = usize::from(screen.width).min(MAX_BAR_WIDTH);
     let total = inspection.observation.ledger.total();
@@ -102,6 +105,9 @@ fn rows(inspection: &Inspection, screen: Screen) -> String {
 /// Formats memory that is not part of RSS, and details of parts that are.
 fn beside(inspection: &Inspection, screen: Screen) -> String {
     let mut parts = Vec::new();
+    if inspection.observation.unreadable.is_none() && inspection.coverage.share() < COVERED {
+        parts.push(format!("walked: {:.0} % of RSS", inspection.coverage.share() * 100.0));
+    }
     if inspection.observation.swap_bytes > 0 {
         parts.push(format!("swapped out: {}", Human(inspection.observation.swap_bytes)));
     }

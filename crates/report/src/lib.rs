@@ -1,10 +1,12 @@
-//! Formats results for people: studies, inspections, releases and loads. One module for each format.
+//! Formats results for people: studies, inspections, releases and loads. One module for each
+//! format.
 //!
 //! [`read`] opens the records of studies; [`merge_shards`] and [`overlay`] combine them. A [`View`]
 //! decides what is drawn (lines, span, colours), and the tables, which numbers are printed; the
 //! formats only render both.
 
 pub mod csv;
+pub mod divide;
 pub mod group;
 mod heaps;
 pub mod html;

@@ -78,7 +78,8 @@ fn counts(all: u64, succeeded: u64, failed: u64) -> String {
     format!("{all}: {} succeeded{share}, {failed} failed", thousands(succeeded))
 }
 
-/// Formats a share in percent with two decimals: as 100 only if it is all, and as 0 only if it is none.
+/// Formats a share in percent with two decimals: as 100 only if it is all, and as 0 only if it is
+/// none.
 fn percent(part: u64, all: u64) -> String {
     let share = part as f64 / all as f64 * 100.0;
     let (least, most) = if part == 0 || part == all { (0.0, 100.0) } else { (0.01, 99.99) };

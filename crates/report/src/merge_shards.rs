@@ -40,7 +40,8 @@ pub fn merge_shards(records: Vec<LoadedRecord>) -> Vec<LoadedRecord> {
     groups.into_iter().filter_map(merged).collect()
 }
 
-/// Returns whether a record is a shard of the same study as another one; `None` if that is not a shard.
+/// Returns whether a record is a shard of the same study as another one; `None` if that is not a
+/// shard.
 fn fits(first: &LoadedRecord, record: &LoadedRecord, shard: Shard) -> Option<Result<(), String>> {
     first.study.shard?;
     let (ours, theirs) = (&first.study.plan, &record.study.plan);

@@ -21,6 +21,7 @@ pub fn ink_of(owner: Owner) -> (Color, char) {
     match owner {
         Owner::Allocated => (Color::Blue, 'A'),
         Owner::Reclaimable => (Color::Green, 'R'),
+        Owner::Locked => (Color::LightRed, 'L'),
         Owner::Fragmented => (Color::Yellow, 'F'),
         Owner::Cached => (Color::Cyan, 'c'),
         Owner::Metadata => (Color::LightBlue, 'm'),
@@ -29,6 +30,7 @@ pub fn ink_of(owner: Owner) -> (Color, char) {
         Owner::ProgramData => (Color::Gray, 'd'),
         Owner::File => (Color::DarkGray, 'f'),
         Owner::Shared => (Color::LightMagenta, 'h'),
+        Owner::Device => (Color::White, 'v'),
         Owner::AnonymousOther => (Color::LightYellow, 'o'),
         Owner::Unattributed => (Color::Red, '?'),
     }
@@ -58,7 +60,8 @@ pub fn places(rows: &[Row], total: u64, width: usize) -> Vec<(Row, usize)> {
     shown.into_iter().filter(|s| s.1 > 0).map(|s| (s.0, s.1)).collect()
 }
 
-/// Describes a row of this process's ledger, in a few words, which may include names chosen by the process.
+/// Describes a row of this process's ledger, in a few words, which may include names chosen by the
+/// process.
 pub fn meaning(inspection: &Inspection, row: &Row) -> String {
     if let (Some(manager), Some(state)) = (row.manager, row.state) {
         return of_walked_runtime(manager, state);

@@ -17,7 +17,8 @@ pub struct PngError(String);
 /// Pixels for each unit of the picture, for screens of high resolution.
 const PIXELS: f32 = 2.0;
 
-/// Renders a picture. The letters are those of a font in the binary, because a server often has none.
+/// Renders a picture. The letters are those of a font in the binary, because a server often has
+/// none.
 ///
 /// # Errors
 /// Fails if the picture is too large for memory.
@@ -25,7 +26,8 @@ pub fn render(picture: &Picture) -> Result<Vec<u8>, PngError> {
     let error = |e: &dyn std::fmt::Display| PngError(e.to_string());
     let face =
         Face::parse(epaint_default_fonts::UBUNTU_LIGHT, 0).map_err(|e| PngError(e.to_string()))?;
-    // Texts are rendered separately: resvg's own text engine takes a tenth of the time to build lowtide.
+    // Texts are rendered separately: resvg's own text engine takes a tenth of the time to build
+    // lowtide.
     let tree = Tree::from_str(&picture.svg, &Options::default()).map_err(|e| error(&e))?;
     let size = tree.size();
     let (width, height) =

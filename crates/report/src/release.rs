@@ -161,7 +161,10 @@ fn rows(release: &Release) -> Vec<(&'static str, String)> {
         add("pauses", Some(pauses(release)));
         add("locks", (release.lock_holds > 0).then(|| locks(release)));
         add("passes", Some(passes(release)));
-        add("huge pages", some(release.split_bytes, "split, since at least half of each was free"));
+        add(
+            "huge pages",
+            some(release.huge_gone_bytes, "no longer in huge pages: returned, or split"),
+        );
     }
     add("cleaned up", some(release.cleaned_bytes, "left by an earlier release"));
     rows
@@ -266,7 +269,7 @@ fn passes(release: &Release) -> String {
     let mut parts = vec![thousands(release.passes)];
     if release.skipped_ranges > 0 {
         let ranges = many(release.skipped_ranges, "range");
-        parts.push(format!("{ranges} skipped, no longer free"));
+        parts.push(format!("{ranges} skipped, no longer free, or locked"));
     }
     if release.joined_blocks > 0 {
         let blocks = many(release.joined_blocks, "free block");
@@ -347,7 +350,7 @@ mod tests {
                     in epoll_wait
          pauses     3 pauses of a waiting thread, longest 120 µs (median 80.0 µs)
          locks      1,204 lock holds in the allocator, longest 310 µs, 99 % under 90.0 µs
-         passes     2; 12 ranges skipped, no longer free
+         passes     2; 12 ranges skipped, no longer free, or locked
 
         released: 900 MiB were returned, 99 % of the 905 MiB predicted.
         ");
@@ -358,7 +361,7 @@ mod tests {
         let release = Release {
             runs_in: Some(RunsIn::Slices),
             joined_blocks: 1_234_567,
-            split_bytes: 64 * MIB,
+            huge_gone_bytes: 64 * MIB,
             cleaned_bytes: 4096,
             skipped_ranges: 1,
             notes: vec![
@@ -374,9 +377,9 @@ mod tests {
          ran        in slices, in thread 4711, which waits in epoll_wait
          pauses     3 pauses of the thread that ran it, longest 120 µs (median 80.0 µs)
          locks      1,204 lock holds in the allocator, longest 310 µs, 99 % under 90.0 µs
-         passes     2; 1 range skipped, no longer free; 1,234,567 free blocks coalesced with their
-                    neighbours
-         huge pages 64.0 MiB split, since at least half of each was free
+         passes     2; 1 range skipped, no longer free, or locked; 1,234,567 free blocks coalesced
+                    with their neighbours
+         huge pages 64.0 MiB no longer in huge pages: returned, or split
          cleaned up 4.00 KiB left by an earlier release
         note: 2 arenas could not be walked to their ends, and were left alone
 
@@ -454,7 +457,7 @@ mod tests {
                     in epoll_wait
          pauses     1 pause of a waiting thread: 120 µs
          locks      1 lock hold in the allocator: 310 µs
-         passes     2; 12 ranges skipped, no longer free
+         passes     2; 12 ranges skipped, no longer free, or locked
 
         released in part: 400 MiB were returned, 44 % of the 905 MiB predicted, then the release
         stopped: it started another program: try again.

@@ -24,7 +24,8 @@ impl Scale {
     }
 }
 
-/// Returns round values from `low` to `high`: at most `most`, at the first of `steps` that yields no more.
+/// Returns round values from `low` to `high`: at most `most`, at the first of `steps` that yields
+/// no more.
 fn ticks(low: f64, high: f64, most: usize, steps: impl Iterator<Item = f64>) -> Vec<f64> {
     let span = high - low;
     if !span.is_finite() || span <= 0.0 {
@@ -59,7 +60,8 @@ pub(crate) fn byte_ticks(high: f64, most: usize) -> Vec<f64> {
     ticks(0.0, high, most, steps.into_iter().map(|s| s * unit))
 }
 
-/// Returns the end of a memory axis from 0 on, at or above `high`, and its labels at equal distances.
+/// Returns the end of a memory axis from 0 on, at or above `high`, and its labels at equal
+/// distances.
 pub fn byte_axis(high: f64, most: usize) -> (f64, Vec<String>) {
     // A single tick shows no scale, so one more than `most` is accepted.
     let ticks = (most..most + 4).map(|most| byte_ticks(high, most)).find(|t| t.len() > 1);

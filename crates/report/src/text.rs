@@ -1,21 +1,7 @@
-//! Text that is printed as it is: without control characters, in lines of a width, with grouped digits.
+//! Text that is printed as it is: without control characters, in lines of a width, with grouped
+//! digits.
 
-/// Returns whether a character has an effect beyond its display: control characters, and those that
-/// change the writing direction, so that a line reads as a different one.
-pub fn steers(c: char) -> bool {
-    c.is_control()
-        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-}
-
-/// Replaces the characters of untrusted text that would steer the terminal by spaces.
-pub fn printable(text: &str) -> String {
-    text.chars().map(|c| if steers(c) { ' ' } else { c }).collect()
-}
-
-/// Does the same for text of several lines, and keeps the line breaks.
-pub fn printable_lines(text: &str) -> String {
-    text.split('\n').map(printable).collect::<Vec<_>>().join("\n")
-}
+pub use lowtide_model::text::{printable, printable_lines, steers};
 
 /// Formats `1204` as `1,204`.
 pub(crate) fn thousands(count: u64) -> String {

@@ -4,12 +4,12 @@
 use std::path::Path;
 
 use lowtide_analysis::metrics::{Metric, memory_over_time};
-use lowtide_analysis::stats::Estimate;
 use lowtide_analysis::study_report::{Standing, TreatmentSummary};
 use lowtide_analysis::trial_result::TrialResult;
 use lowtide_model::act;
 use lowtide_model::bytes::Human;
 use lowtide_model::sample::Sample;
+use lowtide_model::stats::Estimate;
 use lowtide_record::TrialRecord;
 use lowtide_record::v1::{ALIVE_TASKS, Event, HookRun, INNER_MEMORY};
 use serde_json::Value;
@@ -349,8 +349,8 @@ fn marks(trial: &TrialRecord, zero: f64) -> Vec<(f64, String)> {
 /// Maximum time in seconds after which a subject reports the duration of a phase.
 const REPORTED_WITHIN_S: f64 = 2.0;
 
-/// Returns the name of a phase with its duration, if the subject reports one as a metric: `refresh_ms`
-/// for `refresh`.
+/// Returns the name of a phase with its duration, if the subject reports one as a metric:
+/// `refresh_ms` for `refresh`.
 fn phase_word(trial: &TrialRecord, name: &str, t_s: f64) -> String {
     let word = name.replace('_', " ");
     let after = trial.figures.iter().find(|f| f.t_s >= t_s && f.t_s - t_s <= REPORTED_WITHIN_S);

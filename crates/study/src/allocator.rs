@@ -93,8 +93,8 @@ pub enum AllocatorError {
 const LOADER: &str =
     if cfg!(target_arch = "aarch64") { "ld-linux-aarch64.so.1" } else { "ld-linux-x86-64.so.2" };
 
-/// Parses a list such as `glibc,jemalloc,NAME=/path`. `all` stands for every available allocator; `notes`
-/// lists the others.
+/// Parses a list such as `glibc,jemalloc,NAME=/path`. `all` stands for every available allocator;
+/// `notes` lists the others.
 ///
 /// # Errors
 /// Fails at the first allocator that is unknown or cannot be used.
@@ -178,7 +178,7 @@ fn preload(
         Ok((file, id))
     };
     let (file, library) = open().map_err(|e| refused(e.to_string()))?;
-    let facts = ObjectFacts::read(&file).map_err(|e| refused(e.to_string()))?;
+    let facts = ObjectFacts::read(&file.into()).map_err(|e| refused(e.to_string()))?;
     if !facts.is_shared {
         return Err(refused("it is a program, not a library".to_owned()));
     }
@@ -211,17 +211,22 @@ fn our_architecture() -> object::Architecture {
 /// Maximum runtime of a program that does nothing, under a library that is tried.
 const TRIAL_LIMIT: Duration = Duration::from_secs(10);
 
-/// Starts a program that does nothing with the library, and reads the output of the loader, which names a
-/// library that it cannot load and then continues without it.
+/// Starts a program that does nothing with the library, and reads the output of the loader, which
+/// names a library that it cannot load and then continues without it. In an image without such a
+/// program, the library is not tried: the loader then reports the error when the command itself
+/// starts.
 fn try_preload(path: &Path) -> Result<(), String> {
     let started = |error: io::Error| format!("`true` could not be started to try it ({error})");
-    let mut program = Command::new("true")
+    let spawned = Command::new("true")
         .env("LD_PRELOAD", path)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
-        .spawn()
-        .map_err(started)?;
+        .spawn();
+    let mut program = match spawned {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        spawned => spawned.map_err(started)?,
+    };
     let deadline = Instant::now() + TRIAL_LIMIT;
     let status = loop {
         match program.try_wait().map_err(started)? {
@@ -274,8 +279,8 @@ fn other_glibc(directory: &Path) -> Result<TreatmentAllocator, AllocatorError> {
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .status();
-    // Status 2 means that the file is a library and not a program, which is equally good; 1 means that it
-    // is neither.
+    // Status 2 means that the file is a library and not a program, which is equally good; 1 means
+    // that it is neither.
     if !asked.is_ok_and(|status| [Some(0), Some(2)].contains(&status.code())) {
         return Err(refused(format!("its {LOADER} cannot be started")));
     }
@@ -299,7 +304,7 @@ fn find_gperftools() -> Option<PathBuf> {
     let directories = library_directories();
     names.iter().flat_map(|name| directories.iter().map(move |d| d.join(name))).find(|path| {
         // A system may also have those of another architecture.
-        let facts = File::open(path).ok().and_then(|file| ObjectFacts::read(&file).ok());
+        let facts = File::open(path).ok().and_then(|file| ObjectFacts::read(&file.into()).ok());
         facts.is_some_and(|facts| facts.architecture == our_architecture())
     })
 }

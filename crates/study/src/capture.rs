@@ -1,5 +1,5 @@
-//! Captures the output of a program: writes it to a file of the record, passes its lines on, and keeps the
-//! last ones for the error message of a failure.
+//! Captures the output of a program: writes it to a file of the record, passes its lines on, and
+//! keeps the last ones for the error message of a failure.
 
 use lowtide_record::{Recorder, files};
 use std::collections::VecDeque;
@@ -64,8 +64,8 @@ impl OutputTail {
 pub(crate) struct Capture(JoinHandle<()>);
 
 impl Capture {
-    /// Waits until no process can print any more, or until `timeout`: a process that could not be ended
-    /// still can.
+    /// Waits until no process can print any more, or until `timeout`: a process that could not be
+    /// ended still can.
     pub(crate) fn finish(&self, timeout: Duration) {
         let deadline = Instant::now() + timeout;
         while !self.0.is_finished() && Instant::now() < deadline {

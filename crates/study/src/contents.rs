@@ -5,8 +5,8 @@ use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Returns the size and the CRC-32 of a file: `1234 bytes, 89abcdef`. They distinguish one build from
-/// another, but do not protect against manipulation.
+/// Returns the size and the CRC-32 of a file: `1234 bytes, 89abcdef`. They distinguish one build
+/// from another, but do not protect against manipulation.
 ///
 /// # Errors
 /// Fails if the file cannot be read, or is not a regular file.

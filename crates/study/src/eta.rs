@@ -36,8 +36,8 @@ impl Eta {
         *count += 1;
     }
 
-    /// Returns the duration of a trial of a treatment: the mean of its trials or, without any, of the other
-    /// treatments.
+    /// Returns the duration of a trial of a treatment: the mean of its trials or, without any, of
+    /// the other treatments.
     fn of(&self, treatment: usize) -> Duration {
         let mean = |(sum, count): &(Duration, u32)| *sum / (*count).max(1);
         let others = self.taken.values().map(mean).sum::<Duration>();

@@ -1,4 +1,5 @@
-//! The source of a subject's own metrics: an address that answers with a JSON object, or a file with one.
+//! The source of a subject's own metrics: an address that answers with a JSON object, or a file
+//! with one.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -65,7 +65,8 @@ impl<R> Requests<R> {
         self.state().stop
     }
 
-    /// Waits until there is a request, or the worker should stop. Returns whether either happened in time.
+    /// Waits until there is a request, or the worker should stop. Returns whether either happened
+    /// in time.
     pub(crate) fn wait(&self, timeout: Duration) -> bool {
         let is_idle = |state: &mut MailboxState<R>| state.pending.is_empty() && !state.stop;
         let waited = self.0.changed.wait_timeout_while(self.state(), timeout, is_idle);

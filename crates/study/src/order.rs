@@ -1,8 +1,8 @@
 //! The order in which treatments are tried.
 
-/// Returns a random order in which every repeat has each treatment once. The order of the first repeat is
-/// random, the second reverses it, the third is random again, and so on. So a steady drift of the machine
-/// affects all treatments equally, and paired trials are close together.
+/// Returns a random order in which every repeat has each treatment once. The order of the first
+/// repeat is random, the second reverses it, the third is random again, and so on. So a steady
+/// drift of the machine affects all treatments equally, and paired trials are close together.
 pub(crate) fn alternating(treatments: usize, repeats: u32, seed: u64) -> Vec<usize> {
     let mut random = SplitMix(seed);
     let mut order = Vec::with_capacity(treatments * repeats as usize);
@@ -19,8 +19,8 @@ pub(crate) fn alternating(treatments: usize, repeats: u32, seed: u64) -> Vec<usi
     order
 }
 
-/// SplitMix64 (Steele, Lea and Flood, 2014): the order for a seed must be the same in every version of
-/// lowtide, so the generator cannot come from a library that may change it.
+/// SplitMix64 (Steele, Lea and Flood, 2014): the order for a seed must be the same in every version
+/// of lowtide, so the generator cannot come from a library that may change it.
 struct SplitMix(u64);
 
 impl SplitMix {

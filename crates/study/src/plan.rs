@@ -53,7 +53,8 @@ pub struct Plan {
     pub max_slowdown: f64,
     /// Thresholds.
     pub fail_on: Vec<Threshold>,
-    /// An earlier record to compare with, and the permitted growth of a metric since then, as a ratio.
+    /// An earlier record to compare with, and the permitted growth of a metric since then, as a
+    /// ratio.
     pub baseline: Option<(PathBuf, f64)>,
     /// The number of files that each started process must be able to have open.
     pub open_files: Option<u64>,
@@ -146,9 +147,9 @@ impl Plan {
         })
     }
 
-    /// Checks that the programs at the start of shell commands exist, as far as they can be determined. If
-    /// a command runs before each trial, it may create the programs of the others, which are then not
-    /// checked.
+    /// Checks that the programs at the start of shell commands exist, as far as they can be
+    /// determined. If a command runs before each trial, it may create the programs of the others,
+    /// which are then not checked.
     ///
     /// # Errors
     /// Fails at the first program that does not exist.
@@ -202,8 +203,8 @@ impl Plan {
         }
     }
 
-    /// Returns the settings that affect a trial and have no field of their own in the record, in words that
-    /// are the same on every machine.
+    /// Returns the settings that affect a trial and have no field of their own in the record, in
+    /// words that are the same on every machine.
     fn conditions(&self) -> BTreeMap<String, String> {
         let placed = |text: String| {
             let places = self.settings.places.iter();
@@ -246,8 +247,8 @@ impl Plan {
     }
 }
 
-/// Replaces a path in a text by a name, if the path is a complete name there: `/tmp/x` is not a part of
-/// `/tmp/xy`.
+/// Replaces a path in a text by a name, if the path is a complete name there: `/tmp/x` is not a
+/// part of `/tmp/xy`.
 fn placed_in(text: &str, path: &str, name: &str) -> String {
     if path.is_empty() {
         return text.to_owned();

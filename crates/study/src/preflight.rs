@@ -10,8 +10,8 @@ use crate::error::Obstacle;
 use crate::plan::Plan;
 use crate::ready::Ready;
 
-/// Maximum time to wait until the port of an earlier run is free: after `kill -9`, its keepers still end
-/// the processes that it started.
+/// Maximum time to wait until the port of an earlier run is free: after `kill -9`, its keepers
+/// still end the processes that it started.
 const PORT_TIMEOUT: Duration = Duration::from_secs(10);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -26,7 +26,8 @@ pub(crate) fn before_set_up(plan: &Plan, interrupt: &AtomicBool) -> Result<(), O
             return Err(Obstacle::OpenFiles { needed, limit });
         }
     }
-    // With --prepare, that command may end the process that answers; each trial checks again after it.
+    // With --prepare, that command may end the process that answers; each trial checks again after
+    // it.
     match (&plan.timeline.ready, &plan.settings.prepare) {
         (Some(ready), None) => wait_until_free(ready, plan.settings.resume, interrupt),
         _ => Ok(()),

@@ -6,8 +6,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Finds a program as `execvp` does: in the directories of `PATH` (`list`, or our own), unless its name
-/// contains a slash.
+/// Finds a program as `execvp` does: in the directories of `PATH` (`list`, or our own), unless its
+/// name contains a slash.
 pub fn find_program(name: &str, directory: Option<&Path>, list: Option<&str>) -> Option<PathBuf> {
     let is_program = |path: &PathBuf| {
         fs::metadata(path).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)

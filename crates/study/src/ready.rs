@@ -82,8 +82,8 @@ impl std::fmt::Display for Ready {
 const ATTEMPT: Duration = Duration::from_secs(1);
 
 impl Ready {
-    /// Checks once from outside. Returns the reason if the subject is not ready. Conditions that cannot be
-    /// checked from outside are never ready here.
+    /// Checks once from outside. Returns the reason if the subject is not ready. Conditions that
+    /// cannot be checked from outside are never ready here.
     pub fn attempt(&self) -> Result<(), String> {
         match self {
             Self::Tcp(address) => connect(address),

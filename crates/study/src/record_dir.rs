@@ -6,11 +6,10 @@ use std::io::{self, BufReader, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use lowtide_record::Recorder;
 use lowtide_record::plan::{self, TrialSlot};
 use lowtide_record::shard::Shard;
 use lowtide_record::v1::{FileKind, Line, Machine, Outcome};
-use lowtide_record::{ReadError, StudyRecord, read_lines, read_study, read_trial};
+use lowtide_record::{ReadError, Recorder, StudyRecord, files, read_lines, read_study, read_trial};
 
 use crate::error::StudyError;
 use crate::plan::Plan;
@@ -44,7 +43,8 @@ impl RecordDir {
                 Err(already_there(plan, directory, Some(&record)))
             }
             Found::NoPlan(path) => {
-                // The writer was interrupted before its first line was complete: it contains nothing.
+                // The writer was interrupted before its first line was complete: it contains
+                // nothing.
                 fs::remove_file(&path).map_err(at(&path))?;
                 Self::make(plan, directory, machine).map(Some)
             }
@@ -58,7 +58,7 @@ impl RecordDir {
         directory: PathBuf,
         machine: &Machine,
     ) -> Result<Self, StudyError> {
-        fs::create_dir_all(&directory).map_err(at(&directory))?;
+        files::create_directories(&directory, 0o777).map_err(at(&directory))?;
         // This comes first, because lowtide recognises its directory by this file.
         let path = directory.join(STUDY_FILE);
         let study = Recorder::create(&path, FileKind::Study, machine).map_err(at(&path))?;
@@ -101,8 +101,8 @@ impl RecordDir {
         slots
     }
 
-    /// Returns the path of a trial's files without an extension, relative to the record. Files of an
-    /// earlier attempt stay unchanged.
+    /// Returns the path of a trial's files without an extension, relative to the record. Files of
+    /// an earlier attempt stay unchanged.
     pub(crate) fn stem(&self, slot: &TrialSlot, label: &str) -> String {
         let stem = format!("trials/{:03}-{}", slot.number, file_name(label));
         let is_taken = |stem: &String| self.directory.join(format!("{stem}.jsonl")).exists();
@@ -114,15 +114,15 @@ impl RecordDir {
 
 fn make_trials(directory: &Path) -> Result<(), StudyError> {
     let trials = directory.join("trials");
-    fs::create_dir_all(&trials).map_err(at(&trials))
+    files::create_directories(&trials, 0o777).map_err(at(&trials))
 }
 
 /// Maximum size of a record that is copied, in bytes.
 const MAX_COPIED: u64 = 256 << 20;
 
-/// Copies the records that are drawn beside a study into its own record, so that a report of it can be
-/// made on another machine. A copy that is already there is kept. A record that is too large or cannot be
-/// read is not copied: a report then reads the original.
+/// Copies the records that are drawn beside a study into its own record, so that a report of it can
+/// be made on another machine. A copy that is already there is kept. A record that is too large or
+/// cannot be read is not copied: a report then reads the original.
 fn copy_beside(plan: &plan::StudyPlan, directory: &Path) -> Result<(), StudyError> {
     for (original, copy) in plan.beside.iter().zip(plan.copies_beside(directory)) {
         if copy.exists() {
@@ -138,15 +138,19 @@ fn copy_beside(plan: &plan::StudyPlan, directory: &Path) -> Result<(), StudyErro
         make_trials(&unfinished)?;
         for (file, _) in files {
             let to = unfinished.join(&file);
-            fs::copy(Path::new(original).join(&file), &to).map_err(at(&to))?;
+            copy_file(&Path::new(original).join(&file), &to).map_err(at(&to))?;
         }
         fs::rename(&unfinished, &copy).map_err(at(&copy))?;
     }
     Ok(())
 }
 
-/// Returns the readable files of a record, relative to its directory, with their sizes. The result is empty
-/// if the directory contains no readable record.
+fn copy_file(original: &Path, copy: &Path) -> io::Result<()> {
+    io::copy(&mut File::open(original)?, &mut files::create(copy)?).map(drop)
+}
+
+/// Returns the readable files of a record, relative to its directory, with their sizes. The result
+/// is empty if the directory contains no readable record.
 fn files_of_record(directory: &Path) -> Vec<(PathBuf, u64)> {
     let trials = fs::read_dir(directory.join("trials")).into_iter().flatten().flatten();
     let names = trials
@@ -211,9 +215,9 @@ fn already_there(plan: &Plan, directory: PathBuf, record: Option<&StudyRecord>) 
     StudyError::OutputHoldsIt { directory, done, of: ours.slots().len() }
 }
 
-/// Refuses to resume a different study. A study with more repeats is the same study: the order of its first
-/// ones does not depend on their number. Until a trial has started (the set-up may have failed, and been
-/// repaired), the record contains nothing that conflicts with another plan.
+/// Refuses to resume a different study. A study with more repeats is the same study: the order of
+/// its first ones does not depend on their number. Until a trial has started (the set-up may have
+/// failed, and been repaired), the record contains nothing that conflicts with another plan.
 fn check_same(
     ours: &plan::StudyPlan,
     record: &StudyRecord,
@@ -256,7 +260,8 @@ fn done(directory: &Path, record: &StudyRecord) -> BTreeMap<u32, Duration> {
     ended.filter_map(|(number, end)| Some((number, end?))).collect()
 }
 
-/// Returns the directory of a plan's record. The commands that a study starts may run in another one.
+/// Returns the directory of a plan's record. The commands that a study starts may run in another
+/// one.
 pub(crate) fn directory_of(plan: &Plan) -> Result<PathBuf, StudyError> {
     let directory = plan.settings.output.clone().unwrap_or_else(|| default_output(plan));
     std::path::absolute(&directory).map_err(at(&directory))
@@ -267,7 +272,8 @@ fn at(path: &Path) -> impl Fn(io::Error) -> StudyError + use<> {
     move |error| StudyError::Record { path: path.clone(), error }
 }
 
-/// Returns `lowtide-NAME-20260131-123456`, in UTC; for a part, `lowtide-NAME-20260131-123456-part-1-of-4`.
+/// Returns `lowtide-NAME-20260131-123456`, in UTC; for a part,
+/// `lowtide-NAME-20260131-123456-part-1-of-4`.
 fn default_output(plan: &Plan) -> PathBuf {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let (year, month, day) = civil(now / 86_400);

@@ -33,8 +33,8 @@ pub struct StudyRun {
 /// Runs a plan from beginning to end, or resumes it: trials that are done are not run again.
 ///
 /// # Errors
-/// Fails if the record cannot be written, or the set-up fails. A trial that fails is not an error here: its
-/// outcome is in the record.
+/// Fails if the record cannot be written, or the set-up fails. A trial that fails is not an error
+/// here: its outcome is in the record.
 pub fn run(
     plan: &Plan,
     keeper: &KeeperCommand,
@@ -43,7 +43,8 @@ pub fn run(
     interrupt: &AtomicBool,
 ) -> Result<StudyRun, StudyError> {
     let directory = directory_of(plan)?;
-    // An existing record is locked first: another process that uses it would also disturb the trials.
+    // An existing record is locked first: another process that uses it would also disturb the
+    // trials.
     let known = RecordDir::find(plan, &directory, machine)?;
     if known.as_ref().is_none_or(|record_dir| !record_dir.open_slots().is_empty()) {
         preflight::before_set_up(plan, interrupt).map_err(|obstacle| match obstacle {
@@ -121,8 +122,8 @@ impl Runner<'_> {
                     study_run
                         .failure
                         .get_or_insert(format!("{label}, repeat {}: {because}", slot.repeat));
-                    // If no trial has succeeded yet, the cause is not the treatment, and the rest would
-                    // only waste time.
+                    // If no trial has succeeded yet, the cause is not the treatment, and the rest
+                    // would only waste time.
                     if !succeeded && (failed_in_a_row >= 2 || slot.treatment == 0) {
                         break;
                     }
@@ -165,8 +166,8 @@ impl Runner<'_> {
         };
         let mut stage = ProcessStage::new(context, &mut *self.observer);
         let outcome = match perform(&mut stage, &self.plan.timeline) {
-            // The signal that interrupted lowtide may also have ended the subject, whose end was noticed
-            // first.
+            // The signal that interrupted lowtide may also have ended the subject, whose end was
+            // noticed first.
             Outcome::Failed { .. } if self.interrupt.load(Ordering::Relaxed) => {
                 Outcome::Interrupted
             }

@@ -1,5 +1,5 @@
-//! The settings of a study, as a study file or the command line gives them. Each is one field of [`Settings`],
-//! with its help, its flag and its key.
+//! The settings of a study, as a study file or the command line gives them. Each is one field of
+//! [`Settings`], with its help, its flag and its key.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -32,9 +32,10 @@ pub(crate) const DEFAULT_TOLERANCE: f64 = 0.10;
 
 /// The settings of a study, unchecked: see [`crate::Plan::new`].
 ///
-/// The doc of a flag is its help. A field without a flag is `arg(skip)`, one without a key `serde(skip)`. A new
-/// field is a condition of its trials (see `Settings::conditions`) unless `NOT_CONDITIONS` names it. A path
-/// that is not a condition is not serialized, since it may not be UTF-8.
+/// The doc of a flag is its help. A field without a flag is `arg(skip)`, one without a key
+/// `serde(skip)`. A new field is a condition of its trials (see `Settings::conditions`) unless
+/// `NOT_CONDITIONS` names it. A path that is not a condition is not serialized, since it may not be
+/// UTF-8.
 #[derive(Debug, Clone, Default, PartialEq, Args, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct Settings {
@@ -74,8 +75,9 @@ pub struct Settings {
     #[arg(short, long, value_name = "TUNE", help_heading = "Treatments")]
     pub tune: Option<Vec<String>>,
 
-    /// Policies that release memory: none, adaptive, pressure, periodic=30s, freed=1GiB; each is combined with
-    /// each allocator and setting; `lowtide run --help` describes them [default: none]
+    /// Policies that release memory: none, adaptive, pressure, periodic=30s, freed=1GiB; each is
+    /// combined with each allocator and setting; `lowtide run --help` describes them [default:
+    /// none]
     #[arg(short, long, value_name = "LIST", help_heading = "Treatments")]
     pub policy: Option<Words>,
 
@@ -129,8 +131,8 @@ pub struct Settings {
 
     /// Time after the last round [default: 10s]
     ///
-    /// For a command that makes its own load: the time after its phase load_end. Without such a phase, the
-    /// trial lasts until the command ends.
+    /// For a command that makes its own load: the time after its phase load_end. Without such a
+    /// phase, the trial lasts until the command ends.
     #[arg(long, value_name = "DURATION", help_heading = "Trials")]
     pub settle: Option<String>,
 
@@ -189,8 +191,8 @@ pub struct Settings {
     )]
     pub open_files: Option<Number>,
 
-    /// Exit with 99 if a trial crosses this threshold, such as settled_ratio>0.3, settled_bytes>500MiB or
-    /// load.failed>0 (repeatable)
+    /// Exit with 99 if a trial crosses this threshold, such as settled_ratio>0.3,
+    /// settled_bytes>500MiB or load.failed>0 (repeatable)
     #[arg(long, value_name = "EXPR", help_heading = "Results")]
     pub fail_on: Option<Vec<String>>,
 
@@ -216,7 +218,8 @@ pub struct Settings {
     #[arg(skip)]
     pub recommend: Option<bool>,
 
-    /// Whether the rounds of the load are alike. If not, the memory after each does not show growth.
+    /// Whether the rounds of the load are alike. If not, the memory after each does not show
+    /// growth.
     #[arg(skip)]
     #[serde(alias = "rounds_alike")]
     pub rounds_alike: Option<bool>,
@@ -231,8 +234,8 @@ pub struct Settings {
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct TreatmentSettings {
-    /// One or several, as in the list of allocators; each makes a treatment. `own` is the allocator that
-    /// the command itself brings, whichever it is.
+    /// One or several, as in the list of allocators; each makes a treatment. `own` is the allocator
+    /// that the command itself brings, whichever it is.
     pub allocator: Words,
     /// The text after the allocator's name in its label.
     pub label: Option<String>,
@@ -242,12 +245,13 @@ pub struct TreatmentSettings {
     pub command: Option<Vec<String>>,
     /// Additional arguments of the command.
     pub args: Vec<String>,
-    /// The policy that releases memory; any other text is a label for the time at which hooks release it.
+    /// The policy that releases memory; any other text is a label for the time at which hooks
+    /// release it.
     pub policy: Option<String>,
     /// Commands at moments of the trial.
     pub at: Vec<HookSettings>,
-    /// A shell command that exits with 0 if the treatment can be tried here; otherwise the treatment is
-    /// omitted.
+    /// A shell command that exits with 0 if the treatment can be tried here; otherwise the
+    /// treatment is omitted.
     pub when: Option<String>,
 }
 
@@ -340,7 +344,8 @@ pub enum FileError {
         /// The parameters of the file.
         known: String,
     },
-    /// A list of allocators or settings was given together with a file that describes its treatments.
+    /// A list of allocators or settings was given together with a file that describes its
+    /// treatments.
     #[error("{} describes its treatments itself: choose among them with --only", .0.display())]
     DescribesTreatments(PathBuf),
 }
@@ -380,8 +385,9 @@ pub(crate) const NOT_CONDITIONS: [&str; 26] = [
 ];
 
 impl Settings {
-    /// Reads a study file. `set` has values for its parameters. In its strings, `{study}` is the directory
-    /// of the file, and `{cache}` a directory in `cache` for data that the study can create again.
+    /// Reads a study file. `set` has values for its parameters. In its strings, `{study}` is the
+    /// directory of the file, and `{cache}` a directory in `cache` for data that the study can
+    /// create again.
     ///
     /// # Errors
     /// Fails if it cannot be read, or is malformed; the error then has the line and the column.
@@ -429,11 +435,13 @@ impl Settings {
         single.into_iter().flatten().chain(self.beside.iter_mut().flatten())
     }
 
-    /// Checks that flags may override the settings of a file. If the file describes all its treatments,
-    /// with their own commands, a list of allocators would add the bare command as the reference.
+    /// Checks that flags may override the settings of a file. If the file describes all its
+    /// treatments, with their own commands, a list of allocators would add the bare command as the
+    /// reference.
     ///
     /// # Errors
-    /// Fails if they name allocators or settings, and the file names none but describes its treatments.
+    /// Fails if they name allocators or settings, and the file names none but describes its
+    /// treatments.
     pub fn admit(&self, path: &Path, flags: &Self) -> Result<(), FileError> {
         let names = |settings: &Self| settings.allocator.is_some() || settings.tune.is_some();
         match self.treatment.is_empty() || names(self) || !names(flags) {
@@ -442,7 +450,8 @@ impl Settings {
         }
     }
 
-    /// Returns the settings that bear on a trial, by their keys, as texts: all but [`NOT_CONDITIONS`].
+    /// Returns the settings that bear on a trial, by their keys, as texts: all but
+    /// [`NOT_CONDITIONS`].
     ///
     /// # Errors
     /// Fails if one of them is a path that is not UTF-8.
@@ -471,8 +480,8 @@ fn text_of(value: Value) -> Option<String> {
     }
 }
 
-/// Replaces the parameters and placeholders in all strings of a study file, but not in the parameters
-/// themselves.
+/// Replaces the parameters and placeholders in all strings of a study file, but not in the
+/// parameters themselves.
 fn filled_in(
     table: toml::Table,
     parameters: &BTreeMap<String, toml::Value>,

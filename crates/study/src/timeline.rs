@@ -30,8 +30,8 @@ pub struct TrialTimeline {
     pub pause: Duration,
     /// Time after the last round.
     pub settle: Duration,
-    /// Whether a subject that loads itself is stopped `settle` after its phase `load_end`: only if both are
-    /// given. Otherwise it runs to completion.
+    /// Whether a subject that loads itself is stopped `settle` after its phase `load_end`: only if
+    /// both are given. Otherwise it runs to completion.
     pub settle_after_phase: bool,
     /// Maximum duration of a trial.
     pub timeout: Duration,

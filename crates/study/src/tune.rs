@@ -1,8 +1,8 @@
 //! Settings of an allocator: sets of environment variables with a label, bound to their allocator.
 //!
-//! The presets are the settings that matter: those that engineers tried first when a production process
-//! retained memory (`trim_threshold`, `mmap_threshold`, `tcache_count`, `arena_max`), and those that
-//! determine whether memory is released at all, according to measurements.
+//! The presets are the settings that matter: those that engineers tried first when a production
+//! process retained memory (`trim_threshold`, `mmap_threshold`, `tcache_count`, `arena_max`), and
+//! those that determine whether memory is released at all, according to measurements.
 
 use thiserror::Error;
 
@@ -132,7 +132,8 @@ pub enum TuneError {
     },
 }
 
-/// Parses settings: `jemalloc/eager: MALLOC_CONF=dirty_decay_ms:0`, `glibc/arena_max`, `glibc/arena_max=2`.
+/// Parses settings: `jemalloc/eager: MALLOC_CONF=dirty_decay_ms:0`, `glibc/arena_max`,
+/// `glibc/arena_max=2`.
 ///
 /// # Errors
 /// Fails if the syntax is invalid, or the preset is unknown.

@@ -8,8 +8,8 @@ use lowtide_model::release::{Release, ReleaseOutcome};
 use lowtide_policy::{PolicyKind, Returned};
 use lowtide_record::v1::{HookRun, Line};
 
-/// The message of a release that returned memory. The keys of the lines are those of the log that has this
-/// message.
+/// The message of a release that returned memory. The keys of the lines are those of the log that
+/// has this message.
 const PURGED: &str = "Purged memory successfully";
 
 /// The fields that all lines about a process share.

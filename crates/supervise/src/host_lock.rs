@@ -23,15 +23,25 @@ pub(crate) struct HostLock {
 }
 
 impl HostLock {
+    /// Returns a lock of nothing.
+    pub(crate) fn none() -> Self {
+        Self { _file: None }
+    }
+
+    /// Returns whether no other supervisor has the lock now.
+    pub(crate) fn is_free() -> bool {
+        Self::acquire(|| true).is_some()
+    }
+
     /// Waits for the lock. Returns `None` if another supervisor keeps it for too long.
     pub(crate) fn acquire(is_over: impl Fn() -> bool) -> Option<Self> {
-        let Some(file) = open() else { return Some(Self { _file: None }) };
+        let Some(file) = open() else { return Some(Self::none()) };
         let begin = Instant::now();
         loop {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => return Some(Self { _file: Some(file) }),
                 Err(Errno::WOULDBLOCK | Errno::INTR) => {}
-                Err(_) => return Some(Self { _file: None }),
+                Err(_) => return Some(Self::none()),
             }
             if begin.elapsed() > MAX_WAIT || is_over() {
                 return None;
@@ -47,5 +57,5 @@ fn open() -> Option<File> {
         true => PathBuf::from("/run"),
         false => std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from)?,
     };
-    files::open_append(&directory.join("lowtide.lock")).ok()
+    files::append_private(&directory.join("lowtide.lock")).ok()
 }

@@ -1,7 +1,7 @@
 //! The log of acts: one JSON line per act.
 //!
-//! The file is opened again when its path leads to another file, as after a rotation. A line that cannot be written, as
-//! on a full disk, is dropped; supervision continues.
+//! The file is opened again when its path leads to another file, as after a rotation. A line that
+//! cannot be written, as on a full disk, is dropped; supervision continues.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use lowtide_model::act::Act;
-use lowtide_record::files;
+use lowtide_record::files::{self, UnsafePath};
 use thiserror::Error;
 
 /// Errors of a log that cannot be opened.
@@ -23,12 +23,27 @@ pub enum LogError {
         /// The error.
         error: io::Error,
     },
-    /// Other users may write to the directory.
+    /// Other users may change the file or its directory.
     #[error(
-        "other users may write to the directory of {}: name a file in a directory that only its owner may write to",
-        .0.display()
+        "{} is not safe to write to ({reason}): name a file of your own, in a directory that only you may write to",
+        path.display()
     )]
-    SharedDirectory(PathBuf),
+    Unsafe {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        reason: UnsafePath,
+    },
+}
+
+impl LogError {
+    pub(crate) fn new(path: &Path, error: io::Error) -> Self {
+        let path = path.to_owned();
+        match UnsafePath::of(&error) {
+            Some(reason) => Self::Unsafe { path, reason },
+            None => Self::Io { path, error },
+        }
+    }
 }
 
 /// The log of acts.
@@ -47,9 +62,7 @@ impl ActLog {
     /// Fails if the file cannot be opened, is not a regular file, or may be replaced by other
     /// users.
     pub fn open(path: &Path) -> Result<Self, LogError> {
-        check_directory(path)?;
-        let failed = |error| LogError::Io { path: path.to_owned(), error };
-        let file = files::open_append(path).map_err(failed)?;
+        let file = files::append_private(path).map_err(|error| LogError::new(path, error))?;
         Ok(Self { path: path.to_owned(), file: Some(file), has_failed: false })
     }
 
@@ -68,24 +81,12 @@ impl ActLog {
         let mut line = serde_json::to_vec(act)?;
         line.push(b'\n');
         if !self.file.as_ref().is_some_and(|file| leads_to(&self.path, file)) {
-            self.file = Some(files::open_append(&self.path)?);
+            self.file = Some(files::append_private(&self.path)?);
         }
         let Some(file) = &mut self.file else { return Ok(()) };
         let before = file.metadata()?.len();
         // Half a line on a full disk would make the next one unreadable too.
         file.write_all(&line).inspect_err(|_| drop(file.set_len(before)))
-    }
-}
-
-/// Checks that only the owner may replace files in the directory of this one.
-///
-/// # Errors
-/// Fails if other users may replace them, or if the directory does not exist.
-pub(crate) fn check_directory(path: &Path) -> Result<(), LogError> {
-    match files::is_in_shared_directory(path) {
-        Ok(false) => Ok(()),
-        Ok(true) => Err(LogError::SharedDirectory(path.to_owned())),
-        Err(error) => Err(LogError::Io { path: path.to_owned(), error }),
     }
 }
 

@@ -30,6 +30,17 @@ pub(crate) struct Subject {
     pub(crate) pressure: PressureSource,
     /// Time when its cgroups were read, in seconds.
     pressure_s: f64,
+    /// Whether the process was missing in the last list.
+    pub(crate) is_missing: bool,
+    /// Time of the next reading, in seconds.
+    pub(crate) due_s: f64,
+    pub(crate) program: ProgramState,
+}
+
+/// What is known about the program that a process executes. Another program starts with a new
+/// state.
+#[derive(Debug)]
+pub(crate) struct ProgramState {
     freed: FreedCounter,
     /// Time when its program was first seen, in seconds.
     pub(crate) begin_s: f64,
@@ -45,16 +56,12 @@ pub(crate) struct Subject {
     /// The previous release, with the bytes that had come back when the last one started.
     pub(crate) previous: Option<LastRelease>,
     pub(crate) held_back_s: Option<f64>,
-    /// Whether the process was missing in the last list.
-    pub(crate) is_missing: bool,
     /// The pages of the last release, while lowtide observes how many come back.
     pub(crate) dropped: Option<Dropped>,
     /// Whether the log already says that the budget delays its release.
     pub(crate) is_held_back: bool,
     /// The reason why it cannot be released, as last logged.
     pub(crate) refused: Option<String>,
-    /// Time of the next reading, in seconds.
-    pub(crate) due_s: f64,
     /// RSS, CPU time and faults, and the time of their last change, in seconds.
     changed: (ChangeKey, f64),
 }
@@ -77,6 +84,27 @@ const CGROUPS_AGE_S: f64 = 30.0;
 /// Maximum length of a command line in the log, in characters.
 const MAX_COMMAND: usize = 300;
 
+impl ProgramState {
+    fn new(kind: PolicyKind, t_s: f64) -> Self {
+        Self {
+            freed: FreedCounter::default(),
+            begin_s: t_s,
+            is_fork: false,
+            freed_before: None,
+            detector: Arc::default(),
+            policy: kind.policy(),
+            brake: Brake::default(),
+            last: None,
+            previous: None,
+            held_back_s: None,
+            dropped: None,
+            is_held_back: false,
+            refused: None,
+            changed: ((0, 0, 0), t_s),
+        }
+    }
+}
+
 impl Subject {
     /// Opens a process. Returns `None` if it has ended or has no memory.
     pub(crate) fn open(pid: u32, kind: PolicyKind, t_s: f64) -> Option<Self> {
@@ -95,22 +123,9 @@ impl Subject {
             name: stat.name,
             pressure: PressureSource::for_process(pid),
             pressure_s: t_s,
-            freed: FreedCounter::default(),
-            begin_s: t_s,
-            is_fork: false,
-            freed_before: None,
-            detector: Arc::default(),
-            policy: kind.policy(),
-            brake: Brake::default(),
-            last: None,
-            previous: None,
             is_missing: false,
-            held_back_s: None,
-            dropped: None,
-            is_held_back: false,
-            refused: None,
             due_s: t_s,
-            changed: ((0, 0, 0), t_s),
+            program: ProgramState::new(kind, t_s),
         })
     }
 
@@ -132,12 +147,7 @@ impl Subject {
             self.image = stat.image;
             self.command = format!("[{}]", stat.name);
             self.name = stat.name;
-            self.freed = FreedCounter::default();
-            self.detector = Arc::default();
-            self.policy = kind.policy();
-            self.brake = Brake::default();
-            (self.begin_s, self.is_fork, self.freed_before) = (t_s, false, None);
-            (self.last, self.previous, self.dropped, self.refused) = (None, None, None, None);
+            self.program = ProgramState::new(kind, t_s);
         }
         self.rss_bytes = reading.rss_bytes.0;
         if kind.has_budget() && t_s - self.pressure_s >= CGROUPS_AGE_S {
@@ -145,10 +155,11 @@ impl Subject {
             self.pressure_s = t_s;
         }
         let key = (reading.rss_bytes.0, (reading.cpu_s * 1e3) as u64, reading.minor_faults);
-        if key != self.changed.0 {
-            self.changed = (key, t_s);
+        if key != self.program.changed.0 {
+            self.program.changed = (key, t_s);
         }
-        let freed = kind.needs_preload().then(|| self.freed.read(&self.target, t_s)).flatten();
+        let freed =
+            kind.needs_preload().then(|| self.program.freed.read(&self.target, t_s)).flatten();
         let freed_bytes = freed.map(|freed| self.freed_since_begin(freed.freed_bytes));
         Ok(Some(ProcessState {
             t_s,
@@ -157,9 +168,9 @@ impl Subject {
             minor_faults: reading.minor_faults,
             open_files: reading.open_files,
             freed_bytes,
-            last_release: self.last,
-            previous_release: self.previous,
-            held_back_s: self.held_back_s,
+            last_release: self.program.last,
+            previous_release: self.program.previous,
+            held_back_s: self.program.held_back_s,
             ..ProcessState::default()
         }))
     }
@@ -167,13 +178,14 @@ impl Subject {
     /// Returns the number of bytes that the process itself has freed, from its count of freed
     /// bytes.
     fn freed_since_begin(&mut self, counted: u64) -> u64 {
-        let before = self.freed_before.get_or_insert(if self.is_fork { counted } else { 0 });
+        let before =
+            self.program.freed_before.get_or_insert(if self.program.is_fork { counted } else { 0 });
         counted.saturating_sub(*before)
     }
 
     /// Returns the time since the last change of the process, in seconds.
     pub(crate) fn unchanged_s(&self, t_s: f64) -> f64 {
-        t_s - self.changed.1
+        t_s - self.program.changed.1
     }
 
     /// Stores the command line that a release has read.

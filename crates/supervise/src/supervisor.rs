@@ -11,8 +11,9 @@ use lowtide_model::act::Act;
 use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_policy::{Action, Budget, MAX_DELAY_S, PolicyKind, ProcessState, SampleReason};
 use lowtide_probe::machine::thread_cpu_s;
-use lowtide_probe::patience::patiently;
+use lowtide_probe::patience::Patience;
 use lowtide_probe::process::Units;
+use lowtide_release::{Hold, Refusal};
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::nanosleep;
 
@@ -63,6 +64,9 @@ pub struct Supervisor<'o> {
     is_crowded: bool,
     surroundings: Surroundings,
     budget: Budget,
+    hold: Hold,
+    /// The hold that is already in the log.
+    reported_hold: Option<Refusal>,
     units: Units,
     buffer: Vec<u8>,
     begin: Instant,
@@ -86,7 +90,7 @@ impl std::fmt::Debug for Supervisor<'_> {
 const CALM: [(f64, f64); 2] = [(60.0, 2.0), (5.0, 1.0)];
 /// Maximum time between two readings, in seconds.
 const MAX_TICK_S: f64 = 2.0;
-/// Open files per supervised process: its pidfd, its directory, `stat`, the directory of its files,
+/// Open files per supervised process: its directory (twice), `stat`, the directory of its files,
 /// its memory.
 const FILES_PER_SUBJECT: usize = 5;
 /// Open files that are reserved for releases, the log, and all other purposes of this process.
@@ -120,6 +124,8 @@ impl<'o> Supervisor<'o> {
             is_crowded: false,
             surroundings: Surroundings::default(),
             budget,
+            hold: Hold::default(),
+            reported_hold: None,
             units: Units::of_this_machine(),
             buffer: Vec::new(),
             begin: Instant::now(),
@@ -192,7 +198,7 @@ impl<'o> Supervisor<'o> {
             let opened = Subject::open(pid, self.options.policy, t_s);
             let Some(mut subject) = opened else { continue };
             let parent = self.subjects.get(&subject.parent);
-            subject.is_fork = parent.is_some_and(|parent| parent.image == subject.image);
+            subject.program.is_fork = parent.is_some_and(|parent| parent.image == subject.image);
             if self.subjects.len() < self.max_subjects {
                 self.subjects.insert(pid, subject);
             } else if !std::mem::replace(&mut self.is_crowded, true) {
@@ -283,11 +289,11 @@ impl<'o> Supervisor<'o> {
             self.surroundings.enter(&subject.pressure, Instant::now(), &mut state);
         }
         let is_uncounted = kind.needs_preload() && state.freed_bytes.is_none();
-        if is_uncounted && t_s - subject.begin_s > UNCOUNTED_S {
+        if is_uncounted && t_s - subject.program.begin_s > UNCOUNTED_S {
             self.report_uncounted(subject);
         }
         self.sample_refaults(subject, &mut state);
-        if let Action::Release(request) = subject.policy.decide(&state) {
+        if let Action::Release(request) = subject.program.policy.decide(&state) {
             self.try_release(subject, &state, request);
         }
         true
@@ -308,10 +314,13 @@ impl<'o> Supervisor<'o> {
 
     /// Counts the pages of the last release that came back, if that is due.
     fn sample_refaults(&mut self, subject: &mut Subject, state: &mut ProcessState) {
-        let reason = subject.dropped.as_mut().and_then(|dropped| dropped.refaults.due(state));
-        let is_old = subject.last.is_some_and(|last| state.t_s - last.t_s > MAX_OBSERVED_S);
-        if is_old && subject.dropped.as_ref().is_some_and(|dropped| dropped.refaults.is_known()) {
-            subject.dropped = None;
+        let reason =
+            subject.program.dropped.as_mut().and_then(|dropped| dropped.refaults.due(state));
+        let is_old = subject.program.last.is_some_and(|last| state.t_s - last.t_s > MAX_OBSERVED_S);
+        if is_old
+            && subject.program.dropped.as_ref().is_some_and(|dropped| dropped.refaults.is_known())
+        {
+            subject.program.dropped = None;
         }
         let Some(reason) = reason else { return };
         if reason == SampleReason::Faults
@@ -320,9 +329,11 @@ impl<'o> Supervisor<'o> {
         {
             return;
         }
-        let was_known = subject.dropped.as_ref().is_some_and(|dropped| dropped.refaults.is_known());
+        let was_known =
+            subject.program.dropped.as_ref().is_some_and(|dropped| dropped.refaults.is_known());
         self.sample(subject, state, reason);
-        let is_known = subject.dropped.as_ref().is_some_and(|dropped| dropped.refaults.is_known());
+        let is_known =
+            subject.program.dropped.as_ref().is_some_and(|dropped| dropped.refaults.is_known());
         if is_known && !was_known {
             self.log_returned(subject);
         }
@@ -330,13 +341,15 @@ impl<'o> Supervisor<'o> {
 
     /// Counts the pages of the last release that came back.
     fn sample(&mut self, subject: &mut Subject, state: &mut ProcessState, reason: SampleReason) {
-        let (Some(mut dropped), Ok(target)) = (subject.dropped.take(), subject.target.try_clone())
+        let (Some(mut dropped), Ok(target)) =
+            (subject.program.dropped.take(), subject.target.try_clone())
         else {
             return;
         };
         // A process can block every reader of its page table.
         let ranges = dropped.ranges;
-        let counted = patiently(&self.options.interrupt, move || {
+        let interrupt = &self.options.interrupt;
+        let counted = Patience::default().work_on(&subject.target, interrupt, move || {
             let came_back = ranges.came_back(&target);
             (ranges, came_back, thread_cpu_s())
         });
@@ -344,25 +357,25 @@ impl<'o> Supervisor<'o> {
         self.budget.spend(cpu_s);
         let Ok(came_back) = came_back else { return };
         dropped.ranges = ranges;
-        let huge_bytes = came_back.huge_bytes.unwrap_or(0);
-        let by_program = dropped.refaults.by_program(state, came_back.bytes, huge_bytes);
-        dropped.back = dropped.refaults.sample(state, by_program, reason);
-        if let Some(last) = &mut subject.last {
+        dropped.back = dropped.refaults.sample(state, came_back.bytes, reason);
+        if let Some(last) = &mut subject.program.last {
             last.back = dropped.back;
         }
-        subject.dropped = Some(dropped);
-        state.last_release = subject.last;
+        subject.program.dropped = Some(dropped);
+        state.last_release = subject.program.last;
     }
 
     fn log_returned(&mut self, subject: &Subject) {
-        let (Some(dropped), Some(last)) = (&subject.dropped, &subject.last) else { return };
+        let (Some(dropped), Some(last)) = (&subject.program.dropped, &subject.program.last) else {
+            return;
+        };
         let line = self.about(subject).returned(last.id, dropped.released_bytes, &dropped.back);
         self.observer.act(&subject.name, &line);
     }
 
     /// Counts for the last time which pages came back, unless the log already has them.
     fn count_returned(&mut self, subject: &mut Subject) {
-        let Some(dropped) = &subject.dropped else { return };
+        let Some(dropped) = &subject.program.dropped else { return };
         let is_known = dropped.refaults.is_known();
         let t_s = self.now_s();
         let state = subject.read(self.options.policy, self.units, &mut self.buffer, t_s);
@@ -372,7 +385,7 @@ impl<'o> Supervisor<'o> {
                 self.log_returned(subject);
             }
         }
-        subject.dropped = None;
+        subject.program.dropped = None;
     }
 
     fn count_all_returned(&mut self) {

@@ -10,9 +10,10 @@ use std::path::{Path, PathBuf};
 
 use lowtide_model::act::{Act, ActEvent};
 use lowtide_model::release::ReleaseOutcome;
+use lowtide_model::text::printable;
 use lowtide_record::files;
 
-use crate::log::{LogError, check_directory};
+use crate::log::LogError;
 
 /// Maximum number of programs with their own metrics; the others share the name `other`.
 const MAX_PROGRAMS: usize = 200;
@@ -102,10 +103,8 @@ impl Textfile {
     /// # Errors
     /// Fails if it cannot be written, or if other users may replace it.
     pub fn create(path: &Path) -> Result<Self, LogError> {
-        check_directory(path)?;
         let textfile = Self { path: path.to_owned(), programs: BTreeMap::new() };
-        let failed = |error| LogError::Io { path: path.to_owned(), error };
-        textfile.write().map_err(failed)?;
+        textfile.write().map_err(|error| LogError::new(path, error))?;
         Ok(textfile)
     }
 
@@ -114,6 +113,9 @@ impl Textfile {
     /// # Errors
     /// Fails if it cannot be written. The counts are kept for the next time.
     pub fn count(&mut self, program: &str, act: &Act) -> io::Result<()> {
+        // A process chooses its name. Two names that differ only in what is not printable share
+        // their metrics.
+        let program = &printable(program);
         let is_known = self.programs.contains_key(program);
         let name = if is_known || self.programs.len() < MAX_PROGRAMS { program } else { "other" };
         let counts = self.programs.entry(name.to_owned()).or_default();
@@ -196,7 +198,7 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("lowtide.prom");
         let mut textfile = Textfile::create(&path).unwrap();
-        let name = "a\"b\\c\n";
+        let name = "a\"b\\c\n\u{1b}[2J\u{7}\u{202e}";
         let release = Act { longest_pause_s: 0.002, ..act() };
         textfile.count(name, &release).unwrap();
         textfile.count(name, &release).unwrap();
@@ -204,7 +206,7 @@ mod tests {
         textfile.count(name, &back).unwrap();
         textfile.count(name, &Act { event: ActEvent::LeftAlone, ..act() }).unwrap();
         let text = fs::read_to_string(&path).unwrap();
-        let label = "{program=\"a\\\"b\\\\c\\n\"}";
+        let label = "{program=\"a\\\"b\\\\c  [2J  \"}";
         for line in [
             format!("lowtide_releases_total{label} 2"),
             format!("lowtide_returned_bytes_total{label} 2000"),

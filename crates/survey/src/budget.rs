@@ -1,5 +1,9 @@
 //! A limit on CPU time, as a share of one core.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
 /// Time for which unused CPU time is kept, in seconds.
 const KEPT_S: f64 = 300.0;
 
@@ -15,7 +19,8 @@ pub struct CpuBudget {
 }
 
 impl CpuBudget {
-    /// Returns a budget of a share of a core. It starts with the credit of `KEPT_S`, so that the first round is quick.
+    /// Returns a budget of a share of a core. It starts with the credit of `KEPT_S`, so that the
+    /// first round is quick.
     pub fn new(share: f64, t_s: f64, cpu_s: f64) -> Self {
         Self { share, credit_s: share * KEPT_S, last: (t_s, cpu_s) }
     }
@@ -27,6 +32,23 @@ impl CpuBudget {
         self.last = (t_s, cpu_s);
         self.credit_s = (self.credit_s + self.share * since_s - used_s).min(self.share * KEPT_S);
         (-self.credit_s / self.share).max(0.0)
+    }
+}
+
+/// CPU time of this process that is not charged to the survey, such as that of a server.
+#[derive(Debug, Clone, Default)]
+pub struct UncountedCpu(Arc<AtomicU64>);
+
+impl UncountedCpu {
+    /// Adds CPU time, in seconds.
+    pub fn add(&self, cpu_s: f64) {
+        let time = Duration::try_from_secs_f64(cpu_s).unwrap_or_default();
+        self.0.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    /// Returns the sum, in seconds.
+    pub fn total_s(&self) -> f64 {
+        Duration::from_nanos(self.0.load(Ordering::Relaxed)).as_secs_f64()
     }
 }
 

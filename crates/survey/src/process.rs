@@ -1,17 +1,15 @@
 //! The state of one process.
 
 use std::collections::VecDeque;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use lowtide_analysis::diagnose::diagnose;
-use lowtide_analysis::growth::{GrowthSample, GrowthTracker};
+use lowtide_analysis::growth::Follower;
 use lowtide_model::inspection::{Allocator, CLibrary, Inspection, Observation};
 use lowtide_model::ledger::Ledger;
 use lowtide_model::verdict::{Verdict, VerdictKind};
 use lowtide_probe::proc::cgroup::Groups;
 use lowtide_probe::proc::stat::Stat;
 
-use crate::scan::Known;
 use crate::schedule::Need;
 
 /// Time between two kept readings of RSS, in seconds.
@@ -20,6 +18,8 @@ const BETWEEN_READINGS_S: f64 = 30.0;
 const MAX_READINGS: usize = 20;
 /// Minimum time over which growth is computed, in seconds.
 const MIN_GROWTH_S: f64 = 10.0;
+/// Time between two inspections of a process that took too long to read.
+const BETWEEN_SLOW_READS: Duration = Duration::from_secs(600);
 /// Maximum length of a command, in characters: a process chooses it.
 const MAX_COMMAND: usize = 500;
 
@@ -30,23 +30,29 @@ pub enum Unread {
     NotPermitted,
     /// Reading it made no progress. It is not read again until it executes another program.
     Blocked,
+    /// Reading it took too long. It is read again after ten minutes.
+    Slow,
     /// Another reason.
     Failed,
 }
 
 impl Unread {
     /// All reasons.
-    pub const ALL: [Self; 3] = [Self::NotPermitted, Self::Blocked, Self::Failed];
+    pub const ALL: [Self; 4] = [Self::NotPermitted, Self::Blocked, Self::Slow, Self::Failed];
 
     /// Returns the name in metrics and JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::NotPermitted => "not_permitted",
             Self::Blocked => "blocked",
+            Self::Slow => "slow",
             Self::Failed => "failed",
         }
     }
 }
+
+/// The start time of a process in ticks, the addresses of its program, and its name.
+pub(crate) type Identity = (u64, (u64, u64), String);
 
 /// A process of the host.
 #[derive(Debug, Clone)]
@@ -72,12 +78,12 @@ pub struct Process {
     /// Whether the filter selects it.
     pub(crate) is_selected: bool,
     /// Whether a worker is inspecting it.
-    pub(crate) is_in_work: bool,
+    pub(crate) in_work_since: Option<Instant>,
     /// The program that it executes.
     image: (u64, u64),
     /// Times in seconds, and RSS in bytes.
     readings: VecDeque<(f64, u64)>,
-    growth: GrowthTracker,
+    follower: Follower,
     /// Time when the last attempt to inspect it ended.
     tried: Option<Instant>,
 }
@@ -125,10 +131,10 @@ impl Process {
             inspected: None,
             unread: None,
             is_selected: false,
-            is_in_work: false,
+            in_work_since: None,
             image: stat.image,
             readings: VecDeque::new(),
-            growth: GrowthTracker::default(),
+            follower: Follower::default().without_sizes(),
             tried: None,
         }
     }
@@ -139,7 +145,7 @@ impl Process {
     }
 
     /// Returns the identity of the process and of its program.
-    pub(crate) fn identity(&self) -> Known {
+    pub(crate) fn identity(&self) -> Identity {
         (self.start_ticks, self.image, self.comm.clone())
     }
 
@@ -167,7 +173,13 @@ impl Process {
     /// Returns the values that determine the urgency of an inspection; `None` if it is not to be
     /// inspected.
     pub(crate) fn need(&self, now: Instant) -> Option<Need> {
-        if !self.is_selected || self.is_in_work || self.unread == Some(Unread::Blocked) {
+        let is_slow_since = |at: Instant| now.saturating_duration_since(at) < BETWEEN_SLOW_READS;
+        let is_left = match self.unread {
+            Some(Unread::Blocked) => true,
+            Some(Unread::Slow) => self.tried.is_some_and(is_slow_since),
+            _ => false,
+        };
+        if !self.is_selected || self.in_work_since.is_some() || is_left {
             return None;
         }
         let then = self.inspected.as_ref().map_or(self.rss_bytes, |found| found.rss_bytes);
@@ -182,7 +194,7 @@ impl Process {
 
     /// Stores the result of an attempt to inspect it, `t_s` seconds after the survey started.
     pub(crate) fn add(&mut self, at: Instant, t_s: f64, result: Result<Observation, Unread>) {
-        self.is_in_work = false;
+        self.in_work_since = None;
         self.tried = Some(at);
         let observation = match result {
             Ok(observation) => observation,
@@ -192,17 +204,7 @@ impl Process {
             }
         };
         self.unread = observation.unreadable.map(|_| Unread::NotPermitted);
-        let mut inspection = diagnose(observation);
-        if self.unread.is_none() {
-            // Sizes of blocks would take more memory than everything else.
-            let observation = &inspection.observation;
-            let sample =
-                GrowthSample { by_size: Vec::new(), ..GrowthSample::new(t_s, observation) };
-            self.growth.add(sample);
-            if let Some(verdict) = self.growth.detect() {
-                inspection.verdict = verdict;
-            }
-        }
+        let inspection = self.follower.observe(t_s, observation);
         self.inspected = Some(Inspected::new(at, self.rss_bytes, inspection));
     }
 

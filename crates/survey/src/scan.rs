@@ -10,7 +10,7 @@ use lowtide_probe::proc::links;
 use lowtide_probe::proc::stat::Stat;
 use lowtide_probe::selection::Selection;
 
-use crate::process::Process;
+use crate::process::{Identity, Process};
 
 /// The selection of processes.
 #[derive(Debug, Clone, Default)]
@@ -114,14 +114,11 @@ impl Host {
     }
 
     /// Returns the identity of each known process and of its program, for the next scan.
-    pub(crate) fn known(&self) -> BTreeMap<u32, Known> {
+    pub(crate) fn known(&self) -> BTreeMap<u32, Identity> {
         let known = |process: &Process| (process.pid, process.identity());
         self.all.values().map(known).collect()
     }
 }
-
-/// The identity of a process and of its program.
-pub(crate) type Known = (u64, (u64, u64), String);
 
 /// A process that a scan has found.
 pub(crate) struct Found {
@@ -135,7 +132,7 @@ pub(crate) struct Found {
 ///
 /// # Errors
 /// Fails if `/proc` cannot be read.
-pub(crate) fn scan(known: &BTreeMap<u32, Known>, filter: &Filter) -> io::Result<Vec<Found>> {
+pub(crate) fn scan(known: &BTreeMap<u32, Identity>, filter: &Filter) -> io::Result<Vec<Found>> {
     let own = std::process::id();
     let mut found = Vec::new();
     let mut text = Vec::new();

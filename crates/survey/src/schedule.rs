@@ -11,7 +11,8 @@ const CHANGED_SHARE: f64 = 0.1;
 const CHANGED_BYTES: u64 = 1 << 20;
 /// Share of those times before which a process is not inspected again.
 const EARLIEST: f64 = 0.1;
-/// RSS that raises the urgency by an eighth, in bytes; each doubling above it adds about another eighth.
+/// RSS that raises the urgency by an eighth, in bytes; each doubling above it adds about another
+/// eighth.
 const LARGE_BYTES: f64 = 16.0 * 1024.0 * 1024.0;
 
 /// The values that determine the urgency of an inspection.

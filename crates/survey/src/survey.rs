@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 use lowtide_model::inspection::Observation;
 use lowtide_probe::inspect::Inspector;
 use lowtide_probe::machine::{process_cpu_s, thread_cpu_s};
+use lowtide_probe::patience::Patience;
 use lowtide_probe::target::{Target, TargetError};
 
-use crate::budget::CpuBudget;
+use crate::budget::{CpuBudget, UncountedCpu};
 use crate::process::{Process, Unread};
 use crate::scan::{Filter, Host, scan};
 use crate::schedule::urgency;
@@ -24,9 +25,6 @@ const MAX_BETWEEN_SCANS: Duration = Duration::from_secs(60);
 const MIN_WAIT: Duration = Duration::from_millis(200);
 /// Maximum time for which a worker sleeps before it looks for work.
 const MAX_WAIT: Duration = Duration::from_secs(1);
-/// Maximum number of blocked reads. Each occupies a thread until its process ends. Above this, no
-/// process is inspected for the first time.
-const MAX_BLOCKED: usize = 64;
 
 /// Options of a survey.
 #[derive(Debug, Clone)]
@@ -41,6 +39,17 @@ pub struct Options {
     pub budget: f64,
     /// Whether the first inspection of each process ignores the budget.
     pub hurries: bool,
+    /// How long an inspection may take.
+    pub patience: Patience,
+    /// CPU time of other work in this process, which the budget does not include.
+    pub uncounted_cpu: UncountedCpu,
+}
+
+impl Options {
+    /// Returns the CPU time that the budget includes, in seconds.
+    fn cpu_s(&self) -> f64 {
+        process_cpu_s() - self.uncounted_cpu.total_s()
+    }
 }
 
 /// Counts of inspections by outcome.
@@ -50,8 +59,10 @@ pub struct Outcomes {
     pub done: u64,
     /// Inspections that were not permitted to read all of the process.
     pub not_permitted: u64,
-    /// Inspections that were given up.
+    /// Inspections that were given up because they made no progress.
     pub blocked: u64,
+    /// Inspections that were given up because they took too long.
+    pub slow: u64,
     /// Inspections that failed.
     pub failed: u64,
     /// Inspections whose process ended meanwhile.
@@ -101,7 +112,7 @@ impl Survey {
         let state = State {
             host: Host::new(began),
             outcomes: Outcomes::default(),
-            budget: CpuBudget::new(options.budget, 0.0, process_cpu_s()),
+            budget: CpuBudget::new(options.budget, 0.0, options.cpu_s()),
             is_over: false,
             error: None,
         };
@@ -135,6 +146,14 @@ impl Survey {
     /// Returns the durations of inspections that were completed since the last call, in seconds.
     pub fn take_durations(&self) -> Vec<f64> {
         std::mem::take(&mut self.shared.state().outcomes.durations_s)
+    }
+
+    /// Returns for how long the inspection that has been in progress longest has taken so far, in
+    /// seconds; 0 if there is none.
+    pub fn in_progress_s(&self) -> f64 {
+        let state = self.shared.state();
+        let since = state.host.processes().filter_map(|process| process.in_work_since).min();
+        since.map_or(0.0, |since| since.elapsed().as_secs_f64())
     }
 
     /// Returns the error of the last scan.
@@ -188,7 +207,9 @@ fn scan_on(shared: &Shared) {
 
 /// Inspects one process after the other, the most urgent first.
 fn inspect_on(shared: &Shared) {
-    let mut inspector = Inspector::default();
+    let patience = shared.options.patience;
+    let mut inspector =
+        Inspector::default().without_connections().without_predictions().with_patience(patience);
     while let Some(pid) = next_process(shared) {
         let begin = Instant::now();
         let found = Target::open(pid)
@@ -207,7 +228,7 @@ fn next_process(shared: &Shared) -> Option<u32> {
             return None;
         }
         let elapsed_s = state.host.elapsed_s();
-        let wait_s = state.budget.wait_s(elapsed_s, process_cpu_s());
+        let wait_s = state.budget.wait_s(elapsed_s, shared.options.cpu_s());
         let is_in_budget = wait_s <= 0.0;
         let most = match is_in_budget || shared.options.hurries {
             true => most_urgent(&state.host),
@@ -217,7 +238,7 @@ fn next_process(shared: &Shared) -> Option<u32> {
             && (is_in_budget || is_first)
         {
             if let Some(process) = state.host.process_mut(pid) {
-                process.is_in_work = true;
+                process.in_work_since = Some(Instant::now());
             }
             return Some(pid);
         }
@@ -234,11 +255,8 @@ fn next_process(shared: &Shared) -> Option<u32> {
 /// Returns the most urgent process, and whether it was never inspected.
 fn most_urgent(host: &Host) -> Option<(u32, bool)> {
     let now = Instant::now();
-    let blocked =
-        host.processes().filter(|process| process.unread == Some(Unread::Blocked)).count();
-    let may_be_new = blocked < MAX_BLOCKED;
     let needs = host.processes().filter_map(|process| {
-        let need = process.need(now).filter(|_| may_be_new || !process.is_waiting())?;
+        let need = process.need(now)?;
         Some((process.pid, need.last.is_none(), urgency(need)?))
     });
     let most = needs.max_by(|one, other| one.2.total_cmp(&other.2));
@@ -276,6 +294,10 @@ fn add(shared: &Shared, pid: u32, begin: Instant, found: Result<(u64, Observatio
         Err(TargetError::Blocked(_)) => {
             outcomes.blocked += 1;
             Err(Unread::Blocked)
+        }
+        Err(TargetError::Slow(_)) => {
+            outcomes.slow += 1;
+            Err(Unread::Slow)
         }
         Err(_) => {
             outcomes.failed += 1;

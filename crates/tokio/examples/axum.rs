@@ -1,9 +1,10 @@
 //! An axum server whose memory falls again after a load.
 //!
 //!     cargo run --release -p lowtide-tokio --example axum -- 127.0.0.1:3000
+//!     cargo run --release -p lowtide-tokio --example axum -- 127.0.0.1:3000 5000     at most 5,000 requests at once
 //!
-//! `/?expire=1000` answers after 1,000 ms, `/endless` never ends, `/upload` counts bytes, `/figures` and `/metrics` have the
-//! metrics of the keeper, as JSON and for Prometheus.
+//! `/?expire=1000` answers after 1,000 ms, `/endless` never ends, `/upload` counts bytes,
+//! `/figures` and `/metrics` have the metrics of the keeper, as JSON and for Prometheus.
 
 use std::alloc::System;
 use std::convert::Infallible;
@@ -35,7 +36,8 @@ pub(crate) async fn main() -> io::Result<()> {
         .route("/metrics", get(|| async move { of_prometheus.metrics().to_prometheus() }));
     let listener = TcpListener::bind(address).await?;
     println!("{}", listener.local_addr()?);
-    let limits = Limits::new().max_concurrent_streams(1_000_000);
+    let most = std::env::args().nth(2).and_then(|word| word.parse().ok()).unwrap_or(usize::MAX);
+    let limits = Limits::new().max_concurrent_streams(1_000_000).max_requests(most);
     serve(listener, app).keeper(keeper).limits(limits).await
 }
 

@@ -1,12 +1,15 @@
-//! The refresh of a runtime, by which some servers return memory (tokio#6760): connections are served on a runtime that is
-//! replaced when it has no task. The threads of the old runtime end, and some allocators then return what they cached.
+//! The refresh of a runtime, by which some servers return memory (tokio#6760): connections are
+//! served on a runtime that is replaced when it has no task. The threads of the old runtime end,
+//! and some allocators then return what they cached.
 //!
 //!     cargo run --release -p lowtide-tokio --example refresh -- 127.0.0.1:3000
 //!
 //! Its limits:
 //!
-//! - It waits until every connection is closed: one client with a connection that stays open prevents it.
-//! - The tables of open HTTP/2 connections stay. A [`Keeper`](lowtide_tokio::Keeper) recycles these connections.
+//! - It waits until every connection is closed: one client with a connection that stays open
+//!   prevents it.
+//! - The tables of open HTTP/2 connections stay. A [`Keeper`](lowtide_tokio::Keeper) recycles these
+//!   connections.
 //! - glibc keeps the memory of threads that have ended: `malloc_trim` is still needed.
 //! - Everything that a handler spawns must run on this runtime, or its memory is not returned.
 

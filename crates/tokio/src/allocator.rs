@@ -26,16 +26,16 @@ pub enum Allocator {
     Other {
         /// Returns free memory to the OS. It is called on the keeper's thread, and must not panic.
         release: fn(),
-        /// Frees the cache of the calling thread, a worker. It must neither panic nor block for long. `None` if a release
-        /// does not need it.
+        /// Frees the cache of the calling thread, a worker. It must neither panic nor block for
+        /// long. `None` if a release does not need it.
         flush: Option<fn()>,
     },
 }
 
 impl Default for Allocator {
-    /// Returns `Mimalloc` if the feature `mimalloc` is on, else `Jemalloc` if `jemalloc` is on, else
-    /// [`Allocator::System`]. A feature does not install the allocator: the program declares it as its
-    /// global allocator.
+    /// Returns `Mimalloc` if the feature `mimalloc` is on, else `Jemalloc` if `jemalloc` is on,
+    /// else [`Allocator::System`]. A feature does not install the allocator: the program declares
+    /// it as its global allocator.
     fn default() -> Self {
         #[cfg(feature = "mimalloc")]
         return Self::Mimalloc;
@@ -50,7 +50,8 @@ impl Default for Allocator {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Method {
-    /// The free pages of glibc's heap were dropped in parts. An arena was locked for about 60 µs at a time.
+    /// The free pages of glibc's heap were dropped in parts. An arena was locked for about 60 µs at
+    /// a time.
     Parts,
     /// `malloc_trim` was called, which locks an arena until all its free pages are dropped.
     Trim {
@@ -74,11 +75,13 @@ pub struct ReleaseReport {
     pub method: Method,
     /// Bytes of anonymous memory before the release.
     pub before_bytes: u64,
-    /// Bytes of anonymous memory after the release, with what other threads have allocated meanwhile.
+    /// Bytes of anonymous memory after the release, with what other threads have allocated
+    /// meanwhile.
     pub after_bytes: u64,
     /// Duration of the release.
     pub elapsed: Duration,
-    /// Longest time for which the lock of an arena was held. `None` unless the method is [`Method::Parts`].
+    /// Longest time for which the lock of an arena was held. `None` unless the method is
+    /// [`Method::Parts`].
     pub longest_lock: Option<Duration>,
 }
 
@@ -89,11 +92,13 @@ impl ReleaseReport {
     }
 }
 
-/// Returns the free memory of an allocator to the OS. It blocks the calling thread: with glibc, for about 0.1 s per GiB of heap.
-/// jemalloc and mimalloc also cache free memory in each thread: call [`sweep`](crate::sweep) first.
+/// Returns the free memory of an allocator to the OS. It blocks the calling thread: with glibc, for
+/// about 0.1 s per GiB of heap. jemalloc and mimalloc also cache free memory in each thread: call
+/// [`sweep`](crate::sweep) first.
 ///
-/// With glibc, the free pages of all arenas are dropped in parts: [`Method::Parts`]. Where that is not possible, `malloc_trim` is
-/// called instead, and [`Method::Trim`] has the reason. If another thread is already releasing, nothing is done.
+/// With glibc, the free pages of all arenas are dropped in parts: [`Method::Parts`]. Where that is
+/// not possible, `malloc_trim` is called instead, and [`Method::Trim`] has the reason. If another
+/// thread is already releasing, nothing is done.
 pub fn release(allocator: Allocator) -> ReleaseReport {
     let begin = Instant::now();
     let before_bytes = memory::anonymous_bytes().unwrap_or(0);
@@ -118,7 +123,8 @@ pub fn release(allocator: Allocator) -> ReleaseReport {
 }
 
 impl Allocator {
-    /// Returns the function that frees the cache of the calling thread; `None` if a release does not need it.
+    /// Returns the function that frees the cache of the calling thread; `None` if a release does
+    /// not need it.
     pub(crate) fn flush(self) -> Option<fn()> {
         match self {
             // A release drops the free pages of glibc's arenas. The caches of threads hold only a
@@ -155,7 +161,8 @@ fn system() -> System {
     static FOUND: OnceLock<System> = OnceLock::new();
     *FOUND.get_or_init(|| {
         if let Some(control) = symbol(c"mallctl") {
-            // SAFETY: only jemalloc exports this name, as a function of this type since version 3.0.
+            // SAFETY: only jemalloc exports this name, as a function of this type since version
+            // 3.0.
             return System::Jemalloc(unsafe { transmute::<*mut c_void, Control>(control) });
         }
         if let Some(collect) = symbol(c"mi_collect") {
@@ -217,8 +224,8 @@ fn trim(_: String) -> Method {
 /// Returns whether it succeeded.
 fn control_jemalloc(control: Control, name: &CStr) -> bool {
     use std::ptr::null_mut;
-    // SAFETY: the name ends with 0; with null pointers, nothing is read or written. An unknown name is an error that
-    // changes nothing.
+    // SAFETY: the name ends with 0; with null pointers, nothing is read or written. An unknown name
+    // is an error that changes nothing.
     unsafe { control(name.as_ptr(), null_mut(), null_mut(), null_mut(), 0) == 0 }
 }
 
@@ -237,7 +244,8 @@ fn flush_jemalloc(control: Control) {
 }
 
 fn collect_mimalloc(collect: Collect) -> Method {
-    // SAFETY: it may be called at any time by any thread, and concerns the heap of the calling thread.
+    // SAFETY: it may be called at any time by any thread, and concerns the heap of the calling
+    // thread.
     unsafe { collect(true) };
     Method::Purge
 }

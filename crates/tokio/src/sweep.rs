@@ -10,7 +10,8 @@ use tokio::runtime::Handle;
 use crate::Allocator;
 use crate::clamp::clamp;
 
-/// Maximum time for which a worker waits for the others. Without that, an idle worker would run the tasks of the others.
+/// Maximum time for which a worker waits for the others. Without that, an idle worker would run the
+/// tasks of the others.
 const RENDEZVOUS_TIMEOUT: Duration = Duration::from_micros(500);
 /// Time between two attempts of a sweep.
 const PAUSE: Duration = Duration::from_millis(2);
@@ -19,19 +20,21 @@ const PAUSE: Duration = Duration::from_millis(2);
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SweepReport {
-    /// Number of workers of the runtime. 0 if the allocator needs no sweep, or the runtime has ended.
+    /// Number of workers of the runtime. 0 if the allocator needs no sweep, or the runtime has
+    /// ended.
     pub workers: usize,
     /// Number of workers that have freed their caches. The others were busy, and do it when they
     /// are free.
     pub reached: usize,
 }
 
-/// Makes every worker of a runtime free the cache that the allocator keeps for its thread. glibc needs no sweep: then it returns
-/// at once.
+/// Makes every worker of a runtime free the cache that the allocator keeps for its thread. glibc
+/// needs no sweep: then it returns at once.
 ///
-/// It spawns a task for each worker, and blocks the calling thread until all have run, or until the timeout. Tasks that have
-/// not run yet run later. Do not call it on a worker of this runtime, which would be blocked until the timeout. A worker waits
-/// for the others for at most half a millisecond at a time.
+/// It spawns a task for each worker, and blocks the calling thread until all have run, or until the
+/// timeout. Tasks that have not run yet run later. Do not call it on a worker of this runtime,
+/// which would be blocked until the timeout. A worker waits for the others for at most half a
+/// millisecond at a time.
 pub fn sweep(runtime: &Handle, allocator: Allocator, timeout: Duration) -> SweepReport {
     let mut runtime = SweptRuntime::new(runtime.clone());
     runtime.sweep(allocator, timeout).unwrap_or_default()
@@ -86,7 +89,8 @@ impl Rendezvous {
     }
 }
 
-/// A task of an attempt. It ends when it is dropped, because a runtime that shuts down drops tasks without running them.
+/// A task of an attempt. It ends when it is dropped, because a runtime that shuts down drops tasks
+/// without running them.
 struct Task {
     rendezvous: Arc<Rendezvous>,
 }

@@ -135,7 +135,8 @@ fn memory_falls_after_each_burst_and_every_request_is_answered() {
     let server = Server::start();
     let before = server.figure("anonymous_bytes");
     server.burst(8, 5000, 3);
-    // The connections were recycled after each of the first two bursts, and closed by the client after the last.
+    // The connections were recycled after each of the first two bursts, and closed by the client
+    // after the last.
     server.wait_until(|metrics| {
         number(metrics, "anonymous_bytes") < before + 12.0 * MIB
             && number(metrics, "allocated_bytes") < 4.0 * MIB

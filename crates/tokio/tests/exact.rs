@@ -52,7 +52,8 @@ fn every_allocation_function_is_counted_to_the_byte() {
     fn counts() -> [i64; 5] {
         let before = allocated();
         let layout = |size| Layout::from_size_align(size, 16).unwrap();
-        // SAFETY: the layouts have a size, and each block is used with the layout that it was allocated with.
+        // SAFETY: the layouts have a size, and each block is used with the layout that it was
+        // allocated with.
         unsafe {
             let block = ALLOCATOR.alloc(layout(1000));
             let first = allocated();

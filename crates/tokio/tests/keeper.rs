@@ -1,4 +1,5 @@
-//! The keeper at the edges of its life: started outside a runtime, twice, dropped, and while a runtime shuts down.
+//! The keeper at the edges of its life: started outside a runtime, twice, dropped, and while a
+//! runtime shuts down.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed")]
 

@@ -440,7 +440,8 @@ async fn a_slow_client_receives_the_whole_response_during_a_shutdown() {
     stream.write_all(b"GET /large HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
     stream.readable().await.unwrap();
     let slow = tokio::spawn(read_slowly(stream, 256 << 20));
-    // On HTTP/2, the bodies are in hyper's buffers when the requests have ended: the client reads with a small window.
+    // On HTTP/2, the bodies are in hyper's buffers when the requests have ended: the client reads
+    // with a small window.
     let sender = server.http2().await;
     let bodies: Vec<_> = (0..100)
         .map(|_| {

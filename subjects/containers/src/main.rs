@@ -7,6 +7,7 @@
 //! subject-containers mode=tasks runtime=each      on a runtime per round
 //! subject-containers mode=tcp [runtime=each]      connections, both ends in this process, as many as the
 //!                                                 file limit allows
+//! subject-containers mode=attempts                a million attempts to connect at once, whatever number succeeds
 //! subject-containers mode=map                     HashMap<usize, usize>
 //! subject-containers mode=map-of-vec              HashMap<usize, Vec<usize>>
 //! subject-containers mode=dashmap                 DashMap<usize, usize>
@@ -60,6 +61,10 @@ fn run(options: &Options) -> Result<(), String> {
         Mode::Tcp => {
             let (runtimes, count) = (Runtimes::new(options.each)?, tcp::allowed(options.count)?);
             stage.rounds(count, |stage| tcp::round(stage, &runtimes, count))?;
+        }
+        Mode::Attempts => {
+            let runtimes = Runtimes::new(options.each)?;
+            stage.rounds(options.count, |stage| tcp::attempts(stage, &runtimes, options))?;
         }
         Mode::Map => maps::<HashMap<usize, usize>>(&mut stage, options)?,
         Mode::MapOfVec => maps::<HashMap<usize, Vec<usize>>>(&mut stage, options)?,

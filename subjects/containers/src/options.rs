@@ -10,18 +10,20 @@ pub(crate) enum Mode {
     Interleaved,
     Sleepers,
     Tcp,
+    Attempts,
     Map,
     MapOfVec,
     DashMap,
 }
 
 impl Mode {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Tasks,
         Self::OneStays,
         Self::Interleaved,
         Self::Sleepers,
         Self::Tcp,
+        Self::Attempts,
         Self::Map,
         Self::MapOfVec,
         Self::DashMap,
@@ -35,6 +37,7 @@ impl Mode {
             Self::Interleaved => "interleaved",
             Self::Sleepers => "sleepers",
             Self::Tcp => "tcp",
+            Self::Attempts => "attempts",
             Self::Map => "map",
             Self::MapOfVec => "map-of-vec",
             Self::DashMap => "dashmap",
@@ -72,7 +75,7 @@ pub(crate) struct Options {
 }
 
 const USAGE: &str = "usage: subject-containers \
-    mode=tasks|one-stays|interleaved|sleepers|tcp|map|map-of-vec|dashmap [runtime=kept|each] [count=N] [rounds=N] \
+    mode=tasks|one-stays|interleaved|sleepers|tcp|attempts|map|map-of-vec|dashmap [runtime=kept|each] [count=N] [rounds=N] \
     [pause=MS] [until=filled|emptied|dropped] [spawn=outside|inside] [state=0|64|1024|16384] [sleep=MS]";
 
 impl Options {
@@ -125,7 +128,8 @@ impl Options {
     }
 
     fn dropped_is_never_announced(&self) -> bool {
-        let drops_a_runtime = matches!(self.mode, Mode::Tasks | Mode::Sleepers | Mode::Tcp);
+        let drops_a_runtime =
+            matches!(self.mode, Mode::Tasks | Mode::Sleepers | Mode::Tcp | Mode::Attempts);
         self.until.as_deref() == Some("dropped") && drops_a_runtime && !self.each
     }
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use subject_common::{mib, resident_bytes};
+use tokio::runtime::Runtime;
 
 use crate::options::Options;
 
@@ -47,6 +48,14 @@ impl<'a> Stage<'a> {
             Self::stay();
         }
         std::thread::sleep(READ);
+    }
+
+    /// Drops the runtime of a round, if the round has one of its own, and announces that.
+    pub(crate) fn drop_runtime(&self, own: Option<Runtime>, detail: &str) {
+        if own.is_some() {
+            drop(own);
+            self.announce("dropped", detail);
+        }
     }
 
     /// Waits forever.

@@ -111,10 +111,7 @@ pub(crate) fn sleepers(
     stage.announce("filled", &format!("{count} tasks"));
     wait_until(|| counts.ended.load(Ordering::Relaxed) == count);
     stage.announce("emptied", "no task");
-    if own.is_some() {
-        drop(own);
-        stage.announce("dropped", "no task");
-    }
+    stage.drop_runtime(own, "no task");
     Ok(())
 }
 

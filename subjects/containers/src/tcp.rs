@@ -3,11 +3,13 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
+use crate::options::Options;
 use crate::runtimes::{Gate, Runtimes, wait_until};
 use crate::stage::Stage;
 
@@ -84,11 +86,61 @@ pub(crate) fn round(stage: &Stage, runtimes: &Runtimes, count: usize) -> Result<
     listeners.iter().for_each(tokio::task::JoinHandle::abort);
     wait_until(|| client.asleep() + server.asleep() == 0);
     stage.announce("emptied", "no connection");
-    if let Some(own) = own {
-        drop(own);
-        stage.announce("dropped", "no runtime");
-    }
+    stage.drop_runtime(own, "no runtime");
     Ok(())
+}
+
+/// Runs one round of a million attempts at once, as the document's program makes them: each is a
+/// task that is spawned by another task, connects to this process, and holds its connection for a
+/// while. Those that fail end at once. The limits of files and ports are left as they are.
+pub(crate) fn attempts(
+    stage: &Stage,
+    runtimes: &Runtimes,
+    options: &Options,
+) -> Result<(), String> {
+    let (handle, own) = runtimes.of_round()?;
+    let (count, sleep) = (options.count, options.sleep);
+    let listener = handle.block_on(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)));
+    let listener = listener.map_err(|error| format!("no port can be listened on: {error}"))?;
+    let at = listener.local_addr().map_err(|error| error.to_string())?;
+    let server = handle.spawn(async move {
+        loop {
+            match listener.accept().await {
+                Ok((stream, _)) => drop(tokio::spawn(hold_for(stream, sleep))),
+                Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+            }
+        }
+    });
+    let [connected, failed, ended] = std::array::from_fn(|_| Arc::new(AtomicUsize::new(0)));
+    let all = [&connected, &failed, &ended].map(Arc::clone);
+    handle.spawn(async move {
+        for _ in 0..count {
+            let [connected, failed, ended] = all.clone();
+            tokio::spawn(async move {
+                match TcpStream::connect(at).await {
+                    Ok(stream) => {
+                        connected.fetch_add(1, Ordering::Relaxed);
+                        hold_for(stream, sleep).await;
+                    }
+                    Err(_) => _ = failed.fetch_add(1, Ordering::Relaxed),
+                }
+                ended.fetch_add(1, Ordering::Relaxed);
+            });
+        }
+    });
+    let number = |of: &AtomicUsize| of.load(Ordering::Relaxed);
+    wait_until(|| number(&connected) + number(&failed) == count);
+    stage.announce("filled", &format!("{} connections in {count} attempts", number(&connected)));
+    wait_until(|| number(&ended) == count);
+    server.abort();
+    stage.announce("emptied", "no connection");
+    stage.drop_runtime(own, "no runtime");
+    Ok(())
+}
+
+async fn hold_for(stream: TcpStream, time: Duration) {
+    tokio::time::sleep(time).await;
+    drop(stream);
 }
 
 /// Accepts connections, and holds each in a task of its own.

@@ -32,8 +32,8 @@ pub(crate) fn serve(
     actix_web::rt::System::new().block_on(run(listener, counters, keeper))
 }
 
-/// Runs the server. A keeper counts the requests and releases memory. It cannot recycle connections:
-/// actix-web runs them.
+/// Runs the server. A keeper counts the requests and releases memory. It cannot recycle
+/// connections: actix-web runs them.
 async fn run(
     listener: std::net::TcpListener,
     counters: Counters,

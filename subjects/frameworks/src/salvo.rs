@@ -22,8 +22,8 @@ pub(crate) fn serve(
     tokio::runtime::Runtime::new()?.block_on(run(listener, counters, keeper))
 }
 
-/// Runs the server. A keeper counts the requests and releases memory. It cannot recycle connections: salvo
-/// runs them.
+/// Runs the server. A keeper counts the requests and releases memory. It cannot recycle
+/// connections: salvo runs them.
 async fn run(
     listener: std::net::TcpListener,
     counters: Counters,

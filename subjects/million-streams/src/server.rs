@@ -114,7 +114,8 @@ pub(crate) fn keep(acts: Acts, rolling: &Rolling) -> io::Result<Keeper> {
     builder.start()
 }
 
-/// Sleeps for the number of ms in `expire`, and returns the server, the version of HTTP, and the client.
+/// Sleeps for the number of ms in `expire`, and returns the server, the version of HTTP, and the
+/// client.
 async fn index(
     version: Version,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,

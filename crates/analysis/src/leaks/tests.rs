@@ -1,5 +1,5 @@
-//! Synthetic leaks and programs without one. Each is a list of blocks that are allocated and freed at given times, from which
-//! the snapshots are counted.
+//! Synthetic leaks and programs without one. Each is a list of blocks that are allocated and freed
+//! at given times, from which the snapshots are counted.
 
 use std::collections::BTreeMap;
 
@@ -33,8 +33,8 @@ fn lost(blocks: Vec<Life>) -> Vec<Life> {
     blocks.into_iter().map(|life| Life { is_lost: true, ..life }).collect()
 }
 
-/// Returns the groups after a snapshot every 5 s. Times are relative to the first snapshot. `is_sought` is
-/// whether pointers to the blocks were sought at the end.
+/// Returns the groups after a snapshot every 5 s. Times are relative to the first snapshot.
+/// `is_sought` is whether pointers to the blocks were sought at the end.
 fn groups(lives: &[Life], seconds: u32, is_sought: bool, others: &Surroundings) -> Vec<LeakGroup> {
     let times: Vec<f64> = (0..=seconds / 5).map(|look| f64::from(look) * 5.0).collect();
     let cohort = |life: &Life| times.partition_point(|time| *time < life.from_s) as u8;
@@ -68,7 +68,12 @@ fn groups(lives: &[Life], seconds: u32, is_sought: bool, others: &Surroundings) 
     let history =
         History { snapshots: &snapshots, cohorts: &times, sizes: &sizes, parts: &parts, older_s };
     let reached = |unreachable_share| {
-        is_sought.then_some(Reachability { sampled: 1000, unreachable_share, rounds: 2 })
+        is_sought.then_some(Reachability {
+            sampled: 1000,
+            unreachable_share,
+            unsure_share: 0.0,
+            rounds: 2,
+        })
     };
     let held = trends(&history, &lost);
     let held = held.iter().map(|trend| group(trend, reached(0.0).as_ref(), others));
@@ -186,11 +191,67 @@ fn a_warm_up_is_not_growth_and_slowing_growth_is_filling() {
 }
 
 #[test]
-fn a_group_whose_blocks_are_partly_freed_is_filling() {
-    // Half of the allocated blocks are freed after 20 s.
+fn a_queue_into_which_more_comes_than_goes_is_a_backlog_with_its_rate() {
+    // What is put in at a time leaves at twice that time: half of the blocks wait.
+    let queue = |bytes| -> Vec<Life> {
+        let lives = blocks(bytes, 20.0, (0.0, 120.0), FOREVER).into_iter();
+        lives.map(|life| Life { to_s: life.from_s * 2.0, ..life }).collect()
+    };
+    let mut lives = churn();
+    lives.extend(queue(112));
+    assert_eq!(verdicts(&lives, 60), [(LeakKind::Backlog, 112)]);
+    let found = groups(&lives, 60, true, &Surroundings::default());
+    let found = found.iter().find(|group| group.verdict == LeakKind::Backlog).unwrap();
+    let truth = 10.0 * 112.0 * 3600.0;
+    assert!((found.bytes_per_hour as f64 / truth - 1.0).abs() < 0.1, "{found:#?}");
+    assert!(
+        found.because[0].starts_with("the number of these blocks rose from 0 to 60"),
+        "{found:#?}"
+    );
+    // Also if each block waits for less than half of the run.
+    let mut early = blocks(112, 20.0, (-60.0, 120.0), FOREVER);
+    early.iter_mut().for_each(|life| life.to_s = life.from_s + 5.0 + life.from_s.max(0.0) / 3.0);
+    assert_eq!(verdicts(&early, 60), [(LeakKind::Backlog, 112)]);
+}
+
+#[test]
+fn populations_that_fluctuate_by_chance_are_no_backlog() {
+    // Blocks of 36 sizes come and go independently; about 60 of each are there.
+    for seed in 1..=20_u64 {
+        let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let mut exponential = |mean: f64| {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            -mean * ((random >> 11) as f64 / (1_u64 << 53) as f64).max(1e-12).ln()
+        };
+        let mut lives = Vec::new();
+        for size in 0..36 {
+            let mut from_s = -100.0;
+            while from_s < 60.0 {
+                from_s += exponential(0.25);
+                let to_s = from_s + exponential(15.0);
+                lives.push(Life { bytes: 64 + 32 * size, from_s, to_s, is_lost: false });
+            }
+        }
+        let found = verdicts(&lives, 60);
+        assert!(!found.iter().any(|(kind, _)| *kind == LeakKind::Backlog), "{seed}: {found:?}");
+    }
+}
+
+#[test]
+fn a_backlog_in_which_lost_blocks_accumulate_is_lost() {
+    let mut lives = lost(blocks(112, 20.0, ALWAYS, FOREVER));
+    lives.extend(blocks(112, 20.0, (0.0, 120.0), 35.0));
+    assert_eq!(verdicts(&lives, 60), [(LeakKind::Lost, 112)]);
+}
+
+#[test]
+fn a_group_whose_blocks_are_partly_freed_is_a_backlog() {
+    // Half of the allocated blocks are freed after 35 s.
     let mut lives = blocks(112, 20.0, ALWAYS, FOREVER);
     lives.extend(blocks(112, 20.0, (0.0, 120.0), 35.0));
-    assert_eq!(verdicts(&lives, 60), [(LeakKind::Filling, 112)]);
+    assert_eq!(verdicts(&lives, 60), [(LeakKind::Backlog, 112)]);
 }
 
 #[test]

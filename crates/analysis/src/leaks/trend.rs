@@ -5,28 +5,35 @@ use std::ops::Range;
 
 use lowtide_model::survivors::{ClassSizes, PARTS, Snapshot};
 
+use crate::growth::rising;
+
 /// Minimum number of cohorts with survivors for a size to grow.
 const MIN_COHORTS: usize = 4;
 /// Minimum number of observed survivors for a size to grow.
 const MIN_SURVIVORS: u64 = 10;
 /// Minimum part of the survivors that must remain from when they were half as old.
 const MIN_SURVIVAL: f64 = 0.9;
-/// Minimum net increase of blocks of the survivors' age, as a part of the survivors: below it, they replace
-/// others.
+/// Minimum net increase of blocks of the survivors' age, as a part of the survivors: below it, they
+/// replace others.
 const MIN_NET: f64 = 0.5;
+/// Minimum growth of a backlog, as a part of its first number of blocks.
+const MIN_RISE: f64 = 0.1;
+/// The same in standard deviations of the number of blocks that come and go independently, which is
+/// Poisson-distributed.
+const MIN_DEVIATIONS: f64 = 6.0;
 /// Minimum later growth rate, as a part of the first rate: below it, a size is filling up.
 const MIN_LATER_RATE: f64 = 0.5;
 /// Minimum part of the survivors that are not lost, for them to be reported.
 const MIN_PART: f64 = 0.1;
-/// Part of the age from which on a cohort is old enough: snapshots are taken some milliseconds early or
-/// late.
+/// Part of the age from which on a cohort is old enough: snapshots are taken some milliseconds
+/// early or late.
 const ABOUT: f64 = 0.98;
-/// Maximum ratio of neighbouring sizes that belong together, and of their rates unless they differ by
-/// chance.
+/// Maximum ratio of neighbouring sizes that belong together, and of their rates unless they differ
+/// by chance.
 const MAX_STEP: f64 = 1.25;
 const MAX_RATIO: f64 = 3.0;
-/// The 97.5 % quantile of Student's distribution with 15 degrees of freedom: one less than the number of
-/// parts.
+/// The 97.5 % quantile of Student's distribution with 15 degrees of freedom: one less than the
+/// number of parts.
 const QUANTILE: f64 = 2.131;
 
 /// The counts of all snapshots.
@@ -34,8 +41,8 @@ const QUANTILE: f64 = 2.131;
 pub struct History<'h> {
     /// The snapshots that were kept, in order, including the first and the newest.
     pub snapshots: &'h [Snapshot],
-    /// The end of each cohort: its blocks are older than that. Those of cohort 0 existed before the first
-    /// snapshot.
+    /// The end of each cohort: its blocks are older than that. Those of cohort 0 existed before the
+    /// first snapshot.
     pub cohorts: &'h [f64],
     /// The sizes of each class in the newest snapshot, in the sampled part of the heap.
     pub sizes: &'h BTreeMap<u16, ClassSizes>,
@@ -50,6 +57,8 @@ pub struct History<'h> {
 pub enum TrendKind {
     /// It grows steadily.
     Growing,
+    /// Its older blocks are freed, but the number of its blocks rises.
+    Backlog,
     /// Its growth slows down, or its older blocks are freed.
     Filling,
     /// It does not grow.
@@ -85,6 +94,9 @@ pub struct Trend {
     pub later_rate: Option<f64>,
     /// The ages of the youngest and the oldest survivor, in seconds.
     pub age_s: [f64; 2],
+    /// The number of all blocks at first and now, if it is a backlog. `count`, `bytes` and `per_s`
+    /// are then those of all blocks.
+    pub backlog: Option<[f64; 2]>,
 }
 
 impl Trend {
@@ -100,8 +112,8 @@ impl Trend {
     }
 }
 
-/// Returns the cohorts whose blocks count as survivors: those that are old enough, and were observed twice
-/// since.
+/// Returns the cohorts whose blocks count as survivors: those that are old enough, and were
+/// observed twice since.
 pub fn survivors(cohorts: &[f64], older_s: f64) -> Range<u8> {
     let now = cohorts.last().copied().unwrap_or(0.0);
     let old = cohorts.iter().skip(1).take_while(|end| now - **end >= older_s * ABOUT).count();
@@ -172,8 +184,8 @@ pub struct LostCounts {
     pub parts: BTreeMap<u16, [u64; PARTS]>,
 }
 
-/// Returns the trends of the sizes with survivors, the one that takes most memory first. Leaves out
-/// survivors that are `lost`.
+/// Returns the trends of the sizes with survivors, and of backlogs, the one that takes most memory
+/// first. Leaves out survivors that are `lost`.
 pub fn trends(history: &History<'_>, lost: &LostCounts) -> Vec<Trend> {
     let old = survivors(history.cohorts, history.older_s);
     let Some(now) = history.now() else { return Vec::new() };
@@ -184,7 +196,11 @@ pub fn trends(history: &History<'_>, lost: &LostCounts) -> Vec<Trend> {
     }
     let trends = joined(history, &seen).into_iter();
     let trends = trends.filter_map(|classes| trend(history, &old, classes));
-    by_bytes(trends.filter_map(|trend| without_lost(history, &old, trend, lost)))
+    let trends = trends.chain(backlogs_without_survivors(history, &seen));
+    by_bytes(trends.filter_map(|trend| match trend.kind {
+        TrendKind::Backlog => (!is_lost(history, &trend, lost)).then_some(trend),
+        _ => without_lost(history, &old, trend, lost),
+    }))
 }
 
 /// Returns the trends of the sizes with lost survivors, the one that takes most memory first.
@@ -217,8 +233,8 @@ fn is_enough(seen: u64, cohorts: usize) -> bool {
     cohorts >= MIN_COHORTS && seen >= MIN_SURVIVORS
 }
 
-/// Returns classes with survivors: a class by itself if it has enough of them, and otherwise together with
-/// neighbours that grow alike.
+/// Returns classes with survivors: a class by itself if it has enough of them, and otherwise
+/// together with neighbours that grow alike.
 fn joined(history: &History<'_>, seen: &Seen) -> Vec<Vec<u16>> {
     let mut groups: Vec<(Vec<u16>, u64, bool)> = Vec::new();
     for (class, cohorts) in seen {
@@ -260,7 +276,64 @@ fn trend(history: &History<'_>, old: &Range<u8>, classes: Vec<u16>) -> Option<Tr
         (true, false) => TrendKind::Filling,
         (false, _) => TrendKind::Level,
     };
-    Some(Trend { kind, survival, later_rate, net, ..survivors.trend(history, old, classes)? })
+    let is_freed = survival.is_none_or(|survival| survival < MIN_SURVIVAL);
+    let found = survivors.trend(history, old, classes)?;
+    let trend = Trend { kind, survival, later_rate, net, ..found };
+    let waits = kind != TrendKind::Growing && is_freed;
+    Some(match backlog(history, &trend.classes).filter(|_| waits) {
+        Some(backlog) => Trend { survival, ..backlog },
+        None => trend,
+    })
+}
+
+/// Returns the trend of the blocks of some classes if their number rises, over the whole run and in
+/// its newer half.
+fn backlog(history: &History<'_>, classes: &[u16]) -> Option<Trend> {
+    let all = |snapshot: &Snapshot| counts_in(snapshot, classes).values().sum::<f64>();
+    let totals: Vec<(f64, f64)> =
+        history.snapshots.iter().map(|snapshot| (snapshot.t_s, all(snapshot))).collect();
+    let ((first_s, first), (last_s, count)) = (*totals.first()?, *totals.last()?);
+    let middle_s = f64::midpoint(first_s, last_s);
+    let newer = &totals[totals.partition_point(|(t_s, _)| *t_s < middle_s)..];
+    let per_s = rising(&totals).filter(|_| rising(newer).is_some())?;
+    let rise = per_s * (last_s - first_s);
+    let chance = MIN_DEVIATIONS * first.max(count).sqrt();
+    if rise < (MIN_SURVIVORS as f64).max(first * MIN_RISE).max(chance) {
+        return None;
+    }
+    let now = history.now()?;
+    let sizes = classes.iter().map(|class| (*class, history.sizes_of(*class)));
+    let bytes = sizes.clone().map(|(class, sizes)| sizes.bytes as f64 / now.share_of(class)).sum();
+    Some(Trend {
+        kind: TrendKind::Backlog,
+        size_bytes: [
+            sizes.clone().map(|(_, sizes)| sizes.smallest_bytes).min()?,
+            sizes.map(|(_, sizes)| sizes.largest_bytes).max()?,
+        ],
+        classes: classes.to_vec(),
+        count,
+        bytes,
+        per_s,
+        per_s_interval: [per_s; 2],
+        survival: None,
+        net: rise,
+        cohorts: history.cohorts.len().saturating_sub(1),
+        growing_cohorts: 0,
+        later_rate: None,
+        age_s: [0.0, history.now_s()],
+        backlog: Some([first, count]),
+    })
+}
+
+/// Returns the trends of the backlogs in classes that have no survivors: all of their blocks are
+/// freed before they are that old.
+fn backlogs_without_survivors(history: &History<'_>, seen: &Seen) -> Vec<Trend> {
+    let Some(now) = history.now() else { return Vec::new() };
+    let mut others = Seen::new();
+    for found in now.counts.iter().filter(|found| !seen.contains_key(&found.class)) {
+        others.entry(found.class).or_default().insert(found.cohort, u64::from(found.count));
+    }
+    joined(history, &others).iter().filter_map(|classes| backlog(history, classes)).collect()
 }
 
 /// Returns the trend of lost survivors, none of which can be freed any more.
@@ -290,6 +363,12 @@ fn lost_in(history: &History<'_>, classes: &[u16], lost: &LostCounts) -> Counts 
     counts
 }
 
+/// Returns whether most of the rise of a backlog is lost blocks, which do not wait for anything.
+fn is_lost(history: &History<'_>, trend: &Trend, lost: &LostCounts) -> bool {
+    let lost = lost_in(history, &trend.classes, lost);
+    lost.range(1..).map(|(_, count)| count).sum::<f64>() > trend.net * MIN_NET
+}
+
 /// Returns a trend without the lost survivors; `None` if hardly any others remain.
 fn without_lost(
     history: &History<'_>,
@@ -309,7 +388,8 @@ fn without_lost(
     };
     let growing_cohorts = old.clone().filter(|cohort| left(cohort) >= 1.0).count();
     let part = (1.0 - count / trend.count).max(0.0);
-    // It is not known whether a block that is allocated between the last snapshot and the search is lost.
+    // It is not known whether a block that is allocated between the last snapshot and the search is
+    // lost.
     let is_little = part < MIN_PART || !is_enough((trend.count * part) as u64, growing_cohorts);
     let (left_count, net) = (trend.count * part, trend.net - count);
     (!is_little).then(|| Trend {
@@ -388,13 +468,14 @@ impl Survivors {
             cohorts: old.len(),
             growing_cohorts: self.cohorts,
             later_rate: None,
+            backlog: None,
             age_s: [history.age_s(youngest), history.age_s(oldest)],
         })
     }
 }
 
-/// Returns the part of the survivors that remains from when they were half as old, for the older half of
-/// the cohorts.
+/// Returns the part of the survivors that remains from when they were half as old, for the older
+/// half of the cohorts.
 fn survival(history: &History<'_>, old: &Range<u8>, classes: &[u16]) -> Option<f64> {
     let counts = counts_in(history.now()?, classes);
     let (mut left, mut before) = (0.0, 0.0);
@@ -408,8 +489,8 @@ fn survival(history: &History<'_>, old: &Range<u8>, classes: &[u16]) -> Option<f
     (before > 0.0).then_some(left / before)
 }
 
-/// Returns the rate of the last third of the cohorts, without the newest, as a part of the rate of the
-/// first third. The last ones are not old enough, so the rate is an overestimate rather than an
+/// Returns the rate of the last third of the cohorts, without the newest, as a part of the rate of
+/// the first third. The last ones are not old enough, so the rate is an overestimate rather than an
 /// underestimate.
 fn later_rate(history: &History<'_>, old: &Range<u8>, counts: &Counts) -> Option<f64> {
     let end = history.cohorts.len().saturating_sub(1) as u8;
@@ -425,8 +506,8 @@ fn later_rate(history: &History<'_>, old: &Range<u8>, counts: &Counts) -> Option
     (first > 0.0 && last.is_finite()).then_some(last / first)
 }
 
-/// Returns the net increase of the blocks of the survivors' age, since the process had been observed for
-/// that long. Blocks that are replaced by others of the same kind do not count.
+/// Returns the net increase of the blocks of the survivors' age, since the process had been
+/// observed for that long. Blocks that are replaced by others of the same kind do not count.
 fn net(history: &History<'_>, old: &Range<u8>, classes: &[u16], now: &Counts) -> f64 {
     let youngest = old.end.saturating_sub(1);
     let Some(earlier) = history.nearest(history.age_s(youngest), 0.0) else { return 0.0 };
@@ -434,8 +515,8 @@ fn net(history: &History<'_>, old: &Range<u8>, classes: &[u16], now: &Counts) ->
     now.range(..old.end).map(|(_, count)| count).sum::<f64>() - before
 }
 
-/// Returns the 95 % interval of an estimated number of survivors, from the variance between the parts of
-/// the sample.
+/// Returns the 95 % interval of an estimated number of survivors, from the variance between the
+/// parts of the sample.
 fn interval(
     now: &Snapshot,
     classes: &[u16],

@@ -2,12 +2,14 @@
 
 use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
-use lowtide_model::leaks::{AgeRange, LeakGroup, LeakKind, LeakVerdict};
+use lowtide_model::leaks::{AgeRange, LeakGroup, LeakGroupKind, LeakKind, LeakVerdict};
 
 use super::trend::{Trend, TrendKind};
 
 /// Minimum part of the sampled blocks to which no pointer was found, for the blocks to be lost.
 const MIN_UNREACHABLE: f64 = 0.9;
+/// Minimum share of blocks of unknown reachability for a sentence on them.
+pub const MIN_UNSURE: f64 = 0.05;
 /// Minimum number of lost blocks, and of their bytes, for a verdict on memory that was lost before.
 const MIN_LOST_BLOCKS: u64 = 10;
 const MIN_LOST_BYTES: u64 = 64 << 10;
@@ -19,6 +21,9 @@ pub struct Reachability {
     pub sampled: u64,
     /// The part of them to which no pointer was found in any search.
     pub unreachable_share: f64,
+    /// The part of them to which, in each search, at most words led that may be links of former
+    /// free chunks, or new blocks that nothing leads to.
+    pub unsure_share: f64,
     /// Number of searches through all memory.
     pub rounds: u32,
 }
@@ -26,10 +31,11 @@ pub struct Reachability {
 /// Facts about the whole process that influence its verdicts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Surroundings {
-    /// The reason why some pointers may be invisible, such as swapped pages or an `io_uring`. If set, no
-    /// block is called lost.
+    /// The reason why some pointers may be invisible, such as swapped pages or an `io_uring`. If
+    /// set, no block is called lost.
     pub hidden_pointers: Option<String>,
-    /// Whether the process used more memory earlier: growth may then be a return to an earlier level.
+    /// Whether the process used more memory earlier: growth may then be a return to an earlier
+    /// level.
     pub is_below_peak: bool,
 }
 
@@ -52,13 +58,13 @@ pub fn group(trend: &Trend, reached: Option<&Reachability>, others: &Surrounding
         TrendKind::Growing if is_unreachable && others.hidden_pointers.is_none() => LeakKind::Lost,
         TrendKind::Growing if others.is_below_peak && !is_unreachable => LeakKind::Filling,
         TrendKind::Growing => LeakKind::Growing,
+        TrendKind::Backlog if others.is_below_peak => LeakKind::Filling,
+        TrendKind::Backlog => LeakKind::Backlog,
         TrendKind::Filling => LeakKind::Filling,
         TrendKind::Level => LeakKind::Level,
     };
     let (bytes_per_hour, bytes_per_hour_interval) = trend.bytes_per_hour();
     LeakGroup {
-        verdict: kind,
-        because: reasons(kind, trend, reached, others),
         size_bytes: trend.size_bytes,
         count: trend.count.round() as u64,
         bytes: trend.bytes as u64,
@@ -69,12 +75,9 @@ pub fn group(trend: &Trend, reached: Option<&Reachability>, others: &Surrounding
         },
         survival: trend.survival,
         age_s: AgeRange { youngest: trend.age_s[0], oldest: Some(trend.age_s[1]) },
-        block_type: None,
-        types: Vec::new(),
-        holders: Vec::new(),
-        roots: Vec::new(),
         unreachable_share: reached.map(|r| r.unreachable_share),
-        stacks: Vec::new(),
+        unsure_share: reached.map(|r| r.unsure_share),
+        ..LeakGroup::new(kind, reasons(kind, trend, reached, others))
     }
 }
 
@@ -85,6 +88,17 @@ fn reasons(
     others: &Surroundings,
 ) -> Vec<String> {
     let percent = |share: f64| format!("{:.0} %", share * 100.0);
+    if let Some([before, now]) = trend.backlog {
+        return vec![
+            format!(
+                "the number of these blocks rose from {} to {}, by {:.2} per second: more are \
+                 allocated than freed",
+                before as u64, now as u64, trend.per_s
+            ),
+            "older blocks are freed, so they are probably entries of a queue that fills faster than it drains"
+                .to_owned(),
+        ];
+    }
     let mut because = vec![format!(
         "{} blocks ({}) that were allocated {} to {} ago are still in use",
         trend.count.round(),
@@ -130,6 +144,13 @@ fn reasons(
                 reached.sampled,
                 reached.rounds
             ));
+            if reached.unsure_share >= MIN_UNSURE {
+                because.push(format!(
+                    "{} were reached only by words that may be links of memory that was free once, or from new \
+                     blocks that nothing leads to: they may be lost",
+                    percent(reached.unsure_share)
+                ));
+            }
             if let Some(hidden) = &others.hidden_pointers {
                 because.push(format!(
                     "no block is reported as lost, because pointers may be hidden: {hidden}"
@@ -140,37 +161,70 @@ fn reasons(
     because
 }
 
-/// Returns the group of memory that was lost before the first snapshot, if it is large enough to be reported.
+/// Returns the group of memory that was lost before the first snapshot, if it is large enough to be
+/// reported.
 pub fn lost_before(found: &LostBefore, elapsed_s: f64, rounds: u32) -> Option<LeakGroup> {
     let is_enough = found.count >= MIN_LOST_BLOCKS && found.bytes >= MIN_LOST_BYTES;
+    let because = vec![
+        format!(
+            "{} blocks ({}) were unreachable in each of {rounds} searches of all memory",
+            found.count,
+            Human(found.bytes)
+        ),
+        format!("all of them were allocated more than {} ago", HumanSeconds(elapsed_s)),
+    ];
     is_enough.then(|| LeakGroup {
-        verdict: LeakKind::LostBefore,
-        because: vec![
-            format!(
-                "{} blocks ({}) were unreachable in each of {rounds} searches of all memory",
-                found.count,
-                Human(found.bytes)
-            ),
-            format!("all of them were allocated more than {} ago", HumanSeconds(elapsed_s)),
-        ],
         size_bytes: found.size_bytes,
         count: found.count,
         bytes: found.bytes,
-        bytes_per_hour: 0,
-        bytes_per_hour_interval: [0, 0],
         survival: Some(1.0),
         age_s: AgeRange { youngest: elapsed_s, oldest: None },
-        block_type: None,
-        types: Vec::new(),
-        holders: Vec::new(),
-        roots: Vec::new(),
         unreachable_share: Some(1.0),
-        stacks: Vec::new(),
+        unsure_share: Some(0.0),
+        ..LeakGroup::new(LeakKind::LostBefore, because)
     })
 }
 
-/// Returns the verdict on a process: that of its most serious group. `cohorts` is the number of cohorts
-/// that are old enough, and `looks` the number of complete snapshots.
+/// A block that grows: in place, or because a larger copy replaces it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct GrownBlock {
+    /// Its size when it was first seen, and now, in bytes.
+    pub bytes: [u64; 2],
+    /// Number of snapshots in which it was larger than before.
+    pub steps: u32,
+    /// The times of these sizes, in seconds.
+    pub first_s: f64,
+    /// See `first_s`.
+    pub now_s: f64,
+}
+
+/// Returns the group of a block that grows.
+pub fn growing_block(found: &GrownBlock, others: &Surroundings) -> LeakGroup {
+    let [before, now] = found.bytes;
+    let time_s = (found.now_s - found.first_s).max(1e-3);
+    let bytes_per_hour = (now.saturating_sub(before) as f64 / time_s * 3600.0) as u64;
+    let verdict = if others.is_below_peak { LeakKind::Filling } else { LeakKind::Growing };
+    let because = vec![format!(
+        "one block grew in {} snapshots, from {} to {} in {}",
+        found.steps,
+        Human(before),
+        Human(now),
+        HumanSeconds(time_s)
+    )];
+    LeakGroup {
+        kind: LeakGroupKind::GrowingBlock,
+        size_bytes: found.bytes,
+        count: 1,
+        bytes: now,
+        bytes_per_hour,
+        bytes_per_hour_interval: [bytes_per_hour; 2],
+        age_s: AgeRange { youngest: time_s, oldest: None },
+        ..LeakGroup::new(verdict, because)
+    }
+}
+
+/// Returns the verdict on a process: that of its most serious group. `cohorts` is the number of
+/// cohorts that are old enough, and `looks` the number of complete snapshots.
 pub fn overall(groups: &[LeakGroup], cohorts: usize, looks: u64) -> LeakVerdict {
     let worst = groups.iter().map(|group| group.verdict).min();
     // Lost memory is certain immediately. It takes longer to establish that nothing grows.

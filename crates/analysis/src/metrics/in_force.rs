@@ -5,15 +5,17 @@ use lowtide_record::v1::Process;
 
 /// Minimum lifetime of a process that matters, in seconds.
 const LONG_S: f64 = 1.0;
-/// Minimum part of the tree's peak memory that a process with a shorter lifetime must hold to matter.
+/// Minimum part of the tree's peak memory that a process with a shorter lifetime must hold to
+/// matter.
 const LARGE: f64 = 0.05;
-/// The same for a process that ended before it was inspected; only a larger one leaves the result open.
+/// The same for a process that ended before it was inspected; only a larger one leaves the result
+/// open.
 const LARGE_UNSEEN: f64 = 0.25;
 
-/// Returns whether the treatment was in force in every process that matters: the first one, and every one
-/// that lived for a second or ever held 5 % of the tree's peak memory (25 % if it ended before it was
-/// inspected). A short-lived helper does not count. `None` means that this is not known. The text is the
-/// reason why it was not in force, or why that is not known.
+/// Returns whether the treatment was in force in every process that matters: the first one, and
+/// every one that lived for a second or ever held 5 % of the tree's peak memory (25 % if it ended
+/// before it was inspected). A short-lived helper does not count. `None` means that this is not
+/// known. The text is the reason why it was not in force, or why that is not known.
 pub fn in_force(trial: &TrialRecord) -> (Option<bool>, Option<String>) {
     let mut unknown = None;
     let mut any_active = false;

@@ -1,14 +1,14 @@
 //! The ledgers (memory by owner) at the moments by which a trial is judged.
 //!
-//! A ledger costs too much to be taken at every tick. It is taken when a moment is announced, when memory
-//! has changed, and periodically. A ledger whose RSS differs much from that of a moment does not belong to
-//! it. Of the ledgers with a similar RSS, the last one before the load belongs to the baseline, the first
-//! one to the peak (memory that was freed later may still be resident), and the last one to the settled
-//! moment. If a load reports that all its requests are over while its connections are still open, the first
-//! ledger after that belongs to this moment, unless another event came before it.
+//! A ledger costs too much to be taken at every tick. It is taken when a moment is announced, when
+//! memory has changed, and periodically. A ledger whose RSS differs much from that of a moment does
+//! not belong to it. Of the ledgers with a similar RSS, the last one before the load belongs to the
+//! baseline, the first one to the peak (memory that was freed later may still be resident), and the
+//! last one to the settled moment. If a load reports that all its requests are over while its
+//! connections are still open, the first ledger after that belongs to this moment, unless another
+//! event came before it.
 
-use crate::metrics::{TrialMetrics, rise};
-use crate::trial_result::AtEvents;
+use crate::metrics::{AtEvents, TrialMetrics, rise};
 use lowtide_record::TrialRecord;
 use lowtide_record::v1::{Event, LedgerReading};
 
@@ -49,8 +49,8 @@ pub fn ledgers<'t>(trial: &'t TrialRecord, figures: &TrialMetrics) -> AtEvents<&
     }
 }
 
-/// Returns the first ledger that started in the last round between the end of all requests and the next
-/// event.
+/// Returns the first ledger that started in the last round between the end of all requests and the
+/// next event.
 fn drained(trial: &TrialRecord) -> Option<&LedgerReading> {
     let drained = trial.marks.iter().rfind(|m| m.mark == Event::Drained)?.t_s;
     let closed = trial.marks.iter().filter(|m| m.mark == Event::Closed).map(|m| m.t_s);

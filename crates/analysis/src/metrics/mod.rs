@@ -1,13 +1,14 @@
-//! Computes the metrics of a trial from its record: baseline, peak, settled, excess. [`DEFINITIONS`] has
-//! their definitions.
+//! Computes the metrics of a trial from its record: baseline, peak, settled, excess.
+//! [`DEFINITIONS`] has their definitions.
 //!
 //! Phases named `baseline`, `peak`, `load_end` and `settled` replace these moments.
 //!
-//! PSS is read less often than RSS, because it costs more. Between two readings, it is estimated as a
-//! fraction of RSS: the fraction is interpolated between both readings or, if processes started or ended
-//! between them, it is that of the reading with the same number of processes. After the last reading, the
-//! fraction is kept while RSS does not change much either.
+//! PSS is read less often than RSS, because it costs more. Between two readings, it is estimated as
+//! a fraction of RSS: the fraction is interpolated between both readings or, if processes started
+//! or ended between them, it is that of the reading with the same number of processes. After the
+//! last reading, the fraction is kept while RSS does not change much either.
 
+mod at_events;
 mod definitions;
 mod in_force;
 mod ledgers;
@@ -17,6 +18,7 @@ mod policy;
 mod round_trend;
 mod series;
 
+pub use at_events::AtEvents;
 pub use definitions::DEFINITIONS;
 pub use in_force::in_force;
 pub use ledgers::ledgers;
@@ -48,17 +50,18 @@ const PHASE_WINDOW_S: f64 = 0.25;
 const LEAST_RISE_BYTES: u64 = 1 << 20;
 /// Minimum number of connections for a meaningful number of bytes per connection.
 const LEAST_CONNECTIONS: u64 = 10;
-/// Minimum part of the readings at half the peak or above that have more than one process, for a trial to
-/// count as a tree.
+/// Minimum part of the readings at half the peak or above that have more than one process, for a
+/// trial to count as a tree.
 const TREE_SHARE_HIGH: f64 = 0.05;
 /// The same for all readings; either condition is enough.
 const TREE_SHARE: f64 = 0.5;
 /// Maximum relative difference of RSS that counts as unchanged.
 const UNCHANGED: f64 = 0.05;
-/// Maximum height above its final memory at which a command that loads itself counts as fallen, as a part
-/// of the rise.
+/// Maximum height above its final memory at which a command that loads itself counts as fallen, as
+/// a part of the rise.
 const FALLEN: f64 = 0.1;
-/// Time before the end over which the final memory is read, in seconds: a shorter one may be its teardown.
+/// Time before the end over which the final memory is read, in seconds: a shorter one may be its
+/// teardown.
 const FINAL_WINDOW_S: f64 = 1.0;
 
 /// The metric by which memory is judged.
@@ -101,7 +104,8 @@ pub struct TrialMetrics {
     pub excess_byte_seconds: Option<f64>,
     /// The same divided by the time, in bytes.
     pub excess_mean: Option<u64>,
-    /// Lazily freed pages when settled, in bytes: RSS still counts them, but the kernel may reclaim them.
+    /// Lazily freed pages when settled, in bytes: RSS still counts them, but the kernel may reclaim
+    /// them.
     pub lazyfree: Option<u64>,
     /// Faults without I/O.
     pub minor_faults: Option<u64>,
@@ -119,13 +123,14 @@ pub struct TrialMetrics {
     pub ramps: Vec<Ramp>,
     /// Each phase that the subject announced.
     pub phases: Vec<PhaseMetrics>,
-    /// Start and end of the time over which the excess was counted, in seconds since the start of the
-    /// record.
+    /// Start and end of the time over which the excess was counted, in seconds since the start of
+    /// the record.
     pub settle_span: Option<(f64, f64)>,
-    /// Rise of memory in the last second before the load, in bytes; `None` for a command that loads itself.
+    /// Rise of memory in the last second before the load, in bytes; `None` for a command that loads
+    /// itself.
     pub rise_before_load: Option<u64>,
-    /// Start of the load, in seconds since the start of the record. For a command that loads itself without
-    /// announcing it: the end of its load.
+    /// Start of the load, in seconds since the start of the record. For a command that loads itself
+    /// without announcing it: the end of its load.
     pub load_begin: f64,
 }
 
@@ -151,8 +156,9 @@ pub struct PhaseMetrics {
     pub bytes: Option<u64>,
 }
 
-/// Returns the metric by which a trial should be judged: PSS if more than one process contributed to the
-/// memory. A helper that runs before the program itself, or for a moment, does not make a tree.
+/// Returns the metric by which a trial should be judged: PSS if more than one process contributed
+/// to the memory. A helper that runs before the program itself, or for a moment, does not make a
+/// tree.
 pub fn metric_of(trial: &TrialRecord) -> Metric {
     let rss = |s: &Sample| s.total.rss_bytes.0;
     let peak = trial.samples.iter().map(rss).max().unwrap_or(0);
@@ -334,8 +340,8 @@ impl<'a> Times<'a> {
 
     fn phase(&self, phase: MetricPhase) -> Option<f64> {
         let named = |m: &&Mark| m.mark == Event::Phase && m.name.as_deref() == Some(phase.name());
-        // A phase may occur once a round: the first one counts as the baseline, the last one for the
-        // others.
+        // A phase may occur once a round: the first one counts as the baseline, the last one for
+        // the others.
         if phase == MetricPhase::Baseline {
             self.marks.iter().find(named).map(|m| m.t_s)
         } else {
@@ -418,7 +424,8 @@ impl<'a> Times<'a> {
         if self.load_end().is_some() || phase.is_some() {
             return Some((from, to));
         }
-        // The end of its load is not announced: everything before its last fall still counts as the load.
+        // The end of its load is not announced: everything before its last fall still counts as the
+        // load.
         let rise = rise(baseline, peak).unwrap_or(0) as f64;
         let last = series.median_within(to - FINAL_WINDOW_S, to);
         let fallen = last.and_then(|last| series.last_above(last as f64 + FALLEN * rise, to));

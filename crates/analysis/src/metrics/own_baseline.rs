@@ -1,9 +1,9 @@
 //! The baseline of a command that loads itself, from its own trace.
 //!
-//! The trace is split into stretches in which memory rises by at most a fiftieth of the whole rise. A ramp
-//! crosses each stretch in the same fraction of its duration, whether the ramp is short or long. While
-//! memory does not rise, a stretch lasts longer. So the rule compares stretches with the ramp that follows,
-//! and needs no absolute time to decide what is flat.
+//! The trace is split into stretches in which memory rises by at most a fiftieth of the whole rise.
+//! A ramp crosses each stretch in the same fraction of its duration, whether the ramp is short or
+//! long. While memory does not rise, a stretch lasts longer. So the rule compares stretches with
+//! the ramp that follows, and needs no absolute time to decide what is flat.
 
 use super::Series;
 
@@ -37,10 +37,10 @@ impl FlatStretch {
     }
 }
 
-/// Returns the memory, in bytes, that a command had before its own load, from a trace that starts at `from`
-/// and has its peak at `top`, both in seconds. It is the level of a low and long standstill. Without one,
-/// it is the memory at which the start-up became the ramp, or the lowest reading before the peak if memory
-/// rose too fast for that.
+/// Returns the memory, in bytes, that a command had before its own load, from a trace that starts
+/// at `from` and has its peak at `top`, both in seconds. It is the level of a low and long
+/// standstill. Without one, it is the memory at which the start-up became the ramp, or the lowest
+/// reading before the peak if memory rose too fast for that.
 pub(super) fn own_baseline(series: &Series, from: f64, top: f64) -> Option<u64> {
     let lowest = series.min_between(from, top)?;
     let rise = series.max_between(from, top)?.saturating_sub(lowest) as f64;
@@ -70,8 +70,8 @@ pub(super) fn own_baseline(series: &Series, from: f64, top: f64) -> Option<u64> 
     Some(begun.map_or(lowest, |(_, bytes)| *bytes as u64))
 }
 
-/// Splits a trace into stretches, each as long as possible while its readings differ by at most `spread`
-/// bytes.
+/// Splits a trace into stretches, each as long as possible while its readings differ by at most
+/// `spread` bytes.
 fn stretches(
     series: &Series,
     from: f64,
@@ -113,8 +113,8 @@ mod tests {
         }))
     }
 
-    /// Returns the baseline of half a second of start-up to 40 MiB, some time there, and then a ramp to
-    /// 1,000 MiB by a course from 0 to 1.
+    /// Returns the baseline of half a second of start-up to 40 MiB, some time there, and then a
+    /// ramp to 1,000 MiB by a course from 0 to 1.
     fn baseline(still: f64, ramp: f64, course: impl Fn(f64) -> f64) -> f64 {
         let begin = 0.5 + still;
         let series = trace(begin + ramp, |t| match t {
@@ -152,7 +152,8 @@ mod tests {
             for (name, most, course) in [
                 ("faster and faster", 30.0, (|x| x * x) as fn(f64) -> f64),
                 ("slower and slower", 30.0, |x| x.powf(0.7)),
-                // If it stands still longer on its first step than before, its load may have started there.
+                // If it stands still longer on its first step than before, its load may have
+                // started there.
                 ("in ten steps", 97.0, |x| (x * 10.0).ceil() / 10.0),
                 ("in a hundred steps", 30.0, |x| (x * 100.0).floor() / 100.0),
                 ("with waves", 30.0, |x| (x + 0.015 * (x * 200.0).sin()).max(0.0)),

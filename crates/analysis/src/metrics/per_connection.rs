@@ -1,13 +1,14 @@
-//! The memory cost of a connection, from the slope of memory over connections while a round opens them.
+//! The memory cost of a connection, from the slope of memory over connections while a round opens
+//! them.
 //!
-//! The ramp of a round starts at the last moment with the fewest connections and ends at the first moment
-//! with the most. The number of connections is the subject's own metric `connections`; if it has too few
-//! values for a slope, it is the kernel's count; if that is not known either, it is the number that the
-//! load has opened. The memory is that of the same moment: RSS or PSS, and the memory that the subject
-//! reports as allocated (`inner_memory_bytes`; for V8, the heap in use).
+//! The ramp of a round starts at the last moment with the fewest connections and ends at the first
+//! moment with the most. The number of connections is the subject's own metric `connections`; if it
+//! has too few values for a slope, it is the kernel's count; if that is not known either, it is the
+//! number that the load has opened. The memory is that of the same moment: RSS or PSS, and the
+//! memory that the subject reports as allocated (`inner_memory_bytes`; for V8, the heap in use).
 //!
-//! If a load sends many requests over each connection, memory rises with the requests, and no cost is
-//! reported.
+//! If a load sends many requests over each connection, memory rises with the requests, and no cost
+//! is reported.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -88,8 +89,8 @@ fn ramp(trial: &TrialRecord, series: &Series, round: u32, span: (f64, f64)) -> O
 /// Maximum number of requests per connection of a load that opens connections for their own sake.
 const MOST_REQUESTS: f64 = 3.0;
 
-/// Returns whether a load mainly opens connections: bare ones, or hardly more requests than connections.
-/// This is assumed for a load without a report.
+/// Returns whether a load mainly opens connections: bare ones, or hardly more requests than
+/// connections. This is assumed for a load without a report.
 pub(super) fn opens_connections(load: &Load, connections: f64) -> bool {
     let field = |name| load.report.as_ref().and_then(|report| report.get(name));
     let is_bare = field("url")
@@ -100,8 +101,8 @@ pub(super) fn opens_connections(load: &Load, connections: f64) -> bool {
     is_bare || requests <= connections * MOST_REQUESTS
 }
 
-/// Returns the part of a course, within a span, from the last time that it was lowest to the first time
-/// that it was highest after that; `None` if it has too few points or too few connections.
+/// Returns the part of a course, within a span, from the last time that it was lowest to the first
+/// time that it was highest after that; `None` if it has too few points or too few connections.
 fn rising(
     course: impl Iterator<Item = (f64, f64)>,
     (from, to): (f64, f64),
@@ -135,8 +136,8 @@ mod tests {
 
     const KIB: f64 = 1024.0;
 
-    /// Returns a trial with 100 connections a second from 2 s to 12 s, which stay until 15 s; the same from
-    /// 20 s. Each costs 40 KiB in the first round and 10 in the second.
+    /// Returns a trial with 100 connections a second from 2 s to 12 s, which stay until 15 s; the
+    /// same from 20 s. Each costs 40 KiB in the first round and 10 in the second.
     fn loaded() -> TrialRecord {
         let mib = |count: f64, kib: f64| count * kib / KIB;
         trial("glibc", 1, true)

@@ -37,7 +37,8 @@ pub fn acts(trial: &TrialRecord) -> Vec<(f64, Act)> {
 }
 
 impl PolicyMetrics {
-    /// Measures the policy of a trial; `None` if its treatment has none. The policy of a treatment with hooks is a label.
+    /// Measures the policy of a trial; `None` if its treatment has none. The policy of a treatment
+    /// with hooks is a label.
     pub(crate) fn new(trial: &TrialRecord) -> Option<Self> {
         let lowtide_cpu_s = trial.end.as_ref().and_then(|end| end.policy_cpu_s);
         let acts = acts(trial);

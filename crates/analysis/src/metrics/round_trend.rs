@@ -1,13 +1,13 @@
-//! Determines whether settled memory grows from round to round, which distinguishes a leak from retained
-//! memory.
+//! Determines whether settled memory grows from round to round, which distinguishes a leak from
+//! retained memory.
 //!
-//! The first round is left out, because it includes code and one-time allocations. The trend of the others
-//! is
+//! The first round is left out, because it includes code and one-time allocations. The trend of the
+//! others is
 //!
-//! - **growing** if the rise is larger than noise, and the test of Mann and Kendall rules out chance. The
-//!   test needs at least five rounds after the first;
-//! - **level** if memory stays within a twentieth of a round's rise, over at least two rounds after the
-//!   first, and does not grow;
+//! - **growing** if the rise is larger than noise, and the test of Mann and Kendall rules out
+//!   chance. The test needs at least five rounds after the first;
+//! - **level** if memory stays within a twentieth of a round's rise, over at least two rounds after
+//!   the first, and does not grow;
 //! - **undecided** otherwise: more rounds are needed.
 
 use serde::Serialize;
@@ -54,8 +54,8 @@ pub struct RoundTrend {
     pub because: String,
 }
 
-/// Determines the trend of the memory after each round; `raised` is the maximum rise in a round. Returns
-/// `None` for a single round.
+/// Determines the trend of the memory after each round; `raised` is the maximum rise in a round.
+/// Returns `None` for a single round.
 pub fn round_trend(stayed: &[u64], raised: u64) -> Option<RoundTrend> {
     if stayed.len() < 2 {
         return None;

@@ -1,13 +1,14 @@
 //! Memory over time, and the values that are derived from it.
 
-use crate::stats;
+use lowtide_model::stats;
 
 /// Bytes over seconds, sorted by time.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Series(Vec<(f64, f64)>);
 
 impl Series {
-    /// Returns a series of points (seconds, bytes), sorted by time. Drops points that step back in time.
+    /// Returns a series of points (seconds, bytes), sorted by time. Drops points that step back in
+    /// time.
     pub fn new(points: impl IntoIterator<Item = (f64, u64)>) -> Self {
         let mut last = f64::NEG_INFINITY;
         let mut kept = Vec::new();
@@ -27,8 +28,8 @@ impl Series {
         self.0.get(begin..end).unwrap_or(&[])
     }
 
-    /// Returns the median of the readings from `from` to `to`, both included; without any, the last reading
-    /// before `to`.
+    /// Returns the median of the readings from `from` to `to`, both included; without any, the last
+    /// reading before `to`.
     pub fn median_between(&self, from: f64, to: f64) -> Option<u64> {
         self.median_within(from, to).or_else(|| self.at(to))
     }
@@ -50,8 +51,8 @@ impl Series {
         self.0.get(self.0.partition_point(|p| p.0 < t)).filter(|p| p.0 <= t).map(|p| p.1 as u64)
     }
 
-    /// Returns the first reading from `t` on, if it is at most `within` seconds later; otherwise the last
-    /// one before.
+    /// Returns the first reading from `t` on, if it is at most `within` seconds later; otherwise
+    /// the last one before.
     pub fn just_after(&self, t: f64, within: f64) -> Option<u64> {
         let next = self.0.get(self.0.partition_point(|p| p.0 < t));
         next.filter(|p| p.0 <= t + within).map(|p| p.1 as u64).or_else(|| self.at(t))
@@ -83,9 +84,9 @@ impl Series {
         Some((self.0.first()?.0, self.0.last()?.0))
     }
 
-    /// Returns the integral over time of the memory above `floor`, from `from` to `to`, in byte-seconds.
-    /// The course between two readings is taken as linear and cut off at both ends. Times without readings
-    /// count as zero.
+    /// Returns the integral over time of the memory above `floor`, from `from` to `to`, in
+    /// byte-seconds. The course between two readings is taken as linear and cut off at both ends.
+    /// Times without readings count as zero.
     pub fn area_above(&self, floor: f64, from: f64, to: f64) -> f64 {
         self.0
             .windows(2)

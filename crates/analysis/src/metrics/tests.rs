@@ -2,8 +2,8 @@ use super::*;
 use lowtide_record::fixtures::{MIB, trial};
 use lowtide_record::v1::Outcome;
 
-/// Returns a trial of 10 MiB until the load starts at 2 s, and 110 MiB from 3 s. The load ends at 10 s, and
-/// memory falls in steps to `stays` at 12 s. The settle time ends at 20 s.
+/// Returns a trial of 10 MiB until the load starts at 2 s, and 110 MiB from 3 s. The load ends at
+/// 10 s, and memory falls in steps to `stays` at 12 s. The settle time ends at 20 s.
 fn loaded(stays: f64) -> TrialRecord {
     let course = move |t: f64| match t {
         t if t < 2.05 => 10.0,
@@ -201,7 +201,8 @@ fn pss_is_estimated_between_its_readings() {
     let tree = loaded(60.0).of_a_tree();
     let series = memory_over_time(&tree, Metric::Pss);
     assert_eq!(series.at(10.65), Some((110.0 - 25.0 * 0.6) as u64 * MIB / 2));
-    // When a process starts, the ratio to RSS is that of the reading with the same number of processes.
+    // When a process starts, the ratio to RSS is that of the reading with the same number of
+    // processes.
     let mut grows = tree.clone();
     for sample in grows.samples.iter_mut().skip(105) {
         sample.processes = 4;

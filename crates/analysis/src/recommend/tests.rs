@@ -303,8 +303,8 @@ fn a_treatment_that_may_not_have_been_in_force_is_not_resolved() {
 
 #[test]
 fn the_best_median_is_not_resolved_if_the_paired_difference_disagrees() {
-    // In the repeats that both completed, the first held more; its median is lower only because of the
-    // trials that the other did not complete.
+    // In the repeats that both completed, the first held more; its median is lower only because of
+    // the trials that the other did not complete.
     let mut trials = vec![one("glibc", 1, 20.0, 1.0), one("glibc", 2, 21.0, 1.0)];
     trials.extend(
         [(1, 30.0), (2, 31.0), (3, 5.0), (4, 5.0)].map(|(r, s)| one("jemalloc", r, s, 1.0)),
@@ -385,8 +385,8 @@ fn a_treatment_that_fails_more_requests_than_the_reference_is_not_recommended() 
     let (treatment, resolved, because) = chosen(&of([0, 20]));
     assert_eq!((treatment.as_deref(), resolved), (Some("glibc"), true), "{because}");
     assert!(because.contains("jemalloc is ruled out (40 of 2000 requests failed)"), "{because}");
-    // A difference of one percentage point may be chance, and failures that the reference has too are not
-    // held against a treatment.
+    // A difference of one percentage point may be chance, and failures that the reference has too
+    // are not held against a treatment.
     for failed in [[0, 10], [300, 305], [300, 0]] {
         assert_eq!(chosen(&of(failed)).0.as_deref(), Some("jemalloc"), "{failed:?}");
     }

@@ -11,14 +11,14 @@ use lowtide_model::act::{Act, ActEvent};
 use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
-use lowtide_model::release::ReleaseOutcome;
+use lowtide_model::release::{Hazard, ReleaseOutcome};
 use lowtide_report::text::printable;
 use lowtide_supervise::{ActLog, LogError, Observer, Options, Textfile};
 
 use crate::args::PolicyArgs;
-use crate::exit::Failure;
-use crate::interrupt;
-use crate::output::{Output, note};
+use crate::console::interrupt;
+use crate::console::output::{Output, note};
+use crate::failure::exit::Failure;
 
 pub(crate) use own::{is_lowtide, prepare};
 pub(crate) use record::SupervisionRecord;
@@ -44,8 +44,8 @@ pub(crate) struct ActReporter {
     json: Option<Output>,
     record: Option<SupervisionRecord>,
     printed: Printed,
-    /// Programs, and the reasons why they are left alone, that were printed. A command may start many
-    /// processes of the same program.
+    /// Programs, and the reasons why they are left alone, that were printed. A command may start
+    /// many processes of the same program.
     warned: BTreeSet<(String, String)>,
     has_textfile_failed: bool,
 }
@@ -60,7 +60,7 @@ impl ActReporter {
         let log = args.log.as_deref().map(ActLog::open).transpose();
         let textfile = args.textfile.as_deref().map(Textfile::create).transpose();
         let failure = |error: LogError| match error {
-            LogError::SharedDirectory(_) => Failure::usage(error),
+            LogError::Unsafe { .. } => Failure::usage(error),
             LogError::Io { .. } => Failure::failed(error),
         };
         Ok(Self {
@@ -90,8 +90,13 @@ impl ActReporter {
         }
     }
 
-    /// Returns whether an act is a warning that was not printed yet for another process of the same program.
+    /// Returns whether an act is a warning that was not printed yet: for another process of the
+    /// same program, or, if all releases are held, for another process.
     fn is_new_warning(&mut self, program: &str, act: &Act) -> bool {
+        // The supervisor reports each hold once.
+        if act.event == ActEvent::HeldBack && act.hazard == Some(Hazard::Held) {
+            return true;
+        }
         act.event == ActEvent::LeftAlone
             && self.warned.len() < MAX_WARNED
             && self.warned.insert((program.to_owned(), act.reason.clone()))
@@ -164,7 +169,7 @@ pub(crate) fn options(
 ) -> Options {
     Options {
         policy: args.policy,
-        max_pause: args.max_pause.value,
+        max_pause: args.max_pause,
         budget: args.budget,
         allocators,
         dry_run,

@@ -1,10 +1,13 @@
-//! The preparation of this process for supervising others, and the detection of lowtide's own processes.
+//! The preparation of this process for supervising others, and the detection of lowtide's own
+//! processes.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 
-use crate::exit::Failure;
+use lowtide_probe::proc::maps::FileId;
+
+use crate::failure::exit::Failure;
+use crate::proc_mount;
 
 /// The file name of the program.
 const NAME: &[u8] = b"lowtide";
@@ -18,24 +21,14 @@ const REMOVED: &[u8] = b" (deleted)";
 pub(crate) fn prepare() -> Result<(), Failure> {
     lowtide_load::raise_open_files();
     lowtide_supervise::keep_own_memory_low();
-    check_proc()
+    proc_mount::check_namespace()
 }
 
-/// Checks that the PIDs in `/proc` are those of system calls.
-fn check_proc() -> Result<(), Failure> {
-    let shown = fs::read_link("/proc/self").ok();
-    let problem = match shown.and_then(|link| link.to_str()?.parse::<u32>().ok()) {
-        Some(pid) if pid == std::process::id() => return Ok(()),
-        Some(_) => "/proc shows the processes of another PID namespace",
-        None => "/proc is not mounted",
-    };
-    Err(Failure::failed(problem).next("mount -t proc proc /proc"))
-}
-
-/// Returns whether a process is lowtide: this one, or another that runs this file or a file of the same
-/// name. A supervisor does not supervise another one: each would only disturb the releases of the other.
+/// Returns whether a process is lowtide: this one, or another that runs this file or a file of the
+/// same name. A supervisor does not supervise another one: each would only disturb the releases of
+/// the other.
 pub(crate) fn is_lowtide(pid: u32) -> bool {
-    let id = |path: &str| fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
+    let id = |path: &str| FileId::of(path).ok();
     let program = format!("/proc/{pid}/exe");
     let is_own_file = || id("/proc/self/exe").is_some_and(|own| id(&program) == Some(own));
     pid == std::process::id() || has_name(&program) || is_own_file()

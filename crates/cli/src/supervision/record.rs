@@ -17,8 +17,8 @@ use lowtide_record::Recorder;
 use lowtide_record::v1::{End, Event, FileKind, Line, Mark, Outcome, Trial};
 use lowtide_supervise::recorded;
 
-use crate::exit::Failure;
-use crate::output::note;
+use crate::console::output::note;
+use crate::failure::exit::Failure;
 
 /// Time between two samples.
 const INTERVAL: Duration = Duration::from_millis(200);

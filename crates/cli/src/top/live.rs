@@ -15,7 +15,7 @@ use ratatui_core::layout::Rect;
 use super::rows;
 use super::state::{KeyRequest, State};
 use super::view;
-use crate::exit::Failure;
+use crate::failure::exit::Failure;
 use crate::tui::terminal::{Input, Terminal};
 
 /// The end of the view.

@@ -90,7 +90,8 @@ pub(crate) fn unread(top: &Top) -> Option<String> {
     let of = |reason| top.processes.iter().filter(|process| process.unread == Some(reason)).count();
     let parts = [
         (of("not_permitted"), "may not be read: run lowtide as root with CAP_SYS_PTRACE"),
-        (of("blocked"), "blocked a read for 5 s"),
+        (of("blocked"), "blocked a read"),
+        (of("slow"), "took too long to read"),
         (of("failed"), "could not be read"),
     ];
     let parts = parts.iter().filter(|(count, _)| *count > 0);

@@ -10,7 +10,8 @@ use super::state::State;
 struct Column {
     head: &'static str,
     width: usize,
-    /// Columns with the highest number are omitted first if there is not enough room; 0 is never omitted.
+    /// Columns with the highest number are omitted first if there is not enough room; 0 is never
+    /// omitted.
     spare: u8,
     text: fn(&Arena) -> String,
 }

@@ -1,5 +1,6 @@
 //! A rectangle of the picture that is drawn from top to bottom.
 
+use lowtide_model::duration::HumanSeconds;
 use lowtide_report::text::printable;
 use ratatui_core::buffer::Buffer;
 use ratatui_core::layout::Rect;
@@ -69,5 +70,14 @@ impl<'a> ScreenCanvas<'a> {
     /// Draws a widget on the whole rectangle.
     pub(crate) fn render(&mut self, widget: impl Widget) {
         widget.render(self.area, self.buffer);
+    }
+}
+
+/// Formats a time in whole seconds.
+pub(super) fn whole(seconds: f64) -> String {
+    if seconds < 59.5 {
+        format!("{:.0} s", seconds.max(1.0))
+    } else {
+        HumanSeconds(seconds).to_string()
     }
 }

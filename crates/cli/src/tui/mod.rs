@@ -24,7 +24,7 @@ use lowtide_probe::target::Target;
 use ratatui_core::buffer::Buffer;
 use ratatui_core::layout::Rect;
 
-use crate::exit::Failure;
+use crate::failure::exit::Failure;
 use crate::watcher::leaks::LeakWatch;
 use crate::watcher::record::WatchRecord;
 use crate::watcher::{self, Watcher};
@@ -44,7 +44,8 @@ pub(crate) struct ViewOptions<'a> {
     pub(crate) target: &'a Target,
 }
 
-/// Shows the process until a key or a signal ends the view, the process ends, or the terminal is gone.
+/// Shows the process until a key or a signal ends the view, the process ends, or the terminal is
+/// gone.
 pub(crate) fn run(
     options: &ViewOptions<'_>,
     watcher: &Watcher,

@@ -6,8 +6,8 @@ use lowtide_model::act::{Act, ActEvent};
 use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
 
+use super::canvas::whole;
 use super::time_series::TimeSeries;
-use super::view::whole;
 use crate::supervision::{is_release, outcome};
 
 /// The acts of a policy on the process, from the log.
@@ -29,7 +29,8 @@ pub(crate) struct PolicyHistory {
     cpu_s: f64,
     /// The last attempted release.
     last: Option<PastAct>,
-    /// The act that suspended releases for some time, and its name; `None` if one was attempted since.
+    /// The act that suspended releases for some time, and its name; `None` if one was attempted
+    /// since.
     standstill: Option<(&'static str, PastAct)>,
 }
 
@@ -112,8 +113,8 @@ impl PolicyHistory {
         )
     }
 
-    /// Returns the sentences of the view, the most important first. `now_s` is the time since the watch
-    /// started, in seconds.
+    /// Returns the sentences of the view, the most important first. `now_s` is the time since the
+    /// watch started, in seconds.
     pub(super) fn texts(&self, now_s: f64) -> Vec<String> {
         let ago = |act: &PastAct| format!("{} ago: {}", whole(now_s - act.t_s), act.outcome);
         let standstill = self.standstill.as_ref().map(|(_, act)| ago(act));

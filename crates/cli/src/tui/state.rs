@@ -3,8 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use lowtide_analysis::diagnose::diagnose;
-use lowtide_analysis::growth::{GrowthSample, GrowthTracker};
+use lowtide_analysis::growth::Follower;
 use lowtide_model::inspection::{Inspection, Observation, Unreadable};
 use lowtide_model::leaks::LeakReport;
 use lowtide_probe::target::TargetError;
@@ -49,7 +48,7 @@ pub(crate) struct State {
     history: History,
     /// The history that is shown while the view is paused.
     frozen: Option<History>,
-    growth: GrowthTracker,
+    follower: Follower,
     /// The panel between head and footer.
     pub(crate) panel: Panel,
     /// The first line of the table that is shown.
@@ -75,7 +74,7 @@ impl State {
             pid,
             history: History::default(),
             frozen: None,
-            growth: GrowthTracker::default(),
+            follower: Follower::default(),
             panel: Panel::Overview,
             scroll: 0,
             page: 0,
@@ -158,14 +157,7 @@ impl State {
 
     fn observe(&mut self, t_s: f64, observation: Observation) {
         self.unreadable = observation.unreadable;
-        let mut found = diagnose(observation);
-        // Memory in use is unknown if memory may not be read.
-        if self.unreadable.is_none() {
-            self.growth.add(GrowthSample::new(t_s, &found.observation));
-            if let Some(verdict) = self.growth.detect() {
-                found.verdict = verdict;
-            }
-        }
+        let found = self.follower.observe(t_s, observation);
         self.trouble = None;
         self.history.add_inspection(t_s, found);
     }

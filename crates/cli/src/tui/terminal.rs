@@ -1,5 +1,6 @@
-//! The terminal of a live view, on a thread of its own: reading keys and drawing can both block forever,
-//! or spin, once the other end of a terminal is gone or stalled. The view itself never waits for either.
+//! The terminal of a live view, on a thread of its own: reading keys and drawing can both block
+//! forever, or spin, once the other end of a terminal is gone or stalled. The view itself never
+//! waits for either.
 //!
 //! The terminal is restored on every exit path, including a panic.
 

@@ -49,9 +49,7 @@ pub(crate) fn found(elapsed_s: f64, used_mib: u64, free_mib: u64) -> Observation
         largest_free_bytes: 5 * MIB,
         whole: id != 3,
         bins: Vec::new(),
-        jemalloc: None,
-        mimalloc: None,
-        gperftools: None,
+        detail: None,
     };
     let release_bytes = ledger.bytes(Owner::Reclaimable);
     Observation {
@@ -276,7 +274,11 @@ fn growth_across_inspections_gives_the_verdict_growing() {
     }
     let verdict = &state.latest().unwrap().verdict;
     assert_eq!(verdict.kind, VerdictKind::Growing);
-    assert!(shown(&state, 120, 40).contains("growing: memory in use grew from 130 MiB to 187 MiB"));
+    assert!(
+        shown(&state, 120, 40).contains("growing: RSS grew by 57.0 MiB"),
+        "{}",
+        shown(&state, 120, 40)
+    );
 }
 
 #[test]

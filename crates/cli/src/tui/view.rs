@@ -10,7 +10,7 @@ use ratatui_core::buffer::Buffer;
 use ratatui_core::layout::Rect;
 use ratatui_core::style::Style;
 
-use super::canvas::{ScreenCanvas, bold, dim, reversed};
+use super::canvas::{ScreenCanvas, bold, dim, reversed, whole};
 use super::history::History;
 use super::state::{Panel, State};
 use super::{arenas, chart, help, leaks};
@@ -190,15 +190,6 @@ fn share(bytes: u64, found: &Inspection) -> f64 {
     bytes as f64 / found.observation.ledger.total().max(1) as f64 * 100.0
 }
 
-/// Formats a time in whole seconds.
-pub(super) fn whole(seconds: f64) -> String {
-    if seconds < 59.5 {
-        format!("{:.0} s", seconds.max(1.0))
-    } else {
-        HumanSeconds(seconds).to_string()
-    }
-}
-
 /// Formats a change in bytes: `+12.3 MiB`, `−4.00 KiB`, `±0`.
 pub(super) fn signed(change: i64) -> String {
     match change {
@@ -254,8 +245,8 @@ struct ScreenLayout {
 }
 
 impl ScreenLayout {
-    /// Divides the `height` between head and footer. The verdict has priority, then the policy, then the
-    /// largest rows, then the chart, then the other rows and the remedies.
+    /// Divides the `height` between head and footer. The verdict has priority, then the policy,
+    /// then the largest rows, then the chart, then the other rows and the remedies.
     fn new(height: u16, rows: usize, policy: usize, verdict: usize, remedies: usize) -> Self {
         let fit = |count: usize, most: u16| u16::try_from(count).unwrap_or(u16::MAX).min(most);
         let (most_policy, most_said, most_remedies) = match height {

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use lowtide_policy::PolicyKind;
+use lowtide_probe::mapped::read_local_files_only;
 use lowtide_probe::process::ProcReader;
 use lowtide_probe::sampler::Sampler;
 use lowtide_probe::target::Target;
@@ -12,12 +13,13 @@ use lowtide_release::ReleaseError;
 use lowtide_supervise::{Scope, Supervisor};
 
 use crate::args::AttachArgs;
-use crate::exit::{Exit, Failure};
-use crate::interrupt;
-use crate::output::{Output, note};
-use crate::selector::Selector;
+use crate::console::interrupt;
+use crate::console::output::{Output, note};
+use crate::failure::exit::{Exit, Failure};
+use crate::failure::rerun::Rerun;
+use crate::failure::target_error::failure;
+use crate::select::selector::Selector;
 use crate::supervision::{ActReporter, Printed, SupervisionRecord, is_lowtide, options, prepare};
-use crate::target_error::failure;
 
 /// Minimum RSS of a process with `--all`, in bytes.
 const MIN_RSS_OF_ALL: u64 = 256 << 20;
@@ -43,6 +45,9 @@ pub(crate) fn run(args: &AttachArgs, output: &Output) -> Result<Exit, Failure> {
         .next(format!("lowtide run -p {} -- CMD", args.policy.policy)));
     }
     prepare()?;
+    if args.selector.is_all() && !args.remote_files {
+        read_local_files_only();
+    }
     if args.selector.is_by_number() {
         check_permission(&args.selector)?;
     }
@@ -95,7 +100,7 @@ fn record(args: &AttachArgs, path: &Path) -> Result<SupervisionRecord, Failure> 
 
 /// Checks that the processes exist and that at least one may be traced.
 fn check_permission(selector: &Selector) -> Result<(), Failure> {
-    let mut refused = None;
+    let (mut refused, again) = (None, Rerun::typed());
     for selected in selector.select()? {
         if is_lowtide(selected.pid) {
             let message =
@@ -103,7 +108,6 @@ fn check_permission(selector: &Selector) -> Result<(), Failure> {
             refused.get_or_insert(Failure::usage(message));
             continue;
         }
-        let again = format!("lowtide attach {}", selector.words().join(" "));
         let target = Target::open(selected.pid).map_err(|error| failure(&error, &again))?;
         match lowtide_release::check_permission(&target) {
             Err(error @ ReleaseError::NotPermitted { .. }) => {
@@ -131,8 +135,9 @@ fn scope(args: &AttachArgs) -> Scope {
             Some(all)
         });
     }
-    // Start times of the processes that the previous listing returned. They stay selected if a release
-    // makes them smaller than `min_rss`. A process that one listing misses must be large enough again.
+    // Start times of the processes that the previous listing returned. They stay selected if a
+    // release makes them smaller than `min_rss`. A process that one listing misses must be large
+    // enough again.
     let mut admitted: BTreeMap<u32, (u64, bool)> = BTreeMap::new();
     Scope::of_selection(move || {
         let found = selector.matching().ok()?;
@@ -159,7 +164,8 @@ fn start_and_rss(pid: u32) -> Option<(u64, u64)> {
     Some((process.start_ticks, stat.rss_pages.saturating_mul(page)))
 }
 
-/// Returns whether `--all` leaves a process out: PID 1, and processes that the OOM killer must not kill.
+/// Returns whether `--all` leaves a process out: PID 1, and processes that the OOM killer must not
+/// kill.
 fn is_protected(pid: u32) -> bool {
     let score = fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).ok();
     let score: Option<i32> = score.and_then(|text| text.trim().parse().ok());

@@ -4,8 +4,8 @@ use clap::{Command, CommandFactory};
 use clap_complete::{Shell, generate};
 
 use crate::args::Cli;
-use crate::exit::{Exit, Failure};
-use crate::output::Output;
+use crate::console::output::Output;
+use crate::failure::exit::{Exit, Failure};
 
 pub(crate) fn run(shell: Shell, output: &Output) -> Result<Exit, Failure> {
     let whole = Cli::command();

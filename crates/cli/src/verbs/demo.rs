@@ -7,15 +7,15 @@ use lowtide_study::{Settings, TreatmentSettings, Words};
 
 use super::study;
 use crate::args::{DemoArgs, DemoServerArgs};
-use crate::exit::{Exit, Failure};
-use crate::output::{Output, note};
+use crate::console::output::{Output, note};
+use crate::failure::exit::{Exit, Failure};
 use crate::shell::quoted;
 
 /// Default number of requests in flight: enough to show the effect of a burst.
 const USUAL_STREAMS: u32 = 50_000;
 /// Maximum default number of requests in flight: more would make the demo too long.
 const MOST_STREAMS: u32 = 75_000;
-/// Number of connections, as in the document that describes the burst.
+/// Number of connections, as in the million-streams post (docs/documents/README.md).
 const CONNECTIONS: u32 = 8;
 /// Memory of server and client per request in flight, in bytes: a generous estimate.
 const BYTES_PER_STREAM: u64 = 16 << 10;
@@ -110,8 +110,8 @@ fn streams_for(bytes_at_hand: Option<u64>) -> u32 {
     u32::try_from(fits).unwrap_or(MOST_STREAMS).clamp(1, MOST_STREAMS)
 }
 
-/// Returns an address with a free port. The port is closed at once, so another process could bind it
-/// before the server does; the server then reports an error.
+/// Returns an address with a free port. The port is closed at once, so another process could bind
+/// it before the server does; the server then reports an error.
 fn free_address() -> Result<SocketAddr, Failure> {
     let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     TcpListener::bind(any)

@@ -1,20 +1,25 @@
 //! `lowtide exporter`.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::ValueEnum;
-use lowtide_exporter::seal::{OwnFiles, seal};
+use lowtide_exporter::file_process::{FileProcess, OwnFile};
+use lowtide_exporter::privileges::{User, keep_reading_only};
+use lowtide_exporter::seal::{Role, seal};
 use lowtide_exporter::server::{Listener, serve};
 use lowtide_exporter::web_config::WebConfig;
-use lowtide_exporter::{Exporter, GroupBy, ListenAddress, textfile};
+use lowtide_exporter::{Exporter, ListenAddress, textfile};
+use lowtide_probe::mapped::read_local_files_only;
+use lowtide_probe::patience::Patience;
 use lowtide_supervise::keep_own_memory_low;
+use lowtide_survey::budget::UncountedCpu;
 use lowtide_survey::{Options, Survey};
 
 use crate::args::ExporterArgs;
-use crate::exit::{Exit, Failure};
-use crate::interrupt;
-use crate::output::{Output, note};
+use crate::console::interrupt;
+use crate::console::output::{Output, note};
+use crate::failure::exit::{Exit, Failure};
 
 /// Time between two readings of RSS.
 const BETWEEN_SCANS: Duration = Duration::from_secs(10);
@@ -27,19 +32,8 @@ pub(crate) fn run(args: &ExporterArgs, _output: &Output) -> Result<Exit, Failure
         })?,
         None => WebConfig::default(),
     };
-    let listener = match &args.textfile {
-        Some(path) => {
-            textfile::check(path).map_err(|error| Failure::io(path, &error))?;
-            None
-        }
-        None => Some(Listener::bind(&args.listen).map_err(|error| unbound(&args.listen, &error))?),
-    };
-    // Threads that start later are sealed, too.
-    let files = match (&args.listen, &args.textfile) {
-        (ListenAddress::Tcp(_), None) => OwnFiles::None,
-        _ => OwnFiles::Some,
-    };
-    seal(files).map_err(Failure::failed)?;
+    let destination = Destination::open(args)?;
+    restrict()?;
     let interrupt = interrupt::flag();
     let options = Options {
         filter: args.filter.survey_filter(),
@@ -47,17 +41,18 @@ pub(crate) fn run(args: &ExporterArgs, _output: &Output) -> Result<Exit, Failure
         workers: 1,
         budget: args.budget,
         hurries: false,
+        patience: Patience::default(),
+        uncounted_cpu: UncountedCpu::default(),
     };
-    let survey = Survey::start(options)
+    if !args.remote_files {
+        read_local_files_only();
+    }
+    let survey = Survey::start(options.clone())
         .map_err(|error| Failure::failed(format!("no thread could be started: {error}")))?;
-    let exporter = Arc::new(Exporter::new(
-        survey,
-        args.budget,
-        args.group_by.into(),
-        args.max_groups as usize,
-    ));
-    match (listener, &args.textfile) {
-        (Some(listener), _) => {
+    let exporter =
+        Arc::new(Exporter::new(survey, &options, args.group_by.into(), args.max_groups as usize));
+    match destination {
+        Destination::Socket(listener, _file) => {
             let scheme = if config.tls.is_some() { "https" } else { "http" };
             let address = listener.address();
             match &args.listen {
@@ -69,15 +64,63 @@ pub(crate) fn run(args: &ExporterArgs, _output: &Output) -> Result<Exit, Failure
             serve(&exporter, listener, config, &interrupt)
                 .map_err(|error| Failure::failed(format!("the server failed: {error}")))?;
         }
-        (None, Some(path)) => {
+        Destination::Text(path, mut file) => {
             note!("lowtide: writing metrics to {}", path.display());
-            textfile::run(&exporter, path, &interrupt, |error| {
+            textfile::run(&exporter, &mut file, &interrupt, |error| {
                 note!("lowtide: {} could not be written: {error}", path.display());
             });
         }
-        (None, None) => {}
     }
     Ok(Exit::Done)
+}
+
+/// Where the metrics go. It is opened before the exporter gives up its privileges.
+enum Destination {
+    /// A socket; if it is a Unix socket, also the process that removes its file.
+    Socket(Listener, Option<FileProcess>),
+    /// A text file, and the process that writes it.
+    Text(PathBuf, FileProcess),
+}
+
+impl Destination {
+    fn open(args: &ExporterArgs) -> Result<Self, Failure> {
+        let bind = || Listener::bind(&args.listen).map_err(|error| unbound(&args.listen, &error));
+        match (&args.textfile, &args.listen) {
+            (Some(path), _) => {
+                textfile::check(path).map_err(|error| Failure::io(path, &error))?;
+                Ok(Self::Text(path.clone(), start(&OwnFile::Text(path.clone()))?))
+            }
+            (None, ListenAddress::Tcp(_)) => Ok(Self::Socket(bind()?, None)),
+            (None, ListenAddress::Unix(path)) => {
+                // Started before the socket exists, so that it does not inherit the socket.
+                let mut file = start(&OwnFile::Socket(path.clone()))?;
+                let listener = bind()?;
+                file.send(&[]).map_err(|error| Failure::io(path, &error))?;
+                Ok(Self::Socket(listener, Some(file)))
+            }
+        }
+    }
+}
+
+fn start(file: &OwnFile) -> Result<FileProcess, Failure> {
+    FileProcess::start(file).map_err(|error| {
+        Failure::failed(format!("the process for the exporter's file cannot be started: {error}"))
+    })
+}
+
+/// Gives up the privileges that reading does not require, and restricts the system calls. Threads
+/// that start later have the same restrictions.
+fn restrict() -> Result<(), Failure> {
+    lowtide_probe::inspect::prepare();
+    let user = keep_reading_only().map_err(|error| {
+        Failure::failed(format!("the exporter cannot give up its privileges: {error}"))
+    })?;
+    if let User::Root(error) = user {
+        note!(
+            "lowtide: the exporter stays root, because it cannot change to the user nobody: {error}"
+        );
+    }
+    seal(Role::Exporter).map_err(Failure::failed)
 }
 
 fn unbound(address: &ListenAddress, error: &std::io::Error) -> Failure {
@@ -94,29 +137,5 @@ fn unbound(address: &ListenAddress, error: &std::io::Error) -> Failure {
             ))
         }
         _ => failure,
-    }
-}
-
-/// The values of `--group-by`.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-pub(crate) enum GroupByChoice {
-    /// The path of the program
-    Exe,
-    /// The short name
-    Comm,
-    /// The memory cgroup
-    Cgroup,
-    /// The Kubernetes pod, by its UID
-    Pod,
-}
-
-impl From<GroupByChoice> for GroupBy {
-    fn from(choice: GroupByChoice) -> Self {
-        match choice {
-            GroupByChoice::Exe => Self::Exe,
-            GroupByChoice::Comm => Self::Comm,
-            GroupByChoice::Cgroup => Self::Cgroup,
-            GroupByChoice::Pod => Self::Pod,
-        }
     }
 }

@@ -5,30 +5,32 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use lowtide_analysis::diagnose::diagnose;
-use lowtide_analysis::growth::{GrowthSample, GrowthTracker, MIN_SAMPLES};
+use lowtide_analysis::growth::{Follower, until_limit};
 use lowtide_leaks::evidence::Search;
 use lowtide_leaks::finder::LeakFinder;
-use lowtide_model::duration::HumanSeconds;
-use lowtide_model::inspection::{Inspection, Observation};
+use lowtide_model::inspection::Inspection;
 use lowtide_model::leaks::LeakKind;
 use lowtide_model::remedy::RemedyKind;
 use lowtide_model::verdict::{Verdict, VerdictKind};
 use lowtide_probe::inspect::{Inspector, malloc_info};
+use lowtide_probe::patience::Patience;
+use lowtide_probe::pressure::MemoryPressure;
 use lowtide_probe::target::{Target, TargetError};
 use lowtide_release::predict_refusal;
 use lowtide_report::inspection;
 
 use super::next_step::{Service, next, to_paste};
 use crate::args::InspectArgs;
-use crate::exit::{Exit, Failure};
-use crate::group::Group;
-use crate::output::{Output, note};
-use crate::patient_finder::PatientFinder;
-use crate::target_error::{failure, not_permitted};
-use crate::values::MIN_INSPECTION_INTERVAL;
-use crate::wait::{in_time, wait_until};
+use crate::args::values::MIN_INSPECTION_INTERVAL;
+use crate::console::interrupt;
+use crate::console::output::{Output, note};
+use crate::failure::exit::{Exit, Failure};
+use crate::failure::rerun::Rerun;
+use crate::failure::target_error::{failure, not_permitted};
+use crate::select::each_process::each_process;
+use crate::select::patient_finder::PatientFinder;
+use crate::select::wait::{in_time, wait_until};
 use crate::watcher::between_inspections;
-use crate::{interrupt, rerun, target_error};
 
 /// Maximum number of groups of blocks that are checked for leaks.
 const MAX_GROUPS: usize = 20;
@@ -36,7 +38,6 @@ const MAX_GROUPS: usize = 20;
 const INSPECTIONS: u32 = 20;
 
 pub(crate) fn run(args: &InspectArgs, output: &Output) -> Result<Exit, Failure> {
-    let watch = args.watch.as_ref().map(|watch| watch.value);
     let order = args.selector.select()?;
     if args.malloc_info {
         let [selected] = order.as_slice() else {
@@ -45,26 +46,20 @@ pub(crate) fn run(args: &InspectArgs, output: &Output) -> Result<Exit, Failure> 
                 order.len()
             )));
         };
-        return print_malloc_info(args, selected.pid, output);
+        return print_malloc_info(selected.pid, output);
     }
-    let mut group = Group::default();
-    let mut inspector = Inspector::default();
+    let mut inspector = Inspector::default().with_patience(args.deadline.patience());
     // A single inspection ends soon.
-    let interrupt = match watch {
+    let interrupt = match args.watch {
         Some(_) => interrupt::flag(),
         None => Arc::default(),
     };
-    let is_stream = order.len() > 1;
-    let mut exit = Exit::Done;
+    let again = Rerun::typed();
     let mut is_first = true;
-    for pid in order.iter().map(|selected| selected.pid) {
-        if interrupt.load(Ordering::Relaxed) {
-            return Ok(Exit::Interrupted);
-        }
-        let is_named = args.selector.pids.contains(&pid);
+    each_process(&args.selector, &order, &interrupt, output, |pid, group| {
         let mut service = Service::default();
-        let looked = Target::open(pid).and_then(|target| {
-            let mut inspected = match watch {
+        let read = Target::open(pid).and_then(|target| {
+            let mut inspected = match args.watch {
                 Some(time) => over_time(&mut inspector, &target, time, &interrupt),
                 None => inspector.inspect(&target).map(|observation| Inspected {
                     inspection: diagnose(observation),
@@ -80,52 +75,37 @@ pub(crate) fn run(args: &InspectArgs, output: &Output) -> Result<Exit, Failure> 
             }
             Ok(inspected)
         });
-        match looked {
-            Ok(Inspected { inspection, ended }) => {
-                if !std::mem::take(&mut is_first) && !output.json {
-                    output.text("\n")?;
-                }
-                show(&inspection, &service, args.arenas, output)?;
-                let unreadable = inspection.observation.unreadable;
-                let limited =
-                    unreadable.map(|what| not_permitted(what, pid, &rerun::inspect(args)));
-                let ended = ended.map(|error| failure(&error, &rerun::inspect(args)));
-                for failure in limited.into_iter().chain(ended) {
-                    // For a single process, only one object is printed: the inspection.
-                    if is_stream {
-                        output.fail(&failure);
-                    } else {
-                        note!("lowtide: {failure}");
-                    }
-                    exit = failure.exit();
-                }
-            }
-            // A descendant may have ended since it was listed. This is an error only for a process
-            // that was given by PID.
-            Err(error) if !is_named && target_error::exit(&error) == Exit::Gone => {}
-            Err(error) if args.selector.pids.len() == 1 => {
-                return Err(failure(&error, &rerun::inspect(args)));
-            }
-            Err(error) => {
-                group.add_unreadable();
-                let failure = failure(&error, &rerun::inspect(args));
-                output.fail(&failure);
-                exit = failure.exit();
-            }
+        let Inspected { inspection, ended } = match read {
+            Ok(inspected) => inspected,
+            Err(error) => return Ok(Err(failure(&error, &again.only(pid)))),
+        };
+        if !std::mem::take(&mut is_first) && !output.json {
+            output.text("\n")?;
         }
-    }
-    if args.selector.is_group() {
-        group.print(output)?;
-    }
-    Ok(exit)
+        show(&inspection, &service, args.arenas, output)?;
+        let unreadable = inspection.observation.unreadable;
+        let limited = unreadable.map(|what| not_permitted(what, pid, &again.only(pid)));
+        let ended = ended.map(|error| failure(&error, &again.only(pid)));
+        let mut exit = Exit::Done;
+        for failure in limited.into_iter().chain(ended) {
+            // For a single process, only one object is printed: the inspection.
+            if order.len() > 1 {
+                output.fail(&failure);
+            } else {
+                note!("lowtide: {failure}");
+            }
+            exit = exit.or(failure.exit());
+        }
+        Ok(Ok(exit))
+    })
 }
 
 /// Prints the XML of `malloc_info(3)`.
-fn print_malloc_info(args: &InspectArgs, pid: u32, output: &Output) -> Result<Exit, Failure> {
+fn print_malloc_info(pid: u32, output: &Output) -> Result<Exit, Failure> {
     if output.json {
         return Err(Failure::usage("--malloc-info prints XML: leave out --json, or use --arenas"));
     }
-    let again = rerun::inspect(args);
+    let again = Rerun::typed();
     let target = Target::open(pid).map_err(|error| failure(&error, &again))?;
     let read = in_time(&target, |target| malloc_info(&target));
     let read = read.unwrap_or(Err(TargetError::Blocked(pid)));
@@ -161,7 +141,7 @@ struct Inspected {
     ended: Option<TargetError>,
 }
 
-/// Inspects a process repeatedly, and detects whether memory in use grows.
+/// Inspects a process repeatedly, and detects whether it grows.
 fn over_time(
     inspector: &mut Inspector,
     target: &Target,
@@ -170,23 +150,21 @@ fn over_time(
 ) -> Result<Inspected, TargetError> {
     let step = (time / INSPECTIONS).max(MIN_INSPECTION_INTERVAL);
     let begin = Instant::now();
-    let mut tracker = GrowthTracker::default();
-    let mut last: Option<Observation> = None;
-    let mut cpu_s = 0.0;
+    let mut follower = Follower::default();
+    let mut last: Option<Inspection> = None;
     let mut leaks = Leaks::new(target);
     let ended = loop {
         let at = Instant::now();
+        let t_s = (at - begin).as_secs_f64();
+        let mut cpu_s = 0.0;
         match (inspector.inspect(target), &last) {
             (Ok(observation), _) => {
+                cpu_s = observation.cpu_s;
                 let is_readable = observation.unreadable.is_none();
                 if is_readable {
-                    tracker.add(GrowthSample::new((at - begin).as_secs_f64(), &observation));
+                    cpu_s += leaks.look(t_s);
                 }
-                cpu_s = observation.cpu_s;
-                if is_readable {
-                    cpu_s += leaks.look((at - begin).as_secs_f64());
-                }
-                last = Some(observation);
+                last = Some(follower.observe(t_s, observation));
                 if !is_readable || begin.elapsed() >= time {
                     break None;
                 }
@@ -202,9 +180,8 @@ fn over_time(
         wait_until(at + between_inspections(step, cost), target, interrupt);
     };
     match (last, ended) {
-        (Some(observation), ended) => {
-            let mut inspection = diagnose(observation);
-            add_growth(&mut inspection, &tracker);
+        (Some(mut inspection), ended) => {
+            add_growth(&mut inspection, &follower, target);
             if ended.is_none() && !interrupt.load(Ordering::Relaxed) {
                 leaks.judge(&mut inspection);
             }
@@ -228,13 +205,13 @@ impl Leaks {
 
     /// Takes a snapshot. Returns its CPU time in seconds.
     fn look(&mut self, t_s: f64) -> f64 {
-        let look = self.patiently(move |finder| finder.look(t_s));
+        let look = self.patiently(Patience::default(), move |finder| finder.look(t_s));
         look.map_or(0.0, |look| look.cpu_s)
     }
 
     /// Replaces the verdict by `leak` if no pointer leads to the growing blocks.
     fn judge(&mut self, inspection: &mut Inspection) {
-        let may_leak = |kind| matches!(kind, LeakKind::Growing | LeakKind::Filling);
+        let may_leak = |kind: LeakKind| kind.is_growth() || kind == LeakKind::Filling;
         let grows = |finder: &LeakFinder| {
             let groups = finder.report(None, MAX_GROUPS).groups;
             groups.iter().any(|group| may_leak(group.verdict))
@@ -242,7 +219,8 @@ impl Leaks {
         if !self.finder.as_ref().and_then(PatientFinder::get).is_some_and(grows) {
             return;
         }
-        let report = self.patiently(|finder| {
+        let patience = Patience { ends_itself: true, ..Patience::default() };
+        let report = self.patiently(patience, |finder| {
             finder.seek(None, &Search::new(&AtomicBool::new(false)))?;
             Ok(finder.report(None, MAX_GROUPS))
         });
@@ -258,33 +236,30 @@ impl Leaks {
     /// Calls a function with the finder. A finder that fails is dropped.
     fn patiently<T: Send + 'static>(
         &mut self,
+        patience: Patience,
         work: impl FnOnce(&mut LeakFinder) -> Result<T, TargetError> + Send + 'static,
     ) -> Option<T> {
         let mut finder = self.finder.take()?;
-        let done = finder.patiently(work).ok()?;
+        let done = finder.patiently(patience, work).ok()?;
         self.finder = Some(finder);
         Some(done)
     }
 }
 
-/// Replaces the verdict by `growing` if memory in use grew over the watch, and otherwise adds that
-/// it did not.
-fn add_growth(inspection: &mut Inspection, tracker: &GrowthTracker) {
+/// Adds the growth over the watch, and the time until a limit is reached.
+fn add_growth(inspection: &mut Inspection, follower: &Follower, target: &Target) {
     if inspection.observation.unreadable.is_some() {
         return;
     }
-    let verdict = &mut inspection.verdict;
-    if let Some(growing) = tracker.detect() {
-        *verdict = growing;
-        return;
-    }
-    let (count, seconds) = tracker.span();
-    let time = HumanSeconds(seconds);
-    verdict.because.push(if count < MIN_SAMPLES {
-        format!("too few samples to decide whether it grows ({count} in {time})")
-    } else {
-        format!("memory in use did not grow in {time} ({count} inspections)")
+    follower.conclude(&mut inspection.verdict);
+    inspection.growth = follower.growth().map(|mut growth| {
+        let pressure = MemoryPressure::for_process(target.pid);
+        growth.set_limit(pressure.limit_bytes, pressure.used_bytes);
+        growth
     });
+    if inspection.verdict.kind == VerdictKind::Growing {
+        inspection.verdict.because.extend(inspection.growth.as_ref().and_then(until_limit));
+    }
 }
 
 fn show(

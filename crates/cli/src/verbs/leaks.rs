@@ -6,6 +6,8 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use lowtide_analysis::growth::Follower;
+use lowtide_analysis::leaks::{doubt, large_blocks, reconcile, without_blocks};
 use lowtide_leaks::evidence::Search;
 use lowtide_leaks::finder::Look;
 use lowtide_leaks::schedule::interval;
@@ -13,43 +15,54 @@ use lowtide_leaks::stacks::refusal::NoStacks;
 use lowtide_leaks::stacks::sampler::{Attachment, StackSampler};
 use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
+use lowtide_model::inspection::Observation;
 use lowtide_model::leaks::{LeakKind, LeakReport};
-use lowtide_probe::permission;
+use lowtide_probe::inspect::Inspector;
+use lowtide_probe::patience::Patience;
+use lowtide_probe::permission::{Access, required};
+use lowtide_probe::pressure::MemoryPressure;
 use lowtide_probe::target::{Target, TargetError};
 use lowtide_report::leaks::{folded, pprof, render};
 
 use crate::args::LeaksArgs;
-use crate::exit::{Exit, Failure};
-use crate::output::{Output, note};
-use crate::patient_finder::PatientFinder;
-use crate::target_error::failure;
+use crate::console::interrupt;
+use crate::console::output::{Output, note};
+use crate::failure::exit::{Exit, Failure};
+use crate::failure::rerun::Rerun;
+use crate::failure::target_error::failure;
+use crate::select::patient_finder::PatientFinder;
+use crate::select::wait::wait_until;
 use crate::verbs::leaks_record::LeaksRecord;
-use crate::wait::wait_until;
-use crate::{interrupt, rerun};
 
 /// Time after which provisional verdicts are printed.
 const PROVISIONAL: Duration = Duration::from_secs(30);
-/// Maximum time of the search for pointers at the end.
-const MAX_SEARCH: Duration = Duration::from_secs(120);
+/// Time after which a process is inspected again, before the end of the run.
+const FIRST_OBSERVATION: Duration = Duration::from_secs(10);
+/// Maximum time of the search for pointers at the end, in seconds,
+const MAX_SEARCH_S: f64 = 30.0;
+/// and what is added to it for each GiB of the process.
+const MAX_SEARCH_OF_GIB_S: f64 = 10.0;
 
 pub(crate) fn run(args: &LeaksArgs, output: &Output) -> Result<Exit, Failure> {
-    check(args)?;
-    let again = rerun::leaks(args);
+    let again = Rerun::typed();
+    check(args, &again)?;
     let fails = |error: &TargetError| match failure(error, &again) {
+        failure if matches!(error, TargetError::Hidden(_)) => failure,
         failure if failure.exit() == Exit::NotPermitted => not_permitted(args.pid, &again),
         failure => failure,
     };
     let target = Target::open(args.pid).map_err(|error| fails(&error))?;
-    let mut record = args.output.as_deref().map(LeaksRecord::create).transpose()?;
-    let mut profile = args.pprof.as_deref().map(LeaksRecord::create).transpose()?;
     let interrupt = interrupt::flag();
     let mut watch = Watch::open(args, &target).map_err(|error| fails(&error))?;
     if let Some(reason) = watch.no_stacks.as_ref().filter(|_| args.stacks) {
         return Err(without_stacks(args.pid, reason, &again));
     }
+    // Files must not exist, so none is left behind by a run that could not begin.
+    let mut record = args.output.as_deref().map(LeaksRecord::create).transpose()?;
+    let mut profile = args.pprof.as_deref().map(LeaksRecord::create).transpose()?;
     let ended = watch.run(&target, &interrupt, record.as_mut())?;
     if ended.is_none() {
-        watch.seek(!interrupt.load(Ordering::Relaxed));
+        watch.seek(&target, !interrupt.load(Ordering::Relaxed));
     }
     let Some(report) = watch.report() else {
         return Err(fails(&ended.unwrap_or(TargetError::Blocked(args.pid))));
@@ -65,8 +78,8 @@ pub(crate) fn run(args: &LeaksArgs, output: &Output) -> Result<Exit, Failure> {
     } else if args.folded {
         output.text(&folded(&report))?;
         if report.groups.iter().all(|group| group.stacks.is_empty()) {
-            let note = report.notes.iter().find(|note| note.starts_with(NO_STACKS));
-            note!("lowtide: {}", note.map_or("no stacks of surviving blocks", |note| note));
+            let why = watch.why_no_stacks();
+            note!("lowtide: {}", why.as_deref().unwrap_or("no stacks of surviving blocks"));
         }
     } else {
         output.text(&render(&report, output.screen()))?;
@@ -89,18 +102,22 @@ pub(crate) fn run(args: &LeaksArgs, output: &Output) -> Result<Exit, Failure> {
     }
 }
 
-/// Prefix of the note that explains why there are no stacks.
-const NO_STACKS: &str = "no stacks: ";
 /// Time for which calls to the allocation site of a leak are counted.
 const COUNT_CALLS: Duration = Duration::from_secs(5);
 
-fn without_stacks(pid: u32, reason: &NoStacks, again: &str) -> Failure {
+fn without_stacks(pid: u32, reason: &NoStacks, again: &Rerun) -> Failure {
     let sentence = format!("cannot take the stacks of allocations of process {pid}: {reason}");
-    let without = again.replace(" --stacks", " --no-stacks");
+    let without = ["stacks", "folded", "pprof"]
+        .iter()
+        .fold(again.clone(), |again, flag| again.without(flag))
+        .with("no-stacks");
     match reason {
-        NoStacks::NotPermitted => {
+        NoStacks::NotPermitted | NoStacks::Administrator => {
             Failure::new(Exit::NotPermitted, sentence).next(format!("sudo {again}"))
         }
+        NoStacks::Forbidden => Failure::new(Exit::NotPermitted, sentence).next(without),
+        NoStacks::LockedMemory => Failure::new(Exit::NotPermitted, sentence)
+            .next(format!("ulimit -l unlimited && {again}")),
         NoStacks::Go | NoStacks::ShadowStack | NoStacks::Filters => {
             Failure::new(Exit::Refused, sentence).next(without)
         }
@@ -109,43 +126,138 @@ fn without_stacks(pid: u32, reason: &NoStacks, again: &str) -> Failure {
 }
 
 /// Checks the flags that depend on each other.
-fn check(args: &LeaksArgs) -> Result<(), Failure> {
+fn check(args: &LeaksArgs, again: &Rerun) -> Result<(), Failure> {
     let (Some(older), Some(duration)) = (&args.older, &args.duration) else { return Ok(()) };
-    if older.value >= duration.value {
+    if older >= duration {
         return Err(Failure::usage(format!(
-            "--older {older} is not shorter than --duration {duration}: no block would be old enough"
+            "{} is not shorter than {}: no block would be old enough",
+            again.flag("older"),
+            again.flag("duration")
         ))
-        .next(format!("lowtide leaks --older {older} {}", args.pid)));
+        .next(again.without("duration")));
     }
     Ok(())
 }
 
-fn unreadable(pid: u32, allocator: &str) -> Failure {
-    Failure::failed(format!(
-        "cannot read the heap of process {pid} block by block: it is managed by {allocator}, or there is none"
-    ))
-    .next(format!("lowtide inspect --watch 1m {pid}"))
+/// Returns a line on the verdict so far.
+fn progress(report: &LeakReport) -> String {
+    let rate = match report.bytes_per_hour {
+        0 => String::new(),
+        bytes => format!(", {} an hour", Human(bytes)),
+    };
+    let time = HumanSeconds(report.elapsed_s);
+    let snapshots = match report.looks {
+        0 => String::new(),
+        looks => format!(", {looks} snapshots"),
+    };
+    format!("after {time}{snapshots}: {}{rate}", report.verdict.kind.name())
 }
 
-fn not_permitted(pid: u32, again: &str) -> Failure {
-    let needed = if permission::is_own(pid) {
-        "CAP_SYS_PTRACE, because the process is not dumpable or kernel.yama.ptrace_scope forbids it"
-    } else {
-        "CAP_SYS_PTRACE, or running lowtide as the user of the process"
-    };
-    let sentence = format!("cannot read the memory of process {pid}: this requires {needed}");
+fn not_permitted(pid: u32, again: &Rerun) -> Failure {
+    let required = required(pid, Access::Read);
+    let sentence = format!("cannot read the memory of process {pid}: this requires {required}");
     Failure::new(Exit::NotPermitted, sentence).next(format!("sudo {again}"))
+}
+
+/// Returns the maximum time of a search in a process.
+fn max_search(target: &Target) -> Duration {
+    let rss_bytes = target.status().map_or(0, |status| status.rss_bytes());
+    let gib = rss_bytes as f64 / f64::from(1 << 30);
+    Duration::from_secs_f64(MAX_SEARCH_S + gib * MAX_SEARCH_OF_GIB_S)
+}
+
+/// All memory of the process, from the first snapshot to the last.
+struct WholeProcess {
+    patience: Patience,
+    begin: Instant,
+    first: Option<Observation>,
+    last: Option<Observation>,
+    next_observation: Duration,
+    follower: Follower,
+}
+
+impl WholeProcess {
+    fn begin(target: &Target, patience: Patience) -> Self {
+        let begin = Instant::now();
+        let mut whole = Self {
+            patience,
+            begin,
+            first: None,
+            last: None,
+            next_observation: FIRST_OBSERVATION,
+            follower: Follower::default(),
+        };
+        whole.first = whole.observe(target);
+        whole.read(target);
+        whole
+    }
+
+    fn observe(&mut self, target: &Target) -> Option<Observation> {
+        let inspector = Inspector::default().without_connections().without_predictions();
+        let observation = inspector.with_patience(self.patience).inspect(target).ok()?;
+        self.follower.add(self.begin.elapsed().as_secs_f64(), &observation);
+        Some(observation)
+    }
+
+    /// Reads RSS.
+    fn read(&mut self, target: &Target) {
+        if let Ok(status) = target.status() {
+            let kept_bytes = status.rss_bytes().saturating_sub(status.file_bytes);
+            self.follower.read(self.begin.elapsed().as_secs_f64(), kept_bytes);
+        }
+    }
+
+    /// Observes the process again. What was known before stays known if this fails.
+    fn end(&mut self, target: &Target) {
+        if let Some(last) = self.observe(target) {
+            self.last = Some(last);
+        }
+    }
+
+    /// Observes the process again if it has been watched for twice as long as at the last time: it
+    /// may end at any time.
+    fn observe_in_time(&mut self, target: &Target) {
+        let elapsed = self.begin.elapsed();
+        if elapsed >= self.next_observation {
+            self.next_observation = elapsed * 2;
+            self.end(target);
+        }
+    }
+
+    /// Adds the growth of the process to a report, or marks it as uncertain if it is not known.
+    fn complete(&self, report: &mut LeakReport, pressure: MemoryPressure) {
+        let last = self.last.as_ref().or(self.first.as_ref());
+        report.coverage = last.map(|observation| observation.ledger.coverage());
+        match self.follower.growth() {
+            None => {
+                if let Some(kept_bytes) = self.follower.kept_bytes() {
+                    doubt(report, kept_bytes);
+                }
+            }
+            Some(mut growth) => {
+                growth.set_limit(pressure.limit_bytes, pressure.used_bytes);
+                let large = self.first.as_ref().zip(self.last.as_ref());
+                let large = large.and_then(|(first, last)| large_blocks(first, last));
+                reconcile(report, growth, large);
+            }
+        }
+    }
 }
 
 /// The watch of one process.
 struct Watch<'a> {
     args: &'a LeaksArgs,
     finder: PatientFinder,
+    whole: WholeProcess,
     /// Absent if no stacks are taken.
     stacks: Option<StackSampler>,
     /// The reason why no stacks are taken, if stacks were not disabled.
     no_stacks: Option<NoStacks>,
     begin: Instant,
+    /// Whether a snapshot has seen the whole heap.
+    has_walked: bool,
+    /// The allocator, if its heap cannot be read block by block.
+    undivided: Option<String>,
     /// The verdict that was printed last.
     printed: Option<LeakKind>,
 }
@@ -154,7 +266,18 @@ impl<'a> Watch<'a> {
     fn open(args: &'a LeaksArgs, target: &Target) -> Result<Self, TargetError> {
         let finder = PatientFinder::open(target)?;
         let begin = Instant::now();
-        let mut watch = Self { args, finder, stacks: None, no_stacks: None, begin, printed: None };
+        let whole = WholeProcess::begin(target, args.deadline.patience());
+        let mut watch = Self {
+            args,
+            finder,
+            whole,
+            stacks: None,
+            no_stacks: None,
+            begin,
+            has_walked: false,
+            undivided: None,
+            printed: None,
+        };
         watch.sample(target);
         watch.begin = Instant::now();
         Ok(watch)
@@ -171,45 +294,55 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Takes snapshots until the time is over, a signal arrives, or the process ends. Returns the error if
-    /// the process has ended.
+    /// Takes snapshots until the time is over, a signal arrives, or the process ends. Returns the
+    /// error if the process has ended.
     fn run(
         &mut self,
         target: &Target,
         interrupt: &AtomicBool,
         mut record: Option<&mut LeaksRecord>,
     ) -> Result<Option<TargetError>, Failure> {
-        let duration = self.args.duration.as_ref().map(|duration| duration.value);
+        let duration = self.args.duration;
+        let patience = self.args.deadline.patience();
         loop {
             let at = Instant::now();
             let elapsed = at - self.begin;
             let t_s = elapsed.as_secs_f64();
-            let look = match self.finder.patiently(move |finder| finder.look(t_s)) {
+            let look = match self.finder.patiently(patience, move |finder| finder.look(t_s)) {
                 Ok(look) => look,
                 Err(TargetError::Replaced(_)) if target.is_alive() => {
+                    let until = self
+                        .report()
+                        .map_or_else(String::new, |report| format!("; {}", progress(&report)));
                     note!(
-                        "lowtide: process {} executed another program; starting over",
+                        "lowtide: process {} executed another program{until}; starting over",
                         target.pid
                     );
                     match PatientFinder::open(target) {
                         Ok(finder) => self.finder = finder,
                         Err(error) => return Ok(Some(error)),
                     }
+                    self.whole = WholeProcess::begin(target, patience);
                     (self.stacks, self.no_stacks) = (None, None);
+                    (self.has_walked, self.undivided) = (false, None);
                     self.sample(target);
                     self.begin = Instant::now();
                     Look { cpu_s: 0.0, is_whole: false, unreadable: None }
                 }
                 Err(error) => return Ok(Some(error)),
             };
-            if let Some(allocator) = look.unreadable {
-                return Err(unreadable(target.pid, &allocator));
+            self.has_walked |= look.is_whole;
+            self.undivided = look.unreadable.filter(|_| !self.has_walked);
+            if self.undivided.is_some() {
+                self.stacks = None;
             }
+            self.whole.read(target);
+            self.whole.observe_in_time(target);
             self.show_progress(&mut record)?;
             if interrupt.load(Ordering::Relaxed) || duration.is_some_and(|most| elapsed >= most) {
                 return Ok(None);
             }
-            let every = self.args.every.as_ref().map(|every| every.value);
+            let every = self.args.every;
             let cost = Duration::try_from_secs_f64(look.cpu_s).unwrap_or_default();
             let end = duration.map(|most| self.begin + most);
             let next = at + interval(every, elapsed, cost);
@@ -221,7 +354,11 @@ impl<'a> Watch<'a> {
     }
 
     /// Determines which blocks grow, whether they are reachable, and where they are allocated.
-    fn seek(&mut self, counts_calls: bool) {
+    fn seek(&mut self, target: &Target, counts_calls: bool) {
+        self.whole.end(target);
+        if self.undivided.is_some() {
+            return;
+        }
         let older_s = self.older_s();
         let with_text = self.args.content;
         let samples = self.stacks.take().and_then(|sampler| match sampler.finish() {
@@ -232,15 +369,19 @@ impl<'a> Watch<'a> {
             }
         });
         let count_calls = counts_calls.then_some(COUNT_CALLS);
-        let sought = self.finder.patiently(move |finder| {
+        let pid = self.args.pid;
+        let patience = Patience { ends_itself: true, ..Patience::default() };
+        let time = self.args.deadline.patience().deadline.unwrap_or_else(|| max_search(target));
+        let sought = self.finder.patiently(patience, move |finder| {
             let over = Arc::new(AtomicBool::new(false));
             let (done, is_done) = channel::<()>();
             let flag = Arc::clone(&over);
-            let timer = thread::spawn(move || {
-                if is_done.recv_timeout(MAX_SEARCH) == Err(RecvTimeoutError::Timeout) {
+            let timer = thread::Builder::new().spawn(move || {
+                if is_done.recv_timeout(time) == Err(RecvTimeoutError::Timeout) {
                     flag.store(true, Ordering::Relaxed);
                 }
             });
+            let timer = timer.map_err(|error| TargetError::Other(pid, error))?;
             let samples = samples.as_ref();
             let search = Search { with_text, interrupt: &over, samples, count_calls };
             let sought = finder.seek(older_s, &search);
@@ -255,12 +396,23 @@ impl<'a> Watch<'a> {
     }
 
     fn older_s(&self) -> Option<f64> {
-        self.args.older.as_ref().map(|older| older.value.as_secs_f64())
+        self.args.older.map(|older| older.as_secs_f64())
+    }
+
+    fn why_no_stacks(&self) -> Option<String> {
+        self.no_stacks.as_ref().map(|reason| format!("no stacks: {reason}"))
     }
 
     fn report(&self) -> Option<LeakReport> {
-        let mut report = self.finder.get()?.report(self.older_s(), self.args.top);
-        report.notes.extend(self.no_stacks.as_ref().map(|reason| format!("{NO_STACKS}{reason}")));
+        let finder = self.finder.get()?;
+        let mut report = finder.report(self.older_s(), self.args.top);
+        match &self.undivided {
+            Some(allocator) => {
+                without_blocks(&mut report, allocator, self.whole.follower.readings());
+            }
+            None => report.notes.extend(self.why_no_stacks()),
+        }
+        self.whole.complete(&mut report, finder.pressure());
         Some(report)
     }
 
@@ -275,12 +427,7 @@ impl<'a> Watch<'a> {
         }
         let kind = report.verdict.kind;
         if self.begin.elapsed() >= PROVISIONAL && self.printed.replace(kind) != Some(kind) {
-            let rate = match report.bytes_per_hour {
-                0 => String::new(),
-                bytes => format!(", {} an hour", Human(bytes)),
-            };
-            let time = HumanSeconds(report.elapsed_s);
-            note!("after {time}, {} snapshots: {}{rate}", report.looks, kind.name());
+            note!("{}", progress(&report));
         }
         Ok(())
     }

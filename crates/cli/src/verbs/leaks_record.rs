@@ -1,5 +1,5 @@
-//! The files that `lowtide leaks` writes: the record, which has a line for each snapshot and one for the
-//! result, and the profile.
+//! The files that `lowtide leaks` writes: the record, which has a line for each snapshot and one
+//! for the result, and the profile.
 
 use std::fs::File;
 use std::io::Write;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use lowtide_model::leaks::LeakReport;
 use lowtide_record::files::create_new;
 
-use crate::exit::Failure;
+use crate::failure::exit::Failure;
 
 /// A file that is being written.
 pub(crate) struct LeaksRecord {

@@ -4,8 +4,8 @@ use clap::CommandFactory;
 use clap_mangen::Man;
 
 use crate::args::Cli;
-use crate::exit::{Exit, Failure};
-use crate::output::Output;
+use crate::console::output::Output;
+use crate::failure::exit::{Exit, Failure};
 
 pub(crate) fn run(verb: Option<&str>, output: &Output) -> Result<Exit, Failure> {
     let mut command = Cli::command();

@@ -1,8 +1,11 @@
-//! The next step after an inspection: a command to run, or a setting to paste if that is the remedy.
+//! The next step after an inspection: a command to run, or a setting to paste if that is the
+//! remedy.
 
 use std::path::Path;
 
+use lowtide_analysis::growth::is_of_files;
 use lowtide_model::allocator_kind::AllocatorKind;
+use lowtide_model::growth::GrowthCourse;
 use lowtide_model::inspection::Inspection;
 use lowtide_model::ledger::{Owner, State, WalkedRuntime};
 use lowtide_model::remedy::RemedyKind;
@@ -12,6 +15,7 @@ use lowtide_probe::proc::links;
 use lowtide_probe::process::ProcReader;
 use lowtide_probe::sockets::{Listening, listening};
 use lowtide_probe::target::Target;
+use lowtide_report::divide::divide_growth;
 use lowtide_study::find_program;
 
 use crate::shell::{copyable, quoted};
@@ -27,6 +31,8 @@ pub(super) struct Service {
     listening: Option<Listening>,
     /// The systemd unit that it belongs to.
     unit: Option<String>,
+    /// Whether it was started with variables that decide how memory is kept.
+    has_settings: bool,
 }
 
 impl Service {
@@ -41,6 +47,7 @@ impl Service {
             directory: directory.map(|path| path.display().to_string()),
             listening: process.as_ref().and_then(listening),
             unit: Groups::read(target.pid).ok().as_ref().and_then(unit_of),
+            has_settings: lowtide_study::has_settings(target),
         }
     }
 }
@@ -80,7 +87,8 @@ fn is_command(words: &[String], pid: u32) -> bool {
 fn unit_of(groups: &Groups) -> Option<String> {
     let path = groups.path("name=systemd").or_else(|| groups.path(""))?;
     let part = path.rsplit('/').find(|part| part.ends_with(".service"))?;
-    // A user's unit may have the name of a system unit, and so may a path that systemd did not create.
+    // A user's unit may have the name of a system unit, and so may a path that systemd did not
+    // create.
     let is_plain = |c: char| c.is_ascii_alphanumeric() || ":_.\\@-".contains(c);
     let is_systems = !path.starts_with("/user.slice") && part.chars().all(is_plain);
     is_systems.then(|| part.to_owned())
@@ -89,18 +97,29 @@ fn unit_of(groups: &Groups) -> Option<String> {
 /// Returns the commands to run next, the most useful one first.
 pub(super) fn next(found: &Inspection, service: &Service) -> String {
     let pid = found.observation.pid;
+    let leaks = format!("lowtide leaks {pid} --duration 10m");
     match found.verdict.kind {
         VerdictKind::Hoard if is_release_the_remedy(found) => {
             format!("lowtide release {pid}\n      {}", study(found, service))
         }
-        VerdictKind::Hoard | VerdictKind::Fragmentation => study(found, service),
-        VerdictKind::Growing | VerdictKind::Leak => format!("lowtide leaks {pid} --duration 10m"),
+        VerdictKind::Hoard | VerdictKind::Locked | VerdictKind::Fragmentation => {
+            study(found, service)
+        }
+        VerdictKind::Leak => leaks,
+        VerdictKind::Growing => {
+            found.growth.as_ref().and_then(|growth| divide_growth(growth, pid)).unwrap_or(leaks)
+        }
         VerdictKind::Live
         | VerdictKind::OutsideHeap
         | VerdictKind::Runtime
-        | VerdictKind::Inconclusive => {
-            format!("lowtide inspect --watch 60s {pid}     (does it grow?)")
-        }
+        | VerdictKind::Inconclusive => match &found.growth {
+            Some(growth) if growth.course == GrowthCourse::Level => match is_of_files(growth) {
+                true => divide_growth(growth, pid).unwrap_or(leaks),
+                false => "nothing to do: it did not grow while it was watched".to_owned(),
+            },
+            Some(growth) if growth.course != GrowthCourse::Unknown => leaks,
+            _ => format!("lowtide inspect --watch 60s {pid}     (does it grow?)"),
+        },
     }
 }
 
@@ -124,12 +143,17 @@ fn study(found: &Inspection, service: &Service) -> String {
     }
     let advised: Vec<&str> =
         found.remedies.iter().filter_map(|remedy| treatment(remedy.kind, found)).collect();
-    let usual =
-        if found.verdict.kind == VerdictKind::Hoard { &["glibc/trim_threshold"][..] } else { &[] };
+    let (usual, policies) = match found.verdict.kind {
+        // It also returns memory that is locked.
+        VerdictKind::Hoard | VerdictKind::Locked => (&["glibc/trim_threshold"][..], ""),
+        // Another allocator may leave memory that a release returns.
+        VerdictKind::Fragmentation => (&["jemalloc/background_thread"][..], " -p none,adaptive"),
+        _ => (&[][..], ""),
+    };
     let treatments = if advised.is_empty() { usual } else { &advised };
     let treatments = treatments.iter().map(|treatment| format!(" -t {treatment}"));
-    let study =
-        format!("lowtide study -a glibc,jemalloc,mimalloc{}", treatments.collect::<String>());
+    let treatments = treatments.collect::<String>();
+    let study = format!("lowtide study -a glibc,jemalloc,mimalloc{treatments}{policies}");
     command(study, found, service)
 }
 
@@ -143,12 +167,20 @@ fn is_fragmented_by_cpython(found: &Inspection) -> bool {
 fn command(study: String, found: &Inspection, service: &Service) -> String {
     let mut words = vec![study];
     let mut remark = String::new();
+    // A process that listens must be stopped first, and then has no variables to take.
+    if service.has_settings && service.listening.is_none() {
+        words.push(format!("--env-from {}", found.observation.pid));
+    }
     if let Some(place) = &service.listening {
         words.push(format!("--ready tcp:{place}"));
-        words.push(format!("--load {}", quoted(&load(found, place))));
+        let (load, port) = (load(found, place), place.port);
+        words.push(format!("--load {}", quoted(&load)));
+        let is_yours = load == YOUR_LOAD;
+        let what = if is_yours { "\n      (YOUR LOAD: a client of its protocol)" } else { "" };
         remark = format!(
-            "\n      (port {} is in use while process {} runs: stop it first, or give the command another port)",
-            place.port, found.observation.pid
+            "{what}\n      (port {port} is in use while process {} runs: stop it first, or give the command another \
+             port)",
+            found.observation.pid
         );
     }
     let command = service.command.as_deref().map_or_else(|| "CMD".to_owned(), copyable);
@@ -190,6 +222,9 @@ fn treatment(remedy: RemedyKind, found: &Inspection) -> Option<&'static str> {
     }
 }
 
+/// Stands for a load that the user has to write.
+const YOUR_LOAD: &str = "YOUR LOAD";
+
 /// Returns a load to start with.
 fn load(found: &Inspection, place: &Listening) -> String {
     let has = |name: &str| found.observation.runtimes.iter().any(|runtime| runtime.name == name);
@@ -198,10 +233,19 @@ fn load(found: &Inspection, place: &Listening) -> String {
         format!("pgbench -h {address} -p {port} -c 8 -T 30 postgres")
     } else if has("InnoDB") {
         format!("mysqlslap -h {address} -P {port} --auto-generate-sql -c 8 -i 20")
+    } else if NOT_HTTP.contains(port) {
+        YOUR_LOAD.to_owned()
     } else {
         format!("lowtide load http://{place}/ -n 10000 -c 32")
     }
 }
+
+/// Registered ports of services that do not speak HTTP (IANA's list): FTP, SSH, SMTP, DNS, LDAP,
+/// mail, SMB, SQL servers, ZooKeeper, MQTT, AMQP, Cassandra, Kafka, memcached, Redis, MongoDB.
+const NOT_HTTP: [u16; 27] = [
+    21, 22, 25, 53, 110, 143, 389, 445, 465, 587, 636, 853, 993, 995, 1433, 1521, 1883, 2181, 3306,
+    5432, 5672, 6379, 8883, 9042, 9092, 11211, 27017,
+];
 
 /// Returns the settings to paste into production if a setting is the remedy; empty otherwise.
 pub(super) fn to_paste(found: &Inspection, service: &Service) -> String {
@@ -211,7 +255,10 @@ pub(super) fn to_paste(found: &Inspection, service: &Service) -> String {
         .filter_map(|remedy| remedy.setting.as_ref())
         .map(|setting| (setting.name.as_str(), setting.value.as_str()))
         .collect();
-    let is_remedy = matches!(found.verdict.kind, VerdictKind::Hoard | VerdictKind::Fragmentation);
+    let is_remedy = matches!(
+        found.verdict.kind,
+        VerdictKind::Hoard | VerdictKind::Locked | VerdictKind::Fragmentation
+    );
     if settings.is_empty() || !is_remedy {
         return String::new();
     }
@@ -236,6 +283,7 @@ pub(super) fn to_paste(found: &Inspection, service: &Service) -> String {
 mod tests {
     use super::*;
     use lowtide_analysis::diagnose::diagnose;
+    use lowtide_model::growth::{Growth, GrowthPart};
     use lowtide_model::inspection::{HeapPrediction, WalkedHeap};
     use lowtide_model::ledger::Ledger;
     use lowtide_model::remedy::{Remedy, Setting};
@@ -262,6 +310,7 @@ mod tests {
             directory: Some("/srv/my app".into()),
             listening: Some(Listening { address: "127.0.0.1".into(), port: 9292 }),
             unit: Some("app.service".into()),
+            has_settings: false,
         }
     }
 
@@ -279,6 +328,37 @@ mod tests {
     }
 
     #[test]
+    fn a_watch_does_not_suggest_itself() {
+        let part = |owner: &str, mib: i64| GrowthPart {
+            owner: owner.to_owned(),
+            name: None,
+            count: None,
+            more: None,
+            bytes: mib << 20,
+            bytes_per_hour: mib << 30,
+        };
+        let growth = |rss_mib: [u64; 2], by: Vec<GrowthPart>| Growth {
+            rss_bytes: rss_mib.map(|mib| mib << 20),
+            elapsed_s: 60.0,
+            course: GrowthCourse::Level,
+            rss_bytes_per_hour: 1,
+            followed_share: 0.0,
+            limit_bytes: None,
+            seconds_to_limit: None,
+            by,
+        };
+        let mut found = found(VerdictKind::OutsideHeap, &[]);
+        let mut said = |growth| {
+            found.growth = growth;
+            next(&found, &server())
+        };
+        assert!(said(None).starts_with("lowtide inspect --watch 60s 7"));
+        assert!(said(Some(growth([100, 101], vec![]))).starts_with("nothing to do"));
+        let files = growth([100, 300], vec![part("file", 200)]);
+        assert!(said(Some(files)).starts_with("grep ^Pss_ /proc/7/smaps_rollup"));
+    }
+
+    #[test]
     fn the_suggested_study_tries_settings_for_the_allocator_in_use() {
         let mut of_cpython = found(VerdictKind::Fragmentation, &[]);
         of_cpython.observation.ledger.add_walked(WalkedRuntime::CPython, State::Free, 900 << 20);
@@ -287,6 +367,10 @@ mod tests {
             "lowtide study -a glibc -t 'glibc/no-arenas: PYTHONMALLOC=malloc' -t 'mimalloc/no-arenas: \
              PYTHONMALLOC=malloc' -- ruby app.rb 'it'\\''s'"
         );
+        let with_settings = Service { has_settings: true, ..server() };
+        assert!(!next(&of_cpython, &with_settings).contains("--env-from"));
+        let job = next(&of_cpython, &Service { listening: None, ..with_settings });
+        assert!(job.contains(" --env-from 7 -- ruby app.rb"), "{job}");
         let mut of_mimalloc = found(VerdictKind::Hoard, &[(RemedyKind::Purge, None)]);
         assert!(next(&of_mimalloc, &server()).contains(" -t jemalloc/background_thread "));
         let heap = |library: Option<&str>| {
@@ -299,6 +383,18 @@ mod tests {
         assert!(next(&of_mimalloc, &server()).contains(&format!(" -t 'mimalloc/{setting}")));
         of_mimalloc.observation.heaps = vec![heap(Some("libarrow.so"))];
         assert!(next(&of_mimalloc, &server()).contains(&format!(" -t 'glibc/{setting}")));
+    }
+
+    #[test]
+    fn a_study_of_fragmentation_tries_what_returns_memory_and_a_load_only_of_its_protocol() {
+        let found = found(VerdictKind::Fragmentation, &[]);
+        let dns = Listening { address: "127.0.0.1".into(), port: 53 };
+        let said = next(&found, &Service { listening: Some(dns), directory: None, ..server() });
+        let study = "lowtide study -a glibc,jemalloc,mimalloc -t jemalloc/background_thread -p none,adaptive";
+        assert!(said.starts_with(study), "{said}");
+        assert!(said.contains("--load 'YOUR LOAD' -- ruby app.rb"), "{said}");
+        assert!(said.contains("(YOUR LOAD: a client of its protocol)"), "{said}");
+        assert!(!said.contains("http://"), "{said}");
     }
 
     #[test]

@@ -12,20 +12,22 @@ use lowtide_probe::inspect::Footprint;
 use lowtide_probe::proc::status::Status;
 use lowtide_probe::process::ProcReader;
 use lowtide_probe::target::Target;
-use lowtide_release::{Options, PeriodicThread, ReleaseError, ReleaseProgress, release};
+use lowtide_release::{Hold, Options, PeriodicThread, ReleaseError, ReleaseProgress, release};
 use lowtide_report::release as picture;
 use lowtide_report::text::printable;
 
 use crate::args::{MethodChoice, ReleaseArgs};
-use crate::bar::on_stderr;
-use crate::exit::{Exit, Failure};
-use crate::group::{self, Group};
-use crate::output::{Output, note};
-use crate::selector::Selected;
-use crate::target_error::failure;
-use crate::values::TypedDuration;
-use crate::wait::wait_until;
-use crate::{interrupt, rerun};
+use crate::console::bar::on_stderr;
+use crate::console::interrupt;
+use crate::console::output::{Output, note};
+use crate::failure::exit::{Exit, Failure};
+use crate::failure::rerun::Rerun;
+use crate::failure::target_error::failure;
+use crate::select::each_process::{Outcome, each_process};
+use crate::select::group::{self, Group};
+use crate::select::selector::Selected;
+use crate::select::wait::wait_until;
+use crate::shell::quoted;
 
 /// Time between two attempts with `--wait`.
 const RETRY_INTERVAL: Duration = Duration::from_millis(250);
@@ -44,58 +46,28 @@ pub(crate) fn run(args: &ReleaseArgs, output: &Output) -> Result<Exit, Failure> 
         );
     }
     let pids = args.selector.select()?;
-    if args.selector.is_group() && !args.dry_run && !args.yes && !is_wanted(&pids, args)? {
+    if args.selector.is_group() && !args.dry_run && !args.yes && !is_wanted(&pids)? {
         return Ok(Exit::Done);
     }
-    // From here on, the first Ctrl-C stops a running release once it has left nothing in the process.
+    // From here on, the first Ctrl-C stops a running release once it has left nothing in the
+    // process.
     let interrupt = interrupt::flag();
     options.interrupt = Arc::clone(&interrupt);
-    let value = |time: &Option<TypedDuration>| time.as_ref().map(|time| time.value);
-    let (watch, wait) = (value(&args.watch), value(&args.wait));
-    let releaser = ReleaseRunner { args, options, watch, wait, interrupt: &interrupt, output };
-    let mut worst = Exit::Done;
-    let mut group = Group::default();
-    for selected in &pids {
-        let pid = selected.pid;
-        if interrupt.load(Ordering::Relaxed) {
-            worst = Exit::Interrupted;
-            break;
-        }
-        if !args.selector.still_means(selected) {
-            continue;
-        }
-        let exit = match releaser.on(pid, &mut group)? {
-            Ok(exit) => exit,
-            Err(failure) if pids.len() == 1 => return Err(failure),
-            // A selected process may have ended since. This is an error only if it was selected by PID.
-            Err(failure) if failure.exit() == Exit::Gone && !args.selector.pids.contains(&pid) => {
-                continue;
-            }
-            Err(failure) => {
-                group.add_unreadable();
-                output.fail(&failure);
-                failure.exit()
-            }
-        };
-        worst = worst_of(worst, exit);
-    }
-    if args.selector.is_group() {
-        group.print(output)?;
-    }
-    Ok(worst)
+    let again = Rerun::typed();
+    let releaser = ReleaseRunner { args, again, options, interrupt: &interrupt, output };
+    each_process(&args.selector, &pids, &interrupt, output, |pid, group| releaser.on(pid, group))
 }
 
 /// Lists the selected processes, and asks whether to release their memory.
-fn is_wanted(pids: &[Selected], args: &ReleaseArgs) -> Result<bool, Failure> {
+fn is_wanted(pids: &[Selected]) -> Result<bool, Failure> {
     let processes =
         format!("{} {}", pids.len(), if pids.len() == 1 { "process" } else { "processes" });
-    let words = args.selector.words().join(" ");
     if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
         let message = format!(
-            "{words} selects {processes}: there is no terminal to confirm this on; add --yes to release without \
-             a confirmation"
+            "the release from {processes} needs a confirmation, and there is no terminal for it: add --yes to \
+             release without one"
         );
-        return Err(Failure::usage(message).next(format!("lowtide release --dry-run {words}")));
+        return Err(Failure::usage(message).next(Rerun::typed().without("watch").with("dry-run")));
     }
     for Selected { pid, .. } in pids {
         let command = ProcReader::open(*pid).ok().flatten().map(|(process, _)| process.command());
@@ -115,7 +87,7 @@ fn options(args: &ReleaseArgs) -> Result<Options, Failure> {
         ));
     }
     Ok(Options {
-        max_pause: args.max_pause.value,
+        max_pause: args.max_pause,
         method: match args.method {
             MethodChoice::Auto => None,
             MethodChoice::Chunks => Some(Method::Chunks),
@@ -124,41 +96,25 @@ fn options(args: &ReleaseArgs) -> Result<Options, Failure> {
         },
         untested: args.untested,
         dry_run: args.dry_run,
+        patience: args.deadline.patience(),
         ..Options::default()
     })
-}
-
-/// Returns the worse of two exit codes: errors are worse than releases that were not started.
-fn worst_of(one: Exit, other: Exit) -> Exit {
-    const FROM_BAD_TO_WORSE: [Exit; 7] = [
-        Exit::Done,
-        Exit::Gone,
-        Exit::Refused,
-        Exit::NotPermitted,
-        Exit::Usage,
-        Exit::Failed,
-        Exit::Interrupted,
-    ];
-    let place = |exit| FROM_BAD_TO_WORSE.iter().position(|e| *e == exit);
-    if place(other) > place(one) { other } else { one }
 }
 
 /// The release from each selected process.
 struct ReleaseRunner<'a> {
     args: &'a ReleaseArgs,
+    again: Rerun,
     options: Options,
-    watch: Option<Duration>,
-    /// Maximum time to retry after a refusal that may pass.
-    wait: Option<Duration>,
     interrupt: &'a AtomicBool,
     output: &'a Output,
 }
 
 impl ReleaseRunner<'_> {
-    /// Releases the memory of one process. The outer error means that stdout cannot be written: the caller
-    /// must then stop.
-    fn on(&self, pid: u32, group: &mut Group) -> Result<Result<Exit, Failure>, Failure> {
-        let again = rerun::release(self.args, pid);
+    /// Releases the memory of one process. The outer error means that stdout cannot be written: the
+    /// caller must then stop.
+    fn on(&self, pid: u32, group: &mut Group) -> Result<Outcome, Failure> {
+        let again = self.again.only(pid);
         let target = match Target::open(pid) {
             Ok(target) => target,
             Err(error) => return Ok(Err(failure(&error, &again))),
@@ -185,7 +141,7 @@ impl ReleaseRunner<'_> {
             ReleaseOutcome::Released | ReleaseOutcome::NothingToRelease => {
                 return Ok(Ok(Exit::Done));
             }
-            ReleaseOutcome::Refused => refused(&done, &again),
+            ReleaseOutcome::Refused => refused(&done, &again, &self.options.hold),
             ReleaseOutcome::Partial => {
                 let sentence = format!("process {pid}: {}", picture::sentence(&done));
                 let exit = match self.interrupt.load(Ordering::Relaxed) {
@@ -206,7 +162,7 @@ impl ReleaseRunner<'_> {
         loop {
             let done = release(target, &self.options)?;
             let may_pass = done.may_pass == Some(true);
-            let rest = self.wait.unwrap_or_default().saturating_sub(begin.elapsed());
+            let rest = self.args.wait.unwrap_or_default().saturating_sub(begin.elapsed());
             if !may_pass || rest.is_zero() || self.interrupt.load(Ordering::Relaxed) {
                 return Ok(done);
             }
@@ -229,7 +185,7 @@ impl ReleaseRunner<'_> {
         for note in &done.notes[printed..] {
             self.output.text(&format!("note: {note}\n"))?;
         }
-        match next(done, self.args) {
+        match next(done, &self.again) {
             Some(next) => self.output.text(&format!("next: {next}\n")),
             None => Ok(()),
         }
@@ -238,7 +194,7 @@ impl ReleaseRunner<'_> {
     /// Waits, and measures how much memory has come back.
     fn watch(&self, target: &Target, done: &mut Release) {
         let is_done = matches!(done.outcome, ReleaseOutcome::Released | ReleaseOutcome::Partial);
-        let Some(time) = self.watch.filter(|_| is_done && !done.dry_run) else { return };
+        let Some(time) = self.args.watch.filter(|_| is_done && !done.dry_run) else { return };
         match self.regained(target, time) {
             Ok(regained) => done.regained = Some(regained),
             Err(why) => {
@@ -293,7 +249,7 @@ impl ProgressLine {
 }
 
 /// Returns the command to run next after a release that was not refused and did not fail.
-fn next(done: &Release, args: &ReleaseArgs) -> Option<String> {
+fn next(done: &Release, again: &Rerun) -> Option<String> {
     let pid = done.pid;
     match done.outcome {
         ReleaseOutcome::Refused | ReleaseOutcome::Partial => None,
@@ -301,8 +257,7 @@ fn next(done: &Release, args: &ReleaseArgs) -> Option<String> {
             Some(format!("lowtide inspect {pid}     (shows its memory by owner)"))
         }
         ReleaseOutcome::Released if done.dry_run => {
-            let for_real = ReleaseArgs { dry_run: false, ..args.clone() };
-            Some(rerun::release(&for_real, pid))
+            Some(again.only(pid).without("dry-run").to_string())
         }
         ReleaseOutcome::Released => {
             Some(format!("lowtide inspect {pid}     (shows the remaining memory)"))
@@ -311,24 +266,24 @@ fn next(done: &Release, args: &ReleaseArgs) -> Option<String> {
 }
 
 /// Returns the failure for a refused release, with a command that helps.
-fn refused(done: &Release, again: &str) -> Failure {
+fn refused(done: &Release, again: &Rerun, hold: &Hold) -> Failure {
     let pid = done.pid;
     let sentence = format!("process {pid}: {}", picture::sentence(done));
     let next = match done.hazard {
+        Some(Hazard::Held) => format!("ls -l {}", quoted(&hold.path().to_string_lossy())),
         Some(Hazard::Traced) => format!("grep TracerPid /proc/{pid}/status"),
         Some(Hazard::Stopped) => format!("kill -CONT {pid} && {again}"),
         Some(Hazard::Frozen) => format!("cat /proc/{pid}/cgroup"),
         Some(
             Hazard::AnotherRelease | Hazard::HeapNotWhole | Hazard::NoThread | Hazard::SharedMemory,
-        ) if done.may_pass == Some(true) && !again.contains("--wait") => {
-            again.replacen("lowtide release", "lowtide release --wait 30s", 1)
+        ) if done.may_pass == Some(true) && !again.has("wait") => {
+            again.with_value("wait", "30s").to_string()
         }
-        Some(Hazard::Untested) => {
-            again.replacen("lowtide release", "lowtide release --untested", 1)
-        }
-        Some(Hazard::NoTrim) => again.replacen("--method trim", "--method chunks", 1),
-        Some(Hazard::NoPurge) => again.replacen("--method purge", "--method chunks", 1),
-        // No capability permits a filtered process, as in a container, to read the filters of others.
+        Some(Hazard::Untested) => again.with("untested").to_string(),
+        Some(Hazard::NoTrim) => again.with_value("method", "chunks").to_string(),
+        Some(Hazard::NoPurge) => again.with_value("method", "chunks").to_string(),
+        // No capability permits a filtered process, as in a container, to read the filters of
+        // others.
         Some(Hazard::SeccompUnread) if Status::own().is_ok_and(|own| own.seccomp != 0) => {
             "lowtide run -- COMMAND     (starts the service with the same filters as lowtide)"
                 .to_owned()
@@ -340,9 +295,11 @@ fn refused(done: &Release, again: &str) -> Failure {
 }
 
 /// Returns the failure for a release that could not be attempted, or was aborted.
-fn not_done(error: ReleaseError, pid: u32, again: &str) -> Failure {
+fn not_done(error: ReleaseError, pid: u32, again: &Rerun) -> Failure {
     match error {
         ReleaseError::Target(error) => failure(&error, again),
+        ReleaseError::Ended(_) => Failure::new(Exit::Gone, error),
+        ReleaseError::Replaced(_) => Failure::failed(error),
         ReleaseError::NotPermitted { .. } => {
             Failure::new(Exit::NotPermitted, error).next(format!("sudo {again}"))
         }
@@ -367,17 +324,6 @@ mod tests {
     }
 
     #[test]
-    fn the_worst_of_several_exit_codes_is_returned() {
-        let all = [Exit::Done, Exit::Gone, Exit::Refused, Exit::NotPermitted, Exit::Failed];
-        for (place, bad) in all.iter().enumerate() {
-            for worse_one in &all[place..] {
-                assert_eq!(worst_of(*bad, *worse_one), *worse_one);
-                assert_eq!(worst_of(*worse_one, *bad), *worse_one);
-            }
-        }
-    }
-
-    #[test]
     fn regained_memory_is_measured_until_an_interrupt_or_the_end_of_the_process() {
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let target = Target::open(child.id()).unwrap();
@@ -390,9 +336,8 @@ mod tests {
         let options = Options::default();
         let releaser = ReleaseRunner {
             args: &args,
+            again: Rerun::typed(),
             options,
-            watch: None,
-            wait: None,
             interrupt: &interrupt,
             output: &output,
         };

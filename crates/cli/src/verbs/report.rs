@@ -9,8 +9,8 @@ use lowtide_report::read::{self, LoadError, LoadedRecord, Opened};
 use lowtide_report::{csv, leaks, merge_shards, overlay, png};
 
 use crate::args::ReportArgs;
-use crate::exit::{Exit, Failure};
-use crate::output::{Output, note};
+use crate::console::output::{Output, note};
+use crate::failure::exit::{Exit, Failure};
 use crate::present::{Report, unread};
 
 pub(crate) fn run(args: &ReportArgs, output: &Output) -> Result<Exit, Failure> {
@@ -122,7 +122,8 @@ fn check(args: &ReportArgs, output: &Output) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Reads the records, merges the shards of a study, and overlays loads on the trials of the same time.
+/// Reads the records, merges the shards of a study, and overlays loads on the trials of the same
+/// time.
 fn open(paths: &[PathBuf]) -> Result<Vec<LoadedRecord>, Failure> {
     let mut records = Vec::new();
     let mut loads = Vec::new();

@@ -19,8 +19,8 @@ use lowtide_supervise::{Scope, Supervisor};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
 use crate::args::RunArgs;
-use crate::exit::{Exit, Failure};
-use crate::output::note;
+use crate::console::output::note;
+use crate::failure::exit::{Exit, Failure};
 use crate::supervision::{ActReporter, Printed, SupervisionRecord, is_lowtide, options, prepare};
 
 /// Runs the command to completion, and passes on its exit status.
@@ -61,7 +61,8 @@ fn reporter(args: &RunArgs) -> Result<ActReporter, Failure> {
     ActReporter::open(&args.policy, Printed::Warnings, None)
 }
 
-/// Returns the command with its allocator, the allocator's setting, and the library that the policy needs.
+/// Returns the command with its allocator, the allocator's setting, and the library that the policy
+/// needs.
 fn service(args: &RunArgs, fallback: Fallback) -> Result<Service, Failure> {
     let policy = args.policy.policy;
     let needs_preload = policy.needs_preload() || fallback == Fallback::Trim;
@@ -107,8 +108,8 @@ enum Fallback {
     Trim,
 }
 
-/// Returns the fallback: the command releases its own memory if it may not be traced and the user permits
-/// that.
+/// Returns the fallback: the command releases its own memory if it may not be traced and the user
+/// permits that.
 fn fallback(args: &RunArgs) -> Fallback {
     if !args.unbounded || args.policy.policy == PolicyKind::None || may_trace() {
         return Fallback::None;
@@ -160,7 +161,8 @@ fn supervise(args: &RunArgs, context: PolicyContext) -> u8 {
     });
     if let Some(path) = &args.policy.output {
         let words = args.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-        // The subject is the service with its descendants. Apart from this process, the reaper has no others.
+        // The subject is the service with its descendants. Apart from this process, the reaper has
+        // no others.
         let sampler = Sampler::for_descendants_of(context.reaper);
         match SupervisionRecord::start(path, sampler, args.policy.policy, words) {
             Ok(record) => reporter.record(record),

@@ -11,16 +11,20 @@ use lowtide_analysis::trial_result::TrialOutcome;
 use lowtide_record::files;
 use lowtide_report::merge_shards;
 use lowtide_report::read::LoadedRecord;
-use lowtide_study::{AllocatorError, Obstacle, Plan, PlanError, Settings, StudyError, StudyRun};
+use lowtide_study::{
+    AllocatorError, BorrowError, Obstacle, Plan, PlanError, Settings, StudyError, StudyRun,
+};
 use rustix::process::{Resource, getrlimit};
 
 use super::load;
 use crate::args::StudyArgs;
-use crate::exit::{Exit, Failure};
-use crate::output::{Output, annotate, is_on_github, note};
+use crate::console::output::{Output, annotate, is_on_github, note};
+use crate::console::progress::StudyProgress;
+use crate::failure::exit::{Exit, Failure};
+use crate::failure::rerun::Rerun;
+use crate::failure::target_error;
 use crate::present::{self, Report};
-use crate::progress::StudyProgress;
-use crate::{interrupt, keeper, shell};
+use crate::{console::interrupt, keeper, shell};
 
 pub(crate) fn run(args: StudyArgs, output: &Output) -> Result<Exit, Failure> {
     let plan = Plan::new(settings(args)?).map_err(refused)?;
@@ -124,8 +128,8 @@ pub(crate) fn analyze(
     })
 }
 
-/// Rejects a `lowtide load` that exceeds the limits of this machine, and warns if the subject may not be
-/// able to handle it.
+/// Rejects a `lowtide load` that exceeds the limits of this machine, and warns if the subject may
+/// not be able to handle it.
 fn check_load(plan: &Plan) -> Result<(), Failure> {
     let Some(line) = &plan.timeline.load else { return Ok(()) };
     let Some(connections) = load::check(line)? else { return Ok(()) };
@@ -181,6 +185,8 @@ fn summarise_for_ci(report: &Report, crossed: &[String]) {
     if !is_on_github() {
         return;
     }
+    // The file belongs to the runner, which may be another user than that of a container: lowtide
+    // only appends to it.
     if let Some(path) = std::env::var_os("GITHUB_STEP_SUMMARY") {
         let file = fs::OpenOptions::new().append(true).create(true).open(path);
         let _ = file.and_then(|mut file| file.write_all(report.markdown().as_bytes()));
@@ -206,10 +212,19 @@ fn settings(args: StudyArgs) -> Result<Settings, Failure> {
         let flags = args.flags.over(Settings::default()).map_err(Failure::usage)?;
         file.admit(path, &flags).map_err(Failure::usage)?;
     }
-    // The path of an earlier record is relative to the working directory, not to that of the study file.
+    // The path of an earlier record is relative to the working directory, not to that of the study
+    // file.
     let mut settings = args.flags.over(file).map_err(Failure::usage)?;
     if !command.is_empty() {
         settings.command = Some(command);
+    }
+    if let Some(pid) = args.env_from {
+        let (variables, left_out) =
+            lowtide_study::variables_of(pid, &args.env).map_err(borrowed)?;
+        for note in left_out {
+            note!("note: {note}");
+        }
+        settings.environment.extend(variables);
     }
     Ok(settings)
 }
@@ -235,6 +250,16 @@ fn parameters(set: &[String]) -> Result<Vec<(String, String)>, Failure> {
                 .ok_or_else(|| Failure::usage(format!("--set: `{text}` is not NAME=VALUE")))
         })
         .collect()
+}
+
+fn borrowed(error: BorrowError) -> Failure {
+    match &error {
+        BorrowError::Target(target) => target_error::failure(target, &Rerun::typed()),
+        BorrowError::Missing { pid, .. } => {
+            let shows = format!("tr '\\0' '\\n' < /proc/{pid}/environ | cut -d= -f1");
+            Failure::usage(&error).next(shows)
+        }
+    }
 }
 
 fn refused(error: PlanError) -> Failure {

@@ -4,17 +4,18 @@ use std::io::{self, IsTerminal};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use lowtide_survey::budget::UncountedCpu;
 use lowtide_survey::{Options, Survey};
 
+use crate::args::values::{DEFAULT_INTERVAL, watch_interval};
 use crate::args::{TopArgs, WatchArgs};
-use crate::exit::{Exit, Failure};
-use crate::output::Output;
+use crate::console::output::Output;
+use crate::failure::exit::{Exit, Failure};
 use crate::top::live::{self, End};
 use crate::top::rows::{self, SortKey};
 use crate::top::state::State;
 use crate::top::table;
-use crate::values::{DEFAULT_INTERVAL, watch_interval};
-use crate::{interrupt, verbs};
+use crate::{console::interrupt, verbs};
 
 /// Maximum time that `--once` waits for inspections.
 const MAX_WAIT: Duration = Duration::from_secs(20);
@@ -31,10 +32,12 @@ pub(crate) fn run(args: &TopArgs, output: &Output) -> Result<Exit, Failure> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let options = Options {
         filter: args.filter.survey_filter(),
-        between_scans: args.interval.value,
+        between_scans: args.interval,
         workers: cores.clamp(2, MAX_WORKERS),
         budget: BUDGET,
         hurries: true,
+        patience: args.deadline.patience(),
+        uncounted_cpu: UncountedCpu::default(),
     };
     let survey = Survey::start(options)
         .map_err(|error| Failure::failed(format!("no thread could be started: {error}")))?;
@@ -101,12 +104,12 @@ fn once(args: &TopArgs, survey: &Survey, output: &Output) -> Result<Exit, Failur
 /// Prints an object after each interval, until a signal arrives or stdout is closed.
 fn stream(args: &TopArgs, survey: &Survey, output: &Output) -> Result<Exit, Failure> {
     let interrupt = interrupt::flag();
-    let mut next = Instant::now() + args.interval.value;
+    let mut next = Instant::now() + args.interval;
     while !interrupt.load(Ordering::Relaxed) {
         survey.wait(POLL_INTERVAL);
         check(survey)?;
         if Instant::now() >= next {
-            next += args.interval.value;
+            next += args.interval;
             let top = survey.read(|host| rows::top(host, args.sort, args.by));
             if !output.line_of(&top)? {
                 break;

@@ -15,23 +15,24 @@ use lowtide_probe::target::{Target, TargetError};
 use lowtide_report::text::printable;
 
 use crate::args::WatchArgs;
-use crate::exit::{Exit, Failure};
-use crate::output::{Output, note};
+use crate::console::interrupt;
+use crate::console::output::{Output, note};
+use crate::failure::exit::{Exit, Failure};
+use crate::failure::rerun::Rerun;
+use crate::failure::target_error::{failure, not_permitted};
 use crate::supervision::{is_release, outcome};
-use crate::target_error::{failure, not_permitted};
 use crate::tui::state::State;
 use crate::tui::{self, ViewOptions};
 use crate::watcher::acts::ActFollower;
 use crate::watcher::record::WatchRecord;
 use crate::watcher::{self, WatchEvent, Watcher};
-use crate::{interrupt, rerun};
 
 /// Time between two checks for a request to end.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 pub(crate) fn run(args: &WatchArgs, output: &Output) -> Result<Exit, Failure> {
-    let interval = args.interval.value;
-    let again = rerun::watch(args);
+    let interval = args.interval;
+    let again = Rerun::typed();
     let target = Target::open(args.pid).map_err(|error| failure(&error, &again))?;
     let of_view = target.try_clone().map_err(|error| failure(&target.failed(error), &again))?;
     let log = args.log.as_deref().map(|path| follow(path, &target)).transpose()?;
@@ -86,7 +87,7 @@ struct Watch {
     watcher: Watcher,
     state: State,
     /// The command line that repeats the watch.
-    again: String,
+    again: Rerun,
 }
 
 impl Watch {
@@ -121,7 +122,8 @@ impl Watch {
         Ok(())
     }
 
-    /// Processes an event, and prints an inspection or an act. Returns whether stdout is still read.
+    /// Processes an event, and prints an inspection or an act. Returns whether stdout is still
+    /// read.
     fn print_event(&mut self, event: WatchEvent, output: &Output) -> Result<bool, Failure> {
         // Acts from before the watch are only part of the totals.
         if let WatchEvent::Acted(t_s, act) = &event

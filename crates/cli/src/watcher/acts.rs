@@ -1,7 +1,7 @@
 //! Follows the log of `lowtide run` or `lowtide attach`, for the acts on one process.
 //!
-//! The log is read from its start, and then as it grows. When its path leads to another file, as after a
-//! rotation, that file is read next. Lines that are not acts on the process are skipped.
+//! The log is read from its start, and then as it grows. When its path leads to another file, as
+//! after a rotation, that file is read next. Lines that are not acts on the process are skipped.
 
 use std::fs::{self, File};
 use std::io;
@@ -15,7 +15,8 @@ use lowtide_probe::target::Target;
 use lowtide_record::files;
 use rustix::time::{ClockId, clock_gettime};
 
-/// Maximum length of a line, in bytes. An act has less than a tenth of it; a longer line is skipped.
+/// Maximum length of a line, in bytes. An act has less than a tenth of it; a longer line is
+/// skipped.
 const MAX_LINE: usize = 64 << 10;
 /// Maximum number of bytes per poll: an old log must not delay the samples.
 const MAX_READ: u64 = 4 << 20;
@@ -58,8 +59,8 @@ impl ActFollower {
         })
     }
 
-    /// Returns the acts that were logged since the last call, in the order of the log. If there are many,
-    /// the next calls return the rest.
+    /// Returns the acts that were logged since the last call, in the order of the log. If there are
+    /// many, the next calls return the rest.
     pub(crate) fn poll(&mut self) -> Vec<LoggedAct> {
         let mut acts = Vec::new();
         if self.read(&mut acts) {
@@ -85,8 +86,8 @@ impl ActFollower {
         (identity(next.metadata().ok()?) != open).then_some(next)
     }
 
-    /// Reads the complete lines. Returns whether there were any. An incomplete line is read again later: its
-    /// writer removes a partial line if the rest could not be written.
+    /// Reads the complete lines. Returns whether there were any. An incomplete line is read again
+    /// later: its writer removes a partial line if the rest could not be written.
     fn read(&mut self, acts: &mut Vec<LoggedAct>) -> bool {
         let before = self.offset;
         let Ok(bytes) = self.new_bytes() else { return false };
@@ -119,8 +120,8 @@ impl ActFollower {
         Ok(bytes)
     }
 
-    /// Returns the act of a line, if it concerns the process. An act before the start of the process concerns
-    /// an earlier process with its PID, as in a container that was restarted.
+    /// Returns the act of a line, if it concerns the process. An act before the start of the
+    /// process concerns an earlier process with its PID, as in a container that was restarted.
     fn parse(&self, line: &[u8]) -> Option<LoggedAct> {
         let act: Act = serde_json::from_slice(line).ok()?;
         if act.schema != SCHEMA || act.pid != self.pid {

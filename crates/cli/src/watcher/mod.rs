@@ -1,5 +1,6 @@
-//! Watches one process on a thread of its own: a cheap sample at every tick, and an inspection when one is
-//! due, so that the view never waits for either. It also follows the log of acts, if there is one.
+//! Watches one process on a thread of its own: a cheap sample at every tick, and an inspection when
+//! one is due, so that the view never waits for either. It also follows the log of acts, if there
+//! is one.
 
 pub(crate) mod acts;
 pub(crate) mod leaks;
@@ -17,13 +18,14 @@ use lowtide_model::act::Act;
 use lowtide_model::inspection::Observation;
 use lowtide_probe::inspect::Inspector;
 use lowtide_probe::machine::thread_cpu_s;
-use lowtide_probe::patience::patiently;
+use lowtide_probe::patience::Patience;
 use lowtide_probe::sampler::{Attention, Sampler, Tick};
 use lowtide_probe::target::{Target, TargetError};
 
-use crate::exit::Failure;
+use crate::failure::exit::Failure;
 
-/// Minimum ratio of the time between inspections to their CPU time: they take at most 1/10 of a CPU.
+/// Minimum ratio of the time between inspections to their CPU time: they take at most 1/10 of a
+/// CPU.
 const COST_FACTOR: u32 = 10;
 /// Time between two checks whether the process has ended, or the watcher was dropped.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -71,8 +73,8 @@ impl WatcherState {
     }
 }
 
-/// The watch of a process. Dropping it stops the thread without waiting: inspecting a large heap may take
-/// a while.
+/// The watch of a process. Dropping it stops the thread without waiting: inspecting a large heap
+/// may take a while.
 #[derive(Debug)]
 pub(crate) struct Watcher {
     shared: Arc<WatcherState>,
@@ -195,10 +197,12 @@ impl WatchThread {
         })
     }
 
-    /// Samples the process, and inspects it if an inspection is due. `at` is the due time of the tick.
+    /// Samples the process, and inspects it if an inspection is due. `at` is the due time of the
+    /// tick.
     fn tick(&mut self, at: Instant) -> Result<(), Over> {
         let sampled = self.sample();
-        // Checked after the sample, which therefore is of this process and not of a later one with its PID.
+        // Checked after the sample, which therefore is of this process and not of a later one with
+        // its PID.
         if !self.target.is_alive() {
             return Err(self.end());
         }
@@ -221,11 +225,11 @@ impl WatchThread {
     fn sample(&mut self) -> Result<Tick, TargetError> {
         let (pid, t_s) = (self.target.pid, self.now());
         let mut sampler = self.sampler.take().unwrap_or_else(|| Sampler::for_process(pid));
-        let done = patiently(&AtomicBool::new(false), move || {
+        let done = Patience::default().work_on(&self.target, &AtomicBool::new(false), move || {
             let sampled = sampler.tick(t_s, Attention::Normal);
             (sampler, sampled, thread_cpu_s())
         });
-        let (sampler, sampled, cpu_s) = done.map_err(|_| TargetError::Blocked(pid))?;
+        let (sampler, sampled, cpu_s) = done.map_err(|given_up| given_up.error(pid))?;
         self.sampler = Some(sampler);
         self.helper_cpu_s += cpu_s;
         sampled.map_err(|error| TargetError::Other(pid, error))
@@ -234,7 +238,8 @@ impl WatchThread {
     fn inspect(&mut self, at: Instant) -> Result<(), Over> {
         let (start, t_s) = (Instant::now(), self.now());
         let inspected = self.inspector.inspect(&self.target);
-        // CPU time, not elapsed time: waiting for a processor on a busy machine costs the target nothing.
+        // CPU time, not elapsed time: waiting for a processor on a busy machine costs the target
+        // nothing.
         let cost = match &inspected {
             Ok(observed) => Duration::try_from_secs_f64(observed.cpu_s).unwrap_or_default(),
             Err(_) => start.elapsed(),
@@ -245,7 +250,7 @@ impl WatchThread {
                 self.helper_cpu_s += observed.cpu_s;
                 self.send(WatchEvent::Observed(t_s, Box::new(observed)))
             }
-            // An exiting process has no memory for a moment before its pidfd shows the end.
+            // An exiting process has no memory for a moment before its state shows the end.
             Err(TargetError::Gone(_)) => Err(self.end()),
             Err(_) if !self.target.is_alive() => Err(self.end()),
             Err(error) => self.send(WatchEvent::Failed(error)),

@@ -1,5 +1,5 @@
-//! The record of a watch. It has the format of a single trial, so that `lowtide report` draws it like any
-//! other.
+//! The record of a watch. It has the format of a single trial, so that `lowtide report` draws it
+//! like any other.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use lowtide_record::v1::{
 use lowtide_supervise::recorded;
 
 use super::{WatchCost, WatchEvent};
-use crate::exit::Failure;
+use crate::failure::exit::Failure;
 
 /// The record of a watch that is running.
 #[derive(Debug)]

@@ -1,4 +1,5 @@
-//! Bad input: lowtide prints a sentence, exits with the right code, loses no record, leaves no process.
+//! Bad input: lowtide prints a sentence, exits with the right code, loses no record, leaves no
+//! process.
 
 use std::fs;
 use std::process::Command;
@@ -288,7 +289,8 @@ fn the_soft_limit_of_open_files_is_raised_to_the_requested_number() {
     assert_eq!(fs::read_to_string(record.join("trials/001-glibc.log")).unwrap(), "400\n");
 }
 
-/// Runs a study file that must fail during or after its setup. Returns the exit code and the message.
+/// Runs a study file that must fail during or after its setup. Returns the exit code and the
+/// message.
 fn file_error(text: &str) -> (i32, String) {
     let home = tempfile::tempdir().unwrap();
     let file = home.path().join("study.toml");

@@ -112,7 +112,8 @@ fn the_report_documentation_defines_the_metrics_as_the_code_does() {
     }
 }
 
-/// Returns the words in backticks that look like paths of this repository, except those with a `NAME`.
+/// Returns the words in backticks that look like paths of this repository, except those with a
+/// `NAME`.
 fn paths(document: &str) -> Vec<&str> {
     let is_path = |word: &&str| {
         let is_file = [".rs", ".c", ".h", ".toml", ".json"].iter().any(|end| word.ends_with(end));
@@ -153,5 +154,58 @@ fn every_path_in_the_contributor_documents_exists() {
             let end = format!("/{path}");
             assert!(files.iter().any(|file| file.ends_with(&end)), "{document}: {path}");
         }
+    }
+}
+
+/// Returns the crates of lowtide that a crate depends on, by the names of their folders, in order.
+fn dependencies(folder: &std::path::Path) -> Vec<String> {
+    let manifest = std::fs::read_to_string(folder.join("Cargo.toml")).unwrap();
+    let (_, rest) = manifest.split_once("[dependencies]").unwrap_or_default();
+    let own = rest.split("\n[").next().unwrap().lines();
+    let mut names: Vec<String> = own
+        .filter_map(|line| line.strip_prefix("lowtide-"))
+        .map(|line| line.split(['.', ' ', '=']).next().unwrap().to_owned())
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn the_table_of_crates_lists_every_crate_with_its_dependencies() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
+    let text = std::fs::read_to_string(root.join("ARCHITECTURE.md")).unwrap();
+    let folders = std::fs::read_dir(root.join("crates")).unwrap().map(|entry| entry.unwrap());
+    let all: Vec<String> =
+        folders.map(|folder| folder.file_name().into_string().unwrap()).collect();
+    for name in &all {
+        let row = text.lines().find(|line| line.starts_with(&format!("| `{name}` | ")));
+        let row = row.unwrap_or_else(|| panic!("ARCHITECTURE.md has no row for {name}"));
+        let listed = row.trim_end_matches(" |").rsplit(" | ").next().unwrap();
+        let found = dependencies(&root.join("crates").join(name));
+        let mut others: Vec<&str> = all.iter().map(String::as_str).collect();
+        others.retain(|other| other != name && !found.iter().any(|own| own == other));
+        others.sort_unstable();
+        let expected = match (found.len(), others.len()) {
+            (0, _) => "–".to_owned(),
+            (many, few) if many > few => format!("all but {}", others.join(", ")),
+            _ => found.join(", "),
+        };
+        assert_eq!(listed, expected, "the row of {name} in ARCHITECTURE.md");
+    }
+}
+
+#[test]
+fn the_tests_that_the_security_page_names_exist() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
+    let page = std::fs::read_to_string(root.join("SECURITY.md")).unwrap();
+    let is_test = |word: &&str| word.split('_').count() > 4;
+    let named: Vec<&str> = page.split('`').skip(1).step_by(2).filter(is_test).collect();
+    assert!(named.len() > 15, "{named:?}");
+    let mut files = Vec::new();
+    files_below(&root.join("crates"), &mut files);
+    files.retain(|file| file.ends_with(".rs"));
+    let sources: String = files.iter().map(|file| std::fs::read_to_string(file).unwrap()).collect();
+    for test in named {
+        assert!(sources.contains(&format!("fn {test}(")), "{test}");
     }
 }

@@ -1,5 +1,5 @@
-//! `subjects/containers` at a small size: `lowtide inspect` finds the expected verdict in each mode, and
-//! the study marks every phase.
+//! `subjects/containers` at a small size: `lowtide inspect` finds the expected verdict in each
+//! mode, and the study marks every phase.
 
 use std::process::Command;
 

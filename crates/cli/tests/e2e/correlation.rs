@@ -7,8 +7,8 @@ use serde_json::Value;
 use crate::schemas::hold_record;
 use crate::support::{Ran, lowtide, study, subject};
 
-/// A load that writes samples and marks as `lowtide load` does in a study. It writes the last mark after
-/// the action at the drain is done.
+/// A load that writes samples and marks as `lowtide load` does in a study. It writes the last mark
+/// after the action at the drain is done.
 const LOAD: &str = r#"
 printf '{"kind":"header","schema":"lowtide.record/1","holds":"load","lowtide_version":"0","started_unix_s":%s,"machine":{}}\n' \
     "$(date +%s.%N)" >"$LOWTIDE_LOAD_SAMPLES"

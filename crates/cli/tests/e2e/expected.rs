@@ -1,5 +1,5 @@
-//! The verdicts of `lowtide inspect` that subjects expect (`verdicts.toml`), and subjects that are Cargo
-//! projects.
+//! The verdicts of `lowtide inspect` that subjects expect (`verdicts.toml`), and subjects that are
+//! Cargo projects.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpStream};

@@ -1,17 +1,20 @@
 //! `lowtide exporter`, queried over HTTP.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::inspect::failure_of;
-use crate::support::{lowtide, until};
+use crate::support::{fixture, lowtide, until};
 use crate::top::Named;
 
 /// An exporter that runs until it is dropped.
@@ -23,10 +26,15 @@ pub(crate) struct Exporter {
 
 impl Exporter {
     pub(crate) fn start(words: &[&str]) -> Self {
-        let mut child =
-            lowtide().arg("exporter").args(words).stderr(Stdio::piped()).spawn().unwrap();
-        let mut said = String::new();
-        BufReader::new(child.stderr.take().unwrap()).read_line(&mut said).unwrap();
+        Self::spawn(lowtide().arg("exporter").args(words))
+    }
+
+    /// Starts an exporter by a command.
+    pub(crate) fn spawn(command: &mut Command) -> Self {
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+        // A message about the user comes first.
+        let said = lines.find(|line| !line.contains("stays root")).unwrap_or_default();
         assert!(said.contains("listening on") || said.contains("writing metrics"), "{said}");
         Self { child, said }
     }
@@ -47,7 +55,7 @@ impl Exporter {
     }
 
     /// Returns the metrics, once every process has been inspected.
-    fn complete(&self) -> String {
+    pub(crate) fn complete(&self) -> String {
         until("all inspections", || {
             let text = self.get("/metrics", "");
             let waiting = |line: &&str| line.starts_with("lowtide_uninspected_processes{");
@@ -99,7 +107,7 @@ fn the_metrics_of_a_group_add_up_and_the_exporter_has_a_seccomp_filter() {
     let owners = text.lines().filter(|line| line.starts_with("lowtide_resident_bytes{"));
     let bytes: Vec<f64> =
         owners.map(|line| line.rsplit(' ').next().unwrap().parse().unwrap()).collect();
-    assert_eq!(bytes.len(), 12, "{text}");
+    assert_eq!(bytes.len(), 14, "{text}");
     // The kernel's count is off by up to a batch of pages for each processor.
     let sum: f64 = bytes.iter().sum();
     assert!((sum - rss).abs() < rss / 2.0, "{sum} {rss}");
@@ -120,12 +128,13 @@ fn the_metrics_of_a_group_add_up_and_the_exporter_has_a_seccomp_filter() {
 }
 
 #[test]
-fn special_characters_in_a_group_name_are_escaped() {
-    let name = format!("a\"\\\n{{{}", std::process::id());
+fn in_a_group_name_special_characters_are_escaped_and_control_characters_are_replaced() {
+    // A scrape that is shown in a terminal must not steer it.
+    let name = format!("\"\\\u{1b}\n\u{202e}{}", std::process::id());
     let _named = Named::start(&name);
     let exporter = Exporter::on_any_port(&["--group-by", "comm", "--comm", &name]);
     let text = exporter.complete();
-    let escaped = name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+    let escaped = format!("\\\"\\\\   {}", std::process::id());
     assert_eq!(value(&text, &format!("lowtide_processes{{groupname=\"{escaped}\"}}")), 1.0);
 }
 
@@ -172,6 +181,102 @@ fn clients_that_never_read_or_never_send_do_not_delay_others() {
         }
     });
     drop(idle);
+}
+
+#[test]
+fn slow_clients_do_not_close_the_exporter_to_others() {
+    let exporter = Exporter::on_any_port(&["--comm", "none"]);
+    let slow: Vec<TcpStream> = (0..300)
+        .map(|_| {
+            let mut stream = TcpStream::connect(exporter.address()).unwrap();
+            stream.write_all(b"GET /metrics HTTP/1.1\r\nX-a: ").unwrap();
+            stream
+        })
+        .collect();
+    let text = exporter.get("/metrics", "");
+    assert!(text.starts_with("HTTP/1.1 200 OK"), "{text}");
+    assert!(value(&text, "lowtide_exporter_scrapes_total{result=\"busy\"}") >= 44.0, "{text}");
+    drop(slow);
+}
+
+#[test]
+fn a_connection_without_a_request_is_closed_before_an_idle_one() {
+    let exporter = Exporter::on_any_port(&["--comm", "none"]);
+    let request = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n";
+    let mut idle = TcpStream::connect(exporter.address()).unwrap();
+    let mut slow = TcpStream::connect(exporter.address()).unwrap();
+    idle.write_all(request).unwrap();
+    assert_ne!(idle.read(&mut [0; 1024]).unwrap(), 0);
+    slow.write_all(b"GET /metrics HTTP/1.1\r\n").unwrap();
+    // A byte now and then does not extend the time.
+    slow.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+    until("the end of the slow connection", || match slow.read(&mut [0; 1024]) {
+        Ok(_) => Some(()),
+        Err(error) if error.kind() == ErrorKind::ConnectionReset => Some(()),
+        Err(_) => slow.write_all(b"X").err().map(drop),
+    });
+    idle.write_all(request).unwrap();
+    assert_ne!(idle.read(&mut [0; 1024]).unwrap(), 0);
+}
+
+#[test]
+fn wrong_passwords_are_verified_one_at_a_time() {
+    let home = tempfile::tempdir().unwrap();
+    let config = home.path().join("web-config.yml");
+    let hash = "$2y$04$6qi/1Gh1OlkC7n2SuCcKs.CMMCjac3aHcF2uh35r3UFpuxQFE7ctG";
+    std::fs::write(&config, format!("basic_auth_users:\n  alice: {hash}\n")).unwrap();
+    let words = ["--web-config", config.to_str().unwrap(), "--comm", "none"];
+    let exporter = Exporter::on_any_port(&words);
+    let count =
+        || std::fs::read_dir(format!("/proc/{}/task", exporter.child.id())).unwrap().count();
+    let (address, is_over) = (exporter.address(), AtomicBool::new(false));
+    let wrong = |client: usize| {
+        for turn in 0..20 {
+            let credentials = STANDARD.encode(format!("alice:{client} {turn}"));
+            let header = format!("Authorization: Basic {credentials}\r\n");
+            let answer = ask(TcpStream::connect(address).unwrap(), "/metrics", &header);
+            assert!(answer.starts_with("HTTP/1.1 401"), "{answer}");
+        }
+    };
+    let most = std::thread::scope(|scope| {
+        let threads = scope.spawn(|| {
+            let counts = std::iter::repeat_with(count);
+            counts.take_while(|_| !is_over.load(Ordering::Relaxed)).max()
+        });
+        let clients: Vec<_> = (0..40).map(|client| scope.spawn(move || wrong(client))).collect();
+        for client in clients {
+            client.join().unwrap();
+        }
+        is_over.store(true, Ordering::Relaxed);
+        threads.join().unwrap()
+    });
+    // The server, the survey's two threads and the thread of an inspection, one that verifies, and
+    // a few that have just verified and are not idle yet: fewer than a quarter of the clients.
+    assert!(most.unwrap() < 10, "{most:?}");
+}
+
+#[test]
+fn scrapes_are_not_charged_to_the_survey() {
+    let name = format!("sc{}", std::process::id());
+    let exporter = Exporter::on_any_port(&["--budget", "0.1%", "--comm", &name]);
+    let cpu = "lowtide_exporter_serving_cpu_seconds_total";
+    // Three times the CPU time that the survey may use in its first minutes.
+    until("CPU time for scrapes", || {
+        let text = (0..100).map(|_| exporter.get("/metrics", "")).next_back().unwrap();
+        (value(&text, cpu) > 1.0).then_some(())
+    });
+    let _named = Named::start(&name);
+    exporter.complete();
+}
+
+#[test]
+fn a_unix_socket_is_removed_even_if_the_exporter_is_killed() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("socket");
+    let exporter = Exporter::start(&["--listen", &format!("unix:{}", path.display())]);
+    assert!(path.exists());
+    drop(exporter);
+    until("the removal", || (!path.exists()).then_some(()));
 }
 
 #[test]
@@ -267,5 +372,145 @@ fn invalid_input_is_reported_in_one_sentence() {
     ] {
         let exit = if flags[0] == "--textfile" { (1, "failed") } else { (2, "usage") };
         failure_of("exporter", &flags, exit.0, exit.1);
+    }
+}
+
+/// Returns an exporter that is started as `setpriv` with these words starts it.
+fn with_privileges(words: &[&str]) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(words).arg(lowtide().get_program());
+    command.arg("exporter").env("NO_COLOR", "1").stdin(Stdio::null());
+    command
+}
+
+const TWO: &str = "-all,+sys_ptrace,+dac_read_search";
+/// CAP_DAC_READ_SEARCH and CAP_SYS_PTRACE, as `/proc/PID/status` shows them.
+const TWO_BITS: &str = "0000000000080004";
+const NONE: &str = "0000000000000000";
+
+/// The ways in which the exporter is deployed: the words for `setpriv`, the user of the exporter,
+/// and its bounding set, which only CAP_SETPCAP can empty.
+fn deployments() -> [(Vec<String>, &'static str, &'static str); 4] {
+    let words = |text: String| text.split(' ').map(str::to_owned).collect();
+    [
+        // root
+        (words("--nnp".to_owned()), "65534", NONE),
+        // root in a container with capabilities to change the user, as in the DaemonSet, and
+        // without them
+        (
+            words(format!("--bounding-set={TWO},+setuid,+setgid --no-new-privs")),
+            "65534",
+            "00000000000800c4",
+        ),
+        (words(format!("--bounding-set={TWO} --no-new-privs")), "0", TWO_BITS),
+        // a user of its own, as in the unit for systemd
+        (
+            words(format!(
+                "--bounding-set={TWO} --inh-caps={TWO} --ambient-caps={TWO} --reuid=61234 \
+                 --regid=61234 --clear-groups"
+            )),
+            "61234",
+            TWO_BITS,
+        ),
+    ]
+}
+
+/// Returns a field of a thread's status.
+fn field(status: &str, name: &str) -> String {
+    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    line.unwrap_or_else(|| panic!("no {name} in {status}")).trim().to_owned()
+}
+
+fn holds_no_privileges(status: &str, user: &str, capabilities: &str, bounding: &str) {
+    let expected = [
+        ("Uid", [user; 4].join("\t")),
+        ("Gid", [user; 4].join("\t")),
+        ("CapInh", NONE.to_owned()),
+        ("CapPrm", capabilities.to_owned()),
+        ("CapEff", capabilities.to_owned()),
+        ("CapBnd", bounding.to_owned()),
+        ("CapAmb", NONE.to_owned()),
+        ("NoNewPrivs", "1".to_owned()),
+        ("Seccomp", "2".to_owned()),
+    ];
+    for (name, value) in expected {
+        assert_eq!(field(status, name), value, "{name}: {status}");
+    }
+}
+
+#[test]
+#[ignore = "needs root, and setpriv (Debian: util-linux)"]
+fn every_thread_of_the_exporter_has_only_the_privileges_for_reading() {
+    let named = Named::start(&format!("pr{}", std::process::id()));
+    for (words, user, bounding) in deployments() {
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let mut command = with_privileges(&words);
+        let exporter =
+            Exporter::spawn(command.args(["--listen", "127.0.0.1:0", "--comm", &named.name]));
+        let text = exporter.complete();
+        // It can still read processes of another user.
+        assert!(text.contains("lowtide_resident_bytes{"), "{text}");
+        assert!(
+            !text
+                .lines()
+                .any(|line| line.starts_with("lowtide_unreadable") && !line.ends_with(" 0")),
+            "{text}"
+        );
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", exporter.child.id())).unwrap();
+        let mut threads = 0;
+        for task in tasks.flatten() {
+            let status = std::fs::read_to_string(task.path().join("status")).unwrap();
+            holds_no_privileges(&status, user, TWO_BITS, bounding);
+            threads += 1;
+        }
+        assert!(threads >= 3, "{threads}");
+    }
+}
+
+#[test]
+#[ignore = "needs root, and setpriv (Debian: util-linux)"]
+fn code_in_the_exporter_cannot_change_processes_files_or_the_system() {
+    let inject = fixture("inject", &[]);
+    let mut victim = Named::start(&format!("vi{}", std::process::id()));
+    for (words, _, _) in deployments() {
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let mut command = with_privileges(&words);
+        let exporter = Exporter::spawn(command.args(["--listen", "127.0.0.1:0", "--comm", "none"]));
+        let pids = [exporter.child.id(), victim.child.id()].map(|pid| pid.to_string());
+        let done = until("a system call of its first thread", || {
+            let done = Command::new(&inject).args(&pids).output().unwrap();
+            (done.status.code() != Some(3)).then_some(done)
+        });
+        assert!(done.status.success(), "{done:?}");
+        let text = String::from_utf8(done.stdout).unwrap();
+        let (first, refused) = text.split_once('\n').unwrap();
+        assert_eq!(first, "open for reading: 0", "{words:?}");
+        assert!(refused.lines().count() == 17, "{text}");
+        for line in refused.lines() {
+            assert!(line.ends_with(": 1"), "{words:?}: {line}");
+        }
+        assert!(victim.child.try_wait().unwrap().is_none());
+        assert!(exporter.get("/metrics", "").starts_with("HTTP/1.1 200"));
+        assert_eq!(exporter.end(), Some(0));
+    }
+}
+
+#[test]
+#[ignore = "needs root"]
+fn the_process_that_writes_a_text_file_is_the_owner_of_its_directory_without_capabilities() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+    let home = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(home.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    for owner in [0, 61235] {
+        chown(home.path(), Some(owner), Some(owner)).unwrap();
+        let path = home.path().join(format!("{owner}.prom"));
+        let exporter = Exporter::start(&["--textfile", path.to_str().unwrap()]);
+        let file = until("the file", || std::fs::metadata(&path).ok());
+        assert_eq!((file.uid(), file.gid()), (owner, owner));
+        let own = exporter.child.id();
+        let children = std::fs::read_to_string(format!("/proc/{own}/task/{own}/children")).unwrap();
+        let status = std::fs::read_to_string(format!("/proc/{}/status", children.trim())).unwrap();
+        holds_no_privileges(&status, &owner.to_string(), NONE, NONE);
+        assert_eq!(exporter.end(), Some(0));
     }
 }

@@ -38,7 +38,8 @@ struct Prometheus {
 }
 
 impl Prometheus {
-    /// Starts a Prometheus that scrapes addresses every second, with the rules of `deploy/` at this interval.
+    /// Starts a Prometheus that scrapes addresses every second, with the rules of `deploy/` at this
+    /// interval.
     fn start(targets: &[&str]) -> Self {
         let home = tempfile::tempdir().unwrap();
         let rules = fs::read_to_string(deploy("prometheus/lowtide.rules.yml")).unwrap();
@@ -121,7 +122,7 @@ fn every_dashboard_query_returns_data() {
         let waiting = prometheus.query("sum(lowtide_uninspected_processes) == 0").ok()?;
         (!waiting.is_empty()).then_some(())?;
         // Two evaluations of the rules: some rules use the results of others.
-        let done = prometheus.query("instance_groupname:lowtide_allocated_bytes:deriv1h").ok()?;
+        let done = prometheus.query("instance_groupname:lowtide_held_bytes:deriv1h").ok()?;
         (!done.is_empty()).then_some(())?;
         let rates = prometheus.query("rate(lowtide_exporter_cpu_seconds_total[1m])").ok()?;
         (!rates.is_empty()).then_some(())?;

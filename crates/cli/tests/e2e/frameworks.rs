@@ -1,5 +1,5 @@
-//! `subjects/frameworks` at a small size: `lowtide inspect` finds the expected verdict in each of its
-//! servers.
+//! `subjects/frameworks` at a small size: `lowtide inspect` finds the expected verdict in each of
+//! its servers.
 
 use std::net::SocketAddr;
 use std::process::Command;

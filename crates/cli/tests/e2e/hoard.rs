@@ -1,5 +1,5 @@
-//! `subjects/hoard`: each mode is checked against its expected verdict. Requires only the C compiler that
-//! the other tests require, too.
+//! `subjects/hoard`: each mode is checked against its expected verdict. Requires only the C
+//! compiler that the other tests require, too.
 
 use std::fs;
 use std::path::{Path, PathBuf};

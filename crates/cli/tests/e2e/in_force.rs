@@ -1,5 +1,5 @@
-//! Checks that a treatment is really in force: the worst error of a study would be to compare glibc with
-//! glibc.
+//! Checks that a treatment is really in force: the worst error of a study would be to compare glibc
+//! with glibc.
 
 use serde_json::Value;
 

@@ -25,7 +25,8 @@ impl Study {
         self.home.path().join(name)
     }
 
-    /// Returns `lowtide study --json` with a named record, and a subject that reports how often it ran.
+    /// Returns `lowtide study --json` with a named record, and a subject that reports how often it
+    /// ran.
     fn command(&self, record: &str, more: &[&str]) -> Command {
         let mut command = lowtide();
         command.args(["study", "--json", "-a", "glibc,jemalloc"]);

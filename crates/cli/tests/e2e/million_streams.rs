@@ -1,5 +1,5 @@
-//! `subjects/million-streams` under a burst: `lowtide inspect` finds the verdicts of its verdicts.toml at
-//! the drain and after the close.
+//! `subjects/million-streams` under a burst: `lowtide inspect` finds the verdicts of its
+//! verdicts.toml at the drain and after the close.
 
 use std::net::SocketAddr;
 use std::process::Command;

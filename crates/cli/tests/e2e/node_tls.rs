@@ -1,4 +1,5 @@
-//! `subjects/node-tls`: a TLS server under the system's node, checked against its expected verdicts.
+//! `subjects/node-tls`: a TLS server under the system's node, checked against its expected
+//! verdicts.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -13,7 +14,8 @@ use crate::support::{free_port, lowtide, number, study, until};
 
 const SUBJECT: &str = "node-tls";
 
-/// Checks an inspection against the expectation. If V8 has most of the memory, checks the remedy, too.
+/// Checks an inspection against the expectation. If V8 has most of the memory, checks the remedy,
+/// too.
 fn hold(expected: &Expected, found: &Value) {
     expected.hold(found);
     if found["verdict"]["kind"] == "runtime" {
@@ -132,8 +134,8 @@ fn over_rounds_growth_is_distinguished_from_a_level_and_a_connection_has_a_cost(
                 let trial = run(&expected.arguments);
                 let found = &trial["over_rounds"]["inner_memory"];
                 assert_eq!(found["trend"], expected.inner_memory.as_str(), "{trial:#}");
-                // The server reports its metrics once per second, and a ramp takes two seconds. The metrics
-                // of the kernel are sufficient.
+                // The server reports its metrics once per second, and a ramp takes two seconds. The
+                // metrics of the kernel are sufficient.
                 let cost = &trial["rounds"][0]["per_connection"]["memory_bytes"];
                 assert!(number(cost, "each") > 4096.0, "{trial:#}");
             });

@@ -38,6 +38,11 @@ pub(crate) fn hold_whole(found: &Value) {
     hold(&validator("lowtide.whole.1.json"), found);
 }
 
+/// Validates the output of `lowtide inspect` against its schema.
+pub(crate) fn hold_inspection(found: &Value) {
+    hold(&validator("lowtide.inspect.1.json"), found);
+}
+
 /// Validates the output of `lowtide leaks` against its schema.
 pub(crate) fn hold_leaks(found: &Value) {
     hold(&validator("lowtide.leaks.1.json"), found);
@@ -274,6 +279,7 @@ fn releases_of_every_outcome_match_their_schema() {
 fn every_hazard_is_in_the_schema() {
     let text = String::new;
     let refusals = [
+        Refusal::Held { path: text(), reason: None },
         Refusal::Traced { tracer: 1 },
         Refusal::AnotherRelease,
         Refusal::Stopped { pid: 1 },
@@ -289,9 +295,11 @@ fn every_hazard_is_in_the_schema() {
         Refusal::HeapNotWhole { what: text() },
         Refusal::Seccomp { call: "" },
         Refusal::SeccompUnread { why: text() },
+        Refusal::SeccompUntried { why: text() },
         Refusal::ShadowStack,
         Refusal::WriteExecuteDenied,
         Refusal::Locked { bytes: 1 },
+        Refusal::Pinned { bytes: 1 },
         Refusal::Hugetlb { bytes: 1 },
         Refusal::SharedMemory { other: 1 },
         Refusal::NoThread { threads: 1, why: text() },

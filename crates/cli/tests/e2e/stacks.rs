@@ -92,7 +92,8 @@ fn stacks_are_written_for_flame_graphs_and_for_pprof() {
 /// Returns the first byte of `malloc` in a program, which a probe replaces.
 fn first_byte_of_malloc(memory: &File, maps: &[Mapping]) -> u8 {
     let library = maps.iter().find(|m| m.name.ends_with("/libc.so.6") && m.offset == 0).unwrap();
-    let (value, base) = symbol(&File::open(&library.name).unwrap(), "malloc").unwrap();
+    let (value, base) =
+        symbol(&File::open(&library.name).unwrap().into(), "malloc").unwrap().unwrap();
     let mut byte = [0];
     memory.read_exact_at(&mut byte, library.start + value - base).unwrap();
     byte[0]
@@ -137,7 +138,8 @@ fn without_the_capabilities_there_are_no_stacks_and_the_reason_is_printed() {
     };
     let found = object(&leaks(&[]));
     let notes = found["notes"].to_string();
-    assert!(notes.contains("no stacks: they require CAP_BPF and CAP_PERFMON"), "{found:#}");
+    // Which ones depends on the kernel.
+    assert!(notes.contains("no stacks: ") && notes.contains("they require CAP_"), "{found:#}");
     assert_eq!((&found["tier"], &found["sampling"]), (&"read".into(), &serde_json::Value::Null));
     let output = leaks(&["--stacks"]);
     let found = object(&output);

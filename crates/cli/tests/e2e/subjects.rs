@@ -26,10 +26,17 @@ fn hold(ran: &crate::support::Ran) {
 #[test]
 #[ignore = "needs python3"]
 fn the_settled_memory_of_python_matches_the_kernel() {
+    // An allocator returns memory for seconds after it was freed. The settled memory is a median of
+    // 5 s: the program ends once its memory has been steady for longer.
     let program = "import time\n\
         d = [{'i': i, 's': 'x' * (i % 900)} for i in range(100000)]\n\
-        time.sleep(0.5); del d; time.sleep(5.2)\n\
-        print('rss=' + [l for l in open('/proc/self/status') if l.startswith('VmRSS')][0].split()[1], flush=True)\n\
+        time.sleep(0.5); del d\n\
+        def rss(): return int([l for l in open('/proc/self/status') if l.startswith('VmRSS')][0].split()[1])\n\
+        steady, since = rss(), time.monotonic()\n\
+        while time.monotonic() - since < 6:\n\
+        \x20 time.sleep(0.1); now = rss()\n\
+        \x20 if abs(now / steady - 1) > 0.005: steady, since = now, time.monotonic()\n\
+        print(f'rss={rss()}', flush=True)\n\
         time.sleep(0.7)";
     hold(&study(&[
         "-a",
@@ -49,10 +56,12 @@ fn the_settled_memory_of_python_matches_the_kernel() {
 #[ignore = "needs node"]
 fn the_settled_memory_of_node_matches_the_kernel() {
     let program = "let a = []; for (let i = 0; i < 300; i++) a.push(Buffer.alloc(200000, 1));\
-        setTimeout(() => { a = null; }, 500);\
-        setTimeout(() => { const t = require('fs').readFileSync('/proc/self/status', 'utf8');\
-          console.log('rss=' + /VmRSS:\\s+(\\d+)/.exec(t)[1]); }, 5700);\
-        setTimeout(() => {}, 6400);";
+        const rss = () => +/VmRSS:\\s+(\\d+)/.exec(require('fs').readFileSync('/proc/self/status', 'utf8'))[1];\
+        setTimeout(() => { a = null; let steady = rss(), since = Date.now();\
+          const timer = setInterval(() => { const now = rss();\
+            if (Math.abs(now / steady - 1) > 0.005) { steady = now; since = Date.now(); }\
+            if (Date.now() - since < 6000) return;\
+            clearInterval(timer); console.log('rss=' + now); setTimeout(() => {}, 700); }, 100); }, 500);";
     hold(&study(&[
         "-a",
         "glibc,jemalloc,mimalloc",

@@ -2,7 +2,7 @@
 
 mod confined;
 mod faults;
-mod wild;
+pub(crate) mod wild;
 
 use std::fs;
 use std::path::Path;
@@ -16,21 +16,21 @@ use crate::inspect::{Subject, bytes, plain};
 use crate::schemas::{hold_act, hold_record};
 use crate::support::{fixture, lines, lowtide, number, study, until};
 
-const MIB: u64 = 1 << 20;
+pub(crate) const MIB: u64 = 1 << 20;
 
 /// A supervisor that is killed when its test ends.
-struct Attached {
+pub(crate) struct Attached {
     child: Option<Child>,
     /// A file rather than a pipe: no thread reads a pipe while the supervisor runs.
     stderr: NamedTempFile,
 }
 
 impl Attached {
-    fn start(arguments: &[&str]) -> Self {
+    pub(crate) fn start(arguments: &[&str]) -> Self {
         Self::spawn(lowtide().arg("attach").args(arguments).stdout(Stdio::piped()))
     }
 
-    fn spawn(command: &mut Command) -> Self {
+    pub(crate) fn spawn(command: &mut Command) -> Self {
         let stderr = NamedTempFile::new().unwrap();
         command.stderr(stderr.reopen().unwrap());
         Self { child: Some(command.spawn().unwrap()), stderr }
@@ -42,7 +42,7 @@ impl Attached {
     }
 
     /// Waits until it prints a text on stderr.
-    fn until_said(&self, text: &str) {
+    pub(crate) fn until_said(&self, text: &str) {
         until(text, || self.said().contains(text).then_some(()));
     }
 
@@ -51,7 +51,7 @@ impl Attached {
     }
 
     /// Interrupts it as Ctrl-C does, and returns its output.
-    fn interrupt(&mut self) -> Output {
+    pub(crate) fn interrupt(&mut self) -> Output {
         kill_process(pid_of(self.pid()), Signal::INT).unwrap();
         self.wait()
     }
@@ -72,12 +72,12 @@ impl Drop for Attached {
     }
 }
 
-fn pid_of(pid: u32) -> Pid {
+pub(crate) fn pid_of(pid: u32) -> Pid {
     Pid::from_raw(i32::try_from(pid).unwrap()).unwrap()
 }
 
 /// Returns the lines of a log about an event. Validates each against the schema.
-fn acts(log: &Path, event: &str) -> Vec<Value> {
+pub(crate) fn acts(log: &Path, event: &str) -> Vec<Value> {
     let all = if log.exists() { lines(log) } else { Vec::new() };
     all.iter().for_each(hold_act);
     all.into_iter().filter(|act| act["event"] == event).collect()
@@ -90,7 +90,7 @@ fn rss(pid: u32) -> u64 {
 }
 
 /// Waits until RSS is below a limit.
-fn until_below(pid: u32, limit: u64) {
+pub(crate) fn until_below(pid: u32, limit: u64) {
     until(&format!("RSS of {pid} is below {limit}"), || (rss(pid) < limit).then_some(()));
 }
 

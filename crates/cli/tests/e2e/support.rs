@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// Restores the default signal actions: tests in the background may have been started with signals ignored.
+/// Restores the default signal actions: tests in the background may have been started with signals
+/// ignored.
 #[allow(unsafe_code)]
 fn as_from_a_terminal(command: &mut Command) {
     use nix::sys::signal::{SigHandler, Signal, signal};
@@ -25,12 +26,16 @@ fn as_from_a_terminal(command: &mut Command) {
     unsafe { command.pre_exec(restore) };
 }
 
-/// Returns the binary with its own cache, without environment variables of the developer that would change
-/// its output.
+/// A file that does not exist: a hold on this host must not hold the releases of a test.
+pub(crate) const NO_HOLD: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/no-hold");
+
+/// Returns the binary with its own cache, without environment variables of the developer that would
+/// change its output.
 pub(crate) fn lowtide() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lowtide"));
     command
         .env("XDG_CACHE_HOME", Path::new(env!("CARGO_TARGET_TMPDIR")).join("cache"))
+        .env("LOWTIDE_HOLD", NO_HOLD)
         .env("NO_COLOR", "1")
         .env("COLUMNS", "110")
         .env_remove("GITHUB_ACTIONS")
@@ -55,8 +60,8 @@ pub(crate) fn fixture(name: &str, flags: &[&str]) -> String {
     compiled(name, &format!("tests/fixtures/{name}.c"), flags)
 }
 
-/// Compiles a source to a program of this name, once for each set of flags. The path of the source is
-/// relative to this crate.
+/// Compiles a source to a program of this name, once for each set of flags. The path of the source
+/// is relative to this crate.
 pub(crate) fn compiled(name: &str, source: &str, flags: &[&str]) -> String {
     static COMPILER: Mutex<()> = Mutex::new(());
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(source);
@@ -77,8 +82,8 @@ pub(crate) fn compiled(name: &str, source: &str, flags: &[&str]) -> String {
     target.display().to_string()
 }
 
-/// Copies a program in another process: if this process made the copy, a fork for another test could still
-/// have it open, and a file that is open for writing cannot be executed.
+/// Copies a program in another process: if this process made the copy, a fork for another test
+/// could still have it open, and a file that is open for writing cannot be executed.
 pub(crate) fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
     let copied = Command::new("cp").arg(from.as_ref()).arg(to.as_ref()).status().unwrap();
     assert!(copied.success());
@@ -150,7 +155,7 @@ pub(crate) fn lines(path: &Path) -> Vec<Value> {
 
 /// Waits for a condition. Fails the test after a timeout.
 pub(crate) fn until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_secs(600);
     loop {
         if let Some(found) = condition() {
             return found;

@@ -173,7 +173,8 @@ impl Terminal {
         self.user.as_mut().unwrap().write_all(keys.as_bytes()).unwrap();
     }
 
-    /// Waits until lowtide ends, and checks that the terminal is restored. Returns exit code and stderr.
+    /// Waits until lowtide ends, and checks that the terminal is restored. Returns exit code and
+    /// stderr.
     pub(crate) fn ends(mut self) -> (Option<i32>, String) {
         let status = until("its end", || self.child.try_wait().unwrap());
         self.is_sent(LEFT);
@@ -197,8 +198,8 @@ impl Drop for Terminal {
     }
 }
 
-/// Returns the contents of the screen, reconstructed from the output: only changes are sent, each with its
-/// position.
+/// Returns the contents of the screen, reconstructed from the output: only changes are sent, each
+/// with its position.
 fn screen(sent: &str) -> String {
     let mut lines = vec![vec![' '; 200]; 60];
     let (mut row, mut column) = (0, 0);

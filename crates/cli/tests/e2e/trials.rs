@@ -300,3 +300,31 @@ fn ctrl_c_during_the_cleanup_lets_it_finish_and_starts_no_other_trial() {
     assert_eq!(object["trials"].as_array().unwrap().len(), 1);
     assert_eq!(object["trials"][0]["outcome"], "done");
 }
+
+#[test]
+fn a_study_takes_only_variables_about_memory_from_a_process() {
+    let mut service = std::process::Command::new("sleep")
+        .arg("1000")
+        .env_clear()
+        .envs([("MALLOC_TOP_PAD_", "65536"), ("PASSWORD", "x"), ("MODE", "fast")])
+        .spawn()
+        .unwrap();
+    let pid = service.id().to_string();
+    let shown = tempfile::NamedTempFile::new().unwrap();
+    let command = format!("env > {}; sleep 1", shown.path().display());
+    let flags = ["-a", "glibc", "--repeat", "1", "--env-from"];
+    let ran = study(&[&flags[..], &[&pid, "--env", "MODE", "--", "sh", "-c", &command]].concat());
+    let missing = study(&[&flags[..], &[&pid, "--env", "NONE", "--", "true"]].concat());
+    service.kill().unwrap();
+    service.wait().unwrap();
+    let gone = study(&[&flags[..], &[&pid, "--", "true"]].concat());
+    assert_eq!(gone.code(), Some(4), "{}", gone.stderr());
+    assert_eq!(missing.code(), Some(2));
+    assert!(missing.stdout().contains("without the variable NONE"), "{}", missing.stdout());
+    assert_eq!(ran.code(), Some(0), "{}", ran.stderr());
+    let variables = std::fs::read_to_string(shown.path()).unwrap();
+    for wanted in ["MALLOC_TOP_PAD_=65536", "MODE=fast"] {
+        assert!(variables.lines().any(|line| line == wanted), "{variables}");
+    }
+    assert!(!variables.contains("PASSWORD"), "{variables}");
+}

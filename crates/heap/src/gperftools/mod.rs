@@ -1,6 +1,7 @@
 //! The heap of gperftools' tcmalloc, from 2.8 on.
 //!
-//! - `page_map`: the spans. A span is a large block, is cut into blocks of one size class, or is free.
+//! - `page_map`: the spans. A span is a large block, is cut into blocks of one size class, or is
+//!   free.
 //! - `size_class`: the sizes of blocks.
 //! - `caches`: free blocks that threads cache, and those that move between threads.
 //! - `droppable`: free spans, with the lock that guards them.
@@ -9,6 +10,7 @@
 //! Sources: gperftools 2.8.1 to 2.18.1, `src/span.h`, `pagemap.h`, `central_freelist.h`,
 //! `thread_cache.h`, `common.cc`.
 
+mod allocator;
 mod caches;
 mod droppable;
 mod page_map;
@@ -106,7 +108,7 @@ fn walk_once(
         let bytes = range.end - range.start;
         let resident_bytes = residency.bytes(range.clone());
         match (span.location, layout.sizes.get(span.class)) {
-            (Location::Free, _) => heap.add_free(bytes, resident_bytes),
+            (Location::Free, _) => heap.add_free(bytes, residency.free_bytes(range)),
             (Location::Returned, _) => heap.add_returned(bytes, resident_bytes),
             (Location::InUse, Some(0)) => {
                 heap.add_large(bytes, resident_bytes);
@@ -148,7 +150,8 @@ fn walk_once(
     heap
 }
 
-/// Collects the blocks of a span that are not in its own list of free blocks, including cached ones.
+/// Collects the blocks of a span that are not in its own list of free blocks, including cached
+/// ones.
 fn collect<M: Memory>(
     memory: &M,
     words: &mut Scattered<'_, M>,

@@ -6,19 +6,18 @@
 use std::collections::HashSet;
 use std::ops::Range;
 
-use crate::memory::{Memory, each_word};
+use crate::memory::{ADDRESS_END, Memory, each_word};
 use crate::ranges::{hold, keep_disjoint};
 use crate::scattered::Scattered;
 
 /// Bits of an address within a page (`kPageShift`).
 pub(super) const PAGE_BITS: u32 = 13;
-/// Base-2 logarithm of the number of entries of a leaf. The root covers the rest of 48 address bits.
+/// Base-2 logarithm of the number of entries of a leaf. The root covers the rest of 48 address
+/// bits.
 pub(super) const LEAF_BITS: u32 = 18;
 const ROOT_BITS: u32 = 48 - PAGE_BITS - LEAF_BITS;
 pub(super) const LEAF_BYTES: u64 = 8 << LEAF_BITS;
 const ROOT_BYTES: u64 = 8 << ROOT_BITS;
-/// End of the addresses of user space.
-const HIGHEST: u64 = 1 << 47;
 /// Maximum number of pages of a span: 128 GiB.
 const MAX_PAGES: u64 = 1 << 24;
 /// Maximum number of words that are tried as pointers to a leaf, and of spans that are read.
@@ -138,7 +137,7 @@ impl<'m, M: Memory> PageMap<'m, M> {
         }
         let (first, pages) = self.words.pair(at)?;
         let end = first.checked_add(pages)?;
-        let is_sound = (1..MAX_PAGES).contains(&pages) && end <= HIGHEST >> PAGE_BITS;
+        let is_sound = (1..MAX_PAGES).contains(&pages) && end <= ADDRESS_END >> PAGE_BITS;
         (is_sound && self.is_anonymous(first << PAGE_BITS..end << PAGE_BITS))
             .then_some((first, pages))
     }
@@ -186,7 +185,8 @@ impl<'m, M: Memory> PageMap<'m, M> {
 
     fn whole_span(&mut self, record: u64) -> Option<Span> {
         let (first, pages) = self.span(record)?;
-        // After `next`, `prev` and `objects`: `refcount` of 16 bits, `sizeclass` of 8, `location` of 2.
+        // After `next`, `prev` and `objects`: `refcount` of 16 bits, `sizeclass` of 8, `location`
+        // of 2.
         let bits = self.words.word(record + 40)?;
         let location = match bits >> 24 & 3 {
             0 => Location::InUse,
@@ -200,5 +200,5 @@ impl<'m, M: Memory> PageMap<'m, M> {
 }
 
 pub(super) fn is_pointer(word: u64) -> bool {
-    (1 << 16..HIGHEST).contains(&word) && word.is_multiple_of(8)
+    (1 << 16..ADDRESS_END).contains(&word) && word.is_multiple_of(8)
 }

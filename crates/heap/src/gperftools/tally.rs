@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::caches::Cached;
+use crate::residency::FreeBytes;
 
 /// A walked heap, in bytes unless the name states otherwise.
 #[derive(Debug, Clone, Default)]
@@ -57,6 +58,8 @@ pub struct Resident {
     pub fragmented_bytes: u64,
     /// Free spans, which `MallocExtension::ReleaseFreeMemory` returns.
     pub free_bytes: u64,
+    /// Free spans that are locked, which it does not return.
+    pub locked_bytes: u64,
     /// Free spans that were returned, and are resident again.
     pub returned_bytes: u64,
     /// Inconsistent spans.
@@ -80,11 +83,12 @@ impl Heap {
         self.torn_bytes as f64 / all.max(1) as f64
     }
 
-    pub(super) fn add_free(&mut self, bytes: u64, resident_bytes: u64) {
+    pub(super) fn add_free(&mut self, bytes: u64, resident: FreeBytes) {
         self.page_heap_free_bytes += bytes;
         self.page_heap_free_count += 1;
         self.largest_free_bytes = self.largest_free_bytes.max(bytes);
-        self.resident.free_bytes += resident_bytes;
+        self.resident.free_bytes += resident.droppable;
+        self.resident.locked_bytes += resident.locked;
     }
 
     pub(super) fn add_returned(&mut self, bytes: u64, resident_bytes: u64) {

@@ -15,9 +15,9 @@
 
 use std::ops::Range;
 
-use super::extent::{BITMAP_WORDS, Bits, State};
+use super::extent::{BITMAP_WORDS, Bits, PAGE, State};
 use super::locks::Locks;
-use super::rtree::{Found, Next, PAGE, Rtree};
+use super::rtree::{Found, Next, Rtree};
 use super::slab::Slab;
 use super::{Layout, size_class};
 use crate::droppable::{Check, Droppable, Guard, MAX_CHECKS, Sums};
@@ -25,7 +25,8 @@ use crate::memory::Memory;
 use crate::ranges::joined;
 use crate::residency::Residency;
 
-/// Mask of the size of the extent in the word at +16 of a record. The other bits are a serial number.
+/// Mask of the size of the extent in the word at +16 of a record. The other bits are a serial
+/// number.
 const BYTES: u64 = !(PAGE - 1);
 
 /// Passes the resident free ranges to `visit`, and returns their sums. `mappings` are the private

@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use super::rtree::PAGE;
+/// Bytes of jemalloc's pages.
+pub(super) const PAGE: u64 = 1 << 12;
 
 /// Place of the bitmap of a slab in its record, in all versions.
 const BITMAP_AT: u64 = 64;

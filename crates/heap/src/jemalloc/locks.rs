@@ -1,4 +1,5 @@
-//! The locks that guard free memory: those of the caches of free extents, and those of the bins of slabs.
+//! The locks that guard free memory: those of the caches of free extents, and those of the bins of
+//! slabs.
 //!
 //! Each arena is in its own first base block, after the `base_t` with its number and its extent
 //! hooks. Its caches of dirty, muzzy and retained extents are consecutive, and so are its bins.
@@ -34,7 +35,8 @@ const MUTEX: usize = 112;
 /// Possible places of the `pthread_mutex_t` in a mutex: before the hint up to 5.3.0, and after it
 /// since.
 const PTHREAD_AT: [usize; 2] = [64, 72];
-/// Kinds of a mutex whose lock is that of `lll_lock`: the default one (without elision), and an adaptive one.
+/// Kinds of a mutex whose lock is that of `lll_lock`: the default one (without elision), and an
+/// adaptive one.
 const KINDS: [u32; 2] = [0x200, 3];
 /// Number of caches of free extents of an arena.
 const CACHES: usize = 3;
@@ -251,7 +253,8 @@ impl Head {
         })
     }
 
-    /// Returns whether the record at an address is that of an extent of the arena in the state of a cache.
+    /// Returns whether the record at an address is that of an extent of the arena in the state of a
+    /// cache.
     fn is_in_state(
         &self,
         memory: &impl Memory,

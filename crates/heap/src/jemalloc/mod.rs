@@ -14,6 +14,7 @@
 //!
 //! Sources: jemalloc 5.2.1, 5.3.0 and 5.3.1, `include/jemalloc/internal/`.
 
+mod allocator;
 mod droppable;
 mod extent;
 mod locks;
@@ -29,12 +30,12 @@ use std::ops::Range;
 use crate::blocks::{BlockCollector, Visitor};
 use crate::memory::Memory;
 use crate::ranges::{gaps, joined};
-use crate::residency::Residency;
+use crate::residency::{FreeBytes, Residency};
 use crate::rewalk::least_torn;
 pub use droppable::each_droppable;
-use extent::{Bits, Record, State, Version};
+use extent::{Bits, PAGE, Record, State, Version};
 pub use locks::{Locks, locks};
-use rtree::{Entry, Found, Next, PAGE, Root, Rtree};
+use rtree::{Entry, Found, Next, Root, Rtree};
 use slab::Slab;
 pub use tally::{ClassCount, Heap, Resident, Tally};
 
@@ -230,29 +231,23 @@ fn add<M: Memory>(
     if bits.state() == State::Active {
         return add_active(heap, tree, residency, padding, extent, blocks);
     }
-    let bytes = residency.bytes(record.range());
-    let free = |tally: &mut Tally| {
-        tally.largest_free_bytes = tally.largest_free_bytes.max(record.bytes);
-    };
-    match bits.state() {
-        State::Dirty => {
-            let tally = heap.arena(bits.arena());
-            tally.dirty_bytes += record.bytes;
-            tally.resident.dirty_bytes += bytes;
-            free(tally);
-        }
-        State::Muzzy => {
-            let tally = heap.arena(bits.arena());
-            tally.muzzy_bytes += record.bytes;
-            tally.resident.muzzy_bytes += bytes;
-            free(tally);
-        }
-        State::Retained => {
-            let tally = heap.arena(bits.arena());
-            tally.retained_bytes += record.bytes;
-            tally.resident.retained_bytes += bytes;
-        }
+    if bits.state() == State::Other {
+        return false;
+    }
+    let bytes = residency.free_bytes(record.range());
+    let tally = heap.arena(bits.arena());
+    let resident = &mut tally.resident;
+    let (all, droppable) = match bits.state() {
+        State::Dirty => (&mut tally.dirty_bytes, &mut resident.dirty_bytes),
+        State::Muzzy => (&mut tally.muzzy_bytes, &mut resident.muzzy_bytes),
+        State::Retained => (&mut tally.retained_bytes, &mut resident.retained_bytes),
         State::Active | State::Other => return false,
+    };
+    *all += record.bytes;
+    *droppable += bytes.droppable;
+    resident.locked_bytes += bytes.locked;
+    if bits.state() != State::Retained {
+        tally.largest_free_bytes = tally.largest_free_bytes.max(record.bytes);
     }
     true
 }
@@ -312,7 +307,7 @@ fn add_active<M: Memory>(
     if free != bits.free_regions() {
         return false;
     }
-    let (mut free_bytes, mut whole_bytes, mut all) = (0, 0, 0);
+    let (mut free_bytes, mut whole, mut all) = (0, FreeBytes::default(), 0);
     for page in 0..record.bytes / PAGE {
         let at = record.address + page * PAGE;
         let is_resident = residency.end_of_run(at).is_some();
@@ -320,7 +315,9 @@ fn add_active<M: Memory>(
             let free = if free == 0 { 0 } else { slab.free_bytes_of_page(page) };
             all += PAGE;
             if free == PAGE {
-                whole_bytes += PAGE;
+                let free = residency.free_bytes(at..at + PAGE);
+                whole.droppable += free.droppable;
+                whole.locked += free.locked;
             } else {
                 free_bytes += free;
             }
@@ -333,9 +330,10 @@ fn add_active<M: Memory>(
     tally.free_count += free;
     tally.free_bytes += free * size;
     tally.add_free(class, free, free * size);
-    tally.resident.slab_pages_bytes += whole_bytes;
+    tally.resident.slab_pages_bytes += whole.droppable;
+    tally.resident.locked_bytes += whole.locked;
     tally.resident.fragmented_bytes += free_bytes;
-    tally.resident.allocated_bytes += all - whole_bytes - free_bytes;
+    tally.resident.allocated_bytes += all - whole.droppable - whole.locked - free_bytes;
     heap.add_allocated(class, count - free, (count - free) * size);
     blocks.row(tree.memory(), record.address, size, count, |index| !slab.is_free(index));
     true

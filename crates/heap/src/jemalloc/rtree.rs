@@ -7,16 +7,11 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 
-use super::extent::Record;
-use crate::memory::{Memory, each_word, resident_places};
+use super::extent::{PAGE, Record};
+use crate::memory::{ADDRESS_END, Memory, each_word, resident_places};
 use crate::ranges::{hold, keep_disjoint};
 use crate::scattered::Scattered;
 
-const PAGE_BITS: u32 = 12;
-/// Bytes of jemalloc's pages.
-pub(super) const PAGE: u64 = 1 << PAGE_BITS;
-/// End of the addresses of user space.
-const HIGHEST: u64 = 1 << 47;
 /// Alignment of records, in bytes (`EDATA_ALIGNMENT` is 128, that of 5.2 is 64).
 const RECORD_ALIGNMENT: u64 = 64;
 /// Alignment of base blocks, which contain jemalloc's own structures, in bytes (`HUGEPAGE`).
@@ -45,7 +40,8 @@ pub(super) struct RtreeShape {
     entry: u64,
     /// Base-2 logarithm of the number of entries of a leaf.
     leaf_bits: u32,
-    /// Base-2 logarithm of the number of entries of each level above the leaves, from the root down.
+    /// Base-2 logarithm of the number of entries of each level above the leaves, from the root
+    /// down.
     node_bits: &'static [u32],
     /// Mask of the address of a record in an entry.
     pointer: u64,
@@ -283,7 +279,7 @@ impl<'m, M: Memory> Rtree<'m, M> {
         let (word, address) = self.words.pair(at)?;
         let bytes = self.words.word(at.checked_add(16)?)? & !(PAGE - 1);
         let end = address.checked_add(bytes)?;
-        let is_sound = bytes > 0 && end <= HIGHEST && address >= PAGE;
+        let is_sound = bytes > 0 && end <= ADDRESS_END && address >= PAGE;
         let (address, offset) = (address & !(PAGE - 1), address % PAGE);
         is_sound.then_some(Record { at, word, address, offset, bytes })
     }
@@ -447,5 +443,5 @@ impl<'m, M: Memory> Rtree<'m, M> {
 }
 
 fn is_pointer(word: u64) -> bool {
-    (PAGE..HIGHEST).contains(&word) && word.is_multiple_of(RECORD_ALIGNMENT)
+    (PAGE..ADDRESS_END).contains(&word) && word.is_multiple_of(RECORD_ALIGNMENT)
 }

@@ -1,4 +1,5 @@
-//! jemalloc's size classes (`sc.h`): the same in all versions that are walked, with a quantum of 16 bytes.
+//! jemalloc's size classes (`sc.h`): the same in all versions that are walked, with a quantum of 16
+//! bytes.
 
 /// Number of size classes of small allocations, which come from slabs.
 pub(super) const SMALL: usize = 36;

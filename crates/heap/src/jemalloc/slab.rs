@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::extent::BITMAP_WORDS;
-use super::rtree::PAGE;
+use super::extent::PAGE;
 
 /// The bits of a slab; a set bit is a free region.
 #[derive(Debug, Clone, Copy)]

@@ -17,7 +17,8 @@ pub struct Heap {
     pub metadata_bytes: u64,
     /// Whether its allocator of huge pages is on (`opt.hpa`), whose free pages have no records.
     pub has_huge_pages: bool,
-    /// Allocations, those that threads cache included, and their bytes, by the index of their size class.
+    /// Allocations, those that threads cache included, and their bytes, by the index of their size
+    /// class.
     allocated: BTreeMap<usize, (u64, u64)>,
     /// Regions that threads cache.
     pub cached_count: u64,
@@ -73,6 +74,9 @@ pub struct Resident {
     pub muzzy_bytes: u64,
     /// Retained, but resident, because the kernel has provided a huge page.
     pub retained_bytes: u64,
+    /// Free memory in whole pages that are locked, which no purge returns. The other rows of free
+    /// pages do not contain it.
+    pub locked_bytes: u64,
     /// Padding after large allocations, with which jemalloc varies their addresses.
     pub padding_bytes: u64,
     /// In extents that changed while they were read.

@@ -1,4 +1,5 @@
-//! The caches of threads (`tcache.h`, `cache_bin.h`). Cached regions count as allocated in the slabs.
+//! The caches of threads (`tcache.h`, `cache_bin.h`). Cached regions count as allocated in the
+//! slabs.
 //!
 //! A cache is in the thread's local storage, mostly near the end of its stack's mapping. It is
 //! recognised by its bins, one for each small size class, whose stacks of pointers are consecutive.
@@ -7,7 +8,7 @@ use std::ops::Range;
 
 use super::extent::Version;
 use super::size_class;
-use crate::memory::{Memory, word_in};
+use crate::memory::{ADDRESS_END, Memory, word_in};
 use crate::ranges::without;
 use crate::scattered::Scattered;
 
@@ -178,5 +179,5 @@ fn bin_of_52([counts, _, avail]: [u64; 3]) -> Option<(CacheBin, u64)> {
 }
 
 fn is_pointer(word: u64) -> bool {
-    (0x1_0000..1 << 47).contains(&word) && word.is_multiple_of(8)
+    (0x1_0000..ADDRESS_END).contains(&word) && word.is_multiple_of(8)
 }

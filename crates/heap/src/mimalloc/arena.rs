@@ -1,4 +1,5 @@
-//! An arena of version 3: slices with bitmaps. A page has one or more slices, and belongs to a thread.
+//! An arena of version 3: slices with bitmaps. A page has one or more slices, and belongs to a
+//! thread.
 
 use std::ops::Range;
 
@@ -74,9 +75,8 @@ pub(super) fn walk<M: Memory>(walker: &mut Walker<'_, '_, M>, heap: &mut Heap, a
         let is_page = pages.has(slice);
         let mut next = slice + 1;
         if !is_page && free.has(slice) {
-            let bytes = walker.residency.bytes(of_slice(slice)..of_slice(next));
-            heap.free_slices_bytes += bytes;
-            heap.purge_bytes += if purge.has(slice) { bytes } else { 0 };
+            let resident = walker.residency.free_bytes(of_slice(slice)..of_slice(next));
+            heap.add_free_slices(resident, purge.has(slice));
         } else {
             while next < arena.slices && !pages.has(next) && !free.has(next) {
                 next += 1;

@@ -11,8 +11,10 @@
 //! fragmented, except for the live blocks. A page whose blocks are all free is reclaimable, and so
 //! are free slices.
 //!
-//! Sources: mimalloc 2.0.9 to 2.4.1 and 3.0.10 to 3.4.3, `include/mimalloc/types.h` and `src/arena.c`.
+//! Sources: mimalloc 2.0.9 to 2.4.1 and 3.0.10 to 3.4.3, `include/mimalloc/types.h` and
+//! `src/arena.c`.
 
+mod allocator;
 mod arena;
 mod droppable;
 mod find;
@@ -125,7 +127,8 @@ fn walk_once(memory: &impl Memory, layout: &Layout, blocks: BlockCollector<'_>) 
             Place::Reserved { .. } => reserved.push(place.range()),
         }
     }
-    // Between the segments of a reserved range, there are others that were not recognised, or freed ones.
+    // Between the segments of a reserved range, there are others that were not recognised, or freed
+    // ones.
     for range in gaps(reserved.into_iter(), &segments) {
         let bytes = walker.residency.bytes(range.clone());
         heap.unknown_bytes += bytes;
@@ -180,7 +183,7 @@ impl<'m, 'v, M: Memory> Walker<'m, 'v, M> {
             let read = Page::read(&mut self.words, fields, record, &blocks, Some(max_listed));
             if let Some(page) = read {
                 let bytes = bytes_of(&page).min(bytes);
-                let resident = self.residency.bytes(blocks.start..blocks.start + bytes);
+                let resident = self.residency.free_bytes(blocks.start..blocks.start + bytes);
                 tally.add_page(&page, resident);
                 if self.blocks.is_on() && page.live > 0 {
                     self.collect(fields, record, &blocks, bytes);

@@ -23,7 +23,8 @@ use super::segment::LONG_STRIDE;
 use crate::droppable::{Check, Droppable, Guard, List, Sums};
 use crate::memory::Memory;
 
-/// Minimum size of a block whose pages are dropped, in bytes: it has a whole page after its first word.
+/// Minimum size of a block whose pages are dropped, in bytes: it has a whole page after its first
+/// word.
 const MIN_BLOCK_BYTES: u64 = 8 << 10;
 /// `slice_offset` in the first word of a record; `slice_count` is below.
 const OFFSET: u64 = 0xffff_ffff << 32;

@@ -105,7 +105,8 @@ impl Fields {
         Check::bits(record + self.capacity - place, 0xffff_ffff << (8 * place), 0)
     }
 
-    /// Returns whether a span has no blocks. In records of another form, a page could have the size 0.
+    /// Returns whether a span has no blocks. In records of another form, a page could have the size
+    /// 0.
     pub(super) fn has_no_blocks<M: Memory>(
         self,
         words: &mut Scattered<'_, M>,

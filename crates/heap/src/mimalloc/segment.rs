@@ -33,19 +33,19 @@ pub(super) fn walk<M: Memory>(walker: &mut Walker<'_, '_, M>, heap: &mut Heap, s
             return;
         };
         let span = start..start + count * SLICE;
-        let resident_bytes = walker.residency.bytes(span.clone());
+        let resident = walker.residency.free_bytes(span.clone());
         match fields.block_bytes(&mut walker.words, record) {
             // The first span describes the segment.
-            _ if slice == 0 => heap.metadata_bytes += resident_bytes,
+            _ if slice == 0 => heap.metadata_bytes += resident.droppable + resident.locked,
             Some(0) => {
                 let tally = heap.thread(thread);
                 tally.free_spans_bytes += span.end - span.start;
-                tally.resident.free_spans_bytes += resident_bytes;
+                tally.resident.free_spans_bytes += resident.droppable;
+                tally.resident.locked_bytes += resident.locked;
             }
             // A freed segment belongs to no thread. It has one span that is not a page.
             Some(1) if thread == 0 && walker.has_no_blocks(record) => {
-                heap.free_slices_bytes += resident_bytes;
-                heap.purge_bytes += resident_bytes;
+                heap.add_free_slices(resident, true);
             }
             _ => {
                 let bytes = span.end - span.start;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::page::Page;
+use crate::residency::FreeBytes;
 
 /// Maximum number of threads that are counted separately.
 const MAX_THREADS: usize = 64 << 10;
@@ -20,6 +21,8 @@ pub struct Heap {
     pub metadata_bytes: u64,
     /// Resident bytes of slices that belong to no page and no thread (version 3).
     pub free_slices_bytes: u64,
+    /// Resident bytes of such slices that are locked.
+    pub locked_slices_bytes: u64,
     /// The part of [`Heap::free_slices_bytes`] that mimalloc has marked to be purged.
     pub purge_bytes: u64,
     /// Resident bytes between recognised segments.
@@ -62,6 +65,8 @@ pub struct Resident {
     pub empty_pages_bytes: u64,
     /// Free spans of slices (version 2).
     pub free_spans_bytes: u64,
+    /// Such pages and spans that are locked.
+    pub locked_bytes: u64,
     /// In pages that changed while they were read.
     pub torn_bytes: u64,
 }
@@ -74,8 +79,8 @@ impl Resident {
 }
 
 impl Tally {
-    /// Adds a page with `resident_bytes` resident bytes.
-    pub(super) fn add_page(&mut self, page: &Page, resident_bytes: u64) {
+    /// Adds a page. `resident` are its resident bytes, as if the page were free.
+    pub(super) fn add_page(&mut self, page: &Page, resident: FreeBytes) {
         let allocated_bytes = page.live * page.block_bytes;
         let free = page.capacity - page.live;
         self.pages += 1;
@@ -85,12 +90,14 @@ impl Tally {
         self.free_bytes += free * page.block_bytes;
         if page.live == 0 {
             self.empty_pages += 1;
-            self.resident.empty_pages_bytes += resident_bytes;
+            self.resident.empty_pages_bytes += resident.droppable;
+            self.resident.locked_bytes += resident.locked;
             return;
         }
         let of_size = self.allocated_by_size.entry(page.block_bytes).or_default();
         of_size.0 += page.live;
         of_size.1 += allocated_bytes;
+        let resident_bytes = resident.droppable + resident.locked;
         // A part of a large block may never have been touched.
         let live_bytes = allocated_bytes.min(resident_bytes);
         self.resident.allocated_bytes += live_bytes;
@@ -103,6 +110,19 @@ impl Heap {
         // A damaged heap may name a thread for each page.
         let is_known = self.threads.len() < MAX_THREADS || self.threads.contains_key(&thread);
         self.threads.entry(if is_known { thread } else { 0 }).or_default()
+    }
+
+    /// Adds free slices that belong to no thread. `is_purged`: mimalloc has marked them to be
+    /// purged.
+    pub(super) fn add_free_slices(&mut self, resident: FreeBytes, is_purged: bool) {
+        self.free_slices_bytes += resident.droppable;
+        self.locked_slices_bytes += resident.locked;
+        self.purge_bytes += if is_purged { resident.droppable } else { 0 };
+    }
+
+    /// Returns the locked bytes of free memory.
+    pub fn locked_bytes(&self) -> u64 {
+        self.sum(|thread| thread.resident.locked_bytes) + self.locked_slices_bytes
     }
 
     /// Returns a sum over all threads.

@@ -12,7 +12,7 @@ use super::stretch_tally::TopRule;
 use super::walk::{self, Ending, MAX_SUSPECTS, Stretch, StretchWalk, Walker};
 use super::{FreePages, HEAP_BYTES, Heap, HeapMapping, Mmapped, Tally, WalkedArena};
 use crate::blocks::Visitor;
-use crate::memory::{Memory, word, word_in};
+use crate::memory::{ADDRESS_END, Memory, word, word_in};
 use crate::ranges::{gaps, joined, parts};
 use crate::residency::Residency;
 
@@ -196,14 +196,18 @@ impl<'m, M: Memory> HeapWalk<'m, M> {
         let mut heap = top.start - top.start % HEAP_BYTES;
         let mut end = top.end;
         let mut ending = Ending::Top(TopRule::Kept);
-        // Each heap points to the previous one (`heap_info.prev`). The first contains the arena itself.
+        // Each heap points to the previous one (`heap_info.prev`). The first contains the arena
+        // itself.
         loop {
             let is_first = heap == address - head;
             let begin = if is_first { self.layout.end(address) } else { heap + head };
             let begin = begin.next_multiple_of(16);
             let most = heap.saturating_add(HEAP_BYTES);
             let is_main = self.brk().is_some_and(|brk| brk.start < most && heap < brk.end);
-            if begin >= end || end > most || is_main || !self.heaps.insert(heap) {
+            // The heap names its arena (`heap_info.ar_ptr`).
+            let is_of_other = word(self.memory, heap).is_some_and(|arena| arena != address);
+            let is_wrong = begin >= end || end > most || is_main || is_of_other;
+            if is_wrong || !self.heaps.insert(heap) {
                 break;
             }
             self.head(&mut arena, heap..begin);
@@ -214,7 +218,7 @@ impl<'m, M: Memory> HeapWalk<'m, M> {
                 break;
             }
             let Some(previous) = word(self.memory, heap + 8) else { break };
-            if previous == 0 || previous % HEAP_BYTES != 0 || previous > 1 << 47 {
+            if previous == 0 || previous % HEAP_BYTES != 0 || previous > ADDRESS_END {
                 break;
             }
             heap = previous;

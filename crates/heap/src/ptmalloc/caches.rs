@@ -4,10 +4,13 @@ use std::ops::Range;
 
 use super::chunk::SMALLEST;
 use super::lists::Links;
-use crate::memory::{Memory, half_in, word_in};
+use crate::memory::{ADDRESS_END, Memory, half_in, word_in};
 use crate::scattered::Scattered;
 
-/// Maximum length of a list, more than a thread can have: `glibc.malloc.tcache_count` is at most 65535.
+/// Size of a chunk header, in bytes.
+const HEAD: u64 = 16;
+/// Maximum length of a list, more than a thread can have: `glibc.malloc.tcache_count` is at most
+/// 65535.
 const LONGEST: usize = 1 << 16;
 /// Maximum number of cached blocks that are distinguished from used ones.
 const MOST_BLOCKS: usize = 1 << 19;
@@ -37,6 +40,12 @@ pub struct Caches {
 }
 
 impl Caches {
+    /// Returns the addresses of the caches themselves, without their chunk headers.
+    pub(super) fn structures(&self) -> impl Iterator<Item = Range<u64>> {
+        let words = |chunk: &Range<u64>| chunk.start.saturating_add(HEAD)..chunk.end;
+        self.structures.iter().map(words).filter(|words| words.start < words.end)
+    }
+
     /// Removes the blocks that `which` selects.
     pub(super) fn leave_out(&mut self, mut which: impl FnMut(&Range<u64>) -> bool) {
         self.blocks.retain(|block| {
@@ -95,7 +104,7 @@ pub(super) fn may_be_cache(bytes: &[u8]) -> bool {
         let mut firsts = form.firsts(bytes.get(16..).unwrap_or_default());
         firsts.all(|first| {
             any |= first.is_some_and(|f| f != 0);
-            first.is_some_and(|f| f % 16 == 0 && f < 1 << 47)
+            first.is_some_and(|f| f % 16 == 0 && f < ADDRESS_END)
         }) && any
     })
 }

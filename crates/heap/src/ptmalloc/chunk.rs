@@ -1,4 +1,5 @@
-//! The layout of a chunk: sizes and flags of its head (`struct malloc_chunk` in glibc's malloc/malloc.c).
+//! The layout of a chunk: sizes and flags of its head (`struct malloc_chunk` in glibc's
+//! malloc/malloc.c).
 
 /// Size of the smallest chunk, in bytes (`MINSIZE`).
 pub(super) const SMALLEST: u64 = 32;

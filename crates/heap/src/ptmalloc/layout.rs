@@ -9,7 +9,7 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 use super::HEAP_BYTES;
-use crate::memory::{Memory, half_in, word, word_in};
+use crate::memory::{ADDRESS_END, Memory, half_in, word, word_in};
 
 /// Number of bins of an arena (`NBINS - 1`). The first contains the unsorted chunks.
 pub(super) const BINS: u64 = 127;
@@ -46,6 +46,9 @@ pub struct Layout {
 /// The settings in force (`mp_`), and the allocator's own counters.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MallocParams {
+    /// The addresses of the fields of `mp_` that are read.
+    #[serde(default)]
+    pub range: Range<u64>,
     /// Minimum size of the top chunk from which the main heap is trimmed, in bytes.
     pub trim_threshold_bytes: u64,
     /// Number of bytes requested from the system beyond the need.
@@ -84,7 +87,7 @@ impl Layout {
             let runs = memory.resident(range);
             let find = |base: u64, bytes: &[u8]| find_ring(memory, base, bytes, &mut budget);
             let Some((arenas, head_bytes)) = search(memory, &runs, find) else { continue };
-            let settings = search(memory, &runs, |_, bytes| find_settings(bytes));
+            let settings = search(memory, &runs, find_settings);
             return Some(Self { arenas, head_bytes, settings });
         }
         None
@@ -93,6 +96,12 @@ impl Layout {
     /// Returns the address of an arena's bins.
     pub fn bins(&self, arena: u64) -> u64 {
         arena + self.head_bytes
+    }
+
+    /// Returns the addresses of the arenas' structures and of the settings.
+    pub(super) fn structures(&self) -> Vec<Range<u64>> {
+        let arenas = self.arenas.iter().map(|arena| *arena..self.end(*arena));
+        arenas.chain(self.settings.iter().map(|settings| settings.range.clone())).collect()
     }
 
     /// Returns the end of an arena's structure.
@@ -204,11 +213,11 @@ fn bins_are_sound(bins: u64, at: &impl Fn(u64) -> Option<u64>) -> bool {
     // The program may be changing some of them.
     const IN_FLUX: usize = 3;
     let is_sound = (0..BINS).filter(|bin| !sound(*bin)).count() <= IN_FLUX;
-    is_sound && matches!(totals, (Some(now), Some(most)) if now <= most && most < 1 << 47)
+    is_sound && matches!(totals, (Some(now), Some(most)) if now <= most && most < ADDRESS_END)
 }
 
 fn is_chunk(address: u64) -> bool {
-    address != 0 && address.is_multiple_of(16) && address < 1 << 47
+    address != 0 && address.is_multiple_of(16) && address < ADDRESS_END
 }
 
 /// Follows the arenas from one to the next until they come back to the first.
@@ -248,7 +257,8 @@ struct ArenaForm {
     counts: usize,
 }
 
-/// The layouts from 2.26, from 2.35 (with huge pages), and from 2.43 (with one more word about them).
+/// The layouts from 2.26, from 2.35 (with huge pages), and from 2.43 (with one more word about
+/// them).
 const FORMS: [ArenaForm; 3] = [
     ArenaForm { length: 80, thp: None, counts: 40 },
     ArenaForm { length: 104, thp: Some(5), counts: 44 },
@@ -257,7 +267,7 @@ const FORMS: [ArenaForm; 3] = [
 
 /// Finds the settings by the number of classes of the thread's cache and its largest block, which
 /// belong together, and by the words before them.
-fn find_settings(bytes: &[u8]) -> Option<MallocParams> {
+fn find_settings(base: u64, bytes: &[u8]) -> Option<MallocParams> {
     (FORMS[0].length..bytes.len().saturating_sub(24))
         .step_by(8)
         .filter(|at| {
@@ -266,16 +276,17 @@ fn find_settings(bytes: &[u8]) -> Option<MallocParams> {
             matches!((bins, largest), (Some(bins), Some(largest))
                 if (1..=128).contains(&bins) && largest.abs_diff(bins * 16 + 8) <= 16)
         })
-        .find_map(|at| FORMS.iter().find_map(|form| read_settings(bytes, at, form)))
+        .find_map(|at| FORMS.iter().find_map(|form| read_settings(base, bytes, at, form)))
 }
 
-fn read_settings(bytes: &[u8], at: usize, form: &ArenaForm) -> Option<MallocParams> {
+fn read_settings(base: u64, bytes: &[u8], at: usize, form: &ArenaForm) -> Option<MallocParams> {
     let begin = at.checked_sub(form.length)?;
     let field = |place: usize| word_in(bytes, begin + place * 8);
     let count = |place: usize| half_in(bytes, at - form.counts + place * 4);
     let (n_mmaps, n_mmaps_max, max_n_mmaps, no_dyn) = (count(0)?, count(1)?, count(2)?, count(3)?);
     let (mmapped, max_mmapped) = (word_in(bytes, at - 24)?, word_in(bytes, at - 16)?);
     let settings = MallocParams {
+        range: base + begin as u64..base + at as u64 + 24,
         trim_threshold_bytes: field(0)?,
         top_pad_bytes: field(1)?,
         mmap_threshold_bytes: field(2)?,
@@ -293,12 +304,12 @@ fn read_settings(bytes: &[u8], at: usize, form: &ArenaForm) -> Option<MallocPara
     let counts_are_sound = n_mmaps <= max_n_mmaps
         && (n_mmaps_max == 65_536 || n_mmaps <= n_mmaps_max)
         && mmapped <= max_mmapped
-        && max_mmapped < 1 << 47
+        && max_mmapped < ADDRESS_END
         && no_dyn <= 1;
     let arena_test = field(3)?;
     let settings_are_sound = (1..=4096).contains(&arena_test)
         && field(4)? <= 1 << 20
-        && settings.sbrk_base < 1 << 47
+        && settings.sbrk_base < ADDRESS_END
         && settings.sbrk_base.is_multiple_of(8)
         && settings.tcache_count <= 65_535
         && settings.mmap_threshold_bytes > 0

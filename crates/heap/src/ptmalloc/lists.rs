@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::chunk::SMALLEST;
 use super::layout::Layout;
-use crate::memory::{Memory, word};
+use crate::memory::{ADDRESS_END, Memory, word};
 use crate::scattered::Scattered;
 
 /// The encoding of the pointers of a list: plain, or mixed with their own address (`PROTECT_PTR`,
@@ -124,10 +124,12 @@ fn fast_lists<M: Memory>(words: &mut Scattered<'_, M>, layout: &Layout) -> Vec<F
     lists
 }
 
-/// Returns the fast bins that are not empty, and the encoding of their lists if their contents decide it.
+/// Returns the fast bins that are not empty, and the encoding of their lists if their contents
+/// decide it.
 ///
-/// If the program takes the first chunk of each list between the two reads, the data in these chunks decides nothing.
-/// A wrong encoding would find none of the chunks, so the lists are then read again.
+/// If the program takes the first chunk of each list between the two reads, the data in these
+/// chunks decides nothing. A wrong encoding would find none of the chunks, so the lists are then
+/// read again.
 fn decided_lists<M: Memory>(
     words: &mut Scattered<'_, M>,
     layout: &Layout,
@@ -233,7 +235,7 @@ impl<'m, M: Memory> FastChunks<'m, M> {
         let is_link = (next == 0 && self.links == Links::Mixed)
             || (next != 0
                 && next.is_multiple_of(16)
-                && next < 1 << 47
+                && next < ADDRESS_END
                 && self.words.pair(next).is_some_and(|(_, head)| head & !7 == size));
         if is_link && !self.recognised.is_full() {
             self.recognised.insert(chunk);
@@ -269,7 +271,7 @@ fn links_of<M: Memory>(words: &mut Scattered<'_, M>, lists: &[FastList]) -> Opti
         }
         let mut leads_on = |links: Links| {
             let next = links.decode(first + 16, link);
-            let is_chunk = next.is_multiple_of(16) && next < 1 << 47;
+            let is_chunk = next.is_multiple_of(16) && next < ADDRESS_END;
             next == 0 || (is_chunk && words.word(next + 8).is_some_and(|head| head & !7 == *size))
         };
         match Links::BOTH.map(&mut leads_on) {
@@ -335,7 +337,7 @@ mod tests {
             words[place(first + 16)] = links.decode(first + 16, second);
             words[place(second + 16)] = links.decode(second + 16, 0);
             let bytes = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-            let saved = Saved { blocks: vec![(BASE, bytes)] };
+            let saved = Saved::new(vec![(BASE, bytes)]);
             let memory = Taken { saved, link_at: first + 16, reads_left: Cell::new(5) };
             assert_eq!(fast_links(&memory, &layout), Some(links));
             memory.reads_left.set(5);
@@ -347,7 +349,7 @@ mod tests {
     #[test]
     fn the_link_encoding_of_empty_lists_is_unknown() {
         let layout = Layout { arenas: vec![BASE], head_bytes: 112, settings: None };
-        let saved = Saved { blocks: vec![(BASE, vec![0; 3 * 4096])] };
+        let saved = Saved::new(vec![(BASE, vec![0; 3 * 4096])]);
         assert_eq!(fast_links(&saved, &layout), None);
     }
 

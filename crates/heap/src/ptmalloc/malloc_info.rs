@@ -11,7 +11,7 @@ use super::HEAP_BYTES;
 use super::chunk::{FLAGS, SMALLEST};
 use super::layout::{BIN, BINS, Layout};
 use super::lists::{Links, fast_links};
-use crate::memory::{Memory, word};
+use crate::memory::{ADDRESS_END, Memory, word};
 use crate::scattered::Scattered;
 
 /// Maximum number of chunks and heaps that are inspected in total, and of bytes of the text.
@@ -27,7 +27,8 @@ const TRIES: u32 = 5;
 pub struct MallocInfo {
     /// The XML.
     pub text: String,
-    /// Number of arenas that changed each time that they were read, or of which a part could not be read.
+    /// Number of arenas that changed each time that they were read, or of which a part could not be
+    /// read.
     pub torn_arenas: u64,
 }
 
@@ -201,7 +202,7 @@ impl<M: Memory> Reader<'_, M> {
             sizes.count += 1;
             sizes.total = sizes.total.saturating_add(size);
             chunk = self.links.decode(chunk + 16, link);
-            if !chunk.is_multiple_of(16) || chunk >= 1 << 47 {
+            if !chunk.is_multiple_of(16) || chunk >= ADDRESS_END {
                 return (sizes, false);
             }
         }
@@ -330,6 +331,7 @@ mod tests {
 
     fn layout() -> Layout {
         let settings = MallocParams {
+            range: 0..0,
             trim_threshold_bytes: 1 << 17,
             top_pad_bytes: 1 << 17,
             mmap_threshold_bytes: 1 << 17,
@@ -349,7 +351,7 @@ mod tests {
 
     fn memory(words: &[u64]) -> Saved {
         let bytes = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        Saved { blocks: vec![(BASE, bytes)] }
+        Saved::new(vec![(BASE, bytes)])
     }
 
     /// Returns words that point to each other, sizes of all kinds, and arbitrary values.

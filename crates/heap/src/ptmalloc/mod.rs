@@ -4,6 +4,7 @@
 //! heap, the heaps of the other arenas and the mmapped chunks, and computes how much
 //! `malloc_trim(0)` would return. The rules are those of glibc's `malloc/malloc.c` and `arena.c`.
 
+mod allocator;
 mod arenas;
 mod caches;
 mod chunk;
@@ -52,7 +53,7 @@ pub struct FreePages {
     pub chunk: Range<u64>,
     /// The whole pages inside that contain no data of the allocator.
     pub pages: Range<u64>,
-    /// Number of resident bytes in them.
+    /// Number of resident bytes in them. None of them is locked.
     pub resident_bytes: u64,
 }
 
@@ -109,7 +110,7 @@ impl WalkedArena {
     /// it is not worth the time.
     pub fn is_worth_joining(&self) -> bool {
         const BYTES_A_BLOCK: u64 = 4;
-        let all = self.tally.trim_bytes + self.tally.more_bytes;
+        let all = self.tally.resident.reclaimable_bytes;
         let gain = all.saturating_sub(self.tally.single_bytes);
         gain > 0 && gain >= self.tally.fast_count * BYTES_A_BLOCK
     }
@@ -118,7 +119,7 @@ impl WalkedArena {
     /// including the top chunk.
     pub fn release_bytes(&self) -> u64 {
         if self.is_worth_joining() {
-            self.tally.trim_bytes + self.tally.more_bytes
+            self.tally.resident.reclaimable_bytes
         } else {
             self.tally.single_bytes
         }
@@ -147,6 +148,8 @@ pub struct Owners {
     pub allocated_bytes: u64,
     /// Whole free pages, which can be returned to the OS.
     pub reclaimable_bytes: u64,
+    /// Whole free pages that are locked.
+    pub locked_bytes: u64,
     /// Free bytes on pages that something else retains.
     pub fragmented_bytes: u64,
     /// Free blocks in thread caches.
@@ -191,6 +194,7 @@ impl Heap {
         Owners {
             allocated_bytes: used.saturating_sub(self.caches.resident_bytes + structures),
             reclaimable_bytes: resident.reclaimable_bytes,
+            locked_bytes: resident.locked_bytes,
             fragmented_bytes: resident.fragmented_bytes,
             cached_bytes: self.caches.resident_bytes,
             metadata_bytes: resident.metadata_bytes + structures,
@@ -204,6 +208,7 @@ impl Owners {
     pub fn total(&self) -> u64 {
         self.allocated_bytes
             + self.reclaimable_bytes
+            + self.locked_bytes
             + self.fragmented_bytes
             + self.cached_bytes
             + self.metadata_bytes

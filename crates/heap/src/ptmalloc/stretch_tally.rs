@@ -2,7 +2,8 @@
 //!
 //! The effect of a trim follows `mtrim` and `systrim` of `malloc/malloc.c`: it returns whole pages
 //! inside of free chunks, except for the page with a chunk's own head, and the end of the main
-//! heap.
+//! heap. The pages inside of a chunk stay if they are locked: `madvise` fails. The end of the main
+//! heap is unmapped, locked or not.
 
 use std::ops::Range;
 
@@ -16,7 +17,8 @@ use crate::residency::Residency;
 pub(super) enum TopRule {
     /// A trim moves the end of the main heap down, by a multiple of this number of bytes.
     Trimmed(u64),
-    /// A trim does not shrink it: the top chunk of a thread heap, or of a main heap in several parts.
+    /// A trim does not shrink it: the top chunk of a thread heap, or of a main heap in several
+    /// parts.
     Kept,
 }
 
@@ -116,7 +118,8 @@ impl StretchTally {
     fn close_run<M: Memory>(&mut self, run: Range<u64>, residency: &mut Residency<'_, M>) {
         let tally = &mut self.tally;
         tally.largest_free_bytes = tally.largest_free_bytes.max(run.end - run.start);
-        // The page that only the head of this chunk retains, if there is one, and the pages after it.
+        // The page that only the head of this chunk retains, if there is one, and the pages after
+        // it.
         let own = run.start.next_multiple_of(self.page);
         let last = run.end - run.end % self.page;
         if own >= last {
@@ -126,9 +129,10 @@ impl StretchTally {
         let inner = (run.start + LIST_BYTES).next_multiple_of(self.page).min(last);
         tally.resident.fragmented_bytes += residency.bytes(run.start..own);
         tally.resident.metadata_bytes += residency.bytes(own..inner);
-        let reclaimable = residency.bytes(inner..last);
-        tally.resident.reclaimable_bytes += reclaimable;
-        tally.trim_bytes += reclaimable;
+        let free = residency.free_bytes(inner..last);
+        tally.resident.reclaimable_bytes += free.droppable;
+        tally.resident.locked_bytes += free.locked;
+        tally.trim_bytes += free.droppable;
         tally.resident.fragmented_bytes += residency.bytes(last..run.end);
     }
 
@@ -158,13 +162,13 @@ impl StretchTally {
         let inner = (all.start + LIST_BYTES).next_multiple_of(self.page).min(given_from);
         let last = (all.end - all.end % self.page).min(given_from).max(inner);
         let head = residency.bytes(all.start..inner);
-        let more = residency.bytes(inner..last);
+        let more = residency.free_bytes(inner..last);
         let rest = residency.bytes(last..given_from);
-        let trimmed = residency.bytes(given_from..all.end);
+        let trimmed = residency.free_bytes(given_from..all.end);
         let tally = &mut self.tally;
-        tally.trim_bytes += trimmed;
-        tally.more_bytes += more;
-        tally.resident.reclaimable_bytes += trimmed + more;
+        tally.trim_bytes += trimmed.droppable + trimmed.locked;
+        tally.resident.reclaimable_bytes += trimmed.droppable + more.droppable;
+        tally.resident.locked_bytes += trimmed.locked + more.locked;
         tally.resident.fragmented_bytes += head + rest;
     }
 }

@@ -2,7 +2,8 @@
 
 use serde::Serialize;
 
-/// Number of size classes. Class `n` has sizes from 2ⁿ to 2ⁿ⁺¹ bytes, the last class all larger sizes.
+/// Number of size classes. Class `n` has sizes from 2ⁿ to 2ⁿ⁺¹ bytes, the last class all larger
+/// sizes.
 pub const CLASSES: usize = 32;
 
 /// The sums over a stretch of a heap, in bytes.
@@ -31,13 +32,12 @@ pub struct Tally {
     pub used_classes: [Class; CLASSES],
     /// The resident part of these bytes.
     pub resident: ResidentTally,
-    /// Resident bytes that `malloc_trim(0)` would return.
+    /// Resident bytes that `malloc_trim(0)` would return: all reclaimable bytes, except for those
+    /// in top chunks of thread heaps and the remainder from rounding; and the locked ones at the
+    /// end of the main heap, which it unmaps.
     pub trim_bytes: u64,
-    /// Resident bytes in whole free pages that it does not return: top chunks of thread heaps, and
-    /// the remainder from rounding.
-    pub more_bytes: u64,
-    /// The part of both in single free blocks and in top chunks, which can be returned before fast
-    /// ones are consolidated with their neighbours.
+    /// The part of the reclaimable bytes in single free blocks and in top chunks, which can be
+    /// returned before fast ones are consolidated with their neighbours.
     pub single_bytes: u64,
     /// Bytes that could not be walked.
     pub unwalked_bytes: u64,
@@ -59,6 +59,8 @@ pub struct ResidentTally {
     pub used_bytes: u64,
     /// Whole free pages, which can be returned to the OS.
     pub reclaimable_bytes: u64,
+    /// Whole free pages that are locked.
+    pub locked_bytes: u64,
     /// Free bytes on pages that something else retains.
     pub fragmented_bytes: u64,
     /// Pages that only the head of a free block retains, and the allocator's own structures.
@@ -72,6 +74,7 @@ impl ResidentTally {
     pub fn total(&self) -> u64 {
         self.used_bytes
             + self.reclaimable_bytes
+            + self.locked_bytes
             + self.fragmented_bytes
             + self.metadata_bytes
             + self.unwalked_bytes
@@ -80,6 +83,7 @@ impl ResidentTally {
     fn add(&mut self, other: &Self) {
         self.used_bytes += other.used_bytes;
         self.reclaimable_bytes += other.reclaimable_bytes;
+        self.locked_bytes += other.locked_bytes;
         self.fragmented_bytes += other.fragmented_bytes;
         self.metadata_bytes += other.metadata_bytes;
         self.unwalked_bytes += other.unwalked_bytes;
@@ -126,7 +130,6 @@ impl Tally {
         }
         self.resident.add(&other.resident);
         self.trim_bytes += other.trim_bytes;
-        self.more_bytes += other.more_bytes;
         self.single_bytes += other.single_bytes;
         self.unwalked_bytes += other.unwalked_bytes;
     }

@@ -18,6 +18,7 @@ use super::window::Window;
 use super::{FreeKind, FreePages};
 use crate::blocks::{BlockCollector, Visitor, print, printed_bytes, read_print};
 use crate::memory::{Memory, word, word_in};
+use crate::ranges::without;
 use crate::residency::Residency;
 
 /// Maximum size of the fenceposts at the end of a part, in bytes: two chunks of 16 bytes, sometimes
@@ -28,7 +29,8 @@ const FENCEPOST_BYTES: u64 = 4 * 16;
 const STRIDE: u64 = 64 << 10;
 /// Maximum number of checkpoints. The further back they are, the further apart.
 const CHECKPOINTS: usize = 32;
-/// Maximum number of returns to a checkpoint without progress. After that, the walk skips the position.
+/// Maximum number of returns to a checkpoint without progress. After that, the walk skips the
+/// position.
 const MOST_RETURNS: u64 = 100;
 /// Maximum number of positions that a walk skips because they cannot be walked.
 const MOST_GAPS: u32 = 16;
@@ -63,7 +65,8 @@ pub(super) struct Stretch {
     /// The addresses from its first chunk to its expected end.
     pub(super) range: Range<u64>,
     pub(super) ending: Ending,
-    /// The address of the arena's pointer to its top chunk, for a stretch that ends with the top chunk.
+    /// The address of the arena's pointer to its top chunk, for a stretch that ends with the top
+    /// chunk.
     pub(super) top_at: u64,
     /// Upper bound of its end, if it has grown by the time of the walk.
     pub(super) most: u64,
@@ -355,10 +358,13 @@ impl<'m, M: Memory> Walker<'m, M> {
         if from >= to {
             return;
         }
-        let resident_bytes = self.residency.bytes(from..to);
-        state.account.tally.single_bytes += resident_bytes;
-        if let Some(found) = self.found.as_mut().filter(|_| resident_bytes > 0) {
-            found(FreePages { arena, kind, chunk, pages: from..to, resident_bytes });
+        state.account.tally.single_bytes += self.residency.free_bytes(from..to).droppable;
+        let Some(found) = self.found.as_mut() else { return };
+        for pages in without(from..to, self.memory.locked()) {
+            let resident_bytes = self.residency.bytes(pages.clone());
+            if resident_bytes > 0 {
+                found(FreePages { arena, kind, chunk: chunk.clone(), pages, resident_bytes });
+            }
         }
     }
 

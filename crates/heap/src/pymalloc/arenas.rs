@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::ops::Range;
 
 use super::pool::{self, POOLS_IN_ARENA, Pool};
-use crate::memory::{Memory, each_word, half_in, word_in};
+use crate::memory::{ADDRESS_END, Memory, each_word, half_in, word_in};
 use crate::ranges::hold;
 use crate::scattered::Scattered;
 
@@ -167,5 +167,5 @@ fn samples(memory: &impl Memory, anonymous: &[Range<u64>]) -> Vec<(u64, Pool)> {
 }
 
 fn is_pointer(word: u64) -> bool {
-    (1 << 12..1 << 47).contains(&word) && word.is_multiple_of(8)
+    (1 << 12..ADDRESS_END).contains(&word) && word.is_multiple_of(8)
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::memory::{Memory, half_in, word_in};
+use crate::memory::{ADDRESS_END, Memory, half_in, word_in};
 
 /// Bytes of a pool's head (`POOL_OVERHEAD`).
 pub(super) const HEAD: u64 = 48;
@@ -44,8 +44,8 @@ impl Pool {
         Self::parse(&head, at)
     }
 
-    /// Parses a head: `ref.count`, `freeblock`, `nextpool`, `prevpool`, `arenaindex`, `szidx`, `nextoffset`,
-    /// `maxnextoffset`.
+    /// Parses a head: `ref.count`, `freeblock`, `nextpool`, `prevpool`, `arenaindex`, `szidx`,
+    /// `nextoffset`, `maxnextoffset`.
     fn parse(head: &[u8], at: u64) -> Option<Self> {
         let (count, free) = (half_in(head, 0)?, word_in(head, 8)?);
         let (next, previous) = (word_in(head, 16)?, word_in(head, 24)?);
@@ -64,7 +64,7 @@ impl Pool {
                 && (offset - HEAD).is_multiple_of(block)
                 && u64::from(count) <= (offset - HEAD) / block
                 && is_free_block
-                && [next, previous].iter().all(|pool| pool.is_multiple_of(8) && *pool < 1 << 47)
+                && [next, previous].iter().all(|pool| pool.is_multiple_of(8) && *pool < ADDRESS_END)
         })?;
         Some(Self {
             bytes,

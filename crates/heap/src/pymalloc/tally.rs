@@ -84,7 +84,8 @@ impl Heap {
         self.sizes.iter().map(|(bytes, size)| bytes * size.used_blocks).sum()
     }
 
-    /// Returns the size of the free blocks in pools that have blocks in use in bytes, resident or not.
+    /// Returns the size of the free blocks in pools that have blocks in use in bytes, resident or
+    /// not.
     pub fn free_block_bytes(&self) -> u64 {
         self.sizes.iter().map(|(bytes, size)| bytes * size.free_blocks).sum()
     }

@@ -3,7 +3,6 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use lowtide_heap::blocks::{Block, BlockVisitor};
 use lowtide_heap::memory::Memory;
 use lowtide_heap::residency::Residency;
 use lowtide_heap::saved::SavedHeap;
@@ -54,13 +53,9 @@ fn changes() -> impl Strategy<Value = Changes> {
     prop::collection::vec((any::<prop::sample::Index>(), any::<u64>()), 1..200)
 }
 
-/// Changes words of a heap. Those that are not zero are mostly of the allocator's own structures.
+/// Changes words of a heap.
 fn damage(saved: &mut SavedHeap, changes: Changes, in_place: bool) {
-    let mut places = Vec::new();
-    for (block, (_, bytes)) in saved.memory.blocks.iter().enumerate() {
-        let words = bytes.chunks_exact(8).enumerate();
-        places.extend(words.filter(|(_, w)| **w != [0; 8]).map(|(word, _)| (block, word * 8)));
-    }
+    let places = saved.nonzero_words();
     for (index, value) in changes {
         let (block, at) = places[index.index(places.len())];
         let bytes = &mut saved.memory.blocks[block].1[at..at + 8];
@@ -78,24 +73,4 @@ pub(crate) fn resident(areas: &[Range<u64>], memory: &impl Memory) -> u64 {
 
 fn cases() -> u32 {
     std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(64)
-}
-
-/// Receives all blocks of a walk, so that a damaged heap cannot make it panic or hang while it
-/// collects them.
-pub(crate) struct AnyBlocks;
-
-impl BlockVisitor for AnyBlocks {
-    fn wants(&self, _: u64) -> bool {
-        true
-    }
-
-    fn blocks(&mut self, range: Range<u64>, blocks: &[Block]) {
-        assert!(range.start <= range.end && blocks.iter().all(|block| range.contains(&block.at)));
-    }
-
-    fn large(&mut self, _: Block) {}
-
-    fn unknown(&mut self, _: Range<u64>) {}
-
-    fn is_free(&mut self, _: u64) {}
 }

@@ -61,6 +61,7 @@ impl IndexBuilder {
             sizes: Vec::with_capacity(self.blocks),
             prints: Vec::with_capacity(self.blocks),
             large: Vec::new(),
+            span: 0..0,
             unknown: self.unknown,
         };
         for key in keys {
@@ -73,6 +74,7 @@ impl IndexBuilder {
             index.large.push((at, bytes));
             index.prints.push(print);
         }
+        index.span = index.measure();
         Some(index)
     }
 }
@@ -155,10 +157,23 @@ pub struct BlockIndex {
     prints: Vec<u16>,
     /// Addresses and sizes of large blocks, in order.
     large: Vec<(u64, u64)>,
+    /// The addresses between which all blocks are. Most words of most programs are outside.
+    span: Range<u64>,
     unknown: Vec<Range<u64>>,
 }
 
 impl BlockIndex {
+    /// Returns the blocks of at least [`PLACE`] bytes, in order of address.
+    pub fn large(&self) -> impl Iterator<Item = Block> {
+        // Their prints are the last ones.
+        let prints = &self.prints[self.prints.len() - self.large.len()..];
+        self.large.iter().zip(prints).map(|((at, bytes), print)| Block {
+            at: *at,
+            bytes: *bytes,
+            print: *print,
+        })
+    }
+
     fn add_place(&mut self, place: u64, blocks: &[Packed]) {
         let first = self.sizes.len() as BlockId;
         let mut table = Table { place, first, starts: [0; WORDS], before: [0; WORDS] };
@@ -199,15 +214,57 @@ impl BlockIndex {
         &self.unknown
     }
 
+    /// Returns the addresses between which all blocks are.
+    fn measure(&self) -> Range<u64> {
+        let starts = self.tables.iter().map(|table| table.place * PLACE);
+        let start = starts.chain(self.large.iter().map(|(at, _)| *at)).min();
+        // A block may extend into the next place.
+        let ends = self.tables.iter().map(|table| (table.place + 2).saturating_mul(PLACE));
+        let large = self.large.iter().map(|(at, bytes)| at.saturating_add(*bytes));
+        start.unwrap_or(0)..ends.chain(large).max().unwrap_or(0)
+    }
+
     /// Returns the block that contains an address.
     #[inline]
     pub fn containing(&self, at: u64) -> Option<BlockId> {
+        if !self.span.contains(&at) {
+            return None;
+        }
         self.small(at).or_else(|| self.large_containing(at))
     }
 
     /// Returns the block that starts at an address.
     pub fn starting_at(&self, at: u64) -> Option<BlockId> {
         self.containing(at).filter(|id| self.range(*id).is_some_and(|range| range.start == at))
+    }
+
+    /// Returns the start of the first block in a range, or the end of the range if it has none.
+    pub fn first_start_in(&self, range: Range<u64>) -> u64 {
+        let mut end = range.end;
+        let large = self.large.partition_point(|(at, _)| *at < range.start);
+        if let Some((at, _)) = self.large.get(large) {
+            end = end.min(*at);
+        }
+        let mut at = range.start.next_multiple_of(UNIT);
+        while at < end {
+            let place = at / PLACE;
+            if let Some(table) = self.places.get(&place).map(|table| &self.tables[*table as usize])
+            {
+                let unit = (at % PLACE / UNIT) as usize;
+                let mut word = unit / 64;
+                let mut bits = table.starts[word] & (u64::MAX << (unit % 64));
+                while bits == 0 && word + 1 < WORDS {
+                    word += 1;
+                    bits = table.starts[word];
+                }
+                if bits != 0 {
+                    let first = word as u64 * 64 + u64::from(bits.trailing_zeros());
+                    return end.min(place * PLACE + first * UNIT);
+                }
+            }
+            at = (place + 1) * PLACE;
+        }
+        end
     }
 
     #[inline]

@@ -3,6 +3,7 @@
 //! - [`index`]: finds the block that contains an address.
 //! - [`roots`]: memory outside of blocks from which the program reaches them.
 //! - [`scan`]: finds all pointers to blocks.
+//! - `remnants`: links of former free chunks, which are no pointers of the program.
 //! - [`graph`]: the pointers between blocks, and the blocks that no root leads to.
 //!
 //! A word counts as a pointer if its low 47 bits are an address in a block, at its start or
@@ -11,5 +12,6 @@
 
 pub mod graph;
 pub mod index;
+mod remnants;
 pub mod roots;
 pub mod scan;

@@ -5,8 +5,8 @@ use std::io::Read;
 use std::ops::Range;
 use std::path::Path;
 
-use lowtide_heap::ranges::{hold, joined, without};
-use lowtide_probe::detect;
+use lowtide_heap::ranges::{joined, without};
+use lowtide_probe::detect::{self, Claim, Stack};
 use lowtide_probe::inspect::BlockWalk;
 use lowtide_probe::memory::{LiveMemory, PageKind};
 use lowtide_probe::proc::maps::Mapping;
@@ -25,7 +25,8 @@ const MAX_TEXT: u64 = 1 << 20;
 /// changed by the call.
 const REGISTERS: usize = 15;
 const REGISTERS_IN_CALL: usize = 6;
-/// Maximum number of threads whose registers are read, and of files that are searched for an epoll instance.
+/// Maximum number of threads whose registers are read, and of files that are searched for an epoll
+/// instance.
 const MAX_THREADS: usize = 16 << 10;
 const MAX_FILES: usize = 64 << 10;
 /// Maximum size of shared memory that is searched.
@@ -40,7 +41,7 @@ pub struct Roots {
     /// `ranges`. It may contain new blocks, or any other memory with pointers.
     pub new: Vec<Range<u64>>,
     /// The stacks of threads, in order.
-    pub stacks: Vec<Range<u64>>,
+    pub stacks: Vec<Claim<Stack>>,
     /// Words from other sources: arguments of system calls, and the user data of epoll instances
     /// and timers.
     pub words: Vec<u64>,
@@ -67,7 +68,12 @@ impl Roots {
         if target.status().is_ok_and(|status| status.swap_bytes > 0) {
             roots.hidden.push("part of its memory is swapped out".to_owned());
         }
-        let heaps = heaps_with_blocks(walk);
+        // Structures of the allocator point to headers of free chunks. A header overlaps the end of
+        // the block before it, so these pointers would make lost blocks reachable.
+        let mut heaps = heaps_with_blocks(walk);
+        heaps.extend_from_slice(&walk.heaps.structures);
+        heaps.sort_unstable_by_key(|range| range.start);
+        let heaps = joined(heaps);
         let maps = target.maps().unwrap_or_else(|_| walk.maps.clone());
         let stacks = detect::stacks(memory, &walk.detected, &maps, &pointers);
         let known = of_no_file(&walk.maps);
@@ -105,7 +111,8 @@ impl Roots {
 
     /// Returns whether an address is in the stack of a thread.
     pub fn is_in_stack(&self, at: u64) -> bool {
-        hold(&self.stacks, &(at..at.saturating_add(1)))
+        let place = self.stacks.partition_point(|stack| stack.range.end <= at);
+        self.stacks.get(place).is_some_and(|stack| stack.range.contains(&at))
     }
 
     /// Adds the system call arguments of the threads, and counts the registers that cannot be read.
@@ -225,10 +232,14 @@ fn may_hold_pointers(mapping: &Mapping) -> bool {
     !is_device && !is_of_kernel && (is_private || mapping.permissions.starts_with("rw"))
 }
 
-/// Returns the pages of a file's private mapping that the program has written to, or the loader for it.
+/// Returns the parts of a private file mapping on pages that the program or the loader has written.
 fn written_pages(memory: &LiveMemory, range: Range<u64>) -> Vec<Range<u64>> {
-    let pages = memory.pages(range).unwrap_or_default().into_iter();
-    pages.filter(|pages| pages.kind == PageKind::Anonymous).map(|pages| pages.range).collect()
+    let pages = memory.pages(range.clone()).unwrap_or_default().into_iter();
+    let written = pages.filter(|pages| pages.kind == PageKind::Anonymous);
+    // A page can extend beyond the range.
+    let inside =
+        written.map(|pages| pages.range.start.max(range.start)..pages.range.end.min(range.end));
+    inside.filter(|part| part.start < part.end).collect()
 }
 
 /// Returns the part of a mapping that is in use. For the first thread's stack, this is the part

@@ -2,15 +2,17 @@
 
 use std::ops::Range;
 
-use lowtide_heap::memory::Memory;
+use lowtide_heap::memory::{ADDRESS_END, Memory};
 
 use super::index::{BlockId, BlockIndex};
+use super::remnants;
 
-/// Maximum number of bytes per read.
+/// Maximum number of bytes per read: of memory that is read completely, and of scattered parts.
 const AT_ONCE: u64 = 1 << 20;
+const SCATTERED_AT_ONCE: u64 = 16 << 10;
 /// Mask of the address bits of a pointer into user space: a program may store other bits above
 /// them.
-const ADDRESS_BITS: u64 = (1 << 47) - 1;
+const ADDRESS_BITS: u64 = ADDRESS_END - 1;
 /// Size of the ranges whose resident pages are queried at once, in bytes.
 const SLICE: u64 = 1 << 30;
 
@@ -55,6 +57,35 @@ fn each_word<M: Memory>(
     }
 }
 
+/// A word in memory.
+#[derive(Debug, Clone, Copy)]
+pub struct Word {
+    /// Its address.
+    pub at: u64,
+    /// Its value.
+    pub value: u64,
+    /// Whether one of the words before it may be the size of a chunk, among whose links it then is.
+    pub is_near_size: bool,
+}
+
+/// Notes the words that may be sizes of chunks, in order of addresses.
+#[derive(Debug, Default)]
+pub(super) struct Sizes {
+    last: u64,
+}
+
+impl Sizes {
+    /// Notes a word.
+    #[inline]
+    pub(super) fn word(&mut self, at: u64, value: u64) -> Word {
+        let is_near_size = at.wrapping_sub(self.last) <= 8 * remnants::BEFORE as u64;
+        if remnants::is_size(value) {
+            self.last = at;
+        }
+        Word { at, value, is_near_size }
+    }
+}
+
 /// The target of a pointer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
@@ -65,37 +96,42 @@ pub enum Target {
 }
 
 impl Target {
+    /// Returns what a word points to; `None` if it is not a pointer.
     #[inline]
-    fn of(index: &BlockIndex, word: u64) -> Option<Self> {
+    pub fn of(index: &BlockIndex, word: u64) -> Option<Self> {
         let at = address(word)?;
         Some(index.containing(at).map_or(Self::Other(at), Self::Block))
     }
 }
 
-/// Calls `each` for every pointer in the roots, with its own address and its target.
+/// Calls `each` for every pointer in the roots, with its target.
 pub fn each_root<M: Memory>(
     memory: &M,
     index: &BlockIndex,
     roots: &[Range<u64>],
-    mut each: impl FnMut(u64, Target),
+    mut each: impl FnMut(Word, Target),
 ) {
-    each_word(memory, roots.iter().cloned(), |at, word| {
-        if let Some(to) = Target::of(index, word) {
-            each(at, to);
+    let mut sizes = Sizes::default();
+    each_word(memory, roots.iter().cloned(), |at, value| {
+        let word = sizes.word(at, value);
+        if let Some(to) = Target::of(index, value) {
+            each(word, to);
         }
     });
 }
 
 /// Calls `each` for every pointer in blocks, except those to their own block, in order of the
-/// numbers of the blocks.
+/// numbers of the blocks: with the block, and its target.
 pub fn each_in_blocks<M: Memory>(
     memory: &M,
     index: &BlockIndex,
-    mut each: impl FnMut(BlockId, u64, Target),
+    mut each: impl FnMut(BlockId, Word, Target),
 ) {
-    each_in(memory, index, |from, at, word| {
-        if let Some(to) = Target::of(index, word).filter(|to| *to != Target::Block(from)) {
-            each(from, at, to);
+    let mut sizes = Sizes::default();
+    each_in(memory, index, |from, at, value| {
+        let word = sizes.word(at, value);
+        if let Some(to) = Target::of(index, value).filter(|to| *to != Target::Block(from)) {
+            each(from, word, to);
         }
     });
 }
@@ -117,7 +153,7 @@ pub fn each_pointer<M: Memory>(
 
 /// Calls `each` for every word in blocks, with its address.
 fn each_in<M: Memory>(memory: &M, index: &BlockIndex, mut each: impl FnMut(BlockId, u64, u64)) {
-    let mut window = Window::new(memory);
+    let mut window = Window::new(memory, AT_ONCE);
     index.each(|from, range| {
         window.each_word(range, |at, word| each(from, at, word));
     });
@@ -127,9 +163,19 @@ fn each_in<M: Memory>(memory: &M, index: &BlockIndex, mut each: impl FnMut(Block
 pub struct Words<'m, M>(Window<'m, M>);
 
 impl<'m, M: Memory> Words<'m, M> {
-    /// Creates a reader of some memory.
+    /// Creates a reader of memory of which most is read.
     pub fn new(memory: &'m M) -> Self {
-        Self(Window::new(memory))
+        Self(Window::new(memory, AT_ONCE))
+    }
+
+    /// Creates a reader of scattered parts.
+    pub fn of_parts(memory: &'m M) -> Self {
+        Self(Window::new(memory, SCATTERED_AT_ONCE))
+    }
+
+    /// Calls `each` for every word of a range that is resident and not zero, with its address.
+    pub fn each(&mut self, range: Range<u64>, each: impl FnMut(u64, u64)) {
+        self.0.each_word(range, each);
     }
 
     /// Returns two consecutive words; `None` if they are not resident.
@@ -151,6 +197,8 @@ impl<'m, M: Memory> Words<'m, M> {
 /// A window over memory that is read in ascending order.
 struct Window<'m, M> {
     memory: &'m M,
+    /// Maximum number of bytes per read.
+    at_once: u64,
     start: u64,
     bytes: Vec<u8>,
     /// The range whose resident runs are known.
@@ -159,8 +207,8 @@ struct Window<'m, M> {
 }
 
 impl<'m, M: Memory> Window<'m, M> {
-    fn new(memory: &'m M) -> Self {
-        Self { memory, start: 0, bytes: Vec::new(), resident: 0..0, slice: Vec::new() }
+    fn new(memory: &'m M, at_once: u64) -> Self {
+        Self { memory, at_once, start: 0, bytes: Vec::new(), resident: 0..0, slice: Vec::new() }
     }
 
     /// Calls `each` for every word of a range that is resident and not zero.
@@ -169,7 +217,7 @@ impl<'m, M: Memory> Window<'m, M> {
         let mut at = range.start.next_multiple_of(8);
         while at + 8 <= range.end {
             let known = self.start..self.start + self.bytes.len() as u64;
-            if !known.contains(&at) {
+            if at < known.start || at + 8 > known.end {
                 match self.load(at) {
                     Some(()) => continue,
                     None => match self.next_resident(at, range.end) {
@@ -187,24 +235,25 @@ impl<'m, M: Memory> Window<'m, M> {
                     each(at + place as u64 * 8, word);
                 }
             }
-            let done = (last - first) as u64 & !7;
-            if done == 0 {
-                return;
-            }
-            at += done;
+            at += (last - first) as u64 & !7;
         }
     }
 
-    /// Reads from an address on, as far as pages are resident.
+    /// Reads from the page of an address on, as far as pages are resident. Returns `None` if the
+    /// word at the address is not among them.
     fn load(&mut self, at: u64) -> Option<()> {
         self.know(at);
-        let run = self.slice.iter().find(|run| run.contains(&at))?;
-        let end = run.end.min(at + AT_ONCE);
-        self.bytes.resize((end - at) as usize, 0);
-        let length = self.memory.read_resident(at, &mut self.bytes);
+        let run = self.slice[self.first_ending_after(at)..].first()?;
+        if run.start > at {
+            return None;
+        }
+        let start = run.start.max(at - at % self.memory.page_bytes());
+        let end = run.end.min(start + self.at_once);
+        self.bytes.resize((end - start) as usize, 0);
+        let length = self.memory.read_resident(start, &mut self.bytes);
         self.bytes.truncate(length);
-        self.start = at;
-        (length >= 8).then_some(())
+        self.start = start;
+        (at + 8 <= start + length as u64).then_some(())
     }
 
     /// Returns the next resident address before `end`.
@@ -213,7 +262,8 @@ impl<'m, M: Memory> Window<'m, M> {
         let mut at = (at - at % page).saturating_add(page);
         while at < end {
             self.know(at);
-            let next = self.slice.iter().find(|run| run.end > at).map(|run| run.start.max(at));
+            let next = self.slice[self.first_ending_after(at)..].first();
+            let next = next.map(|run| run.start.max(at));
             match next {
                 Some(next) if next < end => return Some(next),
                 Some(_) => return None,
@@ -221,6 +271,11 @@ impl<'m, M: Memory> Window<'m, M> {
             }
         }
         None
+    }
+
+    /// Returns the index of the first resident run that ends after an address.
+    fn first_ending_after(&self, at: u64) -> usize {
+        self.slice.partition_point(|run| run.end <= at)
     }
 
     /// Queries which pages around an address are resident.

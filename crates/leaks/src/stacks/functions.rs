@@ -1,14 +1,11 @@
 //! The allocation functions of a process, as places in files.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
-
 use lowtide_heap::memory::Memory;
 use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_model::runtime_kind::RuntimeKind;
 use lowtide_probe::detect::Detected;
 use lowtide_probe::heap;
-use lowtide_probe::mapped::open_mapped;
+use lowtide_probe::mapped::{MappedFile, open_mapped};
 use lowtide_probe::proc::maps::Mapping;
 use lowtide_probe::program::Source;
 use object::Endianness;
@@ -30,34 +27,6 @@ const C: [&str; 8] = [
     "valloc",
     "pvalloc",
 ];
-/// `operator new` of C++, which jemalloc, mimalloc and tcmalloc define without `malloc`. Only the
-/// forms that return a null pointer if there is no memory are included. The others throw an
-/// exception, which cannot unwind past the changed return address of a probed function, and would
-/// end the process.
-const CPP: [&str; 4] = [
-    "_ZnwmRKSt9nothrow_t",
-    "_ZnamRKSt9nothrow_t",
-    "_ZnwmSt11align_val_tRKSt9nothrow_t",
-    "_ZnamSt11align_val_tRKSt9nothrow_t",
-];
-/// Functions of jemalloc's own interface, after its prefix.
-const JEMALLOC: [&str; 6] = ["malloc", "calloc", "realloc", "aligned_alloc", "mallocx", "rallocx"];
-/// Prefixes of jemalloc: in its own builds, and in Rust's.
-const JEMALLOC_PREFIXES: [&str; 3] = ["je_", "_rjem_", "_rjem_je_"];
-/// Functions of mimalloc's own interface that throw no exception.
-const MIMALLOC: [&str; 9] = [
-    "mi_malloc",
-    "mi_calloc",
-    "mi_zalloc",
-    "mi_realloc",
-    "mi_malloc_aligned",
-    "mi_zalloc_aligned",
-    "mi_realloc_aligned",
-    "mi_malloc_small",
-    "mi_zalloc_small",
-];
-/// Functions of gperftools' own interface that throw no exception.
-const GPERFTOOLS: [&str; 4] = ["tc_malloc", "tc_calloc", "tc_realloc", "tc_memalign"];
 /// Functions of CPython that allocate objects. For larger objects, they call `malloc`.
 const CPYTHON: [&str; 6] = [
     "PyObject_Malloc",
@@ -103,7 +72,7 @@ const MAX_SYMBOLS: u64 = 4 << 20;
 /// A file with allocation functions.
 #[derive(Debug)]
 pub(super) struct Functions {
-    pub(super) file: File,
+    pub(super) file: MappedFile,
     /// The offset of each probe in the file, in bytes: at the first instruction of the function, or
     /// after `endbr64`, which the kernel does not emulate and which does not move the return
     /// address.
@@ -172,7 +141,7 @@ pub(super) fn is_unchanged(
     memory: &impl Memory,
     maps: &[Mapping],
     mapping: &Mapping,
-    file: &File,
+    file: &MappedFile,
     offset: u64,
 ) -> bool {
     let mut of_file = [0; 16];
@@ -192,7 +161,7 @@ pub(super) fn is_unchanged(
 }
 
 /// Returns the instruction at which a function is probed, and its offset.
-fn instruction_at(file: &File, offset: u64) -> Option<(FirstInstruction, u64)> {
+fn instruction_at(file: &MappedFile, offset: u64) -> Option<(FirstInstruction, u64)> {
     let mut bytes = [0; 4];
     let mut read = |at: u64| {
         file.read_exact_at(&mut bytes, at).ok()?;
@@ -205,27 +174,8 @@ fn instruction_at(file: &File, offset: u64) -> Option<(FirstInstruction, u64)> {
 }
 
 fn names_of(kind: &AllocatorKind) -> Vec<String> {
-    let mut names: Vec<String> = C.iter().map(|name| (*name).to_owned()).collect();
-    let mut add = |more: &[&str]| names.extend(more.iter().map(|name| (*name).to_owned()));
-    match kind {
-        AllocatorKind::Jemalloc => {
-            add(&CPP);
-            let prefixed = JEMALLOC_PREFIXES
-                .iter()
-                .flat_map(|prefix| JEMALLOC.iter().map(move |name| format!("{prefix}{name}")));
-            names.extend(prefixed);
-        }
-        AllocatorKind::Mimalloc => {
-            add(&CPP);
-            add(&MIMALLOC);
-        }
-        AllocatorKind::Gperftools => {
-            add(&CPP);
-            add(&GPERFTOOLS);
-        }
-        _ => {}
-    }
-    names
+    let own = kind.facts().allocation_functions;
+    C.iter().chain(own.iter().copied().flatten()).map(|name| (*name).to_owned()).collect()
 }
 
 /// A function in a file.
@@ -239,7 +189,7 @@ struct Symbol {
 }
 
 /// Finds functions in a file, in the order of their names.
-fn symbols(file: &File, names: &[String]) -> Option<Vec<Symbol>> {
+fn symbols(file: &MappedFile, names: &[String]) -> Option<Vec<Symbol>> {
     let source = Source::new(file);
     let source = &source;
     let header = FileHeader64::<Endianness>::parse(source).ok()?;

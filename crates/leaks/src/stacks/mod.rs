@@ -7,20 +7,23 @@
 //! - [`sampler`]: the windows, and the blocks that are followed.
 //! - `bpf`: the probes, and the program that runs in the kernel.
 //! - `functions`: which functions are probed.
-//! - `trial`: whether probes work, what a hit costs, and whether they are a danger under system call filters.
+//! - `trial`: whether probes work, what a hit costs, and whether they are a danger under system
+//!   call filters.
 //! - `budget`: the limit on the time in which the process is probed.
 //! - `followed`: blocks that are unchanged so far.
 //! - `unwind`: the frames of a stack.
 //! - `survivors`: blocks that are still in use, and their stacks.
-//! - `names`: functions, files and lines.
+//! - `names`: functions, files and lines; `jit_names`: functions that the program has compiled.
 //! - [`refusal`]: why stacks are not taken.
 
 mod bpf;
 mod budget;
 mod followed;
 mod functions;
+mod jit_names;
 pub(crate) mod names;
 mod python;
+mod python_frames;
 pub mod refusal;
 mod registers;
 pub mod sampler;

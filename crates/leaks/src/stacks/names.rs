@@ -1,18 +1,20 @@
 //! Names the frames of stacks: functions by symbols, files and lines by debug information. Inlined
 //! functions are not named: a hostile file could nest them without end.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
-use std::fs::File;
 use std::sync::Arc;
 
 use addr2line::Context;
 use gimli::{DwarfSections, EndianArcSlice, RunTimeEndian, SectionId};
 use lowtide_model::leaks::LeakFrame;
+use lowtide_probe::mapped::MappedFile;
 use lowtide_probe::proc::maps::{FileId, Mapping};
 use lowtide_probe::program::Source;
+use lowtide_probe::target::Target;
 use object::{Object, ObjectSection};
 
+use super::jit_names::JitNames;
 use super::unwind::Place;
 use crate::files::Image;
 
@@ -29,18 +31,26 @@ pub(crate) struct FrameNamer<'i> {
     image: &'i Image<'i>,
     contexts: RefCell<HashMap<FileId, Option<Context<Slice>>>>,
     left: RefCell<u64>,
+    target: &'i Target,
+    /// Read for the first frame without a file.
+    jit: OnceCell<JitNames>,
 }
 
 impl<'i> FrameNamer<'i> {
-    pub(crate) fn new(image: &'i Image<'i>) -> Self {
-        Self { image, contexts: RefCell::default(), left: RefCell::new(MAX_DEBUG) }
+    pub(crate) fn new(image: &'i Image<'i>, target: &'i Target) -> Self {
+        let (contexts, left) = (RefCell::default(), RefCell::new(MAX_DEBUG));
+        Self { image, contexts, left, target, jit: OnceCell::new() }
     }
 
     /// Names the frame of an address. `place` is its place in a file when the stack was taken. The
     /// function is the one that contains the code; the line can belong to a function that was
     /// inlined into it.
     pub(super) fn frame(&self, at: u64, place: Option<Place>) -> LeakFrame {
-        let Some(place) = place else { return unnamed("code without a file".to_owned()) };
+        let Some(place) = place else {
+            let jit = self.jit.get_or_init(|| JitNames::read(self.target));
+            let name = jit.name(at).unwrap_or("code without a file");
+            return unnamed(name.to_owned());
+        };
         let is_there =
             |mapping: &&Mapping| (mapping.file, mapping.offset + (at - mapping.start)) == place;
         let Some(mapping) = self.image.mapping(at).filter(is_there) else {
@@ -75,7 +85,7 @@ fn unnamed(function: String) -> LeakFrame {
 }
 
 /// Reads the debug information of a file, if it has any that is not too large.
-fn read(file: &File, left: &mut u64) -> Option<Context<Slice>> {
+fn read(file: &MappedFile, left: &mut u64) -> Option<Context<Slice>> {
     let source = Source::new(file);
     let object = object::File::parse(&source).ok()?;
     let sections = object.sections().filter(|s| s.name().is_ok_and(|n| n.starts_with(".debug_")));

@@ -10,14 +10,15 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use lowtide_heap::memory::{Memory, word};
-use lowtide_model::leaks::LeakFrame;
+use lowtide_heap::memory::{ADDRESS_END, Memory, word};
 use lowtide_probe::proc::maps::Mapping;
 
 use super::bpf::Hit;
+use super::python_frames::{PythonFrames, PythonFunction};
 use super::unwind::{Place, StackUnwinder, Walk};
 
-/// Offsets in objects of CPython, in bytes (`PyVarObject`, `PyTypeObject`, `PyCodeObject`, `PyASCIIObject`).
+/// Offsets in objects of CPython, in bytes (`PyVarObject`, `PyTypeObject`, `PyCodeObject`,
+/// `PyASCIIObject`).
 mod offset {
     pub(super) const TYPE: u64 = 8;
     pub(super) const LENGTH: u64 = 16;
@@ -58,31 +59,13 @@ const MAX_FUNCTIONS: usize = 1 << 14;
 /// Page size of all systems with CPython on x86_64.
 const PAGE: u64 = 4096;
 
-/// A Python function, at a line.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct PythonFunction {
-    pub(super) name: String,
-    pub(super) file: Option<String>,
-    pub(super) line: Option<u32>,
-}
-
-/// Python functions of a stack, each with the number of the native frame that executes it.
-pub(super) type PythonFrames = Vec<(usize, Arc<PythonFunction>)>;
-
-impl PythonFunction {
-    /// Returns the function as a frame of a stack.
-    pub(super) fn frame(&self) -> LeakFrame {
-        let Self { name, file, line } = self.clone();
-        LeakFrame { function: name, file, line, module: None, estimated: true }
-    }
-}
-
 /// Finds the Python functions of stacks.
 #[derive(Debug)]
 pub(super) struct PythonFunctions {
     /// The function that executes bytecode: its place in a file, and its size in bytes.
     evaluation: (Place, u64),
-    /// The code objects of each page that was looked up in this window; `None` if they are not known.
+    /// The code objects of each page that was looked up in this window; `None` if they are not
+    /// known.
     pages: HashMap<u64, Option<Vec<Code>>>,
     /// The size in bytes of the fields of a code object before its bytecode, by the address of a
     /// type; `None` for a type of other objects.
@@ -220,7 +203,7 @@ impl PythonFunctions {
 
     /// Returns the code object whose bytecode contains an address.
     fn pointee(&mut self, memory: &impl Memory, at: u64) -> Pointee {
-        if !(MAX_DISTANCE..1 << 47).contains(&at) || !at.is_multiple_of(UNIT) {
+        if !(MAX_DISTANCE..ADDRESS_END).contains(&at) || !at.is_multiple_of(UNIT) {
             return Pointee::Other;
         }
         let page = at - at % PAGE;
@@ -273,7 +256,7 @@ impl PythonFunctions {
             let reaches = |head: u64| (at + head).saturating_add(units.saturating_mul(UNIT));
             let is_plausible = (1..=MAX_DISTANCE).contains(&units)
                 && kind.is_multiple_of(8)
-                && (PAGE..1 << 47).contains(&kind)
+                && (PAGE..ADDRESS_END).contains(&kind)
                 && reaches(HEADS.end) > page;
             if !is_plausible {
                 continue;

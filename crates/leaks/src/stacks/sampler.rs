@@ -21,7 +21,8 @@ use super::bpf::{Hit, Probes, Sampler};
 use super::budget::{Budget, MAX_HITS, MAX_WINDOW};
 use super::followed::{Content, Followed, FollowedBlocks, WORDS};
 use super::functions::{self, Functions};
-use super::python::{PythonFrames, PythonFunctions};
+use super::python::PythonFunctions;
+use super::python_frames::PythonFrames;
 use super::refusal::NoStacks;
 use super::trial::{self, FirstInstruction};
 use super::unwind::{Frames, StackUnwinder, Walk};
@@ -221,7 +222,7 @@ fn try_probes(
     is_filtered: bool,
     attachment: Attachment,
 ) -> Result<Tried, NoStacks> {
-    let mut sampler = Sampler::load(attachment).map_err(|error| NoStacks::from_error(&error))?;
+    let mut sampler = Sampler::load(attachment)?;
     // First in a child process: lowtide may have filters, too.
     let survives_filters = trial::survives_filter(&mut sampler)?;
     let is_own_filtered = Status::own().is_ok_and(|status| status.seccomp != 0);
@@ -377,7 +378,8 @@ impl Sampling {
                 Attachment::Multi => &found.offsets,
                 Attachment::Perf => &found.common,
             };
-            let opened = self.sampler.at_returns(&found.file, offsets, pid);
+            let file = found.file.file();
+            let opened = file.and_then(|file| self.sampler.at_returns(file, offsets, pid));
             opened.map_err(|error| NoStacks::from_error(&error))
         };
         let opened: Vec<Result<Probes, NoStacks>> = self.functions.iter().map(attach).collect();

@@ -1,9 +1,7 @@
 //! Finds the sampled blocks that survive, and the stacks by which they were allocated.
 
 use std::collections::{HashMap, HashSet};
-use std::fs::File;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -12,7 +10,7 @@ use lowtide_heap::memory::Memory;
 use lowtide_model::leaks::{LeakFrame, LeakStack};
 use lowtide_model::survivors::size_class;
 use lowtide_probe::inspect::BlockReader;
-use lowtide_probe::mapped::open_mapped;
+use lowtide_probe::mapped::{MappedFile, open_mapped};
 use lowtide_probe::proc::maps::Mapping;
 use lowtide_probe::target::TargetError;
 
@@ -21,7 +19,7 @@ use super::functions::is_unchanged;
 use super::names::FrameNamer;
 use super::sampler::{StackSamples, now_ns, read};
 use super::unwind::{Frames, Place};
-use crate::evidence::GroupKey;
+use crate::group::{GroupKey, Members};
 
 /// Maximum number of stacks of a group that are reported.
 const MAX_STACKS: usize = 5;
@@ -41,6 +39,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// A sampled block that is in use, and unchanged since its allocation.
 #[derive(Debug, Clone, Copy)]
 struct Survivor {
+    at: u64,
     class: u16,
     is_lost: bool,
     age_s: f64,
@@ -49,7 +48,11 @@ struct Survivor {
 
 impl Survivor {
     fn is_of(&self, key: &GroupKey) -> bool {
-        self.is_lost == key.is_lost && key.classes.contains(&self.class)
+        match key.members {
+            Members::One(at) => self.at == at,
+            Members::Before => false,
+            _ => self.is_lost == key.is_lost && key.classes.contains(&self.class),
+        }
     }
 }
 
@@ -90,6 +93,7 @@ impl<'s> SurvivingStacks<'s> {
                 // Some allocators keep 8 bytes beside a block, and count them.
                 let words = (found.bytes.saturating_sub(8) / 8).clamp(1, WORDS as u64) as usize;
                 content.is_like(&block.content, words).then(|| Survivor {
+                    at: *at,
                     class: size_class(found.bytes),
                     is_lost: is_lost(*at, found.print),
                     age_s: now.saturating_sub(block.time_ns) as f64 / 1e9,
@@ -104,7 +108,9 @@ impl<'s> SurvivingStacks<'s> {
     fn counts(&self, key: &GroupKey, older_s: f64) -> Vec<(u32, u64)> {
         let mut counts: HashMap<u32, u64> = HashMap::new();
         for survivor in &self.survivors {
-            if survivor.is_of(key) && !key.is_before && survivor.age_s >= older_s {
+            // A block that has just become longer is as old as its last reallocation.
+            let is_old = key.members != Members::Survivors || survivor.age_s >= older_s;
+            if survivor.is_of(key) && is_old {
                 *counts.entry(survivor.stack).or_default() += 1;
             }
         }
@@ -201,7 +207,7 @@ impl<'s> SurvivingStacks<'s> {
         }
         let sampler = &self.samples.sampler;
         sampler.allow(0);
-        let probe = sampler.at_instruction(&file, offset, pid).ok()?;
+        let probe = sampler.at_instruction(file.file().ok()?, offset, pid).ok()?;
         let begin = Instant::now();
         let before = sampler.hits();
         while begin.elapsed() < time && sampler.hits() - before < MAX_CALLS {
@@ -231,7 +237,7 @@ fn named(frames: &Frames, namer: &FrameNamer<'_>) -> Vec<LeakFrame> {
 /// distance in four bytes) to code. `is_code` returns whether there is code at an offset, relative
 /// to the place of this file. Indirect calls have many forms, which could be a part of another
 /// instruction.
-fn follows_call(file: &File, offset: u64, is_code: impl Fn(u64) -> bool) -> bool {
+fn follows_call(file: &MappedFile, offset: u64, is_code: impl Fn(u64) -> bool) -> bool {
     let mut bytes = [0; CALL_BYTES as usize];
     let Some(call) = offset.checked_sub(CALL_BYTES) else { return false };
     if file.read_exact_at(&mut bytes, call).is_err() {
@@ -304,6 +310,7 @@ mod tests {
         let mut file = tempfile::tempfile().unwrap();
         // Two bytes, a call 16 bytes back from its end, and an indirect call.
         file.write_all(b"\x90\x90\xe8\xf0\xff\xff\xff\xff\xd0\x90").unwrap();
+        let file = MappedFile::from(file);
         let follows = |offset, is_code: bool| follows_call(&file, offset, |_| is_code);
         assert!(follows(7, true) && !follows(7, false));
         assert!(![0, 2, 6, 8, 9, 10, 100].into_iter().any(|offset| follows(offset, true)));

@@ -105,7 +105,10 @@ pub(super) fn run(sampler: &mut Sampler, first: FirstInstruction) -> Result<f64,
     let probed = first.function();
     let (file, offset) = place_of(probed).map_err(failed)?;
     // In a separate thread: kernels before 6.10 probe only the thread with the given TID.
-    let in_thread = || thread::spawn(move || time_of_batch(probed)).join().map_err(|_| panicked());
+    let in_thread = || {
+        let thread = thread::Builder::new().spawn(move || time_of_batch(probed));
+        thread.map_err(failed)?.join().map_err(|_| panicked())
+    };
     let (without, _) = in_thread()?;
     let probes = sampler.at_returns(&file, &[offset], std::process::id());
     let probes = probes.map_err(|error| NoStacks::from_error(&error))?;
@@ -246,7 +249,8 @@ fn panicked() -> NoStacks {
     NoStacks::Failed("the trial panicked".to_owned())
 }
 
-/// Held by each test that calls a probed function: tests run beside each other in one process, whose calls are counted.
+/// Held by each test that calls a probed function: tests run beside each other in one process,
+/// whose calls are counted.
 #[cfg(test)]
 pub(super) static PROBED_BY_A_TEST: std::sync::Mutex<()> = std::sync::Mutex::new(());
 

@@ -3,18 +3,17 @@
 //! code.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::sync::Arc;
 
 use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
 use framehop::{ExplicitModuleSectionInfo, FrameAddress, Module, Unwinder as _};
-use lowtide_probe::mapped::open_mapped;
+use lowtide_probe::mapped::{MappedFile, open_mapped};
 use lowtide_probe::proc::maps::{FileId, Mapping};
 use lowtide_probe::program::Source;
 use object::{Object, ObjectSection, ObjectSegment};
 
 use super::bpf::{Hit, REGISTERS};
-use super::python::PythonFrames;
+use super::python_frames::PythonFrames;
 use super::registers::{self, Saved};
 
 /// Maximum number of frames of a stack.
@@ -45,7 +44,8 @@ pub(super) struct Frames {
 /// An unwound stack.
 #[derive(Debug)]
 pub(super) struct Walk {
-    /// An address in the calling instruction of each frame, from the caller of the allocation function on.
+    /// An address in the calling instruction of each frame, from the caller of the allocation
+    /// function on.
     pub(super) addresses: Vec<u64>,
     /// The stack pointer of each frame at its call.
     pub(super) stack_pointers: Vec<u64>,
@@ -257,7 +257,7 @@ impl Sections {
     }
 
     /// Reads the tables of a file, if they are not too large.
-    fn read(file: &File, left: u64) -> Option<Self> {
+    fn read(file: &MappedFile, left: u64) -> Option<Self> {
         let source = Source::new(file);
         let object = object::File::parse(&source).ok()?;
         let is_code = |segment: &object::Segment<'_, '_, _>| match segment.flags() {

@@ -17,7 +17,8 @@ const ATTEMPTS: usize = 20;
 /// The maximum exposure of the programs, so that there are enough samples soon.
 const EXPOSURE: f64 = 0.3;
 
-/// Watches a program until lost or growing blocks have stacks, and returns the report with their group.
+/// Watches a program until lost or growing blocks have stacks, and returns the report with their
+/// group.
 fn watch(flags: &[&str], words: &[&str]) -> (Watched, LeakGroup) {
     watch_by(&Attachment::ALL, flags, words)
 }
@@ -52,8 +53,8 @@ fn watch_program<Found>(
     panic!("not found: {:#?}", last.map(|watched| watched.report));
 }
 
-/// Returns the Python of the system or, if there is none, the first one in `PATH`. With one that pyenv had
-/// built, lowtide named no function of the leaking thread in the time of a test.
+/// Returns the Python of the system or, if there is none, the first one in `PATH`. With one that
+/// pyenv had built, lowtide named no function of the leaking thread in the time of a test.
 fn python() -> &'static str {
     let of_system = "/usr/bin/python3";
     if std::path::Path::new(of_system).exists() { of_system } else { "python3" }

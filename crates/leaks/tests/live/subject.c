@@ -107,6 +107,21 @@ static void *local_list(void *unused) {
     return own ? own : unused;
 }
 
+// A list whose blocks begin with two links, as free chunks do.
+static struct double_node { struct double_node *next, *previous; uint64_t number; char rest[40]; } *volatile ends[2];
+
+static void *double_list(void *unused) {
+    for (size_t done = 0;; done++) {
+        struct double_node *node = filled(sizeof *node, done * 16 + 0x21);
+        node->previous = 0, node->next = ends[0];
+        if (ends[0]) ends[0]->previous = node;
+        else ends[1] = node;
+        ends[0] = node, kept++;
+        pace(done, (double)rate);
+    }
+    return unused;
+}
+
 static void *volatile table[1 << 20];
 
 // Pointers with other bits above the address.
@@ -197,6 +212,43 @@ static void *grow(void *unused) {
     return unused;
 }
 
+static struct node *volatile oldest;
+
+// A queue that fills twice as fast as it drains.
+static void *queue(void *unused) {
+    struct node *newest = oldest = filled(sizeof *newest, 0);
+    newest->next = 0;
+    for (size_t done = 1;; done++) {
+        struct node *node = filled(sizeof *node, done);
+        node->next = 0, newest->next = node, newest = node, kept++;
+        if (done % 2 == 0) {
+            node = oldest, oldest = node->next, kept--;
+            free(node);
+        }
+        pace(done, (double)rate);
+    }
+    return unused;
+}
+
+static char *volatile everything;
+
+// One buffer that grows, beside others with the same content. After some time it grows slowly, so that it rarely moves
+// while it is searched for.
+static void *buffer(void *unused) {
+    size_t room = 4 << 20;
+    double until = 0;
+    for (size_t i = 0; i < 40; i++) table[i] = memset(malloc(256 << 10), 'x', 256 << 10);
+    for (size_t done = 0;; done++) {
+        room += 512 << 10;
+        everything = memset(realloc(everything, room), 'x', room);
+        kept = room;
+        steps++;
+        until += (done < 12 ? 1 : 20) / (double)rate;
+        while (seconds() < until) usleep(1000);
+    }
+    return unused;
+}
+
 // Half a gigabyte that was lost before anything else, or so many bytes.
 static void *lost_before(void *unused) {
     while (lost_bytes < one_of) lose(100, lost);
@@ -241,10 +293,11 @@ static void *restless(void *unused) { start_threads(1, fork_and_load); return cy
 
 static const struct { const char *name; void *(*work)(void *); int threads; } programs[] = {
     {"mix", mix, 2}, {"cycles", cycles, 1}, {"list", list, 1}, {"local_list", local_list, 1},
+    {"double_list", double_list, 1},
     {"tagged", tagged, 1}, {"recent", recent, 1}, {"zeroed", zeroed, 1}, {"refill", refill, 1},
     {"warm_up", warm_up, 1}, {"double_buffer", double_buffer, 1}, {"arenas", arenas, 1},
     {"grow", grow, 1}, {"lost_before", lost_before, 1}, {"crowd", crowd, 1}, {"busy", busy, 1},
-    {"restless", restless, 1},
+    {"restless", restless, 1}, {"queue", queue, 1}, {"buffer", buffer, 1},
 };
 
 int main(int count, char **words) {

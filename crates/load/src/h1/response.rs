@@ -1,5 +1,5 @@
-//! Parses a response: its head, and its body by length, in chunks, or until the connection ends (RFC
-//! 9112, section 6.3).
+//! Parses a response: its head, and its body by length, in chunks, or until the connection ends
+//! (RFC 9112, section 6.3).
 
 use httparse::{EMPTY_HEADER, Header, Response, Status};
 

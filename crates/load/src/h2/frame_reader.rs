@@ -3,8 +3,8 @@
 use super::frame::{FrameHeader, HEADER_BYTES, MAX_PAYLOAD, connection_error, flag, kind};
 use crate::failure::{ErrorCode, OtherProtocol, RequestFailure};
 
-/// Splits received bytes into frames. Complete frames are not copied; of an incomplete one, at most 16
-/// KiB are buffered.
+/// Splits received bytes into frames. Complete frames are not copied; of an incomplete one, at most
+/// 16 KiB are buffered.
 #[derive(Debug, Default)]
 pub(super) struct FrameReader {
     /// The received part of a frame.
@@ -16,8 +16,8 @@ pub(super) struct FrameReader {
 }
 
 impl FrameReader {
-    /// Removes the next frame from the front of `bytes`. Returns `None`, and leaves `bytes` empty, if
-    /// it is incomplete.
+    /// Removes the next frame from the front of `bytes`. Returns `None`, and leaves `bytes` empty,
+    /// if it is incomplete.
     ///
     /// # Errors
     ///

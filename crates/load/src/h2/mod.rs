@@ -1,15 +1,17 @@
 //! A client for HTTP/2 (RFC 9113) that repeats one request, without I/O.
 //!
-//! It is made for very many requests in flight on few connections. A request takes 12 bytes while it
-//! waits for its response (`streams`), about 40 more while its own body waits for a window (`uploads`),
-//! and about 100 more while the body of the response arrives in several frames (`partial_responses`). A
-//! request whose response arrives in one HEADERS and one DATA frame allocates nothing.
+//! It is made for very many requests in flight on few connections. A request takes 12 bytes while
+//! it waits for its response (`streams`), about 40 more while its own body waits for a window
+//! (`uploads`), and about 100 more while the body of the response arrives in several frames
+//! (`partial_responses`). A request whose response arrives in one HEADERS and one DATA frame
+//! allocates nothing.
 //!
-//! Of the bytes from a server, it keeps at most one frame, one header block, and 4 KiB of a body that
-//! arrives in several frames (1 MiB of all bodies). It writes little more in reply than it receives.
+//! Of the bytes from a server, it keeps at most one frame, one header block, and 4 KiB of a body
+//! that arrives in several frames (1 MiB of all bodies). It writes little more in reply than it
+//! receives.
 //!
-//! It follows the protocol, but is lenient where a violation has no consequences: it ignores frames on
-//! closed streams, and headers that do not belong in a response but change nothing.
+//! It follows the protocol, but is lenient where a violation has no consequences: it ignores frames
+//! on closed streams, and headers that do not belong in a response but change nothing.
 
 mod frame;
 mod frame_reader;
@@ -45,7 +47,8 @@ pub struct Http2 {
     streams: Streams,
     partial: PartialResponses,
     uploads: Uploads,
-    /// The maximum number of concurrent streams that the server permits; `None` until its SETTINGS arrive.
+    /// The maximum number of concurrent streams that the server permits; `None` until its SETTINGS
+    /// arrive.
     allowed: Option<u32>,
     /// Received body bytes that are not yet returned to the window of the connection.
     unreturned: u32,
@@ -195,6 +198,13 @@ impl Protocol for Http2 {
             slot.started = Ticks(slot.started.0.saturating_sub(by.0));
         }
     }
+}
+
+/// Decodes header blocks of one connection, up to the first invalid one.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn decode_blocks(blocks: &[&[u8]]) {
+    let mut decoder = hpack::Decoder::default();
+    let _ = blocks.iter().try_for_each(|block| decoder.decode(block).map(drop));
 }
 
 #[cfg(test)]

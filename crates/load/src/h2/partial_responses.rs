@@ -1,5 +1,5 @@
-//! Responses whose bodies arrive in several frames. They are rare, so their state is stored apart from
-//! the slots of requests.
+//! Responses whose bodies arrive in several frames. They are rare, so their state is stored apart
+//! from the slots of requests.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +31,8 @@ impl PartialResponse {
         }
     }
 
-    /// Counts bytes to return to the window. Returns the sum, and resets it, once it reaches `threshold`.
+    /// Counts bytes to return to the window. Returns the sum, and resets it, once it reaches
+    /// `threshold`.
     pub(super) fn consumed(&mut self, bytes: u32, threshold: u32) -> Option<u32> {
         self.unreturned += bytes;
         (self.unreturned >= threshold).then(|| std::mem::take(&mut self.unreturned))

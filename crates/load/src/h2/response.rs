@@ -1,4 +1,5 @@
-//! Assembles responses from their frames, and reports the outcomes of requests (RFC 9113, section 8.1).
+//! Assembles responses from their frames, and reports the outcomes of requests (RFC 9113, section
+//! 8.1).
 
 use super::Http2;
 use super::frame::{self, FrameHeader, connection_error, flag, protocol_error};
@@ -9,8 +10,8 @@ use super::streams::{BodyLength, StreamStage};
 use crate::failure::{ErrorCode, RequestFailure};
 use crate::protocol::Body;
 
-/// Maximum length of a header block in bytes. A longer one is an attack: no response needs it, and it
-/// would be buffered.
+/// Maximum length of a header block in bytes. A longer one is an attack: no response needs it, and
+/// it would be buffered.
 const MAX_HEADER_BLOCK_BYTES: usize = 1 << 18;
 /// Maximum number of frames of a header block, even if they are short.
 const MAX_HEADER_FRAMES: u32 = 64;

@@ -3,8 +3,8 @@
 use super::frame::{connection_error, kind, write};
 use crate::failure::{ErrorCode, RequestFailure};
 
-/// Window of one stream in bytes, as large as that of common clients. Received bytes are not kept, so
-/// that a window costs no memory here; but a server may buffer as much.
+/// Window of one stream in bytes, as large as that of common clients. Received bytes are not kept,
+/// so that a window costs no memory here; but a server may buffer as much.
 pub(super) const STREAM_WINDOW: u32 = 2 << 20;
 /// Window of the connection in bytes.
 pub(super) const CONNECTION_WINDOW: u32 = 16 << 20;
@@ -26,8 +26,8 @@ pub(super) enum H2Setting {
     MaxConcurrentStreams(u32),
     /// The initial window of a stream for request bodies.
     InitialWindowSize(u32),
-    /// A setting without effect here: the client's frames never exceed the minimum that every server
-    /// must accept.
+    /// A setting without effect here: the client's frames never exceed the minimum that every
+    /// server must accept.
     Ignored,
 }
 

@@ -1,8 +1,8 @@
 //! The requests in flight: a slot of 12 bytes for each, found by stream ID.
 //!
-//! Slots are in blocks of fixed size. Only a list of blocks grows, by eight bytes per 256 requests. So
-//! a million requests in flight take 12.1 MB, and never twice that for a moment. A block is freed when
-//! its last request ends, wherever it is.
+//! Slots are in blocks of fixed size. Only a list of blocks grows, by eight bytes per 256 requests.
+//! So a million requests in flight take 12.1 MB, and never twice that for a moment. A block is
+//! freed when its last request ends, wherever it is.
 
 use std::collections::VecDeque;
 
@@ -189,7 +189,8 @@ impl Streams {
         slots.filter(|slot| slot.stage != StreamStage::Closed)
     }
 
-    /// Moves on to the next request in flight, and frees the blocks before it. Passes each slot once.
+    /// Moves on to the next request in flight, and frees the blocks before it. Passes each slot
+    /// once.
     fn advance(&mut self) {
         if self.live == 0 {
             self.oldest = self.next;

@@ -1,7 +1,7 @@
 //! Request bodies that are not sent completely, because of flow control (RFC 9113, section 5.2).
 //!
-//! A request is here only until its body is sent, and takes about 40 bytes. Bodies with an open window
-//! take turns, one frame at a time, so that all make progress.
+//! A request is here only until its body is sent, and takes about 40 bytes. Bodies with an open
+//! window take turns, one frame at a time, so that all make progress.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -115,8 +115,8 @@ impl Uploads {
         }
     }
 
-    /// Sets the initial window of streams, and adjusts the windows of existing ones (RFC 9113, section
-    /// 6.9.2).
+    /// Sets the initial window of streams, and adjusts the windows of existing ones (RFC 9113,
+    /// section 6.9.2).
     pub(super) fn set_initial(&mut self, bytes: u32) -> Result<(), Overflow> {
         let change = i64::from(bytes) - self.initial;
         self.initial = i64::from(bytes);

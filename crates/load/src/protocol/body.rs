@@ -1,7 +1,7 @@
 //! The body of a response, and a hash of it that does not depend on how it was split.
 
-/// The body of a response: all bytes if it arrived in one chunk (nearly always) or is short, otherwise
-/// its hash and length.
+/// The body of a response: all bytes if it arrived in one chunk (nearly always) or is short,
+/// otherwise its hash and length.
 #[derive(Debug, Clone, Copy)]
 pub enum Body<'a> {
     /// All bytes.
@@ -37,8 +37,8 @@ impl Body<'_> {
     }
 }
 
-/// A 64-bit hash of bytes that arrive in chunks, independent of how they are split. It distinguishes
-/// bodies that differ by chance, and does not resist deliberate collisions.
+/// A 64-bit hash of bytes that arrive in chunks, independent of how they are split. It
+/// distinguishes bodies that differ by chance, and does not resist deliberate collisions.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BodyHash {
     state: u64,
@@ -97,7 +97,8 @@ impl BodyHash {
         }
     }
 
-    /// Mixes in a word: each bit of it affects both halves of a 128-bit product, which are combined.
+    /// Mixes in a word: each bit of it affects both halves of a 128-bit product, which are
+    /// combined.
     fn mix(&mut self, word: u64) {
         let product = u128::from(self.state ^ word) * u128::from(MULTIPLIER);
         self.state = (product as u64 ^ (product >> 64) as u64).wrapping_add(MULTIPLIER);

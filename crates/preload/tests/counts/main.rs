@@ -1,4 +1,5 @@
-//! Programs that preload the library free known amounts of memory; their counters are read from outside.
+//! Programs that preload the library free known amounts of memory; their counters are read from
+//! outside.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed")]
 

@@ -116,7 +116,8 @@ impl Subject {
         self.read_line()
     }
 
-    /// Sends a command that frees memory. Returns the freed bytes, and those that have been counted.
+    /// Sends a command that frees memory. Returns the freed bytes, and those that have been
+    /// counted.
     pub(crate) fn free(&mut self, command: &str) -> (u64, u64) {
         let before = self.freed().freed_bytes;
         let freed = self.ask(command).parse().unwrap();

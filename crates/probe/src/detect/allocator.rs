@@ -1,23 +1,21 @@
 //! The identity of an allocator: name, version and linkage.
 
 use std::collections::HashSet;
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::{Detector, LoadedObject, partition_alloc};
 use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_model::inspection::{CLibrary, Linkage};
 
-use crate::mapped::open_mapped;
+use crate::mapped::{MappedFile, open_mapped};
 use crate::proc::maps::Mapping;
 use crate::program::{EmbeddedCode, LoadedFile, ProgramFacts, Provider, elf, texts};
 
 /// An allocator in a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DetectedAllocator {
-    /// Kind of the allocator; [`AllocatorKind::Unknown`] if the program exports a `malloc` that nothing
-    /// identifies.
+    /// Kind of the allocator; [`AllocatorKind::Unknown`] if the program exports a `malloc` that
+    /// nothing identifies.
     pub kind: AllocatorKind,
     /// Version, if its file contains it.
     pub version: Option<String>,
@@ -77,8 +75,8 @@ impl Detector {
         Some(DetectedAllocator { kind, version, linkage: Linkage::Static, path })
     }
 
-    /// Returns the C library, independent of the allocator that serves `malloc`; `None` for a program that
-    /// has none, or whose own parts cannot be distinguished from it.
+    /// Returns the C library, independent of the allocator that serves `malloc`; `None` for a
+    /// program that has none, or whose own parts cannot be distinguished from it.
     pub(super) fn c_library(
         &mut self,
         pid: u32,
@@ -124,8 +122,8 @@ impl Detector {
         }
     }
 
-    /// Returns the C library of a static program; `None` for a program without a visible `malloc`, such as
-    /// one in Go.
+    /// Returns the C library of a static program; `None` for a program without a visible `malloc`,
+    /// such as one in Go.
     fn kind_of_static(
         &mut self,
         pid: u32,
@@ -171,7 +169,7 @@ impl Detector {
 }
 
 /// Reads the version of mimalloc. `mi_version()` only returns a constant.
-fn mimalloc_version(file: &File, at: Option<u64>) -> Option<String> {
+fn mimalloc_version(file: &MappedFile, at: Option<u64>) -> Option<String> {
     let at = at.or_else(|| elf::offset_of_symbol(file, b"mi_version"))?;
     let mut code = [0; 16];
     file.read_exact_at(&mut code, at).ok()?;
@@ -191,7 +189,8 @@ fn constant_of(code: &[u8; 16]) -> Option<u32> {
     (word(from) & 0xffe0_001f == 0x5280_0000).then(|| word(from) >> 5 & 0xffff)
 }
 
-/// Formats mimalloc's `MI_MALLOC_VERSION`: 212 was 2.1.2; since two digits are needed, 30302 is 3.3.2.
+/// Formats mimalloc's `MI_MALLOC_VERSION`: 212 was 2.1.2; since two digits are needed, 30302 is
+/// 3.3.2.
 fn mimalloc_number(number: u32) -> Option<String> {
     let base = match number {
         100..1000 => 10,
@@ -201,8 +200,8 @@ fn mimalloc_number(number: u32) -> Option<String> {
     Some(format!("{}.{}.{}", number / base / base, number / base % base, number % base))
 }
 
-/// Returns whether the heap starts with a guard page. Only musl's mallocng keeps its metadata at the start of
-/// the heap, after an inaccessible page (alloc_meta in src/malloc/mallocng/malloc.c).
+/// Returns whether the heap starts with a guard page. Only musl's mallocng keeps its metadata at
+/// the start of the heap, after an inaccessible page (alloc_meta in src/malloc/mallocng/malloc.c).
 fn has_guarded_heap(maps: &[Mapping]) -> bool {
     let heap = maps.iter().find(|m| m.name == "[heap]");
     heap.is_some_and(|m| m.permissions.starts_with("---"))
@@ -229,8 +228,8 @@ fn stem(name: &str) -> &str {
     name.split(".so").next().unwrap_or(name)
 }
 
-/// Returns the linkage of a library. It was requested if a path of needed libraries leads from the program to
-/// it.
+/// Returns the linkage of a library. It was requested if a path of needed libraries leads from the
+/// program to it.
 fn linkage(objects: &[LoadedObject<'_>], library: &LoadedObject<'_>) -> Linkage {
     let mut wanted: HashSet<&str> = HashSet::new();
     let mut next: Vec<&LoadedObject<'_>> = objects.first().into_iter().collect();

@@ -1,26 +1,29 @@
 //! The managers of private memory that is not backed by a file.
 //!
-//! What is known for certain is excluded first: files with their zeroed data, stacks, and the memory that a
-//! heap walker has claimed. Then memory is claimed by structure, wherever it is and whatever `malloc` is in
-//! use: other allocators' extents, CPython's pools, Ruby's pages, PHP's chunks, PartitionAlloc's super pages.
-//! The kernel merges adjacent mappings and does not record who requested them. The remaining memory is
+//! Proofs come first (see [`Claim`]): files with their zeroed data, stacks whose ends are known,
+//! the memory that a heap walker has claimed, named mappings. Then memory is claimed by structure,
+//! wherever it is and whatever `malloc` is in use: other allocators' extents, CPython's pools,
+//! Ruby's pages, PHP's chunks, the heap and the code of HotSpot, PartitionAlloc's super pages. The
+//! kernel merges adjacent mappings and does not record who requested them. The remaining memory is
 //! attributed by the form of its mappings, as an estimate.
 //!
 //! | manager | rule for the remaining memory |
 //! |---|---|
 //! | a name (`PR_SET_VMA_ANON_NAME`) | the manager that uses this name; not estimated |
 //! | a sanitizer | all of it is the sanitizer's |
+//! | V8 beside PartitionAlloc | reservations that start at a multiple of 4 GiB |
 //! | V8 | code, and ranges that start at a multiple of 256 KiB |
 //! | InnoDB | mappings of at least 1 MiB |
 //! | Go, HotSpot, Erlang | all of it |
 //! | an allocator other than glibc's whose structure was not found | all of it, and the brk heap if `malloc` is that allocator's |
 //!
-//! If such an allocator shares a process with a runtime: V8 requests its pages at addresses of its own
-//! choice, far from where the kernel places mappings. The memory of other runtimes near the libraries looks
-//! like the allocator's, and is attributed to no owner.
+//! If such an allocator shares a process with a runtime: V8 requests its pages at addresses of its
+//! own choice, far from where the kernel places mappings. The memory of other runtimes near the
+//! libraries looks like the allocator's, and is attributed to no owner.
 
 use std::ops::Range;
 
+use lowtide_heap::hotspot::JavaHeap;
 use lowtide_heap::layout::managed_areas;
 use lowtide_heap::memory::Memory;
 use lowtide_heap::ranges::{joined, without};
@@ -29,20 +32,13 @@ use lowtide_model::allocator_kind::AllocatorKind;
 
 use lowtide_model::runtime_kind::RuntimeKind;
 
-use super::{Detected, DetectedRuntime, OwnMemory, partition_alloc};
+use super::claims::{Claim, proven, ranges, resolve};
+use super::{Detected, DetectedRuntime, OwnMemory, Stack, partition_alloc};
 use crate::proc::maps::Mapping;
 use crate::program::Sanitizer;
 
 /// Memory of a manager.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Area {
-    /// Its addresses.
-    pub range: Range<u64>,
-    /// The manager.
-    pub owner: AreaOwner,
-    /// Whether the owner is an estimate.
-    pub estimated: bool,
-}
+pub type Area = Claim<AreaOwner>;
 
 /// A manager of memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,26 +71,28 @@ pub struct WalkedHeaps {
     pub areas: Vec<Range<u64>>,
     /// The addresses whose blocks are not known, in order and disjoint.
     pub without_blocks: Vec<Range<u64>>,
+    /// Structures of the allocators whose pointers are to free memory.
+    pub structures: Vec<Range<u64>>,
 }
 
-/// Minimum distance from the libraries of a mapping at an address that the program has requested, in bytes.
-/// The kernel places mappings close to each other, below the stack.
+/// Minimum distance from the libraries of a mapping at an address that the program has requested,
+/// in bytes. The kernel places mappings close to each other, below the stack.
 const FAR: u64 = 16 << 40;
 
-/// Returns the managers of private memory that is not backed by a file, in order of address. `stacks` (see
-/// [`stacks`](super::stacks())) and the `walked` heaps already have owners. Memory that no rule matches is
-/// not included.
+/// Returns the managers of private memory that is not backed by a file, in order of address.
+/// `stacks` (see [`stacks`](super::stacks())) and the `walked` heaps already have owners, except
+/// that a proof beats a stack that is an estimate. Memory that no rule matches is not included.
 pub fn areas(
     memory: &impl Memory,
     detected: &Detected,
     maps: &[Mapping],
-    stacks: &[Range<u64>],
+    stacks: &[Claim<Stack>],
     walked: &WalkedHeaps,
 ) -> Vec<Area> {
-    let known = stacks.iter().chain(&walked.areas).chain(&detected.zeroed_data);
-    let mut known: Vec<Range<u64>> = known.cloned().collect();
-    known.sort_unstable_by_key(|range| range.start);
     let mappings: Vec<&Mapping> = maps.iter().filter(|m| is_private_memory(m)).collect();
+    let mut known = proven(stacks);
+    known.extend(walked.areas.iter().chain(&detected.zeroed_data).cloned());
+    let known = in_order(known);
     let unnamed = mappings.iter().filter(|m| !m.name.starts_with("[anon:"));
     let left = unnamed.flat_map(|m| without(m.start..m.end, &known));
     let left = joined(left.collect());
@@ -102,21 +100,57 @@ pub fn areas(
     structures.claim(maps);
     let rules = Rules::new(detected, maps, &structures.found, walked);
     let mut found = structures.found;
-    known.extend(found.iter().map(|area| area.range.clone()));
-    known.sort_unstable_by_key(|range| range.start);
+    // The form of a mapping is that of the part that nothing else claims.
+    let others = ranges(found.iter()).into_iter().chain(ranges(stacks.iter())).chain(known);
+    let others = in_order(others.collect());
     for mapping in mappings {
-        for range in without(mapping.start..mapping.end, &known) {
+        for range in without(mapping.start..mapping.end, &others) {
             if let Some((owner, estimated)) = rules.owner(mapping, &range) {
                 found.push(Area { range, owner, estimated });
             }
         }
     }
-    found.sort_unstable_by_key(|area| area.range.start);
-    found
+    resolve(found)
 }
 
-/// Returns whether a mapping is private memory. A mapping that was never accessible has no resident pages;
-/// the kernel's own mappings have names.
+/// Returns the heap of Java objects that HotSpot's variables contain; `None` if they do not prove
+/// any, because they cannot be read, or because the process has not mapped all of the range.
+pub fn java_heap(memory: &impl Memory, detected: &Detected, maps: &[Mapping]) -> Option<JavaHeap> {
+    let heap = detected.hotspot?.heap(memory)?;
+    let is_mapped = match &heap {
+        JavaHeap::Reserved(range) => is_mapped(maps, range),
+        JavaHeap::InFile => true,
+    };
+    is_mapped.then_some(heap)
+}
+
+/// Returns whether a mapping has the name of a Java heap in a file. ZGC keeps its heap in a memory
+/// file, which it can map several times (zPhysicalMemoryBacking_linux.cpp).
+pub fn is_java_heap_file(mapping: &Mapping) -> bool {
+    mapping.has_file() && mapping.name.starts_with("/memfd:java_heap")
+}
+
+/// Returns whether all of a range is mapped as private memory or from files, outside of the heap of
+/// `brk` and the first thread's stack.
+fn is_mapped(maps: &[Mapping], range: &Range<u64>) -> bool {
+    let first = maps.partition_point(|m| m.end <= range.start);
+    let mut at = range.start;
+    for mapping in maps[first..].iter().take_while(|m| m.start < range.end) {
+        if mapping.start > at || mapping.name.starts_with('[') {
+            return false;
+        }
+        at = mapping.end;
+    }
+    at >= range.end
+}
+
+fn in_order(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    ranges.sort_unstable_by_key(|range| range.start);
+    joined(ranges)
+}
+
+/// Returns whether a mapping is private memory. A mapping that was never accessible has no resident
+/// pages; the kernel's own mappings have names.
 fn is_private_memory(mapping: &Mapping) -> bool {
     let is_unnamed = mapping.name.is_empty() || mapping.name.starts_with("[anon:");
     !mapping.has_file()
@@ -148,6 +182,7 @@ impl<M: Memory> Structures<'_, M> {
             let found = managed_areas(&allocator.kind, self.memory, &data, &self.left);
             self.take(&AreaOwner::Allocator(allocator.kind.clone()), found);
         }
+        self.claim_hotspot(maps);
         for runtime in &self.detected.runtimes {
             let found = match runtime.memory {
                 OwnMemory::Pools => pymalloc::pools(self.memory, &self.left),
@@ -163,12 +198,31 @@ impl<M: Memory> Structures<'_, M> {
         let super_pages = partition_alloc::super_pages(maps);
         if !super_pages.is_empty() {
             self.take(&AreaOwner::Allocator(AllocatorKind::PartitionAlloc), super_pages);
-            self.take(&AreaOwner::Runtime(RuntimeKind::V8), partition_alloc::cages_of_v8(maps));
+            let cages = partition_alloc::cages_of_v8(maps);
+            self.take_as(&AreaOwner::Runtime(RuntimeKind::V8), cages, true);
         }
     }
 
-    /// Assigns the unclaimed parts of some ranges to an owner.
+    /// Claims what HotSpot's variables contain. Its other memory, such as metaspace, is not proven.
+    fn claim_hotspot(&mut self, maps: &[Mapping]) {
+        let Some(variables) = self.detected.hotspot else { return };
+        let owner = AreaOwner::Runtime(RuntimeKind::HotSpot);
+        if let Some(JavaHeap::Reserved(heap)) = java_heap(self.memory, self.detected, maps) {
+            self.take(&owner, vec![heap]);
+        }
+        for range in variables.code_and_archive(self.memory) {
+            if is_mapped(maps, &range) {
+                self.take(&owner, vec![range]);
+            }
+        }
+    }
+
+    /// Assigns the unclaimed parts of some ranges to an owner whose structures contain them.
     fn take(&mut self, owner: &AreaOwner, ranges: Vec<Range<u64>>) {
+        self.take_as(owner, ranges, false);
+    }
+
+    fn take_as(&mut self, owner: &AreaOwner, ranges: Vec<Range<u64>>, estimated: bool) {
         if ranges.is_empty() {
             return;
         }
@@ -178,7 +232,7 @@ impl<M: Memory> Structures<'_, M> {
             self.found.extend(within.map(|range| Area {
                 range: range.start.max(left.start)..range.end.min(left.end),
                 owner: owner.clone(),
-                estimated: false,
+                estimated,
             }));
         }
         self.left = self.left.iter().flat_map(|left| without(left.clone(), &ranges)).collect();
@@ -250,9 +304,10 @@ impl<'r> Rules<'r> {
     }
 
     /// Returns the owner of mappings with such a name. Names come from glibc with its tunable
-    /// `glibc.mem.decorate_maps` (sysdeps/unix/sysv/linux/setvmaname.c), Go (runtime/set_vma_name_linux.go),
-    /// CPython in development mode (pycore_mmap.h), jemalloc (src/pages.c), mimalloc (src/prim/unix/prim.c),
-    /// Google's tcmalloc (system-alloc.cc), PartitionAlloc (page_allocator_internals_posix.h).
+    /// `glibc.mem.decorate_maps` (sysdeps/unix/sysv/linux/setvmaname.c), Go
+    /// (runtime/set_vma_name_linux.go), CPython in development mode (pycore_mmap.h), jemalloc
+    /// (src/pages.c), mimalloc (src/prim/unix/prim.c), Google's tcmalloc (system-alloc.cc),
+    /// PartitionAlloc (page_allocator_internals_posix.h).
     fn owner_by_name(&self, name: &str) -> Option<AreaOwner> {
         let allocators = [
             ("glibc: malloc", AllocatorKind::Glibc),

@@ -1,45 +1,49 @@
 //! The managers of a process's memory: its allocator, and runtimes with memory of their own.
 //!
 //! - [`DetectedAllocator`]: name, version and linkage.
-//! - [`DetectedRuntime`]: Go, CPython, V8, HotSpot, Ruby, PHP, Erlang and InnoDB, whose memory bypasses
-//!   `malloc`.
+//! - [`DetectedRuntime`]: Go, CPython, V8, HotSpot, Ruby, PHP, Erlang and InnoDB, whose memory
+//!   bypasses `malloc`.
 //! - [`Sanitizer`]: a build whose heap must be left alone.
 //! - [`stacks()`]: the stacks of threads.
 //! - [`areas()`]: the memory of each of them.
+//! - [`Claim`]: a claim on memory, and the rule that decides between claims.
 //!
 //! Everything is read from the process's own files, through `/proc/PID/map_files` or its own root.
 
 mod allocator;
 mod areas;
+mod claims;
 mod partition_alloc;
 mod runtime;
 mod stacks;
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::ops::Range;
 use std::path::PathBuf;
 
+use lowtide_heap::hotspot;
 use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_model::inspection::CLibrary;
 use lowtide_model::runtime_kind::RuntimeKind;
 
-use crate::mapped::open_mapped;
+use crate::mapped::{MappedFile, open_mapped};
 use crate::proc::maps::{FileId, Mapping};
 use crate::program::{EmbeddedCode, ObjectFacts, ProgramError, ProgramReader, Sanitizer};
 
 pub use allocator::DetectedAllocator;
-pub use areas::{Area, AreaOwner, WalkedHeaps, areas};
+pub use areas::{Area, AreaOwner, WalkedHeaps, areas, is_java_heap_file, java_heap};
+pub use claims::{Claim, proven, resolve};
 pub use runtime::{DetectedRuntime, OwnMemory};
-pub use stacks::{stack_pointers, stacks};
+pub use stacks::{Stack, stack_pointers, stacks};
 
 /// The managers of a process's memory.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Detected {
-    /// The allocator that serves `malloc`; `None` if the program has none, like a Go program without C.
+    /// The allocator that serves `malloc`; `None` if the program has none, like a Go program
+    /// without C.
     pub malloc: Option<DetectedAllocator>,
-    /// An allocator that the program contains for its own allocations, which bypass `malloc` (Rust's
-    /// `#[global_allocator]`, redis with its own jemalloc).
+    /// An allocator that the program contains for its own allocations, which bypass `malloc`
+    /// (Rust's `#[global_allocator]`, redis with its own jemalloc).
     pub own: Option<DetectedAllocator>,
     /// The C library.
     pub c_library: Option<CLibrary>,
@@ -47,10 +51,13 @@ pub struct Detected {
     pub c_library_path: Option<PathBuf>,
     /// Runtimes whose memory does not come from `malloc`.
     pub runtimes: Vec<DetectedRuntime>,
+    /// The table of HotSpot's variables, which prove the addresses of its memory.
+    pub hotspot: Option<hotspot::Variables>,
     /// The sanitizer that the program was built with, or runs under.
     pub sanitizer: Option<Sanitizer>,
-    /// The zeroed data of program and libraries (`.bss`), which are not contained in their files: whole
-    /// pages, in order of address. The kernel may have merged them with the mappings after them.
+    /// The zeroed data of program and libraries (`.bss`), which are not contained in their files:
+    /// whole pages, in order of address. The kernel may have merged them with the mappings after
+    /// them.
     pub zeroed_data: Vec<Range<u64>>,
 }
 
@@ -65,14 +72,14 @@ impl Detected {
         [&self.malloc, &self.own].into_iter().flatten()
     }
 
-    /// Returns whether `malloc` is glibc's. Then its heap can be walked, even if it is small because the
-    /// program has an allocator of its own.
+    /// Returns whether `malloc` is glibc's. Then its heap can be walked, even if it is small
+    /// because the program has an allocator of its own.
     pub fn has_glibc_heap(&self) -> bool {
         self.malloc.as_ref().is_some_and(|malloc| malloc.kind == AllocatorKind::Glibc)
     }
 
-    /// Returns the zeroed data of the file that contains an allocator, with the page that it shares with the
-    /// file's own data.
+    /// Returns the zeroed data of the file that contains an allocator, with the page that it shares
+    /// with the file's own data.
     pub fn zeroed_data_of(
         &self,
         allocator: &DetectedAllocator,
@@ -107,8 +114,8 @@ struct LoadedObject<'m> {
 }
 
 impl Detector {
-    /// Detects the managers of a process's memory. The process is neither stopped nor written to. `maps` are
-    /// its mappings.
+    /// Detects the managers of a process's memory. The process is neither stopped nor written to.
+    /// `maps` are its mappings.
     ///
     /// # Errors
     /// Fails if its files or the loader's list cannot be read, or if it is still being loaded.
@@ -118,8 +125,8 @@ impl Detector {
         for (place, mapping) in mappings.into_iter().enumerate() {
             match self.reader.object(pid, mapping) {
                 Ok(facts) => objects.push(LoadedObject { mapping, facts: facts.clone() }),
-                // If the program itself cannot be read, nothing can be detected. A library whose file is gone
-                // is not recognised.
+                // If the program itself cannot be read, nothing can be detected. A library whose
+                // file is gone is not recognised.
                 Err(error) if place == 0 => return Err(error),
                 Err(_) => {}
             }
@@ -132,6 +139,9 @@ impl Detector {
             c_library,
             c_library_path,
             runtimes: self.runtimes(pid, &objects),
+            hotspot: objects
+                .iter()
+                .find_map(|o| o.facts.hotspot?.loaded_at(load_address(maps, o)?)),
             sanitizer: sanitizer(maps, &objects),
             zeroed_data: zeroed_data(maps, &objects),
         })
@@ -143,7 +153,7 @@ impl Detector {
         pid: u32,
         mapping: &Mapping,
         of: &str,
-        read: impl FnOnce(&File) -> Option<String>,
+        read: impl FnOnce(&MappedFile) -> Option<String>,
     ) -> Option<String> {
         self.versions
             .entry((mapping.file, of.to_owned()))
@@ -152,15 +162,23 @@ impl Detector {
     }
 }
 
+/// Returns the address to which the addresses in an object's file are relative.
+fn load_address(maps: &[Mapping], object: &LoadedObject<'_>) -> Option<u64> {
+    let page = rustix::param::page_size() as u64;
+    let (first, _) = object.facts.addresses?;
+    // A file can be mapped twice (Node maps its own code again). The loader's mapping is the first
+    // one that starts at the start of the file.
+    let base = maps.iter().find(|m| m.file == object.mapping.file && m.offset == 0)?.start;
+    base.checked_sub(first - first % page)
+}
+
 fn zeroed_data(maps: &[Mapping], objects: &[LoadedObject<'_>]) -> Vec<Range<u64>> {
     let page = rustix::param::page_size() as u64;
     let of_object = |object: &LoadedObject<'_>| {
-        let mut of_file = maps.iter().filter(|m| m.file == object.mapping.file);
         let (first, end) = object.facts.addresses?;
-        // A file can be mapped twice (Node maps its own code again). The loader's mapping is the first one
-        // that starts at the start of the file.
-        let base = of_file.find(|m| m.offset == 0)?.start;
-        let end = base.checked_add(end - (first - first % page))?.next_multiple_of(page);
+        let load_address = load_address(maps, object)?;
+        let base = load_address.checked_add(first - first % page)?;
+        let end = load_address.checked_add(end)?.next_multiple_of(page);
         let file_end = maps
             .iter()
             .filter(|m| m.file == object.mapping.file && base <= m.start && m.end <= end)
@@ -173,8 +191,9 @@ fn zeroed_data(maps: &[Mapping], objects: &[LoadedObject<'_>]) -> Vec<Range<u64>
     found
 }
 
-/// Start address of AddressSanitizer's shadow on x86-64, including the page before it (`SHADOW_OFFSET` is
-/// 0x7fff8000 in compiler-rt's asan_mapping.h). In a program built with it, nothing else can be mapped there.
+/// Start address of AddressSanitizer's shadow on x86-64, including the page before it
+/// (`SHADOW_OFFSET` is 0x7fff8000 in compiler-rt's asan_mapping.h). In a program built with it,
+/// nothing else can be mapped there.
 const ASAN_SHADOW: u64 = 0x7fff_7000;
 
 fn sanitizer(maps: &[Mapping], objects: &[LoadedObject<'_>]) -> Option<Sanitizer> {

@@ -1,8 +1,9 @@
-//! PartitionAlloc, the allocator of Chromium, recognised by its mappings alone: it exports no names.
+//! PartitionAlloc, the allocator of Chromium, recognised by its mappings alone: it exports no
+//! names.
 //!
-//! It divides its pools into super pages of 2 MiB. Each has a page of metadata between two guards near its
-//! start (`partition_alloc_constants.h`). V8 keeps its heap beside them, in reservations that start at a
-//! multiple of 4 GiB.
+//! It divides its pools into super pages of 2 MiB. Each has a page of metadata between two guards
+//! near its start (`partition_alloc_constants.h`). V8 keeps its heap beside them, in reservations
+//! that start at a multiple of 4 GiB.
 
 use std::ops::Range;
 
@@ -23,8 +24,8 @@ fn is_reserved(mapping: &Mapping) -> bool {
     is_anonymous(mapping) && mapping.permissions.starts_with("---")
 }
 
-/// Returns the super pages of a process, in order. The super page of a large block extends to the end of its
-/// mapping.
+/// Returns the super pages of a process, in order. The super page of a large block extends to the
+/// end of its mapping.
 pub(super) fn super_pages(maps: &[Mapping]) -> Vec<Range<u64>> {
     let mut found: Vec<Range<u64>> = Vec::new();
     for (place, mapping) in maps.iter().enumerate() {
@@ -52,8 +53,8 @@ pub(super) fn super_pages(maps: &[Mapping]) -> Vec<Range<u64>> {
     found
 }
 
-/// Returns the reservations of V8, which have no super pages. Other reservations may be adjacent to them, so
-/// each aligned 4 GiB is checked.
+/// Returns the reservations of V8, which have no super pages. Other reservations may be adjacent to
+/// them, so each aligned 4 GiB is checked.
 pub(super) fn cages_of_v8(maps: &[Mapping]) -> Vec<Range<u64>> {
     let mut groups: Vec<Range<u64>> = Vec::new();
     for mapping in maps.iter().filter(|m| is_anonymous(m)) {

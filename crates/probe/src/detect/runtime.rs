@@ -1,12 +1,10 @@
 //! Runtimes that manage memory of their own, beside `malloc` or without it.
 
-use std::fs::File;
-use std::io::Read;
-use std::os::unix::fs::FileExt;
-
 use lowtide_model::runtime_kind::RuntimeKind;
 
 use super::{Detector, LoadedObject};
+use crate::mapped::MappedFile;
+use crate::proc::environ;
 use crate::proc::maps::FileId;
 use crate::program::{EmbeddedCode, elf, texts};
 
@@ -15,8 +13,8 @@ use crate::program::{EmbeddedCode, elf, texts};
 pub struct DetectedRuntime {
     /// Kind of the runtime.
     pub kind: RuntimeKind,
-    /// Version, if its file contains it: `1.26.8`, `3.11.7` (before 3.11 only `3.9`), `20.20.2` (Node's),
-    /// `17.0.15+6`.
+    /// Version, if its file contains it: `1.26.8`, `3.11.7` (before 3.11 only `3.9`), `20.20.2`
+    /// (Node's), `17.0.15+6`.
     pub version: Option<String>,
     /// The file that contains it: the program or a library.
     pub file: FileId,
@@ -27,8 +25,8 @@ pub struct DetectedRuntime {
 /// The form of a runtime's own memory in the address space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OwnMemory {
-    /// No private memory of its own: all of it comes from `malloc` (CPython with `PYTHONMALLOC=malloc`), or
-    /// is shared (PostgreSQL).
+    /// No private memory of its own: all of it comes from `malloc` (CPython with
+    /// `PYTHONMALLOC=malloc`), or is shared (PostgreSQL).
     None,
     /// Anonymous mappings of all kinds.
     Any,
@@ -38,11 +36,11 @@ pub enum OwnMemory {
     Slots,
     /// The chunks of PHP's allocator, which are recognised by their headers.
     Chunks,
-    /// Blocks that start at a multiple of this number of bytes (V8: pages of 256 KiB, src/common/globals.h
-    /// and src/heap; mimalloc inside CPython: segments of 32 MiB).
+    /// Blocks that start at a multiple of this number of bytes (V8: pages of 256 KiB,
+    /// src/common/globals.h and src/heap; mimalloc inside CPython: segments of 32 MiB).
     Aligned(u64),
-    /// Mappings of at least this number of bytes (InnoDB: its buffer pool is divided into chunks of at least
-    /// 1 MiB, `innodb_buffer_pool_chunk_size`).
+    /// Mappings of at least this number of bytes (InnoDB: its buffer pool is divided into chunks of
+    /// at least 1 MiB, `innodb_buffer_pool_chunk_size`).
     Large(u64),
 }
 
@@ -129,17 +127,13 @@ fn memory(pid: u32, kind: RuntimeKind, object: &LoadedObject<'_>) -> OwnMemory {
 
 /// Reads the environment that a process was started with; empty if that may not be read.
 fn environment(pid: u32) -> Vec<u8> {
-    /// Maximum number of bytes that are read: a process can declare all of its memory as its environment
-    /// (`PR_SET_MM_MAP`).
+    /// Maximum number of bytes that are read.
     const LONGEST: u64 = 1 << 20;
-    let mut bytes = Vec::new();
-    if let Ok(file) = File::open(format!("/proc/{pid}/environ")) {
-        let _ = file.take(LONGEST).read_to_end(&mut bytes);
-    }
-    bytes
+    environ::read(pid, LONGEST).unwrap_or_default()
 }
 
-/// Returns the memory that `PYTHONMALLOC` selects (Doc/using/cmdline.rst), or else the default of the build.
+/// Returns the memory that `PYTHONMALLOC` selects (Doc/using/cmdline.rst), or else the default of
+/// the build.
 fn python_memory(environment: &[u8], is_free_threaded: bool) -> OwnMemory {
     let wanted = environment.split(|b| *b == 0).find_map(|v| v.strip_prefix(b"PYTHONMALLOC="));
     match wanted {
@@ -167,7 +161,8 @@ fn python_minor(object: &LoadedObject<'_>) -> Option<String> {
     })
 }
 
-/// Returns whether it is a build without the global interpreter lock: these have a `t` after the number.
+/// Returns whether it is a build without the global interpreter lock: these have a `t` after the
+/// number.
 fn is_free_threaded(object: &LoadedObject<'_>) -> bool {
     python_minor(object).is_some_and(|minor| {
         let marked = format!("python{minor}t");
@@ -176,7 +171,7 @@ fn is_free_threaded(object: &LoadedObject<'_>) -> bool {
 }
 
 /// Reads `Py_Version`, which is `PY_VERSION_HEX`; only 3.11 and later have it.
-fn python_version(file: &File, at: Option<u64>) -> Option<String> {
+fn python_version(file: &MappedFile, at: Option<u64>) -> Option<String> {
     let mut word = [0; 4];
     file.read_exact_at(&mut word, at?).ok()?;
     let hex = u32::from_le_bytes(word);
@@ -184,7 +179,7 @@ fn python_version(file: &File, at: Option<u64>) -> Option<String> {
 }
 
 /// Reads `ruby_version`, a text such as `3.1.2`.
-fn ruby_version(file: &File, at: u64) -> Option<String> {
+fn ruby_version(file: &MappedFile, at: u64) -> Option<String> {
     let mut text = [0; 16];
     let length = file.read_at(&mut text, at).ok()?;
     let number = text[..length].split(|b| !b.is_ascii_digit() && *b != b'.').next()?;
@@ -193,7 +188,7 @@ fn ruby_version(file: &File, at: u64) -> Option<String> {
 }
 
 /// Reads the release from the URLs of its own downloads, or else from a text of its own.
-fn node_version(file: &File, texts: (u64, u64)) -> Option<String> {
+fn node_version(file: &MappedFile, texts: (u64, u64)) -> Option<String> {
     let of_address = texts::number_behind(file, texts, "/node-v");
     of_address.or_else(|| {
         let text = texts::whole_number(file, texts, "v", 2)?;
@@ -201,9 +196,9 @@ fn node_version(file: &File, texts: (u64, u64)) -> Option<String> {
     })
 }
 
-/// Reads the version from HotSpot's description of itself: `OpenJDK 64-Bit Server VM (…) for linux-amd64 JRE
-/// (17.0.15+6-…), built on …`.
-fn hotspot_version(file: &File, texts: (u64, u64)) -> Option<String> {
+/// Reads the version from HotSpot's description of itself: `OpenJDK 64-Bit Server VM (…) for
+/// linux-amd64 JRE (17.0.15+6-…), built on …`.
+fn hotspot_version(file: &MappedFile, texts: (u64, u64)) -> Option<String> {
     const MARK: &[u8] = b" JRE (";
     texts::scan(file, texts, |block| {
         memchr::memmem::find_iter(block, MARK).find_map(|at| {
@@ -215,8 +210,9 @@ fn hotspot_version(file: &File, texts: (u64, u64)) -> Option<String> {
     })
 }
 
-/// Reads the record that `go version` uses (debug/buildinfo); before Go 1.18 it contains only addresses.
-fn go_version(file: &File) -> Option<String> {
+/// Reads the record that `go version` uses (debug/buildinfo); before Go 1.18 it contains only
+/// addresses.
+fn go_version(file: &MappedFile) -> Option<String> {
     let (offset, size) = elf::section(file, ".go.buildinfo")?;
     let mut head = vec![0; size.min(256) as usize];
     file.read_exact_at(&mut head, offset).ok()?;
@@ -226,7 +222,8 @@ fn go_version(file: &File) -> Option<String> {
 fn go_version_of(record: &[u8]) -> Option<String> {
     const INLINE: u8 = 2;
     let is_record = record.starts_with(b"\xff Go buildinf:") && record.get(15)? & INLINE != 0;
-    // After a header of 32 bytes: the length (a varint of one byte, since no version is long), then the text.
+    // After a header of 32 bytes: the length (a varint of one byte, since no version is long), then
+    // the text.
     let length = usize::from(*record.get(32)?);
     let text = std::str::from_utf8(record.get(33..33 + length)?).ok()?;
     let version = text.split_whitespace().next()?.strip_prefix("go")?;
@@ -265,7 +262,7 @@ mod tests {
         let text = b"\0OpenJDK 64-Bit Server VM (17.0.15+6-Debian-1) for linux-amd64 JRE (17.0.15+6-Debian-1), built on May\0";
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(text).unwrap();
-        let version = hotspot_version(&file, (0, text.len() as u64));
+        let version = hotspot_version(&file.into(), (0, text.len() as u64));
         assert_eq!(version.as_deref(), Some("17.0.15+6"));
     }
 }

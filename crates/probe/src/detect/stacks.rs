@@ -1,28 +1,28 @@
 //! The stacks of a process's threads.
 //!
-//! The kernel names only the first thread's stack. Another mapping is a stack if it contains a thread's stack
-//! pointer, or a thread's descriptor, which glibc and musl put at the end of the stack (`allocate_stack` in
-//! nptl/allocatestack.c, `pthread_create` of musl). A guard below it alone proves nothing: other allocators
-//! use guards as well.
+//! The kernel names only the first thread's stack. Another mapping is a stack if it contains a
+//! thread's stack pointer, or a thread's descriptor, which glibc and musl put at the end of the
+//! stack (`allocate_stack` in nptl/allocatestack.c, `pthread_create` of musl). A guard below it
+//! alone proves nothing: other allocators use guards as well.
 
 use std::ops::Range;
 
-use lowtide_heap::memory::Memory;
+use lowtide_heap::memory::{ADDRESS_END, Memory};
 
 use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_model::runtime_kind::RuntimeKind;
 
-use super::{Detected, OwnMemory};
+use super::{Claim, Detected, OwnMemory};
 use crate::proc::maps::Mapping;
 use crate::proc::task;
 
-/// Maximum size of a guard, in bytes. A guard is one page, 64 KiB if pages are large, and a few more under
-/// HotSpot. Anything larger is a reservation.
+/// Maximum size of a guard, in bytes. A guard is one page, 64 KiB if pages are large, and a few
+/// more under HotSpot. Anything larger is a reservation.
 const LARGEST_GUARD: u64 = 64 << 10;
 /// Minimum size of a stack, in bytes (`PTHREAD_STACK_MIN`).
 const SMALLEST_STACK: u64 = 16 << 10;
-/// Maximum size of a stack without a guard below it, in bytes: a coroutine runs on memory that was allocated
-/// like any other. Also the maximum distance that is searched for a descriptor.
+/// Maximum size of a stack without a guard below it, in bytes: a coroutine runs on memory that was
+/// allocated like any other. Also the maximum distance that is searched for a descriptor.
 const LARGEST_STACK: u64 = 16 << 20;
 /// Alignment and maximum size of descriptors, in bytes (`struct pthread` has 2,304 bytes).
 const DESCRIPTOR_ALIGNMENT: u64 = 16;
@@ -31,23 +31,24 @@ const DESCRIPTOR: u64 = 4 << 10;
 struct Usual {
     /// Default size of a stack.
     size: u64,
-    /// Distance above a stack pointer that still belongs to the stack. A waiting thread has used little of
-    /// it.
+    /// Distance above a stack pointer that still belongs to the stack. A waiting thread has used
+    /// little of it.
     above_pointer: u64,
 }
 
 /// glibc's stacks have the usual limit (`ulimit -s`).
 const OF_GLIBC: Usual = Usual { size: 8 << 20, above_pointer: 64 << 10 };
 /// musl's stacks have 128 KiB, and above it the thread's own data (`DEFAULT_STACK_SIZE` in
-/// src/internal/pthread_impl.h). They are among the blocks of malloc, so that a single extra page would be
-/// wrong.
+/// src/internal/pthread_impl.h). They are among the blocks of malloc, so that a single extra page
+/// would be wrong.
 const OF_MUSL: Usual = Usual { size: 136 << 10, above_pointer: 4 << 10 };
 
-/// Alignment of glibc's thread heaps, in bytes (`HEAP_MAX_SIZE`). They start right above a reservation.
+/// Alignment of glibc's thread heaps, in bytes (`HEAP_MAX_SIZE`). They start right above a
+/// reservation.
 const HEAP_OF_THREAD: u64 = 64 << 20;
 
-/// Returns the stack pointers of the threads that wait in a system call; those of running threads are not
-/// known. Empty if they may not be read.
+/// Returns the stack pointers of the threads that wait in a system call; those of running threads
+/// are not known. Empty if they may not be read.
 pub fn stack_pointers(pid: u32) -> Vec<u64> {
     let threads = task::threads(pid).unwrap_or_default();
     let mut pointers: Vec<u64> =
@@ -56,15 +57,20 @@ pub fn stack_pointers(pid: u32) -> Vec<u64> {
     pointers
 }
 
-/// Returns the stacks, in order: the first thread's, those that glibc has named, and mappings that contain a
-/// stack pointer or a thread's descriptor. If the kernel has merged a stack with the mapping above it, the
-/// stack ends with the descriptor; without one, its end is an estimate.
+/// The owner of a stack: one of the threads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stack;
+
+/// Returns the stacks, in order: the first thread's, those that glibc has named, and mappings that
+/// contain a stack pointer or a thread's descriptor. If the kernel has merged a stack with the
+/// mapping above it, the stack ends with the descriptor; without one, its end is an estimate. So is
+/// the start of a stack without a guard.
 pub fn stacks(
     memory: &impl Memory,
     detected: &Detected,
     maps: &[Mapping],
     pointers: &[u64],
-) -> Vec<Range<u64>> {
+) -> Vec<Claim<Stack>> {
     // Go's threads run on goroutine stacks, which are part of its heap.
     let has_go = detected.has(RuntimeKind::Go);
     let has_threads_of_c = !has_go || detected.malloc.is_some();
@@ -77,7 +83,7 @@ pub fn stacks(
         let is_named =
             mapping.name == "[stack]" || mapping.name.starts_with("[anon: glibc: pthread stack");
         if is_named {
-            found.push(mapping.start..mapping.end);
+            found.push(stack(mapping.start..mapping.end, false));
         } else if plain && has_threads_of_c && is_guarded(mapping, below) {
             found.extend(guarded(memory, mapping, pointers, &usual));
         } else if plain && !has_go && !is_of_v8(detected, mapping) {
@@ -87,44 +93,51 @@ pub fn stacks(
     found
 }
 
+fn stack(range: Range<u64>, estimated: bool) -> Claim<Stack> {
+    Claim { range, owner: Stack, estimated }
+}
+
 /// Returns the stack above a guard, if there is one.
 fn guarded(
     memory: &impl Memory,
     mapping: &Mapping,
     pointers: &[u64],
     usual: &Usual,
-) -> Option<Range<u64>> {
+) -> Option<Claim<Stack>> {
     let highest = pointers.iter().rfind(|pointer| mapping.contains(**pointer));
-    let end = match (descriptor(memory, mapping.start, mapping.end), highest) {
-        (Some(descriptor), _) => end_of(memory, descriptor),
+    let (end, estimated) = match (descriptor(memory, mapping.start, mapping.end), highest) {
+        (Some(descriptor), _) => (end_of(memory, descriptor), false),
         (None, Some(pointer)) => {
             let above = usual.above_pointer;
-            (pointer.next_multiple_of(above) + above).max(mapping.start + usual.size)
+            let end = (pointer.next_multiple_of(above) + above).max(mapping.start + usual.size);
+            (end, true)
         }
         (None, None) => return None,
     };
-    Some(mapping.start..end.min(mapping.end))
+    Some(stack(mapping.start..end.min(mapping.end), estimated))
 }
 
-/// Returns the stack around a stack pointer, if no guard marks its start: since glibc 2.42, the page below is
-/// guarded without a mapping of its own (`MADV_GUARD_INSTALL`).
+/// Returns the stack around a stack pointer, if no guard marks its start: since glibc 2.42, the
+/// page below is guarded without a mapping of its own (`MADV_GUARD_INSTALL`).
 fn in_use(
     memory: &impl Memory,
     mapping: &Mapping,
     pointers: &[u64],
     usual: &Usual,
-) -> Option<Range<u64>> {
+) -> Option<Claim<Stack>> {
     let at = pointers.partition_point(|pointer| *pointer < mapping.start);
     let pointer = *pointers.get(at).filter(|pointer| mapping.contains(**pointer))?;
     if mapping.size() <= LARGEST_STACK {
-        return Some(mapping.start..mapping.end);
+        return Some(stack(mapping.start..mapping.end, true));
     }
     let end = end_of(memory, descriptor(memory, pointer, mapping.end)?).min(mapping.end);
-    Some(mapping.start.max(end.saturating_sub(usual.size)).min(pointer)..end)
+    let start = mapping.start.max(end.saturating_sub(usual.size)).min(pointer);
+    Some(stack(start..end, true))
 }
 
-/// Returns the first descriptor of a thread in a range. Its first and third word are its own address (`tcb`
-/// and `self` of glibc's `tcbhead_t`); in musl, only the first is, followed by links to others.
+/// Returns the first descriptor of a thread in a range. Its first and third word are its own
+/// address (`tcb` and `self` of glibc's `tcbhead_t`); in musl, only the first is, followed by links
+/// to others.
 fn descriptor(memory: &impl Memory, from: u64, to: u64) -> Option<u64> {
     let page = memory.page_bytes();
     let range = from - from % page..to.min(from.saturating_add(LARGEST_STACK));
@@ -138,7 +151,8 @@ fn descriptor(memory: &impl Memory, from: u64, to: u64) -> Option<u64> {
             let word = bytes[..length].get(place..place + 8)?;
             Some(u64::from_le_bytes(word.try_into().ok()?))
         };
-        let is_pointer = |at: u64| word(at).is_some_and(|w| w > page && w < 1 << 47 && w % 8 == 0);
+        let is_pointer =
+            |at: u64| word(at).is_some_and(|w| w > page && w < ADDRESS_END && w % 8 == 0);
         let found = (run.start..run.end).step_by(DESCRIPTOR_ALIGNMENT as usize).find(|at| {
             word(*at) == Some(*at)
                 && is_pointer(at + 8)
@@ -167,8 +181,8 @@ fn is_guarded(mapping: &Mapping, below: Option<&Mapping>) -> bool {
     guard && mapping.size() >= SMALLEST_STACK && !mapping.start.is_multiple_of(HEAP_OF_THREAD)
 }
 
-/// Returns whether a mapping has the form of a V8 page. V8 uses none of its pages as a stack, and a stack of
-/// this form is rarer than a wrong pointer.
+/// Returns whether a mapping has the form of a V8 page. V8 uses none of its pages as a stack, and a
+/// stack of this form is rarer than a wrong pointer.
 fn is_of_v8(detected: &Detected, mapping: &Mapping) -> bool {
     let page = detected.runtimes.iter().find(|r| r.kind.has_v8()).map(|r| r.memory);
     matches!(page, Some(OwnMemory::Aligned(bytes)) if mapping.size() == bytes && mapping.start.is_multiple_of(bytes))
@@ -191,8 +205,8 @@ mod tests {
         (at, bytes)
     }
 
-    fn starts(found: &[Range<u64>]) -> Vec<u64> {
-        found.iter().map(|range| range.start).collect()
+    fn starts(found: &[Claim<Stack>]) -> Vec<u64> {
+        found.iter().map(|stack| stack.range.start).collect()
     }
 
     #[test]
@@ -212,12 +226,15 @@ mod tests {
              7ffd00000000-7ffd00021000 rw-p 00000000 00:00 0                          [stack]\n",
         )
         .unwrap();
-        let memory = Saved { blocks: vec![page_with_descriptor(0x7f00_1080_0000)] };
+        let memory = Saved::new(vec![page_with_descriptor(0x7f00_1080_0000)]);
         let pointers = [0x7f00_307f_0000, 0x7f00_4000_1000];
         let found = stacks(&memory, &Detected::default(), &maps, &pointers);
         // Neither a guard alone nor a pointer into a large mapping makes a stack.
         assert_eq!(starts(&found), [0x7f00_1000_1000, 0x7f00_3000_0000, 0x7ffd_0000_0000]);
-        assert_eq!(found[0].end, 0x7f00_1080_1000);
+        assert_eq!(found[0].range.end, 0x7f00_1080_1000);
+        // Guard and descriptor prove both ends, a pointer does not.
+        let estimated: Vec<bool> = found.iter().map(|stack| stack.estimated).collect();
+        assert_eq!(estimated, [false, true, false]);
     }
 
     #[test]
@@ -241,13 +258,14 @@ mod tests {
         )
         .unwrap();
         let end = |memory: &Saved, pointers: &[u64]| {
-            stacks(memory, &Detected::default(), &maps, pointers).first().map(|range| range.end)
+            let found = stacks(memory, &Detected::default(), &maps, pointers);
+            found.first().map(|stack| stack.range.end)
         };
         let none = Saved::default();
         assert_eq!(end(&none, &[]), None);
         assert_eq!(end(&none, &[0x7f00_1000_3000]), Some(0x7f00_1080_2000));
         assert_eq!(end(&none, &[0x7f00_117f_0008]), Some(0x7f00_1181_0000));
-        let memory = Saved { blocks: vec![page_with_descriptor(0x7f00_1080_1000)] };
+        let memory = Saved::new(vec![page_with_descriptor(0x7f00_1080_1000)]);
         assert_eq!(end(&memory, &[]), Some(0x7f00_1080_3000));
     }
 
@@ -269,7 +287,7 @@ mod tests {
             &parse(&text).unwrap(),
             &stack_pointers(std::process::id()),
         );
-        assert!(found.iter().any(|range| range.contains(&address)), "{address:x} {text}");
+        assert!(found.iter().any(|stack| stack.range.contains(&address)), "{address:x} {text}");
         drop(end);
         thread.join().unwrap();
     }

@@ -15,8 +15,8 @@ use crate::target::{Target, TargetError};
 
 use super::{describe, heaps};
 
-/// A process whose blocks are read. It holds the memory of one program: after `exec`, it must be opened
-/// again.
+/// A process whose blocks are read. It holds the memory of one program: after `exec`, it must be
+/// opened again.
 #[derive(Debug)]
 pub struct BlockReader {
     target: Target,
@@ -91,7 +91,8 @@ impl BlockReader {
                 Detected::default()
             }
         };
-        let walked = heaps::walk(&self.memory, &maps, &detected, &mut observation, Some(visitor));
+        let walked =
+            heaps::walk(&self.memory, &maps, &detected, &mut observation, Some(visitor), false);
         describe(&detected, &mut observation);
         if !self.memory.is_in_use() {
             return Err(left(target));

@@ -11,17 +11,17 @@ use crate::proc::maps::Mapping;
 pub struct Footprint {
     /// Resident bytes, as the kernel counts them.
     pub rss_bytes: u64,
-    /// Anonymous memory in huge pages, in bytes. Absent if it may not be read, or if the process's threads
-    /// would have to wait while the kernel counts.
+    /// Anonymous memory in huge pages, in bytes. Absent if it may not be read, or if the process's
+    /// threads would have to wait while the kernel counts.
     pub huge_bytes: Option<u64>,
     /// Identity of the program image, since a process can execute several programs in turn.
     pub image: (u64, u64),
 }
 
 impl Footprint {
-    /// Reads both. The kernel maintains RSS as a sum. For huge pages, it scans the page tables a few MiB at a
-    /// time, since `smaps_rollup` would hold the lock of the process's mappings for a whole heap: see
-    /// [`LARGEST_WALKED`](super::LARGEST_WALKED).
+    /// Reads both. The kernel maintains RSS as a sum. For huge pages, it scans the page tables a
+    /// few MiB at a time, since `smaps_rollup` would hold the lock of the process's mappings for a
+    /// whole heap: see [`LARGEST_WALKED`](crate::proc::smaps::LARGEST_WALKED).
     ///
     /// # Errors
     /// Fails if the process has ended.
@@ -37,14 +37,14 @@ impl Footprint {
     }
 }
 
-/// Proportional memory of a process: pages that several processes share count proportionally for each of
-/// them.
+/// Proportional memory of a process: pages that several processes share count proportionally for
+/// each of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Proportion {
     /// PSS in bytes.
     pub pss_bytes: u64,
-    /// Whether it is an estimate from its anonymous memory, because its threads would have to wait for the
-    /// kernel.
+    /// Whether it is an estimate from its anonymous memory, because its threads would have to wait
+    /// for the kernel.
     pub is_estimate: bool,
 }
 

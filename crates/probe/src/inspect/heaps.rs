@@ -1,5 +1,9 @@
-//! Walks the heaps of a process: those of its allocators, of allocators that libraries contain for their own
-//! use, and of runtimes.
+//! Walks the heaps of a process: those of its allocators, of allocators that libraries contain for
+//! their own use, and of runtimes.
+//!
+//! A walked heap is proven by its structures (see [`Claim`](crate::detect::Claim)). The one
+//! estimate among the heaps, that of a HotSpot without readable variables, is made last, from
+//! memory that no proof claims.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -7,7 +11,7 @@ use std::ops::Range;
 
 use lowtide_heap::blocks::{Visitor, lend};
 use lowtide_heap::guarded::GuardedHeap;
-use lowtide_heap::hotspot::{Part, PerfData};
+use lowtide_heap::hotspot::{JavaHeap, Part, PerfData};
 use lowtide_heap::layout::{HeapLayout, Places, Walked};
 use lowtide_heap::memory::{Memory, pointers_into};
 use lowtide_heap::ptmalloc::HeapMapping;
@@ -21,157 +25,315 @@ use lowtide_model::inspection::{
 use lowtide_model::ledger::{Ledger, Owner, Row, State, WalkedRuntime};
 use lowtide_model::runtime_kind::RuntimeKind;
 
-use crate::detect::{Detected, OwnMemory, WalkedHeaps};
+use crate::detect::{self, Detected, OwnMemory, WalkedHeaps};
 use crate::heap;
 use crate::memory::LiveMemory;
 use crate::proc::maps::{FileId, Mapping};
 
-/// Size of the smallest root of a tree from pages to extents, in bytes (jemalloc's, for addresses of 57
-/// bits). A library with less zeroed data has no jemalloc.
+/// Size of the smallest root of a tree from pages to extents, in bytes (jemalloc's, for addresses
+/// of 57 bits). A library with less zeroed data has no jemalloc.
 const MIN_ROOT_BYTES: u64 = 256 << 10;
-/// Maximum number of libraries whose mappings are collected, and of libraries that are searched for a root.
+/// Maximum number of libraries whose mappings are collected, and of libraries that are searched for
+/// a root.
 const MAX_LIBRARIES: usize = 8 << 10;
 const MAX_SEARCHED: usize = 64;
 /// Placeholder for the library of an allocator, if it is not known.
 const UNKNOWN_LIBRARY: &str = "a library";
 
 /// Walks the heaps of all supported allocators of a process, and passes their blocks in use on.
+/// With `predicts`, it also predicts what a release would return, which takes a second walk of the
+/// heap of another allocator than glibc's.
 pub(super) fn walk(
     memory: &LiveMemory,
     maps: &[Mapping],
     detected: &Detected,
     observation: &mut Observation,
-    mut visitor: Visitor<'_>,
+    visitor: Visitor<'_>,
+    predicts: bool,
 ) -> WalkedHeaps {
-    let mut heaps = WalkedHeaps::default();
     if detected.sanitizer.is_some() {
-        return heaps;
+        return WalkedHeaps::default();
     }
-    let mut mappings = heap::mappings(maps);
-    // Heaps that are recognised by structure come first: their memory is excluded from the search for chunks.
-    let mut lent = lend(&mut visitor);
-    walk_libraries(memory, maps, detected, observation, &mut heaps, &mut mappings, &mut lent);
-    walk_runtimes(memory, maps, detected, observation, &mut heaps, &mut mappings, &mut lent);
-    for allocator in detected.allocators() {
-        let Some(library) = heap::library(maps, &allocator.path.to_string_lossy()) else {
-            continue;
-        };
-        let data = heap::data_of(maps, library.file);
-        let zeroed_data = detected.zeroed_data_of(allocator, maps, memory.page_bytes());
-        let places = Places { data: &data, zeroed_data: &zeroed_data, mappings: &mappings };
-        let Some(layout) = HeapLayout::find(&allocator.kind, memory, &places) else {
-            let is_glibc = allocator.kind == AllocatorKind::Glibc;
-            if is_glibc && maps.iter().any(|m| m.name == "[heap]") {
-                observation
-                    .notes
-                    .push("its heap has an unknown layout, and was not walked".to_owned());
-            }
-            continue;
-        };
-        let mut walked = layout.walk(memory, &mappings, lend(&mut visitor));
-        if let Ok(walked) = &mut walked {
-            // A release acts on the allocator that serves the program itself.
-            let is_served = detected.allocator() == Some(allocator);
-            walked.prediction.release_bytes = match allocator.kind {
-                _ if !is_served => None,
-                AllocatorKind::Glibc => walked.prediction.release_bytes,
-                _ => {
-                    let module = maps.iter().filter(|m| m.file == library.file);
-                    let module: Vec<Range<u64>> = module.map(|m| m.start..m.end).collect();
-                    let version = allocator.version.as_deref();
-                    guarded_bytes(layout, memory, &mappings, &module, version, detected)
-                }
+    let (mappings, heaps) = (heap::mappings(maps), WalkedHeaps::default());
+    let mut walks = HeapWalks { memory, maps, detected, observation, visitor, mappings, heaps };
+    // Heaps that are recognised by structure come first: their memory is excluded from the search
+    // for chunks.
+    walks.libraries();
+    walks.runtimes();
+    walks.allocators(predicts);
+    walks.observation.heaps.sort_by_key(|heap| heap.library.is_some());
+    if detected.has(RuntimeKind::HotSpot) && walks.heaps.without_blocks.is_empty() {
+        walks.guess_hotspot();
+    }
+    walks.heaps
+}
+
+/// The walks of the heaps of one process.
+struct HeapWalks<'a, 'v> {
+    memory: &'a LiveMemory,
+    maps: &'a [Mapping],
+    detected: &'a Detected,
+    /// What has been found so far.
+    observation: &'a mut Observation,
+    heaps: WalkedHeaps,
+    /// The mappings in which no heap has been found yet.
+    mappings: Vec<HeapMapping>,
+    visitor: Visitor<'v>,
+}
+
+impl HeapWalks<'_, '_> {
+    /// Walks the heaps of the program's allocators.
+    fn allocators(&mut self, predicts: bool) {
+        let (memory, maps, detected) = (self.memory, self.maps, self.detected);
+        for allocator in detected.allocators() {
+            let Some(library) = heap::library(maps, &allocator.path.to_string_lossy()) else {
+                continue;
             };
-        }
-        add_walk(observation, &mut heaps, &mut mappings, (&allocator.kind, None), walked);
-    }
-    observation.heaps.sort_by_key(|heap| heap.library.is_some());
-    heaps
-}
-
-/// Returns the memory that a release of another allocator than glibc's would return to the OS, in bytes;
-/// `None` if it would be refused.
-fn guarded_bytes(
-    layout: HeapLayout,
-    memory: &LiveMemory,
-    mappings: &[HeapMapping],
-    module: &[Range<u64>],
-    version: Option<&str>,
-    detected: &Detected,
-) -> Option<u64> {
-    detected.c_library.as_ref().filter(|library| library.name == "glibc")?;
-    let heap = GuardedHeap::find(layout, memory, mappings, module, version).ok()?;
-    let sums = heap.each_droppable(memory, mappings, &mut |_| ()).ok()?;
-    Some(sums.guarded_bytes)
-}
-
-/// Walks the heaps of runtimes.
-fn walk_runtimes(
-    memory: &LiveMemory,
-    maps: &[Mapping],
-    detected: &Detected,
-    observation: &mut Observation,
-    heaps: &mut WalkedHeaps,
-    mappings: &mut Vec<HeapMapping>,
-    visitor: &mut Visitor<'_>,
-) {
-    for runtime in detected.runtimes.iter().filter(|found| found.memory == OwnMemory::Pools) {
-        // The array of arenas is on the heap of malloc.
-        let heaps_of_all = joined(heap::mappings(maps).into_iter().map(|m| m.range).collect());
-        let data = heap::data_of(maps, runtime.file);
-        // CPython maps its arenas.
-        let mapped = mappings.iter().filter(|mapping| !mapping.is_brk);
-        let mapped = joined(mapped.map(|mapping| mapping.range.clone()).collect());
-        if let Some(layout) = pymalloc::Layout::find(memory, &data, &heaps_of_all, &mapped) {
-            let walked = pymalloc::walk(memory, &layout, &mapped, lend(visitor));
-            add_cpython(observation, &walked);
-            add_areas(heaps, &walked.areas);
-            *mappings = outside(mappings, &walked.areas);
+            let data = heap::data_of(maps, library.file);
+            let zeroed_data = detected.zeroed_data_of(allocator, maps, memory.page_bytes());
+            let mappings = &self.mappings;
+            let places = Places { data: &data, zeroed_data: &zeroed_data, mappings };
+            let Some(layout) = HeapLayout::find(&allocator.kind, memory, &places) else {
+                let is_glibc = allocator.kind == AllocatorKind::Glibc;
+                if is_glibc && maps.iter().any(|m| m.name == "[heap]") {
+                    let note = "its heap has an unknown layout, and was not walked";
+                    self.observation.notes.push(note.to_owned());
+                }
+                continue;
+            };
+            let mut walked = layout.walk(memory, &self.mappings, lend(&mut self.visitor));
+            if let Ok(walked) = &mut walked {
+                // A release acts on the allocator that serves the program itself.
+                let is_served = detected.allocator() == Some(allocator);
+                walked.prediction.release_bytes = match allocator.kind {
+                    _ if !is_served => None,
+                    AllocatorKind::Glibc => walked.prediction.release_bytes,
+                    _ if !predicts => None,
+                    _ => {
+                        let module = maps.iter().filter(|m| m.file == library.file);
+                        let module: Vec<Range<u64>> = module.map(|m| m.start..m.end).collect();
+                        self.guarded_bytes(layout, &module, allocator.version.as_deref())
+                    }
+                };
+            }
+            self.add_walk((&allocator.kind, None), walked);
         }
     }
-    if detected.has(RuntimeKind::HotSpot) {
-        let areas = walk_hotspot(memory, maps, &heaps.areas, observation);
-        add_areas(heaps, &areas);
-        *mappings = outside(mappings, &areas);
-        heaps.without_blocks = areas;
+
+    /// Returns the memory that a release of another allocator than glibc's would return to the OS,
+    /// in bytes; `None` if it would be refused.
+    fn guarded_bytes(
+        &self,
+        layout: HeapLayout,
+        module: &[Range<u64>],
+        version: Option<&str>,
+    ) -> Option<u64> {
+        self.detected.c_library.as_ref().filter(|library| library.name == "glibc")?;
+        let heap = GuardedHeap::find(layout, self.memory, &self.mappings, module, version).ok()?;
+        let sums = heap.each_droppable(self.memory, &self.mappings, &mut |_| ()).ok()?;
+        Some(sums.guarded_bytes)
+    }
+
+    /// Walks the heaps of runtimes.
+    fn runtimes(&mut self) {
+        let (memory, maps, detected) = (self.memory, self.maps, self.detected);
+        for runtime in detected.runtimes.iter().filter(|found| found.memory == OwnMemory::Pools) {
+            // The array of arenas is on the heap of malloc.
+            let heaps_of_all = joined(heap::mappings(maps).into_iter().map(|m| m.range).collect());
+            let data = heap::data_of(maps, runtime.file);
+            // CPython maps its arenas.
+            let mapped = self.mappings.iter().filter(|mapping| !mapping.is_brk);
+            let mapped = joined(mapped.map(|mapping| mapping.range.clone()).collect());
+            if let Some(layout) = pymalloc::Layout::find(memory, &data, &heaps_of_all, &mapped) {
+                let walked = pymalloc::walk(memory, &layout, &mapped, lend(&mut self.visitor));
+                add_cpython(self.observation, &walked);
+                self.add_areas(&walked.areas);
+                self.mappings = outside(&self.mappings, &walked.areas);
+            }
+        }
+        if let Some(JavaHeap::Reserved(heap)) = detect::java_heap(memory, detected, maps)
+            && let Some(data) = perf_data(memory, maps)
+        {
+            // Parts of it may be mapped from the archive of classes.
+            let accessible = maps.iter().filter(|m| !m.permissions.starts_with("---"));
+            let parts = accessible.map(|m| m.start.max(heap.start)..m.end.min(heap.end));
+            let parts = joined(parts.filter(|part| part.start < part.end).collect());
+            let areas: Vec<Range<u64>> =
+                parts.into_iter().flat_map(|part| without(part, &self.heaps.areas)).collect();
+            self.mappings = outside(&self.mappings, &areas);
+            self.add_java_heap(&data, areas);
+        }
+    }
+
+    /// Adds the heap of Java objects by its size, if HotSpot's variables do not prove its
+    /// addresses: some range that no proof claims.
+    fn guess_hotspot(&mut self) {
+        let (memory, maps, detected) = (self.memory, self.maps, self.detected);
+        if maps.iter().any(detect::is_java_heap_file)
+            || detect::java_heap(memory, detected, maps).is_some()
+        {
+            return;
+        }
+        let Some(data) = perf_data(memory, maps) else { return };
+        let proven = proven_memory(memory, maps, detected, &self.heaps);
+        let areas = guessed_heap(&data, maps, &proven);
+        if !areas.is_empty() {
+            self.add_java_heap(&data, areas);
+        }
+    }
+
+    /// Adds the heap of Java objects.
+    fn add_java_heap(&mut self, data: &PerfData, areas: Vec<Range<u64>>) {
+        let mut residency = Residency::new(self.memory);
+        let resident_bytes: u64 = areas.iter().map(|area| residency.bytes(area.clone())).sum();
+        // The performance data do not contain the allocations since the last collection.
+        let allocated_bytes = data.used_bytes.min(resident_bytes);
+        let free_bytes = resident_bytes - allocated_bytes;
+        for (state, bytes) in [(State::Allocated, allocated_bytes), (State::Free, free_bytes)] {
+            self.observation.ledger.add_walked_estimate(WalkedRuntime::HotSpot, state, bytes);
+        }
+        self.add_areas(&areas);
+        self.heaps.without_blocks = areas;
+    }
+
+    /// Walks the heaps of allocators that libraries contain for their own use, under any names.
+    fn libraries(&mut self) {
+        let memory = self.memory;
+        let libraries = libraries(self.maps, self.detected);
+        let is_large = |data: &Range<u64>| data.end - data.start >= MIN_ROOT_BYTES;
+        let may_have_root =
+            libraries.iter().filter(|library| library.zeroed_data.iter().any(is_large));
+        for library in may_have_root.take(MAX_SEARCHED) {
+            // The data may begin in the last page of the file's own data.
+            let page = memory.page_bytes();
+            let zeroed_data = library.zeroed_data.iter().map(|data| data.start - page..data.end);
+            let zeroed_data: Vec<Range<u64>> = zeroed_data.collect();
+            let mappings = &self.mappings;
+            let places = Places { data: &[], zeroed_data: &zeroed_data, mappings };
+            if let Some(layout) = HeapLayout::find(&AllocatorKind::Jemalloc, memory, &places) {
+                self.add_library(&AllocatorKind::Jemalloc, library.name, &layout);
+            }
+        }
+        if self.detected.allocators().any(|found| found.kind == AllocatorKind::Mimalloc) {
+            return;
+        }
+        let places = Places { data: &[], zeroed_data: &[], mappings: &self.mappings };
+        if let Some(layout) = HeapLayout::find(&AllocatorKind::Mimalloc, memory, &places) {
+            let library = library_that_leads_to(memory, &libraries, &layout.records());
+            self.add_library(&AllocatorKind::Mimalloc, library.unwrap_or(UNKNOWN_LIBRARY), &layout);
+        }
+    }
+
+    fn add_library(&mut self, kind: &AllocatorKind, library: &str, layout: &HeapLayout) {
+        let walked = layout.walk(self.memory, &self.mappings, lend(&mut self.visitor));
+        self.add_walk((kind, Some(library)), walked);
+    }
+
+    fn add_areas(&mut self, areas: &[Range<u64>]) {
+        self.heaps.areas.extend_from_slice(areas);
+        self.heaps.areas.sort_unstable_by_key(|area| area.start);
+    }
+
+    /// Adds a heap of an allocator, of a library or of the program, and removes it from the
+    /// mappings that are searched for others. If it was not walked, adds a note with the reason.
+    fn add_walk(
+        &mut self,
+        (kind, library): (&AllocatorKind, Option<&str>),
+        walked: Result<Walked, &str>,
+    ) {
+        let note = match (walked, library) {
+            (Ok(walked), _) => {
+                let areas = self.add_heap(kind, library.map(str::to_owned), walked);
+                self.mappings = outside(&self.mappings, &areas);
+                return;
+            }
+            (Err(why), None) => format!("its heap was not walked: {why}"),
+            (Err(why), Some(library)) => {
+                format!("the heap of {kind} of {library} was not walked: {why}")
+            }
+        };
+        self.observation.notes.push(note);
+    }
+
+    /// Adds a walked heap to the observation and to the heaps, and returns its addresses.
+    fn add_heap(
+        &mut self,
+        kind: &AllocatorKind,
+        library: Option<String>,
+        walked: Walked,
+    ) -> Vec<Range<u64>> {
+        if let Some(other) = overlap(&walked.areas, &self.heaps.areas) {
+            self.observation.notes.push(format!(
+                "a heap of {kind} was left out: it overlaps another heap at {other:#x}, so one of them was misidentified"
+            ));
+            return Vec::new();
+        }
+        let prediction = walked.prediction;
+        // A library's allocator is no evidence for the program's.
+        if library.is_none() {
+            self.heaps.allocators.push(kind.clone());
+        }
+        let heap = WalkedHeap::new(kind.clone(), library, &walked.ledger, prediction);
+        self.observation.heaps.push(heap);
+        self.heaps.structures.extend(walked.structures);
+        self.heaps.structures.sort_unstable_by_key(|range| range.start);
+        self.add_areas(&walked.areas);
+        let observation = &mut *self.observation;
+        let torn = walked.arenas.iter().filter(|a| !a.whole).count();
+        if torn > 0 && walked.unwalked_bytes > 0 {
+            observation.notes.push(format!(
+                "{torn} of {} arenas could not be walked completely: they changed too fast, or parts \
+                 of them are swapped out",
+                walked.arenas.len()
+            ));
+        }
+        observation.ledger.join(&walked.ledger);
+        observation.unwalked_bytes += walked.unwalked_bytes;
+        let bins = std::mem::take(&mut observation.allocated_by_size);
+        observation.allocated_by_size = Bin::join(bins, &walked.allocated_by_size);
+        observation.mmapped_count += walked.mmapped_count;
+        observation.mmapped_bytes += walked.mmapped_bytes;
+        observation.arenas.extend(walked.arenas);
+        observation.tunables_in_force = observation.tunables_in_force.take().or(walked.tunables);
+        observation.heap = Some(observation.heap.unwrap_or_default().and(walked.prediction));
+        walked.areas
     }
 }
 
-/// Adds the heap of Java objects, and returns its addresses; none where HotSpot does not describe it.
-fn walk_hotspot(
-    memory: &LiveMemory,
-    maps: &[Mapping],
-    others: &[Range<u64>],
-    observation: &mut Observation,
-) -> Vec<Range<u64>> {
+/// Returns the performance data that HotSpot shares.
+fn perf_data(memory: &LiveMemory, maps: &[Mapping]) -> Option<PerfData> {
     // HotSpot reads those of other processes, if at all.
     let is_perf_data = |m: &&Mapping| {
         m.has_file() && m.permissions == "rw-s" && m.name.starts_with("/tmp/hsperfdata_")
     };
-    let data = maps.iter().find(is_perf_data);
-    let Some(data) = data.and_then(|m| PerfData::read(memory, m.start..m.end)) else {
-        return Vec::new();
-    };
+    PerfData::read(memory, maps.iter().find(is_perf_data).map(|m| m.start..m.end)?)
+}
+
+/// Returns the memory whose owner is proven, in order and disjoint.
+fn proven_memory(
+    memory: &LiveMemory,
+    maps: &[Mapping],
+    detected: &Detected,
+    heaps: &WalkedHeaps,
+) -> Vec<Range<u64>> {
+    let stacks = detect::stacks(memory, detected, maps, &[]);
+    let areas = detect::areas(memory, detected, maps, &stacks, heaps);
+    let mut all = detect::proven(&stacks);
+    all.extend(detect::proven(&areas));
+    all.extend(heaps.areas.iter().chain(&detected.zeroed_data).cloned());
+    all.sort_unstable_by_key(|range| range.start);
+    joined(all)
+}
+
+/// Guesses the heap of Java objects from private mappings, outside of `proven` memory, which is in
+/// order and disjoint.
+fn guessed_heap(data: &PerfData, maps: &[Mapping], proven: &[Range<u64>]) -> Vec<Range<u64>> {
     let is_private = |m: &&Mapping| m.permissions.ends_with('p') && !m.name.starts_with('[');
-    let part = |m: &Mapping| Part {
-        range: m.start..m.end,
-        is_memory: !m.has_file() && m.permissions.starts_with("rw"),
-    };
-    let parts: Vec<Part> = maps.iter().filter(is_private).map(part).collect();
-    let areas: Vec<Range<u64>> =
-        data.heap(&parts).into_iter().flat_map(|area| without(area, others)).collect();
-    if areas.is_empty() {
-        return areas;
-    }
-    let mut residency = Residency::new(memory);
-    let resident_bytes: u64 = areas.iter().map(|area| residency.bytes(area.clone())).sum();
-    // The performance data do not contain the allocations since the last collection.
-    let allocated_bytes = data.used_bytes.min(resident_bytes);
-    let free_bytes = resident_bytes - allocated_bytes;
-    for (state, bytes) in [(State::Allocated, allocated_bytes), (State::Free, free_bytes)] {
-        observation.ledger.add_walked_estimate(WalkedRuntime::HotSpot, state, bytes);
-    }
-    areas
+    let parts = maps.iter().filter(is_private).flat_map(|m| {
+        let is_memory = !m.has_file() && m.permissions.starts_with("rw");
+        without(m.start..m.end, proven).into_iter().map(move |range| Part { range, is_memory })
+    });
+    data.guess_heap(&parts.collect::<Vec<_>>())
 }
 
 /// A library, or the program, with its variables.
@@ -210,48 +372,8 @@ fn libraries<'m>(maps: &'m [Mapping], detected: &Detected) -> Vec<Library<'m>> {
     found
 }
 
-/// Walks the heaps of allocators that libraries contain for their own use, under any names.
-fn walk_libraries(
-    memory: &LiveMemory,
-    maps: &[Mapping],
-    detected: &Detected,
-    observation: &mut Observation,
-    heaps: &mut WalkedHeaps,
-    mappings: &mut Vec<HeapMapping>,
-    visitor: &mut Visitor<'_>,
-) {
-    let libraries = libraries(maps, detected);
-    let mut add = |kind: AllocatorKind,
-                   library: &str,
-                   layout: &HeapLayout,
-                   mappings: &mut Vec<HeapMapping>| {
-        let walked = layout.walk(memory, mappings, lend(visitor));
-        add_walk(observation, heaps, mappings, (&kind, Some(library)), walked);
-    };
-    let is_large = |data: &Range<u64>| data.end - data.start >= MIN_ROOT_BYTES;
-    let may_have_root = libraries.iter().filter(|library| library.zeroed_data.iter().any(is_large));
-    for library in may_have_root.take(MAX_SEARCHED) {
-        // The data may begin in the last page of the file's own data.
-        let page = memory.page_bytes();
-        let zeroed_data = library.zeroed_data.iter().map(|data| data.start - page..data.end);
-        let zeroed_data: Vec<Range<u64>> = zeroed_data.collect();
-        let places = Places { data: &[], zeroed_data: &zeroed_data, mappings };
-        if let Some(layout) = HeapLayout::find(&AllocatorKind::Jemalloc, memory, &places) {
-            add(AllocatorKind::Jemalloc, library.name, &layout, mappings);
-        }
-    }
-    if detected.allocators().any(|allocator| allocator.kind == AllocatorKind::Mimalloc) {
-        return;
-    }
-    let places = Places { data: &[], zeroed_data: &[], mappings };
-    if let Some(layout) = HeapLayout::find(&AllocatorKind::Mimalloc, memory, &places) {
-        let library = library_that_leads_to(memory, &libraries, &layout.records());
-        add(AllocatorKind::Mimalloc, library.unwrap_or(UNKNOWN_LIBRARY), &layout, mappings);
-    }
-}
-
-/// Returns the name of the library with the most pointers to an allocator's own records; `None` if no library
-/// has more than the others.
+/// Returns the name of the library with the most pointers to an allocator's own records; `None` if
+/// no library has more than the others.
 fn library_that_leads_to<'m>(
     memory: &LiveMemory,
     libraries: &[Library<'m>],
@@ -286,73 +408,6 @@ fn overlap(these: &[Range<u64>], others: &[Range<u64>]) -> Option<u64> {
         let other = others.get(others.partition_point(|other| other.end <= area.start))?;
         (other.start < area.end).then(|| other.start.max(area.start))
     })
-}
-
-fn add_areas(heaps: &mut WalkedHeaps, areas: &[Range<u64>]) {
-    heaps.areas.extend_from_slice(areas);
-    heaps.areas.sort_unstable_by_key(|area| area.start);
-}
-
-/// Adds a heap of an allocator, of a library or of the program, and removes it from the mappings that are
-/// searched for others. If it was not walked, adds a note with the reason.
-fn add_walk(
-    observation: &mut Observation,
-    heaps: &mut WalkedHeaps,
-    mappings: &mut Vec<HeapMapping>,
-    (kind, library): (&AllocatorKind, Option<&str>),
-    walked: Result<Walked, &str>,
-) {
-    match (walked, library) {
-        (Ok(walked), _) => {
-            let areas = add_heap(observation, heaps, kind, library.map(str::to_owned), walked);
-            *mappings = outside(mappings, &areas);
-        }
-        (Err(why), None) => observation.notes.push(format!("its heap was not walked: {why}")),
-        (Err(why), Some(library)) => {
-            observation.notes.push(format!("the heap of {kind} of {library} was not walked: {why}"))
-        }
-    }
-}
-
-/// Adds a walked heap to an observation and to the heaps, and returns its addresses.
-fn add_heap(
-    observation: &mut Observation,
-    heaps: &mut WalkedHeaps,
-    kind: &AllocatorKind,
-    library: Option<String>,
-    walked: Walked,
-) -> Vec<Range<u64>> {
-    if let Some(other) = overlap(&walked.areas, &heaps.areas) {
-        observation.notes.push(format!(
-            "a heap of {kind} was left out: it overlaps another heap at {other:#x}, so one of them was misidentified"
-        ));
-        return Vec::new();
-    }
-    let prediction = walked.prediction;
-    // A library's allocator is no evidence for the program's.
-    if library.is_none() {
-        heaps.allocators.push(kind.clone());
-    }
-    observation.heaps.push(WalkedHeap::new(kind.clone(), library, &walked.ledger, prediction));
-    add_areas(heaps, &walked.areas);
-    let torn = walked.arenas.iter().filter(|a| !a.whole).count();
-    if torn > 0 && walked.unwalked_bytes > 0 {
-        observation.notes.push(format!(
-            "{torn} of {} arenas could not be walked completely: they changed too fast, or parts \
-             of them are swapped out",
-            walked.arenas.len()
-        ));
-    }
-    observation.ledger.join(&walked.ledger);
-    observation.unwalked_bytes += walked.unwalked_bytes;
-    let bins = std::mem::take(&mut observation.allocated_by_size);
-    observation.allocated_by_size = Bin::join(bins, &walked.allocated_by_size);
-    observation.mmapped_count += walked.mmapped_count;
-    observation.mmapped_bytes += walked.mmapped_bytes;
-    observation.arenas.extend(walked.arenas);
-    observation.tunables_in_force = observation.tunables_in_force.take().or(walked.tunables);
-    observation.heap = Some(observation.heap.unwrap_or_default().and(walked.prediction));
-    walked.areas
 }
 
 /// Adds the heap of CPython's own allocator to an observation.
@@ -398,4 +453,36 @@ pub(super) fn walked_runtimes(ledger: &Ledger) -> Vec<Manager> {
     };
     let found: Vec<Manager> = ledger.rows().iter().filter_map(of).collect();
     Manager::join(Vec::new(), &found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proc::maps::parse;
+    use lowtide_heap::hotspot::PerfData;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn a_proven_heap_of_an_arena_is_never_guessed_to_be_the_java_heap() {
+        // The heap of Java objects contains a part of the archive of classes. A full heap of an
+        // arena fits the sizes better.
+        let maps = parse(
+            "fc000000-ffe00000 rw-p 00000000 00:00 0 \n\
+             ffe00000-100000000 rw-p 00100000 fe:01 7 /usr/lib/jvm/classes.jsa\n\
+             7ff4f8000000-7ff4fbff8000 rw-p 00000000 00:00 0 \n\
+             7ff4fbff8000-7ff4fc000000 ---p 00000000 00:00 0 \n",
+        )
+        .unwrap();
+        let data = PerfData::from_sizes(3 * MIB, 64 * MIB, vec![64 * MIB]);
+        let arena = 0x7ff4_f800_0000..0x7ff4_fbff_8000;
+        assert_eq!(guessed_heap(&data, &maps, &[]), std::slice::from_ref(&arena), "no proof");
+        let java = vec![Range { start: 0xfc00_0000, end: 0xffe0_0000 }];
+        assert_eq!(guessed_heap(&data, &maps, std::slice::from_ref(&arena)), java);
+        // A proof of a part of it is sufficient.
+        let part = arena.start + 4096..arena.start + 8192;
+        assert_eq!(guessed_heap(&data, &maps, &[part]), java);
+        let both = [java[0].clone(), arena];
+        assert_eq!(guessed_heap(&data, &maps, &both), []);
+    }
 }

@@ -10,8 +10,8 @@ use crate::memory::LiveMemory;
 use crate::program::ProgramError;
 use crate::target::{Target, TargetError};
 
-/// Reads what `malloc_info(3)` would print in a process, without calling it there. `None` if glibc's
-/// allocator does not serve the process, or if it has no heap yet.
+/// Reads what `malloc_info(3)` would print in a process, without calling it there. `None` if
+/// glibc's allocator does not serve the process, or if it has no heap yet.
 ///
 /// # Errors
 /// Fails if the process has ended, or if its memory may not be read.

@@ -1,8 +1,9 @@
 //! One inspection of a process: its resident memory by owner, without stopping it.
 //!
-//! Memory with a certain owner is counted first: the heap that was walked, stacks, data of files. The rest is
-//! attributed by its form and marked as an estimate. Every page is counted once: heap pages in the walker's
-//! own scan, all others in one scan over the mappings.
+//! Memory with a proven owner is counted first: the heap that was walked, stacks, data of files.
+//! The rest is attributed by its form and marked as an estimate, which never beats a proof (see
+//! [`Claim`](detect::Claim)). Every page is counted once: heap pages in the walker's own scan, all
+//! others in one scan over the mappings.
 
 mod blocks;
 mod footprint;
@@ -19,11 +20,13 @@ use lowtide_model::inspection::{Allocator, Manager, Observation, Runtime, Unread
 use lowtide_model::ledger::Owner;
 
 use crate::detect::{self, Detected, Detector, WalkedHeaps};
+use crate::locked::LockedMemory;
 use crate::machine::thread_cpu_s;
 use crate::memory::LiveMemory;
-use crate::patience::patiently;
+use crate::patience::Patience;
 use crate::proc::maps::Mapping;
 use crate::proc::rollup::Rollup;
+use crate::proc::smaps;
 use crate::process::ProcReader;
 use crate::program::ProgramError;
 use crate::sockets::{self, Sockets};
@@ -38,43 +41,78 @@ const MAX_ATTEMPTS: usize = 3;
 /// Maximum time between the moment at which an ending process loses its memory and its end.
 const END_TIME: Duration = Duration::from_millis(100);
 
-/// Maximum resident size of a mapping for which `smaps_rollup` is read, in bytes. While the kernel makes that
-/// file, it releases the lock of the process's mappings only between two of them (10 to 50 ms per GB), so
-/// that the process's threads would wait for a larger one. Values that only that file has are then unknown.
-pub const LARGEST_WALKED: u64 = 128 << 20;
+/// The note of a process whose locked mappings are not known.
+const UNCERTAIN: &str = "it has locked memory (mlock), and reading where would make its threads wait: each mapping that \
+                         may be locked counts as locked";
+
+/// Reads what inspections need once and a seccomp filter may forbid later.
+pub fn prepare() {
+    pages::unmounted_huge_pages();
+}
 
 /// Inspects processes, and caches the files that it has read.
 #[derive(Debug, Default)]
 pub struct Inspector {
     detector: Detector,
     sockets: Option<Sockets>,
+    settings: Settings,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Settings {
     without_scan: bool,
+    without_connections: bool,
+    without_predictions: bool,
+    patience: Patience,
 }
 
 impl Inspector {
+    /// Returns an inspector with another patience.
+    #[must_use]
+    pub fn with_patience(mut self, patience: Patience) -> Self {
+        self.settings.patience = patience;
+        self
+    }
+
     /// Returns an inspector that does not use `PAGEMAP_SCAN`, as on kernels before 6.7.
     #[must_use]
     pub fn without_scan(mut self) -> Self {
-        self.without_scan = true;
+        self.settings.without_scan = true;
+        self
+    }
+
+    /// Returns an inspector that does not count connections, which requires a socket of its own.
+    #[must_use]
+    pub fn without_connections(mut self) -> Self {
+        self.settings.without_connections = true;
+        self
+    }
+
+    /// Returns an inspector that does not predict what a release returns of the heap of another
+    /// allocator than glibc's: such a prediction takes a second walk.
+    #[must_use]
+    pub fn without_predictions(mut self) -> Self {
+        self.settings.without_predictions = true;
         self
     }
 
     /// Inspects a process once. The process is not stopped, and none of its pages becomes resident.
     ///
     /// # Errors
-    /// Fails if it ends meanwhile, if it keeps executing other programs, or if reading it does not finish.
+    /// Fails if it ends meanwhile, if it keeps executing other programs, or if reading it does not
+    /// finish in time.
     pub fn inspect(&mut self, target: &Target) -> Result<Observation, TargetError> {
         let of_thread = target.try_clone().map_err(|error| target.failed(error))?;
-        let without_scan = self.without_scan;
+        let settings = self.settings;
         let mut worker = std::mem::take(self);
-        let done = patiently(&AtomicBool::new(false), move || {
+        let done = settings.patience.work_on(target, &AtomicBool::new(false), move || {
             let observed = worker.inspect_here(&of_thread);
             (worker, observed)
         });
-        let Ok((worker, observed)) = done else {
-            self.without_scan = without_scan;
-            return Err(TargetError::Blocked(target.pid));
-        };
+        let (worker, observed) = done.map_err(|given_up| {
+            *self = Self { settings, ..Self::default() };
+            given_up.error(target.pid)
+        })?;
         *self = worker;
         observed
     }
@@ -104,16 +142,22 @@ impl Inspector {
     ) -> Result<Observation, TargetError> {
         let (begin, cpu) = (Instant::now(), thread_cpu_s());
         let (memory, mut unreadable) = memory_of(target)?;
-        let memory = memory.map(|m| if self.without_scan { m.without_scan() } else { m });
+        let mut memory =
+            memory.map(|m| if self.settings.without_scan { m.without_scan() } else { m });
         let mut observation = self.outside(target)?;
         let maps = match target.maps() {
             Ok(maps) => Some(maps),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => None,
             Err(error) => return Err(target.failed(error)),
         };
-        match (&memory, maps) {
+        match (&mut memory, maps) {
             (Some(memory), Some(maps)) => {
+                let locked = LockedMemory::find(target, &target.status()?, &maps);
+                memory.set_locked(locked.ranges);
                 self.inside(target, memory, &maps, &mut observation, unreadable)?;
+                if locked.is_uncertain && observation.ledger.bytes(Owner::Locked) > 0 {
+                    observation.notes.push(UNCERTAIN.to_owned());
+                }
             }
             _ => {
                 unreadable = Some(Unreadable::Maps);
@@ -151,6 +195,9 @@ impl Inspector {
     }
 
     fn connections(&mut self, process: &ProcReader, open_files: u64) -> Option<u64> {
+        if self.settings.without_connections {
+            return None;
+        }
         if self.sockets.is_none() {
             self.sockets = Sockets::open().ok();
         }
@@ -184,7 +231,10 @@ impl Inspector {
             }
         };
         let walked = match unreadable {
-            None => heaps::walk(memory, maps, &detected, observation, None),
+            None => {
+                let predicts = !self.settings.without_predictions;
+                heaps::walk(memory, maps, &detected, observation, None, predicts)
+            }
             Some(_) => WalkedHeaps::default(),
         };
         describe(&detected, observation);
@@ -204,12 +254,14 @@ impl Inspector {
         observation.managers =
             Manager::join(rest.managers(), &heaps::walked_runtimes(&observation.ledger));
         observation.shared = rest.shared();
+        observation.files = rest.files();
+        observation.anonymous_mappings = Some(rest.anonymous_mappings);
         self::status(target, maps, observation)
     }
 }
 
-/// Opens its memory, as far as permitted. All further reads are of the same program, as long as a process
-/// uses this memory.
+/// Opens its memory, as far as permitted. All further reads are of the same program, as long as a
+/// process uses this memory.
 fn memory_of(target: &Target) -> Result<(Option<LiveMemory>, Option<Unreadable>), TargetError> {
     match LiveMemory::open(target.pid) {
         Ok(memory) => Ok((Some(memory), None)),
@@ -266,8 +318,7 @@ fn status(
 
 /// Reads the values that only `smaps_rollup` has, unless a thread would have to wait for it.
 fn rollup(target: &Target, maps: &[Mapping], resident_bytes: u64) -> Option<Rollup> {
-    let largest = maps.iter().filter(|m| !m.permissions.starts_with("---")).map(Mapping::size);
-    if largest.max().unwrap_or(0).min(resident_bytes) > LARGEST_WALKED {
+    if !smaps::is_cheap_to_walk(maps, resident_bytes) {
         return None;
     }
     let text = fs::read_to_string(target.path("smaps_rollup")).ok()?;

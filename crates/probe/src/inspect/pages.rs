@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::Range;
+use std::sync::OnceLock;
 
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use lowtide_heap::memory::Memory;
 use lowtide_heap::ranges::without;
-use lowtide_model::inspection::{Manager, SharedMemory};
+use lowtide_model::inspection::{MAX_NAMED, Manager, NamedMemory};
 use lowtide_model::ledger::{Ledger, Owner};
 
 use crate::memory::{LiveMemory, PageKind};
@@ -16,7 +17,7 @@ use crate::proc::maps::Mapping;
 use crate::proc::mountinfo;
 use lowtide_model::runtime_kind::RuntimeKind;
 
-use crate::detect::{self, Detected, WalkedHeaps};
+use crate::detect::{self, Claim, Detected, Stack, WalkedHeaps, resolve};
 use lowtide_model::allocator_kind::AllocatorKind;
 
 /// The known facts about a process when its pages are counted.
@@ -24,7 +25,7 @@ pub(super) struct Attributor<'a> {
     pub(super) maps: &'a [Mapping],
     pub(super) detected: &'a Detected,
     /// Mappings that are stacks.
-    pub(super) stacks: &'a [Range<u64>],
+    pub(super) stacks: &'a [Claim<Stack>],
     /// The heaps that were walked and counted.
     pub(super) walked: &'a WalkedHeaps,
     /// The file systems that the process sees.
@@ -45,29 +46,45 @@ impl FileSystems {
             memory: mountinfo::devices(mountinfo, |name| matches!(name, "tmpfs" | "devtmpfs")),
             huge_pages: mountinfo::devices(mountinfo, |name| name == "hugetlbfs")
                 .into_iter()
-                .chain(unmounted_huge_pages())
+                .chain(unmounted_huge_pages().iter().copied())
                 .collect(),
         }
     }
 
-    /// Returns whether the file of a mapping is memory: on tmpfs; or POSIX and System V shared memory,
-    /// `memfd_create` and shared anonymous mappings, which are on a tmpfs that is not mounted.
+    /// Returns whether the file of a mapping is memory: on tmpfs; or POSIX and System V shared
+    /// memory, `memfd_create` and shared anonymous mappings, which are on a tmpfs that is not
+    /// mounted.
     fn is_memory(&self, mapping: &Mapping) -> bool {
         const NAMES: [&str; 4] = ["/dev/shm/", "/memfd:", "/SYSV", "/dev/zero"];
         let is_named = NAMES.iter().any(|begin| mapping.name.starts_with(begin));
         is_named || self.memory.contains(&mapping.file.device)
     }
 
-    /// Returns whether the pages are from the pool of huge pages, which are counted separately and are not
-    /// part of RSS.
+    /// Returns whether the pages are from the pool of huge pages, which are counted separately and
+    /// are not part of RSS.
     fn is_of_huge_pages(&self, mapping: &Mapping) -> bool {
         mapping.name.starts_with("/anon_hugepage") || self.huge_pages.contains(&mapping.file.device)
     }
 }
 
-/// Returns the devices of the kernel's internal hugetlbfs instances, one for each page size. They are not
-/// mounted; `memfd_create` and System V segments use them. An empty file reveals each device.
-fn unmounted_huge_pages() -> Vec<(u32, u32)> {
+/// Returns whether a mapping is of a device whose driver pins the memory that programs map: a GPU,
+/// or an RDMA adapter. (Pages that are not memory, such as registers, are not counted by the
+/// kernel.)
+fn is_of_device(mapping: &Mapping) -> bool {
+    const NAMES: [&str; 6] = ["nvidia", "infiniband/", "dri/", "kfd", "accel/", "vfio/"];
+    let name = mapping.name.strip_prefix("/dev/");
+    name.is_some_and(|name| NAMES.iter().any(|begin| name.starts_with(begin)))
+}
+
+/// Returns the devices of the kernel's internal hugetlbfs instances, one for each page size. They
+/// are not mounted; `memfd_create` and System V segments use them. An empty file reveals each
+/// device. They exist from the start of the kernel, so they are determined once.
+pub(super) fn unmounted_huge_pages() -> &'static [(u32, u32)] {
+    static DEVICES: OnceLock<Vec<(u32, u32)>> = OnceLock::new();
+    DEVICES.get_or_init(find_unmounted_huge_pages)
+}
+
+fn find_unmounted_huge_pages() -> Vec<(u32, u32)> {
     let sizes = [MemfdFlags::HUGE_64KB, MemfdFlags::HUGE_2MB, MemfdFlags::HUGE_32MB];
     let sizes = sizes.into_iter().chain([MemfdFlags::HUGE_512MB, MemfdFlags::HUGE_1GB]);
     let flags = MemfdFlags::HUGETLB | MemfdFlags::CLOEXEC;
@@ -78,13 +95,12 @@ fn unmounted_huge_pages() -> Vec<(u32, u32)> {
         .collect()
 }
 
-/// Memory that already has an owner.
-struct Claim {
-    range: Range<u64>,
+/// The owner of pages.
+#[derive(Debug, Clone)]
+struct PageOwner {
     owner: Owner,
     /// The manager of memory of [`Owner::Runtime`].
     manager: Option<String>,
-    estimated: bool,
 }
 
 /// The resident pages outside of the heap, by owner.
@@ -94,20 +110,50 @@ pub(super) struct Attribution {
     /// Memory of [`Owner::Runtime`] by manager.
     managers: BTreeMap<String, (u64, bool)>,
     /// Memory of [`Owner::Shared`] by the name of the file's mapping.
-    shared: BTreeMap<String, u64>,
+    shared: Named,
+    /// Memory of [`Owner::File`] by the name of the file.
+    files: Named,
+    /// Number of mappings with pages of [`Owner::AnonymousOther`].
+    pub(super) anonymous_mappings: u64,
+}
+
+/// Resident bytes and the number of mappings, by name.
+#[derive(Debug, Default)]
+struct Named(BTreeMap<String, (u64, u64)>);
+
+impl Named {
+    fn add(&mut self, name: impl FnOnce() -> String, bytes: u64) {
+        if bytes > 0 {
+            let (sum, mappings) = self.0.entry(name()).or_default();
+            *sum += bytes;
+            *mappings += 1;
+        }
+    }
+
+    /// Returns those with most bytes, the largest first.
+    fn largest(&self) -> Vec<NamedMemory> {
+        let named = |(name, (bytes, mappings)): (&String, &(u64, u64))| {
+            NamedMemory::new(name.clone(), *bytes, *mappings)
+        };
+        let mut all: Vec<NamedMemory> = self.0.iter().map(named).collect();
+        all.sort_by_key(|named| std::cmp::Reverse(named.bytes));
+        all.truncate(MAX_NAMED);
+        all
+    }
 }
 
 impl Attribution {
-    fn add(&mut self, claim: &Claim, bytes: u64) {
+    fn add(&mut self, claim: &Claim<PageOwner>, bytes: u64) {
         if bytes == 0 {
             return;
         }
+        let PageOwner { owner, manager } = &claim.owner;
         if claim.estimated {
-            self.ledger.add_estimate(claim.owner, bytes);
+            self.ledger.add_estimate(*owner, bytes);
         } else {
-            self.ledger.add(claim.owner, bytes);
+            self.ledger.add(*owner, bytes);
         }
-        if let Some(manager) = &claim.manager {
+        if let Some(manager) = manager {
             let (of_manager, estimated) = self.managers.entry(manager.clone()).or_default();
             *of_manager += bytes;
             *estimated |= claim.estimated;
@@ -126,19 +172,16 @@ impl Attribution {
         managers
     }
 
-    /// Returns the largest shared mappings, the largest first.
-    pub(super) fn shared(&self) -> Vec<SharedMemory> {
-        let named =
-            |(name, bytes): (&String, &u64)| SharedMemory { name: name.clone(), bytes: *bytes };
-        let mut shared: Vec<SharedMemory> = self.shared.iter().map(named).collect();
-        shared.sort_by_key(|named| std::cmp::Reverse(named.bytes));
-        shared.truncate(MAX_SHARED);
-        shared
+    /// Returns the largest shared memory, the largest first.
+    pub(super) fn shared(&self) -> Vec<NamedMemory> {
+        self.shared.largest()
+    }
+
+    /// Returns the largest files, the largest first.
+    pub(super) fn files(&self) -> Vec<NamedMemory> {
+        self.files.largest()
     }
 }
-
-/// Maximum number of shared mappings that are named.
-const MAX_SHARED: usize = 16;
 
 impl Attributor<'_> {
     /// Counts the resident pages outside of the heap, by owner.
@@ -163,42 +206,39 @@ impl Attributor<'_> {
             }
         }
         for mapping in self.maps {
+            let before = found.ledger.bytes(Owner::AnonymousOther);
             for part in without(mapping.start..mapping.end, &taken) {
                 self.count(memory, mapping, part, &claims, &mut found)?;
+            }
+            if found.ledger.bytes(Owner::AnonymousOther) > before {
+                found.anonymous_mappings += 1;
             }
         }
         Ok(found)
     }
 
-    /// Returns the known owners of private memory that is not backed by a file, in order of address.
-    fn claims(&self, memory: &LiveMemory, walked: &WalkedHeaps) -> Vec<Claim> {
-        let sure = |range: &Range<u64>, owner| Claim {
-            range: range.clone(),
-            owner,
-            manager: None,
-            estimated: false,
-        };
+    /// Returns the owners of private memory that is not backed by a file, in order of address and
+    /// disjoint.
+    fn claims(&self, memory: &LiveMemory, walked: &WalkedHeaps) -> Vec<Claim<PageOwner>> {
         let areas = detect::areas(memory, self.detected, self.maps, self.stacks, walked);
-        let mut claims: Vec<Claim> = areas
-            .into_iter()
-            .map(|area| match area.owner {
+        let claim = |range, owner, manager, estimated| Claim {
+            range,
+            owner: PageOwner { owner, manager },
+            estimated,
+        };
+        let managed = areas.into_iter().map(|area| {
+            let (owner, manager) = match area.owner {
                 // glibc has given it this name, and the walk has not found it.
-                detect::AreaOwner::Allocator(AllocatorKind::Glibc) => {
-                    sure(&area.range, Owner::Unattributed)
-                }
-                owner => Claim {
-                    range: area.range,
-                    owner: Owner::Runtime,
-                    manager: Some(owner.name().to_owned()),
-                    estimated: area.estimated,
-                },
-            })
-            .collect();
-        claims.extend(self.stacks.iter().map(|range| sure(range, Owner::Stacks)));
+                detect::AreaOwner::Allocator(AllocatorKind::Glibc) => (Owner::Unattributed, None),
+                owner => (Owner::Runtime, Some(owner.name().to_owned())),
+            };
+            claim(area.range, owner, manager, area.estimated)
+        });
+        let stacks = self.stacks.iter();
+        let stacks = stacks.map(|s| claim(s.range.clone(), Owner::Stacks, None, s.estimated));
         let data = self.detected.zeroed_data.iter();
-        claims.extend(data.map(|range| sure(range, Owner::ProgramData)));
-        claims.sort_by_key(|claim| claim.range.start);
-        claims
+        let data = data.map(|range| claim(range.clone(), Owner::ProgramData, None, false));
+        resolve(managed.chain(stacks).chain(data).collect())
     }
 
     fn count(
@@ -206,7 +246,7 @@ impl Attributor<'_> {
         memory: &LiveMemory,
         mapping: &Mapping,
         part: Range<u64>,
-        claims: &[Claim],
+        claims: &[Claim<PageOwner>],
         found: &mut Attribution,
     ) -> io::Result<()> {
         if mapping.name == "[vvar]"
@@ -220,30 +260,38 @@ impl Attributor<'_> {
         let is_private = mapping.permissions.ends_with('p');
         if mapping.has_file() || !is_private || mapping.name == "[vdso]" {
             let shared = !is_private && !mapping.has_file() || self.files.is_memory(mapping);
-            let is_java = self.is_heap_of_java(mapping);
+            let is_java =
+                detect::is_java_heap_file(mapping) && self.detected.has(RuntimeKind::HotSpot);
             let of_file = Claim {
                 range: mapping.start..mapping.end,
-                owner: match () {
-                    () if is_java => Owner::Runtime,
-                    () if shared => Owner::Shared,
-                    () => Owner::File,
+                owner: PageOwner {
+                    owner: match () {
+                        () if is_java => Owner::Runtime,
+                        () if is_of_device(mapping) => Owner::Device,
+                        () if shared => Owner::Shared,
+                        () => Owner::File,
+                    },
+                    manager: is_java.then(|| RuntimeKind::HotSpot.name().to_owned()),
                 },
-                manager: is_java.then(|| RuntimeKind::HotSpot.name().to_owned()),
                 estimated: false,
             };
+            let mut of_file_bytes = 0;
             for pages in memory.pages(part)? {
                 let bytes = pages.range.end - pages.range.start;
                 match pages.kind {
                     PageKind::File => {
                         found.add(&of_file, bytes);
-                        if of_file.owner == Owner::Shared {
-                            *found.shared.entry(self.name_of_shared(mapping)).or_default() += bytes;
-                        }
+                        of_file_bytes += bytes;
                     }
                     // Pages of a file that were written to, and thus became private to the process.
                     PageKind::Anonymous => found.ledger.add(Owner::ProgramData, bytes),
                     PageKind::Swapped => {}
                 }
+            }
+            match of_file.owner.owner {
+                Owner::Shared => found.shared.add(|| self.name_of_shared(mapping), of_file_bytes),
+                Owner::File => found.files.add(|| name_of_file(mapping), of_file_bytes),
+                _ => {}
             }
             return Ok(());
         }
@@ -269,28 +317,30 @@ impl Attributor<'_> {
         }
     }
 
-    /// Returns whether the mapping is a Java heap. ZGC keeps its heap in a memory file with this name
-    /// (zPhysicalMemoryBacking_linux.cpp).
-    fn is_heap_of_java(&self, mapping: &Mapping) -> bool {
-        mapping.name.starts_with("/memfd:java_heap") && self.detected.has(RuntimeKind::HotSpot)
-    }
-
     /// Returns the owner of private memory if nothing else is known about it.
     fn unclaimed(&self, mapping: &Mapping) -> Owner {
         let is_heap = mapping.name == "[heap]";
         match () {
-            // A heap that was not walked. In one that was walked, it is memory that the program allocated
-            // with `brk` itself.
+            // A heap that was not walked. In one that was walked, it is memory that the program
+            // allocated with `brk` itself.
             () if is_heap && self.walked.allocators.is_empty() => Owner::Unattributed,
             () => Owner::AnonymousOther,
         }
     }
 }
 
-/// Splits a run of pages among its claims. The first claim takes precedence.
-fn share_out(run: Range<u64>, claims: &[Claim], otherwise: Owner, found: &mut Attribution) {
+fn name_of_file(mapping: &Mapping) -> String {
+    mapping.name.trim_end_matches(" (deleted)").to_owned()
+}
+
+/// Splits a run of pages among its claims, which are in order of address and disjoint.
+fn share_out(
+    run: Range<u64>,
+    claims: &[Claim<PageOwner>],
+    otherwise: Owner,
+    found: &mut Attribution,
+) {
     let mut at = run.start;
-    // Claims do not overlap, so their ends are in order too.
     let first = claims.partition_point(|claim| claim.range.end <= run.start);
     for claim in claims[first..].iter().take_while(|claim| claim.range.start < run.end) {
         let (start, end) = (claim.range.start.max(at), claim.range.end.min(run.end));
@@ -311,13 +361,30 @@ fn whole_pages(range: &Range<u64>, page: u64) -> Range<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::proc::maps;
+
+    #[test]
+    fn the_memory_of_gpus_and_rdma_adapters_is_that_of_a_device() {
+        let is_device = |name: &str| {
+            let line = format!("7f00-8f00 rw-s 00000000 00:06 12 {name}\n");
+            is_of_device(&maps::parse(&line).unwrap()[0])
+        };
+        let devices =
+            ["/dev/nvidia0", "/dev/nvidia-uvm", "/dev/infiniband/uverbs0", "/dev/dri/card0"];
+        assert!(devices.into_iter().all(is_device));
+        // The last one is a disk, whose cache can be reclaimed.
+        assert!(
+            !["/dev/shm/nvidia", "/dev/zero", "/srv/dev/kfd", "/dev/sda"]
+                .into_iter()
+                .any(is_device)
+        );
+    }
 
     #[test]
     fn a_run_of_pages_is_divided_among_owners_without_loss_or_overlap() {
         let claim = |range, owner, manager: Option<&str>| Claim {
             range,
-            owner,
-            manager: manager.map(str::to_owned),
+            owner: PageOwner { owner, manager: manager.map(str::to_owned) },
             estimated: manager.is_some(),
         };
         let claims = [

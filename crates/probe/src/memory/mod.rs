@@ -16,22 +16,22 @@ use rustix::ioctl::{Opcode, Updater, opcode};
 
 use zero_page::ZeroPages;
 
-/// Maximum number of pages per scan. The kernel holds the lock of the process's mappings meanwhile, and a
-/// thread that maps or unmaps memory waits: 8 MiB of small pages take about 0.1 ms.
+/// Maximum number of pages per scan. The kernel holds the lock of the process's mappings meanwhile,
+/// and a thread that maps or unmaps memory waits: 8 MiB of small pages take about 0.1 ms.
 const MOST_PAGES: u64 = 2048;
 
-/// Minimum and maximum size of the address range per scan, in bytes; it grows while scans are fast. Empty
-/// page tables are passed under the same lock.
+/// Minimum and maximum size of the address range per scan, in bytes; it grows while scans are fast.
+/// Empty page tables are passed under the same lock.
 const SMALLEST_WINDOW: u64 = 64 << 20;
 const LARGEST_WINDOW: u64 = 64 << 30;
 const QUICK: Duration = Duration::from_micros(50);
 
-/// The memory of a process, held by descriptors: it never becomes that of another process with the same PID,
-/// or of another program that the process executes.
+/// The memory of a process, held by descriptors: it never becomes that of another process with the
+/// same PID, or of another program that the process executes.
 ///
-/// It is read through `mem`, although `process_vm_readv` is faster: that call pins the pages, for which the
-/// kernel copies each anonymous page that a `fork` left shared (`gup_must_unshare` in mm/gup.c), so that an
-/// inspection of a pre-forking server would make it larger.
+/// It is read through `mem`, although `process_vm_readv` is faster: that call pins the pages, for
+/// which the kernel copies each anonymous page that a `fork` left shared (`gup_must_unshare` in
+/// mm/gup.c), so that an inspection of a pre-forking server would make it larger.
 #[derive(Debug)]
 pub struct LiveMemory {
     /// Absent if only the page map may be read.
@@ -40,6 +40,8 @@ pub struct LiveMemory {
     page: u64,
     /// Whether the kernel scans page tables itself (`PAGEMAP_SCAN`, from Linux 6.7 on).
     scans: AtomicBool,
+    /// The locked ranges, in order and disjoint.
+    locked: Vec<Range<u64>>,
 }
 
 /// Consecutive pages of one kind.
@@ -66,7 +68,8 @@ impl LiveMemory {
     /// Opens the memory of a process.
     ///
     /// # Errors
-    /// Fails if it may not be read (which requires permission to trace it), or if the process has ended.
+    /// Fails if it may not be read (which requires permission to trace it), or if the process has
+    /// ended.
     pub fn open(pid: u32) -> io::Result<Self> {
         let memory = File::open(format!("/proc/{pid}/mem"))?;
         Ok(Self { memory: Some(memory), ..Self::pages_only(pid)? })
@@ -83,20 +86,26 @@ impl LiveMemory {
             pagemap: File::open(format!("/proc/{pid}/pagemap"))?,
             page: rustix::param::page_size() as u64,
             scans: AtomicBool::new(true),
+            locked: Vec::new(),
         })
     }
 
-    /// Returns whether a process still uses this memory: one that ends, or executes another program, leaves
-    /// it.
+    /// Returns whether a process still uses this memory: one that ends, or executes another
+    /// program, leaves it.
     pub fn is_in_use(&self) -> bool {
         // The page map of unused memory is empty; any other has an entry for address 0.
         matches!(self.pagemap.read_at(&mut [0; 8], 0), Ok(8))
     }
 
-    /// Returns the same memory, which becomes unreadable as soon as `interrupt` is set: a walk over it then
-    /// ends.
+    /// Returns the same memory, which becomes unreadable as soon as `interrupt` is set: a walk over
+    /// it then ends.
     pub fn until<'m>(&'m self, interrupt: &'m AtomicBool) -> Interruptible<'m> {
         Interruptible { memory: self, interrupt }
+    }
+
+    /// Sets the locked ranges, in order and disjoint.
+    pub fn set_locked(&mut self, locked: Vec<Range<u64>>) {
+        self.locked = locked;
     }
 
     /// Returns the same memory without the use of `PAGEMAP_SCAN`, as on kernels that lack it.
@@ -106,8 +115,8 @@ impl LiveMemory {
         self
     }
 
-    /// Returns the pages between two addresses that are resident or swapped out, in order. Pages that were
-    /// only ever read are mapped to the zero page; the kernel does not count them either.
+    /// Returns the pages between two addresses that are resident or swapped out, in order. Pages
+    /// that were only ever read are mapped to the zero page; the kernel does not count them either.
     ///
     /// # Errors
     /// Fails if the kernel does not provide them.
@@ -132,10 +141,11 @@ impl LiveMemory {
         Ok(found)
     }
 
-    /// Makes the kernel scan for pages of any of these categories, except the zero page, and report which of
-    /// the categories of interest they have.
+    /// Makes the kernel scan for pages of any of these categories, except the zero page, and report
+    /// which of the categories of interest they have.
     ///
-    /// The category for file pages costs more than all others: the kernel must check the page itself.
+    /// The category for file pages costs more than all others: the kernel must check the page
+    /// itself.
     fn scan_for(
         &self,
         range: &Range<u64>,
@@ -163,9 +173,9 @@ impl LiveMemory {
                 return_mask: of_interest,
                 ..ScanRequest::default()
             };
-            // SAFETY: `SCAN` is the number of PAGEMAP_SCAN, whose argument is a `struct pm_scan_arg`;
-            // `ScanRequest` has its layout (linux/fs.h). The kernel writes at most `vec_len` elements
-            // to `vec`, which points to as many `Region`s that outlive the call.
+            // SAFETY: `SCAN` is the number of PAGEMAP_SCAN, whose argument is a `struct
+            // pm_scan_arg`; `ScanRequest` has its layout (linux/fs.h). The kernel writes at most
+            // `vec_len` elements to `vec`, which points to as many `Region`s that outlive the call.
             #[expect(unsafe_code, reason = "an ioctl that rustix does not have")]
             unsafe {
                 let updater = Updater::<SCAN, ScanRequest>::new(&mut request);
@@ -192,8 +202,8 @@ impl LiveMemory {
         Ok(runs)
     }
 
-    /// Returns the pages between two addresses that are mapped as huge pages, in order; `None` on kernels
-    /// that do not scan.
+    /// Returns the pages between two addresses that are mapped as huge pages, in order; `None` on
+    /// kernels that do not scan.
     ///
     /// # Errors
     /// Fails if the kernel does not provide them.
@@ -212,7 +222,8 @@ impl LiveMemory {
         self.scanned(scan).transpose()
     }
 
-    /// Returns the bytes between two addresses that are in huge pages; `None` on kernels that do not scan.
+    /// Returns the bytes between two addresses that are in huge pages; `None` on kernels that do
+    /// not scan.
     ///
     /// # Errors
     /// Fails if the kernel does not provide them.
@@ -312,6 +323,10 @@ impl Memory for LiveMemory {
         runs
     }
 
+    fn locked(&self) -> &[Range<u64>] {
+        &self.locked
+    }
+
     fn wait(&self, time: Duration) -> bool {
         thread::sleep(time);
         true
@@ -340,6 +355,10 @@ impl Memory for Interruptible<'_> {
 
     fn resident(&self, range: Range<u64>) -> Vec<Range<u64>> {
         if self.is_over() { Vec::new() } else { self.memory.resident(range) }
+    }
+
+    fn locked(&self) -> &[Range<u64>] {
+        self.memory.locked()
     }
 
     fn wait(&self, time: Duration) -> bool {
@@ -403,8 +422,8 @@ const HUGE: u64 = 1 << 6;
 mod tests {
     use super::*;
 
-    /// Size in bytes for which an allocation is always a mapping of its own, with no page present yet
-    /// (`DEFAULT_MMAP_THRESHOLD_MAX` is 32 MiB).
+    /// Size in bytes for which an allocation is always a mapping of its own, with no page present
+    /// yet (`DEFAULT_MMAP_THRESHOLD_MAX` is 32 MiB).
     const FRESH: usize = 40 << 20;
 
     fn ours() -> LiveMemory {

@@ -1,5 +1,5 @@
-//! The zero page, which is mapped where memory was read before it was ever written to. It belongs to no
-//! process, and the kernel does not count it.
+//! The zero page, which is mapped where memory was read before it was ever written to. It belongs
+//! to no process, and the kernel does not count it.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -56,20 +56,21 @@ impl ZeroPages {
     }
 }
 
-/// Maps memory, reads the first byte in it whose address is a multiple of `align`, and returns the frames of
-/// that byte's page and of the next page. Returns `None` if no such byte lies in the mapping.
+/// Maps memory, reads the first byte in it whose address is a multiple of `align`, and returns the
+/// frames of that byte's page and of the next page. Returns `None` if no such byte lies in the
+/// mapping.
 #[expect(unsafe_code, reason = "maps memory of our own, and reads it")]
 fn frames_of_fresh_memory(bytes: usize, align: usize) -> Option<[u64; 2]> {
     let page = rustix::param::page_size();
-    // SAFETY: the kernel chooses an address range that nothing is mapped at, so that no memory in use is
-    // replaced; the mapping is private, and its address does not leave this function.
+    // SAFETY: the kernel chooses an address range that nothing is mapped at, so that no memory in
+    // use is replaced; the mapping is private, and its address does not leave this function.
     let start =
         unsafe { mmap_anonymous(null_mut(), bytes, ProtFlags::READ, MapFlags::PRIVATE) }.ok()?;
     let at = (start as usize).checked_next_multiple_of(align);
     let offset = at.map(|at| at - start as usize).filter(|offset| *offset < bytes);
     let entries = offset.and_then(|offset| {
-        // SAFETY: `offset` is less than `bytes`, the length of the mapping, which is readable and stays
-        // mapped until `munmap` below. Every byte is a valid `u8`.
+        // SAFETY: `offset` is less than `bytes`, the length of the mapping, which is readable and
+        // stays mapped until `munmap` below. Every byte is a valid `u8`.
         let at = unsafe { start.cast::<u8>().add(offset) };
         // SAFETY: as above.
         unsafe { std::ptr::read_volatile(at) };
@@ -78,8 +79,8 @@ fn frames_of_fresh_memory(bytes: usize, align: usize) -> Option<[u64; 2]> {
         pagemap.read_exact_at(&mut entries, (at as usize / page * 8) as u64).ok()?;
         Some(entries)
     });
-    // SAFETY: `start` and `bytes` are those of the mapping made above, which is unmapped nowhere else; no
-    // pointer into it is used after this.
+    // SAFETY: `start` and `bytes` are those of the mapping made above, which is unmapped nowhere
+    // else; no pointer into it is used after this.
     let _ = unsafe { munmap(start, bytes) };
     let entries = entries?;
     let word = |from: usize| {

@@ -2,9 +2,10 @@
 
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
-/// Mount points of the hierarchies, by convention (cgroups(7)): version 2 by itself or beside version 1.
+/// Mount points of the hierarchies, by convention (cgroups(7)): version 2 by itself or beside
+/// version 1.
 const ROOTS_V2: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
 const FREEZER_V1: &str = "/sys/fs/cgroup/freezer";
 
@@ -20,7 +21,8 @@ struct Hierarchy {
 }
 
 impl Groups {
-    /// Parses the text: a line `NUMBER:CONTROLLERS:PATH` for each hierarchy. Other lines are skipped.
+    /// Parses the text: a line `NUMBER:CONTROLLERS:PATH` for each hierarchy. Other lines are
+    /// skipped.
     pub fn parse(text: &str) -> Self {
         let group = |line: &str| {
             let mut fields = line.splitn(3, ':').skip(1);
@@ -55,10 +57,11 @@ impl Groups {
         })
     }
 
-    /// Returns whether the process is frozen by the freezer; `None` if the freezer's files do not exist.
+    /// Returns whether the process is frozen by the freezer; `None` if the freezer's files do not
+    /// exist.
     pub fn is_frozen(&self) -> Option<bool> {
         let read = |root: &str, path: &str, file: &str| {
-            fs::read_to_string(inside(root, path).join(file)).ok()
+            fs::read_to_string(inside(root, path)?.join(file)).ok()
         };
         let v1 = self.path("freezer").and_then(|path| read(FREEZER_V1, path, "freezer.state"));
         // A topmost group has no state: it cannot be frozen.
@@ -74,9 +77,12 @@ impl Groups {
     }
 }
 
-/// Returns a group's directory below the mount point of its hierarchy.
-pub fn inside(root: &str, path: &str) -> PathBuf {
-    Path::new(root).join(path.trim_start_matches('/'))
+/// Returns a group's directory below the mount point of its hierarchy; `None` if it is not below
+/// it: the path of a process in another container begins with `/..` (cgroup_namespaces(7)).
+pub fn inside(root: &str, path: &str) -> Option<PathBuf> {
+    let path = Path::new(path.trim_start_matches('/'));
+    let is_below = path.components().all(|part| matches!(part, Component::Normal(_)));
+    is_below.then(|| Path::new(root).join(path))
 }
 
 #[cfg(test)]
@@ -92,6 +98,14 @@ mod tests {
         assert_eq!(groups.path("cpuacct"), Some("/x:y"));
         assert_eq!(groups.path(""), Some("/system.slice/redis.service"));
         assert_eq!(groups.path("memory"), None);
+    }
+
+    #[test]
+    fn the_group_of_another_container_has_no_directory_here() {
+        assert_eq!(inside("/sys/fs/cgroup", "/a/b"), Some("/sys/fs/cgroup/a/b".into()));
+        assert_eq!(inside("/sys/fs/cgroup", "/"), Some("/sys/fs/cgroup".into()));
+        assert_eq!(inside("/sys/fs/cgroup", "/../other"), None);
+        assert_eq!(inside("/sys/fs/cgroup", "/a/../../other"), None);
     }
 
     #[test]

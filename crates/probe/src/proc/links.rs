@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 use std::{fs, io};
 
-/// Returns the path of a process's program. ` (deleted)` is appended if the file was removed or replaced.
+/// Returns the path of a process's program. ` (deleted)` is appended if the file was removed or
+/// replaced.
 ///
 /// # Errors
 /// Fails if the link may not be read, or the process has ended.

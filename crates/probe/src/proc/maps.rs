@@ -3,6 +3,8 @@
 use std::io::{self, BufRead};
 use std::ops::Deref;
 
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+
 use super::ParseError;
 
 /// One mapping.
@@ -22,13 +24,14 @@ pub struct Mapping {
     pub name: String,
 }
 
-/// Permissions of a mapping, a text of four characters. A process can have 65,530 mappings by default.
+/// Permissions of a mapping, a text of four characters. A process can have 65,530 mappings by
+/// default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Permissions([u8; 4]);
 
 impl Permissions {
-    /// Parses `rwxp`, with `-` for a missing permission and `s` for a shared mapping. Returns `None` if the
-    /// text is not four ASCII characters.
+    /// Parses `rwxp`, with `-` for a missing permission and `s` for a shared mapping. Returns
+    /// `None` if the text is not four ASCII characters.
     pub fn parse(text: &str) -> Option<Self> {
         let text: [u8; 4] = text.as_bytes().try_into().ok()?;
         text.is_ascii().then_some(Self(text))
@@ -59,6 +62,16 @@ pub struct FileId {
 }
 
 impl FileId {
+    /// Returns the file that a path leads to. A remote file system is not asked: it may not answer.
+    ///
+    /// # Errors
+    /// Fails if the path leads nowhere, or on kernels before 4.11.
+    pub fn of(path: &str) -> io::Result<Self> {
+        let as_known = AtFlags::STATX_DONT_SYNC;
+        let found = statx(CWD, path, as_known, StatxFlags::INO)?;
+        Ok(Self { device: (found.stx_dev_major, found.stx_dev_minor), inode: found.stx_ino })
+    }
+
     /// Returns the file that a path or a descriptor leads to.
     pub fn from_metadata(meta: &std::fs::Metadata) -> Self {
         use std::os::unix::fs::MetadataExt;
@@ -89,7 +102,8 @@ impl Mapping {
 /// # Errors
 /// Fails at the first line that is not a mapping.
 pub fn parse(text: &str) -> Result<Vec<Mapping>, ParseError> {
-    text.lines().map(parse_line).collect()
+    // Not `lines`: a path may end with a carriage return.
+    text.split_terminator('\n').map(parse_line).collect()
 }
 
 /// Reads the mappings one by one, without the whole text in memory.

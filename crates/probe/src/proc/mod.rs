@@ -1,10 +1,13 @@
 //! The kernel's data about a process under `/proc`: pure parsers, with thin reads beside them.
 
 pub mod cgroup;
+pub mod directory;
+pub mod environ;
 pub mod links;
 pub mod maps;
 pub mod mountinfo;
 pub mod rollup;
+pub mod smaps;
 pub mod stat;
 pub mod status;
 pub mod task;
@@ -38,8 +41,8 @@ pub fn is_gone(error: &io::Error) -> bool {
         || error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
 }
 
-/// Reads a short file of `/proc` from the start, through a descriptor that stays open. This saves the path
-/// lookup, and a reused PID cannot be mistaken for the process.
+/// Reads a short file of `/proc` from the start, through a descriptor that stays open. This saves
+/// the path lookup, and a reused PID cannot be mistaken for the process.
 ///
 /// A name in it may be cut in the middle of a character, or not be UTF-8 at all.
 pub(crate) fn reread<'b>(file: &File, buffer: &'b mut Vec<u8>) -> io::Result<Cow<'b, str>> {

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-/// Returns the devices (major and minor number) of file systems of some type. Invalid lines are skipped.
+/// Returns the devices (major and minor number) of file systems of some type. Invalid lines are
+/// skipped.
 pub fn devices(text: &str, is_wanted: impl Fn(&str) -> bool) -> BTreeSet<(u32, u32)> {
     let device = |line: &str| {
         // Optional fields come before it; a dash ends them.

@@ -27,8 +27,8 @@ pub struct Stat {
     pub vsz_bytes: u64,
     /// Number of resident pages.
     pub rss_pages: u64,
-    /// Start addresses of its code and its stack, which change when it executes another program. Zero if they
-    /// may not be read.
+    /// Start addresses of its code and its stack, which change when it executes another program.
+    /// Zero if they may not be read.
     pub image: (u64, u64),
 }
 
@@ -69,7 +69,7 @@ impl Stat {
             flags: number(9)?,
             minor_faults: number(10)?,
             major_faults: number(12)?,
-            cpu_ticks: number(14)? + number(15)?,
+            cpu_ticks: number(14)?.saturating_add(number(15)?),
             threads: number(20)?,
             start_ticks: number(22)?,
             vsz_bytes: number(23)?,

@@ -4,15 +4,16 @@ use std::{fs, io};
 
 use super::ParseError;
 
-/// The used fields of `/proc/PID/status`, or of a thread's `status` (Documentation/filesystems/proc.rst).
+/// The used fields of `/proc/PID/status`, or of a thread's `status`
+/// (Documentation/filesystems/proc.rst).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Status {
     /// State: `R`, `S`, `D`, `T`, `t`, `Z`, …; NUL if the text has none.
     pub state: char,
     /// PID of the process that the thread belongs to.
     pub process: u32,
-    /// Thread ID of the tracer, in the reader's namespace; 0 if there is none, or if the reader cannot see
-    /// it.
+    /// Thread ID of the tracer, in the reader's namespace; 0 if there is none, or if the reader
+    /// cannot see it.
     pub tracer: u32,
     /// Real user ID.
     pub uid: u32,
@@ -38,18 +39,21 @@ pub struct Status {
     pub hugetlb_bytes: u64,
     /// Signal sets.
     pub signals: Signals,
-    /// Mode of the system call filter: 0 is none, 1 is strict, 2 is BPF programs (`SECCOMP_MODE_…` of
-    /// include/uapi/linux/seccomp.h).
+    /// Mode of the system call filter: 0 is none, 1 is strict, 2 is BPF programs (`SECCOMP_MODE_…`
+    /// of include/uapi/linux/seccomp.h).
     pub seccomp: u32,
     /// Number of seccomp filters; `None` if the kernel does not report it (before 5.9).
     pub seccomp_filters: Option<u32>,
     /// Effective capabilities as a bit set (include/uapi/linux/capability.h).
     pub capabilities: u64,
-    /// Number of voluntary context switches of the thread. The file of a process has those of its first
-    /// thread.
+    /// Number of voluntary context switches of the thread. The file of a process has those of its
+    /// first thread.
     pub voluntary_switches: u64,
-    /// Whether the thread has a shadow stack, against which the kernel and the processor check each return.
+    /// Whether the thread has a shadow stack, against which the kernel and the processor check each
+    /// return.
     pub shadow_stack: bool,
+    /// Whether the process has excluded itself from transparent huge pages (`PR_SET_THP_DISABLE`).
+    pub thp_disabled: bool,
 }
 
 /// Sets of signals; Bit 0 is signal 1.
@@ -77,8 +81,8 @@ impl Status {
         Ok(Self::parse(&String::from_utf8_lossy(&text))?)
     }
 
-    /// Parses the text. A process without memory of its own (a zombie, a kernel thread) has no memory lines;
-    /// their values are zero.
+    /// Parses the text. A process without memory of its own (a zombie, a kernel thread) has no
+    /// memory lines; their values are zero.
     ///
     /// # Errors
     /// Fails if an expected number is missing in a line.
@@ -120,6 +124,7 @@ impl Status {
                         "voluntary_ctxt_switches" => {
                             status.voluntary_switches = number(key, value)?;
                         }
+                        "THP_enabled" => status.thp_disabled = number(key, value)? == 0,
                         "x86_Thread_features" => {
                             status.shadow_stack =
                                 value.split_ascii_whitespace().any(|feature| feature == "shstk");
@@ -145,7 +150,7 @@ impl Status {
 
     /// Returns the sum of all resident bytes.
     pub fn rss_bytes(&self) -> u64 {
-        self.anon_bytes + self.file_bytes + self.shared_bytes
+        self.anon_bytes.saturating_add(self.file_bytes).saturating_add(self.shared_bytes)
     }
 
     /// Returns whether it is stopped by a signal or by a tracer.

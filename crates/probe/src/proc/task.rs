@@ -8,7 +8,8 @@ use super::ParseError;
 use super::stat::Stat;
 use super::status::Status;
 
-/// A thread of a process, by its IDs. It holds no reference: a thread can end, and its ID can be reused.
+/// A thread of a process, by its IDs. It holds no reference: a thread can end, and its ID can be
+/// reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Thread {
     /// PID of the process.
@@ -44,8 +45,8 @@ pub enum Doing {
 /// A system call in which a thread waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SystemCall {
-    /// Number, in the table of the call's ABI. A thread that uses `int $0x80` in a 64-bit process uses the
-    /// i386 table, which cannot be detected here.
+    /// Number, in the table of the call's ABI. A thread that uses `int $0x80` in a 64-bit process
+    /// uses the i386 table, which cannot be detected here.
     pub number: u32,
     /// Arguments.
     pub args: [u64; 6],
@@ -93,14 +94,25 @@ impl Thread {
         Ok(Stat::parse(&self.read("stat")?)?)
     }
 
-    /// Returns the time it has run on a processor; `None` if the kernel does not report it, or if it has
-    /// ended.
+    /// Reads its personality (`personality(2)`, a bit set). Requires permission to trace it.
+    ///
+    /// # Errors
+    /// Fails if it has ended, or may not be traced.
+    pub fn personality(&self) -> io::Result<u64> {
+        let text = self.read("personality")?;
+        let what = || format!("`{}` is not a valid personality", text.trim());
+        let error = |_| ParseError { file: "personality", what: what() };
+        Ok(u64::from_str_radix(text.trim(), 16).map_err(error)?)
+    }
+
+    /// Returns the time it has run on a processor; `None` if the kernel does not report it, or if
+    /// it has ended.
     pub fn ran(&self) -> Option<Duration> {
         self.schedule(0)
     }
 
-    /// Returns the time it has waited for a processor; `None` if the kernel does not report it, or if it has
-    /// ended.
+    /// Returns the time it has waited for a processor; `None` if the kernel does not report it, or
+    /// if it has ended.
     pub fn waited(&self) -> Option<Duration> {
         self.schedule(1)
     }
@@ -119,8 +131,8 @@ impl Thread {
 }
 
 impl Doing {
-    /// Parses the text: `running`; or -1, the stack pointer and the instruction pointer; or a number, six
-    /// arguments and the two pointers (fs/proc/base.c, `proc_pid_syscall`).
+    /// Parses the text: `running`; or -1, the stack pointer and the instruction pointer; or a
+    /// number, six arguments and the two pointers (fs/proc/base.c, `proc_pid_syscall`).
     ///
     /// # Errors
     /// Fails if it has none of these forms.

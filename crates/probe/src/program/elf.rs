@@ -1,22 +1,23 @@
 //! The facts about allocators in a program or library file.
 //!
-//! A big program has hundreds of thousands of symbols. A symbol table is therefore read in large parts:
-//! reading symbols one by one costs a system call each, and reading the whole table takes megabytes of
-//! memory.
+//! A big program has hundreds of thousands of symbols. A symbol table is therefore read in large
+//! parts: reading symbols one by one costs a system call each, and reading the whole table takes
+//! megabytes of memory.
 
-use std::fs::File;
 use std::io;
 
 use object::elf::FileHeader64;
-use object::read::elf::{ElfFile64, FileHeader, ProgramHeader, SectionHeader, Sym};
+use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, Sym};
 use object::{Endianness, Object, ObjectSection, SectionIndex, SymbolIndex, elf};
 use thiserror::Error;
 
+use lowtide_heap::hotspot;
 use lowtide_model::allocator_kind::AllocatorKind;
 
 use super::markers::{EmbeddedCode, allocator_of, embedded_code_of};
-use super::source::Source;
-use super::texts;
+use super::source::{Cached, Elf, Source, file_offset};
+use super::{texts, vm_structs};
+use crate::mapped::MappedFile;
 
 /// The reason why a file could not be read as a program or library.
 #[derive(Debug, Error)]
@@ -60,12 +61,15 @@ pub struct ObjectFacts {
     pub evidence: Vec<EmbeddedCode>,
     /// Offset and size of its constant texts (`.rodata`) in the file, in bytes.
     pub texts: Option<(u64, u64)>,
-    /// The addresses of its segments, from the first byte to after the last. They include the zeroed data,
-    /// which the file does not contain.
+    /// The addresses of its segments, from the first byte to after the last. They include the
+    /// zeroed data, which the file does not contain.
     pub addresses: Option<(u64, u64)>,
     /// Offset in the file of an exported symbol with a version: CPython's `Py_Version`, Ruby's
     /// `ruby_version`, or mimalloc's `mi_version`.
     pub version_at: Option<u64>,
+    /// The table of HotSpot's variables, if it contains one. The addresses are relative to its load
+    /// address.
+    pub hotspot: Option<hotspot::Variables>,
 }
 
 /// An allocator that is compiled into a program.
@@ -75,15 +79,12 @@ pub struct BuiltIn {
     pub kind: AllocatorKind,
 }
 
-type Cached<'c> = &'c Source<'c>;
-type Elf<'c> = ElfFile64<'c, Endianness, Cached<'c>>;
-
 impl ObjectFacts {
     /// Reads a file.
     ///
     /// # Errors
     /// Fails if it cannot be read, or is not ELF.
-    pub fn read(file: &File) -> Result<Self, ObjectError> {
+    pub fn read(file: &MappedFile) -> Result<Self, ObjectError> {
         let cache = Source::new(file);
         let object = object::File::parse(&cache)?;
         if object.format() != object::BinaryFormat::Elf {
@@ -103,6 +104,7 @@ impl ObjectFacts {
             texts: rodata(&object),
             addresses: None,
             version_at: None,
+            hotspot: None,
         };
         if let object::File::Elf64(elf) = &object {
             facts.addresses = addresses(elf);
@@ -132,6 +134,7 @@ impl ObjectFacts {
     }
 
     fn read_names<'c>(&mut self, elf: &Elf<'c>, cache: Cached<'c>) {
+        let mut vm_structs = None;
         each_name(elf, cache, SymbolTable::Dynamic, |name, symbol| {
             let address = symbol.st_value(elf.endian());
             match name {
@@ -141,6 +144,7 @@ impl ObjectFacts {
                 b"Py_Version" | b"mi_version" | b"ruby_version" => {
                     self.version_at = file_offset(elf, address);
                 }
+                b"gHotSpotVMStructs" => vm_structs = Some(address),
                 _ => {}
             }
             if let Some(found) = embedded_code_of(name)
@@ -151,16 +155,17 @@ impl ObjectFacts {
             self.allocator = self.allocator.take().or_else(|| allocator_of(name));
             true
         });
+        self.hotspot = vm_structs.and_then(|address| vm_structs::read(elf, cache, address));
     }
 }
 
 impl BuiltIn {
-    /// Finds the allocator that is compiled into a program: by its symbol names, or by its texts if the
-    /// program is stripped.
+    /// Finds the allocator that is compiled into a program: by its symbol names, or by its texts if
+    /// the program is stripped.
     ///
     /// # Errors
     /// Fails if the file cannot be read, or is not ELF.
-    pub fn find(file: &File) -> Result<Option<Self>, ObjectError> {
+    pub fn find(file: &MappedFile) -> Result<Option<Self>, ObjectError> {
         let cache = Source::new(file);
         let object = object::File::parse(&cache)?;
         let object::File::Elf64(elf) = &object else { return Ok(None) };
@@ -180,7 +185,7 @@ impl BuiltIn {
     }
 }
 
-fn built_in<'c>(elf: &Elf<'c>, cache: Cached<'c>, file: &File) -> Option<AllocatorKind> {
+fn built_in<'c>(elf: &Elf<'c>, cache: Cached<'c>, file: &MappedFile) -> Option<AllocatorKind> {
     if elf.section_by_name(".gopclntab").is_some() {
         return Some(AllocatorKind::Other("the Go runtime".to_owned()));
     }
@@ -206,7 +211,7 @@ fn built_in<'c>(elf: &Elf<'c>, cache: Cached<'c>, file: &File) -> Option<Allocat
 }
 
 /// Returns the file offset of a symbol in the full symbol table; `None` if it is not there.
-pub(crate) fn offset_of_symbol(file: &File, wanted: &[u8]) -> Option<u64> {
+pub(crate) fn offset_of_symbol(file: &MappedFile, wanted: &[u8]) -> Option<u64> {
     let cache = Source::new(file);
     let object = object::File::parse(&cache).ok()?;
     let object::File::Elf64(elf) = &object else { return None };
@@ -218,12 +223,15 @@ pub(crate) fn offset_of_symbol(file: &File, wanted: &[u8]) -> Option<u64> {
     file_offset(elf, address?)
 }
 
-/// Returns the address of an exported symbol, relative to the file, and the address of the page at which its
-/// first segment starts; `None` if the file does not define the symbol.
-pub fn symbol(file: &File, wanted: &str) -> Option<(u64, u64)> {
+/// Returns the address of an exported symbol, relative to the file, and the address of the page at
+/// which its first segment starts; `None` if the file does not define the symbol.
+///
+/// # Errors
+/// Fails if the file cannot be read, or is not ELF.
+pub fn symbol(file: &MappedFile, wanted: &str) -> Result<Option<(u64, u64)>, ObjectError> {
     let cache = Source::new(file);
-    let object = object::File::parse(&cache).ok()?;
-    let object::File::Elf64(elf) = &object else { return None };
+    let object = object::File::parse(&cache)?;
+    let object::File::Elf64(elf) = &object else { return Ok(None) };
     let mut found = None;
     for table in [SymbolTable::Dynamic, SymbolTable::All] {
         each_name(elf, &cache, table, |name, symbol| {
@@ -231,12 +239,12 @@ pub fn symbol(file: &File, wanted: &str) -> Option<(u64, u64)> {
             found.is_none()
         });
     }
-    let (first, _) = addresses(elf)?;
-    Some((found?, first - first % 4096))
+    let first = addresses(elf).map(|(first, _)| first - first % 4096);
+    Ok(found.zip(first))
 }
 
 /// Returns the offset and size of a section in a file, in bytes.
-pub(crate) fn section(file: &File, name: &str) -> Option<(u64, u64)> {
+pub(crate) fn section(file: &MappedFile, name: &str) -> Option<(u64, u64)> {
     let cache = Source::new(file);
     object::File::parse(&cache).ok()?.section_by_name(name)?.file_range()
 }
@@ -254,14 +262,6 @@ fn addresses(elf: &Elf<'_>) -> Option<(u64, u64)> {
     loaded.map(range).reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
 }
 
-fn file_offset(elf: &Elf<'_>, address: u64) -> Option<u64> {
-    let endian = elf.endian();
-    elf.elf_program_headers().iter().filter(|p| p.p_type(endian) == elf::PT_LOAD).find_map(|p| {
-        let inside = address.checked_sub(p.p_vaddr(endian))?;
-        (inside < p.p_filesz(endian)).then(|| p.p_offset(endian) + inside)
-    })
-}
-
 /// A symbol table.
 #[derive(Clone, Copy)]
 enum SymbolTable {
@@ -276,8 +276,8 @@ const PART_BYTES: usize = 1 << 20;
 /// and maximum length of a name that starts in it: a longer one is cut off.
 const MAX_NAME: usize = 64 << 10;
 
-/// Passes each symbol name that a file defines to `visit`, in the order of the symbol table, until `visit`
-/// returns `false`.
+/// Passes each symbol name that a file defines to `visit`, in the order of the symbol table, until
+/// `visit` returns `false`.
 fn each_name<'c>(
     elf: &Elf<'c>,
     cache: Cached<'c>,
@@ -331,12 +331,16 @@ mod tests {
     fn a_text_file_is_not_a_library() {
         let mut file = tempfile::tempfile().unwrap();
         std::io::Write::write_all(&mut file, b"#!/bin/sh\n").unwrap();
-        assert!(matches!(ObjectFacts::read(&file), Err(ObjectError::Format(_))));
+        assert!(matches!(ObjectFacts::read(&file.into()), Err(ObjectError::Format(_))));
+    }
+
+    fn own_program() -> MappedFile {
+        std::fs::File::open(std::env::current_exe().unwrap()).unwrap().into()
     }
 
     #[test]
     fn no_built_in_allocator_is_found_in_our_own_program() {
-        let file = File::open(std::env::current_exe().unwrap()).unwrap();
+        let file = own_program();
         let facts = ObjectFacts::read(&file).unwrap();
         assert_eq!(facts.is_64_bit, cfg!(target_pointer_width = "64"));
         assert_eq!(BuiltIn::find(&file).unwrap(), None);
@@ -344,8 +348,7 @@ mod tests {
 
     #[test]
     fn the_needed_libraries_and_rodata_of_our_own_program_are_found() {
-        let facts =
-            ObjectFacts::read(&File::open(std::env::current_exe().unwrap()).unwrap()).unwrap();
+        let facts = ObjectFacts::read(&own_program()).unwrap();
         assert!(facts.needed.iter().any(|n| n.starts_with("libc.so")), "{:?}", facts.needed);
         assert!(facts.texts.is_some_and(|(_, size)| size > 0));
         assert_eq!((facts.soname, facts.allocator, facts.evidence), (None, None, vec![]));

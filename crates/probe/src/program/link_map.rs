@@ -1,5 +1,5 @@
-//! The loader's list of objects, read from a process the way debuggers read it (`struct r_debug` and `struct
-//! link_map` of link.h).
+//! The loader's list of objects, read from a process the way debuggers read it (`struct r_debug`
+//! and `struct link_map` of link.h).
 
 use std::fs::{self, File};
 use std::io;

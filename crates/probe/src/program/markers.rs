@@ -29,8 +29,8 @@ pub enum EmbeddedCode {
     Sanitizer(Sanitizer),
 }
 
-/// A tool that is compiled into a program, or run around it, and that replaces its `malloc` to find errors.
-/// Its heap has another layout than that of the allocator it replaces.
+/// A tool that is compiled into a program, or run around it, and that replaces its `malloc` to find
+/// errors. Its heap has another layout than that of the allocator it replaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sanitizer {
     /// AddressSanitizer.
@@ -61,20 +61,13 @@ impl Sanitizer {
     }
 }
 
-/// Returns the only allocator that defines a symbol. If a program uses one under a prefix of its own, as Rust
-/// does for jemalloc, the prefixed name counts as well.
+/// Returns the only allocator that defines a symbol. If a program uses one under a prefix of its
+/// own, as Rust does for jemalloc, the prefixed name counts as well.
 pub(super) fn allocator_of(name: &[u8]) -> Option<AllocatorKind> {
-    Some(match name {
-        b"_rjem_malloc" | b"_rjem_mallctl" | b"je_malloc" | b"je_mallctl" | b"mallctl" => {
-            AllocatorKind::Jemalloc
-        }
-        b"mi_malloc" | b"mi_malloc_aligned" => AllocatorKind::Mimalloc,
-        b"tc_malloc" => AllocatorKind::Gperftools,
-        b"TCMallocInternalMalloc" => AllocatorKind::Tcmalloc,
-        b"sn_rust_alloc" => AllocatorKind::Snmalloc,
-        b"rpmalloc" => AllocatorKind::Rpmalloc,
-        _ => return None,
-    })
+    let is_of = |kind: &AllocatorKind| {
+        kind.facts().own_symbols.iter().any(|symbol| symbol.as_bytes() == name)
+    };
+    AllocatorKind::NAMED.into_iter().find(is_of)
 }
 
 /// Returns the code that a symbol is evidence of.

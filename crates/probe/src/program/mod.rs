@@ -1,15 +1,16 @@
 //! The object that serves a process's `malloc`.
 //!
-//! The dynamic loader resolves a symbol to the first object in its list that defines it: the executable, then
-//! preloaded objects, then the libraries. This module reads the same list from the process (`_r_debug`, as
-//! debuggers do), and searches the files in the same order. It uses only the symbols that the loader itself
-//! needs, so that stripped programs work the same way.
+//! The dynamic loader resolves a symbol to the first object in its list that defines it: the
+//! executable, then preloaded objects, then the libraries. This module reads the same list from the
+//! process (`_r_debug`, as debuggers do), and searches the files in the same order. It uses only
+//! the symbols that the loader itself needs, so that stripped programs work the same way.
 
 pub(crate) mod elf;
 mod link_map;
 mod markers;
 mod source;
 pub(crate) mod texts;
+mod vm_structs;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -19,7 +20,7 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-use crate::mapped::open_mapped;
+use crate::mapped::{MappedFile, open_mapped};
 use crate::proc::is_gone;
 use crate::proc::maps::{self, FileId, Mapping};
 
@@ -33,8 +34,8 @@ pub use texts::{c_library_version, version_of};
 pub struct ProgramFacts {
     /// The object whose `malloc` the process calls.
     pub provider: Provider,
-    /// An allocator that is compiled into the executable: it may serve the program's own allocations,
-    /// whichever object provides `malloc`.
+    /// An allocator that is compiled into the executable: it may serve the program's own
+    /// allocations, whichever object provides `malloc`.
     pub built_in: Option<BuiltIn>,
     /// Whether it runs with other privileges than its user's (`AT_SECURE`): the loader then ignores
     /// `LD_PRELOAD`.
@@ -120,8 +121,8 @@ impl ProgramReader {
         Ok(self.read_with_mappings(pid, &maps)?.0)
     }
 
-    /// Does the same with mappings that were read before. Also returns a mapping of each loaded object, in
-    /// the order in which symbols are looked up. The first is the program.
+    /// Does the same with mappings that were read before. Also returns a mapping of each loaded
+    /// object, in the order in which symbols are looked up. The first is the program.
     pub(crate) fn read_with_mappings<'m>(
         &mut self,
         pid: u32,
@@ -130,7 +131,7 @@ impl ProgramReader {
         if maps.is_empty() {
             return Err(ProgramError::Gone);
         }
-        let exe_id = FileId::from_metadata(&fs::metadata(format!("/proc/{pid}/exe"))?);
+        let exe_id = FileId::of(&format!("/proc/{pid}/exe"))?;
         let exe = maps
             .iter()
             .find(|m| m.file == exe_id)
@@ -234,8 +235,8 @@ fn loaded(mapping: &Mapping) -> LoadedFile {
     LoadedFile { path: PathBuf::from(&mapping.name), id: mapping.file }
 }
 
-/// Finds the mapping by its path: on some file systems (overlayfs, btrfs), a mapping has another device than
-/// the file.
+/// Finds the mapping by its path: on some file systems (overlayfs, btrfs), a mapping has another
+/// device than the file.
 fn find_by_path(maps: &[Mapping], pid: u32) -> Option<&Mapping> {
     let exe = fs::read_link(format!("/proc/{pid}/exe")).ok()?;
     maps.iter().find(|m| Path::new(&m.name) == exe)
@@ -245,12 +246,12 @@ fn find_by_path(maps: &[Mapping], pid: u32) -> Option<&Mapping> {
 fn read_mapped<T>(
     pid: u32,
     mapping: &Mapping,
-    read: impl FnOnce(&fs::File) -> Result<T, ObjectError>,
+    read: impl FnOnce(&MappedFile) -> Result<T, ObjectError>,
 ) -> Result<T, ProgramError> {
     let found = open_mapped(pid, mapping).map_err(ObjectError::from).and_then(|file| read(&file));
     found.map_err(|error| {
         // A missing file may have been deleted, or the process may have ended.
-        let ended = fs::metadata(format!("/proc/{pid}/exe")).is_err_and(|e| is_gone(&e));
+        let ended = fs::read_link(format!("/proc/{pid}/exe")).is_err_and(|e| is_gone(&e));
         if ended {
             ProgramError::Gone
         } else {

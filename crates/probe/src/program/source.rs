@@ -1,28 +1,33 @@
 //! A file that is read as a program or library and whose contents are not trusted.
 
 use std::cell::Cell;
-use std::fs::File;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 
+use object::read::elf::{ElfFile64, ProgramHeader};
 use object::read::{ReadCache, ReadCacheOps, ReadRef};
+use object::{Endianness, elf as constants};
 
-/// Maximum number of bytes that are read of one file: the names of the largest programs that are not
-/// stripped.
+use crate::mapped::MappedFile;
+
+/// Maximum number of bytes that are read of one file: the names of the largest programs that are
+/// not stripped.
 const MOST: u64 = 512 << 20;
 
-/// A file with a limit on the number of bytes read: a table may claim to be as large as a file that is nearly
-/// all holes.
+pub(super) type Cached<'c> = &'c Source<'c>;
+pub(super) type Elf<'c> = ElfFile64<'c, Endianness, Cached<'c>>;
+
+/// A file with a limit on the number of bytes read: a table may claim to be as large as a file that
+/// is nearly all holes.
 #[derive(Debug)]
 pub struct Source<'f> {
-    file: &'f File,
+    file: &'f MappedFile,
     cache: ReadCache<Positioned<'f>>,
     left: Cell<u64>,
 }
 
 impl<'f> Source<'f> {
     /// Reads a file.
-    pub fn new(file: &'f File) -> Self {
+    pub fn new(file: &'f MappedFile) -> Self {
         Self { file, cache: ReadCache::new(Positioned { file, at: 0 }), left: Cell::new(MOST) }
     }
 
@@ -30,32 +35,24 @@ impl<'f> Source<'f> {
     pub(crate) fn read_once(&self, offset: u64, size: usize) -> Option<Vec<u8>> {
         self.left.set(self.left.get().checked_sub(size as u64)?);
         let mut bytes = vec![0; size];
-        let mut length = 0;
-        while length < size {
-            let at = offset.checked_add(length as u64)?;
-            match self.file.read_at(bytes.get_mut(length..)?, at) {
-                Ok(0) => break,
-                Ok(read) => length += read,
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(_) => return None,
-            }
-        }
+        let (length, read) = self.file.fill_at(&mut bytes, offset);
+        read.ok()?;
         bytes.truncate(length);
         Some(bytes)
     }
 }
 
-/// A file and a position in it. Unlike the position of the descriptor, it needs no system call to change; the
-/// exporter forbids itself `lseek`.
+/// A file and a position in it. Unlike the position of the descriptor, it needs no system call to
+/// change; the exporter forbids itself `lseek`.
 #[derive(Debug)]
 struct Positioned<'f> {
-    file: &'f File,
+    file: &'f MappedFile,
     at: u64,
 }
 
 impl ReadCacheOps for Positioned<'_> {
     fn len(&mut self) -> Result<u64, ()> {
-        Ok(self.file.metadata().map_err(|_| ())?.len())
+        self.file.size().map_err(|_| ())
     }
 
     fn seek(&mut self, pos: u64) -> Result<u64, ()> {
@@ -92,6 +89,17 @@ impl<'s> ReadRef<'s> for &'s Source<'_> {
     }
 }
 
+/// Returns the place in the file of an address of a program or library.
+pub(super) fn file_offset(elf: &Elf<'_>, address: u64) -> Option<u64> {
+    let endian = elf.endian();
+    elf.elf_program_headers().iter().filter(|p| p.p_type(endian) == constants::PT_LOAD).find_map(
+        |p| {
+            let inside = address.checked_sub(p.p_vaddr(endian))?;
+            (inside < p.p_filesz(endian)).then(|| p.p_offset(endian) + inside)
+        },
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -100,6 +108,7 @@ mod tests {
     fn reading_all_of_a_huge_sparse_file_is_an_error() {
         let file = tempfile::tempfile().unwrap();
         file.set_len(1 << 40).unwrap();
+        let file = MappedFile::from(file);
         let source = Source::new(&file);
         assert_eq!((&source).read_bytes_at(0, 4096), Ok(&[0; 4096][..]));
         assert_eq!((&source).read_bytes_at(0, 1 << 40), Err(()));

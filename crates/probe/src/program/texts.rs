@@ -1,26 +1,27 @@
 //! Texts in a file: those that identify an allocator, and those that contain a version.
 
 use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use lowtide_model::allocator_kind::AllocatorKind;
 use memchr::memmem;
 
-/// Texts that remain after symbols are stripped. They are split in two parts, so that this program does not
-/// contain them.
+use crate::mapped::MappedFile;
+
+/// Texts that remain after symbols are stripped. They are split in two parts, so that this program
+/// does not contain them.
 const TEXTS: [(&str, &str, AllocatorKind); 2] =
     [("<jemal", "loc>", AllocatorKind::Jemalloc), ("mimal", "loc: ", AllocatorKind::Mimalloc)];
 
-/// glibc malloc's message for a damaged heap, in two parts as above. It is part of every program that is
-/// linked with that malloc statically.
+/// glibc malloc's message for a damaged heap, in two parts as above. It is part of every program
+/// that is linked with that malloc statically.
 const GLIBC: (&str, &str) = ("malloc(): corrupted", " top size");
 
 /// musl's text for error number 0. Only a program that formats errors contains it.
 const MUSL: (&str, &str) = ("No error in", "formation\0");
 
-/// Maximum number of bytes of a file that are searched: its texts may claim to be as large as the file, and
-/// that may be nearly all holes.
+/// Maximum number of bytes of a file that are searched: its texts may claim to be as large as the
+/// file, and that may be nearly all holes.
 const MOST: u64 = 256 << 20;
 /// Number of bytes that are read at once.
 const BLOCK: u64 = 1 << 20;
@@ -29,7 +30,7 @@ const OVERLAP: u64 = 256;
 
 /// Passes a part of a file to `look`, block by block, until it finds something.
 pub(crate) fn scan<T>(
-    file: &File,
+    file: &MappedFile,
     (offset, size): (u64, u64),
     mut look: impl FnMut(&[u8]) -> Option<T>,
 ) -> Option<T> {
@@ -48,7 +49,7 @@ pub(crate) fn scan<T>(
 }
 
 /// Returns the allocator that a stripped program contains.
-pub(super) fn allocator(file: &File, range: (u64, u64)) -> Option<AllocatorKind> {
+pub(super) fn allocator(file: &MappedFile, range: (u64, u64)) -> Option<AllocatorKind> {
     let texts = TEXTS.map(|(a, b, kind)| (finder(a, b), kind));
     scan(file, range, |block| {
         texts.iter().find(|(text, _)| text.find(block).is_some()).map(|(_, kind)| kind.clone())
@@ -56,7 +57,7 @@ pub(super) fn allocator(file: &File, range: (u64, u64)) -> Option<AllocatorKind>
 }
 
 /// Returns the C library that a static program was linked with; `None` if no text identifies it.
-pub(crate) fn static_c_library(file: &File, range: (u64, u64)) -> Option<AllocatorKind> {
+pub(crate) fn static_c_library(file: &MappedFile, range: (u64, u64)) -> Option<AllocatorKind> {
     let (glibc, musl) = (finder(GLIBC.0, GLIBC.1), finder(MUSL.0, MUSL.1));
     scan(file, range, |block| match (glibc.find(block), musl.find(block)) {
         (Some(_), _) => Some(AllocatorKind::Glibc),
@@ -70,7 +71,7 @@ fn finder(first: &str, second: &str) -> memmem::Finder<'static> {
 }
 
 /// Returns the number after a text, such as `2.10` after `gperftools `.
-pub(crate) fn number_behind(file: &File, range: (u64, u64), text: &str) -> Option<String> {
+pub(crate) fn number_behind(file: &MappedFile, range: (u64, u64), text: &str) -> Option<String> {
     scan(file, range, |block| number_in(block, text))
 }
 
@@ -87,10 +88,10 @@ fn leading_number(bytes: &[u8]) -> &str {
     std::str::from_utf8(&bytes[..end]).unwrap_or_default().trim_end_matches('.')
 }
 
-/// Returns a text between two NUL bytes that consists of `prefix`, digits and dots, with `dots` dots in
-/// total. The prefix is part of the result.
+/// Returns a text between two NUL bytes that consists of `prefix`, digits and dots, with `dots`
+/// dots in total. The prefix is part of the result.
 pub(crate) fn whole_number(
-    file: &File,
+    file: &MappedFile,
     range: (u64, u64),
     prefix: &str,
     dots: usize,
@@ -107,10 +108,10 @@ pub(crate) fn whole_number(
     })
 }
 
-/// Returns jemalloc's own version: `5.3.1` for a release, `5.3.0-145` for a state 145 commits after it. Its
-/// text has the commit as well (`5.3.1-0-g` and 40 digits). Without a repository, its build writes
-/// `0.0.0-0-g0000…`, which is not a version.
-pub(crate) fn jemalloc_version(file: &File, range: (u64, u64)) -> Option<String> {
+/// Returns jemalloc's own version: `5.3.1` for a release, `5.3.0-145` for a state 145 commits after
+/// it. Its text has the commit as well (`5.3.1-0-g` and 40 digits). Without a repository, its build
+/// writes `0.0.0-0-g0000…`, which is not a version.
+pub(crate) fn jemalloc_version(file: &MappedFile, range: (u64, u64)) -> Option<String> {
     scan(file, range, |block| {
         memmem::find_iter(block, b"-g").find_map(|at| {
             let commit = block.get(at + 2..at + 42)?;
@@ -128,32 +129,30 @@ pub(crate) fn jemalloc_version(file: &File, range: (u64, u64)) -> Option<String>
 
 /// Returns the version of a glibc from its own file.
 pub fn c_library_version(library: &Path) -> Option<String> {
-    let file = File::open(library).ok()?;
-    let whole = (0, file.metadata().ok()?.len());
-    glibc_version(&file, whole)
+    let file = MappedFile::from(File::open(library).ok()?);
+    glibc_version(&file, (0, file.size().ok()?))
 }
 
 /// Returns the version of a glibc from a part of its own file.
-pub(crate) fn glibc_version(file: &File, range: (u64, u64)) -> Option<String> {
+pub(crate) fn glibc_version(file: &MappedFile, range: (u64, u64)) -> Option<String> {
     number_behind(file, range, "stable release version ")
         .or_else(|| number_behind(file, range, "development release version "))
 }
 
 /// Returns the version after a text in a file: `2.10` for `gperftools 2.10`.
 pub fn version_of(library: &Path, text: &str) -> Option<String> {
-    let file = File::open(library).ok()?;
-    let whole = (0, file.metadata().ok()?.len());
-    number_behind(&file, whole, text)
+    let file = MappedFile::from(File::open(library).ok()?);
+    number_behind(&file, (0, file.size().ok()?), text)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn file(bytes: &[u8]) -> (File, (u64, u64)) {
-        let file = tempfile::tempfile().unwrap();
-        file.write_all_at(bytes, 0).unwrap();
-        (file, (0, bytes.len() as u64))
+    fn file(bytes: &[u8]) -> (MappedFile, (u64, u64)) {
+        let mut file = tempfile::tempfile().unwrap();
+        std::io::Write::write_all(&mut file, bytes).unwrap();
+        (file.into(), (0, bytes.len() as u64))
     }
 
     #[test]

@@ -13,7 +13,8 @@ use lowtide_heap::residency::Residency;
 use lowtide_probe::memory::LiveMemory;
 use subject::{Info, Library, Subject};
 
-/// Shapes with the number of their threads (0: the main thread) and of the bytes that they allocate.
+/// Shapes with the number of their threads (0: the main thread) and of the bytes that they
+/// allocate.
 const SHAPES: [(&str, u32, u64); 19] = [
     ("empty", 0, 0),
     ("uniform", 8, 64 << 20),
@@ -77,8 +78,8 @@ fn check(
     assert_eq!(heap.total().trim_bytes, 0, "{what}, after the trim");
 }
 
-/// Removes the parts that glibc 2.27 prints differently from later versions: free blocks without the tops, no
-/// number of heaps, and other indentation.
+/// Removes the parts that glibc 2.27 prints differently from later versions: free blocks without
+/// the tops, no number of heaps, and other indentation.
 fn without_tops(info: &str) -> String {
     let is_alike =
         |line: &&str| !line.contains("type=\"rest\"") && !line.contains("type=\"subheaps\"");
@@ -170,7 +171,8 @@ fn check_while_it_changes(library: &Library) {
     subject.ask("stop");
 }
 
-/// Checks two threads that each repeatedly take 3,000 blocks from their fast bins and free them again.
+/// Checks two threads that each repeatedly take 3,000 blocks from their fast bins and free them
+/// again.
 fn check_fast_bins_that_change(library: &Library) {
     let mut subject = Subject::start(library, "fast_churn", 2, 20 << 20);
     let fast = |info: &Info| info.arenas.iter().map(|arena| arena.fast_count).sum::<u64>();

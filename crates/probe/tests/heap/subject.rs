@@ -49,8 +49,8 @@ pub(crate) struct Info {
 }
 
 impl Subject {
-    /// Starts a subject and waits until its heap has its shape. With no threads, the main thread does
-    /// the work.
+    /// Starts a subject and waits until its heap has its shape. With no threads, the main thread
+    /// does the work.
     pub(crate) fn start(library: &Library, shape: &str, threads: u32, bytes: u64) -> Self {
         let program = compile(library);
         let mut command = match library {

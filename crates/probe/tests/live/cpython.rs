@@ -1,6 +1,7 @@
 //! CPython's heap, compared with its own statistics.
 //!
-//! `LOWTIDE_TEST_PYTHONS` names the interpreters, separated by colons; without it, `python3` is the only one.
+//! `LOWTIDE_TEST_PYTHONS` names the interpreters, separated by colons; without it, `python3` is the
+//! only one.
 
 #[path = "../all_blocks/mod.rs"]
 mod all_blocks;

@@ -4,6 +4,7 @@
 
 mod allocators;
 mod cpython;
+mod hotspot;
 mod owners;
 mod runtimes;
 mod support;

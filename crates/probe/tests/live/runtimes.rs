@@ -106,7 +106,8 @@ fn go_is_recognised_with_and_without_cgo() {
 #[test]
 #[ignore = "needs java (Debian: default-jre-headless)"]
 fn the_java_virtual_machine_is_recognised() {
-    // A program that is part of every Java, prints nothing, and waits on a port that the system chooses.
+    // A program that is part of every Java, prints nothing, and waits on a port that the system
+    // chooses.
     let mut command = Command::new("java");
     let java = Subject::start_silent(command.args(["sun.rmi.registry.RegistryImpl", "0"]));
     let owner = AreaOwner::Runtime(RuntimeKind::HotSpot);

@@ -13,8 +13,8 @@ use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::proc::maps::{Mapping, parse};
 use lowtide_probe::program::ProgramError;
 
-/// A C program that allocates, has a second thread, prints the address of one of its blocks, and waits for
-/// its input to end.
+/// A C program that allocates, has a second thread, prints the address of one of its blocks, and
+/// waits for its input to end.
 const SUBJECT: &str = r#"
 #include <pthread.h>
 #include <stdio.h>

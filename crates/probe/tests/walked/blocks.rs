@@ -14,7 +14,8 @@ use crate::subject::{Subject, bundled, compile, start};
 /// Allocations of the C library and the program beside the counted blocks, in bytes.
 const OTHERS: u64 = 64 << 10;
 
-/// Compares the blocks of a subject with its own count, or with its allocator's statistics if there are any.
+/// Compares the blocks of a subject with its own count, or with its allocator's statistics if there
+/// are any.
 fn agrees(name: &str, subject: &mut Subject) {
     // The first read of them allocates.
     subject.statistics();

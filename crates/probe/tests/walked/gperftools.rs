@@ -1,7 +1,7 @@
 //! A heap of gperftools' tcmalloc, compared with its own statistics.
 //!
-//! `LOWTIDE_TEST_TCMALLOCS` names the libraries, separated by colons; without it, only the system's library
-//! is tested.
+//! `LOWTIDE_TEST_TCMALLOCS` names the libraries, separated by colons; without it, only the system's
+//! library is tested.
 
 use lowtide_model::inspection::GperftoolsHeap;
 use lowtide_model::ledger::Owner;
@@ -35,7 +35,7 @@ fn a_walk_matches_the_statistics_and_a_release_returns_the_predicted_bytes() {
             let observed = inspect(&subject);
             assert_eq!(observed.unwalked_bytes, 0, "{what}");
             let [arena] = &observed.arenas[..] else { panic!("{what}: {:?}", observed.arenas) };
-            let own = arena.gperftools.unwrap();
+            let own = *arena.gperftools().unwrap();
             let GperftoolsHeap { transfer_cache_bytes, thread_cache_bytes, .. } = own;
             let allocated = arena.allocated_bytes - transfer_cache_bytes - thread_cache_bytes;
             assert_eq!(allocated, reported.allocated_bytes, "{what}: allocated");

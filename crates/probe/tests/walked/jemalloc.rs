@@ -5,7 +5,8 @@ use lowtide_model::ledger::Owner;
 
 use crate::subject::{Statistics, Subject, bundled, inspect, start};
 
-/// Maximum difference between a purge and its prediction, in bytes: the program itself runs meanwhile.
+/// Maximum difference between a purge and its prediction, in bytes: the program itself runs
+/// meanwhile.
 const TOLERANCE: u64 = 64 << 10;
 /// Options that make the subject keep freed memory.
 const KEEP: &str = "dirty_decay_ms:-1,muzzy_decay_ms:-1";
@@ -15,7 +16,7 @@ fn under(library: &str, options: &str) -> (tempfile::TempDir, Subject) {
 }
 
 fn sum(observation: &Observation, of: impl Fn(&JemallocArena) -> u64) -> u64 {
-    observation.arenas.iter().filter_map(|arena| arena.jemalloc.as_ref()).map(of).sum()
+    observation.arenas.iter().filter_map(|arena| arena.jemalloc()).map(of).sum()
 }
 
 /// Compares an observation with the statistics, and its prediction with a purge.

@@ -25,7 +25,8 @@ fn the_allocator_of_a_library_is_found_by_its_structure_and_named_with_it() {
         let mut command = Command::new(compile(home.path()));
         command.env("MALLOC_CONF", "dirty_decay_ms:-1,muzzy_decay_ms:-1");
         command.env("MIMALLOC_PURGE_DELAY", "1000000");
-        // jemalloc is built to be preloaded: its thread-local data need room that the loader sets aside.
+        // jemalloc is built to be preloaded: its thread-local data need room that the loader sets
+        // aside.
         command.env("GLIBC_TUNABLES", "glibc.rtld.optional_static_tls=16384");
         let mut subject = start(&mut command, &library);
         let usable = subject.usable_bytes();
@@ -35,7 +36,7 @@ fn the_allocator_of_a_library_is_found_by_its_structure_and_named_with_it() {
         assert_eq!((&glibc.allocator, &glibc.library), (&AllocatorKind::Glibc, &None), "{name}");
         assert_eq!((&own.allocator, own.library.as_deref()), (&kind, Some("libcolumns.so.7")));
         // The parts of its blocks that the program has not written to are not resident.
-        let is_own = |arena: &&Arena| arena.jemalloc.is_some() || arena.mimalloc.is_some();
+        let is_own = |arena: &&Arena| arena.jemalloc().is_some() || arena.mimalloc().is_some();
         let arenas = observed.arenas.iter().filter(is_own);
         let allocated: u64 = arenas.map(|arena| arena.allocated_bytes).sum();
         let allocated = allocated - own.cached_bytes;

@@ -1,4 +1,5 @@
-//! Heaps of allocators other than glibc's, compared with the data of the allocators and the program.
+//! Heaps of allocators other than glibc's, compared with the data of the allocators and the
+//! program.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

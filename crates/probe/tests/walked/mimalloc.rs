@@ -1,5 +1,5 @@
-//! A heap of mimalloc, compared with the program's own count and the memory that `mi_collect` returns to the
-//! OS.
+//! A heap of mimalloc, compared with the program's own count and the memory that `mi_collect`
+//! returns to the OS.
 
 use lowtide_model::ledger::Owner;
 

@@ -1,5 +1,5 @@
-//! A C program with a heap of jemalloc, mimalloc or tcmalloc, which prints its own count and the allocator's
-//! statistics.
+//! A C program with a heap of jemalloc, mimalloc or tcmalloc, which prints its own count and the
+//! allocator's statistics.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};

@@ -1,25 +1,26 @@
 //! The shared block of our code in the target.
 
-use std::fs::File;
-use std::io;
 use std::ops::Range;
 
+use super::leftovers::Injector;
 use super::mapping::Injected;
 use super::target_io::TargetIo;
 use crate::error::{Abort, failed};
 use crate::stub::BLOCK_BYTES;
-use crate::stub::numbers::{CODE_BYTES, OFF_HEARTBEAT};
+use crate::stub::numbers::{CODE_BYTES, OFF_INJECTOR};
 
 /// The addresses of our code and of the shared block after it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SharedBlock {
     code: u64,
+    /// This process, once the block has it.
+    pub(super) injector: Option<Injector>,
 }
 
 impl SharedBlock {
     /// Creates it for code that is mapped at an address.
     pub(super) fn new(code: u64) -> Self {
-        Self { code }
+        Self { code, injector: None }
     }
 
     /// Returns the address range of the code.
@@ -30,6 +31,20 @@ impl SharedBlock {
     /// Returns the address of a field.
     pub(super) fn address(self, offset: u64) -> u64 {
         self.code + CODE_BYTES + offset
+    }
+
+    /// Checks that the block still is the one that this process has mapped.
+    ///
+    /// # Errors
+    /// Fails if it is not, or cannot be read: a release that saw no heartbeat for long may have
+    /// unmapped it.
+    pub(super) fn check_owner(self, io: &TargetIo<'_>) -> Result<(), Abort> {
+        let mut bytes = [0; 24];
+        let is_read = io.read(self.address(OFF_INJECTOR), &mut bytes).is_ok();
+        match self.injector {
+            Some(own) if is_read && bytes == own.bytes() => Ok(()),
+            _ => Err(io.because("another release has removed the code of lowtide from it")),
+        }
     }
 
     /// Writes to the block.
@@ -94,10 +109,5 @@ impl Injected<'_, '_> {
         let mut bytes = [0; 4];
         self.read_block(offset, &mut bytes)?;
         Some(u32::from_le_bytes(bytes).into())
-    }
-
-    /// Returns a handle of the target's memory and the address of the heartbeat in it, for another thread of lowtide.
-    pub(crate) fn heartbeat(&self) -> io::Result<(File, u64)> {
-        Ok((self.borrower.io.memory()?, self.block.address(OFF_HEARTBEAT)))
     }
 }

@@ -1,4 +1,5 @@
-//! Borrowing a thread of the target: it is stopped at a safe point, and continues with other registers.
+//! Borrowing a thread of the target: it is stopped at a safe point, and continues with other
+//! registers.
 
 use std::collections::HashMap;
 use std::io;
@@ -7,25 +8,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use lowtide_model::release::Method;
 use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::proc::maps::Mapping;
 use lowtide_probe::proc::task::Thread;
 use lowtide_probe::target::Target;
 
 use super::candidates::{Candidate, Candidates, ThreadInspector};
-use super::gadgets::{self, Gadgets};
 use super::shared_filters::SharedFilters;
 use super::stopped_thread::StoppedThread;
 use super::target_io::TargetIo;
 use super::time_asleep::LastTimeout;
 use super::tracee::Registers;
 use super::{JOB_STOP_TIMEOUT, SEARCH_TIMEOUT, TargetStep, leftovers, seccomp};
-use crate::checks::PURGE_UNDER_FILTER;
+use crate::checks::{self, CALL_UNDER_FILTER};
 use crate::error::{Abort, ReleaseError};
 use crate::options::Options;
 use crate::priority::{self, RealtimeGuard};
 use crate::refusal::Refusal;
+use crate::stub::SYSCALL_BYTES;
+use crate::target_code::TargetCode;
 
 /// A pause of a thread of the target.
 #[derive(Debug, Clone, Copy)]
@@ -42,18 +43,21 @@ pub(crate) struct ThreadBorrower<'t> {
     /// The target's mappings, as they were read last.
     pub(super) maps: Arc<Vec<Mapping>>,
     heap: Vec<Range<u64>>,
-    code: Vec<Range<u64>>,
-    pub(super) gadgets: Gadgets,
-    restorers: Vec<u64>,
+    pub(super) code: &'t TargetCode,
     /// The timeout that was last rewritten in whole milliseconds.
     pub(super) last_timeout: LastTimeout,
-    /// Ends the search for a thread when another thread sets it; `None` once our code must leave the target.
+    /// Ends the search for a thread when another thread sets it; `None` once our code must leave
+    /// the target.
     interrupt: Option<&'t AtomicBool>,
     /// The filters of lowtide, if the target is known to have inherited them too.
-    shared_filters: Option<SharedFilters>,
+    pub(super) shared_filters: Option<SharedFilters>,
     pauses: Vec<Pause>,
     /// Whether only threads are borrowed that cannot be inside an allocator.
     only_outside_allocator: bool,
+    /// Whether the next thread is borrowed to map our code.
+    pub(super) will_map: bool,
+    /// Whether the kernel permits to write our code by words only.
+    pub(super) words_only: bool,
     /// The only thread that is borrowed, by the address of its own data; `None`: any thread.
     pub(super) owner: Option<u64>,
     /// The addresses of the own data of threads that were stopped, by their TIDs.
@@ -64,6 +68,16 @@ pub(crate) struct ThreadBorrower<'t> {
     fs_base: Option<u64>,
 }
 
+/// The calls of a redirected thread that are traced.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Escort {
+    /// Number of the calls.
+    pub(super) calls: usize,
+    /// Whether they are always traced: to learn their results. Otherwise only if a handler may run
+    /// in the thread.
+    pub(super) always: bool,
+}
+
 /// A thread that was stopped and redirected to other registers.
 #[must_use = "it must be confirmed"]
 pub(super) struct Redirected {
@@ -71,45 +85,40 @@ pub(super) struct Redirected {
     fs_base: u64,
     /// Whether its registers were set and it was detached.
     detached: io::Result<()>,
+    /// The results of its calls, as far as it was traced while it made them.
+    pub(super) results: Vec<i64>,
 }
 
 impl<'t> ThreadBorrower<'t> {
-    /// Prepares to borrow threads of a process. `heap` are the areas of its heap, where no stack is trusted;
-    /// `c_library` is the file that holds the C library.
+    /// Prepares to borrow threads of a process. `heap` are the areas of its heap, where no stack is
+    /// trusted.
     ///
     /// # Errors
-    /// Fails if the C library lacks an instruction that is needed, or if the target has ended or may not be written.
+    /// Fails if the target has ended or may not be written.
     pub(crate) fn open(
         target: &'t Target,
         live: &'t LiveMemory,
         maps: Arc<Vec<Mapping>>,
         heap: Vec<Range<u64>>,
-        c_library: &str,
+        code: &'t TargetCode,
         options: &'t Options,
         observe: &'t mut dyn FnMut(TargetStep),
     ) -> Result<Self, Abort> {
         priority::reduce_timer_slack();
         priority::lower();
-        let code: Vec<&Mapping> = maps
-            .iter()
-            .filter(|m| m.has_file() && m.name == c_library && m.permissions.contains('x'))
-            .collect();
-        let gadgets = Gadgets::find(target.pid, &code)?;
-        let code = code.iter().map(|m| m.start..m.end).collect();
-        let restorers = gadgets::restorers(target.pid, &maps);
         let io = TargetIo::open(target, live, observe)?;
         Ok(Self {
             io,
             maps,
             heap,
             code,
-            gadgets,
-            restorers,
             last_timeout: LastTimeout::default(),
             interrupt: Some(&options.interrupt),
             shared_filters: options.shares_inherited_filters.then(SharedFilters::own).flatten(),
             pauses: Vec::new(),
-            only_outside_allocator: options.method == Some(Method::Purge),
+            only_outside_allocator: checks::calls_allocator(options),
+            will_map: options.dry_run,
+            words_only: options.words_only,
             owner: None,
             own_data: HashMap::new(),
             first: None,
@@ -166,8 +175,8 @@ impl<'t> ThreadBorrower<'t> {
         &self.pauses
     }
 
-    /// Extends the last pause by the time that our code ran in the thread. `waited` is the part for which the thread
-    /// waited for a processor.
+    /// Extends the last pause by the time that our code ran in the thread. `waited` is the part for
+    /// which the thread waited for a processor.
     pub(super) fn extend_pause(&mut self, length: Duration, waited: Duration) {
         if let Some(pause) = self.pauses.last_mut() {
             pause.length += length;
@@ -175,13 +184,14 @@ impl<'t> ThreadBorrower<'t> {
         }
     }
 
-    /// Returns the TID of the thread that was borrowed first, and the name of the call that it waited in.
+    /// Returns the TID of the thread that was borrowed first, and the name of the call that it
+    /// waited in.
     pub(crate) fn first_borrowed(&self) -> Option<(u32, &'static str)> {
         self.first
     }
 
-    /// Returns whether glibc up to 2.31 takes locks, by its data of the thread that was borrowed last
-    /// (`header.multiple_threads`); `None` before a thread was borrowed.
+    /// Returns whether glibc up to 2.31 takes locks, by its data of the thread that was borrowed
+    /// last (`header.multiple_threads`); `None` before a thread was borrowed.
     pub(crate) fn has_multiple_threads(&self) -> Option<bool> {
         const MULTIPLE_THREADS: u64 = 0x18;
         let fs_base = self.fs_base.filter(|fs_base| *fs_base != 0)?;
@@ -206,34 +216,37 @@ impl<'t> ThreadBorrower<'t> {
             memory: self.io.live,
             maps: &self.maps,
             heap: &self.heap,
-            code: &self.code,
-            restorers: &self.restorers,
+            code: self.code,
             only_outside_allocator: self.only_outside_allocator,
+            will_map: self.will_map,
         }
     }
 
-    /// Stops a thread at a safe point, and detaches it with the registers that `prepare` returns. If it makes `escorted`
-    /// calls then, and a handler may run in it, it is traced until it has made them.
+    /// Stops a thread at a safe point, and detaches it with the registers that `prepare` returns.
+    /// If it makes calls `escorted` by us, it is traced until it has made them.
     ///
     /// # Errors
     /// Fails if its filters do not permit `calls`, or if no thread can be borrowed.
     pub(super) fn redirect(
         &mut self,
         calls: &[(&'static str, seccomp::Call)],
-        escorted: Option<usize>,
+        escorted: Option<Escort>,
         mut prepare: impl FnMut(&mut Self, &StoppedThread) -> Result<Option<Registers>, Abort>,
     ) -> Result<Redirected, Abort> {
         self.try_calls(calls)?;
-        let (candidate, (fs_base, detached)) =
+        let (candidate, (fs_base, detached, results)) =
             self.with_stopped_thread(|borrower, candidate, stopped| {
                 borrower.permits(candidate, calls)?;
                 let Some(registers) = prepare(borrower, &stopped)? else { return Ok(None) };
                 let fs_base = stopped.registers.fs_base;
-                let escorted = escorted.filter(|_| candidate.may_handle);
-                let detached = stopped.redirect(&registers, escorted, borrower.io.observer());
-                Ok(Some((fs_base, detached)))
+                let escorted = escorted.filter(|one| one.always || candidate.may_handle);
+                let escorted = escorted.map(|escort| escort.calls);
+                let mut results = Vec::new();
+                let observe = borrower.io.observer();
+                let detached = stopped.redirect(&registers, escorted, &mut results, observe)?;
+                Ok(Some((fs_base, detached, results)))
             })?;
-        Ok(Redirected { candidate, fs_base, detached })
+        Ok(Redirected { candidate, fs_base, detached, results })
     }
 
     /// Confirms that a thread was redirected.
@@ -241,7 +254,7 @@ impl<'t> ThreadBorrower<'t> {
     /// # Errors
     /// Fails if it has ended meanwhile.
     pub(super) fn confirm(&mut self, redirected: Redirected) -> Result<Candidate, Abort> {
-        let Redirected { candidate, fs_base, detached } = redirected;
+        let Redirected { candidate, fs_base, detached, .. } = redirected;
         detached.map_err(|error| self.io.failed(error))?;
         self.first.get_or_insert((candidate.thread.tid, candidate.wait.name));
         self.fs_base = Some(fs_base);
@@ -249,38 +262,37 @@ impl<'t> ThreadBorrower<'t> {
         Ok(candidate)
     }
 
-    /// Stops a thread for as long as it takes to check the filters of its system calls, and does nothing else.
+    /// Stops a thread for as long as it takes to check the filters of its system calls.
     ///
     /// # Errors
-    /// Fails if the filters do not permit a release or cannot be read, or if no thread can be borrowed.
+    /// Fails if the filters do not permit a release or cannot be read, or if no thread can be
+    /// borrowed.
     pub(crate) fn check_filters(&mut self) -> Result<(), Abort> {
         let place = leftovers::find_place(&self.maps, leftovers::salt()).unwrap_or(0);
         let calls = self.all_planned(place);
-        self.try_calls(&calls)?;
-        let (_, permitted) = self.with_stopped_thread(|borrower, candidate, _stopped| {
-            let permitted = borrower.permits(candidate, &calls);
-            borrower.io.observe(TargetStep::Detach);
-            Ok(Some(permitted))
-        })?;
-        Ok(permitted?)
+        self.pause(&calls, |_, _| Ok(()))
     }
 
-    /// Checks whether the filters that lowtide shares with the target allow calls, if it shares any.
+    /// Checks whether the filters that lowtide shares with the target allow calls, if it shares
+    /// any.
     fn try_calls(&mut self, calls: &[(&'static str, seccomp::Call)]) -> Result<(), Refusal> {
-        self.shared_filters.as_mut().map_or(Ok(()), |filters| filters.check(calls))
+        let Some(filters) = &mut self.shared_filters else { return Ok(()) };
+        filters.check(calls)?;
+        filters.try_restart(self.code.gadgets.syscall_ret + SYSCALL_BYTES);
+        Ok(())
     }
 
-    /// Checks whether a stopped thread may make calls. If it should have the filters of lowtide, those allow the calls
-    /// (`try_calls`).
+    /// Checks whether a stopped thread may make calls. If it should have the filters of lowtide,
+    /// those allow the calls (`try_calls`).
     fn permits(
         &self,
         candidate: &Candidate,
         calls: &[(&'static str, seccomp::Call)],
     ) -> Result<(), Refusal> {
-        let (thread, mode) = (candidate.thread, candidate.seccomp);
+        let (thread, mode) = (candidate.thread, candidate.filters.mode);
         // The process may have set a filter since it was examined.
         if self.only_outside_allocator && mode != 0 {
-            return Err(Refusal::NoPurge { why: PURGE_UNDER_FILTER });
+            return Err(Refusal::NoPurge { why: CALL_UNDER_FILTER });
         }
         match &self.shared_filters {
             Some(filters) if mode == libc::SECCOMP_MODE_FILTER => filters.check_thread(thread),
@@ -288,23 +300,32 @@ impl<'t> ThreadBorrower<'t> {
         }
     }
 
-    /// Stops a thread and calls `act`, which lets it continue; records the pause. If `act` returns `None`, tries the
-    /// next thread.
-    fn with_stopped_thread<T>(
+    /// Stops a thread and calls `act`, which lets it continue; records the pause. If `act` returns
+    /// `None`, tries the next thread.
+    pub(super) fn with_stopped_thread<T>(
         &mut self,
         mut act: impl FnMut(&mut Self, &Candidate, StoppedThread) -> Result<Option<T>, Abort>,
     ) -> Result<(Candidate, T), Abort> {
         let begin = Instant::now();
         loop {
-            // Read before the inspection: nothing must come between that and the stop, because a thread may enter
-            // another wait.
+            // Read before the inspection: nothing must come between that and the stop, because a
+            // thread may enter another wait.
             let waited = waits(&[]);
-            let candidates = self.candidates();
+            let mut candidates = self.candidates();
             for candidate in &candidates.found {
                 let realtime = RealtimeGuard::new();
-                let Some(stopped) = self.stop(candidate)? else { continue };
+                let stopped = match self.stop(candidate)? {
+                    Ok(stopped) => stopped,
+                    Err(why) => {
+                        candidates.others.add(why);
+                        continue;
+                    }
+                };
                 let since = stopped.since;
-                let Some(done) = act(self, candidate, stopped)? else { continue };
+                let Some(done) = act(self, candidate, stopped)? else {
+                    candidates.others.add(self.unused(candidate));
+                    continue;
+                };
                 let length = since.elapsed();
                 drop(realtime);
                 let waited = waits(&[]).saturating_sub(waited);
@@ -312,6 +333,15 @@ impl<'t> ThreadBorrower<'t> {
                 return Ok((candidate.clone(), done));
             }
             self.wait_for_retry(begin, &candidates)?;
+        }
+    }
+
+    /// Returns the reason why a thread that was stopped could not be used.
+    fn unused(&self, candidate: &Candidate) -> &'static str {
+        let own_data = self.own_data.get(&candidate.thread.tid);
+        match self.owner {
+            Some(owner) if own_data != Some(&owner) => "it does not own the memory to release",
+            _ => "its vector registers do not fit into a signal frame",
         }
     }
 
@@ -339,13 +369,14 @@ impl<'t> ThreadBorrower<'t> {
     }
 }
 
-/// Maximum time to wait for the owner of memory: there may be many, of which each runs or has ended.
+/// Maximum time to wait for the owner of memory: there may be many, of which each runs or has
+/// ended.
 const OWNER_TIMEOUT: Duration = Duration::from_millis(20);
 /// Minimum and maximum time between two attempts to borrow a thread.
 const MIN_RETRY: Duration = Duration::from_millis(1);
 const MAX_RETRY: Duration = Duration::from_millis(10);
-/// Time since the first attempt, as a multiple of the time until the next: an attempt reads a score of files, and the
-/// first ones are the most likely to succeed.
+/// Time since the first attempt, as a multiple of the time until the next: an attempt reads a score
+/// of files, and the first ones are the most likely to succeed.
 const RETRY_DIVISOR: u32 = 20;
 
 /// Returns the total time for which these threads and the calling one have waited for a processor.

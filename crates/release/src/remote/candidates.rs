@@ -1,25 +1,32 @@
 //! Finds the threads of a process that can be borrowed, from outside: no thread is stopped for it.
 
-use std::collections::BTreeMap;
+use std::io;
 use std::ops::Range;
-use std::os::fd::BorrowedFd;
 use std::os::unix::fs::FileTypeExt;
 use std::time::Duration;
 
 use lowtide_heap::memory::{Memory, word};
 use lowtide_probe::memory::LiveMemory;
+use lowtide_probe::proc::is_gone;
 use lowtide_probe::proc::maps::Mapping;
+use lowtide_probe::proc::status::Status;
 use lowtide_probe::proc::task::{self, Doing, SystemCall, Thread};
 use lowtide_probe::target::Target;
 
 use super::time_asleep::TimeAsleep;
 use super::wait::{MaskAt, Timeout, Wait};
 use super::{files, frame};
-use crate::refusal::SOCKET_TIMEOUT;
+use crate::reasons::Reasons;
+use crate::refusal::{SOCKET_TIMEOUT, SOCKET_UNKNOWN};
+use crate::target_code::{Restorers, TargetCode};
 
-/// Signals that glibc handles itself, to cancel threads and to change users (`SIGCANCEL`, `SIGSETXID`). They go to
-/// all threads, and no thread waits in their handlers.
+/// Signals that glibc handles itself, to cancel threads and to change users (`SIGCANCEL`,
+/// `SIGSETXID`). They go to all threads, and no thread waits in their handlers.
 const GLIBC_SIGNALS: u64 = 3 << 31;
+/// The personality of a thread that maps our block as executable too
+/// (include/uapi/linux/personality.h). It has memory that is both writable and executable only by
+/// its own doing, never by ours.
+const READ_IMPLIES_EXEC: u64 = 0x040_0000;
 /// Maximum part of a stack that is searched for a handler's frame, in bytes.
 const MAX_STACK_BYTES: u64 = 1 << 20;
 
@@ -32,8 +39,8 @@ pub(crate) struct Candidate {
     pub call: SystemCall,
     /// The wait that this call is.
     pub wait: Wait,
-    /// Its seccomp mode.
-    pub seccomp: u32,
+    /// Its seccomp filters.
+    pub filters: Filters,
     /// Time for which it has been asleep, if a restart of the call would restart its timeout.
     pub asleep: Option<TimeAsleep>,
     /// The timeout itself, if it is in memory: seconds and nanoseconds.
@@ -48,6 +55,22 @@ pub(crate) struct Candidate {
     rank: u32,
 }
 
+/// The seccomp filters of a thread, as far as its `status` shows them. A thread gets further ones,
+/// and never loses any.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Filters {
+    /// Its seccomp mode.
+    pub mode: u32,
+    /// Their number; `None` before Linux 5.9.
+    count: Option<u32>,
+}
+
+impl Filters {
+    pub(super) fn of(status: &Status) -> Self {
+        Self { mode: status.seccomp, count: status.seccomp_filters }
+    }
+}
+
 /// The result of inspecting all threads.
 #[derive(Debug, Default)]
 pub(crate) struct Candidates {
@@ -56,14 +79,17 @@ pub(crate) struct Candidates {
     /// Number of threads.
     pub threads: usize,
     /// The reasons why others cannot, and how many threads each applies to.
-    pub others: BTreeMap<String, usize>,
+    pub others: Reasons,
 }
 
 impl Candidates {
     /// Returns the most frequent reason why a thread cannot be borrowed.
     pub(crate) fn why(&self) -> String {
-        let most_frequent = self.others.iter().max_by_key(|(_, count)| **count);
-        most_frequent.map_or_else(|| "they have ended".to_owned(), |(why, _)| why.clone())
+        let without_reason = match self.threads {
+            0 => "its threads could not be listed",
+            _ => "none of them owns the memory to release",
+        };
+        self.others.most_frequent().unwrap_or(without_reason).to_owned()
     }
 }
 
@@ -78,12 +104,12 @@ pub(crate) struct ThreadInspector<'a> {
     pub maps: &'a [Mapping],
     /// Its heap: a stack in there may have anything below it.
     pub heap: &'a [Range<u64>],
-    /// The code of its C library.
-    pub code: &'a [Range<u64>],
-    /// The addresses to which signal handlers return.
-    pub restorers: &'a [u64],
+    /// Its code.
+    pub code: &'a TargetCode,
     /// Whether only threads are wanted that cannot be inside an allocator.
     pub only_outside_allocator: bool,
+    /// Whether the thread will map memory.
+    pub will_map: bool,
 }
 
 impl ThreadInspector<'_> {
@@ -94,7 +120,7 @@ impl ThreadInspector<'_> {
         for thread in threads.into_iter().filter(is_wanted) {
             match self.candidate(thread) {
                 Ok(candidate) => all.found.push(candidate),
-                Err(why) => *all.others.entry(why).or_default() += 1,
+                Err(why) => all.others.add(why),
             }
         }
         all.found.sort_by_key(|candidate| candidate.rank);
@@ -103,18 +129,29 @@ impl ThreadInspector<'_> {
 
     /// Checks whether a thread can be borrowed; the error is the reason why not.
     fn candidate(&self, thread: Thread) -> Result<Candidate, String> {
-        let ended = |_| "it has ended".to_owned();
-        let call = match thread.doing().map_err(ended)? {
+        let unread = |error: io::Error| match is_gone(&error) {
+            true => "it has ended".to_owned(),
+            false => format!("its state cannot be read ({error})"),
+        };
+        let call = match thread.doing().map_err(unread)? {
             Doing::In(call) => call,
             Doing::Running => return Err("it runs, and does not wait for anything".to_owned()),
             Doing::Outside { .. } => return Err("it waits outside of a system call".to_owned()),
         };
-        let status = thread.status().map_err(ended)?;
+        let status = thread.status().map_err(unread)?;
         if status.is_stopped() {
             return Err("it is stopped".to_owned());
         }
+        if self.will_map && thread.personality().map_err(unread)? & READ_IMPLIES_EXEC != 0 {
+            return Err("all memory that it maps is executable (READ_IMPLIES_EXEC)".to_owned());
+        }
         let wait = Wait::from_call(call.number.into(), &call.args).ok_or_else(|| {
-            format!("it is in system call {}, in which a release uses no thread", call.number)
+            let number = call.number;
+            if i64::from(number) == libc::SYS_restart_syscall {
+                return "it continues a wait that was interrupted (restart_syscall), and its remaining time is unknown"
+                    .to_owned();
+            }
+            format!("it is in system call {number}, in which a release uses no thread")
         })?;
         if self.only_outside_allocator && wait.may_be_in_allocator() {
             return Err(format!("it waits in {}, maybe for a lock of its allocator", wait.name));
@@ -129,13 +166,13 @@ impl ThreadInspector<'_> {
         }
         let unguarded = self.room(call.stack_pointer)?;
         let (asleep, timespec) = self.timeout(thread, &call, &wait)?;
-        let unread = || "it waits with a signal mask that cannot be read".to_owned();
+        let no_mask = || "it waits with a signal mask that cannot be read".to_owned();
         let wait_mask = match wait.mask {
             None => None,
-            Some(MaskAt::Address(at)) => Some(word(self.memory, at).ok_or_else(unread)?),
-            Some(MaskAt::Indirect(at)) => match word(self.memory, at).ok_or_else(unread)? {
+            Some(MaskAt::Address(at)) => Some(word(self.memory, at).ok_or_else(no_mask)?),
+            Some(MaskAt::Indirect(at)) => match word(self.memory, at).ok_or_else(no_mask)? {
                 0 => None,
-                at => Some(word(self.memory, at).ok_or_else(unread)?),
+                at => Some(word(self.memory, at).ok_or_else(no_mask)?),
             },
         };
         let may_handle = handled & !status.signals.blocked != 0;
@@ -144,12 +181,12 @@ impl ThreadInspector<'_> {
             + 2 * u32::from(wait.gives_up)
             + 4 * u32::from(thread.tid == thread.pid)
             + 8 * u32::from(asleep.is_some());
-        let seccomp = status.seccomp;
+        let filters = Filters::of(&status);
         Ok(Candidate {
             thread,
             call,
             wait,
-            seccomp,
+            filters,
             asleep,
             timespec,
             wait_mask,
@@ -165,11 +202,13 @@ impl ThreadInspector<'_> {
         let name =
             std::fs::read_link(&path).map(|l| l.to_string_lossy().into_owned()).unwrap_or_default();
         if name.starts_with("socket:") {
-            let handle: BorrowedFd<'_> = self.target.handle();
-            return match files::receive_timeout(handle, file) {
-                Some(false) => Ok(()),
-                Some(true) => Err(SOCKET_TIMEOUT.to_owned()),
-                None => Err("it waits for a socket that cannot be inspected".to_owned()),
+            return match files::has_receive_timeout(self.target, file) {
+                Ok(false) => Ok(()),
+                Ok(true) => Err(SOCKET_TIMEOUT.to_owned()),
+                Err(error) if error.kind() == io::ErrorKind::Unsupported => {
+                    Err(SOCKET_UNKNOWN.to_owned())
+                }
+                Err(_) => Err("it waits for a socket that cannot be inspected".to_owned()),
             };
         }
         let is_fifo = std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_fifo());
@@ -179,19 +218,26 @@ impl ThreadInspector<'_> {
         if is_known { Ok(()) } else { Err("it reads from a file or a device".to_owned()) }
     }
 
-    /// Returns whether a handler's frame is on a stack: then the thread was interrupted at an arbitrary instruction.
+    /// Returns whether a handler's frame is on a stack: then the thread was interrupted at an
+    /// arbitrary instruction.
     pub(crate) fn is_in_handler(&self, stack_pointer: u64) -> bool {
-        self.stack(stack_pointer).is_none_or(|words| has_frame(&words, self.restorers))
+        self.stack(stack_pointer).is_none_or(|words| has_frame(&words, &self.code.restorers))
     }
 
-    /// Returns whether a thread may return to code in a range: it is there; or an address in the range is on its stack,
-    /// because a signal handler was called from there; or it runs all the time, and its state is unknown.
+    /// Returns whether a thread may return to code in a range: it is there; or an address in the
+    /// range is on its stack, because a signal handler was called from there; or it runs all the
+    /// time, and its state is unknown.
     pub(crate) fn may_be_returned_to(&self, range: &Range<u64>) -> bool {
         const MAX_ATTEMPTS: usize = 100;
         const POLL_INTERVAL: Duration = Duration::from_millis(5);
-        let mut threads = task::threads(self.target.pid).unwrap_or_default();
+        let mut threads = match task::threads(self.target.pid) {
+            Ok(threads) => threads,
+            Err(error) => return !is_gone(&error),
+        };
         for _ in 0..MAX_ATTEMPTS {
-            threads.retain(|thread| !self.is_elsewhere(*thread, range));
+            // A handler may run on a stack of its own: the words of the other one are not seen.
+            let is_in_handler = |sp| self.is_in_handler(sp);
+            threads.retain(|thread| !self.is_away(*thread, range, is_in_handler));
             if threads.is_empty() {
                 return false;
             }
@@ -200,13 +246,26 @@ impl ThreadInspector<'_> {
         true
     }
 
-    /// Returns whether a thread waits outside of a range, and no address on its stack leads back to it.
+    /// Returns whether a thread waits outside of a range, and no address on its stack leads back to
+    /// it.
     pub(crate) fn is_elsewhere(&self, thread: Thread, range: &Range<u64>) -> bool {
+        self.is_away(thread, range, |_| false)
+    }
+
+    /// The same, unless `may_return` is true of its stack pointer.
+    fn is_away(
+        &self,
+        thread: Thread,
+        range: &Range<u64>,
+        may_return: impl Fn(u64) -> bool,
+    ) -> bool {
         match thread.doing() {
-            Err(_) => true,
+            // A thread that has ended. One whose state cannot be read may be anywhere.
+            Err(error) => is_gone(&error),
             Ok(doing) => {
+                let is_outside = |sp| !self.is_on_stack(sp, range) && !may_return(sp);
                 doing.instruction_pointer().is_some_and(|at| !range.contains(&at))
-                    && doing.stack_pointer().is_some_and(|sp| !self.is_on_stack(sp, range))
+                    && doing.stack_pointer().is_some_and(is_outside)
             }
         }
     }
@@ -216,8 +275,8 @@ impl ThreadInspector<'_> {
         self.stack(stack_pointer).is_none_or(|words| words.iter().any(|word| range.contains(word)))
     }
 
-    /// Returns the words on a stack up to its end; `None` if they cannot all be read. For a stack whose end is unknown,
-    /// returns only the nearest ones.
+    /// Returns the words on a stack up to its end; `None` if they cannot all be read. For a stack
+    /// whose end is unknown, returns only the nearest ones.
     fn stack(&self, stack_pointer: u64) -> Option<Vec<u64>> {
         let stack = self.mapping(stack_pointer)?;
         let from = stack_pointer - stack_pointer % 8;
@@ -226,7 +285,8 @@ impl ThreadInspector<'_> {
             return None;
         }
         let mut bytes = vec![0; usize::try_from(end - from).unwrap_or(0)];
-        // Pages that are swapped out, or were never written, are read as well: they belong to its stack.
+        // Pages that are swapped out, or were never written, are read as well: they belong to its
+        // stack.
         if self.memory.read_resident(from, &mut bytes) != bytes.len() {
             return None;
         }
@@ -240,8 +300,8 @@ impl ThreadInspector<'_> {
         self.maps.get(place).filter(|m| m.contains(address))
     }
 
-    /// Checks that there is room below a stack pointer for a frame chain. Returns the mapping if only the stopped thread
-    /// can confirm that this is its stack.
+    /// Checks that there is room below a stack pointer for a frame chain. Returns the mapping if
+    /// only the stopped thread can confirm that this is its stack.
     fn room(&self, stack_pointer: u64) -> Result<Option<Range<u64>>, String> {
         let unknown = || "it runs on a stack that may not have enough room".to_owned();
         let place = self.maps.partition_point(|m| m.end <= stack_pointer);
@@ -269,7 +329,7 @@ impl ThreadInspector<'_> {
             return Ok((None, None));
         }
         // A function of the C library does not reuse its arguments after the call; other code may.
-        if !self.code.iter().any(|code| code.contains(&call.instruction_pointer)) {
+        if !self.code.c_library.iter().any(|code| code.contains(&call.instruction_pointer)) {
             return Err("it waits with a timeout outside of the C library".to_owned());
         }
         let unknown = || "it waits with a timeout whose remaining time is unknown".to_owned();
@@ -286,16 +346,24 @@ impl ThreadInspector<'_> {
     }
 }
 
-/// Returns whether a handler's frame is among the words of a stack. The return address alone is no proof: it is also
-/// in the argument of `sigaction`, and an earlier call may have left that on the stack.
-fn has_frame(words: &[u64], restorers: &[u64]) -> bool {
-    /// Distance from that word to `cs` and `ss` in a `struct ucontext` (uc_mcontext's 19th word).
+/// Returns whether a handler's frame is among the words of a stack. The return address alone is no
+/// proof: it is also in the argument of `sigaction`, and an earlier call may have left that on the
+/// stack.
+fn has_frame(words: &[u64], restorers: &Restorers) -> bool {
+    /// Distance from that word to `cs`, `gs`, `fs` and `ss` in a `struct ucontext` (uc_mcontext's
+    /// 19th word).
     const SEGMENTS: usize = 1 + 5 + 18;
     const USER_CODE_64: u64 = 0x33;
-    let is_frame = |place: usize| {
-        words.get(place + SEGMENTS).is_none_or(|segments| segments & 0xffff == USER_CODE_64)
-    };
-    words.iter().enumerate().any(|(place, word)| restorers.contains(word) && is_frame(place))
+    const USER_64: u64 = 0x2b << 48 | USER_CODE_64;
+    words.iter().enumerate().any(|(place, word)| {
+        let segments = words.get(place + SEGMENTS);
+        if restorers.known.contains(word) {
+            // A frame that is cut off counts.
+            return segments.is_none_or(|segments| segments & 0xffff == USER_CODE_64);
+        }
+        // Most addresses in code that could not be read are those of calls.
+        segments == Some(&USER_64) && restorers.unread.iter().any(|range| range.contains(word))
+    })
 }
 
 #[cfg(test)]
@@ -305,14 +373,20 @@ mod tests {
     #[test]
     fn a_restorer_address_alone_is_not_a_signal_frame() {
         const RESTORE: u64 = 0x7f12_3456_7890;
-        let has = |words: &[u64]| has_frame(words, &[RESTORE]);
+        let known = Restorers { known: vec![RESTORE], unread: Vec::new() };
+        let has = |words: &[u64]| has_frame(words, &known);
         let mut words = [1; 60];
         assert!(!has(&words));
         words[10] = RESTORE;
         assert!(!has(&words));
         words[10 + 24] = 0x002b_0000_0000_0033;
         assert!(has(&words));
-        // A frame that is cut off counts.
+        // A frame that is cut off counts, and a whole one that returns into code that could not be
+        // read.
         assert!(has(&words[..20]));
+        let mut unread = Restorers::default();
+        unread.unread.push(RESTORE - 4096..RESTORE + 4096);
+        assert!(!has_frame(&words[..20], &unread));
+        assert!(has_frame(&words, &unread));
     }
 }

@@ -1,15 +1,17 @@
-//! Chains of signal frames: a thread makes calls on the way back to where it was, without any code of ours.
+//! Chains of signal frames: a thread makes calls on the way back to where it was, without any code
+//! of ours.
 //!
-//! When a signal handler returns (`rt_sigreturn`), the kernel restores all registers of a thread from a frame on its
-//! stack. In a chain of such frames, each frame "returns" to a `syscall; ret` of the C library and so makes one call,
-//! and the last frame puts the thread back to where it was. The chain is complete before the thread's registers are
-//! set, once: after that, nothing more needs to be done from outside.
+//! When a signal handler returns (`rt_sigreturn`), the kernel restores all registers of a thread
+//! from a frame on its stack. In a chain of such frames, each frame "returns" to a `syscall; ret`
+//! of the C library and so makes one call, and the last frame puts the thread back to where it was.
+//! The chain is complete before the thread's registers are set, once: after that, nothing more
+//! needs to be done from outside.
 //!
 //! The layout is that of `struct rt_sigframe` and `struct ucontext` (arch/x86/include/uapi/asm).
 
-use super::gadgets::Gadgets;
 use super::tracee::Registers;
 use crate::stub::numbers::NR_RT_SIGRETURN;
+use crate::target_code::Gadgets;
 
 const ALL_SIGNALS: u64 = u64::MAX;
 /// Size of a `struct ucontext` with the kernel's short mask, in bytes.
@@ -70,8 +72,8 @@ pub(crate) const MAX_CHAIN_BYTES: u64 = 24 << 10;
 
 /// Builds a chain of calls. `text` is data that calls point to; `calls` receives its address.
 ///
-/// `code` is the result of the interrupted call that the kernel sees, so that it treats a handler that runs before
-/// the chain as it would have done without the chain.
+/// `code` is the result of the interrupted call that the kernel sees, so that it treats a handler
+/// that runs before the chain as it would have done without the chain.
 pub(crate) fn chain(
     stopped: &Registers,
     code: i64,
@@ -94,7 +96,8 @@ pub(crate) fn chain(
     let mut put = |place: usize, word: u64| {
         bytes[place..place + 8].copy_from_slice(&word.to_le_bytes());
     };
-    // The contexts of the calls, the one that restarts the thread's call, and the one for a handler.
+    // The contexts of the calls, the one that restarts the thread's call, and the one for a
+    // handler.
     let context = |n: usize| if n == 0 { 0 } else { CONTEXT_BYTES + (n - 1) * slot + 8 };
     let vectors = at + vectors_at as u64;
     let mut registers = back.registers;
@@ -118,8 +121,8 @@ pub(crate) fn chain(
     let interrupted_at = context(count + 1);
     put(interrupted_at - 8, gadgets.restore);
     put_context(&mut put, interrupted_at, &back.interrupted, back.mask, vectors);
-    // A handler that the kernel runs before the chain returns to here: to an instruction that loads the stack pointer
-    // from a field that the kernel does not use, and continues there.
+    // A handler that the kernel runs before the chain returns to here: to an instruction that loads
+    // the stack pointer from a field that the kernel does not use, and continues there.
     put(0, gadgets.pop_rsp_ret);
     put(8, at + (interrupted_at - 8) as u64);
     bytes[text_at..text_at + text.len()].copy_from_slice(text);
@@ -197,8 +200,8 @@ mod tests {
         u64::from_le_bytes(chain.bytes[place..place + 8].try_into().unwrap())
     }
 
-    /// Returns what the kernel restores from the context at an address: call number, stack and instruction pointer,
-    /// and mask.
+    /// Returns what the kernel restores from the context at an address: call number, stack and
+    /// instruction pointer, and mask.
     fn context(chain: &FrameChain, at: u64) -> [u64; 4] {
         assert_eq!(word(chain, at + 40 + 23 * 8) % 64, 0);
         assert_eq!(word(chain, at + 24), KEEP_ALTSTACK);
@@ -252,7 +255,8 @@ mod tests {
         assert_eq!(word(&chain, argument_at(at, 0)), timespec);
         assert_eq!((at, word(&chain, chain.at + 8) + 8), (chain.back_at, chain.interrupted_at));
 
-        // With a handler: a `ret` to an instruction that loads the stack pointer from the next word.
+        // With a handler: a `ret` to an instruction that loads the stack pointer from the next
+        // word.
         assert_eq!(word(&chain, chain.at), gadgets.pop_rsp_ret);
         let other = word(&chain, chain.at + 8);
         assert_eq!(word(&chain, other), gadgets.restore);

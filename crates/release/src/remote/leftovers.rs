@@ -1,24 +1,25 @@
-//! The mappings of lowtide in a process: where to put them, and how to find those that an earlier release left.
+//! The mappings of lowtide in a process: where to put them, and how to find those that an earlier
+//! release left.
 
+use std::io;
 use std::ops::Range;
 
-use lowtide_heap::memory::Memory;
+use lowtide_heap::memory::{ADDRESS_END, Memory};
 use lowtide_probe::memory::LiveMemory;
+use lowtide_probe::proc::is_gone;
 use lowtide_probe::proc::maps::Mapping;
-use lowtide_probe::proc::task;
-use lowtide_probe::target::Target;
+use lowtide_probe::proc::task::{self, Thread};
+use lowtide_probe::target::{Target, TargetError};
 
-use crate::stub::numbers::{CODE_BYTES, OFF_INJECTOR};
+use crate::stub::numbers::{CODE_BYTES, OFF_HEARTBEAT, OFF_INJECTOR, OFF_TID};
 use crate::stub::{BLOCK_BYTES, Code, NAME};
 
 /// Size of both mappings together, in bytes.
 pub(crate) const BYTES: u64 = CODE_BYTES + BLOCK_BYTES;
 /// Free bytes on both sides, so that the kernel merges no mapping with ours.
 const GAP_BYTES: u64 = 1 << 20;
-/// Maximum number of waits for the thread of an earlier release to end.
+/// Maximum number of waits for a heartbeat, and for the thread of an earlier release to end.
 const MAX_WAITS: u32 = 4;
-/// End of the address space of a process with four levels of page tables.
-const ADDRESS_SPACE_END: u64 = 1 << 47;
 
 /// Mappings that an earlier release has left, or that another release uses now.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,31 +43,44 @@ pub(crate) struct Injector {
 
 impl Injector {
     /// Returns this process.
-    pub(crate) fn current() -> Self {
+    ///
+    /// # Errors
+    /// Fails if it cannot be read: another release would take it for one that has ended.
+    pub(crate) fn current() -> io::Result<Self> {
         let pid = std::process::id();
-        let start_ticks = Target::open(pid).map_or(0, |own| own.start_ticks);
-        Self { pid: pid.into(), start_ticks, namespace: namespace() }
+        let own = Target::open(pid).map_err(io::Error::other)?;
+        Ok(Self { pid: pid.into(), start_ticks: own.start_ticks, namespace: namespace()? })
     }
 
-    /// Returns its words in the block.
-    pub(crate) fn words(self) -> [u64; 3] {
-        [self.pid, self.start_ticks, self.namespace]
+    /// Returns its words, as the block has them.
+    pub(crate) fn bytes(self) -> [u8; 24] {
+        let mut bytes = [0; 24];
+        let words = [self.pid, self.start_ticks, self.namespace];
+        for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
     }
 
-    /// Returns whether it still runs; `None` if it is in another PID namespace, where this cannot be determined.
+    /// Returns whether it still runs, as far as that can be read; `None` if it is in another PID
+    /// namespace or hidden, where this cannot be determined.
     fn is_alive(self) -> Option<bool> {
-        if self.namespace != namespace() {
+        if namespace().ok()? != self.namespace {
             return None;
         }
-        let pid = u32::try_from(self.pid).ok()?;
-        Some(Target::open(pid).is_ok_and(|found| found.start_ticks == self.start_ticks))
+        match Target::open(u32::try_from(self.pid).ok()?) {
+            Ok(found) => Some(found.start_ticks == self.start_ticks),
+            Err(TargetError::Other(..)) => Some(true),
+            Err(TargetError::Hidden(_)) => None,
+            Err(_) => Some(false),
+        }
     }
 }
 
 /// Returns this process's PID namespace.
-fn namespace() -> u64 {
+fn namespace() -> io::Result<u64> {
     use std::os::unix::fs::MetadataExt;
-    std::fs::metadata("/proc/self/ns/pid").map_or(0, |meta| meta.ino())
+    Ok(std::fs::metadata("/proc/self/ns/pid")?.ino())
 }
 
 /// Finds the mappings of releases in a process.
@@ -89,7 +103,7 @@ pub(crate) fn find(memory: &LiveMemory, maps: &[Mapping]) -> Vec<Leftover> {
         } else if let Some(last) = found.last_mut()
             && mapping.start == last.range.end
             && mapping.name == name_of_last
-            && mapping.permissions == "rw-p"
+            && mapping.permissions.starts_with("rw")
             && mapping.end <= last.range.start + BYTES
         {
             last.range.end = mapping.end;
@@ -102,7 +116,8 @@ pub(crate) fn find(memory: &LiveMemory, maps: &[Mapping]) -> Vec<Leftover> {
     found
 }
 
-/// Returns whether both mappings are at a place, exactly as requested. Any other mapping there is the target's.
+/// Returns whether both mappings are at a place, exactly as requested. Any other mapping there is
+/// the target's.
 pub(crate) fn are_both_at(maps: &[Mapping], place: u64) -> bool {
     let block = place + CODE_BYTES;
     let is_at = |range: Range<u64>, permissions: &str| {
@@ -117,108 +132,124 @@ pub(crate) fn is_taken(maps: &[Mapping], place: u64) -> bool {
     maps.iter().any(|m| m.start < place + BYTES && place < m.end)
 }
 
-/// Returns whether a mapping contains our code: the only evidence on kernels that do not name mappings.
+/// Returns whether a mapping contains our code: the only evidence on kernels that do not name
+/// mappings.
 fn is_ours(memory: &LiveMemory, at: u64) -> bool {
     let mut bytes = [0; 64];
     memory.read(at, &mut bytes) == bytes.len() && Code::begins_with(&bytes)
 }
 
-/// Returns whether two nameless mappings are ours and not written yet: they are adjacent, have exactly our sizes, and
-/// that of the code contains only zeros.
+/// Returns whether two nameless mappings are ours and not written yet: they are adjacent, have
+/// exactly our sizes, and that of the code contains only zeros. A personality may have made the
+/// block executable (READ_IMPLIES_EXEC).
 fn is_unwritten(memory: &LiveMemory, code: &Mapping, block: &Mapping) -> bool {
     let mut bytes = [1; CODE_BYTES as usize];
     block.start == code.end
         && block.size() == BLOCK_BYTES
-        && block.permissions == "rw-p"
+        && block.permissions.starts_with("rw")
         && block.name.is_empty()
         && !block.has_file()
-        && (memory.resident(code.start..code.end).is_empty()
-            || memory.read(code.start, &mut bytes) == bytes.len()
-                && bytes == [0; CODE_BYTES as usize])
+        && memory.read_resident(code.start, &mut bytes) == bytes.len()
+        && bytes == [0; CODE_BYTES as usize]
 }
 
 impl Leftover {
-    /// Returns the part to which a thread may return: the code. Of a block whose code is not mapped any more, returns all,
-    /// because what it is for is unknown.
+    /// Returns the part to which a thread may return: the code. Of a block whose code is not mapped
+    /// any more, returns all, because what it is for is unknown.
     ///
-    /// The block is left out: its 64 pages may contain a number on a stack that is no address, half of it left by an
-    /// earlier call.
+    /// The block is left out: its 64 pages may contain a number on a stack that is no address, half
+    /// of it left by an earlier call.
     pub(crate) fn code(&self) -> Range<u64> {
         let Range { start, end } = self.range;
         if self.has_block { start..start + CODE_BYTES } else { start..end }
     }
 
-    /// Returns whether a release still uses it. `wait` lets some time pass.
+    /// Returns whether a release may still use it: if that cannot be read, it may. `wait` lets some
+    /// time pass.
     pub(crate) fn is_active(&self, target: &Target, memory: &LiveMemory, wait: impl Fn()) -> bool {
-        let own_thread = || {
-            let threads = task::threads(target.pid).unwrap_or_default();
-            threads.iter().any(|t| t.stat().is_ok_and(|stat| stat.name == NAME))
-        };
-        if !self.has_block {
-            return own_thread();
-        }
-        let mut injector = self.injector(memory);
-        if injector.is_some_and(|injector| injector.namespace == 0) {
-            // A release has mapped this, and has not recorded itself yet, or was killed before it could.
-            wait();
-            injector = self.injector(memory);
-        }
-        if let Some(injector) = injector {
+        self.is_in_use(target, memory, wait).unwrap_or(true)
+    }
+
+    fn is_in_use(&self, target: &Target, memory: &LiveMemory, wait: impl Fn()) -> io::Result<bool> {
+        if self.has_block {
+            let mut injector = self.injector(memory)?;
+            if injector.namespace == 0 {
+                // A release has mapped this, and has not recorded itself yet, or was killed before
+                // it could.
+                wait();
+                injector = self.injector(memory)?;
+            }
             match injector.is_alive() {
                 // An earlier release of this process, which failed: it is no longer active.
-                Some(true) if injector == Injector::current() => {}
-                Some(true) => return true,
+                Some(true) if injector == Injector::current()? => {}
+                Some(true) => return Ok(true),
                 Some(false) => {}
                 None if injector.namespace == 0 => {}
                 // It is invisible from here, so only its heartbeat shows whether it is active.
                 None => {
-                    let before = self.heartbeat(memory);
-                    wait();
-                    if self.heartbeat(memory) != before {
-                        return true;
+                    let before = self.word(memory, OFF_HEARTBEAT)?;
+                    for _ in 0..MAX_WAITS {
+                        wait();
+                        if self.word(memory, OFF_HEARTBEAT)? != before {
+                            return Ok(true);
+                        }
                     }
                 }
             }
-        }
-        // A worker thread without a heartbeat ends after a while.
-        for _ in 0..MAX_WAITS {
-            if !own_thread() {
-                return false;
+            // A worker thread without a heartbeat ends after a while.
+            for _ in 0..MAX_WAITS {
+                if !self.has_worker(target, memory)? {
+                    return Ok(false);
+                }
+                wait();
             }
-            wait();
         }
-        own_thread()
+        self.has_worker(target, memory)
     }
 
-    fn injector(&self, memory: &LiveMemory) -> Option<Injector> {
-        let at = self.range.start + CODE_BYTES + OFF_INJECTOR;
-        let mut bytes = [0; 24];
-        let word = |bytes: &[u8; 24], n: usize| {
-            bytes[n * 8..n * 8 + 8].try_into().map_or(0, u64::from_le_bytes)
+    /// Returns whether the target has the worker thread.
+    fn has_worker(&self, target: &Target, memory: &LiveMemory) -> io::Result<bool> {
+        // Its TID in the target's own namespace. An older lowtide wrote 1 before it started the
+        // thread; the first thread of a PID namespace is never ours.
+        let tid = if self.has_block { self.word(memory, OFF_TID)? as u32 } else { 0 };
+        let is_ours = |thread: &Thread| -> io::Result<bool> {
+            // Up to November 2026, worker threads had our name.
+            Ok(thread.stat()?.name == NAME || tid > 1 && thread.status()?.own_pid == tid)
         };
-        let is_read = memory.read(at, &mut bytes) == bytes.len();
-        is_read.then(|| Injector {
-            pid: word(&bytes, 0),
-            start_ticks: word(&bytes, 1),
-            namespace: word(&bytes, 2),
-        })
+        for thread in task::threads(target.pid)? {
+            match is_ours(&thread) {
+                Ok(false) => {}
+                Err(error) if is_gone(&error) => {}
+                found => return found,
+            }
+        }
+        Ok(false)
     }
 
-    fn heartbeat(&self, memory: &LiveMemory) -> Option<u64> {
-        let at = self.range.start + CODE_BYTES + crate::stub::numbers::OFF_HEARTBEAT;
-        lowtide_heap::memory::word(memory, at)
+    fn injector(&self, memory: &LiveMemory) -> io::Result<Injector> {
+        let word = |n: u64| self.word(memory, OFF_INJECTOR + n * 8);
+        Ok(Injector { pid: word(0)?, start_ticks: word(1)?, namespace: word(2)? })
+    }
+
+    /// Reads a word of the block: 0 if it was never written.
+    fn word(&self, memory: &LiveMemory, offset: u64) -> io::Result<u64> {
+        let mut bytes = [0; 8];
+        match memory.read_resident(self.range.start + CODE_BYTES + offset, &mut bytes) {
+            8 => Ok(u64::from_le_bytes(bytes)),
+            _ => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
     }
 }
 
-/// Finds a free place for both mappings: near others, so that it needs no new page tables, but not adjacent to
-/// them. `salt` makes two releases choose different places.
+/// Finds a free place for both mappings: near others, so that it needs no new page tables, but not
+/// adjacent to them. `salt` makes two releases choose different places.
 pub(crate) fn find_place(maps: &[Mapping], salt: u64) -> Option<u64> {
     const NEEDED_BYTES: u64 = BYTES + 2 * GAP_BYTES;
     let below = maps
         .iter()
         .rev()
-        .filter(|m| m.end < ADDRESS_SPACE_END)
-        .zip(maps.iter().rev().filter(|m| m.end < ADDRESS_SPACE_END).skip(1));
+        .filter(|m| m.end < ADDRESS_END)
+        .zip(maps.iter().rev().filter(|m| m.end < ADDRESS_END).skip(1));
     // From the highest gap downwards, as the kernel does.
     below
         .filter(|(above, below)| !above.name.starts_with("[stack") && below.end < above.start)

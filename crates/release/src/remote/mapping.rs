@@ -1,5 +1,6 @@
 //! Mapping our code and its block into a target, and unmapping them.
 
+use std::io;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -9,10 +10,11 @@ use lowtide_probe::target::TargetError;
 use super::ACTION_TIMEOUT;
 use super::block::SharedBlock;
 use super::borrow::ThreadBorrower;
-use super::calls::mapping_calls;
+use super::calls::{MAPPING_CALLS, mapping_calls};
+use super::heartbeat::Heartbeat;
 use super::leftovers::{self, Injector};
 use super::target_io::TargetIo;
-use crate::error::{Abort, ReleaseError, failed};
+use crate::error::{Abort, failed};
 use crate::refusal::Refusal;
 use crate::stub::numbers::*;
 use crate::stub::{BLOCK_BYTES, Code, NAME};
@@ -38,17 +40,19 @@ impl Cleanup {
     }
 }
 
-/// Our code and its block, mapped into a target. They stay there when this is dropped: only [`Injected::unmap`] removes
-/// them, or a later release.
+/// Our code and its block, mapped into a target. They stay there when this is dropped: only
+/// [`Injected::unmap`] removes them, or a later release.
 pub(crate) struct Injected<'b, 't> {
     pub(super) borrower: &'b mut ThreadBorrower<'t>,
     pub(super) block: SharedBlock,
     /// Whether a thread may still run our code: then it must not be unmapped.
     pub(super) is_busy: bool,
-    /// Threads in the target that were boosted: the worker thread.
-    pub(super) boosted: Vec<Thread>,
+    /// The worker thread in the target.
+    pub(super) worker: Option<Thread>,
     /// Threads that were sent into our code, and the run time of each at that time.
     pub(super) inside: Vec<(Thread, Option<Duration>)>,
+    /// The sign of life of this release.
+    pub(super) heartbeat: Option<Heartbeat>,
 }
 
 impl<'t> ThreadBorrower<'t> {
@@ -58,6 +62,9 @@ impl<'t> ThreadBorrower<'t> {
     /// Fails if another release is in progress.
     pub(crate) fn clean(&mut self) -> Result<Cleanup, Abort> {
         let mut cleanup = Cleanup::default();
+        // Another release may have ended since they were read, and the target may have mapped
+        // memory at its place.
+        self.refresh_maps()?;
         for leftover in leftovers::find(self.io.live, &self.maps) {
             let wait = || std::thread::sleep(HEARTBEAT_WAIT);
             if leftover.is_active(self.io.target, self.io.live, wait) {
@@ -68,17 +75,19 @@ impl<'t> ThreadBorrower<'t> {
             if self.inspector().may_be_returned_to(&code) {
                 cleanup.kept.push(range);
             } else {
-                self.unmap(&range)?;
+                self.unmap(&range, None)?;
                 cleanup.cleaned_bytes += range.end - range.start;
             }
         }
         Ok(cleanup)
     }
 
-    /// Maps a build of our code and its block, and writes both. `kept` are ranges of earlier releases that stay.
+    /// Maps a build of our code and its block, and writes both. `kept` are ranges of earlier
+    /// releases that stay.
     ///
     /// # Errors
-    /// Fails if another release has mapped its code meanwhile, or if nothing can be mapped or written.
+    /// Fails if another release has mapped its code meanwhile, or if nothing can be mapped or
+    /// written.
     pub(crate) fn inject(
         &mut self,
         code: Code,
@@ -94,40 +103,41 @@ impl<'t> ThreadBorrower<'t> {
             injected.unmap()?;
             return Err(Refusal::AnotherRelease.into());
         }
-        injected.borrower.io.write(place, code.bytes())?;
-        injected.put(OFF_BYTES, BLOCK_BYTES)?;
-        for (n, word) in Injector::current().words().into_iter().enumerate() {
-            injected.put(OFF_INJECTOR + n as u64 * 8, word)?;
+        match injected.fill(code) {
+            Ok(()) => Ok(injected),
+            // Also on an interrupt: a thread must be stopped to write the code, and for that one
+            // waits.
+            Err(abort) => {
+                injected.unmap()?;
+                Err(abort)
+            }
         }
-        let mut name = [0; 16];
-        name[..NAME.len()].copy_from_slice(NAME.as_bytes());
-        injected.write_block(OFF_NAME, &name)?;
-        Ok(injected)
     }
 
-    /// Maps both at a free place, and returns its address. The target maps memory as well, and may be faster; then
-    /// tries another place.
+    /// Maps both at a free place, and returns its address. The target maps memory as well, and may
+    /// be faster; then tries another place.
     fn map_somewhere(&mut self) -> Result<u64, Abort> {
         const MAX_PLACES: usize = 5;
         let text = format!("{NAME}\0");
         for _ in 0..MAX_PLACES {
             self.refresh_maps()?;
-            let place = leftovers::find_place(&self.maps, leftovers::salt()).ok_or_else(|| {
-                let why = "its address space has no room for a page of code";
-                ReleaseError::Failed(why.to_owned())
-            })?;
+            let place = self.find_place()?;
             let all = mapping_calls(place);
-            let are_ours = |borrower: &Self| {
-                let maps = borrower.io.target.maps();
-                maps.is_ok_and(|maps| leftovers::are_both_at(&maps, place))
-            };
+            let are_ours =
+                |borrower: &Self| Ok(leftovers::are_both_at(&borrower.io.maps()?, place));
             // Once the code is mapped, a call that is not permitted would be too late.
             let later = self.all_planned(place);
-            if self.call_until(&later, text.as_bytes(), &|text| all(text), &are_ours)? {
+            self.will_map = true;
+            let mapped = self.call_until(&later, text.as_bytes(), &|text| all(text), &are_ours);
+            self.will_map = false;
+            if mapped? {
                 return Ok(place);
             }
-            if self.io.lost().is_some() || self.io.is_stopped() {
-                break;
+            if let Some(error) = self.io.lost() {
+                return Err(error.into());
+            }
+            if self.io.is_stopped() {
+                return Err(self.io.because("it was stopped"));
             }
             // A part may have been mapped.
             Injected::new(self, place).unmap()?;
@@ -135,8 +145,49 @@ impl<'t> ThreadBorrower<'t> {
                 break;
             }
         }
-        let why = "no memory could be mapped in it: its address space or its cgroup is full";
-        Err(self.io.because(why))
+        self.map_watched()
+    }
+
+    /// Finds a free place for both.
+    fn find_place(&self) -> Result<u64, Abort> {
+        let no_room = || self.io.because("its address space has no room for a page of code");
+        leftovers::find_place(&self.maps, leftovers::salt()).ok_or_else(no_room)
+    }
+
+    /// Maps both once more, and watches the results of the calls, to learn why they fail.
+    fn map_watched(&mut self) -> Result<u64, Abort> {
+        self.refresh_maps()?;
+        let place = self.find_place()?;
+        let (text, calls) = (format!("{NAME}\0"), mapping_calls(place));
+        let later = self.all_planned(place);
+        self.will_map = true;
+        let called = self.call(&later, text.as_bytes(), &|text| calls(text), true);
+        self.will_map = false;
+        let (thread, results) = called?;
+        self.io.until(ACTION_TIMEOUT, || self.has_returned(&thread));
+        if leftovers::are_both_at(&self.io.maps()?, place) {
+            return Ok(place);
+        }
+        Injected::new(self, place).unmap()?;
+        let failed = results.iter().take(MAPPING_CALLS).find(|result| **result < 0);
+        Err(match failed.map(|result| i32::try_from(-result).unwrap_or(0)) {
+            Some(libc::EACCES | libc::EPERM) => Refusal::CodeDenied.into(),
+            Some(libc::EAGAIN) => self.io.because(
+                "no memory could be mapped in it: all of its memory is locked, up to its limit (ulimit -l)",
+            ),
+            Some(libc::ENOMEM) => self.io.because(
+                "no memory could be mapped in it: its address space is full (ulimit -v), or the host commits \
+                 no more memory (vm.overcommit_memory)",
+            ),
+            Some(other) => {
+                let error = io::Error::from_raw_os_error(other);
+                self.io.because(&format!("no memory could be mapped in it: {error}"))
+            }
+            None if results.is_empty() => {
+                self.io.because("no memory could be mapped in it: signals kept arriving")
+            }
+            None => self.io.because("memory that was mapped in it has other rights, or is gone"),
+        })
     }
 }
 
@@ -144,7 +195,20 @@ impl<'b, 't> Injected<'b, 't> {
     /// Creates it for code that is mapped at a place, completely or in part.
     fn new(borrower: &'b mut ThreadBorrower<'t>, place: u64) -> Self {
         let block = SharedBlock::new(place);
-        Self { borrower, block, is_busy: false, boosted: Vec::new(), inside: Vec::new() }
+        let inside = Vec::new();
+        Self { borrower, block, is_busy: false, worker: None, inside, heartbeat: None }
+    }
+
+    /// Writes what identifies this release, and a build of our code.
+    fn fill(&mut self, code: Code) -> Result<(), Abort> {
+        // First: a release that sees the mappings without it takes them for left behind.
+        let own = Injector::current().map_err(|error| self.io().failed(error))?;
+        self.write_block(OFF_INJECTOR, &own.bytes())?;
+        self.block.injector = Some(own);
+        self.heartbeat = Some(Heartbeat::start(self.io(), self.block)?);
+        self.put(OFF_SYSCALL_AT, self.borrower.code.gadgets.syscall_ret)?;
+        self.put(OFF_BYTES, BLOCK_BYTES)?;
+        self.borrower.write_code(self.block.code().start, code.bytes())
     }
 
     /// Returns the borrower of the target's threads.
@@ -160,9 +224,9 @@ impl<'b, 't> Injected<'b, 't> {
     /// Unmaps our code and its block. Ignores interrupts from now on.
     ///
     /// # Errors
-    /// Fails if a thread may still run our code, if the target has ended, or if no thread can be borrowed. A later
-    /// release then removes what is left.
-    pub(crate) fn unmap(self) -> Result<(), Abort> {
+    /// Fails if a thread may still run our code, if the target has ended, or if no thread can be
+    /// borrowed. A later release then removes what is left.
+    pub(crate) fn unmap(mut self) -> Result<(), Abort> {
         self.borrower.ignore_interrupt();
         if self.is_busy {
             return Err(failed(
@@ -173,7 +237,8 @@ impl<'b, 't> Injected<'b, 't> {
         if let Some(error) = self.io().lost() {
             return Err(error.into());
         }
-        // Our thread may have unmapped a part, and the target may have mapped something there since.
+        // Our thread may have unmapped a part, and the target may have mapped something there
+        // since.
         self.borrower.refresh_maps()?;
         let maps = &self.borrower.maps;
         let code = self.block.code();
@@ -184,8 +249,8 @@ impl<'b, 't> Injected<'b, 't> {
             (at_place.permissions == "r-xp").then(|| code.clone())
         };
         let Some(range) = whole.map(|ours| ours.range.clone()).or_else(code_alone) else {
-            // Nothing of ours is there, and perhaps no memory at all any more. If only its first thread has ended, a
-            // process shows no mappings.
+            // Nothing of ours is there, and perhaps no memory at all any more. If only its first
+            // thread has ended, a process shows no mappings.
             let gone = || maps.is_empty().then_some(TargetError::Gone(self.io().target.pid));
             return self.io().lost().or_else(gone).map_or(Ok(()), |error| Err(error.into()));
         };
@@ -194,7 +259,8 @@ impl<'b, 't> Injected<'b, 't> {
                 "a borrowed thread still runs the code of lowtide: a later release removes it",
             ));
         }
-        self.borrower.unmap(&range)
+        let heartbeat = self.heartbeat.take();
+        self.borrower.unmap(&range, heartbeat.as_ref())
     }
 
     /// Returns whether no thread can be in our code any more, or return to it from a handler.
@@ -202,8 +268,8 @@ impl<'b, 't> Injected<'b, 't> {
         self.inside.iter().all(|one| self.is_outside(one))
     }
 
-    /// Returns whether a thread that was borrowed cannot be in our code any more. `ran` is how long it had run when it was
-    /// borrowed.
+    /// Returns whether a thread that was borrowed cannot be in our code any more. `ran` is how long
+    /// it had run when it was borrowed.
     pub(super) fn is_outside(&self, (thread, ran): &(Thread, Option<Duration>)) -> bool {
         let now = thread.ran();
         self.borrower.inspector().is_elsewhere(*thread, &self.block.code())

@@ -8,17 +8,23 @@
 //! There are three layers, each of which owns or borrows the one before:
 //!
 //! - `TargetIo` reads and writes the target's memory, and waits for changes.
-//! - `ThreadBorrower` borrows threads, and makes them perform system calls without any code of ours.
-//! - `Injected` exists while our code is mapped. It makes threads run that code, and accesses its block.
+//! - `ThreadBorrower` borrows threads, and makes them perform system calls without any code of
+//!   ours.
+//! - `Injected` exists while our code is mapped. It makes threads run that code, and accesses its
+//!   block.
 //!
 //! The modules:
 //!
-//! - `borrow`, `stopped_thread` and `tracee`: borrowing a thread, stopping it at a safe point, and ptrace itself.
+//! - `borrow`, `stopped_thread` and `tracee`: borrowing a thread, stopping it at a safe point, and
+//!   ptrace itself.
 //! - `candidates`: the threads that can be borrowed, determined from outside.
 //! - `wait` and `time_asleep`: the calls that threads wait in, and their remaining timeouts.
-//! - `frame_calls`, `frame`, `gadgets`, `vectors`: calls that a thread makes without any code of ours.
-//! - `mapping` and `leftovers`: mapping and unmapping our code, and finding what earlier releases have left.
-//! - `enter` and `block`: making a thread run our code, and the interface of that code.
+//! - `frame_calls`, `frame`, `vectors`: calls that a thread makes without any code of ours.
+//! - `code_writer`: writing our code to its page.
+//! - `mapping` and `leftovers`: mapping and unmapping our code, and finding what earlier releases
+//!   have left.
+//! - `enter`, `block` and `heartbeat`: making a thread run our code, the interface of that code,
+//!   and the sign of life of a release.
 //! - `calls`: the system calls that are made in the target.
 //! - `seccomp`: whether a thread may make those calls, if its filters can be read.
 //! - `shared_filters` and `scratch`: the same, if it has the filters of lowtide itself.
@@ -27,11 +33,12 @@ mod block;
 mod borrow;
 mod calls;
 mod candidates;
+mod code_writer;
 mod enter;
 mod files;
 mod frame;
 mod frame_calls;
-mod gadgets;
+mod heartbeat;
 mod leftovers;
 mod mapping;
 mod scratch;
@@ -47,15 +54,16 @@ mod wait;
 use std::time::Duration;
 
 pub(crate) use borrow::{Pause, ThreadBorrower};
-pub(crate) use enter::Task;
+pub(crate) use enter::{Task, UNREADABLE};
 pub(crate) use mapping::Injected;
 
-/// Maximum time to wait for a thread to stop. It runs meanwhile, and may have to wait for a processor.
+/// Maximum time to wait for a thread to stop. It runs meanwhile, and may have to wait for a
+/// processor.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum time to wait for an operation in the target.
 pub(crate) const ACTION_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum time to wait for `malloc_trim`.
-pub(crate) const TRIM_TIMEOUT: Duration = Duration::from_secs(60);
+/// Maximum time to wait for a function of the allocator.
+const CALL_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum time to search for a thread that can be borrowed.
 const SEARCH_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum time to wait for a process that was stopped by job control.

@@ -1,17 +1,19 @@
 //! Tries system calls under the filters of the calling thread, in scratch processes that are killed
 //! afterwards.
 //!
-//! A scratch process is a traced fork of this one, under the filters of the calling thread. Two trials show
-//! whether the filters allow a call. Neither interprets the result of the call: an errno of the kernel, for
-//! an address that only the target has, could not be distinguished from the errno of a filter.
+//! A scratch process is a traced fork of this one, under the filters of the calling thread. Two
+//! trials show whether the filters allow a call. Neither interprets the result of the call: an
+//! errno of the kernel, for an address that only the target has, could not be distinguished from
+//! the errno of a filter.
 //!
-//! 1. With a further filter that asks the tracer about every call (`SECCOMP_RET_TRACE`). The strictest
-//!    action of all filters applies. Killing the process, SIGSYS, an errno and asking a supervisor are
-//!    stricter than it. So if the process stops for its tracer, each inherited filter allows the call, logs
-//!    it, or asks a tracer itself. The call is then skipped: one process tries all calls.
-//! 2. Without that filter. If the process stops for its tracer again, an inherited filter asks for one, and
-//!    the call would fail in a target without a tracer. Otherwise the kernel makes the call. It may damage
-//!    the scratch process, so each call has its own.
+//! 1. With a further filter that asks the tracer about every call (`SECCOMP_RET_TRACE`). The
+//!    strictest action of all filters applies. Killing the process, SIGSYS, an errno and asking a
+//!    supervisor are stricter than it. So if the process stops for its tracer, each inherited
+//!    filter allows the call, logs it, or asks a tracer itself. The call is then skipped: one
+//!    process tries all calls.
+//! 2. Without that filter. If the process stops for its tracer again, an inherited filter asks for
+//!    one, and the call would fail in a target without a tracer. Otherwise the kernel makes the
+//!    call. It may damage the scratch process, so each call has its own.
 
 #![expect(
     unsafe_code,
@@ -65,11 +67,15 @@ pub(super) fn check(calls: &[(&'static str, Call)]) -> Result<(), Refusal> {
 }
 
 fn failed(error: io::Error) -> Refusal {
+    // There are as many tasks as the limits permit, or no memory.
+    if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory) {
+        return Refusal::SeccompUntried { why: error.to_string() };
+    }
     Refusal::SeccompUnread { why: format!("the calls of a release could not be tried: {error}") }
 }
 
-/// A scratch process, stopped between two calls. It never runs code but single `syscall` instructions. Dropping this
-/// ends it.
+/// A scratch process, stopped between two calls. It never runs code but single `syscall`
+/// instructions. Dropping this ends it.
 struct ScratchProcess {
     pid: i32,
     tracee: Tracee,
@@ -84,8 +90,8 @@ impl ScratchProcess {
     /// Starts one that can make calls with these instruction pointers.
     ///
     /// # Errors
-    /// Fails if it cannot be started or traced, or if the filters do not allow the calls that prepare it: a release
-    /// needs the same ones.
+    /// Fails if it cannot be started or traced, or if the filters do not allow the calls that
+    /// prepare it: a release needs the same ones.
     fn start(calls: &[(&'static str, Call)]) -> Result<Self, Refusal> {
         let mut process = Self::trace(fork_sleeper().map_err(failed)?).map_err(failed)?;
         process.replace_own_call().map_err(failed)?;
@@ -127,7 +133,8 @@ impl ScratchProcess {
         }
     }
 
-    /// Makes it undumpable, by a call in place of the next one of its own: its end must leave no core file.
+    /// Makes it undumpable, by a call in place of the next one of its own: its end must leave no
+    /// core file.
     fn replace_own_call(&mut self) -> io::Result<()> {
         self.expect_call()?;
         let mut registers = self.tracee.registers()?;
@@ -178,8 +185,8 @@ impl ScratchProcess {
         if is_made { Ok(()) } else { Err(Refusal::Seccomp { call: name }) }
     }
 
-    /// Lets it make a call, up to the decision of the filters. Returns whether it stops for its tracer then: a filter
-    /// asks for that, and none is stricter.
+    /// Lets it make a call, up to the decision of the filters. Returns whether it stops for its
+    /// tracer then: a filter asks for that, and none is stricter.
     fn stops_for_tracer(&mut self, call: &Call) -> io::Result<bool> {
         self.enter(call)?;
         self.tracee.next_call()?;
@@ -261,8 +268,8 @@ fn unexpected(stop: PtraceStop) -> io::Error {
     io::Error::other(format!("a scratch process stopped unexpectedly: {stop:?}"))
 }
 
-/// Forks. The child waits to be traced, with all signals blocked, and ends with the calling thread. Only a wait for its
-/// PID, or with `__WALL`, finds it: its end sends no signal.
+/// Forks. The child waits to be traced, with all signals blocked, and ends with the calling thread.
+/// Only a wait for its PID, or with `__WALL`, finds it: its end sends no signal.
 fn fork_sleeper() -> io::Result<i32> {
     // SAFETY: `sigset_t` consists of integers, for which all zeros are valid.
     let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = unsafe { std::mem::zeroed() };
@@ -274,29 +281,33 @@ fn fork_sleeper() -> io::Result<i32> {
     let parent = std::process::id();
     let (own_tid, none) = (AtomicI32::new(0), 0_usize);
     let (flags, own_tid_at) = (libc::CLONE_CHILD_SETTID as usize, own_tid.as_ptr());
-    // SAFETY: with this flag alone, the child has a copy of all memory and no stack is needed: it returns from this call
-    // as after fork(2). The kernel writes its TID to `own_tid` of the child. It then calls `sleep_to_be_traced` only.
+    // SAFETY: with this flag alone, the child has a copy of all memory and no stack is needed: it
+    // returns from this call as after fork(2). The kernel writes its TID to `own_tid` of the child.
+    // It then calls `sleep_to_be_traced` only.
     let pid = unsafe { libc::syscall(libc::SYS_clone, flags, none, none, own_tid_at, none) };
     // A filter can also make the call return 0 without a child.
     if pid == 0 && own_tid.load(Ordering::Relaxed) != 0 {
         sleep_to_be_traced(parent);
     }
     let error = io::Error::last_os_error();
-    // SAFETY: the first pointer is to the `sigset_t` that was filled in above; the second may be null.
+    // SAFETY: the first pointer is to the `sigset_t` that was filled in above; the second may be
+    // null.
     unsafe {
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
     }
     i32::try_from(pid).ok().filter(|pid| *pid > 0).ok_or(error)
 }
 
-/// Runs in the child: only makes system calls, which touch no lock and no heap. Ends when its parent ends.
+/// Runs in the child: only makes system calls, which touch no lock and no heap. Ends when its
+/// parent ends.
 fn sleep_to_be_traced(parent: u32) -> ! {
     let life = libc::timespec { tv_sec: MAX_LIFE_SECONDS, tv_nsec: 0 };
     let (death_signal, kill, none) =
         (libc::PR_SET_PDEATHSIG as usize, libc::SIGKILL as usize, 0_usize);
-    // SAFETY: prctl(PR_SET_PDEATHSIG), getppid and exit_group take numbers only. nanosleep reads `life`, which outlives
-    // the call, and its second pointer may be null. libc::syscall writes nothing but errno, a copy of the caller's. `ud2`
-    // ends a process whose filter makes exit_group return.
+    // SAFETY: prctl(PR_SET_PDEATHSIG), getppid and exit_group take numbers only. nanosleep reads
+    // `life`, which outlives the call, and its second pointer may be null. libc::syscall writes
+    // nothing but errno, a copy of the caller's. `ud2` ends a process whose filter makes exit_group
+    // return.
     unsafe {
         libc::syscall(libc::SYS_prctl, death_signal, kill, none, none, none);
         if libc::syscall(libc::SYS_getppid) == libc::c_long::from(parent) {
@@ -309,12 +320,13 @@ fn sleep_to_be_traced(parent: u32) -> ! {
 
 /// Kills a scratch process, or a process that it has started.
 fn kill(pid: i32) {
-    // SAFETY: it takes numbers only. The PID is that of a child or a tracee that was not reaped, so it is not reused.
+    // SAFETY: it takes numbers only. The PID is that of a child or a tracee that was not reaped, so
+    // it is not reused.
     unsafe { libc::kill(pid, libc::SIGKILL) };
 }
 
-/// Waits for the end of a child or a tracee that was killed. Gives up if it does not end: the kernel kills what is
-/// traced when the calling thread ends.
+/// Waits for the end of a child or a tracee that was killed. Gives up if it does not end: the
+/// kernel kills what is traced when the calling thread ends.
 fn reap(pid: i32) {
     const POLL_INTERVAL: Duration = Duration::from_micros(20);
     let (begin, mut status) = (Instant::now(), 0);
@@ -367,8 +379,9 @@ mod tests {
 
     fn install(code: &[libc::sock_filter]) {
         let program = libc::sock_fprog { len: code.len() as u16, filter: code.as_ptr().cast_mut() };
-        // SAFETY: the first call takes numbers only. The second reads a `struct sock_fprog` and the instructions that
-        // it points to, both of which outlive the call; the kernel does not write to them.
+        // SAFETY: the first call takes numbers only. The second reads a `struct sock_fprog` and the
+        // instructions that it points to, both of which outlive the call; the kernel does not write
+        // to them.
         let done = unsafe {
             [
                 libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0),

@@ -1,7 +1,7 @@
 //! Predicts what a thread's seccomp filters do to a call before it is made.
 //!
-//! A filter is a classic BPF program. The kernel shows it to a tracer with CAP_SYS_ADMIN that is under no filter
-//! itself. It is interpreted here as in the kernel (kernel/seccomp.c).
+//! A filter is a classic BPF program. The kernel shows it to a tracer with CAP_SYS_ADMIN that is
+//! under no filter itself. It is interpreted here as in the kernel (kernel/seccomp.c).
 
 use std::io;
 
@@ -66,7 +66,8 @@ impl FilterAction {
         matches!(self, Self::Log | Self::Allow)
     }
 
-    /// Parses a program's return value: the action is in the upper half (`SECCOMP_RET_ACTION_FULL`).
+    /// Parses a program's return value: the action is in the upper half
+    /// (`SECCOMP_RET_ACTION_FULL`).
     fn from_returned(returned: u32) -> Self {
         match returned & libc::SECCOMP_RET_ACTION_FULL {
             libc::SECCOMP_RET_KILL_THREAD => Self::KillThread,
@@ -89,8 +90,8 @@ const ARCHITECTURE: u32 = 0xc000_003e;
 const SIZE_OF_CALL: u32 = 64;
 
 impl Filter {
-    /// Creates a filter from a program that the kernel has shown. A program that the kernel would not accept kills the
-    /// process here.
+    /// Creates a filter from a program that the kernel has shown. A program that the kernel would
+    /// not accept kills the process here.
     pub fn new(instructions: Vec<Instruction>) -> Self {
         Self { instructions }
     }
@@ -100,8 +101,8 @@ impl Filter {
         self.run(call).map_or(FilterAction::KillProcess, FilterAction::from_returned)
     }
 
-    /// Runs it; `None` if it contains an operation that the kernel does not permit (`seccomp_check_filter`,
-    /// `bpf_check_classic`). It only jumps forward, so it terminates.
+    /// Runs it; `None` if it contains an operation that the kernel does not permit
+    /// (`seccomp_check_filter`, `bpf_check_classic`). It only jumps forward, so it terminates.
     fn run(&self, call: &Call) -> Option<u32> {
         use libc::{
             BPF_ABS, BPF_ALU, BPF_IMM, BPF_JMP, BPF_LD, BPF_LDX, BPF_LEN, BPF_MEM, BPF_MISC,
@@ -152,8 +153,8 @@ impl Filter {
     }
 }
 
-/// Computes an arithmetic instruction. The outer `None` stands for an unknown one, the inner for one that ends the
-/// program. Shift counts are modulo 32, as in the kernel's interpreter.
+/// Computes an arithmetic instruction. The outer `None` stands for an unknown one, the inner for
+/// one that ends the program. Shift counts are modulo 32, as in the kernel's interpreter.
 fn arithmetic(operation: u32, a: u32, b: u32) -> Option<Option<u32>> {
     Some(Some(match operation {
         libc::BPF_ADD => a.wrapping_add(b),
@@ -197,13 +198,14 @@ impl Call {
     }
 }
 
-/// Returns the action of all filters of a thread on a call: it is made only if each filter allows it.
+/// Returns the action of all filters of a thread on a call: it is made only if each filter allows
+/// it.
 pub fn decide(filters: &[Filter], call: &Call) -> FilterAction {
     filters.iter().map(|filter| filter.decide(call)).min().unwrap_or(FilterAction::Allow)
 }
 
-/// Checks whether a thread may make some calls. `mode` is the `Seccomp` of its `status`. The calling thread must trace
-/// it, and it must be in a ptrace stop.
+/// Checks whether a thread may make some calls. `mode` is the `Seccomp` of its `status`. The
+/// calling thread must trace it, and it must be in a ptrace stop.
 ///
 /// # Errors
 /// Returns the first call that it may not make. Fails if its filters cannot be read.
@@ -226,11 +228,13 @@ pub fn permits(tid: i32, mode: u32, calls: &[(&'static str, Call)]) -> Result<()
     }
 }
 
-/// Reads the filters of a thread. The calling thread must trace it, and it must be in a ptrace stop.
+/// Reads the filters of a thread. The calling thread must trace it, and it must be in a ptrace
+/// stop.
 ///
 /// # Errors
-/// `EACCES` without CAP_SYS_ADMIN in the initial user namespace, or if lowtide is under a filter itself; `EIO` from
-/// kernels without `CONFIG_CHECKPOINT_RESTORE`; `EINVAL` for a thread that is not in filter mode.
+/// `EACCES` without CAP_SYS_ADMIN in the initial user namespace, or if lowtide is under a filter
+/// itself; `EIO` from kernels without `CONFIG_CHECKPOINT_RESTORE`; `EINVAL` for a thread that is
+/// not in filter mode.
 pub fn filters_of(tid: i32) -> io::Result<Vec<Filter>> {
     let mut filters = Vec::new();
     loop {
@@ -245,8 +249,8 @@ pub fn filters_of(tid: i32) -> io::Result<Vec<Filter>> {
     }
 }
 
-/// Reads one of a thread's filters. The kernel counts from the one that was installed first (`get_nth_filter`;
-/// ptrace(2) documents the opposite).
+/// Reads one of a thread's filters. The kernel counts from the one that was installed first
+/// (`get_nth_filter`; ptrace(2) documents the opposite).
 fn filter_of(tid: i32, place: usize) -> io::Result<Filter> {
     let length = get_filter(tid, place, None)?;
     // The kernel has no longer filter, so a longer answer is wrong.
@@ -264,8 +268,8 @@ fn filter_of(tid: i32, place: usize) -> io::Result<Filter> {
 /// `PTRACE_SECCOMP_GET_FILTER` of include/uapi/linux/ptrace.h, which libc does not name.
 const GET_FILTER: libc::c_long = 0x420c;
 
-/// Returns the length of a filter in instructions, and copies the filter to `room`, if given. The room has
-/// the size of the longest filter that the kernel accepts, whichever filter is asked for.
+/// Returns the length of a filter in instructions, and copies the filter to `room`, if given. The
+/// room has the size of the longest filter that the kernel accepts, whichever filter is asked for.
 #[expect(unsafe_code, reason = "a ptrace request that libc has no wrapper for")]
 fn get_filter(
     tid: i32,
@@ -273,10 +277,11 @@ fn get_filter(
     room: Option<&mut [Instruction; MAX_INSTRUCTIONS]>,
 ) -> io::Result<usize> {
     let data = room.map_or(std::ptr::null_mut(), |room| room.as_mut_ptr());
-    // SAFETY: with a null pointer the kernel writes nothing. Otherwise it writes the filter, which has at
-    // most BPF_MAXINSNS = `MAX_INSTRUCTIONS` instructions (`seccomp_prepare_filter` in kernel/seccomp.c), to an array
-    // of `MAX_INSTRUCTIONS` elements that is borrowed mutably for the call. `Instruction` is `repr(C)` with the
-    // fields of `struct sock_filter`, all integers, for which every bit pattern is valid.
+    // SAFETY: with a null pointer the kernel writes nothing. Otherwise it writes the filter, which
+    // has at most BPF_MAXINSNS = `MAX_INSTRUCTIONS` instructions (`seccomp_prepare_filter` in
+    // kernel/seccomp.c), to an array of `MAX_INSTRUCTIONS` elements that is borrowed mutably for
+    // the call. `Instruction` is `repr(C)` with the fields of `struct sock_filter`, all integers,
+    // for which every bit pattern is valid.
     let length = unsafe {
         libc::syscall(libc::SYS_ptrace, GET_FILTER, libc::c_long::from(tid), place, data)
     };

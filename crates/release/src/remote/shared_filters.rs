@@ -1,14 +1,14 @@
 //! Seccomp filters that lowtide and a target have inherited from the same process.
 //!
-//! The kernel shows no filters to a caller that is under filters itself. But filters are inherited, and only ever
-//! added. So if two threads inherited theirs from the same process and have the same number of them, they have the
-//! same ones, and their effect can be tested in a child of lowtide.
+//! The kernel shows no filters to a caller that is under filters itself. But filters are inherited,
+//! and only ever added. So if two threads inherited theirs from the same process and have the same
+//! number of them, they have the same ones, and their effect can be tested in a child of lowtide.
 
 use lowtide_probe::proc::status::Status;
 use lowtide_probe::proc::task::Thread;
 
-use super::scratch;
 use super::seccomp::Call;
+use super::{calls, scratch};
 use crate::filters::are_shared;
 use crate::refusal::Refusal;
 
@@ -16,13 +16,15 @@ use crate::refusal::Refusal;
 pub(super) struct SharedFilters {
     own: Status,
     allowed: Vec<Call>,
+    /// Whether they permit `restart_syscall`; `None` before that was tried.
+    permit_restart: Option<bool>,
 }
 
 impl SharedFilters {
     /// Returns the filters of the calling thread; `None` if it has none.
     pub(super) fn own() -> Option<Self> {
         let own = Status::own().ok().filter(|own| own.seccomp == libc::SECCOMP_MODE_FILTER)?;
-        Some(Self { own, allowed: Vec::new() })
+        Some(Self { own, allowed: Vec::new(), permit_restart: None })
     }
 
     /// Checks whether they allow calls. Tries calls that were not checked before, which takes some
@@ -42,6 +44,19 @@ impl SharedFilters {
             self.allowed.extend(new.iter().map(|(_, call)| *call));
         }
         Ok(())
+    }
+
+    /// Tries whether they permit `restart_syscall`, once. `end` is the end of its instruction. Must
+    /// not be called while a thread of the target is stopped.
+    pub(super) fn try_restart(&mut self, end: u64) {
+        if self.permit_restart.is_none() {
+            self.permit_restart = Some(self.check(&[calls::restart_call(end)]).is_ok());
+        }
+    }
+
+    /// Returns whether they certainly permit `restart_syscall`.
+    pub(super) fn permit_restart(&self) -> bool {
+        self.permit_restart.unwrap_or(false)
     }
 
     /// Checks that a thread has the same filters.

@@ -6,33 +6,42 @@ use std::time::{Duration, Instant};
 use lowtide_probe::proc::task::{Doing, Thread};
 
 use super::borrow::ThreadBorrower;
-use super::candidates::Candidate;
+use super::candidates::{Candidate, Filters};
 use super::frame::{ResumeState, set_argument};
+use super::seccomp;
 use super::tracee::{PtraceStop, Registers, Tracee};
 use super::wait::{self, Resume, Timeout};
-use super::{STOP_TIMEOUT, TargetStep, vectors};
+use super::{STOP_TIMEOUT, TargetStep, calls, vectors};
 use crate::error::{Abort, failed};
 use crate::refusal::Refusal;
 use crate::stub::{NAME, SYSCALL_BYTES};
+
+/// The reason why a thread cannot be used after all, as the end of a sentence.
+type Unused = &'static str;
+const LEFT_CALL: Unused = "it left its system call before it could be stopped";
+const ENDED: Unused = "it ended before it could be stopped";
 
 /// The instruction `syscall`.
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
 
 /// A thread that is stopped at a safe point. Dropping it lets the thread continue.
 pub(super) struct StoppedThread {
-    tracee: Tracee,
+    pub(super) tracee: Tracee,
     pub(super) registers: Registers,
     pub(super) resume: Resume,
     /// Its registers when it resumes its call.
     back: Registers,
     /// Its registers when a handler has interrupted its call.
     interrupted: Registers,
-    /// The remaining timeout, if it must be rewritten: its form, the time, and the instant of that time.
+    /// The remaining timeout, if it must be rewritten: its form, the time, and the instant of that
+    /// time.
     left: Option<(Timeout, Duration, Instant)>,
     pub(super) mask: u64,
     /// The signals that its call blocks while it waits, if they differ from the thread's own.
     pub(super) wait_mask: Option<u64>,
     pub(super) thread: Thread,
+    /// Its filters, as they were when the thread was chosen.
+    filters: Filters,
     /// The time of the stop.
     pub(super) since: Instant,
 }
@@ -49,7 +58,8 @@ impl StoppedThread {
         Some((timeout, left.saturating_sub(since.elapsed())))
     }
 
-    /// Reads the state in which it resumes; `None` if its extended state cannot be put into a frame.
+    /// Reads the state in which it resumes; `None` if its extended state cannot be put into a
+    /// frame.
     ///
     /// # Errors
     /// Fails if the thread has ended.
@@ -60,36 +70,60 @@ impl StoppedThread {
         Ok(Some(ResumeState { registers, interrupted, mask, vectors, timespec: None }))
     }
 
-    /// Sets its registers and detaches it. If it makes `escorted` calls then, it is traced until it has made them.
+    /// Sets its registers and detaches it. If it makes `escorted` calls then, it is traced until it
+    /// has made them, and their results are added to `results`.
+    ///
+    /// Until the last moment, another thread of the process can install a filter for all threads,
+    /// which may not permit the calls: then the thread continues as if it had not been stopped.
     ///
     /// # Errors
-    /// Fails if the thread has ended.
+    /// Fails if the thread has new filters. The result is an error if it has ended.
     pub(super) fn redirect(
         self,
         registers: &Registers,
         escorted: Option<usize>,
+        results: &mut Vec<i64>,
         observe: &mut dyn FnMut(TargetStep),
-    ) -> io::Result<()> {
+    ) -> Result<io::Result<()>, Refusal> {
         observe(TargetStep::Set);
         let set = self.tracee.set_registers(registers);
         observe(TargetStep::Detach);
+        let now = self.thread.status().ok();
+        let is_same = now.as_ref().is_some_and(|now| Filters::of(now) == self.filters);
+        if set.is_ok() && !is_same {
+            let mode = now.map_or(libc::SECCOMP_MODE_FILTER, |now| now.seccomp);
+            let may_restart = || permits_restart(self.thread, mode, &self.registers);
+            let untouched = if_untouched(&self.registers, may_restart).unwrap_or(self.registers);
+            let _ = self.tracee.set_registers(&untouched);
+            return Err(Refusal::PrivilegesChanged);
+        }
         let detached = match escorted {
-            Some(calls) if set.is_ok() => self.escort(calls, observe),
+            Some(calls) if set.is_ok() => self.escort(calls, results, observe),
             _ => self.tracee.detach(0),
         };
-        set.and(detached)
+        Ok(set.and(detached))
     }
 
-    /// Traces the thread while it makes `calls` calls, and puts it back to where it was before them, its wait just
-    /// interrupted. The kernel continues from there: it restarts the wait, or, if a signal has come meanwhile, runs
-    /// the handler and ends the wait with EINTR, as it would have done without the stop. Without the escort, the
-    /// thread would restart its wait in any case, and a handler that runs before that would not end it.
-    fn escort(mut self, calls: usize, observe: &mut dyn FnMut(TargetStep)) -> io::Result<()> {
-        // Each call and each rt_sigreturn has an entry and an exit; one rt_sigreturn precedes all of them.
+    /// Traces the thread while it makes `calls` calls, and puts it back to where it was before
+    /// them, its wait just interrupted. The kernel continues from there: it restarts the wait, or,
+    /// if a signal has come meanwhile, runs the handler and ends the wait with EINTR, as it would
+    /// have done without the stop. Without the escort, the thread would restart its wait in any
+    /// case, and a handler that runs before that would not end it.
+    fn escort(
+        mut self,
+        calls: usize,
+        results: &mut Vec<i64>,
+        observe: &mut dyn FnMut(TargetStep),
+    ) -> io::Result<()> {
+        // Each call and each rt_sigreturn has an entry and an exit; one rt_sigreturn precedes all
+        // of them.
         let stops = 2 * (2 * calls + 1);
-        for _ in 0..stops {
+        for stop in 0..stops {
             self.tracee.next_call()?;
             match self.tracee.wait(STOP_TIMEOUT)? {
+                PtraceStop::Call if stop % 4 == 3 => {
+                    results.push(self.tracee.registers()?.rax.cast_signed());
+                }
                 PtraceStop::Call => {}
                 // A handler runs before the first call, which cancels all of them.
                 PtraceStop::Signal(signal) => return self.tracee.detach(signal),
@@ -112,8 +146,8 @@ impl StoppedThread {
         self.tracee.detach(0)
     }
 
-    /// Returns whether a pending signal may end the wait. A call with a signal mask of its own is not ended by the
-    /// signals in that mask, even if the thread's mask lets them through.
+    /// Returns whether a pending signal may end the wait. A call with a signal mask of its own is
+    /// not ended by the signals in that mask, even if the thread's mask lets them through.
     fn may_end(&self) -> bool {
         let Some(wait_mask) = self.wait_mask else { return true };
         self.thread.status().is_ok_and(|status| {
@@ -125,29 +159,44 @@ impl StoppedThread {
 }
 
 impl ThreadBorrower<'_> {
-    /// Stops a thread and reads its state; `None` if it has left its call meanwhile.
-    pub(super) fn stop(&mut self, candidate: &Candidate) -> Result<Option<StoppedThread>, Abort> {
+    /// Stops a thread and reads its state. The inner error is the reason why this thread cannot be
+    /// used.
+    pub(super) fn stop(
+        &mut self,
+        candidate: &Candidate,
+    ) -> Result<Result<StoppedThread, Unused>, Abort> {
         if let (Timeout::Milliseconds(_, ms), Some(asleep)) =
             (candidate.wait.timeout, &candidate.asleep)
             && self.last_timeout.is_unchanged(candidate.thread, asleep, ms, Instant::now())
         {
-            return Ok(None);
+            return Ok(Err("its timeout was rewritten less than 1 ms ago"));
         }
-        let Some((mut tracee, since)) = self.seize(candidate)? else { return Ok(None) };
+        let (mut tracee, since) = match self.seize(candidate)? {
+            Ok(stopped) => stopped,
+            Err(why) => return Ok(Err(why)),
+        };
         self.io.observe(TargetStep::Read);
         let read_failed = |error| self.io.failed(error);
         let registers = tracee.registers().map_err(read_failed)?;
-        if let Some(registers) = registers_if_untouched(&registers) {
+        let may_restart = || self.may_restart(candidate.thread, &registers);
+        let untouched = if_untouched(&registers, may_restart);
+        if let Some(registers) = untouched {
             tracee.restore_on_drop(registers);
+        }
+        // Its calls must not reach a handler that does not expect them. From 5.11 to 6.3, the
+        // kernel has this dispatch but does not show it: the thread makes all calls where it also
+        // made its own.
+        if tracee.has_user_dispatch() == Some(true) {
+            return Err(Refusal::UserDispatch.into());
         }
         let mask = tracee.signal_mask().map_err(read_failed)?;
         let is_same_wait =
             candidate.asleep.is_none_or(|asleep| asleep.is_same_wait(candidate.thread));
-        if !is_same_call(&registers, candidate)
-            || !self.is_on_own_stack(&registers, candidate)
-            || !is_same_wait
-        {
-            return Ok(None);
+        if !is_same_call(&registers, candidate) || !is_same_wait {
+            return Ok(Err(LEFT_CALL));
+        }
+        if !self.is_on_own_stack(&registers, candidate) {
+            return Ok(Err("it runs on a stack whose extent is unknown"));
         }
         let result = registers.rax as i64;
         let resume = Resume::from_result(&candidate.wait, result);
@@ -158,10 +207,9 @@ impl ThreadBorrower<'_> {
             back.rip -= SYSCALL_BYTES;
             back.rax = registers.orig_rax;
             left = self.remaining_timeout(candidate);
-            if let (true, Some((Timeout::Milliseconds(place, _), left, _))) =
-                (candidate.wait.gives_up, left)
+            if let (Some(mut again), Some((Timeout::Milliseconds(place, _), left, _))) =
+                (untouched, left)
             {
-                let mut again = Registers { rax: wait::ERESTARTNOHAND as u64, ..registers };
                 set_argument(&mut again, place, wait::in_ms(left));
                 tracee.restore_on_drop(again);
             }
@@ -169,9 +217,10 @@ impl ThreadBorrower<'_> {
         back.orig_rax = u64::MAX;
         interrupted.orig_rax = u64::MAX;
         let wait_mask = candidate.wait_mask;
-        Ok(Some(StoppedThread {
+        Ok(Ok(StoppedThread {
             tracee,
             thread: candidate.thread,
+            filters: candidate.filters,
             registers,
             resume,
             back,
@@ -183,12 +232,14 @@ impl ThreadBorrower<'_> {
         }))
     }
 
-    /// Returns the remaining timeout of a thread that has just been stopped, with its form and the current time.
+    /// Returns the remaining timeout of a thread that has just been stopped, with its form and the
+    /// current time.
     fn remaining_timeout(&mut self, candidate: &Candidate) -> Option<(Timeout, Duration, Instant)> {
         let now = Instant::now();
         let timeout = candidate.wait.timeout;
         if let (Timeout::Milliseconds(_, ms), Some(asleep)) = (timeout, &candidate.asleep) {
-            // If it were repeatedly rewritten in whole ms, it would grow by a fraction of 1 ms each time.
+            // If it were repeatedly rewritten in whole ms, it would grow by a fraction of 1 ms each
+            // time.
             let left = self.last_timeout.remaining(candidate.thread, asleep, ms, now);
             return Some((timeout, left, now));
         }
@@ -206,18 +257,19 @@ impl ThreadBorrower<'_> {
         Some((timeout, given.saturating_sub(asleep), now))
     }
 
-    /// Traces and stops a thread; `None` if it has left its call meanwhile. Returns the time of the stop as well.
-    fn seize(&mut self, candidate: &Candidate) -> Result<Option<(Tracee, Instant)>, Abort> {
-        // If the thread is in another call, the stop could interrupt that call needlessly. After this last
-        // check, it has only a few microseconds to change.
+    /// Traces and stops a thread, and returns the time of the stop as well. The inner error is the
+    /// reason why this thread cannot be used.
+    fn seize(&mut self, candidate: &Candidate) -> Result<Result<(Tracee, Instant), Unused>, Abort> {
+        // If the thread is in another call, the stop could interrupt that call needlessly. After
+        // this last check, it has only a few microseconds to change.
         if candidate.thread.doing().ok() != Some(Doing::In(candidate.call)) {
-            return Ok(None);
+            return Ok(Err(LEFT_CALL));
         }
         let tid = candidate.thread.tid;
         self.io.observe(TargetStep::Seize);
         let mut tracee = match Tracee::seize(tid) {
             Ok(tracee) => tracee,
-            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(None),
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(Err(ENDED)),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 // A thread that is ending causes this error as well.
                 if let Some(error) = self.io.lost() {
@@ -225,7 +277,7 @@ impl ThreadBorrower<'_> {
                 }
                 return match candidate.thread.stat() {
                     Ok(stat) if !stat.has_ended() => Err(self.not_traced(candidate)),
-                    _ => Ok(None),
+                    _ => Ok(Err(ENDED)),
                 };
             }
             Err(error) => return Err(self.io.target.failed(error).into()),
@@ -233,25 +285,26 @@ impl ThreadBorrower<'_> {
         self.io.observe(TargetStep::Interrupt);
         let since = Instant::now();
         if tracee.interrupt().is_err() {
-            return Ok(None);
+            return Ok(Err(ENDED));
         }
         self.io.observe(TargetStep::Wait);
         match tracee.wait(STOP_TIMEOUT).map_err(|error| self.io.failed(error))? {
-            PtraceStop::Requested => Ok(Some((tracee, since))),
+            PtraceStop::Requested => Ok(Ok((tracee, since))),
             PtraceStop::Signal(signal) => {
-                if let Some(registers) =
-                    tracee.registers().ok().and_then(|r| registers_if_untouched(&r))
-                {
+                let untouched = tracee.registers().ok().and_then(|registers| {
+                    if_untouched(&registers, || self.may_restart(candidate.thread, &registers))
+                });
+                if let Some(registers) = untouched {
                     let _ = tracee.set_registers(&registers);
                 }
                 let _ = tracee.detach(signal);
-                Ok(None)
+                Ok(Err("it received a signal before it could be stopped"))
             }
             PtraceStop::Group => {
                 let _ = tracee.detach(0);
                 Err(Refusal::Stopped { pid: self.io.target.pid }.into())
             }
-            PtraceStop::Ended | PtraceStop::Call | PtraceStop::Event(_) => Ok(None),
+            PtraceStop::Ended | PtraceStop::Call | PtraceStop::Event(_) => Ok(Err(ENDED)),
             PtraceStop::TimedOut => {
                 crate::checks::check_frozen(self.io.target)?;
                 Err(failed("a thread could not be stopped: the kernel holds it"))
@@ -259,7 +312,18 @@ impl ThreadBorrower<'_> {
         }
     }
 
-    /// Returns whether a stopped thread still is one of the target's, in a 64-bit call, and on its own stack.
+    /// Returns whether the filters of a stopped thread certainly permit the call by which the
+    /// kernel continues its wait.
+    fn may_restart(&self, thread: Thread, registers: &Registers) -> bool {
+        let mode = thread.status().map_or(libc::SECCOMP_MODE_FILTER, |status| status.seccomp);
+        match &self.shared_filters {
+            Some(filters) if mode != 0 => filters.permit_restart(),
+            _ => permits_restart(thread, mode, registers),
+        }
+    }
+
+    /// Returns whether a stopped thread still is one of the target's, in a 64-bit call, and on its
+    /// own stack.
     fn is_on_own_stack(&self, registers: &Registers, candidate: &Candidate) -> bool {
         const USER_CODE_64: u64 = 0x33;
         let mut call = [0; 2];
@@ -275,8 +339,8 @@ impl ThreadBorrower<'_> {
         }
         match &candidate.unguarded {
             None => true,
-            // glibc's data of a thread is at the upper end of that thread's stack. The extent of other stacks, which a
-            // program has made itself, is unknown.
+            // glibc's data of a thread is at the upper end of that thread's stack. The extent of
+            // other stacks, which a program has made itself, is unknown.
             Some(stack) => stack.contains(&registers.fs_base) && registers.rsp < registers.fs_base,
         }
     }
@@ -299,12 +363,19 @@ impl ThreadBorrower<'_> {
     }
 }
 
-/// Returns the registers with which to detach an unused thread, if the kernel would otherwise end its wait.
-fn registers_if_untouched(registers: &Registers) -> Option<Registers> {
+/// Returns the registers with which to detach an unused thread, if the kernel would otherwise end
+/// its wait, or make a call that its filters may not permit.
+fn if_untouched(registers: &Registers, may_restart: impl FnOnce() -> bool) -> Option<Registers> {
     let r = registers;
     let args = [r.rdi, r.rsi, r.rdx, r.r10, r.r8, r.r9];
-    let code = wait::result_if_untouched(r.orig_rax, &args, r.rax as i64)?;
+    let code = wait::result_if_untouched(r.orig_rax, &args, r.rax as i64, may_restart)?;
     Some(Registers { rax: code as u64, ..*r })
+}
+
+/// Returns whether the filters of a stopped thread can be read, and permit `restart_syscall`.
+fn permits_restart(thread: Thread, mode: u32, registers: &Registers) -> bool {
+    let tid = thread.tid.cast_signed();
+    seccomp::permits(tid, mode, &[calls::restart_call(registers.rip)]).is_ok()
 }
 
 /// Returns whether a stopped thread is still in the call in which it was inspected.

@@ -9,6 +9,7 @@ use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::proc::maps::Mapping;
 use lowtide_probe::target::{Target, TargetError};
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 
 use super::{ACTION_TIMEOUT, JOB_STOP_TIMEOUT, TargetStep};
 use crate::error::{Abort, failed};
@@ -38,17 +39,25 @@ impl<'t> TargetIo<'t> {
         Ok(Self { target, live, memory, observe })
     }
 
-    /// Keeps other releases away from the process. The kernel releases this lock when lowtide ends, however that
-    /// happens. Releases that see the process through another `/proc` are detected by their mappings in it.
+    /// Keeps other releases away from the process. The kernel releases this lock when lowtide ends,
+    /// however that happens. Releases that see the process through another `/proc` are detected by
+    /// their mappings in it.
     ///
     /// # Errors
-    /// Fails if another release is in progress.
+    /// Fails if another release is in progress, or if the kernel does not give the lock for another
+    /// reason.
     pub(super) fn lock(&self) -> Result<(), Abort> {
         match flock(&self.memory, FlockOperation::NonBlockingLockExclusive) {
-            Err(rustix::io::Errno::WOULDBLOCK) => Err(Refusal::AnotherRelease.into()),
+            Err(Errno::WOULDBLOCK) => Err(Refusal::AnotherRelease.into()),
             // Works without a lock if files of /proc cannot be locked.
-            _ => Ok(()),
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => Ok(()),
+            Err(error) => Err(self.failed(error.into())),
         }
+    }
+
+    /// Returns the PID of the target.
+    pub(crate) fn target_pid(&self) -> u32 {
+        self.target.pid
     }
 
     /// Reports an operation on the target before it is performed.
@@ -61,8 +70,8 @@ impl<'t> TargetIo<'t> {
         self.observe
     }
 
-    /// Writes to the target, from the end backwards and page by page: if a page is missing, nothing below it is
-    /// written.
+    /// Writes to the target, from the end backwards and page by page: if a page is missing, nothing
+    /// below it is written.
     pub(super) fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), Abort> {
         self.observe(TargetStep::Write);
         let mut end = at + bytes.len() as u64;
@@ -97,8 +106,8 @@ impl<'t> TargetIo<'t> {
         self.target.maps().map_err(|error| self.failed(error))
     }
 
-    /// Waits until `holds` returns true, up to `timeout`, or less if the process is stopped. Returns
-    /// whether it did.
+    /// Waits until `holds` returns true, up to `timeout`, or less if the process is stopped.
+    /// Returns whether it did.
     pub(crate) fn until(&self, timeout: Duration, holds: impl Fn() -> bool) -> bool {
         const POLL_INTERVAL: Duration = Duration::from_micros(20);
         const SLOW_POLL_INTERVAL: Duration = Duration::from_micros(200);
@@ -134,7 +143,8 @@ impl<'t> TargetIo<'t> {
         self.target.stat().is_ok_and(|stat| stat.state == 'T')
     }
 
-    /// Returns the reason why an operation failed: the target has ended or is stopped, or else `otherwise`.
+    /// Returns the reason why an operation failed: the target has ended or is stopped, or else
+    /// `otherwise`.
     pub(crate) fn because(&self, otherwise: &str) -> Abort {
         match self.lost() {
             Some(error) => error.into(),
@@ -145,13 +155,14 @@ impl<'t> TargetIo<'t> {
         }
     }
 
-    /// Returns the error for a target whose memory no process uses any more; `None` while it is in use.
+    /// Returns the error for a target whose memory no process uses any more; `None` while it is in
+    /// use.
     pub(super) fn lost(&self) -> Option<TargetError> {
         if self.live.is_in_use() {
             return None;
         }
-        // A process releases its memory shortly before it has ended. If it has started another program, it
-        // has other memory.
+        // A process releases its memory shortly before it has ended. If it has started another
+        // program, it has other memory.
         let begin = Instant::now();
         // (Its end is not reported while one of its threads is stopped by us.)
         while self.target.stat().is_ok() && begin.elapsed() < ACTION_TIMEOUT {
@@ -171,7 +182,8 @@ impl<'t> TargetIo<'t> {
 
 impl Drop for TargetIo<'_> {
     fn drop(&mut self) {
-        // Closing the file is not enough: a child that is just being started may have it open as well.
+        // Closing the file is not enough: a child that is just being started may have it open as
+        // well.
         let _ = flock(&self.memory, FlockOperation::Unlock);
     }
 }

@@ -1,12 +1,13 @@
 //! Measures the time for which a thread has been asleep in its call.
 //!
 //! The kernel reports when it last accounted for a thread's run time (`se.exec_start` in
-//! `/proc/PID/task/TID/sched`, in ms of the clock of its processor): the time at which it fell asleep. The
-//! current time of that clock is read by our own thread, on the same processor.
+//! `/proc/PID/task/TID/sched`, in ms of the clock of its processor): the time at which it fell
+//! asleep. The current time of that clock is read by our own thread, on the same processor.
 //!
-//! The kernel resets `se.exec_start` when it moves a thread to another processor. Since Linux 6.12 this can happen
-//! for an instant after the thread has fallen asleep (`sched_delayed` and `migrate_task_rq_fair` in
-//! `kernel/sched/fair.c`): for 1 to 4 sleeps in 1,000 on a busy machine. The time asleep is then unknown.
+//! The kernel resets `se.exec_start` when it moves a thread to another processor. Since Linux 6.12
+//! this can happen for an instant after the thread has fallen asleep (`sched_delayed` and
+//! `migrate_task_rq_fair` in `kernel/sched/fair.c`): for 1 to 4 sleeps in 1,000 on a busy machine.
+//! The time asleep is then unknown.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -26,10 +27,11 @@ pub(crate) struct TimeAsleep {
 }
 
 impl TimeAsleep {
-    /// Measures a thread; `None` if the kernel does not report it. Errs on the short side: a processor's clock
-    /// stops while a hypervisor has suspended the processor.
+    /// Measures a thread; `None` if the kernel does not report it. Errs on the short side: a
+    /// processor's clock stops while a hypervisor has suspended the processor.
     pub(crate) fn measure(thread: Thread) -> Option<Self> {
-        // The clocks of two processors differ. The thread was on one of them between two equal accounts.
+        // The clocks of two processors differ. The thread was on one of them between two equal
+        // accounts.
         let account = SchedAccount::read(thread)?;
         let processor = processor(thread)?;
         let SchedAccount { last_ran, sleeps } =
@@ -47,16 +49,16 @@ impl TimeAsleep {
         self.asleep + now.saturating_duration_since(self.measured)
     }
 
-    /// Returns whether a thread that was stopped since the measurement has not run in between. Otherwise it may be in
-    /// another wait, which looks the same but started later.
+    /// Returns whether a thread that was stopped since the measurement has not run in between.
+    /// Otherwise it may be in another wait, which looks the same but started later.
     pub(crate) fn is_same_wait(&self, thread: Thread) -> bool {
         // The stop counts as one more sleep.
         SchedAccount::read(thread).is_some_and(|account| account.sleeps == self.sleeps + 1)
     }
 }
 
-/// The timeout that was last given to a borrowed thread, for calls that take whole milliseconds. It keeps the exact
-/// instant at which the timeout ends.
+/// The timeout that was last given to a borrowed thread, for calls that take whole milliseconds. It
+/// keeps the exact instant at which the timeout ends.
 #[derive(Debug, Default)]
 pub(super) struct LastTimeout(Option<RewrittenTimeout>);
 
@@ -74,8 +76,8 @@ struct RewrittenTimeout {
 }
 
 impl LastTimeout {
-    /// Returns the remaining timeout of a thread asleep in a call with a timeout of `ms`. If that is the timeout that
-    /// was written last, its exact end is known.
+    /// Returns the remaining timeout of a thread asleep in a call with a timeout of `ms`. If that
+    /// is the timeout that was written last, its exact end is known.
     pub(super) fn remaining(
         &mut self,
         thread: Thread,
@@ -86,9 +88,9 @@ impl LastTimeout {
         let left = Duration::from_millis(ms).saturating_sub(asleep.at(now));
         let (tid, sleeps) = (thread.tid, asleep.sleeps);
         let known = self.0.filter(|last| {
-            // Two more sleeps: the stop, and the restarted wait. A wait that returned at once and was followed by
-            // another one looks the same. So it counts as the same wait only if its timeout is at most the one
-            // that was written, and less than the original one.
+            // Two more sleeps: the stop, and the restarted wait. A wait that returned at once and
+            // was followed by another one looks the same. So it counts as the same wait only if its
+            // timeout is at most the one that was written, and less than the original one.
             let may_be_same = last.tid == tid && last.sleeps + 2 == sleeps;
             let is_ours = ms <= last.written_ms && ms < last.first_ms && last.end > now;
             let rest = last.end.saturating_duration_since(now);
@@ -101,8 +103,8 @@ impl LastTimeout {
         rest
     }
 
-    /// Returns whether a thread's timeout was rewritten a moment ago, to as many milliseconds as before. Rewritten once
-    /// more, the wait would silently become longer by the time in between.
+    /// Returns whether a thread's timeout was rewritten a moment ago, to as many milliseconds as
+    /// before. Rewritten once more, the wait would silently become longer by the time in between.
     pub(super) fn is_unchanged(
         &self,
         thread: Thread,
@@ -208,7 +210,8 @@ mod tests {
     fn the_time_asleep_is_never_overestimated_when_threads_migrate() {
         const THREADS: usize = 12;
         const SAMPLES: usize = 30_000;
-        /// A thread, and the time when it last fell asleep, in nanoseconds since the start; 0 while it runs.
+        /// A thread, and the time when it last fell asleep, in nanoseconds since the start; 0 while
+        /// it runs.
         struct Sleeper {
             thread: Thread,
             asleep_since: AtomicU64,
@@ -282,7 +285,8 @@ mod tests {
         let later = now + 2 * MS;
         let is_same = last.remaining(thread, &asleep(3, 0), 11, later);
         assert_eq!(is_same, us(8_600));
-        // Another wait, which followed when that one returned at once, has a longer timeout than was written.
+        // Another wait, which followed when that one returned at once, has a longer timeout than
+        // was written.
         let mut last = LastTimeout::default();
         last.remaining(thread, &asleep(1, 4_400), 15, now);
         assert_eq!(last.remaining(thread, &asleep(3, 0), 12, now + MS), us(11_000));

@@ -21,9 +21,9 @@ const EXIT_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// A thread that the calling thread traces.
 ///
-/// Dropping it detaches a stopped thread. A thread that could not be stopped is detached by the kernel when the
-/// tracing thread ends. A thread that is ending is waited for: until its exit is reaped, its process can neither end
-/// nor start another program.
+/// Dropping it detaches a stopped thread. A thread that could not be stopped is detached by the
+/// kernel when the tracing thread ends. A thread that is ending is waited for: until its exit is
+/// reaped, its process can neither end nor start another program.
 #[derive(Debug)]
 pub(crate) struct Tracee {
     tid: i32,
@@ -31,7 +31,8 @@ pub(crate) struct Tracee {
     is_traced: bool,
     /// The registers to set if it is dropped without having been used.
     restore_on_drop: Option<Registers>,
-    /// The kernel accepts requests only from the tracing thread, so this must not be sent to another one.
+    /// The kernel accepts requests only from the tracing thread, so this must not be sent to
+    /// another one.
     _tracer: PhantomData<*const ()>,
 }
 
@@ -58,7 +59,8 @@ impl Tracee {
     /// Starts to trace a thread, without stopping it.
     ///
     /// # Errors
-    /// Fails if this is not permitted (`EPERM`: missing rights, or another tracer), or if the thread has ended.
+    /// Fails if this is not permitted (`EPERM`: missing rights, or another tracer), or if the
+    /// thread has ended.
     pub(crate) fn seize(tid: u32) -> io::Result<Self> {
         let tid = i32::try_from(tid).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))?;
         Self::seize_with(tid, 0)
@@ -71,8 +73,8 @@ impl Tracee {
     pub(crate) fn seize_with(tid: i32, options: i32) -> io::Result<Self> {
         // Makes stops at system calls distinguishable from others.
         let options = (libc::PTRACE_O_TRACESYSGOOD | options) as usize;
-        // SAFETY: PTRACE_SEIZE takes two numbers as large as pointers, and no pointers: it reads and writes
-        // no memory of ours.
+        // SAFETY: PTRACE_SEIZE takes two numbers as large as pointers, and no pointers: it reads
+        // and writes no memory of ours.
         let done = unsafe { libc::ptrace(libc::PTRACE_SEIZE, tid, 0_usize, options) };
         checked(done)?;
         Ok(Self {
@@ -99,8 +101,8 @@ impl Tracee {
     /// # Errors
     /// Fails if waitpid(2) fails.
     pub(crate) fn wait(&mut self, timeout: Duration) -> io::Result<PtraceStop> {
-        /// Most stops take a few microseconds. Spinning would keep the thread from running, and so from stopping, if
-        /// it is on the same processor.
+        /// Most stops take a few microseconds. Spinning would keep the thread from running, and so
+        /// from stopping, if it is on the same processor.
         const POLL_INTERVAL: Duration = Duration::from_micros(10);
         const SLOW_POLL_INTERVAL: Duration = Duration::from_micros(100);
         let begin = Instant::now();
@@ -167,8 +169,8 @@ impl Tracee {
     pub(crate) fn registers(&self) -> io::Result<Registers> {
         // SAFETY: `user_regs_struct` consists of integers, for which all zeros are valid.
         let mut registers: Registers = unsafe { std::mem::zeroed() };
-        // SAFETY: PTRACE_GETREGS writes a `struct user_regs_struct` to its last argument, which points to one
-        // that outlives the call.
+        // SAFETY: PTRACE_GETREGS writes a `struct user_regs_struct` to its last argument, which
+        // points to one that outlives the call.
         checked(unsafe {
             libc::ptrace(libc::PTRACE_GETREGS, self.tid, 0_usize, &raw mut registers)
         })?;
@@ -180,22 +182,23 @@ impl Tracee {
     /// # Errors
     /// Fails if the thread has ended.
     pub(crate) fn set_registers(&self, registers: &Registers) -> io::Result<()> {
-        // SAFETY: PTRACE_SETREGS reads a `struct user_regs_struct` from its last argument, which points to
-        // one that outlives the call. It changes the other process and no memory of ours.
+        // SAFETY: PTRACE_SETREGS reads a `struct user_regs_struct` from its last argument, which
+        // points to one that outlives the call. It changes the other process and no memory of ours.
         checked(unsafe {
             libc::ptrace(libc::PTRACE_SETREGS, self.tid, 0_usize, std::ptr::from_ref(registers))
         })?;
         Ok(())
     }
 
-    /// Reads the message of the event at which it stopped: the TID of a thread or process that it has started.
+    /// Reads the message of the event at which it stopped: the TID of a thread or process that it
+    /// has started.
     ///
     /// # Errors
     /// Fails if the thread has ended.
     pub(crate) fn event_message(&self) -> io::Result<libc::c_ulong> {
         let mut message: libc::c_ulong = 0;
-        // SAFETY: PTRACE_GETEVENTMSG writes an unsigned long to its last argument, which points to one that outlives
-        // the call.
+        // SAFETY: PTRACE_GETEVENTMSG writes an unsigned long to its last argument, which points to
+        // one that outlives the call.
         checked(unsafe {
             libc::ptrace(libc::PTRACE_GETEVENTMSG, self.tid, 0_usize, &raw mut message)
         })?;
@@ -209,8 +212,8 @@ impl Tracee {
     pub(crate) fn extended_state(&self) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0_u8; MAX_STATE_BYTES];
         let mut vector = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-        // SAFETY: PTRACE_GETREGSET writes at most `iov_len` bytes to `iov_base`, which points to as many,
-        // and their number to `iov_len`; both outlive the call.
+        // SAFETY: PTRACE_GETREGSET writes at most `iov_len` bytes to `iov_base`, which points to as
+        // many, and their number to `iov_len`; both outlive the call.
         checked(unsafe {
             libc::ptrace(libc::PTRACE_GETREGSET, self.tid, NT_X86_XSTATE, &raw mut vector)
         })?;
@@ -218,21 +221,50 @@ impl Tracee {
         Ok(bytes)
     }
 
-    /// Reads its signal mask. During a call with a mask of its own, this is the mask from before the call.
+    /// Reads its signal mask. During a call with a mask of its own, this is the mask from before
+    /// the call.
     ///
     /// # Errors
     /// Fails if the thread has ended.
     pub(crate) fn signal_mask(&self) -> io::Result<u64> {
         let mut mask = 0_u64;
-        // SAFETY: PTRACE_GETSIGMASK writes the number of bytes in its third argument, 8, to the last, which
-        // points to a `u64` that outlives the call. (Requests have another type with musl than with glibc.)
+        // SAFETY: PTRACE_GETSIGMASK writes the number of bytes in its third argument, 8, to the
+        // last, which points to a `u64` that outlives the call. (Requests have another type with
+        // musl than with glibc.)
         checked(unsafe {
             libc::ptrace(libc::PTRACE_GETSIGMASK as _, self.tid, SIGSET_BYTES, &raw mut mask)
         })?;
         Ok(mask)
     }
 
-    /// Sets the registers that a drop restores: those with which the thread continues if it is not used.
+    /// Writes a word to its memory, whatever the rights of the mapping.
+    ///
+    /// # Errors
+    /// Fails if the thread has ended, or if nothing is mapped there.
+    pub(crate) fn poke(&self, at: u64, word: u64) -> io::Result<()> {
+        // SAFETY: PTRACE_POKEDATA takes an address in the other process and a word as numbers; it
+        // reads and writes no memory of ours.
+        checked(unsafe { libc::ptrace(libc::PTRACE_POKEDATA, self.tid, at, word) })?;
+        Ok(())
+    }
+
+    /// Returns whether its system calls are dispatched to a signal handler (Syscall User Dispatch);
+    /// `None` if the kernel does not say (before 6.4).
+    pub(crate) fn has_user_dispatch(&self) -> Option<bool> {
+        /// `PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG` of include/uapi/linux/ptrace.h.
+        const REQUEST: libc::c_uint = 0x4211;
+        // `struct ptrace_sud_config`: mode, selector, offset, length.
+        let mut config = [0_u64; 4];
+        // SAFETY: the request writes as many bytes as its third argument says to the last, which
+        // points to as many that outlive the call.
+        let done = checked(unsafe {
+            libc::ptrace(REQUEST as _, self.tid, size_of_val(&config), config.as_mut_ptr())
+        });
+        done.ok().map(|_| config[0] != 0)
+    }
+
+    /// Sets the registers that a drop restores: those with which the thread continues if it is not
+    /// used.
     pub(crate) fn restore_on_drop(&mut self, registers: Registers) {
         self.restore_on_drop = Some(registers);
     }

@@ -1,7 +1,9 @@
 //! The extended state of a thread (vector registers and the like), in the layout of a signal frame.
 //!
-//! The layout is that of XSAVE (Intel's Software Developer's Manual, volume 1, chapter 13), with the kernel's additions
-//! (arch/x86/include/uapi/asm/sigcontext.h).
+//! The layout is that of XSAVE (Intel's Software Developer's Manual, volume 1, chapter 13), with
+//! the kernel's additions (arch/x86/include/uapi/asm/sigcontext.h).
+
+use std::ops::Range;
 
 /// Size of the legacy part (FXSAVE), before the header.
 const LEGACY_BYTES: usize = 512;
@@ -11,6 +13,8 @@ const MIN_BYTES: usize = 576;
 const KERNEL_WORDS: usize = 464;
 const MAGIC1: u32 = 0x4650_5853;
 const MAGIC2: u32 = 0x4650_5845;
+/// The part with the rights of the protection keys (PKRU).
+const PROTECTION_KEYS: u32 = 9;
 /// Flag of the state that is too large for an ordinary frame: AMX tiles.
 const TILE_DATA: u64 = 1 << 18;
 
@@ -21,10 +25,12 @@ pub(crate) enum Unframed {
     Unknown,
     /// It contains AMX tiles.
     Tiles,
+    /// Its protection keys permit to read memory that they do not permit to write.
+    WriteDenied,
 }
 
-/// Converts an extended state that was read from a thread to the layout of a frame. It contains only the parts that
-/// are in use; the kernel resets the others.
+/// Converts an extended state that was read from a thread to the layout of a frame. It contains
+/// only the parts that are in use; the kernel resets the others.
 ///
 /// # Errors
 /// Fails if the state cannot be put into a frame.
@@ -40,8 +46,16 @@ pub(crate) fn to_frame(state: &[u8]) -> Result<Vec<u8>, Unframed> {
     if in_use & TILE_DATA != 0 {
         return Err(Unframed::Tiles);
     }
+    // Our code tests whether memory can be read, and not whether it can be written.
+    let rights = part_range(PROTECTION_KEYS).filter(|_| in_use >> PROTECTION_KEYS & 1 == 1);
+    let rights = rights
+        .and_then(|part| state.get(part)?.first_chunk())
+        .map_or(0, |word| u32::from_le_bytes(*word));
+    if denies_only_writes(rights) {
+        return Err(Unframed::WriteDenied);
+    }
     let parts = (2..63).filter(|part| in_use >> part & 1 == 1);
-    let end = parts.map(part_end).try_fold(MIN_BYTES, |end, part| Some(end.max(part?)));
+    let end = parts.map(part_range).try_fold(MIN_BYTES, |end, part| Some(end.max(part?.end)));
     let end = end.filter(|end| *end <= state.len()).ok_or(Unframed::Unknown)?;
     let mut frame = state[..end].to_vec();
     let mut put = |at: usize, bytes: &[u8]| frame[at..at + bytes.len()].copy_from_slice(bytes);
@@ -56,12 +70,26 @@ pub(crate) fn to_frame(state: &[u8]) -> Result<Vec<u8>, Unframed> {
     Ok(frame)
 }
 
-/// Returns the end of a part of the state in the standard (not compacted) layout.
-fn part_end(part: u32) -> Option<usize> {
+/// Returns whether one of the 16 protection keys denies writes, but no reads. Each has two bits:
+/// the lower one denies both.
+fn denies_only_writes(rights: u32) -> bool {
+    const LOWER_BITS: u32 = 0x5555_5555;
+    rights >> 1 & !rights & LOWER_BITS != 0
+}
+
+/// Returns the place of a part of the state in the standard (not compacted) layout.
+fn part_range(part: u32) -> Option<Range<usize>> {
     // Leaf 0xd has the size and the offset of each part.
-    let leaf = std::arch::x86_64::__cpuid_count(0xd, part);
+    let leaf = cpuid(0xd, part);
     let (size, offset) = (usize::try_from(leaf.eax).ok()?, usize::try_from(leaf.ebx).ok()?);
-    (size > 0 && offset >= MIN_BYTES).then_some(offset + size)
+    (size > 0 && offset >= MIN_BYTES).then_some(offset..offset + size)
+}
+
+#[allow(unused_unsafe, reason = "the function is unsafe in the oldest supported Rust only")]
+#[expect(unsafe_code, reason = "a processor instruction")]
+fn cpuid(leaf: u32, part: u32) -> std::arch::x86_64::CpuidResult {
+    // SAFETY: each processor with 64 bits has the instruction.
+    unsafe { std::arch::x86_64::__cpuid_count(leaf, part) }
 }
 
 #[cfg(test)]
@@ -82,6 +110,17 @@ mod tests {
         assert_eq!(frame[KERNEL_WORDS..KERNEL_WORDS + 4], MAGIC1.to_le_bytes());
         assert_eq!(frame[MIN_BYTES..], MAGIC2.to_le_bytes());
         assert_eq!(frame[..16], [7; 16]);
+    }
+
+    #[test]
+    fn a_key_that_denies_only_writes_is_distinguished_from_one_that_denies_all() {
+        // All keys but the first deny all, as in a new thread.
+        assert!(
+            !denies_only_writes(0x5555_5554) && !denies_only_writes(0) && !denies_only_writes(0xc)
+        );
+        assert!(
+            denies_only_writes(0x5555_5558) && denies_only_writes(2) && denies_only_writes(1 << 31)
+        );
     }
 
     #[test]

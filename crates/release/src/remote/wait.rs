@@ -1,23 +1,24 @@
 //! The system calls in which a thread may be borrowed, and how each of them restarts.
 //!
-//! A stop interrupts a waiting call. The kernel restarts most calls by itself; some return EINTR instead, which the
-//! program would not have seen without the stop; and some restart with their full timeout. This module
-//! classifies the calls (from the calls' sources in the kernel, 5.4 to 6.18; signal(7)).
+//! A stop interrupts a waiting call. The kernel restarts most calls by itself; some return EINTR
+//! instead, which the program would not have seen without the stop; and some restart with their
+//! full timeout. This module classifies the calls (from the calls' sources in the kernel, 5.4 to
+//! 6.18; signal(7)).
 
 use std::time::Duration;
 
 use crate::stub::numbers::{RESTARTS_ALWAYS, RESTARTS_IF_ASKED, RESTARTS_NEVER};
 
-/// Result of an interrupted call that the kernel restarts, except after a handler without SA_RESTART
-/// (linux/errno.h).
+/// Result of an interrupted call that the kernel restarts, except after a handler without
+/// SA_RESTART (linux/errno.h).
 pub(crate) const ERESTARTSYS: i64 = -512;
 /// Result of an interrupted call that the kernel always restarts.
 pub(crate) const ERESTARTNOINTR: i64 = -513;
 /// Result of an interrupted call that the kernel restarts unless a handler has run.
 pub(crate) const ERESTARTNOHAND: i64 = -514;
-/// Like [`ERESTARTNOHAND`], but the kernel continues the call by `restart_syscall`, which knows the remaining timeout.
-/// `rt_sigreturn` discards that (`do_no_restart_syscall`), so such a call restarts as itself, with the remaining
-/// timeout.
+/// Like [`ERESTARTNOHAND`], but the kernel continues the call by `restart_syscall`, which knows the
+/// remaining timeout. `rt_sigreturn` discards that (`do_no_restart_syscall`), so such a call
+/// restarts as itself, with the remaining timeout.
 pub(crate) const ERESTART_RESTARTBLOCK: i64 = -516;
 const EINTR: i64 = -4;
 
@@ -51,11 +52,11 @@ pub(crate) enum MaskAt {
 /// The effect of a restart of the call with the same arguments on its timeout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Timeout {
-    /// It is kept: there is none, or it is an absolute time, or the kernel has written the remaining time
-    /// to the program's memory.
+    /// It is kept: there is none, or it is an absolute time, or the kernel has written the
+    /// remaining time to the program's memory.
     Kept,
-    /// The kernel has written the remaining time to the `struct timespec` that this argument points to, when the call
-    /// was interrupted. The time spent since then is not subtracted.
+    /// The kernel has written the remaining time to the `struct timespec` that this argument points
+    /// to, when the call was interrupted. The time spent since then is not subtracted.
     Updated(ArgumentPlace, u64),
     /// It restarts: this argument, and its value in milliseconds.
     Milliseconds(ArgumentPlace, u64),
@@ -64,7 +65,8 @@ pub(crate) enum Timeout {
 }
 
 impl Wait {
-    /// Returns whether an allocator itself may wait in such a call: for a lock, or for another thread.
+    /// Returns whether an allocator itself may wait in such a call: for a lock, or for another
+    /// thread.
     pub(crate) fn may_be_in_allocator(&self) -> bool {
         ["futex", "futex_waitv", "nanosleep", "clock_nanosleep"].contains(&self.name)
     }
@@ -144,16 +146,17 @@ impl Wait {
 pub(crate) struct Resume {
     /// Whether the call restarts; otherwise it returns the result that it had.
     pub again: bool,
-    /// The result of the call that the kernel sees, so that it treats a handler that runs before our code as it would
-    /// have done without us.
+    /// The result of the call that the kernel sees, so that it treats a handler that runs before
+    /// our code as it would have done without us.
     pub code: i64,
-    /// Whether the call restarts after a handler, for the code in the target (`RESTARTS_…` of stub/shared.h).
+    /// Whether the call restarts after a handler, for the code in the target (`RESTARTS_…` of
+    /// stub/shared.h).
     pub restarts: u64,
 }
 
 impl Resume {
-    /// Returns the way in which a thread resumes after its call has returned `result`. The kernel's EINTR
-    /// for a wait that gives up too easily is not passed on.
+    /// Returns the way in which a thread resumes after its call has returned `result`. The kernel's
+    /// EINTR for a wait that gives up too easily is not passed on.
     pub(crate) fn from_result(wait: &Wait, result: i64) -> Self {
         match result {
             ERESTARTSYS => Self { again: true, code: result, restarts: RESTARTS_IF_ASKED },
@@ -174,14 +177,28 @@ impl Resume {
     }
 }
 
-/// Returns the result to set for a call that a stop has interrupted, if nothing was done during the stop: a call that
-/// gives up too easily restarts, unless a handler runs. `None` if the kernel already does the right thing.
-pub(crate) fn result_if_untouched(number: u64, args: &[u64; 6], result: i64) -> Option<i64> {
-    // Calls on sockets with a timeout of their own give up as well: read, write, readv, writev, accept, and all
-    // that send and receive.
+/// Returns the result to set for a call that a stop has interrupted, if nothing was done during the
+/// stop; `None` if the kernel already does the right thing. A call that gives up too easily
+/// restarts, unless a handler runs. One that the kernel would continue by `restart_syscall`, which
+/// the thread's filters may not permit (`may_restart`), restarts as itself: its timeout may begin
+/// anew.
+pub(crate) fn result_if_untouched(
+    number: u64,
+    args: &[u64; 6],
+    result: i64,
+    may_restart: impl FnOnce() -> bool,
+) -> Option<i64> {
+    // Calls on sockets with a timeout of their own give up as well: read, write, readv, writev,
+    // accept, and all that send and receive.
     let may_be_socket = matches!(number, 0 | 1 | 19 | 20 | 42..=47 | 288 | 299 | 307);
-    let gives_up = may_be_socket || Wait::from_call(number, args).is_some_and(|wait| wait.gives_up);
-    (result == EINTR && gives_up).then_some(ERESTARTNOHAND)
+    let gives_up =
+        || may_be_socket || Wait::from_call(number, args).is_some_and(|wait| wait.gives_up);
+    let restarts = match result {
+        EINTR => gives_up(),
+        ERESTART_RESTARTBLOCK => !may_restart(),
+        _ => false,
+    };
+    restarts.then_some(ERESTARTNOHAND)
 }
 
 /// Converts a timeout to milliseconds, rounded up so that it never ends early.

@@ -1,5 +1,5 @@
-//! Runs the code of targets, compiled for this machine, over saved heaps at their own addresses: intact, damaged,
-//! changed since the walk, and with wrong operations.
+//! Runs the code of targets, compiled for this machine, over saved heaps at their own addresses:
+//! intact, damaged, changed since the walk, and with wrong operations.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed")]
 
@@ -11,14 +11,15 @@ use std::process::{Command, Stdio};
 
 use lowtide_heap::guarded::GuardedHeap;
 use lowtide_heap::layout::{HeapLayout, Places};
-use lowtide_heap::memory::{Memory, Saved, word};
+use lowtide_heap::memory::{ADDRESS_END, Memory, Saved, word};
 use lowtide_heap::ptmalloc::{Heap, Layout, Links, fast_links, walk, walk_and_visit};
 use lowtide_heap::saved::SavedHeap;
 use lowtide_model::allocator_kind::AllocatorKind;
 
 use super::Op;
 use super::numbers::{OP_CHUNK, OP_CLAIM, OP_LOCKED, OP_OWNED, OP_TOP};
-use crate::plan::{self, Batch};
+use crate::plan::Batch;
+use crate::releasable;
 use crate::releasable::{Found, ReleasableHeap};
 
 const PAGE: u64 = Saved::PAGE;
@@ -96,7 +97,8 @@ impl Stub {
         }
         input.extend(ops.iter().flat_map(Op::bytes));
         memory.blocks.iter().for_each(|(_, bytes)| input.extend_from_slice(bytes));
-        /// Maximum number of attempts: the kernel may place the program's own mappings over the heap.
+        /// Maximum number of attempts: the kernel may place the program's own mappings over the
+        /// heap.
         const MAX_ATTEMPTS: usize = 5;
         for _ in 0..MAX_ATTEMPTS {
             let mut child = Command::new(&self.program)
@@ -218,8 +220,8 @@ impl HostHeap {
         pages.is_some_and(|pages| range.start < range.end && range.end <= pages.end)
     }
 
-    /// Returns the allocated blocks as the program sees them: from the end of the chunk's head to the start of the next
-    /// head, without those in fast bins. Arenas in several parts are skipped.
+    /// Returns the allocated blocks as the program sees them: from the end of the chunk's head to
+    /// the start of the next head, without those in fast bins. Arenas in several parts are skipped.
     fn in_use(&self) -> Vec<Range<u64>> {
         let (memory, layout) = (&self.saved.memory, &self.layout);
         let word = |at: u64| word(memory, at).unwrap();
@@ -357,7 +359,7 @@ fn consolidation_keeps_the_heap_consistent_and_block_contents_unchanged() {
             .heap
             .arenas
             .iter()
-            .flat_map(|arena| plan::consolidations(arena, &subject.layout))
+            .flat_map(|arena| releasable::consolidations(arena, &subject.layout))
             .collect();
         let done = subject.run(&stub, memory, &consolidations);
         let before = subject.heap.total();
@@ -492,7 +494,8 @@ fn operations_on_a_damaged_heap_drop_no_memory_in_use_and_touch_only_the_heap() 
         for _ in 0..damages() {
             let mut memory = subject.saved.memory.clone();
             flip(&mut memory, &words, &mut dice);
-            // The operations from before the damage, and those of a walk that the damage leads astray.
+            // The operations from before the damage, and those of a walk that the damage leads
+            // astray.
             let (_, _, astray) = walked(&memory, &subject.saved, &subject.layout);
             let ops = [subject.ops.clone(), astray].concat();
             let done = subject.run_and_check(&stub, &memory, &ops);
@@ -514,7 +517,7 @@ fn consolidation_of_a_damaged_heap_terminates_and_touches_only_the_heap() {
             .heap
             .arenas
             .iter()
-            .flat_map(|arena| plan::consolidations(arena, &subject.layout))
+            .flat_map(|arena| releasable::consolidations(arena, &subject.layout))
             .collect();
         for _ in 0..cases() {
             let mut memory = subject.saved.memory.clone();
@@ -535,7 +538,7 @@ fn guarded(kind: &AllocatorKind, name: &str) -> (Saved, Vec<Op>) {
     let saved = SavedHeap::from_bytes(&std::fs::read(file).unwrap()).unwrap();
     let places = Places { data: &saved.data, zeroed_data: &saved.data, mappings: &saved.mappings };
     let layout = HeapLayout::find(kind, &saved.memory, &places).unwrap();
-    let everywhere = 0..1 << 47;
+    let everywhere = 0..ADDRESS_END;
     let heap = GuardedHeap::find(layout, &saved.memory, &saved.mappings, &[everywhere], Some(name));
     let heap = ReleasableHeap::Guarded(heap.unwrap());
     let (mut ops, mut batch) = (Vec::new(), Batch::default());

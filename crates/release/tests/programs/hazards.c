@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
+#include <linux/perf_event.h>
 #include <linux/seccomp.h>
 #include <pthread.h>
 #include <sched.h>
@@ -84,6 +85,38 @@ static int filter(void) {
            syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &second);
 }
 
+/* Locks the heap when a signal arrives. The hoard is below one block in use. */
+static void *lock_on_signal(void *heap) {
+    int signal;
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGUSR1);
+    if (sigwait(&set, &signal) || mlock(heap, (char *)sbrk(0) - (char *)heap)) _exit(1);
+    for (;;) pause();
+}
+
+static int hoard(void) {
+    enum { BLOCKS = 2500, BYTES = 1500 };
+    static char *blocks[BLOCKS];
+    static char *volatile in_use;
+    for (int i = 0; i < BLOCKS; i++) memset(blocks[i] = malloc(BYTES), 1, BYTES);
+    in_use = malloc(64);
+    char *first = blocks[0];
+    for (int i = 0; i < BLOCKS; i++) free(blocks[i]);
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGUSR1);
+    pthread_t other;
+    return sigprocmask(SIG_BLOCK, &set, 0) || pthread_create(&other, 0, lock_on_signal, first - (size_t)first % 4096);
+}
+
+/* Maps a buffer of perf events, larger than what every user may lock (kernel.perf_event_mlock_kb). */
+static int pin(void) {
+    struct perf_event_attr event = {.type = PERF_TYPE_SOFTWARE, .size = sizeof event, .config = PERF_COUNT_SW_DUMMY};
+    int fd = syscall(SYS_perf_event_open, &event, 0, -1, -1, 0);
+    return fd < 0 || mmap(0, 4096 * 1025, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) == MAP_FAILED;
+}
+
 static int is(const char *mode, const char *name) { return !strcmp(mode, name); }
 
 int main(int count, char **args) {
@@ -92,10 +125,15 @@ int main(int count, char **args) {
     if (is(mode, "locked")) {
         static char page[8192];
         if (mlock(page, 1)) return perror("mlock"), 1;
+    } else if (is(mode, "hoard")) {
+        if (hoard()) return perror("hoard"), 1;
+    } else if (is(mode, "pinned")) {
+        if (pin()) return perror("perf_event_open"), 1;
     } else if (is(mode, "hugetlb")) {
         char *page = mmap(0, 2 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
         if (page == MAP_FAILED) return perror("mmap"), 1;
         *page = 1;
+        if (hoard()) return perror("hoard"), 1;
     } else if (is(mode, "clone")) {
         static char stack[65536];
         int child = clone(of_child, stack + sizeof stack, CLONE_VM | SIGCHLD, 0);

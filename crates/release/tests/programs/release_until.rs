@@ -1,6 +1,6 @@
-//! Releases a process, and kills itself at a step: `release_until PID STEP MAX_PAUSE_US`. It prints the step before
-//! that. If there are fewer steps, it succeeds. If both are under seccomp filters, they must have inherited them from
-//! the same process.
+//! Releases a process, and kills itself at a step: `release_until PID STEP MAX_PAUSE_US`. It prints
+//! the step before that. If there are fewer steps, it succeeds. If both are under seccomp filters,
+//! they must have inherited them from the same process.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -17,8 +17,13 @@ fn main() {
     let [pid, step, max_pause_us] = numbers[..] else { panic!("PID STEP MAX_PAUSE_US") };
     let max_pause = Duration::from_micros(max_pause_us.into());
     let shares_inherited_filters = true;
-    let options =
-        Options { max_pause, untested: true, shares_inherited_filters, ..Options::default() };
+    let options = Options {
+        max_pause,
+        untested: true,
+        shares_inherited_filters,
+        min_privileged_age: Duration::ZERO,
+        ..Options::default()
+    };
     let mut count = 0;
     let result = release_observed(&Target::open(pid).unwrap(), &options, &mut |now| {
         if count == step {

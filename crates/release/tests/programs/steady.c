@@ -3,17 +3,20 @@
  * All of its threads wait in the same way. Each has known registers, vector registers, a signal mask and an
  * alternate signal stack, and checks after each wait that they are unchanged. The program prints "ready" when
  * it has hoarded some free memory between blocks with patterns. Then it runs the commands in its input, one
- * per line: "check", "hoard", "restart" or "norestart" (how SIGUSR1 is handled), "exec", "quit". SIGUSR2
+ * per line: "check", "hoard", "restart" or "norestart" (how SIGUSR1 is handled), "change HAZARD", "exec", "quit". SIGUSR2
  * wakes the first thread if it waits for signals only. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
+#include <grp.h>
+#include <linux/capability.h>
 #include <linux/seccomp.h>
 #include <malloc.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -23,11 +26,15 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
+#include <sys/personality.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "filter.h"
 
 #ifndef PR_SET_MDWE
 #define PR_SET_MDWE 65
@@ -153,9 +160,20 @@ static __attribute__((noinline)) long call(struct state *before, struct state *a
     return result;
 }
 
+/* Whether a thread must not read the time stamp counter, which the C library does to read the time. */
+static int has_no_tsc;
+
+static void forbid_tsc(void) {
+    has_no_tsc = 1;
+    if (prctl(PR_SET_TSC, PR_TSC_SIGSEGV, 0, 0, 0)) _exit(10);
+}
+
 static uint64_t us_now(void) {
     struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
+    if (has_no_tsc)
+        syscall(SYS_clock_gettime, CLOCK_MONOTONIC, &time);
+    else
+        clock_gettime(CLOCK_MONOTONIC, &time);
     return time.tv_sec * 1000000ul + time.tv_nsec / 1000;
 }
 
@@ -362,6 +380,8 @@ static void *of_worker(void *argument) {
     struct worker *w = argument;
     char line[40];
     prepare(w);
+    /* Its own working directory and root, which setns(2) and unshare(2) may ask for. */
+    if (arguments[4] && !strcmp(arguments[4], "own-directories") && unshare(CLONE_FS)) _exit(12);
     __atomic_add_fetch(&answers, 1, __ATOMIC_SEQ_CST);
     while (w->how == SPIN) {}
     while (command(w, line, sizeof line)) __atomic_add_fetch(&answers, 1, __ATOMIC_SEQ_CST);
@@ -384,24 +404,30 @@ static void ask_all(void) {
     wait_for_answers();
 }
 
-/* Allows all calls except one, for all threads. */
-static void filter(long number, uint32_t action) {
-    struct sock_filter calls[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, action),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-    };
-    struct sock_fprog program = {sizeof calls / sizeof *calls, calls};
-    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program)) _exit(5);
-}
-
 static void limit(int what, rlim_t value) {
     struct rlimit limit = {value, value};
     if (setrlimit(what, &limit)) _exit(6);
 }
 
-/* Sets up the obstacle to a release, after everything else. */
+/* Allows the calls of this program, and of any program with threads and malloc, and kills for any other one. */
+static void sandbox(void) {
+    static const int calls[] = {
+        SYS_read, SYS_write, SYS_close, SYS_poll, SYS_ppoll, SYS_epoll_wait, SYS_epoll_pwait, SYS_futex, SYS_exit, SYS_exit_group, SYS_madvise,
+        SYS_munmap, SYS_mmap, SYS_mprotect, SYS_brk, SYS_rt_sigreturn, SYS_rt_sigsuspend, SYS_pause, SYS_rt_sigprocmask, SYS_nanosleep,
+        SYS_clock_nanosleep, SYS_restart_syscall, SYS_getpid, SYS_tgkill, SYS_sigaltstack,
+    };
+    enum { COUNT = sizeof calls / sizeof *calls };
+    struct sock_filter lines[COUNT + 3];
+    lines[0] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
+    for (int i = 0; i < COUNT; i++)
+        lines[i + 1] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, calls[i], COUNT - i, 0);
+    lines[COUNT + 1] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS);
+    lines[COUNT + 2] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+    struct sock_fprog program = {COUNT + 3, lines};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program)) _exit(5);
+}
+
+/* Sets up the obstacle to a release, after everything else, or during a release. */
 static void hazard(const char *name) {
     if (!strcmp(name, "seccomp-allow")) filter(SYS_kexec_load, SECCOMP_RET_KILL_PROCESS);
     if (!strcmp(name, "seccomp-clone")) filter(SYS_clone, SECCOMP_RET_KILL_PROCESS);
@@ -419,6 +445,47 @@ static void hazard(const char *name) {
         fclose(file);
         limit(RLIMIT_AS, pages * 4096 + 8192);
     }
+    if (!strcmp(name, "sandbox")) sandbox();
+    if (!strcmp(name, "setuid") && (setgroups(0, 0) || setgid(65534) || setuid(65534))) _exit(8);
+    if (!strcmp(name, "undumpable")) prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+    if (!strcmp(name, "no-new-privileges")) prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    if (!strcmp(name, "no-tsc")) forbid_tsc();
+    /* Without privileges, only a part may be locked. */
+    if (!strcmp(name, "lock") && mlockall(MCL_CURRENT | MCL_FUTURE) && mlock(blocks, 4096)) _exit(11);
+    if (!strcmp(name, "unlock")) munlockall();
+    if (!strcmp(name, "no-memory")) limit(RLIMIT_AS, 4096);
+    if (!strcmp(name, "no-files")) limit(RLIMIT_NOFILE, 3);
+    if (!strcmp(name, "personality")) syscall(SYS_personality, ADDR_NO_RANDOMIZE | READ_IMPLIES_EXEC);
+    if (!strcmp(name, "seal")) {
+        /* The heap: memory that stays writable. Kernels before 6.10 do not know the call. */
+        char *top = sbrk(0);
+        syscall(462 /* mseal */, ((unsigned long)top - (1 << 20)) & ~4095ul, 1 << 19, 0);
+    }
+    if (!strcmp(name, "idle")) {
+        struct sched_param none = {0};
+        sched_setscheduler(0, SCHED_IDLE, &none);
+        setpriority(PRIO_PROCESS, 0, 19);
+    }
+    if (!strcmp(name, "one-processor")) {
+        cpu_set_t set;
+        CPU_ZERO(&set);
+        CPU_SET(0, &set);
+        sched_setaffinity(0, sizeof set, &set);
+    }
+    if (!strcmp(name, "timer")) {
+        struct sigaction ignore = {.sa_handler = SIG_IGN};
+        struct itimerval often = {{0, 500}, {0, 500}};
+        sigaction(SIGALRM, &ignore, 0);
+        setitimer(ITIMER_REAL, &often, 0);
+    }
+    if (!strcmp(name, "name")) prctl(PR_SET_NAME, "lowtide", 0, 0, 0);
+    if (!strcmp(name, "no-capabilities")) {
+        struct __user_cap_header_struct head = {_LINUX_CAPABILITY_VERSION_3, 0};
+        struct __user_cap_data_struct none[2] = {0};
+        syscall(SYS_capset, &head, none);
+    }
+    if (!strcmp(name, "namespaces")) unshare(CLONE_NEWNET | CLONE_NEWUTS | CLONE_NEWIPC);
+    if (!strcmp(name, "trim")) malloc_trim(0);
     if (!strcmp(name, "threads")) {
         /* The limit does not apply to root. */
         if (geteuid() == 0 && (setgid(65534) || setuid(65534))) _exit(8);
@@ -442,6 +509,8 @@ int main(int argument_count, char **argument_values) {
     megabytes = atoi(argument_values[3]);
     blocks = calloc((megabytes << 20) / 1000 + 1, sizeof *blocks);
     sizes = calloc((megabytes << 20) / 1000 + 1, sizeof *sizes);
+    /* Threads inherit it. */
+    if (argument_count > 4 && !strcmp(argument_values[4], "no-tsc")) forbid_tsc();
     handle(0);
     struct sigaction wake = {.sa_handler = on_wake};
     if (how == SUSPEND || how == PAUSE) sigaction(SIGUSR2, &wake, 0);
@@ -475,6 +544,9 @@ int main(int argument_count, char **argument_values) {
             say("so");
         } else if (!strcmp(line, "restart") || !strcmp(line, "norestart")) {
             handle(*line == 'r' ? SA_RESTART : 0);
+            say("so");
+        } else if (!strncmp(line, "change ", 7)) {
+            hazard(line + 7);
             say("so");
         } else if (!strcmp(line, "exec")) {
             say("execs");

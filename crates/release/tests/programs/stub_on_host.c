@@ -22,14 +22,14 @@
 
 #define MAX_DROPS 100000
 
-static u64 drops[MAX_DROPS][2], drop_count, clock_ns;
+static u64 drops[MAX_DROPS][2], drop_count, simulated_ns;
 
 static long call6(long nr, u64 a, u64 b, u64 c, u64 d, u64 e, u64 f) {
     switch (nr) {
     case NR_CLOCK_GETTIME:
-        clock_ns += 100;
-        ((u64 *)b)[0] = clock_ns / 1000000000UL;
-        ((u64 *)b)[1] = clock_ns % 1000000000UL;
+        simulated_ns += 100;
+        ((u64 *)b)[0] = simulated_ns / 1000000000UL;
+        ((u64 *)b)[1] = simulated_ns % 1000000000UL;
         return 0;
     case NR_MADVISE:
         if (drop_count == MAX_DROPS)
@@ -100,7 +100,7 @@ int main(void) {
     s->bins_at = head[1];
     s->mixed_links = head[2];
     s->pages_per_hold = MAX_PAGES;
-    s->hold_ns = 60000;
+    s->hold_ticks = 60000;
     s->count = count;
     while (s->next < s->count)
         run_locked(s, 0);

@@ -58,7 +58,7 @@ impl Rules {
     }
 
     /// Adds an action for calls.
-    fn calls(mut self, numbers: RangeInclusive<u32>, action: u32) -> Self {
+    pub(crate) fn calls(mut self, numbers: RangeInclusive<u32>, action: u32) -> Self {
         self.0.extend([
             jump(libc::BPF_JGE, *numbers.start(), 0, 2),
             jump(libc::BPF_JGT, *numbers.end(), 1, 0),
@@ -67,7 +67,8 @@ impl Rules {
         self
     }
 
-    /// Adds an action for a call if `condition` (`BPF_J…`) holds for the lower half of an argument and `value`.
+    /// Adds an action for a call if `condition` (`BPF_J…`) holds for the lower half of an argument
+    /// and `value`.
     pub(crate) fn argument(
         mut self,
         number: libc::c_long,
@@ -111,12 +112,14 @@ pub(crate) fn of_a_container() -> Vec<sock_filter> {
     rules.calls(0..=LAST_IN_CONTAINERS, allow).otherwise(errno(libc::EPERM))
 }
 
-/// Installs a filter in the calling thread. Threads and processes that it starts inherit the filter.
+/// Installs a filter in the calling thread. Threads and processes that it starts inherit the
+/// filter.
 #[expect(unsafe_code, reason = "system calls that std does not have")]
 pub(crate) fn install(code: &[sock_filter]) {
     let program = libc::sock_fprog { len: code.len() as u16, filter: code.as_ptr().cast_mut() };
-    // SAFETY: the first call takes numbers only. The second reads a `struct sock_fprog` and the instructions that it
-    // points to, both of which outlive the call; the kernel does not write to them.
+    // SAFETY: the first call takes numbers only. The second reads a `struct sock_fprog` and the
+    // instructions that it points to, both of which outlive the call; the kernel does not write to
+    // them.
     let done = unsafe {
         [
             libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0),
@@ -131,8 +134,9 @@ pub(crate) fn install(code: &[sock_filter]) {
 #[expect(unsafe_code, reason = "system calls that std does not have")]
 pub(crate) fn install_with_supervisor(code: &[sock_filter]) -> OwnedFd {
     let program = libc::sock_fprog { len: code.len() as u16, filter: code.as_ptr().cast_mut() };
-    // SAFETY: the first call takes numbers only. The second reads a `struct sock_fprog` and the instructions that it
-    // points to, both of which outlive the call; the kernel does not write to them.
+    // SAFETY: the first call takes numbers only. The second reads a `struct sock_fprog` and the
+    // instructions that it points to, both of which outlive the call; the kernel does not write to
+    // them.
     let file = unsafe {
         libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
         let (mode, flags) = (libc::SECCOMP_SET_MODE_FILTER, libc::SECCOMP_FILTER_FLAG_NEW_LISTENER);

@@ -14,7 +14,8 @@ pub(crate) fn start(command: &mut Command) -> Child {
         .unwrap()
 }
 
-/// Compiles a program of these tests into a directory. Each test compiles its own, because tests run in parallel.
+/// Compiles a program of these tests into a directory. Each test compiles its own, because tests
+/// run in parallel.
 pub(crate) fn compile(home: &Path, source: &str, arguments: &[&str]) -> PathBuf {
     let program = home.join(Path::new(source).with_extension(""));
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(source);

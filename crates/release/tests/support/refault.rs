@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command};
+use std::time::Duration;
 
 use lowtide_probe::target::Target;
 use lowtide_release::Options;
@@ -74,5 +75,5 @@ impl Drop for Refault {
 
 /// Returns the options of a release in tests.
 pub(crate) fn options() -> Options {
-    Options { untested: true, ..Options::default() }
+    Options { untested: true, min_privileged_age: Duration::ZERO, ..Options::default() }
 }

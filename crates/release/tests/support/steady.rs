@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command};
@@ -11,14 +12,14 @@ use std::time::{Duration, Instant};
 use lowtide_model::release::Release;
 use lowtide_probe::target::Target;
 use lowtide_release::testing::{TargetStep, release_observed};
-use lowtide_release::{Options, ReleaseError};
+use lowtide_release::{Hold, Options, ReleaseError};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support;
 
 /// Time after which the program or a release counts as hung.
-const DEADLINE: Duration = Duration::from_secs(60);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
 /// The kind of a program.
 #[derive(Debug, Clone)]
@@ -29,17 +30,32 @@ pub(crate) struct Kind {
     pub(crate) hazard: &'static str,
     /// A preloaded allocator that keeps freed memory.
     pub(crate) allocator: Option<PathBuf>,
+    /// The age from which a worker thread runs in it, if it has privileges.
+    pub(crate) min_privileged_age: Duration,
+    /// Whether our code is written word by word.
+    pub(crate) words_only: bool,
+    /// The file that holds its releases.
+    pub(crate) hold: PathBuf,
 }
 
 impl Kind {
     pub(crate) fn new(program: &Path, threads: u32, wait: &'static str) -> Self {
-        Self { program: program.to_owned(), threads, wait, hazard: "", allocator: None }
+        let (program, min_privileged_age) = (program.to_owned(), Duration::ZERO);
+        let (hazard, allocator, words_only, hold) = ("", None, false, PathBuf::new());
+        Self { program, threads, wait, hazard, allocator, min_privileged_age, words_only, hold }
     }
 
     /// Returns the options of a release: if it runs in slices, it needs several.
     pub(crate) fn options(&self) -> Options {
         let max_pause = Duration::from_micros(if self.threads > 1 { 1000 } else { 400 });
-        Options { max_pause, untested: true, ..Options::default() }
+        Options {
+            max_pause,
+            untested: true,
+            min_privileged_age: self.min_privileged_age,
+            words_only: self.words_only,
+            hold: Hold::new(&self.hold),
+            ..Options::default()
+        }
     }
 
     /// Returns the command that starts it.
@@ -149,7 +165,9 @@ impl Steady {
 
     /// Sends it a command.
     pub(crate) fn send(&mut self, line: &str) {
-        writeln!(self.input, "{line}").unwrap();
+        if let Err(error) = writeln!(self.input, "{line}") {
+            panic!("{error} before {line:?}: {:?}, {}", self.child.wait(), self.describe());
+        }
         if ["pause", "suspend"].contains(&self.kind.wait) {
             self.signal(Signal::USR2);
         }
@@ -212,7 +230,8 @@ impl Steady {
         self.release_until(usize::MAX, |_, _| unreachable!("that is no step")).0
     }
 
-    /// Releases it, and calls `act` before one step of the release. Returns whether there was such a step as well.
+    /// Releases it, and calls `act` before one step of the release. Returns whether there was such
+    /// a step as well.
     pub(crate) fn release_until(
         &mut self,
         step: usize,
@@ -272,13 +291,18 @@ impl Steady {
         }
     }
 
-    /// Returns the size of our mappings in it: a page of code without a file, and the mapping right after it. Not every
-    /// kernel names them.
+    /// Returns the size of our mappings in it: a page of code without a file, and the mapping right
+    /// after it. Not every kernel names them.
     pub(crate) fn left_bytes(&self) -> u64 {
+        self.left().iter().map(|range| range.end - range.start).sum()
+    }
+
+    /// Returns our mappings in it: code, and the block after it.
+    pub(crate) fn left(&self) -> Vec<Range<u64>> {
         const LARGEST: u64 = 65 * 4096;
         let maps = self.target().maps().unwrap();
         let is_ours = |name: &str| name.is_empty() || name == "[anon:lowtide]";
-        let (mut bytes, mut last) = (0, 0..0);
+        let (mut found, mut last) = (Vec::new(), 0..0);
         for mapping in maps.iter().filter(|m| !m.has_file() && is_ours(&m.name)) {
             let is_block = mapping.start == last.end && mapping.end <= last.start + LARGEST;
             if mapping.permissions == "r-xp" {
@@ -286,9 +310,9 @@ impl Steady {
             } else if !is_block {
                 continue;
             }
-            bytes += mapping.end - mapping.start;
+            found.push(mapping.start..mapping.end);
         }
-        bytes
+        found
     }
 
     /// Returns the names and states of its threads, the first one first.
@@ -302,14 +326,17 @@ impl Steady {
         stats.collect()
     }
 
+    /// Returns whether it has more threads than it has started.
+    pub(crate) fn has_our_thread(&self) -> bool {
+        self.threads().len() > self.kind.threads as usize
+    }
+
     /// Waits until no thread of ours is in it, and none of its own is making calls for us.
     pub(crate) fn wait_for_our_thread(&self) {
         let begin = Instant::now();
         let is_making_calls = |state: char| matches!(state, 'R' | 't');
-        while self
-            .threads()
-            .iter()
-            .any(|(name, state)| name == "lowtide" || is_making_calls(*state))
+        while self.has_our_thread()
+            || self.threads().iter().any(|(_, state)| is_making_calls(*state))
         {
             assert!(begin.elapsed() < DEADLINE, "our thread does not leave: {}", self.describe());
             std::thread::sleep(Duration::from_millis(5));

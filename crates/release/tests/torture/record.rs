@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::Write as _;
 use std::sync::Mutex;
 
-use lowtide_analysis::stats;
+use lowtide_model::stats;
 use serde_json::{Value, json};
 
 use crate::run::Run;

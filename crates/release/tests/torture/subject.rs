@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use tempfile::TempDir;
 
@@ -61,7 +62,14 @@ pub(crate) struct Subject {
 
 impl Subject {
     /// Starts it, and waits until its heap was filled and most of that freed.
-    pub(crate) fn start(library: &Library, shape: Shape, seed: u64, ms: u64) -> Self {
+    /// It ends after a time, or when `until` exists.
+    pub(crate) fn start(
+        library: &Library,
+        shape: Shape,
+        seed: u64,
+        time: Duration,
+        until: &Path,
+    ) -> Self {
         let mut command = match library {
             Library::Systems => Command::new(program()),
             Library::In(directory) => {
@@ -77,7 +85,8 @@ impl Subject {
         }
         let mut child = command
             .args(shape.arguments())
-            .args([format!("seed={seed}"), format!("ms={ms}")])
+            .args([format!("seed={seed}"), format!("ms={}", time.as_millis())])
+            .arg(format!("until={}", until.display()))
             .args(arguments().split_whitespace())
             .env_remove("GLIBC_TUNABLES")
             .stdin(Stdio::null())
@@ -102,8 +111,8 @@ impl Subject {
         self.child.id()
     }
 
-    /// Returns whether it has printed its results. The process itself must not be waited for during a release: a parent
-    /// that also traces would take a stop for the end.
+    /// Returns whether it has printed its results. The process itself must not be waited for during
+    /// a release: a parent that also traces would take a stop for the end.
     pub(crate) fn has_ended(&self) -> bool {
         self.said.as_ref().is_none_or(JoinHandle::is_finished)
     }

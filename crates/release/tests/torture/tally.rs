@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use lowtide_analysis::stats;
 use lowtide_model::release::{Hazard, Release, ReleaseOutcome};
+use lowtide_model::stats;
 use serde_json::{Value, json};
 
 /// Refusals that may pass: another attempt may succeed.

@@ -9,10 +9,12 @@ mod stacks;
 
 use std::fmt::Write as _;
 
+use lowtide_analysis::leaks::MIN_UNSURE;
 use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
-use lowtide_model::leaks::{BlockType, Holder, LeakGroup, LeakKind, LeakReport};
+use lowtide_model::leaks::{BlockType, Holder, LeakGroup, LeakGroupKind, LeakKind, LeakReport};
 
+use crate::divide::divide_growth;
 use crate::screen::{Screen, bold, dim, hanging, title};
 use crate::text::{printable, thousands, wrapped};
 
@@ -54,6 +56,10 @@ pub fn render(report: &LeakReport, screen: Screen) -> String {
     for found in groups {
         out += &group(found, report, screen);
     }
+    if report.omitted_groups > 0 {
+        let all = report.groups.len() as u64 + report.omitted_groups;
+        let _ = writeln!(out, " {} more groups (--top {all})", report.omitted_groups);
+    }
     for note in &report.notes {
         out += &wrapped(&printable(&format!("note: {note}")), screen.width);
         out.push('\n');
@@ -63,17 +69,23 @@ pub fn render(report: &LeakReport, screen: Screen) -> String {
 }
 
 fn facts(report: &LeakReport) -> Vec<String> {
-    let mut facts = vec![
-        format!("{} snapshots in {}", report.looks, HumanSeconds(report.elapsed_s)),
-        format!("blocks in use {}", Human(report.in_use_bytes)),
-    ];
+    let time = HumanSeconds(report.elapsed_s);
+    let mut facts = match report.looks {
+        0 => vec![format!("watched for {time}")],
+        looks => vec![
+            format!("{looks} snapshots in {time}"),
+            format!("blocks in use {}", Human(report.in_use_bytes)),
+        ],
+    };
     if report.torn_looks > 0 {
         facts.push(format!("incomplete snapshots: {}", report.torn_looks));
     }
-    facts.push(match report.sampled_share {
-        share if share < 1.0 => format!("1/{:.0} of the heap sampled", 1.0 / share),
-        _ => "whole heap scanned".to_owned(),
-    });
+    if report.looks > 0 {
+        facts.push(match report.sampled_share {
+            share if share < 1.0 => format!("1/{:.0} of the heap sampled", 1.0 / share),
+            _ => "whole heap scanned".to_owned(),
+        });
+    }
     facts.push(format!("{} of CPU time used", HumanSeconds(report.cpu_s)));
     if let Some(sampling) = &report.sampling {
         facts.push(stacks::sampling(sampling, report.exposure));
@@ -125,6 +137,14 @@ fn group(found: &LeakGroup, report: &LeakReport, screen: Screen) -> String {
         out +=
             &hanging(&indent, &format!("no pointer leads to {} of them", percent(share)), screen);
     }
+    if let Some(share) = found.unsure_share.filter(|share| *share >= MIN_UNSURE) {
+        let unsure = format!(
+            "only words that may be links of memory that was free once, or new blocks that nothing leads to, lead to {} of \
+             them",
+            percent(share)
+        );
+        out += &hanging(&indent, &unsure, screen);
+    }
     out
 }
 
@@ -155,6 +175,9 @@ fn shares<'n>(named: impl Iterator<Item = (f64, &'n String)>) -> String {
 /// Formats the sizes of a group.
 pub(crate) fn size(group: &LeakGroup) -> String {
     let [smallest, largest] = group.size_bytes;
+    if group.kind == LeakGroupKind::GrowingBlock {
+        return format!("{}→{}", short(smallest), short(largest));
+    }
     match smallest == largest {
         true => format!("{smallest} B"),
         false => format!("{}–{}", short(smallest), short(largest)),
@@ -173,6 +196,14 @@ fn next(report: &LeakReport) -> String {
         LeakKind::TooEarly => format!("next: lowtide leaks {pid} --duration 5m"),
         LeakKind::Growing | LeakKind::Filling => {
             format!("next: lowtide leaks {pid} --duration 1h, to see whether it stops")
+        }
+        LeakKind::Backlog => {
+            "next: find out what these blocks wait for: a limit on the queue bounds this memory"
+                .to_owned()
+        }
+        LeakKind::Elsewhere => {
+            let divided = report.growth.as_ref().and_then(|growth| divide_growth(growth, pid));
+            format!("next: {}", divided.unwrap_or_else(|| format!("lowtide inspect {pid}")))
         }
         LeakKind::Level => format!("next: lowtide inspect {pid}, for memory that is free but held"),
         LeakKind::Lost | LeakKind::LostBefore
@@ -222,9 +253,8 @@ mod tests {
 
     /// Returns a report with a leak, a cache, and a size that does not grow.
     pub(super) fn report() -> LeakReport {
+        let because = || vec!["they come at 20.0 a second, in 6 of 6 intervals".to_owned()];
         let group = |verdict, bytes: u64| LeakGroup {
-            verdict,
-            because: vec!["they come at 20.0 a second, in 6 of 6 intervals".to_owned()],
             size_bytes: [80, 80],
             count: bytes / 80,
             bytes,
@@ -232,12 +262,7 @@ mod tests {
             bytes_per_hour_interval: [bytes * 60; 2],
             survival: Some(1.0),
             age_s: AgeRange { youngest: 30.0, oldest: Some(60.0) },
-            block_type: None,
-            types: Vec::new(),
-            holders: Vec::new(),
-            roots: Vec::new(),
-            unreachable_share: None,
-            stacks: Vec::new(),
+            ..LeakGroup::new(verdict, because())
         };
         let lost = LeakGroup {
             types: vec![BlockType { name: "C++ Session".to_owned(), share: 1.0 }],
@@ -281,6 +306,9 @@ mod tests {
             },
             bytes_per_hour: 96_000 * 60,
             seconds_to_limit: Some(86_400.0),
+            coverage: None,
+            growth: None,
+            omitted_groups: 0,
             groups: vec![lost, growing, level],
             notes: vec!["an arena could not be walked".to_owned()],
         }

@@ -126,7 +126,8 @@ impl Canvas {
         Picture { svg, width: self.width, height: self.height, texts: self.texts }
     }
 
-    /// Returns the colours of a place in the palette: for resident memory, and for the address space.
+    /// Returns the colours of a place in the palette: for resident memory, and for the address
+    /// space.
     pub(super) fn colours(&self, place: usize) -> (String, String) {
         let place = place % PALETTE.len();
         match self.theme {

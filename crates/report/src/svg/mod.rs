@@ -36,9 +36,9 @@ pub struct Charts {
     pub panels: bool,
 }
 
-/// Draws charts on one sheet, under a title. The first view has all its charts. The others beside it
-/// have their course, each on axes of its own, and panels if a program reports metrics; panels alone
-/// if the first view has them alone.
+/// Draws charts on one sheet, under a title. The first view has all its charts. The others beside
+/// it have their course, each on axes of its own, and panels if a program reports metrics; panels
+/// alone if the first view has them alone.
 pub fn sheet(views: &[View], subtitle: &str, charts: Charts) -> Picture {
     let Some((view, beside)) = views.split_first() else {
         return Canvas::new(WIDTH, 1.0, Theme::Light).finish();

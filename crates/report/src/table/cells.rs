@@ -1,9 +1,9 @@
 //! The cells of a table, and the trials that they are made of.
 
-use lowtide_analysis::stats::Estimate;
 use lowtide_analysis::study_report::{StudyReport, TreatmentSummary};
 use lowtide_analysis::trial_result::{TrialOutcome, TrialResult};
 use lowtide_model::bytes::Human;
+use lowtide_model::stats::Estimate;
 
 /// A table: a row of heads, then rows of cells.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,9 +1,9 @@
 //! The heaps, for each treatment.
 
-use lowtide_analysis::stats::Estimate;
 use lowtide_analysis::study_report::StudyReport;
 use lowtide_analysis::trial_result::TrialResult;
 use lowtide_model::heap_summary::HeapSummary;
+use lowtide_model::stats::Estimate;
 
 use super::cells::{Cell, Table, TableRow, bytes, heads, shown, without_range};
 

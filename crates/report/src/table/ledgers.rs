@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use lowtide_analysis::stats::Estimate;
+use lowtide_analysis::metrics::AtEvents;
 use lowtide_analysis::study_report::StudyReport;
-use lowtide_analysis::trial_result::{AtEvents, TrialResult};
+use lowtide_analysis::trial_result::TrialResult;
 use lowtide_model::inspection::Manager;
 use lowtide_model::ledger::{Ledger, Owner, State};
+use lowtide_model::stats::Estimate;
 
 use super::cells::{Cell, Table, TableRow, bytes, shown, without_range};
 

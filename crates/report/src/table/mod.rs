@@ -10,10 +10,10 @@ use std::collections::BTreeSet;
 
 use lowtide_analysis::metrics::PerConnection;
 use lowtide_analysis::requests::RequestCount;
-use lowtide_analysis::stats::{ENOUGH_FOR_INTERVAL, Estimate, median};
 use lowtide_analysis::study_report::{FirstAndLater, Standing, StudyReport, TreatmentSummary};
 use lowtide_analysis::trial_result::{RoundResult, TrialOutcome, TrialResult};
 use lowtide_model::duration::HumanSeconds;
+use lowtide_model::stats::{ENOUGH_FOR_INTERVAL, Estimate, median};
 use lowtide_record::phase::MetricPhase;
 
 use cells::{bytes, shown, values, without_range};
@@ -108,7 +108,8 @@ fn most_repeats(study: &StudyReport) -> usize {
     study.treatments.iter().filter_map(|s| s.settled_bytes).map(|e| e.n).max().unwrap_or(0)
 }
 
-/// Returns whether every load reports its latency; otherwise the duration of the load is shown instead.
+/// Returns whether every load reports its latency; otherwise the duration of the load is shown
+/// instead.
 fn latency_is_reported(study: &StudyReport) -> bool {
     let rounds = study.trials.iter().flat_map(|t| &t.rounds);
     rounds.filter_map(|r| r.load.as_ref()).all(|l| l.mean_latency_s().is_some())
@@ -355,8 +356,8 @@ pub(crate) fn phases(study: &StudyReport) -> Option<Table> {
 /// Maximum number of durations in a table: a server can report hundreds.
 const MAX_DURATIONS: usize = 6;
 
-/// Returns the durations that the subjects reported, if any: a row for each treatment, a column for each
-/// duration.
+/// Returns the durations that the subjects reported, if any: a row for each treatment, a column for
+/// each duration.
 pub(crate) fn durations(study: &StudyReport) -> Option<Table> {
     let names: BTreeSet<&str> =
         study.trials.iter().flat_map(|t| t.reported_ms.keys()).map(String::as_str).collect();

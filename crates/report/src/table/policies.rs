@@ -1,14 +1,15 @@
 //! The policies: the actions of each, and their cost.
 
 use lowtide_analysis::metrics::PolicyMetrics;
-use lowtide_analysis::stats::Estimate;
 use lowtide_analysis::study_report::{StudyReport, TreatmentSummary};
 use lowtide_analysis::trial_result::TrialResult;
 use lowtide_model::duration::HumanSeconds;
+use lowtide_model::stats::Estimate;
 
 use super::cells::{Cell, Table, TableRow, bytes, heads, shown, values, without_range};
 
-/// Returns a row for each treatment, as the median of its trials; `None` if no treatment has a policy.
+/// Returns a row for each treatment, as the median of its trials; `None` if no treatment has a
+/// policy.
 pub(crate) fn policies(study: &StudyReport) -> Option<Table> {
     let has_policy = study.trials.iter().any(|trial| trial.policy.is_some());
     has_policy.then(|| Table {

@@ -1,11 +1,12 @@
 //! A keeper is a small process between lowtide and the programs that it starts.
 //!
-//! It is a subreaper: every process that the subject starts, even in another session, stays a descendant of
-//! the keeper. So lowtide can follow and end all of these processes, and no others. When lowtide itself is
-//! gone (`kill -9`), the keeper notices that the other end of its stdin is closed, and ends everything too.
+//! It is a subreaper: every process that the subject starts, even in another session, stays a
+//! descendant of the keeper. So lowtide can follow and end all of these processes, and no others.
+//! When lowtide itself is gone (`kill -9`), the keeper notices that the other end of its stdin is
+//! closed, and ends everything too.
 //!
-//! They exchange JSON Lines: one request and then `stop` to the keeper's stdin, [`KeeperReport`]s from its
-//! stdout. Its stderr is the subject's output.
+//! They exchange JSON Lines: one request and then `stop` to the keeper's stdin, [`KeeperReport`]s
+//! from its stdout. Its stderr is the subject's output.
 
 pub(crate) mod process;
 
@@ -153,7 +154,8 @@ impl Kept {
     /// Starts a program under a keeper. The program's output goes to `output`.
     ///
     /// # Errors
-    /// Fails if the keeper itself cannot be started. The first event reports whether the program could be.
+    /// Fails if the keeper itself cannot be started. The first event reports whether the program
+    /// could be.
     pub(crate) fn start(
         program: &KeeperCommand,
         launch: Launch,
@@ -226,8 +228,8 @@ impl Kept {
         self.gone
     }
 
-    /// Ends all remaining processes, and waits until they are gone. Returns their total usage, and the
-    /// processes that could not be ended.
+    /// Ends all remaining processes, and waits until they are gone. Returns their total usage, and
+    /// the processes that could not be ended.
     pub(crate) fn end(&mut self) -> Ended {
         // Closing stdin would be enough, but `stop` lets the keeper answer before it ends.
         if let Some(control) = &mut self.control {

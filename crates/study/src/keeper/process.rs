@@ -1,7 +1,7 @@
 //! The keeper itself, which the hidden verb `lowtide keep` runs.
 
 use std::io::{self, BufRead, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::mpsc;
@@ -10,12 +10,13 @@ use std::time::Duration;
 
 use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage, setrlimit};
 use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, pidfd_send_signal, set_child_subreaper,
+    Pid, Signal, WaitOptions, kill_process, pidfd_send_signal, set_child_subreaper,
     set_parent_process_death_signal, wait,
 };
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use lowtide_probe::proc::directory::ProcessDirectory;
 use lowtide_probe::tree;
 use lowtide_record::files;
 use lowtide_record::v1::Usage;
@@ -23,8 +24,8 @@ use lowtide_record::v1::Usage;
 use super::{ExitReport, KeeperReport, KeeperRequest, Launch};
 use crate::programs::find_program;
 
-/// Starts the program of the request on its stdin, and keeps it until the keeper is told to stop, or until
-/// lowtide has ended.
+/// Starts the program of the request on its stdin, and keeps it until the keeper is told to stop,
+/// or until lowtide has ended.
 pub fn run() -> ExitCode {
     let mut input = io::stdin().lock();
     let mut line = String::new();
@@ -69,7 +70,8 @@ fn keep(request: &KeeperRequest) -> io::Result<()> {
         command.env_remove(name);
     }
     command.envs(launch.set.iter().map(|(name, value)| (name, value)));
-    // A user may terminate the keeper itself (`pkill lowtide`), which has the same effect as `stop`.
+    // A user may terminate the keeper itself (`pkill lowtide`), which has the same effect as
+    // `stop`.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
     if names_its_kind(launch, program) {
         die_with_us(&mut command);
@@ -94,9 +96,9 @@ fn keep(request: &KeeperRequest) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns whether a program is an ELF file, or a script that names its interpreter. If code must run
-/// between fork and exec, the standard library starts programs by `execvp`, which passes any other file to
-/// `sh`.
+/// Returns whether a program is an ELF file, or a script that names its interpreter. If code must
+/// run between fork and exec, the standard library starts programs by `execvp`, which passes any
+/// other file to `sh`.
 fn names_its_kind(launch: &Launch, program: &str) -> bool {
     let path = launch.variable("PATH");
     let found = find_program(program, launch.directory.as_deref(), path.as_deref());
@@ -106,13 +108,13 @@ fn names_its_kind(launch: &Launch, program: &str) -> bool {
     read.is_some() && (begins == b"\x7fELF" || begins.starts_with(b"#!"))
 }
 
-/// Makes the kernel kill a program when the thread that started it ends, and so also when the keeper is
-/// killed together with lowtide, and no process is left to end it. Processes that the program starts are
-/// not covered.
+/// Makes the kernel kill a program when the thread that started it ends, and so also when the
+/// keeper is killed together with lowtide, and no process is left to end it. Processes that the
+/// program starts are not covered.
 ///
-/// This thread is the keeper's first one, which continues with [`reap`], and ends with the keeper. A
-/// program that is setuid, or has capabilities, loses the setting when it is started (`PR_SET_PDEATHSIG` of
-/// prctl(2)).
+/// This thread is the keeper's first one, which continues with [`reap`], and ends with the keeper.
+/// A program that is setuid, or has capabilities, loses the setting when it is started
+/// (`PR_SET_PDEATHSIG` of prctl(2)).
 #[expect(unsafe_code, reason = "pre_exec")]
 fn die_with_us(command: &mut Command) {
     let keeper = rustix::process::getpid();
@@ -125,13 +127,13 @@ fn die_with_us(command: &mut Command) {
         }
     };
     // SAFETY: between fork and exec, `ask` makes two system calls (prctl, getppid) through rustix's
-    // wrappers and converts a number to an `io::Error`: it takes no lock, allocates nothing and accesses no
-    // memory except its own stack and its copy of `keeper`.
+    // wrappers and converts a number to an `io::Error`: it takes no lock, allocates nothing and
+    // accesses no memory except its own stack and its copy of `keeper`.
     unsafe { command.pre_exec(ask) };
 }
 
-/// Returns the reason why a program could not be started: the system's error alone does not name the
-/// missing part.
+/// Returns the reason why a program could not be started: the system's error alone does not name
+/// the missing part.
 fn start_error(error: &io::Error, launch: &Launch, program: &str) -> io::Error {
     let missing = launch.directory.as_ref().filter(|d| !d.is_dir());
     let what = match missing {
@@ -173,8 +175,8 @@ fn wait_for_stop() {
     let _ = io::stdin().lock().read_line(&mut line);
 }
 
-/// Asks all descendants to end, and kills them after a grace period. Never returns: the process ends when
-/// [`reap`] finds no child.
+/// Asks all descendants to end, and kills them after a grace period. Never returns: the process
+/// ends when [`reap`] finds no child.
 fn end_all(grace: Duration) -> ! {
     signal_all(Signal::TERM);
     // A stopped process does not react to signals until it is continued.
@@ -188,18 +190,29 @@ fn end_all(grace: Duration) -> ! {
 
 fn signal_all(signal: Signal) {
     let us = std::process::id();
-    let handles: Vec<(u32, OwnedFd)> = tree::descendants_of(us)
+    let directories: Vec<(u32, ProcessDirectory)> = tree::descendants_of(us)
         .into_iter()
-        .filter_map(|pid| {
-            let number = Pid::from_raw(i32::try_from(pid).ok()?)?;
-            Some((pid, pidfd_open(number, PidfdFlags::empty()).ok()?))
-        })
+        .filter_map(|pid| Some((pid, ProcessDirectory::open(pid).ok()?)))
         .collect();
-    // The handles were opened by PID: a handle refers to the intended process only if its PID still belongs
-    // to a descendant.
+    // They were opened by PID: one is the intended process's only if its PID still belongs to a
+    // descendant.
     let still = tree::descendants_of(us);
-    for (_, handle) in handles.iter().filter(|(pid, _)| still.contains(pid)) {
-        let _ = pidfd_send_signal(handle, signal);
+    for (pid, directory) in directories.iter().filter(|(pid, _)| still.contains(pid)) {
+        send(*pid, directory, signal);
+    }
+}
+
+/// Sends a signal to a process, unless it has ended.
+fn send(pid: u32, directory: &ProcessDirectory, signal: Signal) {
+    // The kernel accepts the directory as a pidfd (pidfd_send_signal(2)).
+    let sent = pidfd_send_signal(directory, signal);
+    // Before 5.1, a signal is sent by PID, which another process has only if the kernel has
+    // assigned all other PIDs since the check.
+    if sent == Err(rustix::io::Errno::NOSYS)
+        && !directory.has_ended()
+        && let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw)
+    {
+        let _ = kill_process(pid, signal);
     }
 }
 

@@ -1,4 +1,5 @@
-//! Checks whether a treatment is in force in a process: whether its allocator provides malloc there.
+//! Checks whether a treatment is in force in a process: whether its allocator provides malloc
+//! there.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};

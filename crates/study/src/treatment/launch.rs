@@ -1,5 +1,5 @@
-//! Launches a command under a treatment: the command line and the environment that put its allocator in
-//! place.
+//! Launches a command under a treatment: the command line and the environment that put its
+//! allocator in place.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -11,11 +11,12 @@ use crate::allocator::Delivery;
 use crate::keeper::Launch;
 use crate::programs::find_program;
 
-/// Prefixes of variables that configure an allocator: those of a user's shell must not leak into a trial.
+/// Prefixes of variables that configure an allocator: those of a user's shell must not leak into a
+/// trial.
 const SETTINGS: [&str; 5] = ["MALLOC_", "MIMALLOC_", "TCMALLOC_", "JE_MALLOC_", "_RJEM_MALLOC_"];
 
-/// Returns the variables of lowtide's own environment that configure an allocator, which the subject does
-/// not inherit.
+/// Returns the variables of lowtide's own environment that configure an allocator, which the
+/// subject does not inherit.
 pub(crate) fn inherited_settings() -> Vec<(String, String)> {
     env::vars_os()
         .filter_map(|(name, value)| {
@@ -84,8 +85,8 @@ impl Launch {
     }
 }
 
-/// Returns the arguments of the loader: a program that it loads. The loader cannot load a script, so its
-/// interpreter is named instead, as the kernel would do.
+/// Returns the arguments of the loader: a program that it loads. The loader cannot load a script,
+/// so its interpreter is named instead, as the kernel would do.
 fn behind_loader(program: &str, directory: Option<&Path>, list: Option<&str>) -> Vec<String> {
     let Some(path) = find_program(program, directory, list) else {
         return vec![program.to_owned()];

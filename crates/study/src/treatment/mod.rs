@@ -76,7 +76,8 @@ impl ResolvedTreatment {
         Ok(self)
     }
 
-    /// Returns a treatment that a study file describes. If its `policy` is not the name of one, it is a label.
+    /// Returns a treatment that a study file describes. If its `policy` is not the name of one, it
+    /// is a label.
     ///
     /// # Errors
     /// If the library that the policy needs cannot be unpacked.

@@ -66,11 +66,12 @@ pub(crate) fn treatments(
     Ok(found)
 }
 
-/// Returns the launch of a command under one allocator, one setting and one policy. Keeps the environment
-/// variables.
+/// Returns the launch of a command under one allocator, one setting and one policy. Keeps the
+/// environment variables.
 ///
 /// # Errors
-/// Fails if the allocator or the setting is unknown or cannot be used, or if they do not belong together.
+/// Fails if the allocator or the setting is unknown or cannot be used, or if they do not belong
+/// together.
 pub fn launch_under(
     allocator: Option<&str>,
     setting: Option<&str>,
@@ -95,8 +96,8 @@ pub fn launch_under(
     Ok(launch)
 }
 
-/// Returns one sentence about omitted treatments; each has a label and the command that decides whether it
-/// can be tried.
+/// Returns one sentence about omitted treatments; each has a label and the command that decides
+/// whether it can be tried.
 fn note_on(left_out: &[(String, &str)]) -> Option<String> {
     match left_out {
         [] => None,

@@ -1,5 +1,5 @@
-//! The moments of a trial whose hooks are pending: queued by the thread that notices them, and run by the
-//! thread that conducts the trial.
+//! The moments of a trial whose hooks are pending: queued by the thread that notices them, and run
+//! by the thread that conducts the trial.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};

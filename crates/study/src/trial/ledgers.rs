@@ -1,5 +1,6 @@
-//! The thread that takes ledgers of a subject: on request, when its memory has changed, and periodically,
-//! because owners change without RSS. It is separate from the sampler, which must not wait for it.
+//! The thread that takes ledgers of a subject: on request, when its memory has changed, and
+//! periodically, because owners change without RSS. It is separate from the sampler, which must not
+//! wait for it.
 
 use std::time::{Duration, Instant};
 
@@ -43,7 +44,7 @@ impl Ledgers {
             root,
             recorder,
             sampler,
-            inspector: Inspector::default(),
+            inspector: Inspector::default().without_predictions(),
             last: None,
             cpu_s: 0.0,
         };
@@ -60,8 +61,8 @@ impl Ledgers {
         self.0.ask_and_wait((), REQUEST_TIMEOUT);
     }
 
-    /// Tells the thread to stop, without waiting: it may be inspecting a large heap whose process ends
-    /// meanwhile.
+    /// Tells the thread to stop, without waiting: it may be inspecting a large heap whose process
+    /// ends meanwhile.
     pub(super) fn stop(&self) {
         self.0.stop();
     }

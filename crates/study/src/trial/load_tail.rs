@@ -1,4 +1,5 @@
-//! Tails the record that a load writes while it runs: its samples and marks are copied into the record of the trial.
+//! Tails the record that a load writes while it runs: its samples and marks are copied into the
+//! record of the trial.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -49,8 +50,8 @@ impl LoadTail {
         Ok(bytes)
     }
 
-    /// Converts a line to the form of the trial's record. The trial has its own marks for the start and the
-    /// end of a load.
+    /// Converts a line to the form of the trial's record. The trial has its own marks for the start
+    /// and the end of a load.
     fn converted(&mut self, line: Line, trial: &Header) -> Option<Line> {
         if let Line::Header(header) = &line {
             let offset_s = (header.schema == SCHEMA).then(|| header.seconds_behind(trial));

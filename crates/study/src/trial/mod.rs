@@ -1,8 +1,8 @@
 //! One trial: one subject under one treatment and one load.
 //!
 //! [`perform`] is the choreography: the order of the steps, and the handling of errors. It drives a
-//! [`Stage`], which is the real one (`process_stage.rs`) or, in tests, one that has its own clock and never
-//! waits.
+//! [`Stage`], which is the real one (`process_stage.rs`) or, in tests, one that has its own clock
+//! and never waits.
 
 mod environment;
 mod hook_queue;
@@ -51,14 +51,15 @@ pub(crate) trait Stage {
     /// Runs one round of the load to completion; 0 is a round of the warm-up.
     fn load(&mut self, round: u32) -> Result<(), TrialStop>;
 
-    /// Lets time pass. `close` requests slow metrics more often, because the memory is to be judged.
+    /// Lets time pass. `close` requests slow metrics more often, because the memory is to be
+    /// judged.
     fn pass(&mut self, time: Duration, close: bool) -> Result<(), TrialStop>;
 
     /// Returns whether memory has risen since the last call, by more than its usual fluctuation.
     fn has_risen(&mut self) -> bool;
 
-    /// Waits until the subject ends by itself, or, if a time is given, until that long after its phase
-    /// `load_end`.
+    /// Waits until the subject ends by itself, or, if a time is given, until that long after its
+    /// phase `load_end`.
     fn await_end(&mut self, after_load: Option<Duration>) -> Result<(), TrialStop>;
 
     /// Fails if a required observation of the subject is missing.
@@ -71,8 +72,8 @@ pub(crate) trait Stage {
     fn cleanup(&mut self) -> Result<(), TrialStop>;
 }
 
-/// Maximum number of waits for the end of a rise, and the duration of each: a server that listens may still
-/// be starting its workers. The report warns of a longer rise.
+/// Maximum number of waits for the end of a rise, and the duration of each: a server that listens
+/// may still be starting its workers. The report warns of a longer rise.
 const MOST_WAITS: u32 = 15;
 const WAIT: Duration = Duration::from_secs(1);
 

@@ -1,5 +1,5 @@
-//! The thread that samples a subject during a trial, and examines each of its processes once to check
-//! whether the treatment is in force.
+//! The thread that samples a subject during a trial, and examines each of its processes once to
+//! check whether the treatment is in force.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -16,8 +16,8 @@ use crate::treatment::ResolvedTreatment;
 
 /// Maximum time for a process to load: after it, its allocator is no longer expected.
 const LOAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// Initial time during which allocators are examined more often than at every tick, and the interval, so
-/// that a program that lives for a tenth of a second is still examined.
+/// Initial time during which allocators are examined more often than at every tick, and the
+/// interval, so that a program that lives for a tenth of a second is still examined.
 const EAGER: Duration = Duration::from_millis(400);
 const EAGER_INTERVAL: Duration = Duration::from_millis(4);
 /// Maximum time to wait for a requested sample.
@@ -173,8 +173,8 @@ impl SamplerThread {
         Account { cpu_s: thread_cpu_s(), missed_ticks }
     }
 
-    /// Waits until the next tick, or a request. At first, it also examines the processes whose allocator is
-    /// not known yet.
+    /// Waits until the next tick, or a request. At first, it also examines the processes whose
+    /// allocator is not known yet.
     fn wait_until(&mut self, next: Instant, begin: Instant, requests: &Requests<Attention>) {
         loop {
             let now = Instant::now();

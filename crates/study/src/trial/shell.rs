@@ -52,11 +52,12 @@ impl Stdout {
 }
 
 impl Shell<'_> {
-    /// Runs it, and ends the processes that it leaves. `watch` is called while it runs, and can stop it.
+    /// Runs it, and ends the processes that it leaves. `watch` is called while it runs, and can
+    /// stop it.
     ///
     /// # Errors
-    /// Fails if it cannot be started or does not succeed, or if `watch` stops it. The message ends with the
-    /// reason that it printed, if there is one.
+    /// Fails if it cannot be started or does not succeed, or if `watch` stops it. The message ends
+    /// with the reason that it printed, if there is one.
     pub(crate) fn run(
         self,
         keeper: &KeeperCommand,
@@ -118,8 +119,8 @@ impl Shell<'_> {
     }
 }
 
-/// Returns the reason of a failure, as the end of a sentence: the end of the output, and the reason in its
-/// object.
+/// Returns the reason of a failure, as the end of a sentence: the end of the output, and the reason
+/// in its object.
 fn why(tail: Option<&OutputTail>, reason: Option<String>) -> String {
     match (tail, reason) {
         (Some(tail), None) => tail.quoted(),
@@ -132,7 +133,8 @@ fn why(tail: Option<&OutputTail>, reason: Option<String>) -> String {
 
 /// Maximum number of bytes that are read from the end of the output to find an object.
 const MOST_READ: u64 = 8 << 20;
-/// Maximum total size of the response bodies of a load in the record, in bytes: larger ones are left out.
+/// Maximum total size of the response bodies of a load in the record, in bytes: larger ones are
+/// left out.
 const MOST_BODIES: usize = 64 << 10;
 
 /// Returns the metrics of a load from the file with its output: those of its last round.

@@ -105,8 +105,8 @@ impl Subject {
         self.ledgers.as_ref()
     }
 
-    /// Waits up to `patience` for the end of its first process. Returns its state, and the time of the end
-    /// when that is first known.
+    /// Waits up to `patience` for the end of its first process. Returns its state, and the time of
+    /// the end when that is first known.
     pub(super) fn hear(&mut self, patience: Duration) -> Heard {
         if self.exit.is_some() {
             return Heard::Ended;
@@ -129,7 +129,8 @@ impl Subject {
         self.exit.map(|(exit, _)| exit)
     }
 
-    /// Returns whether its first process succeeded and left others running: a server that became a daemon.
+    /// Returns whether its first process succeeded and left others running: a server that became a
+    /// daemon.
     pub(super) fn is_in_background(&self) -> bool {
         self.exit().is_some_and(ExitReport::is_success)
             && !self.kept.is_gone()

@@ -1,5 +1,5 @@
-//! The policy of a treatment during a trial: a separate thread supervises the subject, as `lowtide attach`
-//! does.
+//! The policy of a treatment during a trial: a separate thread supervises the subject, as `lowtide
+//! attach` does.
 
 use std::io;
 use std::sync::Arc;

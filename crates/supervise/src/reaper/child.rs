@@ -21,10 +21,12 @@ pub(super) fn require_single_thread() -> Result<(), ReaperError> {
     }
 }
 
-/// Forks this process, which must have one thread. Returns the PID of the child, and none in the child.
+/// Forks this process, which must have one thread. Returns the PID of the child, and none in the
+/// child.
 pub(super) fn fork() -> io::Result<Option<Pid>> {
-    // SAFETY: there is no other thread ([`require_single_thread`]; the reaper starts none) that could hold a lock or
-    // have left data incomplete, so that the child can do what the parent could.
+    // SAFETY: there is no other thread ([`require_single_thread`]; the reaper starts none) that
+    // could hold a lock or have left data incomplete, so that the child can do what the parent
+    // could.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
         pid => Ok(Pid::from_raw(pid)),
@@ -37,8 +39,8 @@ pub(super) fn exit_now(code: u8) -> ! {
     unsafe { libc::_exit(code.into()) }
 }
 
-/// Returns whether this process is the leader of its session. The leader may be outside the PID namespace: it then has
-/// the PID 0, for which rustix has no value.
+/// Returns whether this process is the leader of its session. The leader may be outside the PID
+/// namespace: it then has the PID 0, for which rustix has no value.
 pub(super) fn leads_session() -> bool {
     // SAFETY: they take a number and return one; 0 is this process.
     unsafe { libc::getsid(0) == libc::getpid() }
@@ -49,7 +51,8 @@ pub(super) fn start(service: &Service, inherited: &InheritedSignals) -> Result<P
     let (result, failure) = pipe_with(PipeFlags::CLOEXEC).map_err(system("create a pipe"))?;
     let reaper = getpid();
     let Some(pid) = fork().map_err(system("fork"))? else {
-        // For Yama: the policy, a descendant of the reaper, may trace the service. Without Yama it fails.
+        // For Yama: the policy, a descendant of the reaper, may trace the service. Without Yama it
+        // fails.
         let _ = set_ptracer(PTracer::ProcessID(reaper));
         inherited.restore();
         let errno = service.exec();

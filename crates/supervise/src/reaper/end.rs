@@ -24,8 +24,9 @@ impl ProcessEnd {
         }
     }
 
-    /// Ends the calling process in the same way: with the same exit code, or by the same signal and without a core
-    /// dump. PID 1 cannot end itself by a signal: it exits with 128 + the signal, as shells report it.
+    /// Ends the calling process in the same way: with the same exit code, or by the same signal and
+    /// without a core dump. PID 1 cannot end itself by a signal: it exits with 128 + the signal, as
+    /// shells report it.
     pub fn pass_on(self) -> ! {
         match self {
             Self::Exited(code) => std::process::exit(code.into()),

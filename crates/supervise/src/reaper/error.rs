@@ -54,8 +54,8 @@ pub enum ReaperError {
 }
 
 impl ReaperError {
-    /// Returns the exit code: 127 for a program that was not found, 126 for one that cannot be executed, and
-    /// [`OWN_FAILURE`] otherwise, as `env` and `timeout` do.
+    /// Returns the exit code: 127 for a program that was not found, 126 for one that cannot be
+    /// executed, and [`OWN_FAILURE`] otherwise, as `env` and `timeout` do.
     pub fn code(&self) -> u8 {
         match self {
             Self::NotFound { .. } => 127,

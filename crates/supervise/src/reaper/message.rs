@@ -39,7 +39,8 @@ struct Message {
 }
 
 impl Message {
-    /// Writes to stderr, unless the write would block: a reader that has stopped must not stop the reaper.
+    /// Writes to stderr, unless the write would block: a reader that has stopped must not stop the
+    /// reaper.
     fn print(&self) {
         let stderr = rustix::stdio::stderr();
         let mut polled = [PollFd::new(&stderr, PollFlags::OUT)];

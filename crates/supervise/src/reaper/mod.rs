@@ -4,17 +4,19 @@
 //! ends in the same way as the service. The policy runs in its own process, so that the service
 //! survives any failure of it: a crash, a kill, or the out-of-memory killer.
 //!
-//! - The service starts as if the reaper had executed it: with the inherited signal mask and dispositions, process
-//!   group, file descriptors, limits and working directory.
-//! - It shares the process group, for the job control of a shell. A signal that the terminal sends to the group
-//!   reaches the service once, one that another process sends to the group twice, as under `timeout`.
+//! - The service starts as if the reaper had executed it: with the inherited signal mask and
+//!   dispositions, process group, file descriptors, limits and working directory.
+//! - It shares the process group, for the job control of a shell. A signal that the terminal sends
+//!   to the group reaches the service once, one that another process sends to the group twice, as
+//!   under `timeout`.
 //! - All signals are forwarded, except for those of faults (such as SIGSEGV), those that the
 //!   service itself sends, and those with which a shell stops and continues the group, unless the
 //!   reaper is PID 1.
 //! - The reaper releases the inherited file descriptors, except for stderr: a reader of the
 //!   service's stdout reaches the end of the file when the service closes it.
 //! - The policy process has its own process group: signals to the service's group do not reach it.
-//! - Descendants that outlive the service are left alone. If the reaper is PID 1, the kernel kills them.
+//! - Descendants that outlive the service are left alone. If the reaper is PID 1, the kernel kills
+//!   them.
 //! - A process that dies while another one traces it becomes visible to its parent when the tracer
 //!   detaches. A policy that hangs while it traces the service therefore hides the end of the
 //!   service.
@@ -59,8 +61,9 @@ const REAPED_PER_TURN: usize = 64;
 /// process fails, it is restarted, at most three times. It gets SIGTERM when the service ends, and
 /// SIGKILL two seconds later.
 ///
-/// When this returns, signals are still blocked, and after a success stdin and stdout are `/dev/null`: the caller can
-/// print an error to stderr and ends the process, by [`ProcessEnd::pass_on`] or [`ReaperError::code`].
+/// When this returns, signals are still blocked, and after a success stdin and stdout are
+/// `/dev/null`: the caller can print an error to stderr and ends the process, by
+/// [`ProcessEnd::pass_on`] or [`ReaperError::code`].
 ///
 /// # Errors
 /// Fails if the service cannot be started. Refuses to start it if this process has other threads:

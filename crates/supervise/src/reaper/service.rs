@@ -39,7 +39,8 @@ impl Service {
     /// directories of the resulting PATH.
     ///
     /// # Errors
-    /// Fails if the command is empty, if a string contains a NUL byte, or if a name to set is not valid.
+    /// Fails if the command is empty, if a string contains a NUL byte, or if a name to set is not
+    /// valid.
     pub fn new(
         command: &[OsString],
         set: &[(OsString, OsString)],
@@ -74,8 +75,8 @@ impl Service {
         &self.program
     }
 
-    /// Replaces the calling process by the program, as execvp(3) does. Returns the error number if it fails. Is
-    /// async-signal-safe.
+    /// Replaces the calling process by the program, as execvp(3) does. Returns the error number if
+    /// it fails. Is async-signal-safe.
     pub(super) fn exec(&self) -> c_int {
         let mut is_denied = false;
         let mut error = libc::ENOENT;
@@ -109,8 +110,8 @@ impl Service {
 
 /// Executes a file. Returns the error number. Both lists end with a null pointer.
 fn execve(file: &CStr, argv: &[*const c_char], envp: &[*const c_char]) -> c_int {
-    // SAFETY: the lists end with a null pointer, and the others point into C strings that a `Service` owns, or that
-    // are constant.
+    // SAFETY: the lists end with a null pointer, and the others point into C strings that a
+    // `Service` owns, or that are constant.
     unsafe {
         libc::execve(file.as_ptr(), argv.as_ptr(), envp.as_ptr());
         *libc::__errno_location()
@@ -138,7 +139,8 @@ fn environment(
     Ok(variables)
 }
 
-/// Returns the files that a name may refer to, as for execvp(3): an empty directory is the working directory.
+/// Returns the files that a name may refer to, as for execvp(3): an empty directory is the working
+/// directory.
 fn candidates(program: &OsStr, path: &OsStr) -> Result<Vec<CString>, ServiceError> {
     let name = program.as_bytes();
     if name.is_empty() {

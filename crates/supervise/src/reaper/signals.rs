@@ -11,17 +11,20 @@ use libc::c_int;
 
 use super::received::{Received, Sender};
 
-/// Signals that report a fault of the running thread. The kernel does not let a thread block its own.
+/// Signals that report a fault of the running thread. The kernel does not let a thread block its
+/// own.
 const FAULTS: [c_int; 6] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
 /// Signals by which a shell stops the process. They do not stop PID 1, which forwards them.
 const JOB_CONTROL: [c_int; 3] = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
 
-/// Whether SIGPIPE was ignored when this process was started. Rust's runtime ignores it before `main`.
+/// Whether SIGPIPE was ignored when this process was started. Rust's runtime ignores it before
+/// `main`.
 static SIGPIPE_WAS_IGNORED: AtomicBool = AtomicBool::new(false);
 
 /// The C library calls this before `main`, and before Rust's runtime starts.
-// SAFETY: the section holds pointers to functions that take no arguments, or ignore them, and return nothing.
+// SAFETY: the section holds pointers to functions that take no arguments, or ignore them, and
+// return nothing.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static AT_START: extern "C" fn() = {
@@ -64,7 +67,8 @@ impl InheritedSignals {
             let was_ignored = match signal {
                 libc::SIGPIPE => SIGPIPE_WAS_IGNORED.load(Ordering::Relaxed),
                 libc::SIGCHLD => self.sigchld_was_ignored,
-                // A handler is not inherited: it must not run in the child before it executes the service.
+                // A handler is not inherited: it must not run in the child before it executes the
+                // service.
                 _ => is_ignored(signal),
             };
             set_ignored(signal, was_ignored);
@@ -83,14 +87,14 @@ impl Blocked {
         });
         let timeout = timeout.as_ref().map_or(ptr::null(), ptr::from_ref);
         let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
-        // SAFETY: the set is initialized, `timeout` is null or points to a value that outlives the call, and the
-        // kernel writes `info`.
+        // SAFETY: the set is initialized, `timeout` is null or points to a value that outlives the
+        // call, and the kernel writes `info`.
         let number = unsafe { libc::sigtimedwait(&raw const self.0, info.as_mut_ptr(), timeout) };
         if number <= 0 {
             return None;
         }
-        // SAFETY: it was zeroed, which is a valid value, and the kernel has written it. The sender and the value are
-        // read only for codes for which the kernel sets them.
+        // SAFETY: it was zeroed, which is a valid value, and the kernel has written it. The sender
+        // and the value are read only for codes for which the kernel sets them.
         unsafe {
             let info = info.assume_init();
             let sender = match info.si_code {
@@ -157,7 +161,8 @@ fn set<'a>(
     change: Change,
 ) -> libc::sigset_t {
     let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
-    // SAFETY: zeros are a valid set, and the functions write to one; for a number that is not a signal they fail.
+    // SAFETY: zeros are a valid set, and the functions write to one; for a number that is not a
+    // signal they fail.
     unsafe {
         begin(set.as_mut_ptr());
         for signal in signals {
@@ -191,8 +196,8 @@ fn is_ignored(signal: c_int) -> bool {
 /// Makes the process ignore a signal, or restores its default action. Is async-signal-safe.
 fn set_ignored(signal: c_int, is_ignored: bool) {
     let mut action = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: a zeroed action has no flags and an empty mask; the dispositions run no code of ours. It fails for
-    // SIGKILL, SIGSTOP and the signals of the C library, and then changes nothing.
+    // SAFETY: a zeroed action has no flags and an empty mask; the dispositions run no code of ours.
+    // It fails for SIGKILL, SIGSTOP and the signals of the C library, and then changes nothing.
     unsafe {
         let handler = if is_ignored { libc::SIG_IGN } else { libc::SIG_DFL };
         action.assume_init_mut().sa_sigaction = handler;

@@ -13,7 +13,7 @@ use lowtide_policy::{
     Returned,
 };
 use lowtide_probe::target::TargetError;
-use lowtide_release::{DroppedRanges, ReleaseError};
+use lowtide_release::{DroppedRanges, PreparedRelease, ReleaseError};
 
 use super::Supervisor;
 use crate::host_lock::HostLock;
@@ -32,35 +32,47 @@ impl Supervisor<'_> {
         state: &ProcessState,
         request: ReleaseRequest,
     ) {
-        if !subject.brake.is_open(state.t_s) {
-            subject.held_back_s = Some(state.t_s);
+        if !subject.program.brake.is_open(state.t_s) {
+            subject.program.held_back_s = Some(state.t_s);
             return;
         }
-        if !self.has_budget(subject, state, &request.reason) {
+        if self.is_held(subject, state, &request.reason)
+            || !self.has_budget(subject, state, &request.reason)
+        {
             return;
         }
-        let interrupt = Arc::clone(&self.options.interrupt);
-        let Some(lock) = HostLock::acquire(|| interrupt.load(Ordering::Relaxed)) else {
-            subject.held_back_s = Some(state.t_s);
-            // Other processes are read in the meantime.
-            subject.due_s = self.now_s() + LOCKED_S;
-            return;
-        };
         // Count once more just before: a burst may have come and gone since the last sample.
         self.count_returned(subject);
-        self.release(subject, state, &request, lock);
+        self.release(subject, state, &request);
+    }
+
+    /// Returns whether all releases are held. Logs each hold once, for the first release that it
+    /// delays.
+    fn is_held(&mut self, subject: &mut Subject, state: &ProcessState, reason: &Reason) -> bool {
+        let hold = self.hold.check().err();
+        let is_new = hold != self.reported_hold;
+        self.reported_hold.clone_from(&hold);
+        let Some(refusal) = hold else { return false };
+        subject.program.held_back_s = Some(state.t_s);
+        if is_new {
+            let about = self.about(subject);
+            let (reason, message) = (reason.to_string(), refusal.to_string());
+            let line = about.line(ActEvent::HeldBack, 0, reason, message);
+            self.observer.act(&subject.name, &Act { hazard: Some(refusal.hazard()), ..line });
+        }
+        true
     }
 
     /// Returns whether the budget permits a release. If not, logs this once until it does.
     fn has_budget(&mut self, subject: &mut Subject, state: &ProcessState, reason: &Reason) -> bool {
-        let expected_s = subject.last.map_or(EXPECTED_CPU_S, |last| last.cpu_s);
+        let expected_s = subject.program.last.map_or(EXPECTED_CPU_S, |last| last.cpu_s);
         let is_free = !self.options.policy.has_budget();
         if is_free || self.budget.permits(subject.target.pid, state.t_s, expected_s) {
-            subject.is_held_back = false;
+            subject.program.is_held_back = false;
             return true;
         }
-        subject.held_back_s = Some(state.t_s);
-        if !std::mem::replace(&mut subject.is_held_back, true) {
+        subject.program.held_back_s = Some(state.t_s);
+        if !std::mem::replace(&mut subject.program.is_held_back, true) {
             let message = "The budget of CPU time is used up: the release waits".to_owned();
             let about = self.about(subject);
             let line = about.line(ActEvent::HeldBack, 0, reason.to_string(), message);
@@ -69,13 +81,7 @@ impl Supervisor<'_> {
         false
     }
 
-    fn release(
-        &mut self,
-        subject: &mut Subject,
-        state: &ProcessState,
-        request: &ReleaseRequest,
-        lock: HostLock,
-    ) {
+    fn release(&mut self, subject: &mut Subject, state: &ProcessState, request: &ReleaseRequest) {
         let options = lowtide_release::Options {
             max_pause: self.options.max_pause,
             allocators: self.options.allocators.clone(),
@@ -84,11 +90,29 @@ impl Supervisor<'_> {
             keep_huge_pages: request.keep_huge_pages,
             shares_inherited_filters: self.family.contains(&subject.target.pid),
             interrupt: Arc::clone(&self.options.interrupt),
-            detector: Arc::clone(&subject.detector),
+            hold: self.hold.clone(),
+            detector: Arc::clone(&subject.program.detector),
             ..lowtide_release::Options::default()
         };
+        // While another supervisor releases memory, not even the examination is worth its time.
+        if !HostLock::is_free() {
+            self.wait_for_others(subject, state);
+            return;
+        }
         let begin = Instant::now();
-        let released = lowtide_release::release_and_sample_dropped(&subject.target, &options);
+        let prepared = PreparedRelease::prepare(&subject.target, &options);
+        let interrupt = || self.options.interrupt.load(Ordering::Relaxed);
+        // Only now: a process can delay its examination.
+        let lock = match &prepared {
+            Ok(prepared) if prepared.will_act() => HostLock::acquire(interrupt),
+            _ => Some(HostLock::none()),
+        };
+        let Some(lock) = lock else {
+            self.budget.spend(prepared.map_or(0.0, |prepared| prepared.cpu_s()));
+            self.wait_for_others(subject, state);
+            return;
+        };
+        let released = prepared.and_then(PreparedRelease::run);
         let took = begin.elapsed();
         // Other supervisors need not wait until this release is logged.
         drop(lock);
@@ -103,6 +127,13 @@ impl Supervisor<'_> {
             Err(ReleaseError::Interrupted) => {}
             Err(error) => self.fail(subject, id, &error),
         }
+    }
+
+    /// Delays a release while another supervisor releases memory. Other processes are read in the
+    /// meantime.
+    fn wait_for_others(&self, subject: &mut Subject, state: &ProcessState) {
+        subject.program.held_back_s = Some(state.t_s);
+        subject.due_s = self.now_s() + LOCKED_S;
     }
 
     /// Adds a release to the accounts of the policy and the budget.
@@ -125,7 +156,7 @@ impl Supervisor<'_> {
         // In a dry run, the policy decides as if the memory had been released.
         let would_release = release.dry_run && release.outcome == ReleaseOutcome::Released;
         let counted_bytes = if would_release { release.predicted_bytes } else { returned_bytes };
-        subject.previous = subject.last.replace(LastRelease {
+        subject.program.previous = subject.program.last.replace(LastRelease {
             id,
             t_s,
             is_refused: release.outcome == ReleaseOutcome::Refused,
@@ -135,10 +166,11 @@ impl Supervisor<'_> {
             back: Returned::default(),
         });
         let now = subject.read(self.options.policy, self.units, &mut self.buffer, t_s);
-        // If it has executed another program meanwhile, there is no last release, and these pages are gone.
-        let (Ok(Some(now)), Some(last)) = (now, &mut subject.last) else { return };
+        // If it has executed another program meanwhile, there is no last release, and these pages
+        // are gone.
+        let (Ok(Some(now)), Some(last)) = (now, &mut subject.program.last) else { return };
         last.usage = now.usage();
-        subject.dropped = (returned_bytes > 0).then(|| Dropped {
+        subject.program.dropped = (returned_bytes > 0).then(|| Dropped {
             ranges,
             refaults: Refaults::new(t_s, returned_bytes, now.minor_faults),
             released_bytes: returned_bytes,
@@ -165,18 +197,18 @@ impl Supervisor<'_> {
         if !is_silent {
             self.observer.act(&subject.name, &line);
         }
-        if self.is_interrupted() {
+        if self.is_interrupted() || self.hold.check().is_err() {
             // This alone may be the reason why the release is partial.
             return;
         }
         if release.outcome == ReleaseOutcome::NothingToRelease {
-            subject.brake.count_walk();
+            subject.program.brake.count_walk();
             return;
         }
         let has_failed = release.outcome == ReleaseOutcome::Partial;
         let bound_s = self.options.max_pause.as_secs_f64();
         let pause_s = release.longest_pause_s;
-        if subject.brake.count(self.now_s(), has_failed, pause_s, bound_s) {
+        if subject.program.brake.count(self.now_s(), has_failed, pause_s, bound_s) {
             let reason = match &release.reason {
                 Some(reason) if has_failed => {
                     format!("two releases in succession failed: {reason}")
@@ -197,7 +229,7 @@ impl Supervisor<'_> {
             self.observer.act(&subject.name, line);
             self.delay(subject, id, reason);
         } else {
-            subject.brake.close(self.now_s());
+            subject.program.brake.close(self.now_s());
             self.leave_alone(subject, id, reason, LEFT_ALONE_S);
         }
     }
@@ -205,8 +237,8 @@ impl Supervisor<'_> {
     /// Delays the next release: the cause of the failure may pass.
     fn delay(&mut self, subject: &mut Subject, id: u64, reason: String) {
         let t_s = self.now_s();
-        let delay_s = subject.brake.delay(t_s);
-        subject.held_back_s = Some(t_s);
+        let delay_s = subject.program.brake.delay(t_s);
+        subject.program.held_back_s = Some(t_s);
         if delay_s >= MAX_DELAY_S {
             self.leave_alone(subject, id, reason, delay_s);
         }
@@ -221,34 +253,41 @@ impl Supervisor<'_> {
         reason: String,
         time_s: f64,
     ) {
-        if subject.refused.as_ref() == Some(&reason) {
+        if subject.program.refused.as_ref() == Some(&reason) {
             return;
         }
         let message = format!("The process is left alone for {}", HumanSeconds(time_s));
         let line = self.about(subject).line(ActEvent::LeftAlone, id, reason.clone(), message);
         self.observer.act(&subject.name, &line);
-        subject.refused = Some(reason);
+        subject.program.refused = Some(reason);
     }
 
     /// Logs, once, that the freed bytes of a process are not counted.
     pub(super) fn report_uncounted(&mut self, subject: &mut Subject) {
         let reason = "the library that counts freed bytes is not loaded in it, not active, or cannot be read";
-        if subject.refused.as_deref() == Some(reason) {
+        if subject.program.refused.as_deref() == Some(reason) {
             return;
         }
         let message = "The memory of the process is not released".to_owned();
         let line = self.about(subject).line(ActEvent::LeftAlone, 0, reason.to_owned(), message);
         self.observer.act(&subject.name, &line);
-        subject.refused = Some(reason.to_owned());
+        subject.program.refused = Some(reason.to_owned());
     }
 
     /// Handles a release that could not be attempted.
     fn fail(&mut self, subject: &mut Subject, id: u64, error: &ReleaseError) {
         match error {
+            ReleaseError::Ended(end) if end.may_be_caused() => {
+                let message = "The process has ended".to_owned();
+                let line =
+                    self.about(subject).line(ActEvent::LeftAlone, id, end.to_string(), message);
+                self.observer.act(&subject.name, &line);
+            }
             _ if !subject.target.is_alive() => {}
             // Each attempt on a process that blocks its readers would leave a blocked thread.
-            ReleaseError::NotPermitted { .. } | ReleaseError::Target(TargetError::Blocked(_)) => {
-                subject.brake.close(self.now_s());
+            ReleaseError::NotPermitted { .. }
+            | ReleaseError::Target(TargetError::Blocked(_) | TargetError::Slow(_)) => {
+                subject.program.brake.close(self.now_s());
                 self.leave_alone(subject, id, error.to_string(), LEFT_ALONE_S);
             }
             _ => self.delay(subject, id, error.to_string()),

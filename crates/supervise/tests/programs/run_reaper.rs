@@ -1,7 +1,8 @@
 //! A process with a reaper: `run_reaper POLICY COMMAND...`. POLICY selects the action of the policy
 //! process.
 //!
-//! The policy process and the reaper print the number of allocations that the reaper has made so far.
+//! The policy process and the reaper print the number of allocations that the reaper has made so
+//! far.
 //!
 //! `run_reaper signals` is a service: it prints each signal that it receives, with the value, and
 //! ends at SIGTERM.

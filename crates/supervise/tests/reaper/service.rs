@@ -110,7 +110,8 @@ fn a_service_has_the_default_disposition_of_sigpipe() {
     assert!(!has_signal(&lines[0], libc::SIGPIPE), "{lines:?}");
 }
 
-/// Starts `grep FIELD /proc/self/status` under a reaper that has prepared its signals as a parent may. Returns the line.
+/// Starts `grep FIELD /proc/self/status` under a reaper that has prepared its signals as a parent
+/// may. Returns the line.
 #[expect(unsafe_code, reason = "pre_exec")]
 fn inherited(field: &str, prepare: fn()) -> String {
     let mut command = Command::new(RUN_REAPER);

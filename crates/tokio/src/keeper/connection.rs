@@ -259,7 +259,8 @@ impl Connection {
         }) + QUIET
     }
 
-    /// Returns whether the connection has had few new requests since it drained. A busy one drains between two batches.
+    /// Returns whether the connection has had few new requests since it drained. A busy one drains
+    /// between two batches.
     fn is_quiet(&self) -> bool {
         let begun = self.begun.load(Relaxed).wrapping_sub(self.begun_before.load(Relaxed));
         begun * DRAINED_DIVISOR <= self.peak.load(Relaxed)
@@ -279,7 +280,8 @@ impl Connection {
         is_allowed && self.endless.load(SeqCst) == 0
     }
 
-    /// Reports the connection to the keeper's thread if it keeps memory and has drained, or has reached `max_requests`.
+    /// Reports the connection to the keeper's thread if it keeps memory and has drained, or has
+    /// reached `max_requests`.
     fn check(self: &Arc<Self>) {
         let min_peak = self.shared.settings.recycle.min_peak;
         let is_wide = self.peak.load(Relaxed) >= min_peak;
@@ -318,7 +320,8 @@ impl Connection {
         }
     }
 
-    /// Shuts down a connection that has drained or reached `max_requests`, unless it has become busy again.
+    /// Shuts down a connection that has drained or reached `max_requests`, unless it has become
+    /// busy again.
     pub(super) fn recycle(self: &Arc<Self>, now: Instant) -> Decision {
         let (shared, recycle) = (&self.shared, &self.shared.settings.recycle);
         if self.state.load(SeqCst) != DRAINED {

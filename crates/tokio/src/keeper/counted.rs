@@ -11,9 +11,10 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::service::Service;
 
 use super::connection::{Connection, InFlight};
-use super::layer::RequestGuard;
+use super::request_guard::RequestGuard;
 
-/// A service of one connection, whose requests are counted: [`Watch::service`](super::Watch::service).
+/// A service of one connection, whose requests are counted:
+/// [`Watch::service`](super::Watch::service).
 #[derive(Debug, Clone)]
 pub struct WatchedService<S> {
     inner: S,
@@ -190,7 +191,8 @@ impl<B: Body> Body for WatchedBody<B> {
     ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
         let this = self.project();
         let frame = this.inner.poll_frame(context);
-        // A frame that was returned may wait for the client's flow-control window. A pending frame waits for the app.
+        // A frame that was returned may wait for the client's flow-control window. A pending frame
+        // waits for the app.
         if let Some(Guard::Connection(guard)) = this.guard {
             guard.set_pending(frame.is_pending());
         }

@@ -14,9 +14,10 @@ use super::settings::Recycle;
 
 /// A transport that closes in two steps: [`Watch::io`](super::Watch::io).
 ///
-/// When a connection has shut down gracefully, its transport is closed for writing, and read until the client closes it
-/// too. If a socket with unread data is closed, the kernel resets the connection, and the client may lose the GOAWAY,
-/// which reports the requests that were not processed. [`Watch::drive`](super::Watch::drive) waits for the lingering close.
+/// When a connection has shut down gracefully, its transport is closed for writing, and read until
+/// the client closes it too. If a socket with unread data is closed, the kernel resets the
+/// connection, and the client may lose the GOAWAY, which reports the requests that were not
+/// processed. [`Watch::drive`](super::Watch::drive) waits for the lingering close.
 #[derive(Debug)]
 pub struct LingeringIo<T>
 where

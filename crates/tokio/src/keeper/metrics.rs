@@ -8,12 +8,13 @@ use std::time::Duration;
 pub struct Metrics {
     /// Open connections.
     pub connections: usize,
-    /// Requests in flight. A request counts until hyper has taken the whole response body, which may be before the client
-    /// receives it. An upgraded HTTP/1.1 connection counts as one request until it is closed. An upgraded HTTP/2 stream does not
-    /// count.
+    /// Requests in flight. A request counts until hyper has taken the whole response body, which
+    /// may be before the client receives it. An upgraded HTTP/1.1 connection counts as one request
+    /// until it is closed. An upgraded HTTP/2 stream does not count.
     pub in_flight: usize,
-    /// Pinned connections: they have drained, but must not be recycled, because a response of unknown length is in flight, a
-    /// stream was upgraded, or they carry gRPC requests and [`Recycle::grpc`](crate::Recycle::grpc) is off.
+    /// Pinned connections: they have drained, but must not be recycled, because a response of
+    /// unknown length is in flight, a stream was upgraded, or they carry gRPC requests and
+    /// [`Recycle::grpc`](crate::Recycle::grpc) is off.
     pub pinned_connections: usize,
     /// Memory that pinned connections keep, in bytes: an estimate.
     pub pinned_bytes: u64,
@@ -21,10 +22,11 @@ pub struct Metrics {
     pub closing_connections: usize,
     /// Connections that were recycled.
     pub recycled_connections: u64,
-    /// Connections that were closed before their graceful shutdown was complete: `max_drain` or `stall_timeout` had passed, or
-    /// the client had sent no request.
+    /// Connections that were closed before their graceful shutdown was complete: `max_drain` or
+    /// `stall_timeout` had passed, or the client had sent no request.
     pub cut_connections: u64,
-    /// Errors of `accept` that concern the process, not a connection: too many open files, for instance.
+    /// Errors of `accept` that concern the process, not a connection: too many open files, for
+    /// instance.
     pub accept_errors: u64,
     /// Connections that `serve` has refused.
     pub refused_connections: u64,
@@ -32,15 +34,16 @@ pub struct Metrics {
     pub refused_requests: u64,
     /// Releases, [`Keeper::release_now`](crate::Keeper::release_now) included.
     pub releases: u64,
-    /// Releases that have returned less than `release_above`. If most releases are among them, the free memory is fragmented,
-    /// or it belongs to another allocator than the one that the keeper releases.
+    /// Releases that have returned less than `release_above`. If most releases are among them, the
+    /// free memory is fragmented, or it belongs to another allocator than the one that the keeper
+    /// releases.
     pub unproductive_releases: u64,
     /// Bytes that all releases have returned.
     pub returned_bytes: u64,
     /// Duration of the last release, without the sweep.
     pub last_release: Duration,
-    /// Longest time for which a release has held the lock of an arena since the keeper started. `None` unless
-    /// [`Method::Parts`](crate::Method::Parts) was used.
+    /// Longest time for which a release has held the lock of an arena since the keeper started.
+    /// `None` unless [`Method::Parts`](crate::Method::Parts) was used.
     pub longest_lock: Option<Duration>,
     /// Workers that sweeps did not reach within their timeout.
     pub busy_workers: u64,
@@ -157,7 +160,8 @@ impl Metrics {
         format!("{{{}}}", fields.join(","))
     }
 
-    /// Returns the metrics in Prometheus' text format (`text/plain; version=0.0.4`), with names that begin with `lowtide_`.
+    /// Returns the metrics in Prometheus' text format (`text/plain; version=0.0.4`), with names
+    /// that begin with `lowtide_`.
     pub fn to_prometheus(&self) -> String {
         let mut text = String::new();
         for (name, help, is_counter, value) in self.all() {

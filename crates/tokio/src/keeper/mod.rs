@@ -5,6 +5,7 @@ mod counted;
 mod layer;
 mod lingering;
 mod metrics;
+mod request_guard;
 mod settings;
 pub(crate) mod shared;
 mod watch;
@@ -19,9 +20,10 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 pub use counted::{WatchedBody, WatchedFuture, WatchedService};
-pub use layer::{CountLayer, CountService, CountServiceFuture, RequestGuard};
+pub use layer::{CountLayer, CountService, CountServiceFuture};
 pub use lingering::LingeringIo;
 pub use metrics::Metrics;
+pub use request_guard::RequestGuard;
 pub use settings::{KeeperBuilder, Recycle};
 pub use watch::Watch;
 
@@ -34,26 +36,32 @@ use shared::Shared;
 
 /// Keeps the memory of a server low. When the load has fallen, it does three things:
 ///
-/// 1. *Recycle*: it shuts down connections with large tables or buffers, gracefully. Clients open new ones.
-/// 2. *Sweep*: it makes every worker of the runtime free the cache that the allocator keeps for its thread, if there is one.
+/// 1. *Recycle*: it shuts down connections with large tables or buffers, gracefully. Clients open
+///    new ones.
+/// 2. *Sweep*: it makes every worker of the runtime free the cache that the allocator keeps for its
+///    thread, if there is one.
 /// 3. *Release*: it returns free memory to the OS.
 ///
-/// A connection is *wide* if it has had many concurrent requests ([`Recycle::min_peak`]): on HTTP/2, it keeps about 0.9 KiB for
-/// each of them until it is closed. It has *drained* when at most an eighth of them are left. A wide connection that has
-/// drained is recycled. It is *pinned*, and not recycled, while a response of unknown length is in flight, and after an
-/// upgrade: the client would open a second connection, and the first would stay. Connections with gRPC requests are pinned
-/// unless [`Recycle::grpc`] is set.
+/// A connection is *wide* if it has had many concurrent requests ([`Recycle::min_peak`]): on
+/// HTTP/2, it keeps about 0.9 KiB for each of them until it is closed. It has *drained* when at
+/// most an eighth of them are left. A wide connection that has drained is recycled. It is *pinned*,
+/// and not recycled, while a response of unknown length is in flight, and after an upgrade: the
+/// client would open a second connection, and the first would stay. Connections with gRPC requests
+/// are pinned unless [`Recycle::grpc`] is set.
 ///
-/// The load falls when the requests in flight, the responses of unknown length, or the connections drop to an eighth of their
-/// last peak, or to zero. The keeper then waits until 100 ms pass without another such event, for at most 1 s, and checks
-/// the free memory; it checks again after 0.3, 1, 10 and 60 s. A check releases if there is enough of it
+/// The load falls when the requests in flight, the responses of unknown length, or the connections
+/// drop to an eighth of their last peak, or to zero. The keeper then waits until 100 ms pass
+/// without another such event, for at most 1 s, and checks the free memory; it checks again after
+/// 0.3, 1, 10 and 60 s. A check releases if there is enough of it
 /// ([`KeeperBuilder::release_above`]).
 ///
-/// The keeper has a thread of its own, which sleeps between these checks. An idle server has no periodic wake-ups. The thread
-/// ends when the last clone of the keeper is dropped. Watches, layers and guards do not keep it: keep a clone until the server
-/// ends. Connections that are open then stay open.
+/// The keeper has a thread of its own, which sleeps between these checks. An idle server has no
+/// periodic wake-ups. The thread ends when the last clone of the keeper is dropped. Watches, layers
+/// and guards do not keep it: keep a clone until the server ends. Connections that are open then
+/// stay open.
 ///
-/// Use one keeper per process, and pass clones to all servers: two keepers would release the same heap.
+/// Use one keeper per process, and pass clones to all servers: two keepers would release the same
+/// heap.
 #[derive(Debug, Clone)]
 pub struct Keeper {
     owner: Arc<Owner>,
@@ -99,8 +107,9 @@ impl Keeper {
         KeeperBuilder::default()
     }
 
-    /// Starts a keeper with the default settings. It sweeps the tokio runtime in which this is called. Outside a runtime,
-    /// nothing is swept until [`Keeper::watch_runtime`] adds one; glibc needs no sweep.
+    /// Starts a keeper with the default settings. It sweeps the tokio runtime in which this is
+    /// called. Outside a runtime, nothing is swept until [`Keeper::watch_runtime`] adds one; glibc
+    /// needs no sweep.
     ///
     /// # Errors
     /// Fails if no thread can be started.
@@ -114,15 +123,17 @@ impl Keeper {
         Ok(Self { owner: Arc::new(Owner { shared }) })
     }
 
-    /// Returns the watch of a new connection, for an accept loop of your own. Connections of `serve` have one.
+    /// Returns the watch of a new connection, for an accept loop of your own. Connections of
+    /// `serve` have one.
     pub fn connection(&self) -> Watch {
         Watch::new(Connection::new(Arc::clone(&self.owner.shared)))
     }
 
-    /// Returns a tower layer that counts requests, for servers that run their connections themselves: `axum::serve`, tonic's
-    /// `Server`, axum-server. The keeper then releases when the load has fallen. It cannot recycle their connections: for
-    /// that, an accept loop with [`Keeper::connection`] is needed. A response of unknown length counts as a request in flight:
-    /// while many are open, the load does not fall.
+    /// Returns a tower layer that counts requests, for servers that run their connections
+    /// themselves: `axum::serve`, tonic's `Server`, axum-server. The keeper then releases when the
+    /// load has fallen. It cannot recycle their connections: for that, an accept loop with
+    /// [`Keeper::connection`] is needed. A response of unknown length counts as a request in
+    /// flight: while many are open, the load does not fall.
     ///
     /// ```no_run
     /// # async fn run(app: axum::Router, listener: tokio::net::TcpListener) -> std::io::Result<()> {
@@ -135,8 +146,9 @@ impl Keeper {
         CountLayer { shared: Arc::clone(&self.owner.shared) }
     }
 
-    /// Counts a request until the guard is dropped, for servers that are not made of tower services (actix-web, salvo). As
-    /// with [`Keeper::layer`], connections are not recycled. Drop the guard when a response of unknown length begins.
+    /// Counts a request until the guard is dropped, for servers that are not made of tower services
+    /// (actix-web, salvo). As with [`Keeper::layer`], connections are not recycled. Drop the guard
+    /// when a response of unknown length begins.
     pub fn count_request(&self) -> RequestGuard {
         RequestGuard::new(Arc::clone(&self.owner.shared))
     }
@@ -149,7 +161,8 @@ impl Keeper {
     /// Sweeps and releases now, however little memory there is to return. Waits for the result.
     ///
     /// # Errors
-    /// Fails if the keeper's thread has ended, because a function of [`Allocator::Other`](crate::Allocator::Other) panicked.
+    /// Fails if the keeper's thread has ended, because a function of
+    /// [`Allocator::Other`](crate::Allocator::Other) panicked.
     pub async fn release_now(&self) -> Result<KeeperReport, KeeperEnded> {
         let (sender, receiver) = oneshot::channel();
         self.owner.shared.request_release(sender);

@@ -17,11 +17,13 @@ use super::settings::Settings;
 use crate::sweep::SweptRuntime;
 use crate::{allocated_bytes, memory};
 
-/// Time without an event after which the load has fallen, and after which a connection that has drained is recycled.
+/// Time without an event after which the load has fallen, and after which a connection that has
+/// drained is recycled.
 pub(super) const QUIET: Duration = Duration::from_millis(100);
 /// Minimum peak for which a fall to an eighth is an event. A fall to zero always is one.
 const MIN_PEAK: usize = 8;
-/// Divisor of the peak: a connection has drained, and a load has fallen, when no more than this part of the peak is left.
+/// Divisor of the peak: a connection has drained, and a load has fallen, when no more than this
+/// part of the peak is left.
 pub(super) const DRAINED_DIVISOR: usize = 8;
 
 /// A count of concurrent things, with its peak. All workers write to it, so it shares no cache line
@@ -153,7 +155,8 @@ impl Shared {
         }
     }
 
-    /// Sets whether the fall of a load must wake the keeper's thread. Check [`Shared::events`] after it.
+    /// Sets whether the fall of a load must wake the keeper's thread. Check [`Shared::events`]
+    /// after it.
     pub(super) fn set_resting(&self, is_resting: bool) {
         self.is_resting.store(is_resting, SeqCst);
     }

@@ -22,11 +22,11 @@ const TICK: Duration = Duration::from_secs(1);
 /// a connection that takes long must not prevent the recycling of others.
 const MAX_CLOSING: Duration = Duration::from_secs(10);
 
-/// The watch of one connection, for an accept loop. Wrap the transport by [`Watch::io`] and the service by
-/// [`Watch::service`], make a hyper connection of both, and run it by [`Watch::drive`].
+/// The watch of one connection, for an accept loop. Wrap the transport by [`Watch::io`] and the
+/// service by [`Watch::service`], make a hyper connection of both, and run it by [`Watch::drive`].
 ///
-/// Both wrappers are needed. Without `io`, a slow response can be cut by a graceful shutdown. Without `service`, the connection
-/// is never recycled.
+/// Both wrappers are needed. Without `io`, a slow response can be cut by a graceful shutdown.
+/// Without `service`, the connection is never recycled.
 ///
 /// ```no_run
 /// use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -65,7 +65,8 @@ impl Watch {
         Self { connection }
     }
 
-    /// Wraps the transport of the connection, so that its close lingers after a graceful shutdown. See [`LingeringIo`].
+    /// Wraps the transport of the connection, so that its close lingers after a graceful shutdown.
+    /// See [`LingeringIo`].
     pub fn io<T>(&self, transport: T) -> LingeringIo<T>
     where
         T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -73,19 +74,20 @@ impl Watch {
         LingeringIo::new(transport, Arc::clone(&self.connection))
     }
 
-    /// Wraps the hyper service of the connection, so that its requests are counted. For a tower service, use
-    /// `hyper_util::service::TowerToHyperService`.
+    /// Wraps the hyper service of the connection, so that its requests are counted. For a tower
+    /// service, use `hyper_util::service::TowerToHyperService`.
     pub fn service<S>(&self, service: S) -> WatchedService<S> {
         WatchedService::new(service, Arc::clone(&self.connection))
     }
 
-    /// Keeps a value until the connection is closed, also if it is upgraded: the permit of a semaphore, for instance.
+    /// Keeps a value until the connection is closed, also if it is upgraded: the permit of a
+    /// semaphore, for instance.
     pub fn hold(&self, value: impl Any + Send) {
         self.connection.hold(Box::new(value));
     }
 
-    /// Runs the connection until it is closed or upgraded, the lingering close included. When the keeper recycles it, it shuts
-    /// down gracefully.
+    /// Runs the connection until it is closed or upgraded, the lingering close included. When the
+    /// keeper recycles it, it shuts down gracefully.
     ///
     /// # Errors
     /// Returns the error of the connection. A shutdown that [`Recycle::max_drain`] or
@@ -145,7 +147,8 @@ impl Watch {
         Ok(())
     }
 
-    /// Waits until the connection is idle: it has had no request within `first`, or has waited for its client for `idle`.
+    /// Waits until the connection is idle: it has had no request within `first`, or has waited for
+    /// its client for `idle`.
     #[cfg(feature = "serve")]
     pub(crate) fn idle(
         &self,
@@ -168,7 +171,8 @@ impl Watch {
         }
     }
 
-    /// Sets that hyper's read buffer is bounded (HTTP/1.1). A large body is then no reason to recycle the connection.
+    /// Sets that hyper's read buffer is bounded (HTTP/1.1). A large body is then no reason to
+    /// recycle the connection.
     #[cfg(feature = "serve")]
     pub(crate) fn set_bounded_buffer(&self) {
         self.connection.set_bounded_buffer();
@@ -181,7 +185,8 @@ impl Watch {
     }
 }
 
-/// Waits until a connection that shuts down has had nothing to send for `stall_timeout`, or `max_drain` is over.
+/// Waits until a connection that shuts down has had nothing to send for `stall_timeout`, or
+/// `max_drain` is over.
 async fn wait_until_it_must_end(connection: &Connection, recycle: &Recycle) {
     let begin = Instant::now();
     let mut last = (connection.activity(), begin);

@@ -42,7 +42,8 @@ pub(super) fn start(shared: Arc<Shared>) -> io::Result<()> {
     Ok(())
 }
 
-/// Refuses requests for a release when the thread ends, also by a panic of a function of the program.
+/// Refuses requests for a release when the thread ends, also by a panic of a function of the
+/// program.
 struct Ending<'s>(&'s Shared);
 
 impl Drop for Ending<'_> {
@@ -266,8 +267,8 @@ impl<'s> Work<'s> {
     }
 }
 
-/// Returns the free memory in bytes: anonymous memory less allocated bytes. Without [`Tracked`](crate::Tracked), it is all
-/// anonymous memory.
+/// Returns the free memory in bytes: anonymous memory less allocated bytes. Without
+/// [`Tracked`](crate::Tracked), it is all anonymous memory.
 fn free_bytes(anonymous: u64) -> u64 {
     anonymous.saturating_sub(allocated_bytes().unwrap_or(0))
 }

@@ -53,7 +53,8 @@ where
             shared.refused_requests.fetch_add(1, Relaxed);
             let is_http2 = request.version() == Version::HTTP_2;
             if !is_http2 && !request.body().is_end_stream() {
-                // hyper closes the connection without reading the body. The client must get the response.
+                // hyper closes the connection without reading the body. The client must get the
+                // response.
                 self.connection.set_lingers();
             }
             let is_reset = is_http2 && self.limits.overload == Overload::RefusedStream;

@@ -28,14 +28,15 @@ pub enum Overload {
     /// 503 Service Unavailable, with `Retry-After: 1`.
     #[default]
     Unavailable,
-    /// On HTTP/2, the stream is reset with REFUSED_STREAM, which reports that the request was not processed: many clients
-    /// retry automatically. On HTTP/1.1, the response is 503.
+    /// On HTTP/2, the stream is reset with REFUSED_STREAM, which reports that the request was not
+    /// processed: many clients retry automatically. On HTTP/1.1, the response is 503.
     RefusedStream,
 }
 
 /// Limits of a server.
 ///
-/// They do not bound the time of a request body: use `tower_http::timeout::RequestBodyTimeoutLayer`.
+/// They do not bound the time of a request body: use
+/// `tower_http::timeout::RequestBodyTimeoutLayer`.
 ///
 /// ```
 /// use lowtide_tokio::Limits;
@@ -85,106 +86,117 @@ impl Limits {
         Self::default()
     }
 
-    /// Sets the maximum number of open connections, upgraded ones included. At the limit, the server stops accepting: new
-    /// connections wait in the kernel's backlog. Default: 50,000. The limit of open files should be higher.
+    /// Sets the maximum number of open connections, upgraded ones included. At the limit, the
+    /// server stops accepting: new connections wait in the kernel's backlog. Default: 50,000. The
+    /// limit of open files should be higher.
     #[must_use]
     pub fn max_connections(mut self, count: usize) -> Self {
         self.max_connections = count;
         self
     }
 
-    /// Sets the maximum number of open connections of one IPv4 address, or of one /64 of IPv6. A further connection is
-    /// reset before it has a task or a buffer. Behind a proxy, all connections have the address of the proxy. Default: no limit.
+    /// Sets the maximum number of open connections of one IPv4 address, or of one /64 of IPv6. A
+    /// further connection is reset before it has a task or a buffer. Behind a proxy, all
+    /// connections have the address of the proxy. Default: no limit.
     #[must_use]
     pub fn max_connections_per_address(mut self, count: usize) -> Self {
         self.max_connections_per_address = count;
         self
     }
 
-    /// Sets the maximum number of requests in flight on all connections of the keeper, WebSockets on HTTP/1.1 included. Further
-    /// requests get the response of [`Limits::overload`]. Default: no limit.
+    /// Sets the maximum number of requests in flight on all connections of the keeper, WebSockets
+    /// on HTTP/1.1 included. Further requests get the response of [`Limits::overload`]. Default: no
+    /// limit.
     #[must_use]
     pub fn max_requests(mut self, count: usize) -> Self {
         self.max_requests = count;
         self
     }
 
-    /// Sets the response to a request above [`Limits::max_requests`]. Default: [`Overload::Unavailable`].
+    /// Sets the response to a request above [`Limits::max_requests`]. Default:
+    /// [`Overload::Unavailable`].
     #[must_use]
     pub fn overload(mut self, overload: Overload) -> Self {
         self.overload = overload;
         self
     }
 
-    /// Sets the maximum number of concurrent streams of one HTTP/2 connection (`SETTINGS_MAX_CONCURRENT_STREAMS`).
-    /// Default: 200.
+    /// Sets the maximum number of concurrent streams of one HTTP/2 connection
+    /// (`SETTINGS_MAX_CONCURRENT_STREAMS`). Default: 200.
     #[must_use]
     pub fn max_concurrent_streams(mut self, count: u32) -> Self {
         self.max_concurrent_streams = count;
         self
     }
 
-    /// Sets the maximum time until the first byte of a connection. Until then, the connection has no buffer. Default: 10 s.
+    /// Sets the maximum time until the first byte of a connection. Until then, the connection has
+    /// no buffer. Default: 10 s.
     #[must_use]
     pub fn first_byte_timeout(mut self, time: Duration) -> Self {
         self.first_byte_timeout = clamp(time);
         self
     }
 
-    /// Sets the maximum time from the first byte of a connection to the end of the headers of its first request that reaches
-    /// the app. Default: 30 s.
+    /// Sets the maximum time from the first byte of a connection to the end of the headers of its
+    /// first request that reaches the app. Default: 30 s.
     #[must_use]
     pub fn header_timeout(mut self, time: Duration) -> Self {
         self.header_timeout = clamp(time);
         self
     }
 
-    /// Sets the time after which an idle connection is closed: it has no request in flight, or its client does not read the
-    /// responses. It is checked at this interval, so it is closed after twice the time at the latest. The headers of a further
-    /// request must arrive within the same time. A connection with an upgraded HTTP/2 stream is never idle.
+    /// Sets the time after which an idle connection is closed: it has no request in flight, or its
+    /// client does not read the responses. It is checked at this interval, so it is closed after
+    /// twice the time at the latest. The headers of a further request must arrive within the same
+    /// time. A connection with an upgraded HTTP/2 stream is never idle.
     ///
-    /// Behind a load balancer, set it longer than the idle timeout of the load balancer (Google Cloud: 600 s). Otherwise the
-    /// server closes connections that the load balancer is about to use. Default: 5 min.
+    /// Behind a load balancer, set it longer than the idle timeout of the load balancer (Google
+    /// Cloud: 600 s). Otherwise the server closes connections that the load balancer is about to
+    /// use. Default: 5 min.
     #[must_use]
     pub fn idle_timeout(mut self, time: Duration) -> Self {
         self.idle_timeout = clamp(time).max(MIN_IDLE);
         self
     }
 
-    /// Sets the maximum time for which sent data may stay unacknowledged, or unsent because the client does not read
-    /// (`TCP_USER_TIMEOUT`). Then the kernel closes the connection. Zero is the default of the system. Default: 1 min.
+    /// Sets the maximum time for which sent data may stay unacknowledged, or unsent because the
+    /// client does not read (`TCP_USER_TIMEOUT`). Then the kernel closes the connection. Zero is
+    /// the default of the system. Default: 1 min.
     #[must_use]
     pub fn user_timeout(mut self, time: Duration) -> Self {
         self.user_timeout = clamp(time);
         self
     }
 
-    /// Sets the time without data after which the kernel checks whether the client's host is still there (`SO_KEEPALIVE`).
-    /// `None` switches it off. Default: 1 min.
+    /// Sets the time without data after which the kernel checks whether the client's host is still
+    /// there (`SO_KEEPALIVE`). `None` switches it off. Default: 1 min.
     #[must_use]
     pub fn keepalive(mut self, time: Option<Duration>) -> Self {
         self.keepalive = time.map(|time| clamp(time).clamp(MIN_KEEPALIVE, MAX_KEEPALIVE));
         self
     }
 
-    /// Sets whether small writes are sent at once (`TCP_NODELAY`). At a high rate of small responses, this costs CPU time, 10 %
-    /// in lowtide's bench. Default: false, as in `axum::serve`.
+    /// Sets whether small writes are sent at once (`TCP_NODELAY`). At a high rate of small
+    /// responses, this costs CPU time, 10 % in lowtide's bench. Default: false, as in
+    /// `axum::serve`.
     #[must_use]
     pub fn nodelay(mut self, is_on: bool) -> Self {
         self.nodelay = is_on;
         self
     }
 
-    /// Sets the interval of PINGs on HTTP/2, which is also the maximum time for an answer: a client whose host lives but that
-    /// does not answer is closed. hyper then takes a lock for each frame. Default: `None`, no PINGs.
+    /// Sets the interval of PINGs on HTTP/2, which is also the maximum time for an answer: a client
+    /// whose host lives but that does not answer is closed. hyper then takes a lock for each frame.
+    /// Default: `None`, no PINGs.
     #[must_use]
     pub fn ping_interval(mut self, time: Option<Duration>) -> Self {
         self.ping_interval = time.map(clamp);
         self
     }
 
-    /// Sets the maximum size of the read buffer on HTTP/1.1 in bytes, which is also the maximum size of the headers. Less
-    /// than 8 KiB counts as 8 KiB. A connection keeps its buffer, and hyper's own limit is 408 KiB. Default: 64 KiB.
+    /// Sets the maximum size of the read buffer on HTTP/1.1 in bytes, which is also the maximum
+    /// size of the headers. Less than 8 KiB counts as 8 KiB. A connection keeps its buffer, and
+    /// hyper's own limit is 408 KiB. Default: 64 KiB.
     #[must_use]
     pub fn http1_max_buf_size(mut self, bytes: usize) -> Self {
         self.http1_max_buf_size = bytes;
@@ -212,7 +224,8 @@ impl Limits {
 
     /// Applies the limits that hyper checks.
     pub(super) fn apply(&self, http: &mut auto::Builder<TokioExecutor>) {
-        // `Watch::idle` bounds the times of headers, by one timer per connection and not per request.
+        // `Watch::idle` bounds the times of headers, by one timer per connection and not per
+        // request.
         http.http1().max_buf_size(self.http1_max_buf_size.max(MIN_BUFFER));
         http.http2()
             .timer(TokioTimer::new())

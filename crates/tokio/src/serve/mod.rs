@@ -28,19 +28,22 @@ use crate::Keeper;
 use limited::{BoxError, Limited};
 use limits::{Addresses, Entered};
 
-/// Time to wait after an error of `accept` that concerns the process: too many open files, no memory.
+/// Time to wait after an error of `accept` that concerns the process: too many open files, no
+/// memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// The address of the client, in the extensions of each request: [`Serve::with_peer_addr`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PeerAddr(pub SocketAddr);
 
-/// Serves an app on a listener, HTTP/1.1 and HTTP/2 without TLS. The app is any tower service, for instance an axum
-/// `Router`. The result must be awaited. It ends only after a graceful shutdown ([`Serve::with_graceful_shutdown`]).
+/// Serves an app on a listener, HTTP/1.1 and HTTP/2 without TLS. The app is any tower service, for
+/// instance an axum `Router`. The result must be awaited. It ends only after a graceful shutdown
+/// ([`Serve::with_graceful_shutdown`]).
 ///
 /// # Errors
-/// Awaiting fails if the server must start a keeper, and its thread cannot be started. Errors of `accept` are counted in
-/// [`Metrics::accept_errors`](crate::Metrics::accept_errors), and do not end the server.
+/// Awaiting fails if the server must start a keeper, and its thread cannot be started. Errors of
+/// `accept` are counted in [`Metrics::accept_errors`](crate::Metrics::accept_errors), and do not
+/// end the server.
 ///
 /// ```no_run
 /// use axum::{Router, routing::get};
@@ -94,8 +97,8 @@ impl<S, F> fmt::Debug for Serve<S, F> {
 }
 
 impl<S, F> Serve<S, F> {
-    /// Uses this keeper. Without it, the server starts one with the default settings. If a process has several servers, pass
-    /// clones of one keeper to all of them.
+    /// Uses this keeper. Without it, the server starts one with the default settings. If a process
+    /// has several servers, pass clones of one keeper to all of them.
     pub fn keeper(mut self, keeper: Keeper) -> Self {
         self.settings.keeper = Some(keeper);
         self
@@ -107,21 +110,23 @@ impl<S, F> Serve<S, F> {
         self
     }
 
-    /// Accepts only connections for whose address this returns `true`. It is called before a task or a buffer exists, and
-    /// must not block. Other connections are reset.
+    /// Accepts only connections for whose address this returns `true`. It is called before a task
+    /// or a buffer exists, and must not block. Other connections are reset.
     pub fn admit(mut self, admit: impl Fn(SocketAddr) -> bool + Send + Sync + 'static) -> Self {
         self.settings.admit = Some(Arc::new(admit));
         self
     }
 
-    /// Gives the address of the client to each request, as an extension of the type [`PeerAddr`]; with the feature `axum`, also
-    /// as `axum::extract::ConnectInfo<SocketAddr>`. This costs about 0.1 µs per request.
+    /// Gives the address of the client to each request, as an extension of the type [`PeerAddr`];
+    /// with the feature `axum`, also as `axum::extract::ConnectInfo<SocketAddr>`. This costs about
+    /// 0.1 µs per request.
     pub fn with_peer_addr(mut self) -> Self {
         self.settings.inserts_peer = true;
         self
     }
 
-    /// Configures hyper's connections further. The [`Limits`] are applied afterwards, and override these settings.
+    /// Configures hyper's connections further. The [`Limits`] are applied afterwards, and override
+    /// these settings.
     ///
     /// ```no_run
     /// # async fn run(app: axum::Router, listener: tokio::net::TcpListener) -> std::io::Result<()> {
@@ -137,9 +142,11 @@ impl<S, F> Serve<S, F> {
         self
     }
 
-    /// Shuts the server down gracefully when `signal` is ready: it accepts no further connection, and each open connection is
-    /// closed when its requests in flight have ended. It does not wait for upgraded HTTP/1.1 connections (WebSockets). An HTTP/2
-    /// connection with an upgraded stream is closed once it has been inactive for [`Recycle::stall_timeout`](crate::Recycle::stall_timeout).
+    /// Shuts the server down gracefully when `signal` is ready: it accepts no further connection,
+    /// and each open connection is closed when its requests in flight have ended. It does not wait
+    /// for upgraded HTTP/1.1 connections (WebSockets). An HTTP/2 connection with an upgraded stream
+    /// is closed once it has been inactive for
+    /// [`Recycle::stall_timeout`](crate::Recycle::stall_timeout).
     pub fn with_graceful_shutdown<G>(self, signal: G) -> Serve<S, G>
     where
         G: Future<Output = ()>,
@@ -148,8 +155,8 @@ impl<S, F> Serve<S, F> {
         Serve { listener, app, settings, signal }
     }
 
-    /// Sets the maximum duration of a graceful shutdown ([`Serve::with_graceful_shutdown`]). Then connections are closed, and
-    /// their requests fail. Default: no maximum.
+    /// Sets the maximum duration of a graceful shutdown ([`Serve::with_graceful_shutdown`]). Then
+    /// connections are closed, and their requests fail. Default: no maximum.
     pub fn shutdown_timeout(mut self, time: Duration) -> Self {
         self.settings.shutdown_timeout = Some(time);
         self

@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr};
 /// pairs.
 #[repr(align(128))]
 struct Counter {
-    /// Bytes that threads with this counter have allocated, less those that they have freed, which may be the blocks of
-    /// other threads. Only the thread that holds the counter writes here.
+    /// Bytes that threads with this counter have allocated, less those that they have freed, which
+    /// may be the blocks of other threads. Only the thread that holds the counter writes here.
     bytes: AtomicI64,
     is_held: AtomicBool,
     /// The counter that was created before.
@@ -113,8 +113,8 @@ fn take() -> Option<*const Counter> {
     }
 }
 
-/// Returns the bytes that the program has allocated and not freed; `None` if [`Tracked`](super::Tracked) is not its
-/// `#[global_allocator]`.
+/// Returns the bytes that the program has allocated and not freed; `None` if
+/// [`Tracked`](super::Tracked) is not its `#[global_allocator]`.
 ///
 /// The counters are read one after the other. While other threads allocate or free, the sum may
 /// miss these operations.

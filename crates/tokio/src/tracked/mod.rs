@@ -52,7 +52,8 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Tracked<A> {
 
     #[inline]
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: the block comes from `alloc`, `alloc_zeroed` or `realloc`, which return those of the inner allocator.
+        // SAFETY: the block comes from `alloc`, `alloc_zeroed` or `realloc`, which return those of
+        // the inner allocator.
         unsafe { self.0.dealloc(block, layout) };
         counters::add(-signed(layout.size()));
     }

@@ -96,7 +96,8 @@ pub(crate) async fn start(limits: Limits, recycle: Recycle) -> Server {
     Server { address, keeper, go, end, shutdown: Some(shutdown), task }
 }
 
-/// Serves an upgraded connection that echoes its input: WebSocket on HTTP/1.1, extended CONNECT on HTTP/2.
+/// Serves an upgraded connection that echoes its input: WebSocket on HTTP/1.1, extended CONNECT on
+/// HTTP/2.
 async fn echo(mut request: axum::extract::Request) -> Response<Body> {
     let upgrade = hyper::upgrade::on(&mut request);
     tokio::spawn(async move {

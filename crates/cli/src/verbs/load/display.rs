@@ -1,5 +1,5 @@
-//! Shows the progress of a load on the terminal, and writes it to its own record and to the record of
-//! the study that started it.
+//! Shows the progress of a load on the terminal, and writes it to its own record and to the record
+//! of the study that started it.
 
 use std::path::Path;
 use std::time::Duration;
@@ -14,9 +14,9 @@ use lowtide_record::v1::{FileKind, Line, Load, LoadPlan, LoadSample, Machine, Ma
 use lowtide_report::load as picture;
 
 use crate::args::LoadArgs;
-use crate::bar;
-use crate::exit::Failure;
-use crate::output::Output;
+use crate::console::bar;
+use crate::console::output::Output;
+use crate::failure::exit::Failure;
 
 /// Shows and records the progress of a load.
 pub(super) struct ProgressDisplay {

@@ -15,9 +15,9 @@ use lowtide_record::v1::Machine;
 use lowtide_report::load as picture;
 
 use crate::args::{Cli, LoadArgs, Verb};
-use crate::exit::{Exit, Failure};
-use crate::interrupt;
-use crate::output::{Output, annotate, note};
+use crate::console::interrupt;
+use crate::console::output::{Output, annotate, note};
+use crate::failure::exit::{Exit, Failure};
 use display::ProgressDisplay;
 
 pub(crate) fn run(args: &LoadArgs, output: &Output) -> Result<Exit, Failure> {
@@ -64,8 +64,8 @@ fn available(machine: &Machine, files: u64) -> Available {
     Available { files, memory_bytes, ports: ephemeral_ports() }
 }
 
-/// Checks that this machine permits the load that a study starts with this command line. Returns its
-/// number of connections, or `None` for a line that is not a plain `lowtide load`.
+/// Checks that this machine permits the load that a study starts with this command line. Returns
+/// its number of connections, or `None` for a line that is not a plain `lowtide load`.
 pub(crate) fn check(line: &str) -> Result<Option<u64>, Failure> {
     let Some(args) = parse_line(line) else { return Ok(None) };
     // The shell may expand the words, so an invalid one is left for the load itself to report.

@@ -8,7 +8,7 @@ use lowtide_load::Rate;
 use lowtide_model::bytes::parse_size;
 use lowtide_model::duration::parse_duration;
 
-use crate::exit::Failure;
+use crate::failure::exit::Failure;
 
 /// Maximum of a duration: about half the range of the clock of a load.
 const MAX_DURATION: Duration = Duration::from_secs(5 * 3600);

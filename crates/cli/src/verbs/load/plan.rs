@@ -8,7 +8,7 @@ use lowtide_load::{HttpVersion, LoadTarget, Plan, Rate, RequestTemplate, Scheme,
 
 use super::options::{self, optional, value};
 use crate::args::LoadArgs;
-use crate::exit::Failure;
+use crate::failure::exit::Failure;
 
 /// Interval of samples for records and the terminal.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
@@ -97,7 +97,8 @@ fn check(args: &LoadArgs, is_bare: bool) -> Result<(), Failure> {
     }
 }
 
-/// Returns the HTTP version. More than one stream requires HTTP/2, which without TLS must be requested.
+/// Returns the HTTP version. More than one stream requires HTTP/2, which without TLS must be
+/// requested.
 fn version(args: &LoadArgs, targets: &[LoadTarget]) -> HttpVersion {
     let plain = targets.iter().any(|target| target.scheme == Scheme::Http);
     match args.streams.is_some_and(|streams| streams > 1) {

@@ -68,8 +68,8 @@ fn pages_shared_with_children_stay_shared_after_an_inspection() {
     assert!(before > 20 << 10, "{before}");
     subject.inspect();
     subject.inspect_with(&["--watch", "1s"]);
-    // Pinning a page in order to read it would make the kernel copy it. (The processes themselves write
-    // to a few pages of their stacks.)
+    // Pinning a page in order to read it would make the kernel copy it. (The processes themselves
+    // write to a few pages of their stacks.)
     let after = rolled_up(&subject, "Shared_Dirty");
     assert!(after + 64 > before, "{before} KiB were shared, now {after}");
 }

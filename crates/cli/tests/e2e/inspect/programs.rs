@@ -91,7 +91,8 @@ fn java_and_its_runtime_memory_are_identified() {
 }
 
 fn java_is_reported(collector: &str) {
-    // A program that every Java includes. It prints nothing, and waits on a port that the system chooses.
+    // A program that every Java includes. It prints nothing, and waits on a port that the system
+    // chooses.
     let words = [collector, "-Xms64m", "-XX:+AlwaysPreTouch", "sun.rmi.registry.RegistryImpl", "0"];
     let java = Subject::silent(plain("java").args(words));
     let found = crate::support::until("the virtual machine", || {

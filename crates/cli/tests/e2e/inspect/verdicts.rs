@@ -5,7 +5,8 @@ use std::process::Stdio;
 use serde_json::Value;
 
 use super::{Subject, because, bytes, object, plain, predicted};
-use crate::support::{fixture, lowtide};
+use crate::schemas::hold_inspection;
+use crate::support::{fixture, lowtide, until};
 
 const MIB: u64 = 1 << 20;
 
@@ -72,9 +73,17 @@ fn memory_that_the_program_maps_itself_is_outside_the_heap() {
     assert!(bytes(&found, "anonymous_other") >= 100 * MIB);
 }
 
+/// Inspects until growth can be judged: on a busy machine, there may be too few inspections.
+fn judged(inspect: impl Fn() -> Value) -> Value {
+    until("enough inspections", || {
+        let found = inspect();
+        (!because(&found).contains("too few samples")).then_some(found)
+    })
+}
+
 #[test]
 fn a_steady_leak_is_reported_as_growth_with_its_size_class() {
-    let found = Subject::of(&["blocks:2", "leak:3000"]).inspect_with(&["--watch", "4s"]);
+    let found = judged(|| Subject::of(&["blocks:2", "leak:3000"]).inspect_with(&["--watch", "4s"]));
     // On a busy machine, there may be too few snapshots to know that it is lost.
     let kind = found["verdict"]["kind"].as_str().unwrap();
     assert!(["leak", "growing"].contains(&kind), "{found:#}");
@@ -108,6 +117,29 @@ fn consecutive_execs_of_a_process_are_not_reported_as_growth() {
 }
 
 #[test]
+fn growth_outside_of_the_heap_is_growing_with_its_owner_and_never_did_not_grow() {
+    let mut subject = Subject::of(&["blocks:10"]);
+    let mut look = lowtide();
+    look.args(["--json", "inspect", "--watch", "4s", &subject.pid().to_string()]);
+    let mut look = look.stdout(Stdio::piped()).spawn().unwrap();
+    while look.try_wait().unwrap().is_none() {
+        subject.send("memfd:2");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    let found = object(&look.wait_with_output().unwrap());
+    hold_inspection(&found);
+    assert_eq!(found["verdict"]["kind"], "growing", "{found:#}");
+    assert!(because(&found).contains("in shared memory (/memfd:subject"), "{found:#}");
+    assert!(!because(&found).contains("did not grow"), "{found:#}");
+    let growth = &found["growth"];
+    let parts = growth["by"].as_array().unwrap().iter();
+    let sum: i64 = parts.map(|part| part["bytes"].as_i64().unwrap()).sum();
+    let rss = |place: usize| growth["rss_bytes"][place].as_i64().unwrap();
+    assert_eq!(sum, rss(1) - rss(0), "{growth:#}");
+    assert!(growth["seconds_to_limit"].as_f64().unwrap() > 0.0, "{growth:#}");
+}
+
+#[test]
 fn too_few_samples_leave_growth_undecided() {
     let subject = Subject::of(&["blocks:1"]);
     let look = lowtide()
@@ -115,9 +147,10 @@ fn too_few_samples_leave_growth_undecided() {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    // It is in its first wait once it handles Ctrl-C and sleeps. The next inspection is half a minute away.
+    // It is in its first wait once it handles Ctrl-C and sleeps. The next inspection is half a
+    // minute away.
     let status = || std::fs::read_to_string(format!("/proc/{}/status", look.id())).unwrap();
-    crate::support::until("its waiting", || {
+    until("its waiting", || {
         let listens = status().lines().any(|line| {
             let mask = line.strip_prefix("SigCgt:").map(str::trim);
             mask.is_some_and(|m| u64::from_str_radix(m, 16).unwrap() & 2 != 0)
@@ -133,10 +166,7 @@ fn too_few_samples_leave_growth_undecided() {
 #[test]
 fn constant_memory_is_not_reported_as_growth() {
     let subject = Subject::of(&["blocks:20"]);
-    // On a busy machine, there may be too few inspections.
-    let found =
-        ["1s", "10s", "60s"].into_iter().map(|time| subject.inspect_with(&["--watch", time]));
-    let found = found.into_iter().find(|found| !because(found).contains("too few looks")).unwrap();
+    let found = judged(|| subject.inspect_with(&["--watch", "3s"]));
     assert_eq!(found["verdict"]["kind"], "live", "{found:#}");
     assert!(because(&found).contains("did not grow"), "{found:#}");
 }

@@ -6,7 +6,7 @@ mod servers;
 mod thresholds;
 
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::Value;
 
@@ -20,12 +20,12 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn start() -> Self {
-        let mut child = lowtide()
-            .args(["demo-server", "127.0.0.1:0"])
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
+        Self::spawn(lowtide().args(["demo-server", "127.0.0.1:0"]))
+    }
+
+    /// Starts it by a command.
+    pub(crate) fn spawn(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let address = lines
             .map_while(Result::ok)
@@ -51,7 +51,7 @@ fn load(arguments: &[&str]) -> Output {
 }
 
 /// Returns the object that was printed, and checks that its rounds add up.
-fn report(output: &Output) -> Value {
+pub(crate) fn report(output: &Output) -> Value {
     let found = crate::inspect::object(output);
     for round in found["rounds"].as_array().unwrap() {
         let number = |key: &str| round[key].as_u64().unwrap();

@@ -42,7 +42,7 @@ const NODE: &str = "
     server.listen(+port, '127.0.0.1');";
 
 #[test]
-#[ignore = "needs Node"]
+#[ignore = "needs node"]
 fn node_answers_with_and_without_tls() {
     for (kind, scheme) in [("plain", "http"), ("tls", "https")] {
         let port = free_port();

@@ -63,7 +63,9 @@ fn a_release_returns_the_top_chunks_of_thread_heaps_which_a_trim_cannot() {
     let subject = Subject::of(&["threads:4:20"]);
     let before = subject.inspect();
     let found = released(&[], subject.pid(), 0);
-    assert_eq!(found["runs_in"], "own_thread", "{found:#}");
+    // A young process of root might still drop its privileges.
+    let runs_in = if rustix::process::geteuid().is_root() { "slices" } else { "own_thread" };
+    assert_eq!(found["runs_in"], runs_in, "{found:#}");
     assert_eq!(found["returned_bytes"], found["predicted_bytes"], "{found:#}");
     assert!(found["returned_bytes"].as_u64().unwrap() > predicted(&before, "malloc_trim"));
     let threads = std::fs::read_dir(format!("/proc/{}/task", subject.pid())).unwrap().count();
@@ -92,13 +94,11 @@ fn a_release_consolidates_fast_bins_and_returns_at_least_what_a_trim_does() {
 
 #[test]
 fn a_trim_returns_the_predicted_bytes_with_and_without_threads() {
-    for (arguments, place) in
-        [(&["threads:2:20"][..], "own_thread"), (&["blocks:40", "keep:10"][..], "slices")]
-    {
+    for arguments in [&["threads:2:20"][..], &["blocks:40", "keep:10"][..]] {
         let subject = Subject::of(arguments);
         let before = subject.inspect();
         let found = released(&["--method", "trim"], subject.pid(), 0);
-        assert_eq!((&found["method"], &found["runs_in"]), (&"trim".into(), &place.into()));
+        assert_eq!((&found["method"], &found["runs_in"]), (&"trim".into(), &"slices".into()));
         assert_eq!(found["predicted_bytes"], predicted(&before, "malloc_trim"), "{found:#}");
         assert_eq!(found["returned_bytes"], found["predicted_bytes"], "{found:#}");
     }
@@ -107,15 +107,22 @@ fn a_trim_returns_the_predicted_bytes_with_and_without_threads() {
 #[test]
 #[ignore = "needs huge pages: /sys/kernel/mm/transparent_hugepage/enabled, always or madvise"]
 fn huge_pages_that_a_release_leaves_half_empty_are_split() {
-    let mut command = plain(&fixture("memory", &["-pthread"]));
-    command.env("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
-    let subject = Subject::start(command.args(["blocks:100", "keep:20"]));
-    let before = subject.inspect();
-    assert!(before["anon_huge_bytes"].as_u64().unwrap() > 50 * MIB, "{before:#}");
+    let huge = |found: &Value| found["anon_huge_bytes"].as_u64().unwrap();
+    // After other tests, free memory may be too scattered for huge pages until the kernel has
+    // compacted it.
+    let (subject, before) = until("huge pages", || {
+        let mut command = plain(&fixture("memory", &["-pthread"]));
+        command.env("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
+        let subject = Subject::start(command.args(["blocks:100", "keep:20"]));
+        let before = subject.inspect();
+        (huge(&before) > 50 * MIB).then_some((subject, before))
+    });
     let found = released(&[], subject.pid(), 0);
     assert!(found["split_bytes"].as_u64().unwrap() > 50 * MIB, "{found:#}");
     let after = subject.inspect();
-    assert!(after["anon_huge_bytes"].as_u64().unwrap() < 20 * MIB, "{after:#}");
+    assert!(huge(&after) < 20 * MIB, "{after:#}");
+    let gone = found["huge_gone_bytes"].as_u64().unwrap();
+    assert!(gone.abs_diff(huge(&before) - huge(&after)) <= 2 * MIB, "{gone} {before:#} {after:#}");
 }
 
 #[test]
@@ -163,8 +170,8 @@ fn the_free_memory_of_other_allocators_is_released_as_predicted() {
     }
 }
 
-/// Checks that a purge by a subject's own allocator returns the predicted memory, and that nothing is left
-/// for another purge.
+/// Checks that a purge by a subject's own allocator returns the predicted memory, and that nothing
+/// is left for another purge.
 fn is_purged_as_predicted(subject: &Subject) {
     const PURGE: [&str; 3] = ["--method", "purge", "--unbounded"];
     let before = subject.inspect();

@@ -9,7 +9,7 @@ use std::process::Output;
 use crate::support::lowtide;
 
 /// Runs `lowtide release --json`.
-fn release(flags: &[&str], pid: u32) -> Output {
+pub(crate) fn release(flags: &[&str], pid: u32) -> Output {
     lowtide().args(["--json", "release"]).args(flags).arg(pid.to_string()).output().unwrap()
 }
 

@@ -161,7 +161,7 @@ fn processes_selected_by_name_are_released_together_only_with_the_yes_flag() {
     let refused = run(&["release"]);
     assert_eq!(refused.status.code(), Some(2), "{}", stderr(&refused));
     assert!(
-        String::from_utf8_lossy(&refused.stdout).contains("selects 2 processes"),
+        String::from_utf8_lossy(&refused.stdout).contains("the release from 2 processes"),
         "{refused:?}"
     );
     let predicted: u64 = subjects.iter().map(|s| predicted(&s.inspect(), "release")).sum();

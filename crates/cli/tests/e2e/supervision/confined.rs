@@ -9,23 +9,27 @@ use rustix::process::{Signal, kill_process};
 use super::wild::{INTACT, children, program, releases, until_released};
 use super::{MIB, acts, pid_of};
 use crate::inspect::Subject;
-use crate::support::{fixture, lowtide, until};
+use crate::support::{NO_HOLD, fixture, lowtide, until};
 
 /// The user without rights.
 const NOBODY: &str = "65534";
 
-/// Returns a command that runs lowtide as in a container: as PID 1, under a seccomp filter, without the
-/// capabilities to read filters or trace other processes.
+/// Returns a command that runs lowtide as in a container: as PID 1, under a seccomp filter, without
+/// the capabilities to read filters or trace other processes.
 fn in_container() -> Command {
     let mut command = Command::new("unshare");
     command.args(["--pid", "--fork", "--mount-proc", "--kill-child"]);
     let lost = ["bounding-set", "inh-caps"].map(|set| format!("--{set}=-sys_admin,-sys_ptrace"));
     command.arg("setpriv").args(lost).arg(fixture("filtered", &[]));
-    command.arg(env!("CARGO_BIN_EXE_lowtide")).env_remove("LD_PRELOAD");
+    command
+        .arg(env!("CARGO_BIN_EXE_lowtide"))
+        .env_remove("LD_PRELOAD")
+        .env("LOWTIDE_HOLD", NO_HOLD);
     command
 }
 
-/// Returns a command that runs lowtide as a user without rights, in a directory that this user can read.
+/// Returns a command that runs lowtide as a user without rights, in a directory that this user can
+/// read.
 fn as_nobody(home: &Path) -> Command {
     let binary = home.join("lowtide");
     crate::support::copy_program(env!("CARGO_BIN_EXE_lowtide"), &binary);
@@ -33,7 +37,8 @@ fn as_nobody(home: &Path) -> Command {
     fs::set_permissions(home, mode).unwrap();
     let mut command = Command::new("setpriv");
     let ids = ["--reuid", "--regid"].map(|id| format!("{id}={NOBODY}"));
-    command.args(ids).arg("--clear-groups").arg(binary).env_remove("LD_PRELOAD");
+    command.args(ids).arg("--clear-groups").arg(binary);
+    command.env_remove("LD_PRELOAD").env("LOWTIDE_HOLD", NO_HOLD);
     command
 }
 
@@ -112,6 +117,19 @@ fn without_a_matching_proc_the_command_runs_and_the_problem_is_printed_once() {
         let (code, said) = unshared(&["attach", "1"]);
         assert_eq!(code, Some(1), "{said}");
         assert!(said.contains(problem), "{said}");
+        // The others read what it shows, if it shows anything.
+        let is_mounted = problem != "/proc is not mounted";
+        let verbs = [
+            &["inspect", "1"][..],
+            &["release", "--dry-run", "1"],
+            &["leaks", "1"],
+            &["top", "--once"],
+        ];
+        for verb in verbs {
+            let (code, said) = unshared(verb);
+            assert_eq!(said.contains("/proc is not mounted"), !is_mounted, "{verb:?} {said}");
+            assert!(is_mounted || code == Some(1), "{verb:?} {code:?}");
+        }
     }
 }
 

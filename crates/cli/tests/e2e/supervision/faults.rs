@@ -11,7 +11,7 @@ use super::wild::{
 };
 use super::{Attached, MIB, acts, pid_of, rss, until_below};
 use crate::inspect::Subject;
-use crate::support::{compiled, fixture, lines, lowtide, until};
+use crate::support::{NO_HOLD, compiled, fixture, lines, lowtide, until};
 
 #[test]
 fn a_target_that_forks_and_execs_constantly_is_intact_after_many_releases() {
@@ -251,6 +251,7 @@ fn releases_continue_with_more_processes_than_the_open_file_limit() {
     let log = home.path().join("acts.jsonl");
     let limited = r#"ulimit -n 160; exec "$@""#;
     let mut command = Command::new("sh");
+    command.env("LOWTIDE_HOLD", NO_HOLD);
     command.args(["-c", limited, "sh", env!("CARGO_BIN_EXE_lowtide"), "run", "--log"]).arg(&log);
     command.args(["-p", "periodic=100ms", "--max-pause", "1s", "--"]).stderr(Stdio::null());
     command.arg(fixture("memory", &["-pthread"])).args(["fork:60", "blocks:60", "keep:20"]);

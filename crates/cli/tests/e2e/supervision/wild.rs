@@ -13,26 +13,27 @@ use crate::inspect::{Subject, plain};
 use crate::support::{fixture, until};
 
 /// Exit code of the program if all of its memory was intact.
-pub(super) const INTACT: i32 = 7;
+pub(crate) const INTACT: i32 = 7;
 
 /// Returns the program.
-pub(super) fn program() -> String {
+pub(crate) fn program() -> String {
     fixture("wild", &[])
 }
 
 /// Starts the program.
-pub(super) fn start(words: &[&str]) -> Subject {
+pub(crate) fn start(words: &[&str]) -> Subject {
     Subject::start(plain(&program()).args(words))
 }
 
 /// Ends a process by SIGTERM, and returns its exit code.
-pub(super) fn terminate(child: &mut Child) -> Option<i32> {
+pub(crate) fn terminate(child: &mut Child) -> Option<i32> {
     kill_process(pid_of(child.id()), Signal::TERM).unwrap();
     child.wait().unwrap().code()
 }
 
-/// Returns whether code of lowtide is mapped in a process: no other executable mapping is anonymous.
-pub(super) fn has_stub(pid: u32) -> bool {
+/// Returns whether code of lowtide is mapped in a process: no other executable mapping is
+/// anonymous.
+pub(crate) fn has_stub(pid: u32) -> bool {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
     maps.lines().any(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -42,7 +43,7 @@ pub(super) fn has_stub(pid: u32) -> bool {
 }
 
 /// Waits for the middle of a release, which lasts only some milliseconds.
-pub(super) fn until_stub(pid: u32) {
+pub(crate) fn until_stub(pid: u32) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !has_stub(pid) {
         assert!(Instant::now() < deadline, "no release of {pid} was seen");
@@ -50,24 +51,24 @@ pub(super) fn until_stub(pid: u32) {
 }
 
 /// Returns the number of threads of a process.
-pub(super) fn threads(pid: u32) -> usize {
+pub(crate) fn threads(pid: u32) -> usize {
     fs::read_dir(format!("/proc/{pid}/task")).unwrap().count()
 }
 
 /// Returns the children of a process, the oldest first.
-pub(super) fn children(pid: u32) -> Vec<u32> {
+pub(crate) fn children(pid: u32) -> Vec<u32> {
     let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     text.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
 }
 
 /// Returns the acts of a log that returned memory.
-pub(super) fn releases(log: &Path) -> Vec<Value> {
+pub(crate) fn releases(log: &Path) -> Vec<Value> {
     let all = acts(log, "act");
     all.into_iter().filter(|act| act["returned_bytes"].as_u64() > Some(0)).collect()
 }
 
 /// Waits until a log has this many more releases than now.
-pub(super) fn until_released(log: &Path, more: usize) {
+pub(crate) fn until_released(log: &Path, more: usize) {
     let before = releases(log).len();
     until("releases", || (releases(log).len() >= before + more).then_some(()));
 }

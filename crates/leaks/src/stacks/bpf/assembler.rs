@@ -34,7 +34,8 @@ pub(super) struct Instruction {
 
 #[cfg(test)]
 impl Instruction {
-    /// Returns the bytes that the kernel reads, but as if the immediate of a 64-bit load were only a number.
+    /// Returns the bytes that the kernel reads, but as if the immediate of a 64-bit load were only
+    /// a number.
     pub(super) fn bytes(self) -> [u8; 8] {
         let registers = if self.opcode == 0x18 { self.registers & 0xf } else { self.registers };
         let [offset, immediate] = [i32::from(self.offset), self.immediate].map(i32::to_le_bytes);
@@ -163,7 +164,8 @@ impl Assembler {
         self.jump_by(0x2d, one as u8, other as u8, label)
     }
 
-    /// Resolves the jumps, and returns the instructions; `None` if a label is missing or too far away.
+    /// Resolves the jumps, and returns the instructions; `None` if a label is missing or too far
+    /// away.
     pub(super) fn finish(mut self) -> Option<Vec<Instruction>> {
         for (at, label) in self.jumps {
             // A jump counts from the instruction after it.

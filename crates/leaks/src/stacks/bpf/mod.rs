@@ -15,9 +15,13 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering;
 
 use calls::{Fires, SharedPages};
+use lowtide_probe::proc::stat::Stat;
 use lowtide_probe::proc::status::Status;
 pub(super) use program::REGISTERS;
 use program::{counter, sample};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use super::refusal::{NoStacks, locked_memory_limit};
 
 /// Size of the buffer for samples, in bytes. The samples of a whole window stay in it until its
 /// probes are closed.
@@ -30,7 +34,8 @@ const DISCARDED: u32 = 1 << 30;
 /// How probes are attached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Attachment {
-    /// All probes of a file at once (`uprobe_multi`, Linux 6.6; for all threads of a process, 6.10).
+    /// All probes of a file at once (`uprobe_multi`, Linux 6.6; for all threads of a process,
+    /// 6.10).
     Multi,
     /// Each by a perf event (Linux 5.8, which has all that the program needs).
     Perf,
@@ -90,15 +95,26 @@ impl Sampler {
     ///
     /// # Errors
     /// Fails if the kernel does not permit or support it.
-    pub(super) fn load(attachment: Attachment) -> io::Result<Self> {
-        let counters = calls::create_array(counter::COUNT * 8)?;
-        let samples = calls::create_ring(RING_BYTES)?;
+    pub(super) fn load(attachment: Attachment) -> Result<Self, NoStacks> {
+        raise_locked_memory_limit();
+        let map_error = |error| NoStacks::from_map_error(&error);
+        let counters = calls::create_array(counter::COUNT * 8).map_err(map_error)?;
+        let samples = calls::create_ring(RING_BYTES).map_err(map_error)?;
+        Self::with_maps(attachment, &counters, &samples)
+            .map_err(|error| NoStacks::from_error(&error))
+    }
+
+    fn with_maps(
+        attachment: Attachment,
+        counters: &OwnedFd,
+        samples: &OwnedFd,
+    ) -> io::Result<Self> {
         let instructions = program::assemble(counters.as_fd(), samples.as_fd())
             .ok_or_else(|| io::Error::other("the program has a jump to nowhere"))?;
         let program = calls::load(&instructions, attachment == Attachment::Multi)?;
         let page = rustix::param::page_size();
-        let counters = SharedPages::new(&counters, 0, page, true)?;
-        Ok(Self { attachment, program, counters, ring: Ring::map(&samples, page)? })
+        let counters = SharedPages::new(counters, 0, page, true)?;
+        Ok(Self { attachment, program, counters, ring: Ring::map(samples, page)? })
     }
 
     /// Makes the program write samples of this many further hits, and only count those after them.
@@ -180,14 +196,36 @@ impl Sampler {
     }
 }
 
+/// Removes the limit of locked memory, if that is permitted (CAP_SYS_RESOURCE), or else raises it
+/// as far as it is. Kernels before 5.11 count the memory of maps against it.
+fn raise_locked_memory_limit() {
+    let none = Rlimit { current: None, maximum: None };
+    if locked_memory_limit().is_some() && setrlimit(Resource::Memlock, none).is_err() {
+        let maximum = getrlimit(Resource::Memlock).maximum;
+        let _ = setrlimit(Resource::Memlock, Rlimit { current: maximum, maximum });
+    }
+}
+
 /// Returns device and inode of the PID namespace of a process, and its PID there.
 fn identity(pid: u32) -> io::Result<[u64; 3]> {
-    let namespace = std::fs::metadata(format!("/proc/{pid}/ns/pid"))?;
+    let namespace = std::fs::metadata(format!("/proc/{pid}/ns/pid")).or_else(|error| {
+        // A process that is not dumpable hides its namespace, even from its parent.
+        if parent(pid)? == std::process::id() {
+            std::fs::metadata("/proc/self/ns/pid_for_children")
+        } else {
+            Err(error)
+        }
+    })?;
     let own = match Status::read(pid)?.own_pid {
         0 => return Err(io::Error::other("its PID in its namespace is unknown")),
         own => u64::from(own),
     };
     Ok([namespace.dev(), namespace.ino(), own])
+}
+
+fn parent(pid: u32) -> io::Result<u32> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    Ok(Stat::parse(&text)?.parent)
 }
 
 /// The buffer that the kernel writes samples to.

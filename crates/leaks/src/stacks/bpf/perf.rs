@@ -19,7 +19,8 @@ const CLOSE_ON_EXEC: libc::c_ulong = 1 << 3;
 /// `PERF_EVENT_IOC_SET_BPF`, for x86_64.
 const SET_BPF: libc::Ioctl = 0x4004_2408;
 
-/// `struct perf_event_attr` as far as its first version after the original one (`PERF_ATTR_SIZE_VER1`).
+/// `struct perf_event_attr` as far as its first version after the original one
+/// (`PERF_ATTR_SIZE_VER1`).
 #[repr(C)]
 #[derive(Default)]
 struct Attributes {

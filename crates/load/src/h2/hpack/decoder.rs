@@ -1,5 +1,5 @@
-//! Decodes the header blocks of responses. It decodes every field, since later ones may refer to it,
-//! and keeps only the status and the length of the body.
+//! Decodes the header blocks of responses. It decodes every field, since later ones may refer to
+//! it, and keeps only the status and the length of the body.
 
 use super::dynamic_table::{DynamicTable, Field, FieldName};
 use super::{DecodeError, TABLE_SIZE, huffman, integer, static_table};
@@ -42,7 +42,8 @@ impl Decoder {
         Ok(headers)
     }
 
-    /// Decodes a change of the table size (section 6.3), which is permitted only before the first field.
+    /// Decodes a change of the table size (section 6.3), which is permitted only before the first
+    /// field.
     fn resize<'a>(&mut self, block: &'a [u8]) -> Result<&'a [u8], DecodeError> {
         let (size, rest) = integer::read(block, 5)?;
         if size > TABLE_SIZE {

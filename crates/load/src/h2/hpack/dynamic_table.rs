@@ -1,5 +1,5 @@
-//! HPACK's dynamic table (RFC 7541, section 2.3.2), without the strings. It keeps only the meaning and
-//! the lengths of fields. A full table takes 3 KiB, an unused one nothing.
+//! HPACK's dynamic table (RFC 7541, section 2.3.2), without the strings. It keeps only the meaning
+//! and the lengths of fields. A full table takes 3 KiB, an unused one nothing.
 
 use std::collections::VecDeque;
 

@@ -1,7 +1,7 @@
 //! Encodes the header block of the repeated request.
 //!
-//! Like ordinary clients, it puts what may be indexed into the server's dynamic table with the first
-//! block, and refers to it in all later ones. So these are all the same few bytes.
+//! Like ordinary clients, it puts what may be indexed into the server's dynamic table with the
+//! first block, and refers to it in all later ones. So these are all the same few bytes.
 
 use super::{TABLE_SIZE, huffman, integer, static_table};
 
@@ -95,8 +95,8 @@ fn indexable(fields: &[(String, String)]) -> impl Iterator<Item = &(String, Stri
     fields.iter().filter(|(name, value)| is_indexable(name, value))
 }
 
-/// Returns whether a field goes into the table: not if it is in the static one, usually differs between
-/// requests, or must not be guessed (RFC 7541, section 7.1).
+/// Returns whether a field goes into the table: not if it is in the static one, usually differs
+/// between requests, or must not be guessed (RFC 7541, section 7.1).
 fn is_indexable(name: &str, value: &str) -> bool {
     let is_kept_out = ["authorization", "content-length", "cookie", ":path"].contains(&name);
     !is_kept_out && static_table::index_of(name, value).is_none()

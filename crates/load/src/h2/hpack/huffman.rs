@@ -5,7 +5,8 @@
 
 use super::DecodeError;
 
-/// The code length of each byte in bits. The last is for the end-of-string symbol, which must never occur.
+/// The code length of each byte in bits. The last is for the end-of-string symbol, which must never
+/// occur.
 #[rustfmt::skip]
 const LENGTHS: [u8; 257] = [
     13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 30, 28,
@@ -23,7 +24,8 @@ const LENGTHS: [u8; 257] = [
 const END_OF_STRING: usize = 256;
 const MAX_CODE_BITS: usize = 30;
 
-/// The codes of one length, aligned to the left of 32 bits so that codes of different lengths compare.
+/// The codes of one length, aligned to the left of 32 bits so that codes of different lengths
+/// compare.
 #[derive(Clone, Copy)]
 struct CodeLength {
     /// The first code of this length, and the first one after them.
@@ -104,7 +106,8 @@ fn next_symbol(window: u32) -> Option<(u8, usize)> {
     u8::try_from(symbol).ok().map(|byte| (byte, bits))
 }
 
-/// Checks the padding, which must be shorter than a byte and a prefix of the end-of-string symbol: all ones.
+/// Checks the padding, which must be shorter than a byte and a prefix of the end-of-string symbol:
+/// all ones.
 fn padding(window: u64, have: usize) -> Result<(), DecodeError> {
     let ones = have < 8 && window >> (64 - have) == (1 << have) - 1;
     if ones { Ok(()) } else { Err(DecodeError) }

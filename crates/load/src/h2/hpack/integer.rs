@@ -2,7 +2,8 @@
 
 use super::DecodeError;
 
-/// Decodes an integer with a prefix of `prefix` bits in its first byte. Returns it and the remaining bytes.
+/// Decodes an integer with a prefix of `prefix` bits in its first byte. Returns it and the
+/// remaining bytes.
 pub(super) fn read(bytes: &[u8], prefix: u32) -> Result<(usize, &[u8]), DecodeError> {
     let (first, mut rest) = bytes.split_first().ok_or(DecodeError)?;
     let max = (1_u32 << prefix) - 1;
@@ -22,7 +23,8 @@ pub(super) fn read(bytes: &[u8], prefix: u32) -> Result<(usize, &[u8]), DecodeEr
     Err(DecodeError)
 }
 
-/// Encodes an integer with a prefix of `prefix` bits, after the bits of `pattern` in its first byte.
+/// Encodes an integer with a prefix of `prefix` bits, after the bits of `pattern` in its first
+/// byte.
 pub(super) fn write(out: &mut Vec<u8>, pattern: u8, prefix: u32, value: usize) {
     let max = (1_usize << prefix) - 1;
     if value < max {

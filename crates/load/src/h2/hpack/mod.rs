@@ -15,6 +15,6 @@ pub(super) use encoder::Encoder;
 pub(super) struct DecodeError;
 
 /// Default and maximum size of a dynamic table in bytes (RFC 9113, section 6.5.2), the same as in
-/// ordinary clients: with a smaller one, a server would write and keep other headers than it does for
-/// them.
+/// ordinary clients: with a smaller one, a server would write and keep other headers than it does
+/// for them.
 const TABLE_SIZE: usize = 4096;

@@ -17,6 +17,7 @@
  *   mb=64         of all blocks together            tuned=1    never trims by itself; 0: malloc's defaults
  *   signals=1 fork=1 waits=1 churn=1                which parts; churn=0: pauses in place of the churn
  *   single=1      all in one thread, in turn; pthread_create is never called
+ *   until=PATH    ends before `ms` when this file exists
  *
  * Prints `ready` once each mutator has freed most of a full heap, and a JSON object after `ms`. An error does
  * not end it: the exit status is 1 if there was any. With single=1, a child process ends the waits and
@@ -175,6 +176,12 @@ static bool all_ended(int phase) {
     return true;
 }
 
+static long end_of_run(void) { return now(CLOCK_MONOTONIC) + options.ms * MS; }
+
+static bool is_over(long end) {
+    return now(CLOCK_MONOTONIC) >= end || (options.until && !access(options.until, F_OK));
+}
+
 /* This thread monitors the others. It joins no thread, since a thread that hangs never ends. */
 static void run_many(void) {
     start_all();
@@ -183,7 +190,7 @@ static void run_many(void) {
         if (shared->violations) break;
     }
     say_ready();
-    for (long end = now(CLOCK_MONOTONIC) + options.ms * MS; now(CLOCK_MONOTONIC) < end; rest(TICK)) watch();
+    for (long end = end_of_run(); !is_over(end); rest(TICK)) watch();
     for (shared->stopping = 1; shared->stopping <= 2; shared->stopping++)
         for (bool hung = false; !all_ended(shared->stopping) && !hung; rest(TICK)) hung = watch();
 }
@@ -245,7 +252,7 @@ static void run_single(void) {
     }
     mutator_warm(m);
     say_ready();
-    for (long end = now(CLOCK_MONOTONIC) + options.ms * MS; now(CLOCK_MONOTONIC) < end;) single_round(m, &seed);
+    for (long end = end_of_run(); !is_over(end);) single_round(m, &seed);
     mutator_sweep(m);
     mutator_shrink(m, 0);
     kill(helper, SIGKILL);
@@ -263,6 +270,7 @@ static bool read_options(int count, char **words) {
         if (!value) return false;
         *value++ = 0;
         if (!strcmp(words[i], "arenas")) known = true, options.many = strcmp(value, "one") != 0;
+        if (!strcmp(words[i], "until")) known = true, options.until = value;
         for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)
             if (!strcmp(words[i], keys[k].key)) known = true, *keys[k].value = atol(value);
         if (!known) return false;

@@ -18,6 +18,7 @@ enum { WORKERS = 128, VIOLATIONS = 20, SAMPLES = 1 << 16 };
 /* The command-line options, `key=value`. */
 struct options {
     long threads, many, ms, seed, mb, signals, fork, waits, churn, single, tuned;
+    const char *until;
 };
 extern struct options options;
 

@@ -1,5 +1,5 @@
-//! actix-web. The keeper releases memory when the load has fallen. It cannot recycle connections, because actix-web runs
-//! them itself.
+//! actix-web. The keeper releases memory when the load has fallen. It cannot recycle connections,
+//! because actix-web runs them itself.
 //!
 //!     cargo run --release --bin actix-web -- 127.0.0.1:3000
 
@@ -19,7 +19,8 @@ async fn main() -> io::Result<()> {
     let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:3000".to_owned());
     let keeper = Keeper::start()?;
     let server = HttpServer::new(move || {
-        // Each worker has a runtime of its own, and calls this once. mimalloc and jemalloc need a sweep of each.
+        // Each worker has a runtime of its own, and calls this once. mimalloc and jemalloc need a
+        // sweep of each.
         keeper.watch_runtime(Handle::current());
         let keeper = keeper.clone();
         App::new()

@@ -1,5 +1,5 @@
-//! axum on axum-server. The keeper releases memory when the load has fallen. It cannot recycle connections, because
-//! axum-server runs them itself.
+//! axum on axum-server. The keeper releases memory when the load has fallen. It cannot recycle
+//! connections, because axum-server runs them itself.
 //!
 //!     cargo run --release --bin axum-server -- 127.0.0.1:3000
 

@@ -1,5 +1,5 @@
-//! salvo. The keeper releases memory when the load has fallen. It cannot recycle connections, because salvo runs them
-//! itself.
+//! salvo. The keeper releases memory when the load has fallen. It cannot recycle connections,
+//! because salvo runs them itself.
 //!
 //!     cargo run --release --bin salvo -- 127.0.0.1:3000
 

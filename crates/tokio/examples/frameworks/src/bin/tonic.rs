@@ -2,9 +2,10 @@
 //!
 //!     cargo run --release --bin tonic -- 127.0.0.1:3000
 //!
-//! The service is the health check of gRPC. `serve` takes the place of tonic's `Server`. For TLS, use an accept loop of your
-//! own, as the README of lowtide-tokio shows. Connections with gRPC requests are not recycled, because tonic's client fails
-//! some calls when it receives a GOAWAY. See `Recycle::grpc`.
+//! The service is the health check of gRPC. `serve` takes the place of tonic's `Server`. For TLS,
+//! use an accept loop of your own, as the README of lowtide-tokio shows. Connections with gRPC
+//! requests are not recycled, because tonic's client fails some calls when it receives a GOAWAY.
+//! See `Recycle::grpc`.
 
 use std::alloc::System;
 use std::error::Error;

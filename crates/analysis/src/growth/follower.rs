@@ -1,0 +1,530 @@
+//! Follows one process.
+
+use lowtide_model::bytes::Human;
+use lowtide_model::duration::HumanSeconds;
+use lowtide_model::growth::{Growth, GrowthCourse};
+use lowtide_model::inspection::{Bin, Inspection, Observation};
+use lowtide_model::ledger::Owner;
+use lowtide_model::verdict::{Verdict, VerdictKind};
+
+use super::course::{course, has_risen, is_noticeable};
+use super::owners::{OwnerBytes, growth};
+use super::trend::{MIN_SAMPLES, rising};
+use super::words::sentence;
+use crate::diagnose::diagnose;
+
+/// Minimum growth of memory in use, in bytes; less is noise.
+const MIN_BYTES: f64 = 256.0 * 1024.0;
+/// Minimum growth, as a part of the memory in use at the first sample.
+const MIN_SHARE: f64 = 0.005;
+/// Minimum number of readings in the newer half, if its course counts.
+const MIN_NEWER: usize = 10;
+/// Maximum number of size classes in a verdict.
+const MAX_CLASSES: usize = 3;
+
+/// The owners of free memory of a heap, and of the allocator's metadata.
+const FREE: [Owner; 5] =
+    [Owner::Reclaimable, Owner::Locked, Owner::Fragmented, Owner::Cached, Owner::Metadata];
+
+/// Follows one process, for any length of time: its inspections, and readings of RSS between them.
+/// Starts over if the process executes another program.
+#[derive(Debug, Clone, Default)]
+pub struct Follower {
+    program: Option<Program>,
+    /// Readings of RSS without pages of files: times in seconds, and bytes.
+    readings: Series<(f64, u64)>,
+    in_use: Series<InUse>,
+    first: Option<(f64, OwnerBytes)>,
+    last: Option<(f64, OwnerBytes)>,
+    ignores_sizes: bool,
+}
+
+/// Identifies a program: [`Observation::image`], and whether its heap was walked.
+type Program = ((u64, u64), bool);
+
+/// Memory in use at one time.
+#[derive(Debug, Clone, PartialEq)]
+struct InUse {
+    t_s: f64,
+    /// Allocated, managed by a runtime, or mapped by the program itself.
+    bytes: u64,
+    /// Chunks in use, by size.
+    by_size: Vec<Bin>,
+}
+
+impl Follower {
+    /// Does not keep the sizes of blocks, which take more memory than everything else.
+    #[must_use]
+    pub fn without_sizes(self) -> Self {
+        Self { ignores_sizes: true, ..self }
+    }
+
+    /// Adds a reading of RSS between two inspections: its bytes without pages of files.
+    pub fn read(&mut self, t_s: f64, kept_bytes: u64) {
+        self.readings.add((t_s, kept_bytes));
+    }
+
+    /// Adds an observation, `t_s` seconds after the first. One that lacks parts is left out.
+    pub fn add(&mut self, t_s: f64, observation: &Observation) {
+        const IN_USE: [Owner; 3] = [Owner::Allocated, Owner::Runtime, Owner::AnonymousOther];
+        if observation.unreadable.is_some() {
+            return;
+        }
+        let program = (observation.image, observation.heap.is_some());
+        match self.program {
+            Some((image, _)) if image != program.0 => {
+                *self = Self { ignores_sizes: self.ignores_sizes, ..Self::default() };
+            }
+            // What is in use is counted in another way.
+            Some(known) if known != program => self.in_use = Series::default(),
+            _ => {}
+        }
+        self.program = Some(program);
+        let rss_bytes = observation.kernel_rss_bytes.unwrap_or(observation.rss_bytes);
+        let kept_bytes = rss_bytes.saturating_sub(observation.ledger.bytes(Owner::File));
+        self.readings.add((t_s, kept_bytes));
+        let by_size = match self.ignores_sizes {
+            true => Vec::new(),
+            false => observation.allocated_by_size.clone(),
+        };
+        let bytes = IN_USE.iter().map(|owner| observation.ledger.bytes(*owner)).sum();
+        self.in_use.add(InUse { t_s, bytes, by_size });
+        let now = (t_s, OwnerBytes::new(observation));
+        self.first.get_or_insert_with(|| now.clone());
+        self.last = Some(now);
+    }
+
+    /// Diagnoses an observation, `t_s` seconds after the first. The verdict is `growing` if the
+    /// process grew until then.
+    pub fn observe(&mut self, t_s: f64, observation: Observation) -> Inspection {
+        self.add(t_s, &observation);
+        let mut inspection = diagnose(observation);
+        if inspection.observation.unreadable.is_none() {
+            self.judge(&mut inspection.verdict);
+        }
+        inspection
+    }
+
+    /// Returns the growth from the first observation to the last.
+    pub fn growth(&self) -> Option<Growth> {
+        let ((first_s, first), (last_s, last)) = (self.first.as_ref()?, self.last.as_ref()?);
+        (last_s > first_s).then(|| {
+            let growth = growth(first, last, last_s - first_s);
+            Growth { course: self.course(), ..growth }
+        })
+    }
+
+    /// Returns the course of RSS without pages of files. It is steady if it was steady in all
+    /// readings, or in the newer half of them: growth may begin after a long time.
+    fn course(&self) -> GrowthCourse {
+        let readings = &self.readings.samples;
+        let newer = &readings[readings.len() / 2..];
+        match course(readings) {
+            GrowthCourse::Steady => GrowthCourse::Steady,
+            _ if newer.len() >= MIN_NEWER && course(newer) == GrowthCourse::Steady => {
+                GrowthCourse::Steady
+            }
+            course => course,
+        }
+    }
+
+    /// Returns the number of readings of RSS, at most that of a series.
+    pub fn readings(&self) -> usize {
+        self.readings.samples.len()
+    }
+
+    /// Returns the first and the last reading of RSS without pages of files, in bytes.
+    pub fn kept_bytes(&self) -> Option<[u64; 2]> {
+        let readings = &self.readings.samples;
+        Some([readings.first()?.1, readings.last()?.1])
+    }
+
+    /// Replaces a verdict on the last observation by `growing` if memory in use or RSS grew. If the
+    /// growth is mostly free memory of the heap, keeps the verdict, and adds the growth to its
+    /// reasons.
+    fn judge(&self, verdict: &mut Verdict) {
+        let in_use = self.growing();
+        let growth = self.growth().filter(|growth| self.is_steady(growth));
+        if in_use.is_none() && growth.is_none() {
+            return;
+        }
+        let said = growth.as_ref().map(sentence);
+        let is_free = growth.as_ref().is_some_and(is_in_free_memory);
+        if is_free && in_use.is_none() {
+            verdict.because.splice(0..0, said);
+            return;
+        }
+        let because = said.into_iter().chain(in_use.into_iter().flatten()).collect();
+        *verdict = Verdict { kind: VerdictKind::Growing, because };
+    }
+
+    /// Adds a sentence on growth, unless the verdict or its reasons have one already.
+    pub fn conclude(&self, verdict: &mut Verdict) {
+        let growth = self.growth();
+        let is_steady = growth.as_ref().is_some_and(|growth| self.is_steady(growth));
+        if verdict.kind == VerdictKind::Growing || is_steady {
+            return;
+        }
+        let (count, time) = self.span();
+        let time = HumanSeconds(time);
+        let few = format!("too few samples to decide whether it grows ({count} in {time})");
+        let level =
+            || format!("memory in use and RSS did not grow in {time} ({count} inspections)");
+        let course = growth.as_ref().map_or(GrowthCourse::Unknown, |growth| growth.course);
+        let rose = growth.filter(|growth| match course {
+            GrowthCourse::Little => true,
+            GrowthCourse::Level => is_of_files(growth),
+            _ => has_risen(growth.rss_bytes),
+        });
+        verdict.because.push(match rose.as_ref().map(sentence) {
+            Some(said) if count < MIN_SAMPLES => format!("{said}; {few}"),
+            None if count < MIN_SAMPLES => few,
+            Some(said) if course == GrowthCourse::Little => {
+                format!("{said}; this is too little for a verdict")
+            }
+            Some(said) if course == GrowthCourse::Level => {
+                format!("{said}; the kernel drops file pages when memory is short")
+            }
+            Some(said) => format!("{said}; the growth is not steady and may have stopped"),
+            None => level(),
+        });
+    }
+
+    /// Returns the number of observations and the seconds that they span.
+    fn span(&self) -> (usize, f64) {
+        let samples = &self.in_use.samples;
+        let time = samples.first().zip(samples.last()).map(|(a, b)| b.t_s - a.t_s);
+        (samples.len(), time.unwrap_or(0.0))
+    }
+
+    /// Returns whether RSS grew steadily, by memory that the kernel cannot drop.
+    fn is_steady(&self, growth: &Growth) -> bool {
+        self.in_use.samples.len() >= MIN_SAMPLES
+            && growth.course == GrowthCourse::Steady
+            && is_noticeable(growth.rss_bytes[0], growth.kept_bytes() as f64)
+    }
+
+    /// Returns sentences on the growth of memory in use if it grew over the whole observation and
+    /// still grows in its newer half. A program that has warmed up has stopped growing.
+    fn growing(&self) -> Option<Vec<String>> {
+        let samples = &self.in_use.samples;
+        let grew = growth_in_use(samples)?;
+        let (first, last) = (samples.first()?, samples.last()?);
+        let middle = f64::midpoint(first.t_s, last.t_s);
+        let newer = &samples[samples.partition_point(|sample| sample.t_s < middle)..];
+        (newer.len() < MIN_SAMPLES || growth_in_use(newer).is_some()).then_some(grew)
+    }
+}
+
+/// Returns whether RSS rose noticeably, mainly by pages of files.
+pub fn is_of_files(growth: &Growth) -> bool {
+    let [before, after] = growth.rss_bytes;
+    has_risen(growth.rss_bytes)
+        && growth.kept_bytes().saturating_mul(2) < after.saturating_sub(before) as i64
+}
+
+/// Returns whether RSS grew mainly by free memory of the heap.
+fn is_in_free_memory(growth: &Growth) -> bool {
+    let free = growth.by.iter().filter(|part| FREE.iter().any(|owner| part.owner == owner.key()));
+    free.map(|part| part.bytes).sum::<i64>() * 2 > growth.kept_bytes()
+}
+
+/// A bounded series: at most [`Series::MAX`] evenly spaced samples, including the newest.
+#[derive(Debug, Clone)]
+struct Series<T> {
+    samples: Vec<T>,
+    /// Number of times that every other sample was dropped.
+    halvings: u32,
+    seen: u64,
+    /// Whether the next sample replaces the newest.
+    is_passing: bool,
+}
+
+impl<T> Default for Series<T> {
+    fn default() -> Self {
+        Self { samples: Vec::new(), halvings: 0, seen: 0, is_passing: false }
+    }
+}
+
+impl<T> Series<T> {
+    const MAX: usize = 80;
+
+    fn add(&mut self, sample: T) {
+        if self.is_passing {
+            self.samples.pop();
+        }
+        if self.samples.len() >= Self::MAX {
+            let mut place = 0;
+            self.samples.retain(|_| {
+                place += 1;
+                place % 2 == 1
+            });
+            self.halvings += 1;
+        }
+        self.is_passing = !self.seen.is_multiple_of(1 << self.halvings);
+        self.seen += 1;
+        self.samples.push(sample);
+    }
+}
+
+/// Returns sentences on the growth of memory in use over the samples; `None` if it did not grow.
+fn growth_in_use(samples: &[InUse]) -> Option<Vec<String>> {
+    let (first, last) = (samples.first()?, samples.last()?);
+    let in_use: Vec<(f64, f64)> = samples.iter().map(|l| (l.t_s, l.bytes as f64)).collect();
+    let rate = rising(&in_use)?;
+    let time = last.t_s - first.t_s;
+    let least = MIN_BYTES.max(first.bytes as f64 * MIN_SHARE);
+    if rate * time < least {
+        return None;
+    }
+    let mut because = vec![format!(
+        "memory in use grew from {} to {} in {}: {} a minute, in {} inspections",
+        Human(first.bytes),
+        Human(last.bytes),
+        HumanSeconds(time),
+        Human((rate * 60.0) as u64),
+        samples.len()
+    )];
+    because.extend(classes(samples).into_iter().map(|class| {
+        format!(
+            "blocks of {} to {} bytes: {} more, {} a minute",
+            class.from,
+            class.to - 1,
+            class.more,
+            Human((class.rate * 60.0) as u64)
+        )
+    }));
+    Some(because)
+}
+
+/// A size class that grows.
+struct GrowingClass {
+    from: u64,
+    to: u64,
+    more: u64,
+    /// Growth, in bytes a second.
+    rate: f64,
+}
+
+/// Returns the size classes that grow, the fastest first.
+fn classes(samples: &[InUse]) -> Vec<GrowingClass> {
+    let Some(last) = samples.last() else { return Vec::new() };
+    let count = |sample: &InUse, from| {
+        sample.by_size.iter().find(|b| b.from == from).map_or((0, 0), |b| (b.count, b.bytes))
+    };
+    let mut found: Vec<GrowingClass> = last
+        .by_size
+        .iter()
+        .filter_map(|bin| {
+            let series: Vec<(f64, f64)> =
+                samples.iter().map(|l| (l.t_s, count(l, bin.from).1 as f64)).collect();
+            let more = bin.count.saturating_sub(count(&samples[0], bin.from).0);
+            let rate = rising(&series).filter(|_| more > 0)?;
+            Some(GrowingClass { from: bin.from, to: bin.to, more, rate })
+        })
+        .collect();
+    found.sort_by(|a, b| b.rate.total_cmp(&a.rate));
+    found.truncate(MAX_CLASSES);
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::owners::tests::observed;
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    /// Follows a process with these owners, in MiB, for a number of seconds.
+    fn followed(seconds: u64, of: impl Fn(u64) -> Vec<(Owner, u64)>) -> Follower {
+        let mut follower = Follower::default();
+        for second in 0..seconds {
+            follower.add(second as f64, &observed(&of(second), &[]));
+        }
+        follower
+    }
+
+    /// Returns the verdict on a process that was live before it was followed.
+    fn verdict(follower: &Follower) -> Verdict {
+        let because = vec!["as diagnosed".to_owned()];
+        let mut verdict = Verdict { kind: VerdictKind::Live, because };
+        follower.judge(&mut verdict);
+        follower.conclude(&mut verdict);
+        verdict
+    }
+
+    fn is_growing(follower: &Follower) -> bool {
+        verdict(follower).kind == VerdictKind::Growing
+    }
+
+    #[test]
+    fn memory_that_rises_at_every_sample_is_growing_and_its_size_class_is_named() {
+        let mut follower = Follower::default();
+        for second in 0..20_u64 {
+            let mut observation = observed(&[(Owner::Allocated, 100 + second)], &[]);
+            let bytes = second * MIB;
+            observation.allocated_by_size =
+                vec![Bin { from: 64, to: 128, count: bytes / 100, bytes }];
+            follower.add(second as f64, &observation);
+        }
+        let because = verdict(&follower).because;
+        assert_eq!(
+            because[0],
+            "RSS grew by 19.0 MiB, from 100 MiB to 119 MiB: 19.0 MiB in blocks in use"
+        );
+        assert_eq!(
+            because[1],
+            "memory in use grew from 100 MiB to 119 MiB in 19.0 s: 60.0 MiB a minute, in 20 inspections"
+        );
+        assert!(because[2].starts_with("blocks of 64 to 127 bytes: "), "{because:?}");
+        assert_eq!(because.len(), 3);
+        let without = verdict(&Follower { ignores_sizes: true, ..follower });
+        assert_eq!(without.because[..2], because[..2]);
+    }
+
+    #[test]
+    fn oscillating_memory_a_burst_and_noise_are_not_growing() {
+        let live = |mib: u64| vec![(Owner::Allocated, 100 + mib)];
+        assert!(!is_growing(&followed(20, |second| live((second % 4) * 10))));
+        assert!(!is_growing(&followed(20, |second| live(if second == 7 { 500 } else { 0 }))));
+        assert!(!is_growing(&followed(4, live)));
+        assert!(!is_growing(&followed(0, live)));
+        assert!(is_growing(&followed(20, |second| live(second + second * 7919 % 3))));
+    }
+
+    #[test]
+    fn growth_of_rss_outside_of_heaps_is_growing_and_says_where() {
+        let stacks =
+            followed(20, |second| vec![(Owner::Allocated, 5), (Owner::Stacks, 40 + second)]);
+        let found = verdict(&stacks);
+        assert_eq!(found.kind, VerdictKind::Growing);
+        let expected = "RSS grew by 19.0 MiB, from 45.0 MiB to 64.0 MiB: 19.0 MiB in stacks";
+        assert!(found.because[0].starts_with(expected), "{found:?}");
+        assert_eq!(found.because.len(), 1);
+    }
+
+    #[test]
+    fn growth_by_free_memory_keeps_the_verdict_and_is_said() {
+        let ratchet = followed(20, |second| {
+            vec![(Owner::Allocated, 30), (Owner::Fragmented, 50 + 10 * second)]
+        });
+        let found = verdict(&ratchet);
+        assert_eq!(found.kind, VerdictKind::Live);
+        assert!(found.because[0].ends_with("between blocks in use (fragmentation)"), "{found:?}");
+        assert_eq!(found.because[1..], ["as diagnosed"]);
+    }
+
+    #[test]
+    fn clean_pages_of_files_are_no_growth_but_are_said() {
+        let mapped =
+            followed(20, |second| vec![(Owner::Allocated, 30), (Owner::File, 10 * second)]);
+        let found = verdict(&mapped);
+        assert_eq!(found.kind, VerdictKind::Live);
+        assert!(found.because[1].contains("190 MiB in pages of mapped files"), "{found:?}");
+        assert!(!found.because[1].contains("did not grow"), "{found:?}");
+    }
+
+    #[test]
+    fn a_single_step_of_rss_is_neither_growth_nor_its_absence() {
+        let once = followed(20, |second| {
+            vec![(Owner::Allocated, 30), (Owner::Shared, if second < 12 { 10 } else { 200 })]
+        });
+        let found = verdict(&once);
+        assert_eq!(found.kind, VerdictKind::Live);
+        assert!(found.because[1].starts_with("RSS grew by 190 MiB"), "{found:?}");
+        assert!(found.because[1].ends_with("may have stopped"), "{found:?}");
+    }
+
+    #[test]
+    fn a_process_that_does_not_grow_says_so() {
+        let level = followed(20, |second| vec![(Owner::Allocated, 100 + second % 2)]);
+        let expected = "memory in use and RSS did not grow in 19.0 s (20 inspections)";
+        assert_eq!(verdict(&level).because[1..], [expected]);
+        let early = followed(3, |_| vec![(Owner::Allocated, 100)]);
+        let expected = "too few samples to decide whether it grows (3 in 2.00 s)";
+        assert_eq!(verdict(&early).because[1..], [expected]);
+    }
+
+    #[test]
+    fn a_follower_keeps_its_first_sample_and_bounds_the_number_of_samples() {
+        let follower = followed(1000, |second| vec![(Owner::Allocated, second)]);
+        assert!(follower.in_use.samples.len() <= Series::<InUse>::MAX);
+        assert!(follower.readings.samples.len() <= Series::<InUse>::MAX);
+        let because = &verdict(&follower).because;
+        assert!(because[0].starts_with("RSS grew by 999 MiB, from 0 B to 999 MiB"), "{because:?}");
+        assert!(
+            because[1].starts_with("memory in use grew from 0 B to 999 MiB in 16 min 39 s: 60")
+        );
+    }
+
+    #[test]
+    fn a_slow_leak_is_growing_and_a_program_past_its_warm_up_is_not() {
+        let slow = followed(36_000, |second| vec![(Owner::Allocated, 2048 + second / 60)]);
+        assert!(is_growing(&slow));
+        let warm = followed(1000, |second| vec![(Owner::Allocated, second.min(300))]);
+        assert!(!is_growing(&warm));
+    }
+
+    #[test]
+    fn fluctuation_that_ends_high_is_neither_growth_nor_of_files() {
+        let found = verdict(&followed(20, |second| {
+            vec![(Owner::Stacks, 400 + if second % 2 == 1 { 60 } else { 0 })]
+        }));
+        assert_eq!(
+            found.because[1],
+            "memory in use and RSS did not grow in 19.0 s (20 inspections)"
+        );
+    }
+
+    #[test]
+    fn growth_below_the_minimum_is_said_and_not_denied() {
+        let found = verdict(&followed(20, |second| vec![(Owner::Stacks, 1000 + second / 2)]));
+        assert_eq!(found.kind, VerdictKind::Live);
+        assert!(found.because[1].starts_with("RSS grew by 9.00 MiB"), "{found:?}");
+        assert!(found.because[1].ends_with("this is too little for a verdict"), "{found:?}");
+    }
+
+    #[test]
+    fn file_pages_neither_hide_growth_nor_count_as_growth() {
+        let both = |files: fn(u64) -> u64| {
+            followed(20, move |second| {
+                vec![(Owner::Stacks, 40 + second), (Owner::File, files(second))]
+            })
+        };
+        let falling = both(|second| 100 - 4 * second);
+        assert!(falling.growth().unwrap().kept_bytes() == 19 << 20);
+        assert_eq!(falling.growth().unwrap().course, GrowthCourse::Steady);
+        let mut rising = both(|second| 100 * second).growth().unwrap();
+        assert_eq!(
+            rising.kept_bytes_per_hour(),
+            rising.by.iter().find(|part| part.owner == "stacks").unwrap().bytes_per_hour
+        );
+        rising.set_limit(Some(1 << 40), Some(0));
+        assert!(rising.seconds_to_limit.unwrap() > 3600.0 * 100.0, "{rising:?}");
+    }
+
+    #[test]
+    fn growth_that_begins_after_a_long_time_is_growing() {
+        let late = followed(1000, |second| vec![(Owner::Stacks, 100 + second.saturating_sub(600))]);
+        assert!(is_growing(&late));
+    }
+
+    #[test]
+    fn a_heap_that_can_no_longer_be_walked_keeps_the_growth() {
+        let mut follower = followed(20, |second| vec![(Owner::Allocated, 100 + 10 * second)]);
+        let walked = observed(&[(Owner::Allocated, 300)], &[]);
+        let heap = Some(lowtide_model::inspection::HeapPrediction::default());
+        follower.add(20.0, &Observation { heap, ..walked });
+        assert_eq!(follower.growth().unwrap().rss_bytes, [100 << 20, 300 << 20]);
+        assert_eq!(follower.span().0, 1);
+    }
+
+    #[test]
+    fn an_exec_in_the_process_starts_anew() {
+        let mut follower = followed(1000, |second| vec![(Owner::Allocated, second)]);
+        let other = observed(&[(Owner::Allocated, 1)], &[]);
+        follower.add(1000.0, &Observation { image: (2, 2), ..other });
+        assert_eq!((follower.span(), follower.growth()), ((1, 0.0), None));
+        assert!(!is_growing(&follower));
+    }
+}

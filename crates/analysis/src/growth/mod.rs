@@ -1,0 +1,27 @@
+//! The growth of a process over several inspections: of all its resident memory, divided by owner,
+//! and of its memory in use.
+//!
+//! - `trend`: whether a series rises, and how fast.
+//! - `owners`: the growth of each owner; the parts add up to the growth of RSS.
+//! - `course`: whether RSS grew steadily, once, or not at all.
+//! - `words`: the sentences about them.
+//! - `follower`: follows one process, and gives each inspection its verdict.
+//!
+//! No verdict says that nothing grows while RSS does.
+
+mod course;
+mod follower;
+mod owners;
+mod trend;
+mod words;
+
+pub(crate) use course::has_risen;
+pub use follower::{Follower, is_of_files};
+pub use trend::MIN_SAMPLES;
+pub(crate) use trend::rising;
+pub use words::{sentence, until_limit};
+
+#[cfg(test)]
+pub(crate) mod tests {
+    pub(crate) use super::owners::tests::{growth_between, observed};
+}

@@ -1,0 +1,232 @@
+//! The growth of each owner of resident memory.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use lowtide_model::growth::{Growth, GrowthCourse, GrowthPart};
+use lowtide_model::inspection::{MAX_NAMED, Manager, NamedMemory, Observation};
+use lowtide_model::ledger::{Owner, State};
+
+/// The name of an owner in the ledger, and the name of a part of it.
+type Key = (&'static str, Option<String>);
+
+/// Resident memory by owner. The parts add up to RSS.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct OwnerBytes {
+    rss_bytes: u64,
+    parts: BTreeMap<Key, Part>,
+    /// The owners of which only the largest names are known.
+    cut: BTreeSet<&'static str>,
+}
+
+/// The memory of one owner, or of a part of it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Part {
+    bytes: u64,
+    /// Number of threads or of mappings; `None` if nothing is counted.
+    count: Option<u64>,
+}
+
+/// Returns the growth between two times of a process, which are `elapsed_s` seconds apart.
+pub(super) fn growth(before: &OwnerBytes, after: &OwnerBytes, elapsed_s: f64) -> Growth {
+    let (before, after) = (&before.comparable_with(after), &after.comparable_with(before));
+    let hour = |bytes: i64| (bytes as f64 / elapsed_s.max(1e-3) * 3600.0) as i64;
+    let keys: BTreeSet<&Key> = before.parts.keys().chain(after.parts.keys()).collect();
+    let mut by: Vec<GrowthPart> = keys
+        .into_iter()
+        .map(|key| {
+            let [old, new] = [before, after].map(|all| all.parts.get(key).copied());
+            let of = |part: Option<Part>| part.unwrap_or_default().bytes as i64;
+            let bytes = of(new) - of(old);
+            GrowthPart {
+                owner: key.0.to_owned(),
+                name: key.1.clone(),
+                count: new.and_then(|part| part.count),
+                more: new.and_then(|new| {
+                    let old = old.map_or(Some(0), |old| old.count)?;
+                    Some(new.count? as i64 - old as i64)
+                }),
+                bytes,
+                bytes_per_hour: hour(bytes),
+            }
+        })
+        .filter(|part| part.bytes != 0)
+        .collect();
+    by.sort_by_key(|part| Reverse(part.bytes));
+    let rise = after.rss_bytes as i64 - before.rss_bytes as i64;
+    let mut growth = Growth {
+        rss_bytes: [before.rss_bytes, after.rss_bytes],
+        elapsed_s,
+        course: GrowthCourse::Unknown,
+        rss_bytes_per_hour: hour(rise),
+        followed_share: 0.0,
+        limit_bytes: None,
+        seconds_to_limit: None,
+        by,
+    };
+    if rise > 0 {
+        growth.followed_share = (growth.followed_bytes() as f64 / rise as f64).clamp(0.0, 1.0);
+    }
+    growth
+}
+
+impl OwnerBytes {
+    /// Adds up the owners of an observation.
+    pub(super) fn new(observation: &Observation) -> Self {
+        let ledger = &observation.ledger;
+        let mut all = Self { rss_bytes: ledger.total(), ..Self::default() };
+        for row in ledger.rows() {
+            match (row.owner, row.manager, row.state) {
+                (_, Some(manager), Some(State::Allocated)) => {
+                    all.add(Owner::Allocated, Some(manager.kind().name()), row.bytes, None);
+                }
+                (_, Some(manager), _) => {
+                    all.add(Owner::Runtime, Some(manager.kind().name()), row.bytes, None);
+                }
+                (Owner::Runtime | Owner::Shared | Owner::File, None, _) => {}
+                (Owner::Stacks, None, _) => {
+                    all.add(Owner::Stacks, None, row.bytes, Some(observation.threads));
+                }
+                (Owner::AnonymousOther, None, _) => {
+                    let count = observation.anonymous_mappings;
+                    all.add(Owner::AnonymousOther, None, row.bytes, count);
+                }
+                (owner, None, _) => all.add(owner, None, row.bytes, None),
+            }
+        }
+        let managers = Manager::outside_of_walked(&observation.managers, ledger).into_iter();
+        let managers = managers.map(|manager| (manager.name, manager.bytes, None)).collect();
+        let named = |all: &[NamedMemory]| -> Vec<(String, u64, Option<u64>)> {
+            let part =
+                |named: &NamedMemory| (named.name.clone(), named.bytes, Some(named.mappings));
+            all.iter().map(part).collect()
+        };
+        for (owner, parts) in [
+            (Owner::Runtime, managers),
+            (Owner::Shared, named(&observation.shared)),
+            (Owner::File, named(&observation.files)),
+        ] {
+            let rows = ledger.rows().iter();
+            let rows = rows.filter(|row| row.owner == owner && row.manager.is_none());
+            let mut rest: u64 = rows.map(|row| row.bytes).sum();
+            if parts.len() >= MAX_NAMED {
+                all.cut.insert(owner.key());
+            }
+            for (name, bytes, count) in parts {
+                let bytes = bytes.min(rest);
+                rest -= bytes;
+                all.add(owner, Some(&name), bytes, count);
+            }
+            all.add(owner, None, rest, None);
+        }
+        all
+    }
+
+    /// Returns the same memory without the names that the other one may only have cut off.
+    fn comparable_with(&self, other: &Self) -> Self {
+        let mut all = Self { parts: BTreeMap::new(), ..self.clone() };
+        for ((owner, name), part) in &self.parts {
+            let key = (*owner, name.clone());
+            let is_comparable = !other.cut.contains(owner) || other.parts.contains_key(&key);
+            match (name, is_comparable) {
+                (Some(_), false) => all.parts.entry((owner, None)).or_default().bytes += part.bytes,
+                _ => {
+                    let own = all.parts.entry(key).or_default();
+                    own.bytes += part.bytes;
+                    own.count = own.count.max(part.count);
+                }
+            }
+        }
+        all
+    }
+
+    fn add(&mut self, owner: Owner, name: Option<&str>, bytes: u64, count: Option<u64>) {
+        if bytes > 0 {
+            let part = self.parts.entry((owner.key(), name.map(str::to_owned))).or_default();
+            part.bytes += bytes;
+            part.count = part.count.max(count);
+        }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use lowtide_model::ledger::Ledger;
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    /// Returns an observation with these owners, in MiB.
+    pub(crate) fn observed(rows: &[(Owner, u64)], managers: &[(&str, u64)]) -> Observation {
+        let mut ledger = Ledger::default();
+        rows.iter().for_each(|(owner, mib)| ledger.add(*owner, mib * MIB));
+        let manager = |(name, mib): &(&str, u64)| Manager {
+            name: (*name).to_owned(),
+            bytes: mib * MIB,
+            estimated: false,
+        };
+        let managers = managers.iter().map(manager).collect();
+        let rss_bytes = ledger.total();
+        Observation { ledger, managers, rss_bytes, threads: 3, ..Observation::default() }
+    }
+
+    /// Returns the growth between two observations a minute apart.
+    pub(crate) fn growth_between(before: &Observation, after: &Observation) -> Growth {
+        growth(&OwnerBytes::new(before), &OwnerBytes::new(after), 60.0)
+    }
+
+    #[test]
+    fn a_name_that_enters_the_largest_ones_has_not_grown_from_nothing() {
+        let shared = |last: (&str, u64)| {
+            let one = |place| NamedMemory::new(format!("/memfd:{place:02}"), 9 * MIB, 1);
+            let mut all: Vec<NamedMemory> = (0..MAX_NAMED - 1).map(one).collect();
+            all.push(NamedMemory::new(last.0.to_owned(), last.1 * MIB, 1));
+            all
+        };
+        let mut before = observed(&[(Owner::Shared, 9 * 15 + 8 + 7)], &[]);
+        let mut after = observed(&[(Owner::Shared, 9 * 15 + 8 + 10)], &[]);
+        (before.shared, after.shared) = (shared(("/memfd:a", 8)), shared(("/memfd:b", 10)));
+        let found = growth_between(&before, &after);
+        let by: Vec<_> = found.by.iter().map(|part| (part.name.as_deref(), part.bytes)).collect();
+        assert_eq!(by, [(None, 3 * MIB as i64)], "{found:?}");
+    }
+
+    #[test]
+    fn the_parts_of_growth_add_up_to_the_growth_of_rss() {
+        let rows = |allocated, runtime, shared, file, stacks| {
+            [
+                (Owner::Allocated, allocated),
+                (Owner::Runtime, runtime),
+                (Owner::Shared, shared),
+                (Owner::File, file),
+                (Owner::Stacks, stacks),
+            ]
+        };
+        let mut before = observed(&rows(10, 30, 5, 10, 8), &[("PHP", 20)]);
+        let mut after = observed(&rows(22, 517, 105, 60, 4), &[("PHP", 507)]);
+        let named =
+            |name: &str, mib, count| vec![NamedMemory::new(name.to_owned(), mib * MIB, count)];
+        before.shared = named("/memfd:screen", 5, 1);
+        after.shared = named("/memfd:screen", 100, 20);
+        after.files = named("/data.mdb", 45, 1);
+        let found = growth_between(&before, &after);
+        let sum: i64 = found.by.iter().map(|part| part.bytes).sum();
+        assert_eq!(sum, found.rss_bytes[1] as i64 - found.rss_bytes[0] as i64);
+        let part = |owner: &str, name: Option<&str>| {
+            let is_it = |p: &&GrowthPart| p.owner == owner && p.name.as_deref() == name;
+            found.by.iter().find(is_it).map(|part| (part.bytes / MIB as i64, part.more))
+        };
+        assert_eq!(part("runtime", Some("PHP")), Some((487, None)));
+        assert_eq!(part("shared", Some("/memfd:screen")), Some((95, Some(19))));
+        assert_eq!(part("file", Some("/data.mdb")), Some((45, Some(1))));
+        assert_eq!(part("file", None), Some((5, None)));
+        assert_eq!(
+            (part("shared", None), part("stacks", None)),
+            (Some((5, None)), Some((-4, Some(0))))
+        );
+        assert_eq!(part("allocated", None), Some((12, None)));
+        assert!((found.followed_share - 12.0 / 645.0).abs() < 1e-3);
+        assert_eq!(found.rss_bytes_per_hour, 645 * MIB as i64 * 60);
+    }
+}

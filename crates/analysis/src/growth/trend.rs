@@ -1,0 +1,49 @@
+//! Detects whether a series rises.
+//!
+//! A trend is detected by the test of Mann and Kendall (Mann 1945, Kendall 1975), which counts the
+//! pairs of samples that rise and those that fall. Its rate is the estimate of Theil and Sen: the
+//! median of the slopes of all pairs. Both are robust against a single burst.
+
+use lowtide_model::stats;
+
+/// Minimum number of samples that can show a trend.
+pub const MIN_SAMPLES: usize = 5;
+/// Normal quantile of the 1 % level: chance alone produces such a trend in 1 of 100 cases.
+const SIGNIFICANT: f64 = 2.326;
+
+/// Returns the rate at which a series rises, in its unit per second, if the trend is significant.
+pub(crate) fn rising(series: &[(f64, f64)]) -> Option<f64> {
+    let n = series.len();
+    if n < MIN_SAMPLES {
+        return None;
+    }
+    let score: f64 = pairs(series).map(|((_, y0), (_, y1))| sign(y1 - y0)).sum();
+    let n = n as f64;
+    let variance = n * (n - 1.0) * (2.0 * n + 5.0) / 18.0;
+    // With few samples, not even a rise at every step would be significant.
+    let is_trend = (score - 1.0) / variance.sqrt() >= SIGNIFICANT.min(largest_score(n, variance));
+    slope(series).filter(|rate| is_trend && *rate > 0.0)
+}
+
+/// Returns the median slope of all pairs of a series, in its unit per second; `None` without two
+/// samples of different times.
+pub(crate) fn slope(series: &[(f64, f64)]) -> Option<f64> {
+    let slopes = pairs(series).filter(|((t0, _), (t1, _))| t1 > t0);
+    let slopes: Vec<f64> = slopes.map(|((t0, y0), (t1, y1))| (y1 - y0) / (t1 - t0)).collect();
+    stats::median(&slopes)
+}
+
+/// Returns each sample with each later one.
+fn pairs(series: &[(f64, f64)]) -> impl Iterator<Item = ((f64, f64), (f64, f64))> {
+    let later = |place: usize| series[place + 1..].iter();
+    series.iter().enumerate().flat_map(move |(place, one)| later(place).map(|two| (*one, *two)))
+}
+
+fn sign(difference: f64) -> f64 {
+    if difference == 0.0 { 0.0 } else { difference.signum() }
+}
+
+/// Returns the largest possible score.
+fn largest_score(n: f64, variance: f64) -> f64 {
+    (n * (n - 1.0) / 2.0 - 1.0) / variance.sqrt()
+}

@@ -1,0 +1,154 @@
+//! Sentences about growth.
+
+use std::cmp::Reverse;
+
+use lowtide_model::bytes::Human;
+use lowtide_model::duration::HumanSeconds;
+use lowtide_model::growth::{Growth, GrowthPart};
+
+/// Minimum part of the growth that the named owners must explain.
+const EXPLAINED: f64 = 0.5;
+/// Minimum part of the growth for an owner to be named.
+const NAMED: f64 = 0.1;
+/// Default size of the stack of a thread.
+const STACK_BYTES: u64 = 8 << 20;
+/// Maximum number of owners that are named.
+const MAX_NAMED: usize = 4;
+
+/// Returns a sentence on how much RSS grew, and where.
+pub fn sentence(growth: &Growth) -> String {
+    let [before, after] = growth.rss_bytes;
+    let rise = after.saturating_sub(before);
+    let is_named = |part: &&GrowthPart| part.bytes as f64 >= NAMED * rise as f64;
+    let named = |by: &[GrowthPart]| -> (i64, Vec<String>) {
+        let parts: Vec<&GrowthPart> = by.iter().filter(is_named).take(MAX_NAMED).collect();
+        (parts.iter().map(|part| part.bytes).sum(), parts.into_iter().map(described).collect())
+    };
+    let (mut covered, mut parts) = named(&growth.by);
+    if (covered as f64) < EXPLAINED * rise as f64 {
+        // Many small parts of one owner.
+        (covered, parts) = named(&by_owner_alone(&growth.by));
+    }
+    let rest = rise.saturating_sub(u64::try_from(covered).unwrap_or(0));
+    if rest as f64 >= NAMED * rise as f64 {
+        parts.push(format!("{} elsewhere", Human(rest)));
+    }
+    format!(
+        "RSS grew by {}, from {} to {}: {}",
+        Human(rise),
+        Human(before),
+        Human(after),
+        parts.join(", ")
+    )
+}
+
+/// Returns the growth of each owner, without the names of its parts, the largest first.
+fn by_owner_alone(by: &[GrowthPart]) -> Vec<GrowthPart> {
+    let mut all: Vec<GrowthPart> = Vec::new();
+    for part in by {
+        match all.iter_mut().find(|known| known.owner == part.owner) {
+            Some(known) => known.bytes += part.bytes,
+            None => all.push(GrowthPart { name: None, ..part.clone() }),
+        }
+    }
+    all.sort_by_key(|part| Reverse(part.bytes));
+    all
+}
+
+fn described(part: &GrowthPart) -> String {
+    let bytes_of_part = part.bytes.unsigned_abs();
+    let bytes = Human(bytes_of_part);
+    let name = part.name.as_deref();
+    let what = match (part.owner.as_str(), name) {
+        ("allocated", Some(name)) => format!("in objects of {name}"),
+        ("allocated", None) => "in blocks in use".to_owned(),
+        ("reclaimable" | "locked" | "cached", _) => "in free memory of the heap".to_owned(),
+        ("fragmented", _) => "in free memory between blocks in use (fragmentation)".to_owned(),
+        ("metadata", _) => "in structures of the allocator".to_owned(),
+        ("runtime", Some("unknown")) => {
+            "in memory of an unknown allocator, which lowtide does not divide".to_owned()
+        }
+        ("runtime", Some(name)) => format!("in memory of {name}, which lowtide does not divide"),
+        ("runtime", None) => "in memory of a runtime, which lowtide does not divide".to_owned(),
+        ("stacks", _) => match part.count {
+            // Live threads cannot use that much: the rest are stacks of ended threads.
+            Some(count) if bytes_of_part > count * STACK_BYTES => format!(
+                "in stacks, probably of threads that have ended and were not joined ({count} alive)"
+            ),
+            Some(1) => "in stacks (1 thread is alive)".to_owned(),
+            Some(count) => format!("in stacks ({count} threads are alive)"),
+            None => "in stacks".to_owned(),
+        },
+        ("shared", Some(name)) => format!("in shared memory ({name}{})", more(part, ", ", "")),
+        ("shared", None) => "in shared memory".to_owned(),
+        ("file", Some(name)) => format!("in pages of {name}"),
+        ("file", None) => "in pages of mapped files".to_owned(),
+        ("program_data", _) => "in writable data of programs and libraries".to_owned(),
+        ("device", _) => "in memory of a device".to_owned(),
+        ("anonymous_other", _) => {
+            format!("in memory that the program mapped itself{}", more(part, " (", ")"))
+        }
+        _ => "in memory whose owner is unknown".to_owned(),
+    };
+    format!("{bytes} {what}")
+}
+
+/// Returns the number of additional mappings as text; empty if there are none.
+fn more(part: &GrowthPart, before: &str, after: &str) -> String {
+    match part.more {
+        Some(1) => format!("{before}1 more mapping{after}"),
+        Some(more @ 2..) => format!("{before}{more} more mappings{after}"),
+        _ => String::new(),
+    }
+}
+
+/// Returns a sentence on the time until the process reaches its limit; `None` if that is not known.
+pub fn until_limit(growth: &Growth) -> Option<String> {
+    let (left_s, limit) = growth.seconds_to_limit.zip(growth.limit_bytes)?;
+    Some(format!(
+        "at {} an hour, the limit of {} is reached in {}",
+        Human(u64::try_from(growth.kept_bytes_per_hour()).ok()?),
+        Human(limit),
+        HumanSeconds(left_s)
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use lowtide_model::inspection::NamedMemory;
+    use lowtide_model::ledger::Owner;
+
+    use super::super::owners::tests::{growth_between, observed};
+    use super::*;
+
+    #[test]
+    fn many_small_parts_of_an_owner_are_named_together() {
+        let mut before = observed(&[(Owner::Shared, 12)], &[]);
+        let mut after = observed(&[(Owner::Shared, 132)], &[]);
+        let shared = |mib: u64| {
+            let one = |place| NamedMemory::new(format!("/memfd:{place}"), mib << 20, 1);
+            (0..12).map(one).collect()
+        };
+        (before.shared, after.shared) = (shared(1), shared(11));
+        let said = sentence(&growth_between(&before, &after));
+        assert!(said.ends_with(": 120 MiB in shared memory"), "{said}");
+    }
+
+    #[test]
+    fn mappings_of_one_name_are_counted() {
+        let mut before = observed(&[(Owner::Shared, 12), (Owner::AnonymousOther, 10)], &[]);
+        let mut after = observed(&[(Owner::Shared, 132), (Owner::AnonymousOther, 90)], &[]);
+        before.shared = vec![NamedMemory::new("/memfd:screen".to_owned(), 12 << 20, 1)];
+        after.shared = vec![NamedMemory::new("/memfd:screen".to_owned(), 132 << 20, 11)];
+        (before.anonymous_mappings, after.anonymous_mappings) = (Some(7), Some(8));
+        let said = sentence(&growth_between(&before, &after));
+        assert!(
+            said.contains("120 MiB in shared memory (/memfd:screen, 10 more mappings)"),
+            "{said}"
+        );
+        assert!(
+            said.ends_with("80.0 MiB in memory that the program mapped itself (1 more mapping)"),
+            "{said}"
+        );
+    }
+}

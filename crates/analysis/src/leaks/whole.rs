@@ -1,0 +1,264 @@
+//! Reconciles the verdict of a search for leaks with the growth of RSS. The search follows only
+//! blocks in heaps. Memory can also grow in runtimes, stacks, shared memory and free blocks.
+
+use lowtide_model::bytes::Human;
+use lowtide_model::duration::HumanSeconds;
+use lowtide_model::growth::{Growth, GrowthCourse};
+use lowtide_model::inspection::Observation;
+use lowtide_model::leaks::{LeakKind, LeakReport, LeakVerdict};
+
+use crate::growth::{has_risen, is_of_files, sentence};
+
+/// Minimum number of readings of RSS that show that a process does not grow.
+const MIN_READINGS: usize = 8;
+/// Minimum part of the growth that groups of blocks must explain.
+const EXPLAINED: f64 = 0.5;
+
+/// Returns a sentence on the growth of mmapped chunks; `None` if they did not grow.
+pub fn large_blocks(before: &Observation, after: &Observation) -> Option<String> {
+    let text = |observation: &Observation| {
+        let count = observation.mmapped_count;
+        let blocks = if count == 1 { "mmapped chunk" } else { "mmapped chunks" };
+        format!("{count} {blocks}, {}", Human(observation.mmapped_bytes))
+    };
+    (after.mmapped_bytes > before.mmapped_bytes)
+        .then(|| format!("{} before; {} now", text(before), text(after)))
+}
+
+/// Adds the growth of the process to a report, and changes a verdict that does not cover it.
+/// `large` describes large blocks.
+pub fn reconcile(report: &mut LeakReport, growth: Growth, large: Option<String>) {
+    if growth.course == GrowthCourse::Steady && growth.kept_bytes() > 0 {
+        reconcile_steady(report, &growth, large);
+    } else if report.verdict.kind == LeakKind::Level {
+        reconcile_level(report, &growth);
+    } else if report.verdict.kind == LeakKind::TooEarly
+        && matches!(growth.course, GrowthCourse::Once | GrowthCourse::Little)
+    {
+        report.verdict.because.insert(0, sentence(&growth));
+    }
+    report.growth = Some(growth);
+}
+
+/// Changes the verdict `level` if RSS grew in another way than steadily, or by pages of files.
+fn reconcile_level(report: &mut LeakReport, growth: &Growth) {
+    let (kind, why) = match growth.course {
+        GrowthCourse::Once => (LeakKind::TooEarly, "the growth is not steady and may have stopped"),
+        GrowthCourse::Little => (LeakKind::TooEarly, "this is too little for a verdict"),
+        _ if is_of_files(growth) => {
+            report.bytes_per_hour = u64::try_from(growth.rss_bytes_per_hour).unwrap_or(0);
+            (LeakKind::Elsewhere, "the kernel drops file pages when memory is short")
+        }
+        _ => return,
+    };
+    let because = vec![sentence(growth), why.to_owned()];
+    report.verdict = LeakVerdict { kind, because };
+}
+
+fn reconcile_steady(report: &mut LeakReport, growth: &Growth, large: Option<String>) {
+    let rate = growth.kept_bytes_per_hour();
+    let is_explained = report.bytes_per_hour as f64 >= EXPLAINED * rate as f64;
+    let is_in_blocks = growth.followed_bytes() as f64 >= EXPLAINED * growth.kept_bytes() as f64;
+    let kind = &mut report.verdict.kind;
+    let because = &mut report.verdict.because;
+    let was_level = *kind == LeakKind::Level;
+    *kind = match *kind {
+        // It is a fault of the program, wherever else memory grows.
+        LeakKind::Lost => LeakKind::Lost,
+        LeakKind::Level | LeakKind::LostBefore if is_in_blocks => LeakKind::Growing,
+        _ if is_in_blocks => *kind,
+        LeakKind::Growing | LeakKind::Backlog if is_explained => *kind,
+        _ => LeakKind::Elsewhere,
+    };
+    if *kind == LeakKind::Elsewhere {
+        because.clear();
+        let blocks = report.bytes_per_hour;
+        if blocks > 0 {
+            because.push(format!("blocks in use grow as well, by {} an hour", Human(blocks)));
+        }
+    } else if was_level {
+        let why = "no block size accumulates; probably a few large blocks were added, grew, or became resident";
+        *because = vec![why.to_owned()];
+        because.extend(large);
+    }
+    because.insert(0, sentence(growth));
+    // Blocks may also grow within memory that is resident already.
+    if rate as f64 >= report.bytes_per_hour as f64 {
+        report.bytes_per_hour = rate.max(0) as u64;
+        report.seconds_to_limit = growth.seconds_to_limit;
+    }
+}
+
+/// Sets the verdict on a process whose heap cannot be walked: `level`, or `too early` with too few
+/// readings of RSS. [`reconcile`] or [`doubt`] replaces it if RSS grew. `allocator` is the
+/// allocator of that heap.
+pub fn without_blocks(report: &mut LeakReport, allocator: &str, readings: usize) {
+    let time = HumanSeconds(report.elapsed_s);
+    let (kind, because) = match readings < MIN_READINGS {
+        true => (
+            LeakKind::TooEarly,
+            format!("only {readings} of {MIN_READINGS} required readings of RSS"),
+        ),
+        false => (LeakKind::Level, format!("RSS did not grow noticeably in {time}")),
+    };
+    report.verdict = LeakVerdict { kind, because: vec![because] };
+    report.notes.push(format!(
+        "lowtide cannot read the blocks of this process (allocator: {allocator}): the report has only the \
+         growth of each owner"
+    ));
+}
+
+/// Changes `level` to `too early` if RSS grew, and no second inspection has divided the growth.
+/// `kept_bytes` are the first and the last reading of RSS without pages of files.
+pub fn doubt(report: &mut LeakReport, kept_bytes: [u64; 2]) {
+    let [before, after] = kept_bytes;
+    if report.verdict.kind == LeakKind::Level && has_risen(kept_bytes) {
+        report.verdict.kind = LeakKind::TooEarly;
+        report.verdict.because = vec![format!(
+            "RSS without file pages grew from {} to {}; the growth is not divided by owner yet",
+            Human(before),
+            Human(after)
+        )];
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lowtide_model::leaks::LeakTier;
+
+    use lowtide_model::ledger::Owner;
+
+    use super::*;
+    use crate::growth::tests::{growth_between, observed};
+
+    const MIB: u64 = 1 << 20;
+
+    fn reconciled(mut report: LeakReport, growth: Growth, course: GrowthCourse) -> LeakReport {
+        reconcile(&mut report, Growth { course, ..growth }, None);
+        report
+    }
+
+    fn report(kind: LeakKind, bytes_per_hour: u64) -> LeakReport {
+        LeakReport {
+            schema: LeakReport::SCHEMA.to_owned(),
+            pid: 7,
+            command: vec!["program".to_owned()],
+            tier: LeakTier::Read,
+            looks: 7,
+            torn_looks: 0,
+            elapsed_s: 60.0,
+            cpu_s: 0.1,
+            older_s: 30.0,
+            exposure: 0.0,
+            sampling: None,
+            sampled_share: 1.0,
+            in_use_bytes: 0,
+            verdict: LeakVerdict { kind, because: vec!["as before".to_owned()] },
+            bytes_per_hour,
+            seconds_to_limit: None,
+            coverage: None,
+            growth: None,
+            groups: Vec::new(),
+            omitted_groups: 0,
+            notes: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn growth_that_is_not_followed_is_elsewhere_with_its_owner_and_its_rate() {
+        let before = observed(&[(Owner::Allocated, 20), (Owner::Runtime, 24)], &[("PHP", 24)]);
+        let after = observed(&[(Owner::Allocated, 32), (Owner::Runtime, 511)], &[("PHP", 511)]);
+        let kinds = [(LeakKind::Level, 0), (LeakKind::Growing, 80 * MIB), (LeakKind::TooEarly, 0)];
+        for (kind, rate) in kinds {
+            let growth = growth_between(&before, &after);
+            let report = reconciled(report(kind, rate), growth, GrowthCourse::Steady);
+            assert_eq!(report.verdict.kind, LeakKind::Elsewhere);
+            let first = &report.verdict.because[0];
+            let expected = "RSS grew by 499 MiB, from 44.0 MiB to 543 MiB: 487 MiB in memory of PHP, which \
+                            lowtide does not divide";
+            assert_eq!(first, expected);
+            assert_eq!(report.bytes_per_hour, 499 * MIB * 60);
+        }
+    }
+
+    #[test]
+    fn growth_in_blocks_is_never_level() {
+        let before = observed(&[(Owner::Allocated, 158)], &[]);
+        let after = observed(&[(Owner::Allocated, 397)], &[]);
+        let of = |kind, rate| {
+            let growth = growth_between(&before, &after);
+            reconciled(report(kind, rate), growth, GrowthCourse::Steady)
+        };
+        let level = of(LeakKind::Level, 0);
+        assert_eq!(level.verdict.kind, LeakKind::Growing);
+        assert!(level.verdict.because[1].contains("a few large blocks"), "{level:#?}");
+        let early = of(LeakKind::TooEarly, 0);
+        assert_eq!(early.verdict.kind, LeakKind::TooEarly);
+        assert!(early.verdict.because[0].starts_with("RSS grew by 239 MiB"));
+        assert_eq!(of(LeakKind::LostBefore, 0).verdict.kind, LeakKind::Growing);
+    }
+
+    #[test]
+    fn the_rate_of_a_process_is_that_of_rss_or_the_larger_one_of_its_blocks() {
+        let before = observed(&[(Owner::Allocated, 100)], &[]);
+        let after = observed(&[(Owner::Allocated, 300)], &[]);
+        for (blocks, all) in [(120, 200), (200, 200), (260, 260)] {
+            let growth = growth_between(&before, &after);
+            let lost = report(LeakKind::Lost, blocks * MIB * 60);
+            let lost = reconciled(lost, growth, GrowthCourse::Steady);
+            assert_eq!((lost.verdict.kind, lost.bytes_per_hour), (LeakKind::Lost, all * MIB * 60));
+        }
+    }
+
+    #[test]
+    fn growth_that_was_not_divided_is_not_level() {
+        for (rss, kind) in [
+            ([44, 210], LeakKind::TooEarly),
+            ([400, 401], LeakKind::Level),
+            ([400, 300], LeakKind::Level),
+        ] {
+            let mut level = report(LeakKind::Level, 0);
+            doubt(&mut level, rss.map(|mib| mib * MIB));
+            assert_eq!(level.verdict.kind, kind, "{rss:?}");
+        }
+    }
+
+    #[test]
+    fn a_single_step_is_neither_level_nor_a_rate_and_fluctuation_is_level() {
+        let before = observed(&[(Owner::AnonymousOther, 100)], &[]);
+        let after = observed(&[(Owner::AnonymousOther, 200)], &[]);
+        let of = |course| {
+            reconciled(report(LeakKind::Level, 0), growth_between(&before, &after), course)
+        };
+        let early = reconciled(
+            report(LeakKind::TooEarly, 0),
+            growth_between(&before, &after),
+            GrowthCourse::Once,
+        );
+        assert_eq!(early.verdict.because.len(), 2, "{early:#?}");
+        let little = of(GrowthCourse::Little);
+        assert_eq!(little.verdict.kind, LeakKind::TooEarly);
+        let once = of(GrowthCourse::Once);
+        assert_eq!((once.verdict.kind, once.bytes_per_hour), (LeakKind::TooEarly, 0));
+        assert!(once.verdict.because[0].starts_with("RSS grew by 100 MiB"), "{once:#?}");
+        let same = growth_between(&before, &before);
+        let level = reconciled(report(LeakKind::Level, 0), same, GrowthCourse::Level);
+        assert_eq!(level.verdict.kind, LeakKind::Level);
+        assert!(level.growth.is_some());
+    }
+
+    #[test]
+    fn pages_of_files_are_neither_level_nor_a_reason_to_hide_lost_blocks() {
+        let before = observed(&[(Owner::Allocated, 10), (Owner::File, 100)], &[]);
+        let files = observed(&[(Owner::Allocated, 10), (Owner::File, 300)], &[]);
+        let growth = growth_between(&before, &files);
+        let level = reconciled(report(LeakKind::Level, 0), growth, GrowthCourse::Level);
+        assert_eq!(level.verdict.kind, LeakKind::Elsewhere);
+        assert_eq!(level.seconds_to_limit, None);
+        let both = observed(&[(Owner::Allocated, 14), (Owner::File, 300)], &[]);
+        let growth = growth_between(&before, &both);
+        let lost = report(LeakKind::Lost, 4 * MIB * 60);
+        let lost = reconciled(lost, growth, GrowthCourse::Steady);
+        assert_eq!((lost.verdict.kind, lost.bytes_per_hour), (LeakKind::Lost, 4 * MIB * 60));
+    }
+}

@@ -1,0 +1,50 @@
+//! Translates errors of inspecting a process into failures of lowtide with the next step.
+
+use std::io::ErrorKind;
+
+use lowtide_model::inspection::Unreadable;
+use lowtide_probe::permission::{Access, required};
+use lowtide_probe::target::TargetError;
+
+use crate::failure::exit::{Exit, Failure};
+use crate::failure::rerun::Rerun;
+
+/// Returns the exit code if a process cannot be inspected.
+pub(crate) fn exit(error: &TargetError) -> Exit {
+    match error {
+        TargetError::NoSuchProcess(_) | TargetError::Zombie(_) | TargetError::Gone(_) => Exit::Gone,
+        TargetError::KernelThread(_) => Exit::Usage,
+        TargetError::Hidden(_) => Exit::NotPermitted,
+        TargetError::Other(_, error) if error.kind() == ErrorKind::PermissionDenied => {
+            Exit::NotPermitted
+        }
+        TargetError::Replaced(_)
+        | TargetError::FirstThreadEnded(_)
+        | TargetError::Blocked(_)
+        | TargetError::Slow(_)
+        | TargetError::Other(..) => Exit::Failed,
+    }
+}
+
+/// Returns the failure for a process that cannot be inspected. `again` is the command line to
+/// repeat.
+pub(crate) fn failure(error: &TargetError, again: &Rerun) -> Failure {
+    let failure = Failure::new(exit(error), error);
+    match (error, failure.exit()) {
+        (TargetError::Slow(_), _) => failure.next(again.with_value("deadline", "5m")),
+        (_, Exit::NotPermitted) => failure.next(format!("sudo {again}")),
+        _ => failure,
+    }
+}
+
+/// Returns the failure for a part of a process that lowtide may not read, with the missing
+/// permission. `again` is the command line to repeat.
+pub(crate) fn not_permitted(part: Unreadable, pid: u32, again: &Rerun) -> Failure {
+    let part = match part {
+        Unreadable::Maps => "memory mappings",
+        Unreadable::Memory => "heap",
+    };
+    let required = required(pid, Access::Read);
+    let sentence = format!("the {part} of process {pid} may not be read: this requires {required}");
+    Failure::new(Exit::NotPermitted, sentence).next(format!("sudo {again}"))
+}

@@ -1,0 +1,35 @@
+//! Errors of command lines that clap rejects.
+
+use std::error::Error;
+use std::process::ExitCode;
+
+use crate::args::values::InvalidValue;
+use crate::console::output::Output;
+use crate::failure::exit::{Exit, Failure};
+
+/// Prints the error of the command line, or the requested help, and returns the exit code. An error
+/// of `run` has an exit code that a command is unlikely to have.
+pub(crate) fn report(error: &clap::Error, is_run: bool) -> ExitCode {
+    let exit = if is_run { Exit::RunFailed } else { Exit::Usage };
+    let is_error = error.use_stderr();
+    // clap did not understand the whole line, so whether --json was given can only be guessed.
+    let json = is_error && std::env::args_os().any(|word| word == "--json");
+    let invalid = error.source().and_then(|source| source.downcast_ref::<InvalidValue>());
+    if invalid.is_some() || json {
+        let output = Output::new(json, clap::ColorChoice::Auto);
+        let failure = match invalid {
+            Some(invalid) => Failure::usage(invalid),
+            None => Failure::usage(sentence(error)).next("lowtide --help"),
+        };
+        return output.fail(&failure.with_exit(exit));
+    }
+    let _ = error.print();
+    if is_error { exit.into() } else { Exit::Done.into() }
+}
+
+/// Returns the first paragraph of clap's message, on one line.
+fn sentence(error: &clap::Error) -> String {
+    let text = error.render().to_string();
+    let message = text.trim().trim_start_matches("error: ");
+    message.split("\n\n").next().unwrap_or_default().replace('\n', " ")
+}

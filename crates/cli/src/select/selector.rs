@@ -1,0 +1,181 @@
+//! The processes that a verb acts on: PIDs, or filters that select processes.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use clap::Args;
+use lowtide_probe::process::ProcReader;
+use lowtide_probe::selection::{Selection, with_descendants};
+use lowtide_survey::Filter;
+
+use crate::failure::exit::{Exit, Failure};
+use crate::shell::quoted;
+
+/// Processes by number, or by what they are.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct Selector {
+    /// Processes
+    #[arg(
+        value_name = "PID", value_parser = pid, conflicts_with_all = ["exe", "comm", "cgroup", "all"],
+        required_unless_present_any = ["exe", "comm", "cgroup", "all"],
+    )]
+    pub(crate) pids: Vec<u32>,
+
+    #[command(flatten)]
+    filter: ProcessFilter,
+}
+
+/// Processes by what they are.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct ProcessFilter {
+    /// All processes that run this program
+    #[arg(long, value_name = "PATH")]
+    exe: Option<PathBuf>,
+
+    /// All processes of this short name, as ps -o comm shows it
+    #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    comm: Option<String>,
+
+    /// All processes in this control group or below it; the path as in /proc/PID/cgroup
+    #[arg(long, value_name = "PATH", value_parser = cgroup)]
+    cgroup: Option<String>,
+
+    /// All processes
+    #[arg(long, conflicts_with_all = ["exe", "comm", "cgroup"])]
+    all: bool,
+
+    /// Also select all descendants of these processes
+    #[arg(long)]
+    subprocesses: bool,
+}
+
+/// Returns the start time of a process, in clock ticks since boot; `None` if it has ended.
+fn began(pid: u32) -> Option<u64> {
+    ProcReader::open(pid).ok().flatten().map(|(process, _)| process.start_ticks)
+}
+
+/// Parses a PID.
+pub(crate) fn pid(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| {
+        let name = quoted(text);
+        format!("not a process ID: --comm {name} selects by name, and pgrep -a {name} lists IDs")
+    })
+}
+
+/// Parses the path of a cgroup. An empty path would select all processes.
+fn cgroup(text: &str) -> Result<String, String> {
+    match text.starts_with('/') {
+        true => Ok(text.to_owned()),
+        false => Err("write the path as in /proc/PID/cgroup, starting with /".to_owned()),
+    }
+}
+
+/// A process that was selected.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Selected {
+    pub(crate) pid: u32,
+    /// Its start time, in clock ticks since boot; `None` if it has ended.
+    start_ticks: Option<u64>,
+}
+
+impl Selected {
+    /// Returns whether it still runs.
+    pub(crate) fn is_running(&self) -> bool {
+        self.start_ticks.is_some() && began(self.pid) == self.start_ticks
+    }
+}
+
+impl ProcessFilter {
+    fn selection(&self) -> Selection {
+        Selection { exe: self.exe.clone(), comm: self.comm.clone(), cgroup: self.cgroup.clone() }
+    }
+
+    /// Returns the filter of a survey. Without any flag, it selects all processes.
+    pub(crate) fn survey_filter(&self) -> Filter {
+        Filter { selection: self.selection(), subprocesses: self.subprocesses }
+    }
+
+    /// Returns the filter as words of the command line.
+    pub(crate) fn words(&self) -> Vec<String> {
+        let mut words = Vec::new();
+        let path = self.exe.as_ref().map(|path| path.display().to_string());
+        for (flag, value) in [("--exe", &path), ("--comm", &self.comm), ("--cgroup", &self.cgroup)]
+        {
+            if let Some(value) = value {
+                words.extend([flag.to_owned(), quoted(value)]);
+            }
+        }
+        for (flag, is_given) in [("--all", self.all), ("--subprocesses", self.subprocesses)] {
+            if is_given {
+                words.push(flag.to_owned());
+            }
+        }
+        words
+    }
+}
+
+impl Selector {
+    /// Returns whether a process is still selected: one given by PID always is; any other only as
+    /// long as it runs under its PID and matches the selection.
+    pub(crate) fn still_means(&self, selected: &Selected) -> bool {
+        if self.pids.contains(&selected.pid) {
+            return true;
+        }
+        // A descendant of a selected process need not be selected itself.
+        let is_meant = || self.filter.subprocesses || self.filter.selection().means(selected.pid);
+        selected.start_ticks.is_some() && began(selected.pid) == selected.start_ticks && is_meant()
+    }
+
+    /// Returns whether the processes are given by PID.
+    pub(crate) fn is_by_number(&self) -> bool {
+        !self.pids.is_empty()
+    }
+
+    /// Returns whether a group of processes is selected, so that totals are useful.
+    pub(crate) fn is_group(&self) -> bool {
+        !self.is_by_number() || self.filter.subprocesses
+    }
+
+    /// Returns whether all processes are selected.
+    pub(crate) fn is_all(&self) -> bool {
+        self.filter.all
+    }
+
+    /// Returns the PIDs that the selection currently matches, with their descendants if requested.
+    pub(crate) fn matching(&self) -> std::io::Result<BTreeSet<u32>> {
+        Ok(self.with_subprocesses(self.filter.selection().processes()?))
+    }
+
+    /// Adds the descendants of processes, if requested.
+    pub(crate) fn with_subprocesses(&self, processes: BTreeSet<u32>) -> BTreeSet<u32> {
+        if self.filter.subprocesses { with_descendants(&processes) } else { processes }
+    }
+
+    /// Returns the processes, each once: those given by PID in their order, then the others by PID.
+    ///
+    /// # Errors
+    /// Fails if nothing is selected, or the processes cannot be listed.
+    pub(crate) fn select(&self) -> Result<Vec<Selected>, Failure> {
+        if self.pids.contains(&std::process::id()) {
+            return Err(Failure::usage("that is lowtide itself: name another process"));
+        }
+        let named: BTreeSet<u32> = if self.is_by_number() {
+            self.pids.iter().copied().collect()
+        } else {
+            self.filter
+                .selection()
+                .processes()
+                .map_err(|error| Failure::failed(format!("/proc cannot be read ({error})")))?
+        };
+        if named.is_empty() {
+            let words = self.filter.words().join(" ");
+            let message = format!("no process matches {words}: it may have ended");
+            return Err(Failure::new(Exit::Gone, message).next("ps -eo pid,comm,args"));
+        }
+        let all = self.with_subprocesses(named);
+        let mut seen = BTreeSet::new();
+        let in_order = self.pids.iter().chain(&all).copied();
+        let each = in_order.filter(|pid| seen.insert(*pid));
+        Ok(each.map(|pid| Selected { pid, start_ticks: began(pid) }).collect())
+    }
+}

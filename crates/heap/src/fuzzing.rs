@@ -1,0 +1,156 @@
+//! The walkers of all allocators, on saved heaps with changed words, and the reader of saved heaps,
+//! on any bytes.
+
+use crate::memory::ADDRESS_END;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use lowtide_model::allocator_kind::AllocatorKind;
+
+use crate::guarded::GuardedHeap;
+use crate::layout::{HeapLayout, Places};
+use crate::pymalloc;
+use crate::saved::{AnyBlocks, SavedHeap};
+
+/// Maximum size of a saved heap that is read from any bytes, in bytes: its text says how much
+/// memory it has.
+const MAX_SAVED: u64 = 1 << 20;
+const END: u64 = ADDRESS_END;
+
+/// Reads a saved heap, and walks it as that of each allocator.
+pub fn saved_heap(bytes: &[u8]) {
+    let Ok(saved) = SavedHeap::from_bytes(bytes) else { return };
+    if size(&saved) <= MAX_SAVED && is_of_a_process(&saved) {
+        KINDS.iter().for_each(|(_, kind)| walk(&saved, kind));
+        walk_cpython(&saved);
+    }
+}
+
+/// Changes words of a saved heap, and walks it. The first byte chooses the heap. Each further 12
+/// bytes are the number of a word that is not zero, and what is exchanged in it: mostly, these
+/// words are of the allocator's own structures.
+pub fn damaged_heap(bytes: &[u8]) {
+    let Some((choice, changes)) = bytes.split_first() else { return };
+    let heaps = heaps();
+    let (kind, heap) = &heaps[usize::from(*choice) % heaps.len()];
+    let mut saved = heap.clone();
+    let places = saved.nonzero_words();
+    for change in changes.as_chunks::<12>().0 {
+        let (place, mask) = change.split_at(4);
+        let place = place.try_into().map_or(0, u32::from_le_bytes) as usize % places.len();
+        let (block, at) = places[place];
+        let word = &mut saved.memory.blocks[block].1[at..at + 8];
+        word.iter_mut().zip(mask).for_each(|(byte, mask)| *byte ^= mask);
+    }
+    match kind {
+        Some(kind) => walk(&saved, kind),
+        None => walk_cpython(&saved),
+    }
+}
+
+/// The folders of saved heaps, besides that of CPython.
+const KINDS: [(&str, AllocatorKind); 4] = [
+    ("ptmalloc", AllocatorKind::Glibc),
+    ("jemalloc", AllocatorKind::Jemalloc),
+    ("mimalloc", AllocatorKind::Mimalloc),
+    ("gperftools", AllocatorKind::Gperftools),
+];
+
+/// Returns all saved heaps; `None` stands for CPython.
+#[expect(clippy::unwrap_used, reason = "it is a part of tests")]
+fn heaps() -> &'static [(Option<AllocatorKind>, SavedHeap)] {
+    static HEAPS: OnceLock<Vec<(Option<AllocatorKind>, SavedHeap)>> = OnceLock::new();
+    HEAPS.get_or_init(|| {
+        let of_kind = |(folder, kind): &(&str, AllocatorKind)| {
+            let kind = Some(kind.clone());
+            files(folder).into_iter().map(move |file| (kind.clone(), file))
+        };
+        let cpython = files("cpython").into_iter().map(|file| (None, file));
+        let load = |(kind, file)| {
+            let bytes = std::fs::read(file).unwrap();
+            (kind, SavedHeap::from_bytes(&bytes).unwrap())
+        };
+        KINDS.iter().flat_map(of_kind).chain(cpython).map(load).collect()
+    })
+}
+
+#[expect(clippy::unwrap_used, reason = "it is a part of tests")]
+fn files(folder: &str) -> Vec<PathBuf> {
+    let saved = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/saved").join(folder);
+    let entries = std::fs::read_dir(saved).unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<_> =
+        entries.filter(|path| path.extension().is_some_and(|end| end == "heap")).collect();
+    files.sort();
+    files
+}
+
+/// Returns the resident bytes.
+fn size(saved: &SavedHeap) -> u64 {
+    saved.memory.blocks.iter().map(|(_, bytes)| bytes.len() as u64).sum()
+}
+
+/// Returns whether the ranges are as in `/proc/PID/maps`: in order and disjoint, below the end of
+/// addresses.
+fn is_of_a_process(saved: &SavedHeap) -> bool {
+    let is_ordered = |ranges: &[Range<u64>]| {
+        ranges.iter().all(|range| range.start < range.end && range.end <= END)
+            && ranges.windows(2).all(|pair| pair[0].end <= pair[1].start)
+    };
+    let blocks: Option<Vec<Range<u64>>> = saved
+        .memory
+        .blocks
+        .iter()
+        .map(|(at, bytes)| Some(*at..at.checked_add(bytes.len() as u64)?))
+        .collect();
+    let mappings: Vec<_> = saved.mappings.iter().map(|mapping| mapping.range.clone()).collect();
+    blocks.is_some_and(|blocks| is_ordered(&blocks))
+        && is_ordered(&mappings)
+        && is_ordered(&saved.data)
+}
+
+fn walk(saved: &SavedHeap, kind: &AllocatorKind) {
+    let memory = &saved.memory;
+    let places = Places { data: &saved.data, zeroed_data: &saved.data, mappings: &saved.mappings };
+    let Some(layout) = HeapLayout::find(kind, memory, &places) else { return };
+    if let Ok(walked) = layout.walk(memory, &saved.mappings, Some(&mut AnyBlocks)) {
+        assert!(walked.areas.windows(2).all(|pair| pair[0].end <= pair[1].start));
+    }
+    let version = match kind {
+        AllocatorKind::Jemalloc => "5.3.1",
+        AllocatorKind::Mimalloc => "3.3.2",
+        _ => "2.16",
+    };
+    let everywhere = Range { start: 0, end: END };
+    let guarded = GuardedHeap::find(layout, memory, &saved.mappings, &[everywhere], Some(version));
+    if let Ok(heap) = guarded {
+        let mut bytes = 0_u64;
+        let _ = heap.each_droppable(memory, &saved.mappings, &mut |range| {
+            bytes += range.resident_bytes;
+        });
+        assert!(bytes <= size(saved));
+    }
+}
+
+fn walk_cpython(saved: &SavedHeap) {
+    let mapped: Vec<Range<u64>> = saved.mappings.iter().map(|m| m.range.clone()).collect();
+    let found = pymalloc::Layout::find(&saved.memory, &saved.data, &mapped, &mapped);
+    if let Some(layout) = found {
+        pymalloc::walk(&saved.memory, &layout, &mapped, Some(&mut AnyBlocks));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lowtide_model::fuzzing::run_seeds;
+
+    #[test]
+    fn walks_of_damaged_heaps_end() {
+        run_seeds("damaged_heap", 2, super::damaged_heap);
+    }
+
+    #[test]
+    fn damaged_files_of_heaps_are_read_or_rejected() {
+        run_seeds("saved_heap", 20, super::saved_heap);
+    }
+}

@@ -1,0 +1,190 @@
+//! The table of what lowtide can do with each allocator, and by which names it knows it.
+
+use crate::allocator_kind::AllocatorKind;
+
+/// What lowtide can do with an allocator, and the names of its functions and settings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AllocatorFacts {
+    /// Whether its heap is walked, if its structures are found.
+    pub is_walked: bool,
+    /// The versions whose memory is released: the torture test ran with them. Empty if no version's
+    /// is.
+    pub released: &'static [&'static str],
+    /// A part of a version from which on a release can find the locks, and the reason why it cannot
+    /// in older ones.
+    pub released_from: Option<((u32, u32), &'static str)>,
+    /// The names of the function that returns its free memory, of which a build exports one.
+    pub purge_functions: &'static [&'static str],
+    /// Symbols that only this allocator defines.
+    pub own_symbols: &'static [&'static str],
+    /// Its allocation functions besides those of C, in groups.
+    pub allocation_functions: &'static [&'static [&'static str]],
+    /// The setting by which it returns free memory by itself, in words.
+    pub advice: Option<&'static str>,
+    /// This setting as an environment variable: its name and its value.
+    pub setting: Option<(&'static str, &'static str)>,
+}
+
+/// The forms of C++'s `operator new` that return a null pointer without memory. The other forms
+/// throw an exception. It cannot unwind through a probed function, whose return address is changed,
+/// so it would end the process.
+const NEW: [&str; 4] = [
+    "_ZnwmRKSt9nothrow_t",
+    "_ZnamRKSt9nothrow_t",
+    "_ZnwmSt11align_val_tRKSt9nothrow_t",
+    "_ZnamSt11align_val_tRKSt9nothrow_t",
+];
+
+const NONE: AllocatorFacts = AllocatorFacts {
+    is_walked: false,
+    released: &[],
+    released_from: None,
+    purge_functions: &[],
+    own_symbols: &[],
+    allocation_functions: &[],
+    advice: None,
+    setting: None,
+};
+
+const GLIBC: AllocatorFacts = AllocatorFacts {
+    is_walked: true,
+    released: &["2.27", "2.31", "2.35", "2.36", "2.39", "2.41", "2.42", "2.43", "2.44"],
+    ..NONE
+};
+
+/// Its own interface is prefixed in its own builds (`je_`), and in Rust's (`_rjem_`, `_rjem_je_`).
+const JEMALLOC: AllocatorFacts = AllocatorFacts {
+    is_walked: true,
+    // Other versions of 5.2 and 5.3 may have other structures.
+    released: &["5.3.0", "5.3.1"],
+    purge_functions: &["mallctl", "je_mallctl", "_rjem_mallctl"],
+    own_symbols: &["_rjem_malloc", "_rjem_mallctl", "je_malloc", "je_mallctl", "mallctl"],
+    allocation_functions: &[
+        &NEW,
+        &[
+            "je_malloc",
+            "je_calloc",
+            "je_realloc",
+            "je_aligned_alloc",
+            "je_mallocx",
+            "je_rallocx",
+            "_rjem_malloc",
+            "_rjem_calloc",
+            "_rjem_realloc",
+            "_rjem_aligned_alloc",
+            "_rjem_mallocx",
+            "_rjem_rallocx",
+            "_rjem_je_malloc",
+            "_rjem_je_calloc",
+            "_rjem_je_realloc",
+            "_rjem_je_aligned_alloc",
+            "_rjem_je_mallocx",
+            "_rjem_je_rallocx",
+        ],
+    ],
+    advice: Some(
+        "MALLOC_CONF=background_thread:true,dirty_decay_ms:1000,muzzy_decay_ms:0 returns free memory, \
+         also while the program is idle",
+    ),
+    setting: Some(("MALLOC_CONF", "background_thread:true,dirty_decay_ms:1000,muzzy_decay_ms:0")),
+    ..NONE
+};
+
+const MIMALLOC: AllocatorFacts = AllocatorFacts {
+    is_walked: true,
+    released: &["2.3.2", "3.3.2"],
+    purge_functions: &["mi_collect"],
+    own_symbols: &["mi_malloc", "mi_malloc_aligned"],
+    allocation_functions: &[
+        &NEW,
+        &[
+            "mi_malloc",
+            "mi_calloc",
+            "mi_zalloc",
+            "mi_realloc",
+            "mi_malloc_aligned",
+            "mi_zalloc_aligned",
+            "mi_realloc_aligned",
+            "mi_malloc_small",
+            "mi_zalloc_small",
+        ],
+    ],
+    advice: Some("MIMALLOC_PURGE_DELAY=0 returns a page as soon as it is free"),
+    setting: Some(("MIMALLOC_PURGE_DELAY", "0")),
+    ..NONE
+};
+
+const GPERFTOOLS: AllocatorFacts = AllocatorFacts {
+    is_walked: true,
+    released: &["2.16"],
+    released_from: Some((
+        (2, 11),
+        "the lock of the page heap cannot be located in gperftools 2.10 and older: use --method purge \
+         --unbounded, which calls the allocator's own function",
+    )),
+    purge_functions: &["MallocExtension_ReleaseToSystem"],
+    own_symbols: &["tc_malloc"],
+    allocation_functions: &[&NEW, &["tc_malloc", "tc_calloc", "tc_realloc", "tc_memalign"]],
+    advice: Some(
+        "TCMALLOC_RELEASE_RATE=10 returns free memory sooner, TCMALLOC_AGGRESSIVE_DECOMMIT=1 at once",
+    ),
+    setting: Some(("TCMALLOC_AGGRESSIVE_DECOMMIT", "1")),
+};
+
+const TCMALLOC: AllocatorFacts =
+    AllocatorFacts { own_symbols: &["TCMallocInternalMalloc"], ..NONE };
+
+const SNMALLOC: AllocatorFacts = AllocatorFacts { own_symbols: &["sn_rust_alloc"], ..NONE };
+
+const RPMALLOC: AllocatorFacts = AllocatorFacts { own_symbols: &["rpmalloc"], ..NONE };
+
+const PARTITION_ALLOC: AllocatorFacts = AllocatorFacts {
+    advice: Some(
+        "it returns free pages by itself a few seconds after they were freed, and under memory pressure",
+    ),
+    ..NONE
+};
+
+impl AllocatorKind {
+    /// Returns what lowtide can do with the allocator, and its names.
+    pub fn facts(&self) -> &'static AllocatorFacts {
+        match self {
+            Self::Glibc => &GLIBC,
+            Self::Jemalloc => &JEMALLOC,
+            Self::Mimalloc => &MIMALLOC,
+            Self::Gperftools => &GPERFTOOLS,
+            Self::Tcmalloc => &TCMALLOC,
+            Self::Snmalloc => &SNMALLOC,
+            Self::Rpmalloc => &RPMALLOC,
+            Self::PartitionAlloc => &PARTITION_ALLOC,
+            Self::Musl | Self::Other(_) | Self::Unknown => &NONE,
+        }
+    }
+
+    /// Returns the allocators whose memory can be released, in some version.
+    pub fn releasable() -> impl Iterator<Item = Self> {
+        Self::NAMED.into_iter().filter(|kind| !kind.facts().released.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_allocator_is_released_only_if_its_heap_is_walked() {
+        let released: Vec<AllocatorKind> = AllocatorKind::releasable().collect();
+        assert_eq!(released.len(), 4);
+        assert!(released.iter().all(|kind| kind.facts().is_walked));
+    }
+
+    #[test]
+    fn a_symbol_is_evidence_of_one_allocator() {
+        let symbols = |kind: &AllocatorKind| kind.facts().own_symbols;
+        for (place, kind) in AllocatorKind::NAMED.iter().enumerate() {
+            for other in &AllocatorKind::NAMED[place + 1..] {
+                assert!(!symbols(kind).iter().any(|symbol| symbols(other).contains(symbol)));
+            }
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! The growth of a whole process, by owner.
+
+use serde::{Deserialize, Serialize};
+
+use crate::ledger::Owner;
+use crate::runtime_kind::RuntimeKind;
+
+/// The growth of the RSS of a process, divided by owner. The parts add up to the whole.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Growth {
+    /// RSS at the beginning and at the end, in bytes.
+    pub rss_bytes: [u64; 2],
+    /// Time between them, in seconds.
+    pub elapsed_s: f64,
+    /// The course of RSS without pages of files.
+    #[serde(default)]
+    pub course: GrowthCourse,
+    /// Growth of RSS in bytes per hour; negative if RSS fell.
+    pub rss_bytes_per_hour: i64,
+    /// The part of the growth that is in blocks in use of the heaps that lowtide follows; 0 if RSS
+    /// did not grow.
+    pub followed_share: f64,
+    /// Memory limit of the process, of its cgroup or of the machine, in bytes; `null` if it is not
+    /// known.
+    pub limit_bytes: Option<u64>,
+    /// Time until this limit is reached, in seconds, by growth without pages of files; `null`
+    /// without such growth, or without a limit.
+    pub seconds_to_limit: Option<f64>,
+    /// The growth of each owner, the largest first.
+    pub by: Vec<GrowthPart>,
+}
+
+/// The course of RSS over time.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GrowthCourse {
+    /// No growth beyond the fluctuation.
+    Level,
+    /// Steady growth that is too little for a verdict.
+    Little,
+    /// Growth that is not steady, such as a single step.
+    Once,
+    /// Steady growth.
+    Steady,
+    /// There are too few readings.
+    #[default]
+    Unknown,
+}
+
+/// The growth of one owner.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct GrowthPart {
+    /// The owner, as in the ledger of an inspection: `allocated`, `stacks`, `runtime`.
+    pub owner: String,
+    /// The runtime, allocator, file or shared memory; `null` if the part has no name.
+    pub name: Option<String>,
+    /// Number of threads (`stacks`) or mappings (`shared`, `file`, `anonymous_other`); `null` if
+    /// they are not counted.
+    pub count: Option<u64>,
+    /// Change of `count`; `null` if it is not known.
+    #[serde(default)]
+    pub more: Option<i64>,
+    /// Growth in bytes; negative if it shrank.
+    pub bytes: i64,
+    /// The same in an hour.
+    pub bytes_per_hour: i64,
+}
+
+impl GrowthPart {
+    /// Returns whether a search for leaks follows these blocks. It knows what HotSpot's objects
+    /// take, but not the objects.
+    pub fn is_followed(&self) -> bool {
+        self.owner == Owner::Allocated.key()
+            && self.name.as_deref() != Some(RuntimeKind::HotSpot.name())
+    }
+}
+
+impl Growth {
+    /// Sets the memory limit of the process, of its cgroup or of the machine, and what is used of
+    /// it, in bytes.
+    pub fn set_limit(&mut self, limit_bytes: Option<u64>, used_bytes: Option<u64>) {
+        self.limit_bytes = limit_bytes;
+        let left = limit_bytes.zip(used_bytes).map(|(limit, used)| limit.saturating_sub(used));
+        let rate = self.kept_bytes_per_hour();
+        let left = left.filter(|_| rate > 0);
+        self.seconds_to_limit = left.map(|left| left as f64 / rate as f64 * 3600.0);
+    }
+
+    /// Returns the growth without pages of files, in bytes. The kernel drops those pages before a
+    /// limit is reached.
+    pub fn kept_bytes(&self) -> i64 {
+        let rise = self.rss_bytes[1] as i64 - self.rss_bytes[0] as i64;
+        rise - self.of_files(|part| part.bytes)
+    }
+
+    /// Returns the same in an hour.
+    pub fn kept_bytes_per_hour(&self) -> i64 {
+        self.rss_bytes_per_hour - self.of_files(|part| part.bytes_per_hour)
+    }
+
+    /// Returns the growth of the blocks that a search for leaks follows, in bytes.
+    pub fn followed_bytes(&self) -> i64 {
+        self.by.iter().filter(|part| part.is_followed()).map(|part| part.bytes).sum()
+    }
+
+    fn of_files(&self, bytes: impl Fn(&GrowthPart) -> i64) -> i64 {
+        let files = self.by.iter().filter(|part| part.owner == Owner::File.key());
+        files.map(bytes).sum()
+    }
+}

@@ -1,0 +1,416 @@
+//! The mapped files of a process, opened so that the process cannot mislead the opener.
+//!
+//! A process chooses the names of its mappings, and what exists at these paths later: another file,
+//! a FIFO that blocks `open` forever, a device, a symbolic link into the opener's root. This module
+//! opens regular files only, and only the file that is mapped.
+//!
+//! A file on a network or of a FUSE server can take seconds for each read. Of such files, a thread
+//! reads little and waits little, so that one process does not delay the inspection of others; and
+//! another process reads them ([`read_remote_files_by`]).
+
+mod remote;
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FileType, Mode, OFlags, fstat, fstatfs, open, openat};
+
+pub use remote::{read_remote_files_by, serve};
+
+use crate::abandoned;
+use crate::proc::maps::{FileId, Mapping};
+use remote::RemoteFile;
+
+/// Magic numbers of file systems whose files have another device number in `maps` than for `stat`
+/// (linux/magic.h): btrfs gives each subvolume its own, overlayfs shows the lower file.
+const OTHER_DEVICE: [i64; 2] = [0x9123_683e, 0x794c_7630];
+
+/// Magic numbers of remote file systems and of FUSE (linux/magic.h; those of SMB and Ceph are in
+/// their own sources).
+const REMOTE: [i64; 8] = [
+    0x6573_5546, // FUSE
+    0x6969,      // NFS
+    0xff53_4d42, // CIFS
+    0xfe53_4d42, // SMB2
+    0x517b,      // SMB
+    0x00c3_6400, // Ceph
+    0x0102_1997, // 9p
+    0x5346_414f, // AFS
+];
+
+/// What a thread may still read of remote files, in total. An inspection has a thread of its own.
+#[derive(Debug, Clone, Copy)]
+struct RemoteBudget {
+    bytes: u64,
+    /// Time to wait for their file systems; `None` for a thread that another one abandons.
+    time: Option<Duration>,
+}
+
+impl RemoteBudget {
+    const MAX: Self = Self { bytes: 1 << 20, time: Some(Duration::from_secs(2)) };
+}
+
+thread_local! {
+    static REMOTE_LEFT: Cell<RemoteBudget> = const { Cell::new(RemoteBudget::MAX) };
+
+    /// The process whose files it has opened last, and the devices of the remote file systems that
+    /// this one sees.
+    static REMOTE_DEVICES: RefCell<(u32, BTreeSet<(u32, u32)>)> = const { RefCell::new((0, BTreeSet::new())) };
+}
+
+/// Whether remote files are left unread.
+static IS_LOCAL_ONLY: AtomicBool = AtomicBool::new(false);
+
+/// Leaves remote files unread from now on, in all threads: for views of many processes, which one
+/// slow file system would delay.
+pub fn read_local_files_only() {
+    IS_LOCAL_ONLY.store(true, Ordering::Relaxed);
+}
+
+/// Lets this thread wait for remote file systems for any time, because another thread bounds its
+/// work.
+pub(crate) fn wait_for_remote_files() {
+    REMOTE_LEFT.set(RemoteBudget { time: None, ..REMOTE_LEFT.get() });
+}
+
+/// Asks for something of a remote file, within the time that this thread may wait for such files.
+fn in_time<T>(ask: impl FnOnce(Option<Instant>) -> io::Result<T>) -> io::Result<T> {
+    let budget = REMOTE_LEFT.get();
+    if budget.time == Some(Duration::ZERO) {
+        return Err(too_slow());
+    }
+    let begin = Instant::now();
+    let answer = ask(budget.time.map(|time| begin + time));
+    let time = budget.time.map(|time| time.saturating_sub(begin.elapsed()));
+    REMOTE_LEFT.set(RemoteBudget { time, ..budget });
+    answer
+}
+
+/// A file that a process has mapped.
+#[derive(Debug)]
+pub struct MappedFile {
+    opened: Opened,
+    is_remote: bool,
+}
+
+#[derive(Debug)]
+enum Opened {
+    Here(File),
+    Elsewhere(RemoteFile),
+}
+
+impl MappedFile {
+    /// Returns the file, of which any number of bytes can be read.
+    ///
+    /// # Errors
+    /// Fails if it is remote, and so only open in the process that reads it for lowtide.
+    pub fn file(&self) -> io::Result<&File> {
+        match &self.opened {
+            Opened::Here(file) => Ok(file),
+            Opened::Elsewhere(_) => Err(io::Error::other("it is on a network or FUSE file system")),
+        }
+    }
+
+    /// Returns its size in bytes.
+    ///
+    /// # Errors
+    /// Fails if its file system does not answer.
+    pub fn size(&self) -> io::Result<u64> {
+        match &self.opened {
+            Opened::Here(file) => Ok(file.metadata()?.len()),
+            Opened::Elsewhere(file) => in_time(|end| file.size(end)),
+        }
+    }
+
+    /// Reads bytes at an offset. Returns their number, which is less than the size of the buffer at
+    /// the end of the file.
+    ///
+    /// # Errors
+    /// Fails if they cannot be read, or if this thread has read too much of remote files or waited
+    /// too long for them.
+    pub fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+        if !self.is_remote || bytes.is_empty() {
+            return self.read_any_at(bytes, offset);
+        }
+        let left = usize::try_from(REMOTE_LEFT.get().bytes).unwrap_or(usize::MAX);
+        let length = bytes.len().min(left);
+        if length == 0 {
+            return Err(too_much());
+        }
+        let read = self.read_any_at(&mut bytes[..length], offset)?;
+        let budget = REMOTE_LEFT.get();
+        let bytes = budget.bytes.saturating_sub(read as u64);
+        REMOTE_LEFT.set(RemoteBudget { bytes, ..budget });
+        Ok(read)
+    }
+
+    fn read_any_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+        match &self.opened {
+            Opened::Here(file) => file.read_at(bytes, offset),
+            Opened::Elsewhere(file) => in_time(|end| file.read_at(bytes, offset, end)),
+        }
+    }
+
+    /// Reads the bytes at an offset until a buffer is full or the file ends. Returns the number of
+    /// bytes that were read, and the error that ended it: an error of [`read_at`](Self::read_at).
+    pub fn fill_at(&self, bytes: &mut [u8], offset: u64) -> (usize, io::Result<()>) {
+        let mut length = 0;
+        while length < bytes.len() {
+            match self.read_at(&mut bytes[length..], offset.saturating_add(length as u64)) {
+                Ok(0) => break,
+                Ok(read) => length += read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return (length, Err(error)),
+            }
+        }
+        (length, Ok(()))
+    }
+
+    /// Fills a buffer with the bytes at an offset.
+    ///
+    /// # Errors
+    /// Fails as [`read_at`](Self::read_at) does, and at the end of the file.
+    pub fn read_exact_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+        let (length, read) = self.fill_at(bytes, offset);
+        read?;
+        if length < bytes.len() { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
+    }
+}
+
+/// A file of this machine.
+impl From<File> for MappedFile {
+    fn from(file: File) -> Self {
+        Self { opened: Opened::Here(file), is_remote: false }
+    }
+}
+
+fn too_much() -> io::Error {
+    io::Error::other(
+        "it is on a network or FUSE file system, of which lowtide reads at most 1 MiB for a process",
+    )
+}
+
+fn too_slow() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::TimedOut,
+        "its network or FUSE file system does not answer in time",
+    )
+}
+
+/// Opens the file that is mapped, even if its path now leads to another one.
+///
+/// # Errors
+/// Fails if it cannot be found, is not a regular file, or was replaced by another one; if it is
+/// remote, and such files are left unread; or if reads of too many files do not end.
+pub fn open_mapped(pid: u32, mapping: &Mapping) -> io::Result<MappedFile> {
+    if abandoned::is_short_of_threads() {
+        return Err(io::Error::other("too many reads of other files are still blocked"));
+    }
+    let is_local_only = IS_LOCAL_ONLY.load(Ordering::Relaxed);
+    if is_on_remote_device(pid, mapping) {
+        if is_local_only {
+            return Err(left_unread());
+        }
+        if REMOTE_LEFT.get().bytes == 0 {
+            return Err(too_much());
+        }
+        if let Some(command) = remote::reader() {
+            let opened = in_time(|end| RemoteFile::open(command(), pid, mapping, end))?;
+            return Ok(MappedFile { opened: Opened::Elsewhere(opened), is_remote: true });
+        }
+    }
+    let file = open_here(pid, mapping)?;
+    if file.is_remote && is_local_only { Err(left_unread()) } else { Ok(file) }
+}
+
+/// Opens the file that is mapped, in this process.
+fn open_here(pid: u32, mapping: &Mapping) -> io::Result<MappedFile> {
+    let place = by_range(pid, mapping).or_else(|_| by_path(pid, mapping))?;
+    // A FUSE server need not implement this.
+    let is_remote =
+        fstatfs(&place).map_or(true, |found| REMOTE.contains(&(found.f_type & 0xffff_ffff)));
+    Ok(MappedFile { opened: Opened::Here(reopen(&place)?), is_remote })
+}
+
+fn left_unread() -> io::Error {
+    io::Error::other("it is on a network or FUSE file system (--remote-files)")
+}
+
+/// Returns whether a process has mapped a file of a device that a remote file system is mounted
+/// from.
+fn is_on_remote_device(pid: u32, mapping: &Mapping) -> bool {
+    REMOTE_DEVICES.with_borrow_mut(|known| {
+        if known.0 != pid {
+            *known = (pid, remote::devices(pid));
+        }
+        known.1.contains(&mapping.file.device)
+    })
+}
+
+/// Opens it by its addresses, which requires `CAP_SYS_ADMIN` or `CAP_CHECKPOINT_RESTORE`.
+fn by_range(pid: u32, mapping: &Mapping) -> io::Result<OwnedFd> {
+    let range = format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end);
+    Ok(open(range, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+/// Opens it by its path in the root of the process: in `maps`, no part of a path is a symbolic
+/// link.
+fn by_path(pid: u32, mapping: &Mapping) -> io::Result<OwnedFd> {
+    let place = in_root(pid, &mapping.name)?;
+    if is_same(&place, mapping.file)? { Ok(place) } else { Err(another()) }
+}
+
+/// Reads at most `most` bytes of a file in the root of a process. The file must belong to its user
+/// or to root.
+///
+/// # Errors
+/// Fails if a part of the path is a symbolic link. Fails if the file is not a regular file, belongs
+/// to another user, or is on a remote file system.
+pub fn read_in_root(pid: u32, path: &str, user: u32, most: u64) -> io::Result<Vec<u8>> {
+    let place = in_root(pid, path)?;
+    let owner = fstat(&place)?.st_uid;
+    if owner != user && owner != 0 {
+        return Err(io::Error::other("it belongs to another user"));
+    }
+    if REMOTE.contains(&(fstatfs(&place)?.f_type & 0xffff_ffff)) {
+        return Err(left_unread());
+    }
+    let mut bytes = Vec::new();
+    reopen(&place)?.take(most).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Locates a file in the root of a process. Symbolic links are not followed.
+fn in_root(pid: u32, path: &str) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let mut place = open(format!("/proc/{pid}/root"), flags | OFlags::DIRECTORY, Mode::empty())?;
+    // Part by part, as `openat2` would with RESOLVE_NO_SYMLINKS: its flags are in memory, where the
+    // seccomp filter of the exporter cannot check that a file is opened for reading.
+    for part in path.split('/').filter(|part| !part.is_empty()) {
+        if part == ".." {
+            return Err(io::Error::other("its path contains `..`"));
+        }
+        place = openat(&place, part, flags | OFlags::NOFOLLOW, Mode::empty())?;
+        if FileType::from_raw_mode(fstat(&place)?.st_mode) == FileType::Symlink {
+            return Err(io::Error::other("its path contains a symbolic link"));
+        }
+    }
+    Ok(place)
+}
+
+fn is_same(place: &OwnedFd, wanted: FileId) -> io::Result<bool> {
+    let stat = fstat(place)?;
+    let device = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
+    let has_device = device == wanted.device || OTHER_DEVICE.contains(&fstatfs(place)?.f_type);
+    Ok(stat.st_ino == wanted.inode && has_device)
+}
+
+/// Opens a located file for reading. Opening anything but a regular file can block or have side
+/// effects.
+fn reopen(place: &OwnedFd) -> io::Result<File> {
+    if FileType::from_raw_mode(fstat(place.as_fd())?.st_mode) != FileType::RegularFile {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    Ok(open(format!("/proc/self/fd/{}", place.as_raw_fd()), flags, Mode::empty())?.into())
+}
+
+fn another() -> io::Error {
+    io::Error::other("its path leads to another file now")
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::CWD;
+    use std::os::unix::fs::symlink;
+    use std::path::Path;
+
+    use super::*;
+    use crate::proc::maps::Permissions;
+
+    /// Returns a mapping with the name of a file at a path.
+    fn mapping(path: &Path, file: FileId) -> Mapping {
+        Mapping {
+            start: 0x1000,
+            end: 0x2000,
+            permissions: Permissions::parse("r-xp").unwrap(),
+            offset: 0,
+            file,
+            name: path.to_string_lossy().into_owned(),
+        }
+    }
+
+    fn id_of(path: &Path) -> FileId {
+        FileId::from_metadata(&path.metadata().unwrap())
+    }
+
+    fn opened(path: &Path, file: FileId) -> Result<MappedFile, String> {
+        open_mapped(std::process::id(), &mapping(path, file)).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_file_at_a_path_is_opened_only_if_it_is_the_mapped_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let [library, other] = ["library", "other"].map(|name| directory.path().join(name));
+        std::fs::write(&library, "library").unwrap();
+        std::fs::write(&other, "other").unwrap();
+        let id = id_of(&library);
+        let opened_file = opened(&library, id).unwrap();
+        assert_eq!(FileId::from_metadata(&opened_file.file().unwrap().metadata().unwrap()), id);
+        assert_eq!(opened(&other, id).unwrap_err(), "its path leads to another file now");
+    }
+
+    #[test]
+    fn little_is_read_of_remote_files_in_a_thread() {
+        let file = || {
+            let file = tempfile::tempfile().unwrap();
+            file.set_len(8 << 20).unwrap();
+            MappedFile { is_remote: true, ..MappedFile::from(file) }
+        };
+        let [one, other] = [file(), file()];
+        let read = |file: &MappedFile, length| file.read_exact_at(&mut vec![0; length], 0);
+        read(&one, 1 << 19).unwrap();
+        read(&other, 1 << 19).unwrap();
+        assert!(read(&one, 1).unwrap_err().to_string().contains("at most 1 MiB"));
+        assert!(read(&file(), 0).is_ok());
+        std::thread::spawn(move || read(&one, 1 << 20).unwrap()).join().unwrap();
+        let local = MappedFile::from(tempfile::tempfile().unwrap());
+        local.file().unwrap().set_len(8 << 20).unwrap();
+        read(&local, 8 << 20).unwrap();
+    }
+
+    #[test]
+    fn a_fifo_in_place_of_a_library_is_an_error_and_does_not_block() {
+        let directory = tempfile::tempdir().unwrap();
+        let fifo = directory.path().join("x.so (deleted)");
+        rustix::fs::mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR, 0).unwrap();
+        // Not even if the FIFO has reused its inode number.
+        assert_eq!(opened(&fifo, id_of(&fifo)).unwrap_err(), "it is not a regular file");
+    }
+
+    #[test]
+    fn a_device_is_not_opened() {
+        let null = Path::new("/dev/null");
+        assert_eq!(opened(null, id_of(null)).unwrap_err(), "it is not a regular file");
+    }
+
+    #[test]
+    fn symbolic_links_are_not_followed() {
+        let directory = tempfile::tempdir().unwrap();
+        let library = directory.path().join("library");
+        std::fs::write(&library, "library").unwrap();
+        let link = directory.path().join("link");
+        symlink(&library, &link).unwrap();
+        symlink(directory.path(), directory.path().join("here")).unwrap();
+        for path in [link, directory.path().join("here/library")] {
+            let error = opened(&path, id_of(&library)).unwrap_err();
+            assert!(error.contains("symbolic link"), "{error}");
+        }
+    }
+}

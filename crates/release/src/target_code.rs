@@ -1,0 +1,177 @@
+//! What a release needs to know of the target's code. It is read from files, before a lock is taken
+//! or a thread is stopped: a file system can delay that.
+
+use std::ops::Range;
+
+use lowtide_probe::heap;
+use lowtide_probe::mapped::open_mapped;
+use lowtide_probe::proc::maps::Mapping;
+use memchr::memmem;
+
+use crate::refusal::Refusal;
+use crate::symbol;
+
+/// Facts about the code of a target.
+#[derive(Debug)]
+pub(crate) struct TargetCode {
+    /// The code of its C library.
+    pub(crate) c_library: Vec<Range<u64>>,
+    /// The instructions that a chain of frames needs.
+    pub(crate) gadgets: Gadgets,
+    /// Where signal handlers may return to.
+    pub(crate) restorers: Restorers,
+    /// The flag by which glibc decides whether to take locks.
+    pub(crate) single_threaded: SingleThreaded,
+    /// The address of `malloc_trim`, if the C library has it.
+    pub(crate) malloc_trim_at: Option<u64>,
+}
+
+impl TargetCode {
+    /// Reads it. `c_library` is the file that holds the C library.
+    ///
+    /// # Errors
+    /// Fails if the C library lacks an instruction that is needed, or cannot be read; and on other
+    /// processors than x86-64, whose instructions these are.
+    pub(crate) fn read(pid: u32, maps: &[Mapping], c_library: &str) -> Result<Self, Refusal> {
+        if cfg!(not(target_arch = "x86_64")) {
+            return Err(Refusal::Machine);
+        }
+        let library = heap::library(maps, c_library);
+        // A program that was linked with the flag has a copy of its own, which all libraries then
+        // use.
+        let program = maps.iter().find(|m| m.has_file());
+        let address = |file, name| symbol::address(pid, maps, file, name);
+        let in_either = |name| {
+            let mut files = [program, library].into_iter().flatten();
+            files.find_map(|file| address(file, name).transpose()).transpose()
+        };
+        // Of remote files, only so much is read: first what a release needs most.
+        let single_threaded = match in_either("__libc_single_threaded") {
+            Ok(Some(address)) => SingleThreaded::At(address),
+            Ok(None) => SingleThreaded::Absent,
+            Err(_) => SingleThreaded::Unknown,
+        };
+        let malloc_trim_at = library.and_then(|file| address(file, "malloc_trim").ok().flatten());
+        let code = maps.iter().filter(|m| m.has_file() && m.permissions.contains('x'));
+        let (of_library, others): (Vec<_>, Vec<_>) = code.partition(|m| m.name == c_library);
+        let (mut gadgets, mut restorers) = (GadgetSearch::default(), Restorers::default());
+        for mapping in &of_library {
+            let (bytes, is_all) = code_of(pid, mapping);
+            gadgets.search(mapping, &bytes);
+            restorers.search(mapping, &bytes, is_all);
+        }
+        let gadgets = gadgets.found()?;
+        for mapping in others {
+            let (bytes, is_all) = code_of(pid, mapping);
+            restorers.search(mapping, &bytes, is_all);
+        }
+        let c_library = of_library.iter().map(|m| m.start..m.end).collect();
+        Ok(Self { c_library, gadgets, restorers, single_threaded, malloc_trim_at })
+    }
+}
+
+/// The flag of glibc for a process that has never had a second thread (`__libc_single_threaded`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SingleThreaded {
+    /// The one in use is at this address.
+    At(u64),
+    /// This glibc has none.
+    Absent,
+    /// The program or its C library could not be read. The library's copy is not in use, and always
+    /// 0, if the program has one.
+    Unknown,
+}
+
+impl SingleThreaded {
+    /// Returns the address of the flag, if there is one and it is known.
+    pub(crate) fn address(self) -> Option<u64> {
+        match self {
+            Self::At(address) => Some(address),
+            Self::Absent | Self::Unknown => None,
+        }
+    }
+}
+
+/// The addresses of these instructions in the target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Gadgets {
+    /// `syscall; ret`.
+    pub syscall_ret: u64,
+    /// `mov $15, %rax; syscall`: the return of a signal handler (`__restore_rt`).
+    pub restore: u64,
+    /// `pop %rsp; ret`: the end of `pop %r12; ret`.
+    pub pop_rsp_ret: u64,
+}
+
+const SYSCALL_RET: [u8; 3] = [0x0f, 0x05, 0xc3];
+const RESTORE: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
+/// Length of the instructions up to the end of `syscall` at [`Gadgets::restore`].
+pub(crate) const RESTORE_BYTES: u64 = RESTORE.len() as u64;
+const POP_RSP_RET: [u8; 2] = [0x5c, 0xc3];
+
+/// Where signal handlers may return to: each library that calls `rt_sigaction` has such an
+/// instruction of its own (up to glibc 2.33, libpthread too).
+#[derive(Debug, Default)]
+pub(crate) struct Restorers {
+    /// The addresses of these instructions.
+    pub(crate) known: Vec<u64>,
+    /// Code that could not be read: it may have one anywhere.
+    pub(crate) unread: Vec<Range<u64>>,
+}
+
+impl Restorers {
+    /// Searches the code of a mapping. `is_all` tells whether the bytes are all of it.
+    fn search(&mut self, mapping: &Mapping, bytes: &[u8], is_all: bool) {
+        let places = memmem::find_iter(bytes, &RESTORE);
+        self.known.extend(places.map(|at| mapping.start + at as u64));
+        if !is_all {
+            // One may begin in the last bytes that were read.
+            let from = mapping.start + (bytes.len() as u64).saturating_sub(RESTORE_BYTES);
+            self.unread.push(from..mapping.end);
+        }
+    }
+}
+
+/// Reads the code of a mapping from its file. Returns the bytes, and whether they are all: the file
+/// may be unreadable, and the largest programs are not read.
+fn code_of(pid: u32, mapping: &Mapping) -> (Vec<u8>, bool) {
+    const MAX_BYTES: usize = 32 << 20;
+    let none = (Vec::new(), false);
+    let Some(size) = usize::try_from(mapping.size()).ok().filter(|size| *size <= MAX_BYTES) else {
+        return none;
+    };
+    let Ok(file) = open_mapped(pid, mapping) else { return none };
+    let mut bytes = vec![0; size];
+    // The file may end within the last page.
+    let (length, read) = file.fill_at(&mut bytes, mapping.offset);
+    bytes.truncate(length);
+    (bytes, read.is_ok())
+}
+
+/// The first addresses of the instructions of [`Gadgets`], as far as they were found.
+#[derive(Debug, Default)]
+struct GadgetSearch([Option<u64>; 3]);
+
+impl GadgetSearch {
+    /// Searches the code of a mapping.
+    fn search(&mut self, mapping: &Mapping, bytes: &[u8]) {
+        let wanted: [&[u8]; 3] = [&SYSCALL_RET, &RESTORE, &POP_RSP_RET];
+        for (place, pattern) in self.0.iter_mut().zip(wanted) {
+            let at = memmem::find(bytes, pattern);
+            *place = place.or(at.map(|at| mapping.start + at as u64));
+        }
+    }
+
+    /// Returns the addresses.
+    ///
+    /// # Errors
+    /// Fails if an instruction is missing.
+    fn found(&self) -> Result<Gadgets, Refusal> {
+        let one = |place: usize, what| self.0[place].ok_or(Refusal::Gadget { what });
+        Ok(Gadgets {
+            syscall_ret: one(0, "a system call instruction")?,
+            restore: one(1, "the return from a signal handler")?,
+            pop_rsp_ret: one(2, "an instruction that switches stacks")?,
+        })
+    }
+}
