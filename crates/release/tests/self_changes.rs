@@ -38,10 +38,14 @@ struct Change {
     refusals: &'static [Hazard],
     /// Whether memory may be missing for the release.
     may_fail: bool,
+    /// Whether it kills a thread that is running our code at that moment, which is the known risk
+    /// (docs/is-it-safe.md). Then it is made as soon as no thread of the program runs. With few
+    /// processors, a thread that has just continued may not have run for a long time.
+    kills_our_code: bool,
 }
 
 const fn harmless(name: &'static str) -> Change {
-    Change { name, refusals: &[], may_fail: false }
+    Change { name, refusals: &[], may_fail: false, kills_our_code: false }
 }
 
 /// Changes that any user may make.
@@ -50,6 +54,7 @@ const CHANGES: [Change; 15] = [
     Change { refusals: &[Hazard::PrivilegesChanged], ..harmless("no-new-privileges") },
     Change {
         refusals: &[Hazard::PrivilegesChanged, Hazard::Seccomp, Hazard::SeccompUnread],
+        kills_our_code: true,
         ..harmless("sandbox")
     },
     Change { refusals: &[Hazard::PrivilegesChanged], ..harmless("no-capabilities") },
@@ -123,6 +128,9 @@ fn change_at_each_step(kind: &Kind, change: &Change) -> usize {
                     let mut at = None;
                     let (result, is_step) = steady.release_until(step, |steady, now| {
                         at = Some(now);
+                        if change.kills_our_code {
+                            steady.wait_until_none_runs();
+                        }
                         steady.send(&format!("change {}", change.name));
                         // Its first thread may be the one that is stopped.
                         if steady.has_line_within(Duration::from_millis(200)) {
