@@ -33,6 +33,9 @@ pub(crate) fn run(args: &ExporterArgs, _output: &Output) -> Result<Exit, Failure
         None => WebConfig::default(),
     };
     let destination = Destination::open(args)?;
+    if !args.remote_files {
+        read_local_files_only();
+    }
     restrict()?;
     let interrupt = interrupt::flag();
     let options = Options {
@@ -44,9 +47,6 @@ pub(crate) fn run(args: &ExporterArgs, _output: &Output) -> Result<Exit, Failure
         patience: Patience::default(),
         uncounted_cpu: UncountedCpu::default(),
     };
-    if !args.remote_files {
-        read_local_files_only();
-    }
     let survey = Survey::start(options.clone())
         .map_err(|error| Failure::failed(format!("no thread could be started: {error}")))?;
     let exporter =

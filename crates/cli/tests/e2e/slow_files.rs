@@ -21,11 +21,23 @@ struct Slow {
 impl Slow {
     /// Starts a process. Each further read of its program then takes `delay_ms`; 0: it never ends.
     fn start(delay_ms: &str) -> Self {
+        Self::start_with(delay_ms, |_| ())
+    }
+
+    /// Starts one whose file system is in no list of mounts.
+    fn start_detached(delay_ms: &str) -> Self {
+        Self::start_with(delay_ms, |command| {
+            command.env("DETACHED", "1");
+        })
+    }
+
+    fn start_with(delay_ms: &str, change: impl FnOnce(&mut Command)) -> Self {
         let home = tempfile::tempdir().unwrap();
         let [mount, slow] = ["mount", "slow"].map(|name| home.path().join(name));
         fs::create_dir(&mount).unwrap();
         let mut command = Command::new(fixture("slow_files", &[]));
         command.arg(&mount).arg(fixture("memory", &["-pthread"])).arg(delay_ms).arg(&slow);
+        change(&mut command);
         let subject = Subject::start(command.args(["blocks:30", "keep:10"]));
         fs::write(&slow, "").unwrap();
         Self { subject, home }
@@ -65,7 +77,16 @@ fn each_verb_ends_for_a_process_whose_files_are_read_slowly() {
 #[test]
 #[ignore = "needs root and FUSE"]
 fn lowtide_itself_ends_although_a_file_is_never_read() {
-    let silent = Slow::start("0");
+    each_verb_ends_beside(&Slow::start("0"));
+}
+
+#[test]
+#[ignore = "needs root and FUSE"]
+fn lowtide_itself_ends_although_a_file_of_a_detached_mount_is_never_read() {
+    each_verb_ends_beside(&Slow::start_detached("0"));
+}
+
+fn each_verb_ends_beside(silent: &Slow) {
     let pid = silent.pid().to_string();
     for words in [
         &["inspect", &pid][..],

@@ -11,7 +11,6 @@
 mod remote;
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -25,7 +24,7 @@ pub use remote::{read_remote_files_by, serve};
 
 use crate::abandoned;
 use crate::proc::maps::{FileId, Mapping};
-use remote::RemoteFile;
+use remote::{FileSystems, RemoteFile};
 
 /// Magic numbers of file systems whose files have another device number in `maps` than for `stat`
 /// (linux/magic.h): btrfs gives each subvolume its own, overlayfs shows the lower file.
@@ -59,17 +58,17 @@ impl RemoteBudget {
 thread_local! {
     static REMOTE_LEFT: Cell<RemoteBudget> = const { Cell::new(RemoteBudget::MAX) };
 
-    /// The process whose files it has opened last, and the devices of the remote file systems that
-    /// this one sees.
-    static REMOTE_DEVICES: RefCell<(u32, BTreeSet<(u32, u32)>)> = const { RefCell::new((0, BTreeSet::new())) };
+    /// The process whose files it has opened last, and the file systems that this one sees.
+    static FILE_SYSTEMS: RefCell<Option<(u32, FileSystems)>> = const { RefCell::new(None) };
 }
 
 /// Whether remote files are left unread.
 static IS_LOCAL_ONLY: AtomicBool = AtomicBool::new(false);
 
 /// Leaves remote files unread from now on, in all threads: for views of many processes, which one
-/// slow file system would delay.
+/// slow file system would delay. Must be called before the process restricts its own system calls.
 pub fn read_local_files_only() {
+    remote::shared_memory_device();
     IS_LOCAL_ONLY.store(true, Ordering::Relaxed);
 }
 
@@ -242,14 +241,14 @@ fn left_unread() -> io::Error {
     io::Error::other("it is on a network or FUSE file system (--remote-files)")
 }
 
-/// Returns whether a process has mapped a file of a device that a remote file system is mounted
-/// from.
+/// Returns whether the file system of a mapped file is remote, or may be.
 fn is_on_remote_device(pid: u32, mapping: &Mapping) -> bool {
-    REMOTE_DEVICES.with_borrow_mut(|known| {
-        if known.0 != pid {
-            *known = (pid, remote::devices(pid));
+    FILE_SYSTEMS.with_borrow_mut(|known| {
+        if known.as_ref().is_none_or(|(process, _)| *process != pid) {
+            *known = None;
         }
-        known.1.contains(&mapping.file.device)
+        let (_, seen) = known.get_or_insert_with(|| (pid, FileSystems::read(pid)));
+        seen.is_remote(mapping.file.device)
     })
 }
 

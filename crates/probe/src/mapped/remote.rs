@@ -1,7 +1,8 @@
 //! Files on network and FUSE file systems, read by a process of their own.
 //!
-//! These are the file systems that the target sees mounted: a file below an overlay, or of a mount
-//! that was detached, is read by lowtide itself.
+//! The type of a file system is read from the lists of mounts, because a FUSE server may not answer
+//! `statfs`. A file system that is in no list, such as one whose mount was detached, counts as
+//! remote, unless it is on a block device or is the kernel's own for shared memory.
 //!
 //! Linux cannot end a thread that waits for a FUSE server which has accepted its request and does
 //! not answer it (`request_wait_answer` in fs/fuse/dev.c), nor the process of that thread. So
@@ -22,6 +23,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{MemfdFlags, fstat, memfd_create};
 use rustix::io::Errno;
 
 use super::{open_here, too_slow};
@@ -59,15 +61,52 @@ fn is_remote_type(name: &str) -> bool {
     NAMES.contains(&name) || name.starts_with("fuse.") || name.starts_with("fuseblk.")
 }
 
-/// Returns the devices of the remote file systems that a process sees: nothing is asked of these.
-pub(super) fn devices(pid: u32) -> BTreeSet<(u32, u32)> {
-    let mut text = Vec::new();
-    let file = File::open(format!("/proc/{pid}/mountinfo"));
-    let read = file.and_then(|file| file.take(MAX_MOUNTINFO).read_to_end(&mut text));
-    if read.is_err() {
-        return BTreeSet::new();
+/// The file systems that lowtide and a process see, by their devices (major and minor number).
+/// Nothing is asked of the file systems themselves.
+#[derive(Debug, Default)]
+pub(super) struct FileSystems {
+    local: BTreeSet<(u32, u32)>,
+    remote: BTreeSet<(u32, u32)>,
+}
+
+impl FileSystems {
+    /// Reads the mounts that a process and lowtide see. A list that cannot be read counts as empty.
+    pub(super) fn read(pid: u32) -> Self {
+        let mut found = Self::default();
+        for process in [pid.to_string(), "self".to_owned()] {
+            let mut text = Vec::new();
+            let file = File::open(format!("/proc/{process}/mountinfo"));
+            if file.and_then(|file| file.take(MAX_MOUNTINFO).read_to_end(&mut text)).is_ok() {
+                found.add(&String::from_utf8_lossy(&text));
+            }
+        }
+        found.local.extend(shared_memory_device());
+        found
     }
-    mountinfo::devices(&String::from_utf8_lossy(&text), is_remote_type)
+
+    fn add(&mut self, mountinfo: &str) {
+        self.local.extend(mountinfo::devices(mountinfo, |name| !is_remote_type(name)));
+        self.remote.extend(mountinfo::devices(mountinfo, is_remote_type));
+    }
+
+    /// Returns whether the file system of a device is remote, or may be. On kernels before 6.8, a
+    /// mapped file of an overlay shows the device of its layer, which a container need not see.
+    pub(super) fn is_remote(&self, device: (u32, u32)) -> bool {
+        let is_block_device = device.0 != 0;
+        self.remote.contains(&device) || !is_block_device && !self.local.contains(&device)
+    }
+}
+
+/// Returns the device of the kernel's own mount of shared memory (memfd, System V, `/dev/zero`),
+/// which no list of mounts contains. The first call needs `memfd_create`.
+pub(super) fn shared_memory_device() -> Option<(u32, u32)> {
+    static DEVICE: OnceLock<Option<(u32, u32)>> = OnceLock::new();
+    let find = || {
+        let file = memfd_create("lowtide", MemfdFlags::CLOEXEC).ok()?;
+        let device = fstat(file).ok()?.st_dev;
+        Some((rustix::fs::major(device), rustix::fs::minor(device)))
+    };
+    *DEVICE.get_or_init(find)
 }
 
 /// A remote file, which another process has open. Dropping this ends that process.
@@ -272,6 +311,39 @@ mod tests {
         serve(own, start, inode + 1, &*requests.concat(), &mut answers).unwrap();
         let message = String::from_utf8_lossy(&answers).into_owned();
         assert!(answers[0] == 1 && message.contains("another file now"), "{message}");
+    }
+
+    #[test]
+    fn a_file_system_that_nobody_sees_counts_as_remote() {
+        let mut seen = FileSystems::default();
+        seen.add(
+            "22 1 254:0 / / rw - ext4 /dev/root rw\n\
+             23 22 0:21 / /shm rw - tmpfs tmpfs rw\n\
+             24 22 0:50 / /mnt rw - fuse.sshfs x rw\n\
+             25 22 8:1 / /usb rw - fuseblk x rw\n",
+        );
+        for (device, is_remote) in [
+            ((254, 0), false),
+            ((0, 21), false),
+            ((0, 50), true),
+            ((8, 1), true),
+            // A mount that was detached.
+            ((0, 51), true),
+            // A layer of an overlay.
+            ((259, 3), false),
+        ] {
+            assert_eq!(seen.is_remote(device), is_remote, "{device:?}");
+        }
+    }
+
+    #[test]
+    fn memory_without_a_mount_is_local() {
+        let own = FileSystems::read(std::process::id());
+        let memory = shared_memory_device().unwrap();
+        assert!(!own.is_remote(memory));
+        let program = std::fs::metadata("/proc/self/exe").unwrap();
+        let device = crate::proc::maps::FileId::from_metadata(&program).device;
+        assert!(!own.is_remote(device));
     }
 
     #[test]

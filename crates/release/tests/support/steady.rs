@@ -343,15 +343,6 @@ impl Steady {
         }
     }
 
-    /// Waits until each of its threads sleeps or is stopped.
-    pub(crate) fn wait_until_none_runs(&self) {
-        let begin = Instant::now();
-        while self.has_state('R') {
-            assert!(begin.elapsed() < DEADLINE, "a thread runs on: {}", self.describe());
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
-
     pub(crate) fn has_state(&self, wanted: char) -> bool {
         self.threads().iter().any(|(_, state)| *state == wanted)
     }
