@@ -24,7 +24,7 @@ use lowtide_model::release::{Hazard, Release, ReleaseOutcome};
 use lowtide_release::testing::{TargetStep, release_observed};
 use lowtide_release::{Options, release};
 use rustix::process::{Pid, WaitOptions, set_child_subreaper, waitpid};
-use steady::{Kind, Steady};
+use steady::{DEADLINE, Kind, Steady};
 
 /// A lock that a test holds while it has children, so that it can identify its own.
 static CHILDREN: Mutex<()> = Mutex::new(());
@@ -73,8 +73,18 @@ fn release_it(steady: &Steady) -> Release {
     release_with(steady, steady.kind.options())
 }
 
+/// Waits until all threads of a program are in their waits: a dry run makes one attempt only.
+fn wait_until_all_sleep(steady: &Steady) {
+    let begin = Instant::now();
+    while steady.threads().iter().any(|(_, state)| *state != 'S') {
+        assert!(begin.elapsed() < DEADLINE, "a thread does not wait: {}", steady.describe());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// Predicts what [`release_it`] does.
 fn predict(steady: &Steady) -> Release {
+    wait_until_all_sleep(steady);
     release_with(steady, Options { dry_run: true, ..steady.kind.options() })
 }
 
@@ -103,6 +113,7 @@ fn is_released(steady: &mut Steady) {
     for _ in 0..3 {
         let dry_run =
             Options { dry_run: true, shares_inherited_filters: true, ..steady.kind.options() };
+        wait_until_all_sleep(steady);
         let described = release(&steady.target(), &dry_run).unwrap();
         assert_eq!(described.outcome, ReleaseOutcome::Released, "{described:?}");
         let release = release_it(steady);

@@ -202,7 +202,7 @@ fn a_readiness_timeout_reports_the_check_and_its_last_error() {
         "--settle",
         "0s",
         "--timeout",
-        "1500ms",
+        "10s",
         "--load",
         "true",
         "--",
@@ -210,7 +210,7 @@ fn a_readiness_timeout_reports_the_check_and_its_last_error() {
         "say:starting up",
         "ms:600000",
     ]);
-    assert!(said.starts_with("the command was not ready within 1.50 s (tcp:127.0.0.1:"), "{said}");
+    assert!(said.starts_with("the command was not ready within 10.0 s (tcp:127.0.0.1:"), "{said}");
     assert!(said.contains("Connection refused") && said.ends_with("starting up"), "{said}");
 }
 
@@ -280,7 +280,7 @@ fn an_insufficient_open_file_limit_is_reported_before_anything_starts() {
 #[test]
 fn the_soft_limit_of_open_files_is_raised_to_the_requested_number() {
     let home = tempfile::tempdir().unwrap();
-    let line = "ulimit -Sn 300; exec \"$0\" study --json -a glibc --repeat 1 --open-files 400 -o \"$1\" -- sh -c 'ulimit -Sn; sleep 0.3'";
+    let line = "ulimit -Sn 300; exec \"$0\" study --json -a glibc --repeat 1 --open-files 400 -o \"$1\" -- sh -c 'ulimit -Sn; sleep 1'";
     let record = home.path().join("record");
     let mut shell = Command::new("sh");
     shell.args(["-c", line, env!("CARGO_BIN_EXE_lowtide")]).arg(&record);
@@ -350,7 +350,7 @@ fn a_trial_that_exceeds_its_timeout_is_ended() {
 #[test]
 fn a_failed_treatment_does_not_affect_the_others() {
     let home = tempfile::tempdir().unwrap();
-    let line = "case \"$LD_PRELOAD\" in *jemalloc*) echo broken >&2; exit 9;; esac; sleep 0.1";
+    let line = "case \"$LD_PRELOAD\" in *jemalloc*) echo broken >&2; exit 9;; esac; sleep 1";
     let script = home.path().join("subject.sh");
     fs::write(&script, line).unwrap();
     let ran =
@@ -452,7 +452,7 @@ fn an_argument_that_is_not_utf8_and_a_full_stdout_do_not_cause_a_panic() {
 fn a_process_whose_name_is_not_utf8_is_sampled() {
     let home = tempfile::tempdir().unwrap();
     let script = home.path().join("subject.sh");
-    let sleep = "p=\"$1/$(printf 'gr\\366\\337e')\"; cp \"$(command -v sleep)\" \"$p\"; \"$p\" 0.4";
+    let sleep = "p=\"$1/$(printf 'gr\\366\\337e')\"; cp \"$(command -v sleep)\" \"$p\"; \"$p\" 3";
     fs::write(&script, sleep).unwrap();
     let (script, place) = (script.to_str().unwrap(), home.path().to_str().unwrap());
     let ran = study(&["-a", "glibc", "--repeat", "1", "--", "sh", script, place]);

@@ -131,7 +131,7 @@ fn missing_metrics_are_reported_once_and_do_not_fail_the_study() {
         "--",
         &subject(&[]),
         "fill:4",
-        "ms:300",
+        "ms:1000",
     ]);
     assert_eq!(ran.code(), Some(0), "{}", ran.stderr());
     assert_eq!(ran.stderr().matches("no metrics at /nonexistent").count(), 1);

@@ -14,7 +14,8 @@ fn reasons(ran: &crate::support::Ran) -> Vec<(Value, String)> {
 #[test]
 fn a_treatment_is_not_in_force_in_a_static_program() {
     let subject = subject(&["-static"]);
-    let ran = study(&["-a", "glibc,jemalloc", "--repeat", "1", "--", &subject, "fill:4", "ms:300"]);
+    let ran =
+        study(&["-a", "glibc,jemalloc", "--repeat", "1", "--", &subject, "fill:4", "ms:1500"]);
     for (active, reason) in reasons(&ran) {
         assert_eq!(active, false);
         assert!(reason.contains("it is linked statically"), "{reason}");
@@ -100,7 +101,7 @@ fn a_custom_library_can_be_a_treatment() {
     assert!(compiled.unwrap().success());
     let subject = subject(&[]);
     let list = format!("glibc,mine={}", library.display());
-    let ran = study(&["-a", &list, "--repeat", "1", "--", &subject, "fill:8", "free", "ms:300"]);
+    let ran = study(&["-a", &list, "--repeat", "1", "--", &subject, "fill:8", "free", "ms:1500"]);
     assert_eq!(reasons(&ran)[0].0, true);
     let labels: Vec<Value> =
         ran.trials().iter().map(|t| t["treatment"]["allocator"].clone()).collect();
@@ -118,7 +119,7 @@ fn a_treatment_is_not_in_force_in_a_setuid_program() {
     std::os::unix::fs::chown(&program, Some(65534), None).unwrap();
     std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o4755)).unwrap();
     let program = program.display().to_string();
-    let ran = study(&["-a", "jemalloc", "--repeat", "1", "--", &program, "fill:4", "ms:300"]);
+    let ran = study(&["-a", "jemalloc", "--repeat", "1", "--", &program, "fill:4", "ms:1500"]);
     let (active, reason) = &reasons(&ran)[0];
     assert_eq!(active, false);
     assert!(reason.contains("it is a setuid program: the loader ignores LD_PRELOAD"), "{reason}");
@@ -185,7 +186,7 @@ fn another_glibc_runs_the_program_with_its_own_loader() {
     let directory = std::env::var("LOWTIDE_TEST_GLIBC").expect("LOWTIDE_TEST_GLIBC");
     let subject = subject(&[]);
     let list = format!("glibc,glibc={directory}");
-    let ran = study(&["-a", &list, "--repeat", "1", "--", &subject, "fill:8", "free", "ms:300"]);
+    let ran = study(&["-a", &list, "--repeat", "1", "--", &subject, "fill:8", "free", "ms:1500"]);
     assert!(reasons(&ran).iter().all(|(active, _)| *active == true), "{:?}", reasons(&ran));
     let names: Vec<String> =
         ran.trials().iter().map(|t| t["treatment"]["allocator"].to_string()).collect();

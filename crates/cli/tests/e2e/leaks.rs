@@ -312,8 +312,16 @@ fn a_process_without_a_heap_is_watched_as_a_whole() {
     for (words, kind) in [(&[][..], "elsewhere"), (&["idle"], "level")] {
         let mut child = Command::new(&program).args(words).spawn().unwrap();
         let pid = child.id().to_string();
-        let output =
-            leaks(&["--json", &pid, "--no-stacks", "--every", "300ms", "--duration", "6s"]);
+        let watched =
+            |time| leaks(&["--json", &pid, "--no-stacks", "--every", "300ms", "--duration", time]);
+        // On a busy machine, the readings of a short time are too few.
+        let is_early = |output: &Output| object(output)["verdict"]["kind"] == "too_early";
+        let mut output = watched("6s");
+        for time in ["30s", "2m"] {
+            if is_early(&output) {
+                output = watched(time);
+            }
+        }
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(output.status.code(), Some(0), "{output:?}");
@@ -364,17 +372,23 @@ fn growth_outside_of_the_heap_is_elsewhere_with_its_owner_and_never_level() {
         ("memfd:2", "shared", "in shared memory (/memfd:subject"),
         ("mapped:2", "anonymous_other", "in memory that the program mapped itself"),
     ] {
-        let mut subject = Subject::of(&["blocks:10"]);
-        let mut leaks = lowtide();
-        leaks.args(["leaks", "--json", "--no-stacks", "--every", "300ms", "--duration", "6s"]);
-        leaks.arg(subject.pid().to_string());
-        let mut leaks = leaks.stdout(Stdio::piped()).spawn().unwrap();
-        while leaks.try_wait().unwrap().is_none() {
-            subject.send(command);
-            std::thread::sleep(std::time::Duration::from_millis(50));
-        }
-        let found = object(&leaks.wait_with_output().unwrap());
-        hold_leaks(&found);
+        let watched = |time| {
+            let mut subject = Subject::of(&["blocks:10"]);
+            let mut leaks = lowtide();
+            leaks.args(["leaks", "--json", "--no-stacks", "--every", "300ms", "--duration", time]);
+            leaks.arg(subject.pid().to_string());
+            let mut leaks = leaks.stdout(Stdio::piped()).spawn().unwrap();
+            while leaks.try_wait().unwrap().is_none() {
+                subject.send(command);
+                std::thread::sleep(std::time::Duration::from_millis(100));
+            }
+            let found = object(&leaks.wait_with_output().unwrap());
+            hold_leaks(&found);
+            found
+        };
+        // On a busy machine, the readings of a short time are too few.
+        let is_decided = |found: &Value| found["verdict"]["kind"] != "too_early";
+        let found = ["6s", "30s", "2m"].into_iter().map(watched).find(is_decided).unwrap();
         assert_eq!(found["verdict"]["kind"], "elsewhere", "{found:#}");
         let growth = &found["growth"];
         assert_eq!(growth["by"][0]["owner"], owner, "{found:#}");

@@ -34,7 +34,7 @@ impl Study {
             command.args(["--repeat", "3"]);
         }
         command.args(["--interval", "20ms", "-o"]).arg(self.at(record)).args(more);
-        command.args(["--", &subject(&[]), "fill:4", "ms:500"]);
+        command.args(["--", &subject(&[]), "fill:4", "ms:1000"]);
         command
     }
 
@@ -80,7 +80,11 @@ fn files(record: &Path) -> Vec<(PathBuf, Vec<u8>)> {
 fn a_killed_study_resumes_without_repeating_completed_trials() {
     let study = Study::new();
     let record = study.at("record");
-    let mut killed = study.command("record", &[]).stdout(Stdio::null()).spawn().unwrap();
+    // The third trial does not end before it was killed.
+    let (go_on, numbered) = (study.at("go-on"), "[ $LOWTIDE_TRIAL != 3 ]");
+    let cleanup = format!("{numbered} || until [ -e {} ]; do sleep 0.1; done", go_on.display());
+    let words = ["--cleanup", cleanup.as_str()];
+    let mut killed = study.command("record", &words).stdout(Stdio::null()).spawn().unwrap();
     until("samples of the third trial", || {
         let files = fs::read_dir(record.join("trials")).ok()?.flatten().map(|e| e.path());
         let is_third = |p: &PathBuf| p.file_name().unwrap().to_string_lossy().starts_with("003-");
@@ -89,6 +93,7 @@ fn a_killed_study_resumes_without_repeating_completed_trials() {
     });
     killed.kill().unwrap();
     killed.wait().unwrap();
+    fs::write(&go_on, "").unwrap();
     until("nothing of it to be left", || {
         processes_with(record.to_str().unwrap()).is_empty().then_some(())
     });
@@ -99,11 +104,12 @@ fn a_killed_study_resumes_without_repeating_completed_trials() {
     fs::write(&course, text).unwrap();
     let before = files(&record);
 
-    let message = refused(&study.run("record", &[]));
+    let message = refused(&study.run("record", &words));
     assert!(message.contains("it contains this study, with 2 of 6 trials done"), "{message}");
     assert!(message.contains("continue it with --resume"), "{message}");
 
-    let output = study.run("record", &["--resume"]);
+    let words = [&words[..], &["--resume"]].concat();
+    let output = study.run("record", &words);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     assert!(stderr_of(&output).contains("2 of 6 trials are done"), "{}", stderr_of(&output));
     assert!(
@@ -122,7 +128,7 @@ fn a_killed_study_resumes_without_repeating_completed_trials() {
     assert_eq!(begun, 7);
 
     // On another resume, there is nothing left to do.
-    let again = study.run("record", &["--resume"]);
+    let again = study.run("record", &words);
     assert_eq!(again.status.code(), Some(0), "{again:?}");
     assert_eq!(object(&again)["trials"], found["trials"]);
     assert_eq!(files(&record), after);
@@ -358,7 +364,7 @@ fn a_study_resumes_after_its_failed_setup_is_fixed() {
     let file = study.at("study.toml");
     let run = |setup: &str| {
         let text =
-            format!("command = [\"sleep\", \"0.2\"]\nallocator = \"glibc\"\nsetup = \"{setup}\"\n");
+            format!("command = [\"sleep\", \"1\"]\nallocator = \"glibc\"\nsetup = \"{setup}\"\n");
         fs::write(&file, text).unwrap();
         let mut command = lowtide();
         command.args(["study", "--json", "--repeat", "1", "--resume", "-o"]);

@@ -121,6 +121,7 @@ fn watch_prints_until_the_process_ends() {
 fn release_returns_the_memory() {
     for words in [&["blocks:60", "keep:10"][..], &["threads:3:20"]] {
         let subject = Subject::of(words);
+        subject.rests();
         let pid = subject.pid().to_string();
         let [dry, dry_here] =
             [json(&["release", "--dry-run", &pid]), json_here(&["release", "--dry-run", &pid])];

@@ -177,7 +177,7 @@ fn a_record_contains_a_copy_of_the_record_drawn_beside_it() {
     let run = ["-a", "glibc", "--repeat", "1", "--name", "the other", "-o", "other", "--"];
     study(&[&run[..], &[&subject, "ms:1000"]].concat());
     let file = format!(
-        "command = [{subject:?}, \"ms:200\"]\nallocator = \"glibc\"\nrepeat = 1\nbeside = [\"other\", \"none\"]\n"
+        "command = [{subject:?}, \"ms:1000\"]\nallocator = \"glibc\"\nrepeat = 1\nbeside = [\"other\", \"none\"]\n"
     );
     fs::write(home.path().join("two.toml"), file).unwrap();
     study(&["two.toml", "-o", "record"]);

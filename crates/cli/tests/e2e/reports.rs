@@ -18,7 +18,7 @@ fn a_record_is_drawn_in_every_format() {
         "--",
         &subject(&[]),
         "fill:8",
-        "ms:400",
+        "ms:1500",
     ]);
     assert_eq!(ran.code(), Some(0), "{}", ran.stderr());
     let home = tempfile::tempdir().unwrap();

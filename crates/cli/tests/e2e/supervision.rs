@@ -107,19 +107,27 @@ fn memory_is_released_after_each_burst_and_nothing_remains_in_the_process() {
     subject.send("keep:20");
     until("a second release", || (acts(&log, "act").len() >= 2).then_some(()));
     until_below(subject.pid(), 60 * MIB);
+    // A release can come while the program still frees, and another one returns the rest. No thread
+    // may wait at that moment: that is tried again.
+    let returned = |acts: &[Value]| -> i64 {
+        acts.iter().map(|act| -act["rss.diff"].as_i64().unwrap_or_default()).sum()
+    };
+    until("both to be logged", || {
+        (returned(&acts(&log, "act")) > 2 * 90 * MIB as i64).then_some(())
+    });
     let output = attached.interrupt();
     assert_eq!(output.status.code(), Some(0));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains(" returned, RSS "), "{said}");
-    let released = acts(&log, "act");
-    for act in &released {
+    let all = acts(&log, "act");
+    for act in &all {
+        if act["outcome"] == "refused" && act["hazard"] == "no_thread" {
+            continue;
+        }
         assert_eq!(act["outcome"], "released", "{act:#}");
         assert_eq!(act["message"], "Purged memory successfully");
         assert_eq!(act["policy"], "adaptive");
     }
-    // A release can come while the program still frees, and another one returns the rest.
-    let returned: i64 = released.iter().map(|act| -act["rss.diff"].as_i64().unwrap()).sum();
-    assert!(returned > 2 * 90 * MIB as i64, "{released:#?}");
     // At its end, the amount of memory that came back is known, too.
     assert!(!acts(&log, "returned").is_empty());
     assert!(!wild::has_stub(subject.pid()));
@@ -386,7 +394,7 @@ fn a_study_shows_what_each_policy_does_and_costs() {
         "--load",
         "true",
         "--settle",
-        "15s",
+        "45s",
         "--",
         "sh",
         "-c",

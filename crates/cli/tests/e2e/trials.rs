@@ -14,7 +14,7 @@ fn settled_memory_matches_the_kernel_at_the_same_moment() {
         &subject,
         "fill:64",
         "pin",
-        "ms:300",
+        "ms:1500",
         "free",
         "ms:5200",
         "rss",
@@ -132,7 +132,7 @@ fn background_processes_are_tracked_and_ended() {
         "--",
         &subject,
         &format!("daemon:{seconds}"),
-        "ms:800",
+        "ms:3000",
     ]);
     let trial = &ran.trials()[0];
     let followed = ran.lines(trial).iter().any(|l| {
@@ -162,8 +162,9 @@ fn phases_printed_by_the_subject_are_marked_and_load_end_ends_the_trial() {
         "--",
         &subject,
         "fill:16",
+        "ms:1000",
         "say:full",
-        "ms:300",
+        "ms:1000",
         "free",
         "say:freed",
         "ms:600000",
@@ -230,7 +231,7 @@ fn settings_of_a_treatment_reach_the_subject_and_those_of_the_shell_do_not() {
                 "-o",
             ])
             .arg(home.path().join("r"))
-            .args(["--", "sh", "-c", "env | grep MALLOC_ || echo none; sleep 0.05"])
+            .args(["--", "sh", "-c", "env | grep MALLOC_ || echo none; sleep 1"])
             .output()
             .unwrap();
         assert!(output.status.success(), "{output:?}");
@@ -284,7 +285,7 @@ fn ctrl_c_during_the_cleanup_lets_it_finish_and_starts_no_other_trial() {
         format!("touch {begun}; while ! [ -e {go_on} ]; do sleep 0.01; done; echo x >> {cleaned}");
     let child = crate::support::lowtide()
         .args(["study", "--json", "-a", "glibc", "--repeat", "2", "--cleanup", &cleanup])
-        .args(["-o", &at("record"), "--", &subject(&[]), "fill:8", "ms:300"])
+        .args(["-o", &at("record"), "--", &subject(&[]), "fill:8", "ms:1000"])
         .stdout(std::process::Stdio::piped())
         .stderr(std::process::Stdio::piped())
         .spawn()

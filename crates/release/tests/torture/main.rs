@@ -38,6 +38,7 @@ use std::sync::Mutex;
 use record::{Kind, Records};
 use run::{Draw, Run};
 use subject::{Library, Shape};
+use tally::Tally;
 
 /// The extent of a test.
 struct Scale {
@@ -151,15 +152,15 @@ fn torture_one(library: &Library, shape: Shape, scale: &Scale, records: &Records
         if seed < scale.seed + scale.controls {
             kinds.insert(Draw::new(seed).below(2) as usize, Kind::Control);
         }
-        let mut here = 0;
+        let mut here = Tally::default();
         for kind in kinds {
             let record = run.go(kind);
-            here += record.tally.returned;
+            here = here.and(&record.tally);
             records.add(record);
         }
-        returned += here;
-        in_vain = if here == 0 { in_vain + 1 } else { 0 };
-        assert!(in_vain < MAX_IN_VAIN, "{run:?}: nothing was returned");
+        returned += here.returned;
+        in_vain = if here.returned == 0 { in_vain + 1 } else { 0 };
+        assert!(in_vain < MAX_IN_VAIN, "{run:?}: nothing was returned: {}", here.json());
         if returned >= wanted {
             return;
         }

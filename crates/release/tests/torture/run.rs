@@ -74,7 +74,7 @@ impl Run {
                 _ => std::thread::park_timeout(Duration::from_millis(10)),
             }
         }
-        if tally.gone.is_some_and(|at| at.elapsed() > Duration::from_secs(5)) {
+        if tally.gone.is_some_and(|at| at.elapsed() > GRACE) {
             tally.failures.push("it was told to have ended, and went on".to_owned());
         }
         let (said, ended) = subject.end();

@@ -24,7 +24,7 @@ use tokio::task::JoinHandle;
 pub(crate) const LONG: Duration = Duration::from_secs(100);
 pub(crate) const SHORT: Duration = Duration::from_millis(50);
 /// A time that is longer than a step of a test, also on a busy machine.
-pub(crate) const NOTICEABLE: Duration = Duration::from_secs(2);
+pub(crate) const NOTICEABLE: Duration = Duration::from_secs(5);
 
 /// A server in this process.
 pub(crate) struct Server {

@@ -96,21 +96,27 @@ fn a_steady_leak_is_reported_as_growth_with_its_size_class() {
 fn consecutive_execs_of_a_process_are_not_reported_as_growth() {
     let program = fixture("memory", &["-pthread"]);
     let mut subject = Subject::of(&["blocks:1"]);
-    let mut look = lowtide()
-        .args(["--json", "inspect", "--watch", "3s", &subject.pid().to_string()])
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    // Each program uses more memory than the previous one.
-    for mib in (2..200).step_by(2) {
-        subject.say(&format!("exec:{program}:blocks:{mib}"));
-        assert_eq!(subject.line(), "ready");
-        if look.try_wait().unwrap().is_some() {
-            break;
+    let look_for = |gap_ms| {
+        let mut look = lowtide()
+            .args(["--json", "inspect", "--watch", "3s", &subject.pid().to_string()])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // Each program uses more memory than the previous one.
+        for mib in (2..200).step_by(2) {
+            subject.say(&format!("exec:{program}:blocks:{mib}"));
+            assert_eq!(subject.line(), "ready");
+            if look.try_wait().unwrap().is_some() {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(gap_ms));
         }
-        std::thread::sleep(std::time::Duration::from_millis(100));
-    }
-    let found = object(&look.wait_with_output().unwrap());
+        let found = object(&look.wait_with_output().unwrap());
+        // On a busy machine, no inspection may fit between two execs.
+        found["verdict"].is_object().then_some(found)
+    };
+    let found = [100, 500, 2000, 10_000].into_iter().find_map(look_for);
+    let found = found.expect("an inspection between two execs");
     // The last inspection may come right after an exec, before the new program has a heap.
     assert_ne!(found["verdict"]["kind"], "growing", "{found:#}");
     assert!(!because(&found).contains(" grew from "), "{found:#}");
@@ -118,16 +124,23 @@ fn consecutive_execs_of_a_process_are_not_reported_as_growth() {
 
 #[test]
 fn growth_outside_of_the_heap_is_growing_with_its_owner_and_never_did_not_grow() {
-    let mut subject = Subject::of(&["blocks:10"]);
-    let mut look = lowtide();
-    look.args(["--json", "inspect", "--watch", "4s", &subject.pid().to_string()]);
-    let mut look = look.stdout(Stdio::piped()).spawn().unwrap();
-    while look.try_wait().unwrap().is_none() {
-        subject.send("memfd:2");
-        std::thread::sleep(std::time::Duration::from_millis(50));
-    }
-    let found = object(&look.wait_with_output().unwrap());
-    hold_inspection(&found);
+    let look_for = |time| {
+        let mut subject = Subject::of(&["blocks:10"]);
+        let mut look = lowtide();
+        look.args(["--json", "inspect", "--watch", time, &subject.pid().to_string()]);
+        let mut look = look.stdout(Stdio::piped()).spawn().unwrap();
+        while look.try_wait().unwrap().is_none() {
+            subject.send("memfd:2");
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
+        let found = object(&look.wait_with_output().unwrap());
+        hold_inspection(&found);
+        assert!(!because(&found).contains("did not grow"), "{found:#}");
+        found
+    };
+    // On a busy machine, the samples of a short time are too few.
+    let is_decided = |found: &Value| !because(found).contains("too few");
+    let found = ["4s", "30s", "2m"].into_iter().map(look_for).find(is_decided).unwrap();
     assert_eq!(found["verdict"]["kind"], "growing", "{found:#}");
     assert!(because(&found).contains("in shared memory (/memfd:subject"), "{found:#}");
     assert!(!because(&found).contains("did not grow"), "{found:#}");

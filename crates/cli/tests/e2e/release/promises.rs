@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::{release, stderr};
 use crate::inspect::{Subject, inspect, object, predicted};
 use crate::schemas::{hold_release, hold_whole};
-use crate::support::lowtide;
+use crate::support::{lowtide, until};
 
 /// Returns exit code, outcome and hazard of a dry run and of a release of the same process.
 fn both(pid: u32) -> [(Option<i32>, Value, Value); 2] {
@@ -131,6 +131,7 @@ fn a_temporary_refusal_is_retried_for_the_duration_of_the_wait() {
     let subject = Subject::of(&["blocks:30", "keep:10"]);
     let pid = rustix::process::Pid::from_raw(subject.pid().cast_signed()).unwrap();
     kill_process(pid, Signal::STOP).unwrap();
+    until("its stop", || subject.proc("status").contains("State:\tT").then_some(()));
     let begin = Instant::now();
     let output = release(&["--wait", "1s"], subject.pid());
     let found = object(&output);

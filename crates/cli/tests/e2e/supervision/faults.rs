@@ -149,6 +149,7 @@ fn a_process_that_is_stopped_is_released_after_it_continues() {
     let log = home.path().join("acts.jsonl");
     let subject = Subject::of(&["blocks:60", "keep:20"]);
     kill_process(pid_of(subject.pid()), Signal::STOP).unwrap();
+    until("its stop", || subject.proc("status").contains("State:\tT").then_some(()));
     let (pid, path) = (subject.pid().to_string(), log.display().to_string());
     let _attached = Attached::start(&[&pid, "--log", &path]);
     let act = until("a refusal", || acts(&log, "act").into_iter().next());

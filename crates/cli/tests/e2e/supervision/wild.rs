@@ -44,7 +44,7 @@ pub(crate) fn has_stub(pid: u32) -> bool {
 
 /// Waits for the middle of a release, which lasts only some milliseconds.
 pub(crate) fn until_stub(pid: u32) {
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_secs(600);
     while !has_stub(pid) {
         assert!(Instant::now() < deadline, "no release of {pid} was seen");
     }
