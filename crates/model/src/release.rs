@@ -26,10 +26,13 @@ pub struct Release {
     pub hazard: Option<Hazard>,
     /// Whether the reason for the refusal is temporary.
     pub may_pass: Option<bool>,
-    /// The allocator.
+    /// The allocator; with several heaps, the one whose heap has returned most.
     pub allocator: Option<String>,
     /// Its version.
     pub allocator_version: Option<String>,
+    /// Each heap that was examined, that of the program's own allocator first. The figures of the
+    /// release are their sums.
+    pub heaps: Vec<HeapRelease>,
     /// The method that returned the memory.
     pub method: Method,
     /// The place where that code runs; absent if it was not decided.
@@ -69,8 +72,8 @@ pub struct Release {
     pub lock_holds: u64,
     /// The longest lock hold time, in seconds.
     pub longest_lock_s: f64,
-    /// 99th percentile of the lock hold time, in seconds. Its precision is that of the counted
-    /// classes, which are an eighth apart.
+    /// 99th percentile of the lock hold time, in seconds; with several heaps, the largest of theirs.
+    /// Its precision is that of the counted classes, which are an eighth apart.
     pub p99_lock_s: f64,
     /// Number of passes over the heap.
     pub passes: u64,
@@ -106,6 +109,7 @@ impl Release {
             may_pass: None,
             allocator: None,
             allocator_version: None,
+            heaps: Vec::new(),
             method: Method::Chunks,
             runs_in: None,
             thread: None,
@@ -135,6 +139,26 @@ impl Release {
             notes: Vec::new(),
         }
     }
+}
+
+/// The release of one heap of a process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct HeapRelease {
+    /// Its allocator.
+    pub allocator: String,
+    /// The version of the allocator.
+    pub allocator_version: Option<String>,
+    /// The library that contains the allocator for its own use; absent for the allocators of the
+    /// program.
+    pub library: Option<String>,
+    /// Predicted gain, in bytes.
+    pub predicted_bytes: u64,
+    /// Bytes that were returned to the OS.
+    pub returned_bytes: u64,
+    /// The outcome.
+    pub outcome: ReleaseOutcome,
+    /// The reason for a refusal or an early end.
+    pub reason: Option<String>,
 }
 
 /// The outcome of a release.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_model::release::Method;
-use lowtide_probe::detect::{Detected, Detector};
+use lowtide_probe::detect::{Detected, DetectedAllocator, Detector};
 use lowtide_probe::locked::LockedMemory;
 use lowtide_probe::permission::{Access, required};
 use lowtide_probe::proc::cgroup::Groups;
@@ -28,7 +28,7 @@ use crate::options::Options;
 use crate::refusal::Refusal;
 
 /// Facts about the target that the checks have read.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct TargetFacts {
     /// The mappings of the process.
     pub maps: Arc<Vec<Mapping>>,
@@ -54,7 +54,7 @@ pub fn check(
     let detected =
         detector.detect(target.pid, &maps).map_err(|error| unrecognised(target, error))?;
     check_sanitizer(&detected)?;
-    check_allocator(&detected, options)?;
+    check_any(&detected, |allocator| check_allocator(allocator, &detected, options))?;
     let status = target.status()?;
     let threads = statuses_of_threads(target)?;
     check_shadow_stack(&threads)?;
@@ -67,10 +67,7 @@ pub fn check(
     check_filters(&threads, options)?;
     check_call(&threads, options)?;
     check_shared_memory(target)?;
-    // A purge does not depend on the structures of the allocator.
-    if !options.untested && options.method != Some(Method::Purge) {
-        check_version(&detected)?;
-    }
+    check_any(&detected, |allocator| check_heap(allocator, &detected, options))?;
     Ok(TargetFacts { maps: Arc::new(maps), detected, locked })
 }
 
@@ -149,17 +146,54 @@ fn check_sanitizer(detected: &Detected) -> Result<(), Refusal> {
     }
 }
 
-/// Checks that a release supports the allocator that serves the program itself, and may act on it.
-/// The heap of glibc's `malloc` in a program with an allocator of its own is left alone: hardly any
-/// memory is there.
-fn check_allocator(detected: &Detected, options: &Options) -> Result<(), Refusal> {
-    let Some(allocator) = detected.allocator() else {
+/// Returns the allocators of a process whose heaps a release acts on, the one that serves the
+/// program itself first.
+pub(crate) fn allocators(detected: &Detected) -> impl Iterator<Item = &DetectedAllocator> {
+    [&detected.own, &detected.malloc].into_iter().flatten()
+}
+
+/// Checks that a release may act on the heap of at least one allocator.
+///
+/// # Errors
+/// Returns the reason against the heap of the program itself.
+fn check_any(
+    detected: &Detected,
+    check: impl FnMut(&DetectedAllocator) -> Result<(), Refusal>,
+) -> Result<(), Refusal> {
+    let mut checked = allocators(detected).map(check);
+    let Some(first) = checked.next() else {
         let name = match detected.runtimes.first() {
             Some(runtime) => format!("{}'s own", runtime.kind.name()),
             None => "unknown".to_owned(),
         };
         return Err(Refusal::Allocator { name });
     };
+    if first.is_err() && checked.any(|other| other.is_ok()) { Ok(()) } else { first }
+}
+
+/// Checks that a release may act on the heap of an allocator.
+///
+/// # Errors
+/// Returns the reason against it.
+pub(crate) fn check_heap(
+    allocator: &DetectedAllocator,
+    detected: &Detected,
+    options: &Options,
+) -> Result<(), Refusal> {
+    check_allocator(allocator, detected, options)?;
+    // A purge does not depend on the structures of the allocator.
+    if options.untested || options.method == Some(Method::Purge) {
+        return Ok(());
+    }
+    check_version(allocator)
+}
+
+/// Checks that a release supports an allocator.
+fn check_allocator(
+    allocator: &DetectedAllocator,
+    detected: &Detected,
+    options: &Options,
+) -> Result<(), Refusal> {
     let name = allocator.kind.to_string();
     if allocator.kind.facts().released.is_empty() {
         return Err(Refusal::Allocator { name });
@@ -210,8 +244,7 @@ fn why_unguarded(kind: &AllocatorKind, version: Option<&str>) -> Option<&'static
 }
 
 /// Checks that the version of the allocator is among those that were tested.
-fn check_version(detected: &Detected) -> Result<(), Refusal> {
-    let Some(allocator) = detected.allocator() else { return Ok(()) };
+fn check_version(allocator: &DetectedAllocator) -> Result<(), Refusal> {
     let version = allocator.version.as_deref();
     let tested = allocator.kind.facts().released;
     let is_tested = version.is_some_and(|version| match allocator.kind {
@@ -424,6 +457,15 @@ mod tests {
         Detected { malloc: named(name, version), ..Detected::default() }
     }
 
+    /// Checks the version of the program's own allocator.
+    fn version_of(detected: &Detected) -> Result<(), Refusal> {
+        check_version(detected.allocator().unwrap())
+    }
+
+    fn check_allocators(detected: &Detected, options: &Options) -> Result<(), Refusal> {
+        check_any(detected, |allocator| check_allocator(allocator, detected, options))
+    }
+
     #[test]
     fn versions_are_compared_by_their_first_two_numbers() {
         for version in ["2.36", "2.36-9+deb12u14", "2.31.9000", "2.44"] {
@@ -436,24 +478,24 @@ mod tests {
 
     #[test]
     fn an_untested_glibc_is_refused_with_a_list_of_the_tested_versions() {
-        assert_eq!(check_version(&with_malloc("glibc", Some("2.41"))), Ok(()));
-        let refused = check_version(&with_malloc("glibc", Some("2.30"))).unwrap_err().to_string();
+        assert_eq!(version_of(&with_malloc("glibc", Some("2.41"))), Ok(()));
+        let refused = version_of(&with_malloc("glibc", Some("2.30"))).unwrap_err().to_string();
         assert!(
             refused.contains("its glibc is 2.30") && refused.contains("2.27, 2.31"),
             "{refused}"
         );
-        let refused = check_version(&with_malloc("glibc", None)).unwrap_err();
+        let refused = version_of(&with_malloc("glibc", None)).unwrap_err();
         assert!(matches!(refused, Refusal::Untested { .. }), "{refused}");
     }
 
     #[test]
     fn the_refusal_of_an_unsupported_allocator_names_it() {
         let any = Options::default();
-        let name = |detected: &Detected| match check_allocator(detected, &any) {
+        let name = |detected: &Detected| match check_allocators(detected, &any) {
             Err(Refusal::Allocator { name }) => name,
             other => panic!("{other:?}"),
         };
-        assert_eq!(check_allocator(&with_malloc("glibc", None), &any), Ok(()));
+        assert_eq!(check_allocators(&with_malloc("glibc", None), &any), Ok(()));
         assert_eq!(name(&with_malloc("musl", None)), "musl");
         assert_eq!(name(&Detected::default()), "unknown");
         let of_go = DetectedRuntime {
@@ -464,8 +506,20 @@ mod tests {
         };
         let go = Detected { runtimes: vec![of_go], ..Detected::default() };
         assert_eq!(name(&go), "Go's own");
+        assert_eq!(name(&with_malloc("tcmalloc", None)), "tcmalloc");
+    }
+
+    #[test]
+    fn one_heap_that_may_be_released_is_enough_and_the_others_are_refused_alone() {
+        let any = Options::default();
         let google = Detected { own: named("tcmalloc", None), ..with_malloc("glibc", None) };
-        assert_eq!(name(&google), "tcmalloc");
+        assert_eq!(check_allocators(&google, &any), Ok(()));
+        let own = google.own.as_ref().unwrap();
+        let refused = check_heap(own, &google, &any);
+        assert_eq!(refused, Err(Refusal::Allocator { name: "tcmalloc".to_owned() }));
+        let both = Detected { own: named("tcmalloc", None), ..with_malloc("musl", None) };
+        let refused = check_allocators(&both, &any);
+        assert_eq!(refused, Err(Refusal::Allocator { name: "tcmalloc".to_owned() }));
     }
 
     #[test]
@@ -477,11 +531,15 @@ mod tests {
         };
         let any = Options::default();
         let only = |kind| Options { allocators: Some(vec![kind]), ..Options::default() };
-        assert_eq!(check_allocator(&with_library("glibc"), &any), Ok(()));
-        assert_eq!(check_allocator(&with_library("glibc"), &only(AllocatorKind::Jemalloc)), Ok(()));
-        let refused = check_allocator(&with_library("glibc"), &only(AllocatorKind::Glibc));
+        assert_eq!(check_allocators(&with_library("glibc"), &any), Ok(()));
+        assert_eq!(
+            check_allocators(&with_library("glibc"), &only(AllocatorKind::Jemalloc)),
+            Ok(())
+        );
+        assert_eq!(check_allocators(&with_library("glibc"), &only(AllocatorKind::Glibc)), Ok(()));
+        let refused = check_allocators(&with_library("glibc"), &only(AllocatorKind::Mimalloc));
         assert_eq!(refused, Err(Refusal::NotChosen { name: "jemalloc".to_owned() }));
-        let refused = check_allocator(&with_library("musl"), &any).unwrap_err().to_string();
+        let refused = check_allocators(&with_library("musl"), &any).unwrap_err().to_string();
         assert!(refused.contains("jemalloc with the locks of musl"), "{refused}");
     }
 
@@ -491,11 +549,11 @@ mod tests {
             c_library: Some(CLibrary { name: "glibc", version: None }),
             ..with_malloc("gperftools", Some("2.10"))
         };
-        let refused = check_allocator(&detected, &Options::default()).unwrap_err();
+        let refused = check_allocators(&detected, &Options::default()).unwrap_err();
         assert!(matches!(refused, Refusal::Unguarded { .. }), "{refused}");
         assert!(refused.to_string().contains("lock"), "{refused}");
         let purge = Options { method: Some(Method::Purge), ..Options::default() };
-        assert_eq!(check_allocator(&detected, &purge), Ok(()));
+        assert_eq!(check_allocators(&detected, &purge), Ok(()));
         for (kind, version) in [
             (AllocatorKind::Mimalloc, Some("2.3.2")),
             (AllocatorKind::Gperftools, Some("2.11")),
@@ -512,12 +570,12 @@ mod tests {
             ..with_malloc("glibc", Some("2.36"))
         };
         for version in ["5.3.0", "5.3.0-0-g54eaed1d8b56", "5.3.1"] {
-            assert_eq!(check_version(&with(Some(version))), Ok(()), "{version}");
+            assert_eq!(version_of(&with(Some(version))), Ok(()), "{version}");
         }
         let later = [Some("5.3.0-145"), Some("5.3.0-145-g54eaed1d8b56"), Some("5.3.1-1")];
         let others = [None, Some("5.3.10"), Some("5.3"), Some("5.2.1"), Some("15.3.0")];
         for version in later.into_iter().chain(others) {
-            let refused = check_version(&with(version)).unwrap_err();
+            let refused = version_of(&with(version)).unwrap_err();
             assert!(matches!(refused, Refusal::Untested { .. }), "{version:?}");
         }
     }

@@ -55,10 +55,26 @@ impl DroppedRanges {
             if is_in_sample(block, self.level) {
                 *self.blocks.entry(block).or_default() |= self.mask(block, pages);
             }
-            if self.blocks.len() > MAX_BLOCKS {
-                self.level += 1;
-                self.blocks.retain(|block, _| is_in_sample(*block, self.level));
-            }
+            self.bound();
+        }
+    }
+
+    /// Adds the sample of another heap of the process.
+    pub(crate) fn join(&mut self, other: Self) {
+        self.level = self.level.max(other.level);
+        for (block, pages) in other.blocks {
+            *self.blocks.entry(block).or_default() |= pages;
+        }
+        self.blocks.retain(|block, _| is_in_sample(*block, self.level));
+        self.bound();
+        self.memory = self.memory.take().or(other.memory);
+    }
+
+    /// Raises the level until the sample has its bounded size.
+    fn bound(&mut self) {
+        while self.blocks.len() > MAX_BLOCKS {
+            self.level += 1;
+            self.blocks.retain(|block, _| is_in_sample(*block, self.level));
         }
     }
 
@@ -200,6 +216,19 @@ mod tests {
             let (estimate, exact) = (dropped.bytes() as f64, (count * bytes) as f64);
             assert!((estimate / exact - 1.0).abs() < 0.05, "{bytes}: {estimate} {exact}");
         }
+    }
+
+    #[test]
+    fn the_samples_of_two_heaps_are_one() {
+        let range = |start: u64, pages: u64| start..start + pages * PAGE;
+        let mut both = sample([range(0x7000_0000_0000, 10)]);
+        both.join(sample([range(0x7000_0000_5000, 10), range(0x7100_0000_0000, 3)]));
+        assert_eq!(both.bytes(), 18 * PAGE);
+        let many = |start: u64| sample((0..8000).map(|n| range(start + n * 256 * PAGE, 1)));
+        let (mut one, other) = (many(0x6000_0000_0000), many(0x6100_0000_0000));
+        one.join(other);
+        assert!(one.blocks.len() <= MAX_BLOCKS);
+        assert!((one.bytes() as f64 / (16_000 * PAGE) as f64 - 1.0).abs() < 0.05);
     }
 
     #[test]

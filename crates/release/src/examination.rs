@@ -50,6 +50,8 @@ pub(crate) struct TargetHeap {
     pub(crate) facts: TargetFacts,
     pub(crate) memory: LiveMemory,
     pub(crate) heap: ReleasableHeap,
+    /// Its allocator.
+    pub(crate) allocator: DetectedAllocator,
     /// The file that holds the C library.
     c_library: String,
     /// The addresses of the heap, in order and disjoint.
@@ -60,8 +62,11 @@ pub(crate) struct TargetHeap {
     pub(crate) consolidations: Vec<Op>,
 }
 
-/// The heap and the code of a process, or the reason to leave it alone.
+/// The heap and the code of a process, or the reason to leave the heap alone.
 pub(crate) type Examined = Result<(TargetHeap, TargetCode), Abort>;
+
+/// A heap that was examined, with the account of its release.
+pub(crate) type ExaminedHeap = (Release, Examined);
 
 /// The examination of one process, and the account of the release that it starts.
 struct Examination {
@@ -70,27 +75,30 @@ struct Examination {
     release: Release,
 }
 
-/// Examines a process: starts the account of a release, and finds the heap and the code unless
-/// there is a reason to leave the process alone.
+/// Examines a process, and finds its code and the heaps of its allocators. The heap of the program's
+/// own allocator comes first. With `only`, the heap of this allocator is the only one. If there is a
+/// reason to leave the process alone, that is the one result.
 ///
 /// # Errors
 /// Fails if the process has ended, if reading it does not finish in time, or on an interrupt.
 pub(crate) fn examine(
     target: &Target,
     options: &Options,
-) -> Result<(Release, Examined), ReleaseError> {
+    only: Option<&DetectedAllocator>,
+) -> Result<Vec<ExaminedHeap>, ReleaseError> {
     let of_thread = target.try_clone().map_err(|error| target.failed(error))?;
-    let of_options = options.clone();
+    let (of_options, only) = (options.clone(), only.cloned());
     let found = options.patience.work_on(target, &options.interrupt, move || {
-        let mut examination = Examination::new(of_thread, of_options)?;
-        let heap = examination.check().and_then(|facts| examination.find_heap(facts));
-        let found = heap.and_then(|heap| {
-            let code = TargetCode::read(examination.target.pid, &heap.facts.maps, &heap.c_library)?;
-            Ok((heap, code))
-        });
-        // This thread has done nothing else.
-        examination.release.cpu_s = periodic::cpu_s();
-        Ok((examination.release, found))
+        let examination = Examination::new(of_thread, of_options)?;
+        let mut found = match examination.check() {
+            Ok(facts) => examination.heaps(&facts, only.as_ref()),
+            Err(abort) => vec![(examination.release, Err(abort))],
+        };
+        if let Some((release, _)) = found.first_mut() {
+            // This thread has done nothing else.
+            release.cpu_s = periodic::cpu_s();
+        }
+        Ok(found)
     });
     match found {
         Ok(found) => found,
@@ -141,12 +149,37 @@ impl Examination {
         checked
     }
 
-    /// Finds and walks the heap of the allocator that serves the program itself.
-    fn find_heap(&mut self, facts: TargetFacts) -> Result<TargetHeap, Abort> {
-        let allocator = facts.detected.allocator().ok_or(Refusal::NoHeap)?.clone();
-        self.release.allocator = Some(allocator.kind.to_string());
-        self.release.allocator_version.clone_from(&allocator.version);
-        check_method(self.release.method, &allocator.kind)?;
+    /// Finds and walks the heaps of the allocators.
+    fn heaps(&self, facts: &TargetFacts, only: Option<&DetectedAllocator>) -> Vec<ExaminedHeap> {
+        let wanted = checks::allocators(&facts.detected);
+        let wanted = wanted.filter(|allocator| only.is_none_or(|only| only == *allocator));
+        let examine = |allocator: &DetectedAllocator| {
+            let mut release = self.release.clone();
+            let found = self.find_heap(facts.clone(), allocator, &mut release);
+            let found = found.and_then(|heap| {
+                let code = TargetCode::read(self.target.pid, &heap.facts.maps, &heap.c_library)?;
+                Ok((heap, code))
+            });
+            (release, found)
+        };
+        let found: Vec<ExaminedHeap> = wanted.map(examine).collect();
+        match found.is_empty() {
+            true => vec![(self.release.clone(), Err(Refusal::NoHeap.into()))],
+            false => found,
+        }
+    }
+
+    /// Finds and walks the heap of an allocator.
+    fn find_heap(
+        &self,
+        facts: TargetFacts,
+        allocator: &DetectedAllocator,
+        release: &mut Release,
+    ) -> Result<TargetHeap, Abort> {
+        release.allocator = Some(allocator.kind.to_string());
+        release.allocator_version.clone_from(&allocator.version);
+        checks::check_heap(allocator, &facts.detected, &self.options)?;
+        check_method(release.method, &allocator.kind)?;
         let path = match allocator.kind {
             AllocatorKind::Glibc => &allocator.path,
             _ => facts.detected.c_library_path.as_ref().ok_or(Refusal::NoHeap)?,
@@ -157,11 +190,13 @@ impl Examination {
         memory.set_locked(facts.locked.ranges.clone());
         let _idle = IdleGuard::new(&self.options.interrupt);
         let found = match allocator.kind {
-            AllocatorKind::Glibc => self.find_ptmalloc(facts, memory, c_library, &allocator),
-            _ if self.release.method == Method::Purge => {
-                self.find_purged(facts, memory, c_library, &allocator)
+            AllocatorKind::Glibc => {
+                self.find_ptmalloc(facts, memory, c_library, allocator, release)
             }
-            _ => self.find_guarded(facts, memory, c_library, &allocator),
+            _ if release.method == Method::Purge => {
+                self.find_purged(facts, memory, c_library, allocator, release)
+            }
+            _ => self.find_guarded(facts, memory, c_library, allocator, release),
         };
         if self.options.interrupt.load(Ordering::Relaxed) {
             return Err(ReleaseError::Interrupted.into());
@@ -171,11 +206,12 @@ impl Examination {
 
     /// Finds and walks the heap of glibc. The walk must agree with the allocator's own counts.
     fn find_ptmalloc(
-        &mut self,
+        &self,
         facts: TargetFacts,
         memory: LiveMemory,
         c_library: String,
         allocator: &DetectedAllocator,
+        release: &mut Release,
     ) -> Result<TargetHeap, Abort> {
         let mut maps = Arc::clone(&facts.maps);
         let library = heap::library(&maps, &allocator.path.to_string_lossy());
@@ -200,11 +236,11 @@ impl Examination {
                 false => Refusal::HeapNotWhole { what }.into(),
             });
         }
-        let predicted_bytes = match self.release.method {
+        let predicted_bytes = match release.method {
             Method::Trim => walked.trim_bytes(),
             Method::Chunks | Method::Purge => walked.release_bytes().saturating_sub(kept_bytes),
         };
-        self.predict(predicted_bytes, walked.owners().locked_bytes)?;
+        predict(release, predicted_bytes, walked.owners().locked_bytes)?;
         Ok(TargetHeap {
             trim_bytes: walked.trim_bytes(),
             consolidations: worthwhile_consolidations(&walked, &layout),
@@ -212,17 +248,19 @@ impl Examination {
             heap: ReleasableHeap::Ptmalloc(layout),
             facts: TargetFacts { maps, ..facts },
             memory,
+            allocator: allocator.clone(),
             c_library,
         })
     }
 
     /// Finds the heap of another allocator and its guard, and walks it.
     fn find_guarded(
-        &mut self,
+        &self,
         mut facts: TargetFacts,
         memory: LiveMemory,
         c_library: String,
         allocator: &DetectedAllocator,
+        release: &mut Release,
     ) -> Result<TargetHeap, Abort> {
         let mut found = self.guarded_heap(&facts, &memory, allocator);
         for _ in 1..MAX_WALKS {
@@ -245,7 +283,7 @@ impl Examination {
             // Nothing is submitted, and so nothing can fail.
             let _ = batch.add(found, &memory, &mut |_| Ok(()));
         })?;
-        self.predict(sums.release_bytes.saturating_sub(batch.kept_bytes()), sums.locked_bytes)?;
+        predict(release, sums.release_bytes.saturating_sub(batch.kept_bytes()), sums.locked_bytes)?;
         drop(batch);
         Ok(TargetHeap {
             trim_bytes: 0,
@@ -254,6 +292,7 @@ impl Examination {
             heap,
             facts,
             memory,
+            allocator: allocator.clone(),
             c_library,
         })
     }
@@ -261,18 +300,19 @@ impl Examination {
     /// Finds the heap of another allocator, and the function by which the allocator itself returns
     /// free memory.
     fn find_purged(
-        &mut self,
+        &self,
         facts: TargetFacts,
         memory: LiveMemory,
         c_library: String,
         allocator: &DetectedAllocator,
+        release: &mut Release,
     ) -> Result<TargetHeap, Abort> {
         let (layout, library, walked) = self.heap_of(&facts, &memory, allocator)?;
         let arenas = walked.arenas.iter().map(|arena| arena.id).collect();
         let pid = self.target.pid;
         let purge = Purge::find(pid, &facts.maps, library, &allocator.kind, layout, arenas)?;
         let predicted_bytes = walked.prediction.purge_bytes.unwrap_or(0);
-        self.predict(predicted_bytes, walked.ledger.bytes(Owner::Locked))?;
+        predict(release, predicted_bytes, walked.ledger.bytes(Owner::Locked))?;
         Ok(TargetHeap {
             trim_bytes: 0,
             consolidations: Vec::new(),
@@ -280,26 +320,9 @@ impl Examination {
             heap: ReleasableHeap::Purged(purge),
             facts,
             memory,
+            allocator: allocator.clone(),
             c_library,
         })
-    }
-
-    /// Records the memory that the release would return. It leaves locked free memory alone.
-    ///
-    /// # Errors
-    /// Refuses if there is no other free memory.
-    fn predict(&mut self, predicted_bytes: u64, locked_bytes: u64) -> Result<(), Refusal> {
-        self.release.predicted_bytes = predicted_bytes;
-        if locked_bytes < MIN_GAIN_BYTES {
-            return Ok(());
-        }
-        if predicted_bytes < MIN_GAIN_BYTES {
-            return Err(Refusal::Locked { bytes: locked_bytes });
-        }
-        let note =
-            format!("{locked_bytes} bytes of free memory are locked (mlock), and are left alone");
-        self.release.notes.push(note);
-        Ok(())
     }
 
     /// Returns the heap of another allocator with its guard, and its addresses.
@@ -362,6 +385,24 @@ impl Examination {
         });
         Ok((heap, batch.kept_bytes()))
     }
+}
+
+/// Records the memory that the release would return. It leaves locked free memory alone.
+///
+/// # Errors
+/// Refuses if there is no other free memory.
+fn predict(release: &mut Release, predicted_bytes: u64, locked_bytes: u64) -> Result<(), Refusal> {
+    release.predicted_bytes = predicted_bytes;
+    if locked_bytes < MIN_GAIN_BYTES {
+        return Ok(());
+    }
+    if predicted_bytes < MIN_GAIN_BYTES {
+        return Err(Refusal::Locked { bytes: locked_bytes });
+    }
+    let note =
+        format!("{locked_bytes} bytes of free memory are locked (mlock), and are left alone");
+    release.notes.push(note);
+    Ok(())
 }
 
 /// Checks that a method suits an allocator.

@@ -13,6 +13,10 @@
 //!
 //! # How a release works
 //!
+//! A process may have several heaps: of the program's own allocator, and of the one that serves
+//! `malloc`. They are released one after the other, each by these steps (`heaps.rs` joins their
+//! accounts).
+//!
 //! 1. **Checks** (`examination.rs`, `checks.rs`). Whatever could make a release unsafe and is
 //!    visible from outside is checked first. Each reason is a [`Refusal`]: a sentence for people,
 //!    and a word for programs, which stays the same in later versions. A refusal is a result; an
@@ -85,6 +89,8 @@ mod filters;
 #[doc(hidden)]
 pub mod fuzzing;
 mod headroom;
+#[cfg(target_arch = "x86_64")]
+mod heaps;
 mod hold;
 mod huge;
 mod keep_huge;

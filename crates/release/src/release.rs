@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use lowtide_heap::ptmalloc;
 use lowtide_model::release::{Method, Release, ReleaseOutcome, RunsIn};
-use lowtide_model::stats;
+use lowtide_probe::detect::DetectedAllocator;
 use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::proc::{is_gone, task};
 use lowtide_probe::target::{Target, TargetError};
@@ -18,6 +18,7 @@ use crate::end::EndWatch;
 use crate::error::{Abort, ReleaseError};
 use crate::examination::{Examined, TargetHeap, examine};
 use crate::headroom;
+use crate::heaps::{self, HeapAccount};
 use crate::huge::HugePages;
 use crate::keep_huge::HugePageKeeper;
 use crate::options::Options;
@@ -33,7 +34,7 @@ use crate::remote::{Injected, Pause, ThreadBorrower};
 use crate::target_code::{SingleThreaded, TargetCode};
 use crate::worker::{Worker, WorkerOptions};
 
-/// Makes a process return its free memory to the OS. A refusal is a result: see
+/// Makes a process return the free memory of its heaps to the OS, one heap after the other. A refusal is a result: see
 /// [`Release::outcome`].
 ///
 /// # Errors
@@ -57,6 +58,14 @@ pub fn release_observed(
 /// A release whose process was examined, and not touched yet.
 #[derive(Debug)]
 pub struct PreparedRelease<'a> {
+    /// The heaps, in the order of their releases. There is at least one.
+    heaps: Vec<PreparedHeap<'a>>,
+    begin: Instant,
+}
+
+/// A heap that was examined.
+#[derive(Debug)]
+struct PreparedHeap<'a> {
     run: ReleaseRun<'a>,
     found: Examined,
 }
@@ -68,24 +77,17 @@ impl<'a> PreparedRelease<'a> {
     /// Fails if the process cannot be inspected, or ends meanwhile.
     pub fn prepare(target: &'a Target, options: &'a Options) -> Result<Self, ReleaseError> {
         let begin = Instant::now();
-        let clock = ClockMeasurement::start();
-        let watch = EndWatch::new(target);
-        let (release, found) = examine(target, options)?;
-        let dropped = DroppedRanges::new(rustix::param::page_size() as u64);
-        Ok(Self {
-            run: ReleaseRun { target, options, begin, clock, watch, release, dropped },
-            found,
-        })
+        Ok(Self { heaps: PreparedHeap::prepare(target, options, None)?, begin })
     }
 
     /// Returns whether it will touch the process, as far as known.
     pub fn will_act(&self) -> bool {
-        self.found.is_ok() && !self.run.options.dry_run
+        self.heaps.iter().any(PreparedHeap::will_act)
     }
 
     /// Returns the CPU time that it has used, in seconds.
     pub fn cpu_s(&self) -> f64 {
-        self.run.release.cpu_s
+        self.heaps.iter().map(|heap| heap.run.account.release.cpu_s).sum()
     }
 
     /// Releases like [`release`], and also returns a sample of the dropped pages. With it, the
@@ -103,31 +105,90 @@ impl<'a> PreparedRelease<'a> {
         observe: &mut (dyn FnMut(TargetStep) + Send),
     ) -> Result<(Release, DroppedRanges), ReleaseError> {
         let failed = |what: &str| ReleaseError::Failed(what.to_owned());
-        let (run, found, cpu_s) = (self.run, self.found, periodic::cpu_s());
+        let cpu_s = periodic::cpu_s();
         let _job_control_blocked = JobControlBlocked::new();
         std::thread::scope(|scope| {
             // Whatever happens, the kernel detaches every thread that a thread traces when the
             // tracer ends.
-            let run = std::thread::Builder::new().spawn_scoped(scope, || run.run(found, observe));
+            let run = std::thread::Builder::new();
+            let run = run.spawn_scoped(scope, || run_in_turn(self.heaps, observe));
             let run = run.map_err(|_| failed("no thread of lowtide can be started: try again"))?;
             let run = run.join().map_err(|_| failed("a thread of lowtide panicked"))?;
-            let (mut release, dropped) = run?;
+            let joined = heaps::join(run?);
+            let (mut release, dropped) = joined.ok_or_else(|| failed("no heap was examined"))?;
             release.cpu_s += periodic::cpu_s() - cpu_s;
+            release.elapsed_s = self.begin.elapsed().as_secs_f64();
             Ok((release, dropped))
         })
     }
 }
 
-/// One release in progress.
+/// Releases one heap after the other. A heap is examined again if the release of another one took
+/// its time meanwhile.
+fn run_in_turn(
+    heaps: Vec<PreparedHeap<'_>>,
+    observe: &mut dyn FnMut(TargetStep),
+) -> Result<Vec<HeapAccount>, ReleaseError> {
+    let mut accounts: Vec<HeapAccount> = Vec::with_capacity(heaps.len());
+    for heap in heaps {
+        let has_acted = accounts.iter().any(HeapAccount::has_acted);
+        let before = heap.run.account.release.clone();
+        let heap = if has_acted && heap.will_act() { heap.anew() } else { Ok(heap) };
+        match heap.and_then(|heap| heap.run.run(heap.found, observe)) {
+            Ok(account) => accounts.push(account),
+            // The others were released.
+            Err(error @ (ReleaseError::Failed(_) | ReleaseError::Interrupted)) if has_acted => {
+                let (outcome, reason) = (ReleaseOutcome::Partial, Some(error.to_string()));
+                let dropped = DroppedRanges::new(rustix::param::page_size() as u64);
+                let release = Release { outcome, reason, ..before };
+                accounts.push(HeapAccount { release, pauses_s: Vec::new(), dropped });
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(accounts)
+}
+
+impl<'a> PreparedHeap<'a> {
+    /// Examines the heaps of a process, or only that of one allocator.
+    fn prepare(
+        target: &'a Target,
+        options: &'a Options,
+        only: Option<&DetectedAllocator>,
+    ) -> Result<Vec<Self>, ReleaseError> {
+        let clock = ClockMeasurement::start();
+        let watch = Arc::new(EndWatch::new(target));
+        let found = examine(target, options, only)?;
+        let heap = |(release, found)| {
+            let dropped = DroppedRanges::new(rustix::param::page_size() as u64);
+            let pauses_s = Vec::new();
+            let account = HeapAccount { release, pauses_s, dropped };
+            let watch = Arc::clone(&watch);
+            Self { run: ReleaseRun { target, options, clock, watch, account }, found }
+        };
+        Ok(found.into_iter().map(heap).collect())
+    }
+
+    /// Examines the heap again.
+    fn anew(self) -> Result<Self, ReleaseError> {
+        let Ok((heap, _)) = &self.found else { return Ok(self) };
+        let found = Self::prepare(self.run.target, self.run.options, Some(&heap.allocator))?;
+        found.into_iter().next().ok_or(ReleaseError::Interrupted)
+    }
+
+    fn will_act(&self) -> bool {
+        self.found.is_ok() && !self.run.options.dry_run
+    }
+}
+
+/// The release of one heap in progress.
 #[derive(Debug)]
 struct ReleaseRun<'a> {
     target: &'a Target,
     options: &'a Options,
-    begin: Instant,
     clock: ClockMeasurement,
-    watch: EndWatch,
-    release: Release,
-    dropped: DroppedRanges,
+    watch: Arc<EndWatch>,
+    account: HeapAccount,
 }
 
 impl ReleaseRun<'_> {
@@ -136,7 +197,8 @@ impl ReleaseRun<'_> {
         mut self,
         found: Examined,
         observe: &mut dyn FnMut(TargetStep),
-    ) -> Result<(Release, DroppedRanges), ReleaseError> {
+    ) -> Result<HeapAccount, ReleaseError> {
+        let cpu_s = periodic::cpu_s();
         match found.and_then(|(heap, code)| self.execute(&heap, &code, observe)) {
             Ok(()) => {}
             // If the process has ended meanwhile, any other error is only a consequence.
@@ -146,25 +208,23 @@ impl ReleaseRun<'_> {
             Err(Abort::Failed(ReleaseError::Target(TargetError::Replaced(pid)))) => {
                 return Err(ReleaseError::Replaced(pid));
             }
-            Err(Abort::Refused(refusal)) if self.release.returned_bytes > 0 => {
-                self.release.outcome = ReleaseOutcome::Partial;
-                self.release.reason = Some(refusal.to_string());
+            Err(Abort::Refused(refusal)) if self.account.release.returned_bytes > 0 => {
+                self.account.release.outcome = ReleaseOutcome::Partial;
+                self.account.release.reason = Some(refusal.to_string());
             }
-            Err(Abort::Refused(refusal)) => refusal.enter(&mut self.release),
+            Err(Abort::Refused(refusal)) => refusal.enter(&mut self.account.release),
             Err(Abort::Failed(error)) if self.is_partial_after(&error) => {
-                self.release.outcome = ReleaseOutcome::Partial;
-                self.release.reason = Some(error.to_string());
+                self.account.release.outcome = ReleaseOutcome::Partial;
+                self.account.release.reason = Some(error.to_string());
             }
             Err(Abort::Failed(error)) => return Err(error),
         }
         if !self.options.dry_run {
             let status = self.target.status().map_err(|_| self.ended())?;
-            self.release.rss_after_bytes = status.rss_bytes();
+            self.account.release.rss_after_bytes = status.rss_bytes();
         }
-        // This thread has done nothing else.
-        self.release.cpu_s += periodic::cpu_s();
-        self.release.elapsed_s = self.begin.elapsed().as_secs_f64();
-        Ok((self.release, self.dropped))
+        self.account.release.cpu_s += periodic::cpu_s() - cpu_s;
+        Ok(self.account)
     }
 
     /// Returns the error for a process that has ended, or is about to.
@@ -179,7 +239,7 @@ impl ReleaseRun<'_> {
     fn is_partial_after(&self, error: &ReleaseError) -> bool {
         match error {
             ReleaseError::Interrupted => true,
-            ReleaseError::Failed(_) => self.release.returned_bytes > 0,
+            ReleaseError::Failed(_) => self.account.release.returned_bytes > 0,
             ReleaseError::Target(_)
             | ReleaseError::Ended(_)
             | ReleaseError::Replaced(_)
@@ -211,18 +271,19 @@ impl ReleaseRun<'_> {
             self.options.hold.check()?;
             borrower.lock()?;
             let cleanup = borrower.clean()?;
-            self.release.cleaned_bytes = cleanup.cleaned_bytes;
+            self.account.release.cleaned_bytes = cleanup.cleaned_bytes;
             let left = cleanup.kept_bytes();
             if left > 0 {
                 let note = format!(
                     "{left} bytes left by an earlier release may still be in use, and were not removed"
                 );
-                self.release.notes.push(note);
+                self.account.release.notes.push(note);
             }
             kept = cleanup.kept;
         }
-        if self.release.predicted_bytes < MIN_GAIN_BYTES.max(self.options.min_release_bytes) {
-            self.release.outcome = ReleaseOutcome::NothingToRelease;
+        if self.account.release.predicted_bytes < MIN_GAIN_BYTES.max(self.options.min_release_bytes)
+        {
+            self.account.release.outcome = ReleaseOutcome::NothingToRelease;
             return Ok(());
         }
         headroom::check(self.target.pid)?;
@@ -291,12 +352,12 @@ impl ReleaseRun<'_> {
             permitted?;
             let note = "its system calls are filtered (seccomp), and the filter permits a release: a thread \
                         was stopped while the filter was read";
-            self.release.notes.push(note.to_owned());
+            self.account.release.notes.push(note.to_owned());
         }
-        self.release.thread = Some(best.thread.tid);
-        self.release.waiting_in = Some(best.wait.name.to_owned());
-        self.release.runs_in = Some(self.runs_in(heap, code, Some(candidates.threads > 1)));
-        self.release.outcome = ReleaseOutcome::Released;
+        self.account.release.thread = Some(best.thread.tid);
+        self.account.release.waiting_in = Some(best.wait.name.to_owned());
+        self.account.release.runs_in = Some(self.runs_in(heap, code, Some(candidates.threads > 1)));
+        self.account.release.outcome = ReleaseOutcome::Released;
         Ok(())
     }
 
@@ -321,7 +382,7 @@ impl ReleaseRun<'_> {
         self.note_thread(injected.borrower());
         let multiple = injected.borrower().has_multiple_threads();
         let runs_in = self.runs_in(heap, code, multiple);
-        self.release.runs_in = Some(runs_in);
+        self.account.release.runs_in = Some(runs_in);
         let (max_pause, interrupt) = (self.options.max_pause, &*self.options.interrupt);
         let progress = &*self.options.progress;
         let (clock, hold) = (self.clock.finish(), &self.options.hold);
@@ -336,27 +397,25 @@ impl ReleaseRun<'_> {
         };
         let result = self.run_mapped(&mut injected, heap, code, &options);
         let unmapped = injected.unmap();
-        if self.release.returned_bytes > 0 {
+        if self.account.release.returned_bytes > 0 {
             if !self.options.keep_huge_pages {
-                self.release.split_bytes = huge.split(self.target, &heap.memory);
+                self.account.release.split_bytes = huge.split(self.target, &heap.memory);
             }
-            self.release.huge_gone_bytes = huge.gone_bytes(&heap.memory);
-            let allocator = heap.facts.detected.allocator();
-            self.release
-                .notes
-                .extend(allocator.and_then(|found| huge.note(self.target, &found.kind)));
+            self.account.release.huge_gone_bytes = huge.gone_bytes(&heap.memory);
+            let note = huge.note(self.target, &heap.allocator.kind);
+            self.account.release.notes.extend(note);
         }
-        self.dropped.complete(pages);
+        self.account.dropped.complete(pages);
         result.and(unmapped)?;
-        self.release.outcome = ReleaseOutcome::Released;
+        self.account.release.outcome = ReleaseOutcome::Released;
         Ok(())
     }
 
     /// Records the borrowed thread in the account.
     fn note_thread(&mut self, borrower: &ThreadBorrower<'_>) {
         let first = borrower.first_borrowed();
-        self.release.thread = first.map(|(tid, _)| tid);
-        self.release.waiting_in = first.map(|(_, call)| call.to_owned());
+        self.account.release.thread = first.map(|(tid, _)| tid);
+        self.account.release.waiting_in = first.map(|(_, call)| call.to_owned());
     }
 
     /// Releases by the chosen method while the code is mapped.
@@ -367,7 +426,7 @@ impl ReleaseRun<'_> {
         code: &TargetCode,
         options: &WorkerOptions,
     ) -> Result<(), Abort> {
-        if self.release.method == Method::Trim {
+        if self.account.release.method == Method::Trim {
             return self.run_trim(injected, heap, code);
         }
         if let ReleasableHeap::Purged(purge) = &heap.heap {
@@ -377,15 +436,15 @@ impl ReleaseRun<'_> {
         let passed = self.run_passes(&mut worker, heap);
         let unreached = worker.unreached_owners();
         let (counts, ended) = worker.stop();
-        self.release.returned_bytes = counts.returned_bytes;
-        self.release.lock_holds = counts.lock_holds;
-        self.release.longest_lock_s = counts.longest.as_secs_f64();
-        self.release.p99_lock_s = counts.p99().as_secs_f64();
-        self.release.skipped_ranges = counts.skipped + counts.busy;
-        self.release.joined_blocks = counts.consolidated;
+        self.account.release.returned_bytes = counts.returned_bytes;
+        self.account.release.lock_holds = counts.lock_holds;
+        self.account.release.longest_lock_s = counts.longest.as_secs_f64();
+        self.account.release.p99_lock_s = counts.p99().as_secs_f64();
+        self.account.release.skipped_ranges = counts.skipped + counts.busy;
+        self.account.release.joined_blocks = counts.consolidated;
         if counts.is_limited {
             let note = "some of its counts are impossible, and were limited: the process has written to them";
-            self.release.notes.push(note.to_owned());
+            self.account.release.notes.push(note.to_owned());
         }
         passed.and(ended)?;
         match unreached {
@@ -395,7 +454,7 @@ impl ReleaseRun<'_> {
                 Err(Refusal::NoThread { threads, why }.into())
             }
             Some((threads, why)) => {
-                self.release.notes.push(format!(
+                self.account.release.notes.push(format!(
                     "the free memory of {threads} threads was not released, because these could not be used ({why})"
                 ));
                 Ok(())
@@ -411,7 +470,7 @@ impl ReleaseRun<'_> {
     ) -> Result<(), Abort> {
         // If a thread of the target runs the code, that thread is borrowed meanwhile: it gains
         // nothing from us running in the background.
-        let _idle = (self.release.runs_in == Some(RunsIn::OwnThread))
+        let _idle = (self.account.release.runs_in == Some(RunsIn::OwnThread))
             .then(|| IdleGuard::new(&self.options.interrupt));
         let passes = Passes {
             memory: &heap.memory,
@@ -419,8 +478,8 @@ impl ReleaseRun<'_> {
             mappings: &|| heap.mappings(self.target),
             keeper: HugePageKeeper::for_options(self.options, &heap.memory),
             interrupt: &self.options.interrupt,
-            dropping: &mut |pages| self.dropped.add(pages),
-            count: &mut self.release.passes,
+            dropping: &mut |pages| self.account.dropped.add(pages),
+            count: &mut self.account.release.passes,
         };
         passes.run(worker, heap.consolidations.clone())
     }
@@ -432,12 +491,12 @@ impl ReleaseRun<'_> {
         heap: &TargetHeap,
         purge: &Purge,
     ) -> Result<(), Abort> {
-        let predicted = self.release.predicted_bytes;
+        let predicted = self.account.release.predicted_bytes;
         let called = crate::worker::purge(injected, purge, predicted, self.options);
         let mappings = heap.mappings(self.target)?;
         let left = heap.heap.walk(&heap.memory, &mappings, &mut |_| {})?.release_bytes;
-        self.release.passes = 1;
-        self.release.returned_bytes = predicted.saturating_sub(left);
+        self.account.release.passes = 1;
+        self.account.release.returned_bytes = predicted.saturating_sub(left);
         called
     }
 
@@ -452,20 +511,18 @@ impl ReleaseRun<'_> {
         let mappings = heap.mappings(self.target)?;
         let layout = heap.heap.ptmalloc().ok_or(Refusal::NoTrim)?;
         let after = ptmalloc::walk(&heap.memory, layout, &mappings);
-        self.release.passes = 1;
-        self.release.returned_bytes = heap.trim_bytes.saturating_sub(after.trim_bytes());
+        self.account.release.passes = 1;
+        self.account.release.returned_bytes = heap.trim_bytes.saturating_sub(after.trim_bytes());
         Ok(())
     }
 
     /// Records the pauses in the account.
     fn count_pauses(&mut self, pauses: &[Pause]) {
-        let mut seconds: Vec<f64> = pauses.iter().map(|p| p.length.as_secs_f64()).collect();
-        seconds.sort_by(f64::total_cmp);
+        self.account.pauses_s = pauses.iter().map(|pause| pause.length.as_secs_f64()).collect();
         let over = || pauses.iter().filter(|pause| pause.length > self.options.max_pause);
-        self.release.pauses_over_bound = over().count() as u64;
-        self.release.waited_over_bound_s = over().map(|p| p.waited.as_secs_f64()).sum();
-        self.release.pauses = seconds.len() as u64;
-        self.release.longest_pause_s = seconds.last().copied().unwrap_or(0.0);
-        self.release.median_pause_s = stats::median(&seconds).unwrap_or(0.0);
+        let waited_s = over().map(|pause| pause.waited.as_secs_f64()).fold(0.0, |sum, s| sum + s);
+        let count = over().count() as u64;
+        self.account.release.pauses_over_bound = count;
+        self.account.release.waited_over_bound_s = waited_s;
     }
 }

@@ -41,7 +41,8 @@ impl<'a> PreparedRelease<'a> {
     /// Fails if the process cannot be inspected, or ends meanwhile.
     pub fn prepare(target: &'a Target, options: &'a Options) -> Result<Self, ReleaseError> {
         let begin = Instant::now();
-        let (release, found) = examine(target, options)?;
+        let found = examine(target, options, None)?.into_iter().next();
+        let (release, found) = found.ok_or(ReleaseError::Interrupted)?;
         Ok(Self { begin, release, found, of: PhantomData })
     }
 

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
-use lowtide_model::release::{Method, Regained, Release, ReleaseOutcome, RunsIn};
+use lowtide_model::release::{HeapRelease, Method, Regained, Release, ReleaseOutcome, RunsIn};
 
 use crate::screen::{Screen, bold, hanging, title};
 use crate::text::{printable, thousands, wrapped};
@@ -112,9 +112,12 @@ fn taken_again(release: &Release) -> u64 {
 /// Describes the allocator and the method.
 fn facts(release: &Release) -> String {
     let mut parts = Vec::new();
-    if let Some(allocator) = &release.allocator {
-        let version = release.allocator_version.as_ref().map(|v| format!(" {v}"));
-        parts.push(format!("{allocator}{}", version.unwrap_or_default()));
+    match heaps_with_memory(release).as_slice() {
+        [_, _, ..] => parts.push("several heaps".to_owned()),
+        _ => {
+            let version = release.allocator_version.as_deref();
+            parts.extend(release.allocator.as_ref().map(|name| allocator(name, version)));
+        }
     }
     if matches!(release.outcome, ReleaseOutcome::Released | ReleaseOutcome::Partial) {
         parts.push(how(release).to_owned());
@@ -151,7 +154,11 @@ fn row(label: &str, text: &str, screen: Screen) -> String {
 
 fn rows(release: &Release) -> Vec<(&'static str, String)> {
     let is_act = matches!(release.outcome, ReleaseOutcome::Released | ReleaseOutcome::Partial);
-    let mut rows = Vec::new();
+    let mut rows: Vec<(&'static str, String)> = Vec::new();
+    let with_memory = heaps_with_memory(release);
+    if is_act && with_memory.len() > 1 {
+        rows.extend(with_memory.iter().map(|heap| ("heap", of_heap(heap, release.dry_run))));
+    }
     let mut add = |label, text: Option<String>| rows.extend(text.map(|text| (label, text)));
     if is_act && release.dry_run {
         add("runs", place(release));
@@ -168,6 +175,28 @@ fn rows(release: &Release) -> Vec<(&'static str, String)> {
     }
     add("cleaned up", some(release.cleaned_bytes, "left by an earlier release"));
     rows
+}
+
+/// Returns the heaps that were released, or that have memory to return.
+fn heaps_with_memory(release: &Release) -> Vec<&HeapRelease> {
+    let has_memory = |heap: &&HeapRelease| heap.outcome != ReleaseOutcome::NothingToRelease;
+    release.heaps.iter().filter(has_memory).collect()
+}
+
+fn of_heap(heap: &HeapRelease, is_dry_run: bool) -> String {
+    let name = allocator(&heap.allocator, heap.allocator_version.as_deref());
+    match heap.outcome {
+        ReleaseOutcome::Refused => format!("{name}: left alone"),
+        _ if is_dry_run => format!("{name}: {} would be returned", Human(heap.predicted_bytes)),
+        _ => format!("{name}: {} returned", Human(heap.returned_bytes)),
+    }
+}
+
+fn allocator(name: &str, version: Option<&str>) -> String {
+    match version {
+        Some(version) => format!("{} {}", printable(name), printable(version)),
+        None => printable(name),
+    }
 }
 
 fn some(bytes: u64, what: &str) -> Option<String> {

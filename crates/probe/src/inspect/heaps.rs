@@ -103,10 +103,7 @@ impl HeapWalks<'_, '_> {
             };
             let mut walked = layout.walk(memory, &self.mappings, lend(&mut self.visitor));
             if let Ok(walked) = &mut walked {
-                // A release acts on the allocator that serves the program itself.
-                let is_served = detected.allocator() == Some(allocator);
                 walked.prediction.release_bytes = match allocator.kind {
-                    _ if !is_served => None,
                     AllocatorKind::Glibc => walked.prediction.release_bytes,
                     _ if !predicts => None,
                     _ => {

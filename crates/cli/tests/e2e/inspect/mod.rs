@@ -85,6 +85,12 @@ impl Subject {
         std::iter::from_fn(|| Some(self.line()).filter(|line| line != "done")).collect()
     }
 
+    /// Sends a line, and returns the line that answers it.
+    pub(crate) fn ask(&mut self, what: &str) -> String {
+        self.say(what);
+        self.line()
+    }
+
     /// Sends a line without waiting.
     pub(crate) fn say(&mut self, what: &str) {
         writeln!(self.stdin.as_mut().unwrap(), "{what}").unwrap();

@@ -128,6 +128,7 @@ fn huge_pages_that_a_release_leaves_half_empty_are_split() {
 #[test]
 fn a_dry_run_reports_the_predicted_release_and_changes_nothing() {
     let subject = Subject::of(&["threads:4:20"]);
+    subject.rests();
     let before = subject.inspect();
     let found = released(&["--dry-run"], subject.pid(), 0);
     assert_eq!((&found["outcome"], &found["dry_run"]), (&"released".into(), &true.into()));
@@ -167,6 +168,60 @@ fn the_free_memory_of_other_allocators_is_released_as_predicted() {
         assert!(bytes("rss_after_bytes") < bytes("rss_before_bytes"), "{done:#}");
         let (hazard, said) = refused(&["--method", "trim"], subject.pid());
         assert_eq!(hazard, "no_trim", "{said}");
+    }
+}
+
+#[test]
+fn the_heaps_of_both_allocators_of_a_program_are_released_and_a_refused_one_hides_no_other() {
+    let binary = std::path::Path::new(env!("CARGO_BIN_EXE_lowtide"));
+    let program = binary.with_file_name("examples").join("own_allocator");
+    let start = || {
+        let mut command = plain(&program.to_string_lossy());
+        Subject::start(command.arg("hoards").env("MIMALLOC_PURGE_DELAY", "1000000"))
+    };
+    let outcomes = |done: &Value| -> Vec<(String, String, bool)> {
+        let word = |heap: &Value, key: &str| heap[key].as_str().unwrap().to_owned();
+        let row = |heap: &Value| {
+            let returned = heap["returned_bytes"].as_u64().unwrap();
+            (word(heap, "allocator"), word(heap, "outcome"), returned > MIB)
+        };
+        done["heaps"].as_array().unwrap().iter().map(row).collect()
+    };
+    let row = |allocator: &str, outcome: &str, returned| {
+        (allocator.to_owned(), outcome.to_owned(), returned)
+    };
+    let mut subject = start();
+    let before = subject.inspect();
+    let flags = ["--wait", "60s", "--untested"];
+    let done = released(&flags, subject.pid(), 0);
+    assert_eq!(
+        outcomes(&done),
+        [row("mimalloc", "released", true), row("glibc", "released", true)],
+        "{done:#}"
+    );
+    let of_heaps = |key| done["heaps"].as_array().unwrap().iter().map(move |h| &h[key]);
+    for key in ["predicted_bytes", "returned_bytes"] {
+        let sum: u64 = of_heaps(key).map(|bytes| bytes.as_u64().unwrap()).sum();
+        assert_eq!(done[key], sum, "{done:#}");
+    }
+    assert_eq!(done["predicted_bytes"], predicted(&before, "release"), "{before:#} {done:#}");
+    assert_eq!(subject.ask("check"), "[true, true] true");
+    let again = released(&flags, subject.pid(), 0);
+    assert_eq!(again["outcome"], "nothing_to_release", "{again:#}");
+    assert!(!subject.proc("maps").contains("[anon:lowtide"), "a mapping of ours is left");
+
+    // The linker has removed the version of mimalloc, and malloc_trim is a function of glibc.
+    for flags in [&["--wait", "60s"][..], &["--method", "trim"]] {
+        let mut subject = start();
+        let done = released(flags, subject.pid(), 0);
+        assert_eq!(
+            outcomes(&done),
+            [row("mimalloc", "refused", false), row("glibc", "released", true)],
+            "{done:#}"
+        );
+        let notes = done["notes"].to_string();
+        assert!(notes.contains("its heap of mimalloc was left alone"), "{notes}");
+        assert_eq!(subject.ask("check"), "[true, true] true");
     }
 }
 

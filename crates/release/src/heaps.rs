@@ -1,0 +1,183 @@
+//! One account for the releases of all heaps of a process.
+
+use lowtide_model::release::{HeapRelease, Release, ReleaseOutcome};
+use lowtide_model::stats;
+
+use crate::dropped::DroppedRanges;
+use crate::passes::MIN_GAIN_BYTES;
+
+/// The account of the release of one heap.
+#[derive(Debug)]
+pub(crate) struct HeapAccount {
+    pub(crate) release: Release,
+    /// The length of each pause, in seconds.
+    pub(crate) pauses_s: Vec<f64>,
+    pub(crate) dropped: DroppedRanges,
+}
+
+impl HeapAccount {
+    /// Returns whether it has touched the process. For a dry run: whether it would.
+    pub(crate) fn has_acted(&self) -> bool {
+        matches!(self.release.outcome, ReleaseOutcome::Released | ReleaseOutcome::Partial)
+    }
+
+    fn heap(&self) -> Option<HeapRelease> {
+        let release = &self.release;
+        Some(HeapRelease {
+            allocator: release.allocator.clone()?,
+            allocator_version: release.allocator_version.clone(),
+            library: None,
+            predicted_bytes: release.predicted_bytes,
+            returned_bytes: release.returned_bytes,
+            outcome: release.outcome,
+            reason: release.reason.clone(),
+        })
+    }
+}
+
+/// Joins the accounts of a process's heaps, in the order of their releases. A heap that was left
+/// alone hides no other: the outcome is that of the heaps that were released. If none was, it is the
+/// outcome of the first heap, or the refusal of a heap with memory to return.
+pub(crate) fn join(accounts: Vec<HeapAccount>) -> Option<(Release, DroppedRanges)> {
+    let heaps: Vec<HeapRelease> = accounts.iter().filter_map(HeapAccount::heap).collect();
+    let place = decisive(&accounts);
+    let mut release = accounts.get(place)?.release.clone();
+    release.heaps = heaps;
+    if let Some(partial) = accounts.iter().find(|a| a.release.outcome == ReleaseOutcome::Partial) {
+        release.outcome = ReleaseOutcome::Partial;
+        release.reason.clone_from(&partial.release.reason);
+    }
+    let has_acted = accounts[place].has_acted();
+    let others = accounts.iter().enumerate().filter(|(other, _)| *other != place);
+    for (_, HeapAccount { release: other, .. }) in others.clone() {
+        release.predicted_bytes += other.predicted_bytes;
+        release.returned_bytes += other.returned_bytes;
+        release.elapsed_s += other.elapsed_s;
+        release.cpu_s += other.cpu_s;
+        release.pauses_over_bound += other.pauses_over_bound;
+        release.waited_over_bound_s += other.waited_over_bound_s;
+        release.lock_holds += other.lock_holds;
+        release.longest_lock_s = release.longest_lock_s.max(other.longest_lock_s);
+        release.p99_lock_s = release.p99_lock_s.max(other.p99_lock_s);
+        release.passes += other.passes;
+        release.skipped_ranges += other.skipped_ranges;
+        release.joined_blocks += other.joined_blocks;
+        release.huge_gone_bytes += other.huge_gone_bytes;
+        release.split_bytes += other.split_bytes;
+        release.cleaned_bytes += other.cleaned_bytes;
+        let new = other.notes.iter().filter(|note| !release.notes.contains(note));
+        let new: Vec<String> = new.cloned().collect();
+        release.notes.extend(new);
+    }
+    if has_acted {
+        let refused = others.map(|(_, other)| &other.release);
+        let refused = refused.filter(|other| other.outcome == ReleaseOutcome::Refused);
+        for other in refused {
+            if let (Some(allocator), Some(reason)) = (&other.allocator, &other.reason) {
+                release.notes.push(format!("its heap of {allocator} was left alone: {reason}"));
+            }
+        }
+    }
+    let mut pauses_s: Vec<f64> =
+        accounts.iter().flat_map(|account| account.pauses_s.iter().copied()).collect();
+    pauses_s.sort_by(f64::total_cmp);
+    release.pauses = pauses_s.len() as u64;
+    release.longest_pause_s = pauses_s.last().copied().unwrap_or(0.0);
+    release.median_pause_s = stats::median(&pauses_s).unwrap_or(0.0);
+    release.rss_before_bytes = accounts.first()?.release.rss_before_bytes;
+    release.rss_after_bytes = accounts.last()?.release.rss_after_bytes;
+    let dropped = accounts.into_iter().map(|account| account.dropped).reduce(|mut all, other| {
+        all.join(other);
+        all
+    });
+    Some((release, dropped?))
+}
+
+/// Returns the place of the heap whose outcome is that of the process.
+fn decisive(accounts: &[HeapAccount]) -> usize {
+    let acted = accounts.iter().enumerate().rev().filter(|(_, account)| account.has_acted());
+    let most = acted.max_by_key(|(_, account)| account.release.returned_bytes);
+    let is_worth_it = |account: &HeapAccount| {
+        account.release.outcome == ReleaseOutcome::Refused
+            && account.release.predicted_bytes >= MIN_GAIN_BYTES
+    };
+    most.map(|(place, _)| place).or_else(|| accounts.iter().position(is_worth_it)).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use lowtide_model::release::Hazard;
+
+    use super::*;
+
+    fn account(allocator: &str, outcome: ReleaseOutcome, returned_bytes: u64) -> HeapAccount {
+        let reason = (outcome == ReleaseOutcome::Refused).then(|| format!("{allocator} is new"));
+        let release = Release {
+            allocator: Some(allocator.to_owned()),
+            hazard: reason.as_ref().map(|_| Hazard::Untested),
+            reason,
+            outcome,
+            returned_bytes,
+            predicted_bytes: returned_bytes,
+            rss_before_bytes: 100,
+            ..Release::of(7, 1, vec!["server".to_owned()])
+        };
+        let pauses_s = if returned_bytes > 0 { vec![0.2, 0.1] } else { Vec::new() };
+        HeapAccount { release, pauses_s, dropped: DroppedRanges::new(4096) }
+    }
+
+    fn joined(accounts: Vec<HeapAccount>) -> Release {
+        join(accounts).unwrap().0
+    }
+
+    #[test]
+    fn the_figures_of_two_heaps_are_added() {
+        let [one, mut other] = [("jemalloc", 1 << 20), ("glibc", 5 << 20)]
+            .map(|(name, bytes)| account(name, ReleaseOutcome::Released, bytes));
+        other.pauses_s = vec![0.5];
+        other.release.rss_after_bytes = 3;
+        let release = joined(vec![one, other]);
+        assert_eq!(release.outcome, ReleaseOutcome::Released);
+        assert_eq!(release.allocator.as_deref(), Some("glibc"));
+        assert_eq!((release.returned_bytes, release.predicted_bytes), (6 << 20, 6 << 20));
+        assert_eq!(
+            (release.pauses, release.longest_pause_s, release.median_pause_s),
+            (3, 0.5, 0.2)
+        );
+        assert_eq!((release.rss_before_bytes, release.rss_after_bytes), (100, 3));
+        let heaps: Vec<_> =
+            release.heaps.iter().map(|h| (&*h.allocator, h.returned_bytes)).collect();
+        assert_eq!(heaps, [("jemalloc", 1 << 20), ("glibc", 5 << 20)]);
+    }
+
+    #[test]
+    fn a_refused_heap_hides_no_other() {
+        let refused = || account("jemalloc", ReleaseOutcome::Refused, 0);
+        let released = account("glibc", ReleaseOutcome::Released, 1 << 20);
+        let release = joined(vec![refused(), released]);
+        assert_eq!((release.outcome, release.hazard), (ReleaseOutcome::Released, None));
+        assert_eq!(release.notes, ["its heap of jemalloc was left alone: jemalloc is new"]);
+        assert_eq!(release.heaps[0].reason.as_deref(), Some("jemalloc is new"));
+
+        // The program's own heap could not be examined, and the other one holds nothing.
+        let nothing = || account("glibc", ReleaseOutcome::NothingToRelease, 0);
+        let release = joined(vec![refused(), nothing()]);
+        assert_eq!(release.outcome, ReleaseOutcome::Refused);
+        assert_eq!(release.hazard, Some(Hazard::Untested));
+
+        let mut large = refused();
+        large.release.predicted_bytes = 1 << 30;
+        assert_eq!(joined(vec![nothing(), large]).outcome, ReleaseOutcome::Refused);
+        assert_eq!(joined(vec![nothing(), refused()]).outcome, ReleaseOutcome::NothingToRelease);
+    }
+
+    #[test]
+    fn a_heap_that_was_released_in_part_makes_the_release_partial() {
+        let mut part = account("glibc", ReleaseOutcome::Partial, 1 << 20);
+        part.release.reason = Some("it was interrupted".to_owned());
+        let release = joined(vec![account("jemalloc", ReleaseOutcome::Released, 2 << 20), part]);
+        assert_eq!(release.outcome, ReleaseOutcome::Partial);
+        assert_eq!(release.reason.as_deref(), Some("it was interrupted"));
+        assert_eq!(release.returned_bytes, 3 << 20);
+    }
+}
