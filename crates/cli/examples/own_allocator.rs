@@ -1,10 +1,12 @@
 //! A program whose own allocations are not served by `malloc`: for the tests of what is in force;
-//! with the argument `wait`, for those of looking at it; and with `hoards`, for those of releasing
-//! the memory of both allocators.
+//! with the argument `wait`, for those of looking at it; and with `hoards` or `churns`, for those
+//! of releasing the memory of both allocators.
 
 #![expect(unsafe_code, reason = "malloc, beside the program's own allocator")]
 
 use std::io::{BufRead, Read};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 #[global_allocator]
 static OWN: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -69,6 +71,35 @@ fn keep_hoards() {
     }
 }
 
+/// Fills, frees and verifies blocks of both allocators in four threads until its input ends. Prints
+/// the number of rounds, and exits with 1 at the first wrong byte.
+fn churn() {
+    let is_over = AtomicBool::new(false);
+    println!("ready");
+    let work = |thread: u64| {
+        let mut rounds = 0;
+        while !is_over.load(Ordering::Relaxed) {
+            let malloced = hoard(Malloced::filled);
+            let own = hoard(|value, len| vec![value; len]);
+            std::thread::sleep(Duration::from_millis(20 + thread * 7));
+            if !is_intact(&malloced) || !is_intact(&own) {
+                println!("broken");
+                std::process::exit(1);
+            }
+            rounds += 1;
+        }
+        rounds
+    };
+    let rounds: usize = std::thread::scope(|scope| {
+        let work = &work;
+        let threads: Vec<_> = (0..4).map(|n| scope.spawn(move || work(n))).collect();
+        let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        is_over.store(true, Ordering::Relaxed);
+        threads.into_iter().map(|thread| thread.join().unwrap_or(0)).sum()
+    });
+    println!("{rounds}");
+}
+
 fn main() {
     let has = |wanted: &str| std::env::args().any(|argument| argument == wanted);
     // Where only parents may look at a process (Yama), this one lets everybody.
@@ -76,13 +107,16 @@ fn main() {
     if has("hoards") {
         return keep_hoards();
     }
+    if has("churns") {
+        return churn();
+    }
     let count = if has("wait") { 20_000 } else { 2000 };
     let blocks: Vec<Vec<u8>> = (0..count).map(|n| vec![1; 64 + n % 2000]).collect();
     if has("wait") {
         println!("ready");
         let _ = std::io::stdin().read(&mut [0]);
     } else {
-        std::thread::sleep(std::time::Duration::from_millis(1500));
+        std::thread::sleep(Duration::from_millis(1500));
     }
     println!("{}", blocks.iter().map(Vec::len).sum::<usize>());
 }
