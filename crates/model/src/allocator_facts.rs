@@ -161,6 +161,28 @@ impl AllocatorKind {
         }
     }
 
+    /// Returns whether releases were tested with a version of the allocator. Of glibc, only the
+    /// first two numbers are compared.
+    pub fn is_tested(&self, version: Option<&str>) -> bool {
+        let Some(version) = version else { return false };
+        let is_same = match self {
+            Self::Glibc => |version: &str, tested: &str| {
+                let numbers = |text: &str| {
+                    let mut parts =
+                        text.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
+                    Some((parts.next()?.ok()?, parts.next()?.ok()?))
+                };
+                numbers(version).is_some_and(|wanted| numbers(tested) == Some(wanted))
+            },
+            // `5.3.0-0-g54eaed1d8b56` is 5.3.0; `5.3.0-145-g…` is 145 commits later.
+            _ => |version: &str, tested: &str| {
+                let rest = version.strip_prefix(tested);
+                rest.is_some_and(|rest| rest.is_empty() || rest == "-0" || rest.starts_with("-0-"))
+            },
+        };
+        self.facts().released.iter().any(|tested| is_same(version, tested))
+    }
+
     /// Returns the allocators whose memory can be released, in some version.
     pub fn releasable() -> impl Iterator<Item = Self> {
         Self::NAMED.into_iter().filter(|kind| !kind.facts().released.is_empty())
@@ -170,6 +192,18 @@ impl AllocatorKind {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn versions_of_glibc_are_compared_by_their_first_two_numbers() {
+        let is_tested = |version| AllocatorKind::Glibc.is_tested(Some(version));
+        for version in ["2.36", "2.36-9+deb12u14", "2.31.9000", "2.44"] {
+            assert!(is_tested(version), "{version}");
+        }
+        for version in ["2.3", "2.360", "2.30", "3.36", "2", "", "2.", "x", "99999999999.1"] {
+            assert!(!is_tested(version), "{version:?}");
+        }
+        assert!(!AllocatorKind::Glibc.is_tested(None));
+    }
 
     #[test]
     fn an_allocator_is_released_only_if_its_heap_is_walked() {

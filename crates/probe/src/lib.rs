@@ -47,6 +47,7 @@ pub mod detect;
 pub mod fuzzing;
 pub mod heap;
 pub mod inspect;
+pub mod libraries;
 pub mod locked;
 pub mod machine;
 pub mod mapped;

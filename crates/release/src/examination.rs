@@ -16,6 +16,7 @@ use lowtide_model::ledger::Owner;
 use lowtide_model::release::{Method, Release};
 use lowtide_probe::detect::{DetectedAllocator, Detector};
 use lowtide_probe::heap;
+use lowtide_probe::libraries::{Libraries, LibraryHeap};
 use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::patience::GivenUp;
 use lowtide_probe::proc::maps::Mapping;
@@ -65,8 +66,16 @@ pub(crate) struct TargetHeap {
 /// The heap and the code of a process, or the reason to leave the heap alone.
 pub(crate) type Examined = Result<(TargetHeap, TargetCode), Abort>;
 
-/// A heap that was examined, with the account of its release.
-pub(crate) type ExaminedHeap = (Release, Examined);
+/// A heap that was examined.
+#[derive(Debug)]
+pub(crate) struct ExaminedHeap {
+    /// The library that contains its allocator; `None` for an allocator of the program.
+    pub(crate) library: Option<String>,
+    /// The account of its release.
+    pub(crate) release: Release,
+    /// What was found, or the reason to leave it alone.
+    pub(crate) found: Examined,
+}
 
 /// The examination of one process, and the account of the release that it starts.
 struct Examination {
@@ -75,8 +84,8 @@ struct Examination {
     release: Release,
 }
 
-/// Examines a process, and finds its code and the heaps of its allocators. The heap of the program's
-/// own allocator comes first. With `only`, the heap of this allocator is the only one. If there is a
+/// Examines a process, and finds its code and the heaps of its allocators: of the program's own
+/// allocator, of the one that serves `malloc`, and of those that libraries contain. With `only`, the heap of this allocator is the only one. If there is a
 /// reason to leave the process alone, that is the one result.
 ///
 /// # Errors
@@ -92,11 +101,15 @@ pub(crate) fn examine(
         let examination = Examination::new(of_thread, of_options)?;
         let mut found = match examination.check() {
             Ok(facts) => examination.heaps(&facts, only.as_ref()),
-            Err(abort) => vec![(examination.release, Err(abort))],
+            Err(abort) => vec![ExaminedHeap {
+                library: None,
+                release: examination.release,
+                found: Err(abort),
+            }],
         };
-        if let Some((release, _)) = found.first_mut() {
+        if let Some(heap) = found.first_mut() {
             // This thread has done nothing else.
-            release.cpu_s = periodic::cpu_s();
+            heap.release.cpu_s = periodic::cpu_s();
         }
         Ok(found)
     });
@@ -149,24 +162,50 @@ impl Examination {
         checked
     }
 
-    /// Finds and walks the heaps of the allocators.
+    /// Finds and walks the heaps of the program's allocators, and of those that libraries contain.
     fn heaps(&self, facts: &TargetFacts, only: Option<&DetectedAllocator>) -> Vec<ExaminedHeap> {
-        let wanted = checks::allocators(&facts.detected);
-        let wanted = wanted.filter(|allocator| only.is_none_or(|only| only == *allocator));
-        let examine = |allocator: &DetectedAllocator| {
+        let of_program = checks::allocators(&facts.detected);
+        let mut wanted: Vec<_> = of_program.map(|allocator| (None, allocator.clone())).collect();
+        wanted.extend(self.libraries(facts).into_iter().map(|(name, found)| (Some(name), found)));
+        wanted.retain(|(_, allocator)| only.is_none_or(|only| only == allocator));
+        let examine = |(library, allocator): (Option<String>, DetectedAllocator)| {
             let mut release = self.release.clone();
-            let found = self.find_heap(facts.clone(), allocator, &mut release);
+            let found = self.find_heap(facts.clone(), &allocator, &mut release);
             let found = found.and_then(|heap| {
                 let code = TargetCode::read(self.target.pid, &heap.facts.maps, &heap.c_library)?;
                 Ok((heap, code))
             });
-            (release, found)
+            ExaminedHeap { library, release, found }
         };
-        let found: Vec<ExaminedHeap> = wanted.map(examine).collect();
-        match found.is_empty() {
-            true => vec![(self.release.clone(), Err(Refusal::NoHeap.into()))],
-            false => found,
+        let mut found: Vec<ExaminedHeap> = wanted.into_iter().map(examine).collect();
+        if found.is_empty() {
+            let (release, found_none) = (self.release.clone(), Err(Refusal::NoHeap.into()));
+            found.push(ExaminedHeap { library: None, release, found: found_none });
         }
+        found
+    }
+
+    /// Returns the allocators that libraries contain for their own use, with the names of these
+    /// libraries. Those that the caller did not select are left out.
+    fn libraries(&self, facts: &TargetFacts) -> Vec<(String, DetectedAllocator)> {
+        let is_wanted = |kind: &AllocatorKind| {
+            self.options.allocators.as_ref().is_none_or(|chosen| chosen.contains(kind))
+        };
+        let (jemalloc, mimalloc) = (AllocatorKind::Jemalloc, AllocatorKind::Mimalloc);
+        let (pid, maps, detected) = (self.target.pid, &facts.maps, &facts.detected);
+        let Ok(memory) = LiveMemory::open(pid) else { return Vec::new() };
+        let mappings = heap::mappings(maps);
+        let libraries = Libraries::find(maps, detected);
+        let mut found = Vec::new();
+        if is_wanted(&jemalloc) {
+            found.extend(libraries.jemallocs(&memory, &mappings));
+        }
+        if is_wanted(&mimalloc) {
+            found.extend(libraries.mimalloc(&memory, detected, &mappings));
+        }
+        let named =
+            |heap: &LibraryHeap| Some((heap.library().to_owned(), heap.allocator(pid, maps)?));
+        found.iter().filter_map(named).collect()
     }
 
     /// Finds and walks the heap of an allocator.

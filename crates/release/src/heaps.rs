@@ -9,6 +9,8 @@ use crate::passes::MIN_GAIN_BYTES;
 /// The account of the release of one heap.
 #[derive(Debug)]
 pub(crate) struct HeapAccount {
+    /// The library that contains the allocator; `None` for an allocator of the program.
+    pub(crate) library: Option<String>,
     pub(crate) release: Release,
     /// The length of each pause, in seconds.
     pub(crate) pauses_s: Vec<f64>,
@@ -26,7 +28,7 @@ impl HeapAccount {
         Some(HeapRelease {
             allocator: release.allocator.clone()?,
             allocator_version: release.allocator_version.clone(),
-            library: None,
+            library: self.library.clone(),
             predicted_bytes: release.predicted_bytes,
             returned_bytes: release.returned_bytes,
             outcome: release.outcome,
@@ -70,12 +72,13 @@ pub(crate) fn join(accounts: Vec<HeapAccount>) -> Option<(Release, DroppedRanges
         release.notes.extend(new);
     }
     if has_acted {
-        let refused = others.map(|(_, other)| &other.release);
-        let refused = refused.filter(|other| other.outcome == ReleaseOutcome::Refused);
-        for other in refused {
-            if let (Some(allocator), Some(reason)) = (&other.allocator, &other.reason) {
-                release.notes.push(format!("its heap of {allocator} was left alone: {reason}"));
-            }
+        let heaps = others.filter_map(|(_, other)| other.heap());
+        for heap in heaps.filter(|heap| heap.outcome == ReleaseOutcome::Refused) {
+            let library = heap.library.map(|name| format!(" in {name}")).unwrap_or_default();
+            let (allocator, reason) = (heap.allocator, heap.reason.unwrap_or_default());
+            release
+                .notes
+                .push(format!("the heap of {allocator}{library} was left alone: {reason}"));
         }
     }
     let mut pauses_s: Vec<f64> =
@@ -123,7 +126,7 @@ mod tests {
             ..Release::of(7, 1, vec!["server".to_owned()])
         };
         let pauses_s = if returned_bytes > 0 { vec![0.2, 0.1] } else { Vec::new() };
-        HeapAccount { release, pauses_s, dropped: DroppedRanges::new(4096) }
+        HeapAccount { library: None, release, pauses_s, dropped: DroppedRanges::new(4096) }
     }
 
     fn joined(accounts: Vec<HeapAccount>) -> Release {
@@ -156,7 +159,7 @@ mod tests {
         let released = account("glibc", ReleaseOutcome::Released, 1 << 20);
         let release = joined(vec![refused(), released]);
         assert_eq!((release.outcome, release.hazard), (ReleaseOutcome::Released, None));
-        assert_eq!(release.notes, ["its heap of jemalloc was left alone: jemalloc is new"]);
+        assert_eq!(release.notes, ["the heap of jemalloc was left alone: jemalloc is new"]);
         assert_eq!(release.heaps[0].reason.as_deref(), Some("jemalloc is new"));
 
         // The program's own heap could not be examined, and the other one holds nothing.

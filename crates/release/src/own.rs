@@ -119,6 +119,7 @@ mod implementation {
     use std::time::{Duration, Instant};
 
     use lowtide_heap::ptmalloc::{HeapMapping, Layout, Links};
+    use lowtide_model::allocator_kind::AllocatorKind;
     use lowtide_probe::heap;
     use lowtide_probe::locked::LockedMemory;
     use lowtide_probe::memory::LiveMemory;
@@ -126,7 +127,6 @@ mod implementation {
     use lowtide_probe::target::Target;
 
     use super::{OwnOptions, OwnRefusal, OwnRelease};
-    use crate::checks::is_tested;
     use crate::clock::WorkerClock;
     use crate::error::{Abort, ReleaseError};
     use crate::keep_huge::HugePageKeeper;
@@ -140,7 +140,7 @@ mod implementation {
     pub(super) fn release_own(options: &OwnOptions) -> Result<OwnRelease, OwnRefusal> {
         let _releasing = Releasing::begin().ok_or(OwnRefusal::Busy)?;
         let version = glibc_version();
-        if !is_tested(&version) {
+        if !AllocatorKind::Glibc.is_tested(Some(&version)) {
             return Err(OwnRefusal::Untested(version));
         }
         if !Filter::get().allows_calls() {

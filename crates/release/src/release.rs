@@ -16,7 +16,7 @@ use crate::clock::ClockMeasurement;
 use crate::dropped::DroppedRanges;
 use crate::end::EndWatch;
 use crate::error::{Abort, ReleaseError};
-use crate::examination::{Examined, TargetHeap, examine};
+use crate::examination::{Examined, ExaminedHeap, TargetHeap, examine};
 use crate::headroom;
 use crate::heaps::{self, HeapAccount};
 use crate::huge::HugePages;
@@ -132,7 +132,8 @@ fn run_in_turn(
     let mut accounts: Vec<HeapAccount> = Vec::with_capacity(heaps.len());
     for heap in heaps {
         let has_acted = accounts.iter().any(HeapAccount::has_acted);
-        let before = heap.run.account.release.clone();
+        let (library, before) =
+            (heap.run.account.library.clone(), heap.run.account.release.clone());
         let heap = if has_acted && heap.will_act() { heap.anew() } else { Ok(heap) };
         match heap.and_then(|heap| heap.run.run(heap.found, observe)) {
             Ok(account) => accounts.push(account),
@@ -141,7 +142,7 @@ fn run_in_turn(
                 let (outcome, reason) = (ReleaseOutcome::Partial, Some(error.to_string()));
                 let dropped = DroppedRanges::new(rustix::param::page_size() as u64);
                 let release = Release { outcome, reason, ..before };
-                accounts.push(HeapAccount { release, pauses_s: Vec::new(), dropped });
+                accounts.push(HeapAccount { library, release, pauses_s: Vec::new(), dropped });
             }
             Err(error) => return Err(error),
         }
@@ -159,10 +160,10 @@ impl<'a> PreparedHeap<'a> {
         let clock = ClockMeasurement::start();
         let watch = Arc::new(EndWatch::new(target));
         let found = examine(target, options, only)?;
-        let heap = |(release, found)| {
+        let heap = |ExaminedHeap { library, release, found }| {
             let dropped = DroppedRanges::new(rustix::param::page_size() as u64);
             let pauses_s = Vec::new();
-            let account = HeapAccount { release, pauses_s, dropped };
+            let account = HeapAccount { library, release, pauses_s, dropped };
             let watch = Arc::clone(&watch);
             Self { run: ReleaseRun { target, options, clock, watch, account }, found }
         };

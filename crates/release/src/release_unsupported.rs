@@ -9,7 +9,7 @@ use lowtide_probe::target::Target;
 
 use crate::dropped::DroppedRanges;
 use crate::error::{Abort, ReleaseError};
-use crate::examination::{Examined, examine};
+use crate::examination::{Examined, ExaminedHeap, examine};
 use crate::options::Options;
 use crate::refusal::Refusal;
 
@@ -42,7 +42,7 @@ impl<'a> PreparedRelease<'a> {
     pub fn prepare(target: &'a Target, options: &'a Options) -> Result<Self, ReleaseError> {
         let begin = Instant::now();
         let found = examine(target, options, None)?.into_iter().next();
-        let (release, found) = found.ok_or(ReleaseError::Interrupted)?;
+        let ExaminedHeap { release, found, .. } = found.ok_or(ReleaseError::Interrupted)?;
         Ok(Self { begin, release, found, of: PhantomData })
     }
 

@@ -184,7 +184,9 @@ fn heaps_with_memory(release: &Release) -> Vec<&HeapRelease> {
 }
 
 fn of_heap(heap: &HeapRelease, is_dry_run: bool) -> String {
+    let library = heap.library.as_deref().map(|name| format!(" in {}", printable(name)));
     let name = allocator(&heap.allocator, heap.allocator_version.as_deref());
+    let name = format!("{name}{}", library.unwrap_or_default());
     match heap.outcome {
         ReleaseOutcome::Refused => format!("{name}: left alone"),
         _ if is_dry_run => format!("{name}: {} would be returned", Human(heap.predicted_bytes)),

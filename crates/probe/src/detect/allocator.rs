@@ -144,6 +144,17 @@ impl Detector {
         }
     }
 
+    /// Returns the version of an allocator that a mapped file contains, if the file shows it.
+    pub fn version_in(
+        &mut self,
+        pid: u32,
+        mapping: &Mapping,
+        kind: &AllocatorKind,
+    ) -> Option<String> {
+        let facts = self.reader.object(pid, mapping).ok()?.clone();
+        self.version_of(pid, kind, &LoadedObject { mapping, facts })
+    }
+
     fn version_of(
         &mut self,
         pid: u32,

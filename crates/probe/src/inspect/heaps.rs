@@ -5,15 +5,13 @@
 //! estimate among the heaps, that of a HotSpot without readable variables, is made last, from
 //! memory that no proof claims.
 
-use std::cmp::Reverse;
-use std::collections::HashMap;
 use std::ops::Range;
 
 use lowtide_heap::blocks::{Visitor, lend};
 use lowtide_heap::guarded::GuardedHeap;
 use lowtide_heap::hotspot::{JavaHeap, Part, PerfData};
 use lowtide_heap::layout::{HeapLayout, Places, Walked};
-use lowtide_heap::memory::{Memory, pointers_into};
+use lowtide_heap::memory::Memory;
 use lowtide_heap::ptmalloc::HeapMapping;
 use lowtide_heap::pymalloc;
 use lowtide_heap::ranges::{joined, without};
@@ -25,20 +23,11 @@ use lowtide_model::inspection::{
 use lowtide_model::ledger::{Ledger, Owner, Row, State, WalkedRuntime};
 use lowtide_model::runtime_kind::RuntimeKind;
 
-use crate::detect::{self, Detected, OwnMemory, WalkedHeaps};
+use crate::detect::{self, Detected, DetectedAllocator, OwnMemory, WalkedHeaps};
 use crate::heap;
+use crate::libraries::{Libraries, LibraryHeap};
 use crate::memory::LiveMemory;
-use crate::proc::maps::{FileId, Mapping};
-
-/// Size of the smallest root of a tree from pages to extents, in bytes (jemalloc's, for addresses
-/// of 57 bits). A library with less zeroed data has no jemalloc.
-const MIN_ROOT_BYTES: u64 = 256 << 10;
-/// Maximum number of libraries whose mappings are collected, and of libraries that are searched for
-/// a root.
-const MAX_LIBRARIES: usize = 8 << 10;
-const MAX_SEARCHED: usize = 64;
-/// Placeholder for the library of an allocator, if it is not known.
-const UNKNOWN_LIBRARY: &str = "a library";
+use crate::proc::maps::Mapping;
 
 /// Walks the heaps of all supported allocators of a process, and passes their blocks in use on.
 /// With `predicts`, it also predicts what a release would return, which takes a second walk of the
@@ -58,7 +47,7 @@ pub(super) fn walk(
     let mut walks = HeapWalks { memory, maps, detected, observation, visitor, mappings, heaps };
     // Heaps that are recognised by structure come first: their memory is excluded from the search
     // for chunks.
-    walks.libraries();
+    walks.libraries(predicts);
     walks.runtimes();
     walks.allocators(predicts);
     walks.observation.heaps.sort_by_key(|heap| heap.library.is_some());
@@ -103,14 +92,13 @@ impl HeapWalks<'_, '_> {
             };
             let mut walked = layout.walk(memory, &self.mappings, lend(&mut self.visitor));
             if let Ok(walked) = &mut walked {
+                let is_main = detected.allocator() == Some(allocator);
                 walked.prediction.release_bytes = match allocator.kind {
                     AllocatorKind::Glibc => walked.prediction.release_bytes,
                     _ if !predicts => None,
-                    _ => {
-                        let module = maps.iter().filter(|m| m.file == library.file);
-                        let module: Vec<Range<u64>> = module.map(|m| m.start..m.end).collect();
-                        self.guarded_bytes(layout, &module, allocator.version.as_deref())
-                    }
+                    // `release --untested` acts on it.
+                    _ if is_main => self.guarded_bytes(layout, allocator),
+                    _ => self.tested_bytes(layout, allocator),
                 };
             }
             self.add_walk((&allocator.kind, None), walked);
@@ -119,16 +107,23 @@ impl HeapWalks<'_, '_> {
 
     /// Returns the memory that a release of another allocator than glibc's would return to the OS,
     /// in bytes; `None` if it would be refused.
-    fn guarded_bytes(
-        &self,
-        layout: HeapLayout,
-        module: &[Range<u64>],
-        version: Option<&str>,
-    ) -> Option<u64> {
+    fn guarded_bytes(&self, layout: HeapLayout, allocator: &DetectedAllocator) -> Option<u64> {
         self.detected.c_library.as_ref().filter(|library| library.name == "glibc")?;
-        let heap = GuardedHeap::find(layout, self.memory, &self.mappings, module, version).ok()?;
+        let path = allocator.path.to_string_lossy();
+        let library = heap::library(self.maps, &path)?;
+        let module = self.maps.iter().filter(|m| m.file == library.file);
+        let module: Vec<Range<u64>> = module.map(|m| m.start..m.end).collect();
+        let version = allocator.version.as_deref();
+        let heap = GuardedHeap::find(layout, self.memory, &self.mappings, &module, version).ok()?;
         let sums = heap.each_droppable(self.memory, &self.mappings, &mut |_| ()).ok()?;
         Some(sums.guarded_bytes)
+    }
+
+    /// The same, of a heap that a release leaves alone if the version of its allocator was not
+    /// tested.
+    fn tested_bytes(&self, layout: HeapLayout, allocator: &DetectedAllocator) -> Option<u64> {
+        let is_tested = allocator.kind.is_tested(allocator.version.as_deref());
+        is_tested.then(|| self.guarded_bytes(layout, allocator)).flatten()
     }
 
     /// Walks the heaps of runtimes.
@@ -193,37 +188,28 @@ impl HeapWalks<'_, '_> {
         self.heaps.without_blocks = areas;
     }
 
-    /// Walks the heaps of allocators that libraries contain for their own use, under any names.
-    fn libraries(&mut self) {
-        let memory = self.memory;
-        let libraries = libraries(self.maps, self.detected);
-        let is_large = |data: &Range<u64>| data.end - data.start >= MIN_ROOT_BYTES;
-        let may_have_root =
-            libraries.iter().filter(|library| library.zeroed_data.iter().any(is_large));
-        for library in may_have_root.take(MAX_SEARCHED) {
-            // The data may begin in the last page of the file's own data.
-            let page = memory.page_bytes();
-            let zeroed_data = library.zeroed_data.iter().map(|data| data.start - page..data.end);
-            let zeroed_data: Vec<Range<u64>> = zeroed_data.collect();
-            let mappings = &self.mappings;
-            let places = Places { data: &[], zeroed_data: &zeroed_data, mappings };
-            if let Some(layout) = HeapLayout::find(&AllocatorKind::Jemalloc, memory, &places) {
-                self.add_library(&AllocatorKind::Jemalloc, library.name, &layout);
-            }
+    /// Walks the heaps of allocators that libraries contain for their own use.
+    fn libraries(&mut self, predicts: bool) {
+        let (memory, maps, detected) = (self.memory, self.maps, self.detected);
+        let libraries = Libraries::find(maps, detected);
+        for found in libraries.jemallocs(memory, &self.mappings) {
+            self.add_library(found, predicts);
         }
-        if self.detected.allocators().any(|found| found.kind == AllocatorKind::Mimalloc) {
-            return;
-        }
-        let places = Places { data: &[], zeroed_data: &[], mappings: &self.mappings };
-        if let Some(layout) = HeapLayout::find(&AllocatorKind::Mimalloc, memory, &places) {
-            let library = library_that_leads_to(memory, &libraries, &layout.records());
-            self.add_library(&AllocatorKind::Mimalloc, library.unwrap_or(UNKNOWN_LIBRARY), &layout);
+        if let Some(found) = libraries.mimalloc(memory, detected, &self.mappings) {
+            self.add_library(found, predicts);
         }
     }
 
-    fn add_library(&mut self, kind: &AllocatorKind, library: &str, layout: &HeapLayout) {
-        let walked = layout.walk(self.memory, &self.mappings, lend(&mut self.visitor));
-        self.add_walk((kind, Some(library)), walked);
+    fn add_library(&mut self, found: LibraryHeap, predicts: bool) {
+        let mut walked = found.layout.walk(self.memory, &self.mappings, lend(&mut self.visitor));
+        let (kind, library) = (found.kind.clone(), found.library().to_owned());
+        if let Ok(walked) = &mut walked {
+            let pid = self.observation.pid;
+            let allocator = predicts.then(|| found.allocator(pid, self.maps)).flatten();
+            let bytes = allocator.and_then(|allocator| self.tested_bytes(found.layout, &allocator));
+            walked.prediction.release_bytes = bytes;
+        }
+        self.add_walk((&kind, Some(&library)), walked);
     }
 
     fn add_areas(&mut self, areas: &[Range<u64>]) {
@@ -331,62 +317,6 @@ fn guessed_heap(data: &PerfData, maps: &[Mapping], proven: &[Range<u64>]) -> Vec
         without(m.start..m.end, proven).into_iter().map(move |range| Part { range, is_memory })
     });
     data.guess_heap(&parts.collect::<Vec<_>>())
-}
-
-/// A library, or the program, with its variables.
-struct Library<'m> {
-    name: &'m str,
-    /// Its writable mappings.
-    data: Vec<Range<u64>>,
-    /// The zeroed data after them.
-    zeroed_data: Vec<Range<u64>>,
-}
-
-/// Returns the files that have writable data, except those of the program's allocators.
-fn libraries<'m>(maps: &'m [Mapping], detected: &Detected) -> Vec<Library<'m>> {
-    let of_program: Vec<&str> =
-        detected.allocators().filter_map(|allocator| allocator.path.to_str()).collect();
-    let zeroed: HashMap<u64, &Range<u64>> =
-        detected.zeroed_data.iter().map(|range| (range.start, range)).collect();
-    let mut places: HashMap<FileId, usize> = HashMap::new();
-    let mut found: Vec<Library<'_>> = Vec::new();
-    for mapping in maps.iter().filter(|m| m.has_file() && m.permissions.starts_with("rw")) {
-        if mapping.permissions.ends_with('s') || of_program.contains(&mapping.name.as_str()) {
-            continue;
-        }
-        let place = *places.entry(mapping.file).or_insert(found.len());
-        if place == found.len() {
-            if place == MAX_LIBRARIES {
-                break;
-            }
-            let name = mapping.name.rsplit('/').next().unwrap_or_default();
-            found.push(Library { name, data: Vec::new(), zeroed_data: Vec::new() });
-        }
-        found[place].data.push(mapping.start..mapping.end);
-        // The memory after it may be another mapping.
-        found[place].zeroed_data.extend(zeroed.get(&mapping.end).map(|range| (*range).clone()));
-    }
-    found
-}
-
-/// Returns the name of the library with the most pointers to an allocator's own records; `None` if
-/// no library has more than the others.
-fn library_that_leads_to<'m>(
-    memory: &LiveMemory,
-    libraries: &[Library<'m>],
-    records: &[Range<u64>],
-) -> Option<&'m str> {
-    let pointers = |library: &Library<'m>| {
-        let of = |ranges: &[Range<u64>]| pointers_into(memory, ranges, records);
-        (of(&library.data) + of(&library.zeroed_data), library.name)
-    };
-    let mut found: Vec<(u64, &str)> = libraries.iter().map(pointers).collect();
-    found.sort_by_key(|(count, _)| Reverse(*count));
-    match found[..] {
-        [(most, library), (second, _), ..] if most > second => Some(library),
-        [(1.., library)] => Some(library),
-        _ => None,
-    }
 }
 
 /// Returns the parts of mappings outside of some areas: no page has two owners.

@@ -171,6 +171,36 @@ fn the_free_memory_of_other_allocators_is_released_as_predicted() {
     }
 }
 
+/// Returns allocator, library and outcome of each heap of a release, and whether more than a
+/// mebibyte of it was returned.
+fn heaps(done: &Value) -> Vec<(String, Option<String>, String, bool)> {
+    let word = |heap: &Value, key: &str| heap[key].as_str().map(str::to_owned);
+    let row = |heap: &Value| {
+        let returned = heap["returned_bytes"].as_u64().unwrap();
+        let (allocator, outcome) = (word(heap, "allocator"), word(heap, "outcome"));
+        (allocator.unwrap(), word(heap, "library"), outcome.unwrap(), returned > MIB)
+    };
+    done["heaps"].as_array().unwrap().iter().map(row).collect()
+}
+
+fn heap(
+    allocator: &str,
+    library: Option<&str>,
+    outcome: &str,
+    returned: bool,
+) -> (String, Option<String>, String, bool) {
+    (allocator.to_owned(), library.map(str::to_owned), outcome.to_owned(), returned)
+}
+
+/// Asserts that the figures of a release are the sums of those of its heaps.
+fn is_sum_of_heaps(done: &Value) {
+    for key in ["predicted_bytes", "returned_bytes"] {
+        let heaps = done["heaps"].as_array().unwrap().iter();
+        let sum: u64 = heaps.map(|heap| heap[key].as_u64().unwrap()).sum();
+        assert_eq!(done[key], sum, "{done:#}");
+    }
+}
+
 #[test]
 fn the_heaps_of_both_allocators_of_a_program_are_released_and_a_refused_one_hides_no_other() {
     let binary = std::path::Path::new(env!("CARGO_BIN_EXE_lowtide"));
@@ -179,31 +209,13 @@ fn the_heaps_of_both_allocators_of_a_program_are_released_and_a_refused_one_hide
         let mut command = plain(&program.to_string_lossy());
         Subject::start(command.arg("hoards").env("MIMALLOC_PURGE_DELAY", "1000000"))
     };
-    let outcomes = |done: &Value| -> Vec<(String, String, bool)> {
-        let word = |heap: &Value, key: &str| heap[key].as_str().unwrap().to_owned();
-        let row = |heap: &Value| {
-            let returned = heap["returned_bytes"].as_u64().unwrap();
-            (word(heap, "allocator"), word(heap, "outcome"), returned > MIB)
-        };
-        done["heaps"].as_array().unwrap().iter().map(row).collect()
-    };
-    let row = |allocator: &str, outcome: &str, returned| {
-        (allocator.to_owned(), outcome.to_owned(), returned)
-    };
     let mut subject = start();
     let before = subject.inspect();
     let flags = ["--wait", "60s", "--untested"];
     let done = released(&flags, subject.pid(), 0);
-    assert_eq!(
-        outcomes(&done),
-        [row("mimalloc", "released", true), row("glibc", "released", true)],
-        "{done:#}"
-    );
-    let of_heaps = |key| done["heaps"].as_array().unwrap().iter().map(move |h| &h[key]);
-    for key in ["predicted_bytes", "returned_bytes"] {
-        let sum: u64 = of_heaps(key).map(|bytes| bytes.as_u64().unwrap()).sum();
-        assert_eq!(done[key], sum, "{done:#}");
-    }
+    let both = [heap("mimalloc", None, "released", true), heap("glibc", None, "released", true)];
+    assert_eq!(heaps(&done), both, "{done:#}");
+    is_sum_of_heaps(&done);
     assert_eq!(done["predicted_bytes"], predicted(&before, "release"), "{before:#} {done:#}");
     assert_eq!(subject.ask("check"), "[true, true] true");
     let again = released(&flags, subject.pid(), 0);
@@ -214,14 +226,36 @@ fn the_heaps_of_both_allocators_of_a_program_are_released_and_a_refused_one_hide
     for flags in [&["--wait", "60s"][..], &["--method", "trim"]] {
         let mut subject = start();
         let done = released(flags, subject.pid(), 0);
-        assert_eq!(
-            outcomes(&done),
-            [row("mimalloc", "refused", false), row("glibc", "released", true)],
-            "{done:#}"
-        );
+        let one = [heap("mimalloc", None, "refused", false), heap("glibc", None, "released", true)];
+        assert_eq!(heaps(&done), one, "{done:#}");
         let notes = done["notes"].to_string();
-        assert!(notes.contains("its heap of mimalloc was left alone"), "{notes}");
+        assert!(notes.contains("the heap of mimalloc was left alone"), "{notes}");
         assert_eq!(subject.ask("check"), "[true, true] true");
+    }
+}
+
+#[test]
+fn the_heap_of_an_allocator_in_a_library_is_released_beside_that_of_the_program() {
+    for name in ["jemalloc", "mimalloc", "mimalloc2"] {
+        let carried = lowtide_allocators::bundled().find(|found| found.name() == name).unwrap();
+        let library = carried.unpack().unwrap();
+        let file = library.file_name().unwrap().to_str().unwrap();
+        let mut command = plain(&fixture("library_heap", &["-ldl"]));
+        command.env("MALLOC_CONF", "dirty_decay_ms:-1,muzzy_decay_ms:-1");
+        command.env("MIMALLOC_PURGE_DELAY", "1000000");
+        // They have more thread-local variables than are reserved for libraries that are opened.
+        command.env("GLIBC_TUNABLES", "glibc.rtld.optional_static_tls=65536");
+        let mut subject = Subject::start(command.arg(&library));
+        let before = subject.inspect();
+        let done = released(&["--wait", "60s"], subject.pid(), 0);
+        let kind = name.trim_end_matches('2');
+        let both =
+            [heap("glibc", None, "released", true), heap(kind, Some(file), "released", true)];
+        assert_eq!(heaps(&done), both, "{done:#}");
+        is_sum_of_heaps(&done);
+        assert_eq!(done["predicted_bytes"], predicted(&before, "release"), "{before:#} {done:#}");
+        assert_eq!(subject.ask("check"), "intact", "{name}");
+        assert!(!subject.proc("maps").contains("[anon:lowtide"), "a mapping of ours is left");
     }
 }
 
