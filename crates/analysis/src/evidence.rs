@@ -64,12 +64,13 @@ impl Evidence<'_> {
         let bytes = self.allocated_by_size.iter().map(|bin| bin.bytes).sum::<u64>();
         let most = self.allocated_by_size.iter().max_by_key(|bin| bin.bytes)?;
         let size = most.bytes.checked_div(most.count)?;
+        let resident_bytes = most.bytes.min(resident);
         let is_most = most.bytes.saturating_mul(2) > resident;
         let is_resident = bytes as f64 <= ALL_RESIDENT * resident as f64;
         if !(is_resident && is_most && size >= LARGE_BLOCK) {
             return None;
         }
-        let of_them = Human(most.bytes);
+        let of_them = Human(resident_bytes);
         Some(match most.count {
             1 => format!(", {of_them} of them in one block"),
             count => format!(", {of_them} of them in {count} blocks of about {}", Human(size)),
@@ -80,7 +81,9 @@ impl Evidence<'_> {
     pub(crate) fn owners(&self) -> Vec<String> {
         let of = |owner| self.ledger.bytes(owner);
         let mut owners: Vec<(u64, String)> = Vec::new();
-        let garbage = match self.collector() {
+        let with_objects =
+            |name: &&str| RuntimeKind::parse(name).is_some_and(RuntimeKind::has_objects_in_malloc);
+        let garbage = match self.collector().filter(with_objects) {
             Some(name) => format!(", including garbage that {name} has not collected yet"),
             None => String::new(),
         };

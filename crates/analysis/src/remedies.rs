@@ -53,6 +53,11 @@ fn against_fragmentation(facts: &Evidence<'_>) -> String {
     let most = facts.heaps.iter().max_by_key(|heap| heap.fragmented_bytes);
     let scattered = "free memory is scattered between blocks in use, and no release can return it";
     match most.map(|heap| &heap.allocator) {
+        _ if most.is_some_and(WalkedHeap::is_of_cpython) => format!(
+            "{scattered}: this is the mimalloc that CPython contains (PYTHONMALLOC=mimalloc), which no other malloc \
+             replaces; PYTHONMALLOC=pymalloc uses CPython's arenas instead, and PYTHONMALLOC=malloc the malloc of the \
+             process (a free-threaded build ignores both)"
+        ),
         Some(kind) if *kind != AllocatorKind::Glibc => format!(
             "{scattered}: {kind} separates sizes, but blocks of one size that live long keep the pages of those \
              that do not; allocate long-lived blocks before the others, or from an arena or pool of their own"
@@ -93,6 +98,10 @@ fn releases(heap: HeapPrediction, pid: u32) -> Vec<Remedy> {
 /// gperftools.
 fn purge(heap: &WalkedHeap, facts: &Evidence<'_>) -> Option<Remedy> {
     let bytes = heap.prediction.purge_bytes.filter(|bytes| *bytes >= MIN_BYTES)?;
+    if heap.is_of_cpython() {
+        // No Python program can call it, and its setting leaves the fragmented pages.
+        return None;
+    }
     let kind = &heap.allocator;
     let program = facts.command.first().map(String::as_str).unwrap_or_default();
     let is_redis = ["redis-server", "valkey-server"].iter().any(|name| program.contains(name));
@@ -176,6 +185,7 @@ fn of_managers(facts: &Evidence<'_>) -> Vec<Remedy> {
             let (how, setting) = advice(name)?;
             let how = match &facts.cpython {
                 Some(heap) if name == RuntimeKind::Python.name() => for_cpython(heap),
+                _ if name == RuntimeKind::HotSpot.name() => for_hotspot(&facts.command).to_owned(),
                 _ => how.to_owned(),
             };
             let mut remedy = Remedy::new(RemedyKind::Runtime, None, format!("{name}: {how}"));
@@ -235,6 +245,21 @@ fn for_cpython(heap: &CPythonHeap) -> String {
     )
 }
 
+/// Returns the advice that reduces HotSpot's heap, for the collector that its command line selects.
+fn for_hotspot(command: &[String]) -> &'static str {
+    let has = |flag: &str| command.iter().any(|word| word == flag);
+    if has("-XX:+UseZGC") {
+        "ZGC returns free memory by itself, unless -XX:-ZUncommit forbids it; a shorter -XX:ZUncommitDelay (default \
+         300 s) returns it sooner, and -XX:SoftMaxHeapSize makes it keep less; before JDK 23, RSS counts each page \
+         of its heap up to three times, PSS once"
+    } else if has("-XX:+UseShenandoahGC") {
+        "Shenandoah returns free memory by itself: a shorter -XX:ShenandoahUncommitDelay returns it sooner; -Xmx \
+         bounds the heap"
+    } else {
+        for_runtime(RuntimeKind::HotSpot)
+    }
+}
+
 fn for_runtime(runtime: RuntimeKind) -> &'static str {
     match runtime {
         RuntimeKind::Python => {
@@ -255,7 +280,8 @@ fn for_runtime(runtime: RuntimeKind) -> &'static str {
              fewer long-lived objects created among short-lived ones"
         }
         RuntimeKind::Php => {
-            "gc_mem_caches() returns free chunks; pm.max_requests restarts a worker of PHP-FPM now and then"
+            "pm.max_requests restarts a worker of PHP-FPM now and then; gc_mem_caches() returns only chunks of \
+             2 MiB that are free as a whole"
         }
         RuntimeKind::Erlang => {
             "recon_alloc:memory(usage) shows how full the carriers are; +MBas aobf and smaller carriers \
@@ -298,6 +324,38 @@ mod tests {
             assert_eq!(found.len(), 1, "{name}: {found:?}");
             assert!(found[0].how.starts_with(&format!("{name}: ")), "{found:?}");
         }
+    }
+
+    #[test]
+    fn the_advice_for_hotspot_is_that_of_its_collector() {
+        let of = |flag: &str| {
+            let managers = vec![manager("HotSpot", 400)];
+            let found = observed(&[(Owner::Allocated, 20), (Owner::Runtime, 500)]);
+            let command = vec!["java".to_owned(), flag.to_owned(), "Main".to_owned()];
+            remedies_of(Observation { managers, command, ..found })[0].how.clone()
+        };
+        assert!(of("-XX:+UseZGC").contains("-XX:SoftMaxHeapSize"));
+        assert!(of("-XX:+UseShenandoahGC").contains("ShenandoahUncommitDelay"));
+        assert!(of("-Xmx64m").contains("G1PeriodicGCInterval"));
+    }
+
+    #[test]
+    fn the_mimalloc_of_cpython_gets_no_setting_of_mimalloc() {
+        let heap = |library: &str| {
+            let ledger = observed(&[(Owner::Fragmented, 300)]).ledger;
+            let purge_bytes = Some(3 * MIB);
+            let prediction = HeapPrediction { purge_bytes, ..HeapPrediction::default() };
+            WalkedHeap::new(AllocatorKind::Mimalloc, Some(library.to_owned()), &ledger, prediction)
+        };
+        let remedies = |library: &str| {
+            let found = observed(&[(Owner::Allocated, 20), (Owner::Fragmented, 300)]);
+            remedies_of(Observation { heaps: vec![heap(library)], ..found })
+        };
+        let of_python = remedies("libpython3.13.so.1.0");
+        assert!(of_python.iter().all(|remedy| remedy.setting.is_none()), "{of_python:?}");
+        assert!(of_python.iter().any(|remedy| remedy.how.contains("PYTHONMALLOC=pymalloc")));
+        let of_arrow = remedies("libarrow.so.2600");
+        assert!(of_arrow.iter().any(|remedy| remedy.setting.is_some()), "{of_arrow:?}");
     }
 
     #[test]

@@ -120,6 +120,13 @@ pub struct WalkedHeap {
 }
 
 impl WalkedHeap {
+    /// Returns whether it is the heap of the mimalloc that CPython contains since 3.13, in its own
+    /// library or in the program.
+    pub fn is_of_cpython(&self) -> bool {
+        let is_python = |name: &String| name.starts_with("libpython") || name.starts_with("python");
+        self.allocator == AllocatorKind::Mimalloc && self.library.as_ref().is_some_and(is_python)
+    }
+
     /// Returns a heap with the bytes by owner of a ledger.
     pub fn new(
         allocator: AllocatorKind,

@@ -69,9 +69,16 @@ impl RuntimeKind {
     /// Returns whether a garbage collector decides when its memory in use is freed.
     pub fn is_collected(self) -> bool {
         match self {
-            Self::Go | Self::HotSpot | Self::Node | Self::V8 | Self::Ruby | Self::Erlang => true,
-            // CPython and PHP count references; InnoDB and PostgreSQL manage pools.
-            Self::Python | Self::Php | Self::InnoDb | Self::Postgres => false,
+            Self::Go | Self::HotSpot | Self::Node | Self::V8 | Self::Ruby => true,
+            // CPython and PHP count references; InnoDB and PostgreSQL manage pools. What Erlang
+            // holds after a collection are carriers, full or not.
+            Self::Python | Self::Php | Self::Erlang | Self::InnoDb | Self::Postgres => false,
         }
+    }
+
+    /// Returns whether its collected objects hold memory of `malloc`, as a rule: the contents of
+    /// strings and buffers.
+    pub fn has_objects_in_malloc(self) -> bool {
+        matches!(self, Self::Node | Self::V8 | Self::Ruby)
     }
 }

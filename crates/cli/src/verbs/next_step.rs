@@ -6,9 +6,9 @@ use std::path::Path;
 use lowtide_analysis::growth::is_of_files;
 use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_model::growth::GrowthCourse;
-use lowtide_model::inspection::Inspection;
+use lowtide_model::inspection::{Inspection, Linkage, WalkedHeap};
 use lowtide_model::ledger::{Owner, State, WalkedRuntime};
-use lowtide_model::remedy::RemedyKind;
+use lowtide_model::remedy::{Remedy, RemedyKind};
 use lowtide_model::verdict::VerdictKind;
 use lowtide_probe::proc::cgroup::Groups;
 use lowtide_probe::proc::links;
@@ -141,6 +141,17 @@ fn study(found: &Inspection, service: &Service) -> String {
             .map(|allocator| format!("-t '{allocator}/no-arenas: PYTHONMALLOC=malloc'"));
         return command(format!("lowtide study -a glibc {}", words.join(" ")), found, service);
     }
+    let most = found.observation.heaps.iter().max_by_key(|heap| heap.fragmented_bytes);
+    if found.verdict.kind == VerdictKind::Fragmentation
+        && most.is_some_and(WalkedHeap::is_of_cpython)
+    {
+        let words = "-a glibc -t 'glibc/pymalloc: PYTHONMALLOC=pymalloc' -t 'jemalloc/no-arenas: PYTHONMALLOC=malloc'";
+        return command(format!("lowtide study {words}"), found, service);
+    }
+    if is_compiled_in(found) {
+        // No preloaded allocator replaces it.
+        return command("lowtide study -a own -p none,adaptive".to_owned(), found, service);
+    }
     let advised: Vec<&str> =
         found.remedies.iter().filter_map(|remedy| treatment(remedy.kind, found)).collect();
     let (usual, policies) = match found.verdict.kind {
@@ -155,6 +166,12 @@ fn study(found: &Inspection, service: &Service) -> String {
     let treatments = treatments.collect::<String>();
     let study = format!("lowtide study -a glibc,jemalloc,mimalloc{treatments}{policies}");
     command(study, found, service)
+}
+
+/// Returns whether the program contains the allocator that it uses.
+fn is_compiled_in(found: &Inspection) -> bool {
+    let allocator = found.observation.allocator.as_ref();
+    allocator.is_some_and(|allocator| allocator.linkage == Some(Linkage::Static))
 }
 
 fn is_fragmented_by_cpython(found: &Inspection) -> bool {
@@ -247,11 +264,23 @@ const NOT_HTTP: [u16; 27] = [
     5432, 5672, 6379, 8883, 9042, 9092, 11211, 27017,
 ];
 
+/// Returns whether a remedy is worth a change in production: it gains at least half of what can be
+/// gained, and a twentieth of RSS. A remedy without a prediction has preconditions of its own.
+fn is_worth_it(remedy: &Remedy, found: &Inspection) -> bool {
+    let ledger = &found.observation.ledger;
+    let Some(bytes) = remedy.predicted_bytes else { return true };
+    let predicted = found.remedies.iter().filter_map(|remedy| remedy.predicted_bytes);
+    let free_in_cpython = ledger.bytes_of(WalkedRuntime::CPython, State::Free);
+    let most = predicted.chain([ledger.bytes(Owner::Fragmented), free_in_cpython]).max();
+    bytes >= most.unwrap_or(0) / 2 && bytes >= ledger.total() / 20
+}
+
 /// Returns the settings to paste into production if a setting is the remedy; empty otherwise.
 pub(super) fn to_paste(found: &Inspection, service: &Service) -> String {
     let settings: Vec<(&str, &str)> = found
         .remedies
         .iter()
+        .filter(|remedy| is_worth_it(remedy, found))
         .filter_map(|remedy| remedy.setting.as_ref())
         .map(|setting| (setting.name.as_str(), setting.value.as_str()))
         .collect();
@@ -284,9 +313,9 @@ mod tests {
     use super::*;
     use lowtide_analysis::diagnose::diagnose;
     use lowtide_model::growth::{Growth, GrowthPart};
-    use lowtide_model::inspection::{HeapPrediction, WalkedHeap};
+    use lowtide_model::inspection::{Allocator, HeapPrediction};
     use lowtide_model::ledger::Ledger;
-    use lowtide_model::remedy::{Remedy, Setting};
+    use lowtide_model::remedy::Setting;
 
     fn found(kind: VerdictKind, remedies: &[(RemedyKind, Option<(&str, &str)>)]) -> Inspection {
         let remedy = |(kind, setting): &(RemedyKind, Option<(&str, &str)>)| Remedy {
@@ -430,6 +459,46 @@ mod tests {
             to_paste(&found(VerdictKind::Hoard, &remedies), &hostile)
                 .contains("'/etc/systemd/system/$(reboot).service.d'")
         );
+    }
+
+    #[test]
+    fn a_setting_that_gains_little_of_what_is_free_is_not_printed_to_paste() {
+        let setting = (RemedyKind::Purge, Some(("MIMALLOC_PURGE_DELAY", "0")));
+        let mut found = found(VerdictKind::Fragmentation, &[setting]);
+        let rss = found.observation.ledger.total();
+        found.observation.ledger.add(Owner::Fragmented, rss);
+        let mut printed = |bytes| {
+            found.remedies[0].predicted_bytes = Some(bytes);
+            to_paste(&found, &server())
+        };
+        assert_eq!(printed(rss / 50), "");
+        assert_eq!(printed(rss / 3), "", "more than twice as much is free");
+        assert!(printed(rss).contains("MIMALLOC_PURGE_DELAY"));
+    }
+
+    #[test]
+    fn the_study_of_an_allocator_that_no_preload_replaces_tries_none() {
+        let mut found = found(VerdictKind::Fragmentation, &[]);
+        let allocator = |linkage| Allocator {
+            kind: AllocatorKind::Jemalloc,
+            version: None,
+            linkage: Some(linkage),
+        };
+        found.observation.allocator = Some(allocator(Linkage::Static));
+        let job = Service { listening: None, directory: None, ..server() };
+        let said = next(&found, &job);
+        assert!(said.starts_with("lowtide study -a own -p none,adaptive -- ruby"), "{said}");
+        found.observation.allocator = Some(allocator(Linkage::Dynamic));
+        assert!(next(&found, &job).contains("-a glibc,jemalloc,mimalloc"));
+        // CPython contains a mimalloc.
+        let heap = WalkedHeap::new(
+            AllocatorKind::Mimalloc,
+            Some("libpython3.13.so.1.0".to_owned()),
+            &Ledger::default(),
+            HeapPrediction::default(),
+        );
+        found.observation.heaps = vec![heap];
+        assert!(next(&found, &job).contains("PYTHONMALLOC=pymalloc"));
     }
 
     #[test]
