@@ -45,7 +45,29 @@ pub(crate) fn remedies(facts: &Evidence<'_>, verdict: &Verdict) -> Vec<Remedy> {
         found.push(Remedy::new(RemedyKind::Allocator, None, against_fragmentation(facts)));
     }
     found.extend(of_managers(facts));
+    found.extend(of_named_runtimes(facts));
     found
+}
+
+/// Returns advice for the runtimes of which only the name is known, if much memory is where they
+/// keep their objects.
+fn of_named_runtimes(facts: &Evidence<'_>) -> Vec<Remedy> {
+    let named = facts.runtimes.iter().filter_map(|runtime| RuntimeKind::parse(&runtime.name));
+    let notable = named.filter(|kind| {
+        let bytes = |owners: &[Owner]| owners.iter().map(|owner| facts.ledger.bytes(*owner)).sum();
+        let bytes: u64 = match kind {
+            RuntimeKind::PyPy | RuntimeKind::R => bytes(&[Owner::Allocated]),
+            RuntimeKind::JavaScriptCore => bytes(&[Owner::Allocated, Owner::Runtime]),
+            _ => bytes(&[Owner::AnonymousOther]),
+        };
+        kind.is_named_only() && facts.share(bytes) >= NOTABLE
+    });
+    notable
+        .map(|kind| {
+            let how = format!("{}: {}", kind.name(), for_runtime(kind));
+            Remedy::new(RemedyKind::Runtime, None, how)
+        })
+        .collect()
 }
 
 /// Returns the advice against fragmentation, for the allocator whose heap has most of it.
@@ -286,6 +308,29 @@ fn for_runtime(runtime: RuntimeKind) -> &'static str {
         RuntimeKind::Erlang => {
             "recon_alloc:memory(usage) shows how full the carriers are; +MBas aobf and smaller carriers \
              (+MBlmbcs) leave less unused"
+        }
+        RuntimeKind::LuaJit => {
+            "it maps memory of its own: collectgarbage(\"count\") says how many KiB its objects use, and \
+             collectgarbage() frees those that nothing refers to"
+        }
+        RuntimeKind::PyPy => {
+            "it takes memory for its objects from malloc in large pieces, which count as in use, also where they \
+             are free: gc.get_stats() says how much its objects use"
+        }
+        RuntimeKind::Mono => {
+            "it maps memory of its own: GC.GetTotalMemory(true) says how much its objects use after a collection, \
+             and MONO_GC_PARAMS=max-heap-size=SIZE bounds it"
+        }
+        RuntimeKind::R => {
+            "it keeps small objects in pages from malloc, which count as in use until all objects in them are \
+             freed: gc() frees objects, and says how much the others use"
+        }
+        RuntimeKind::Boehm => {
+            "it maps memory of its own: GC_get_heap_size() and GC_get_free_bytes() say how much of it is free, and \
+             GC_gcollect_and_unmap() returns free blocks"
+        }
+        RuntimeKind::JavaScriptCore => {
+            "in Bun, Bun.gc(true) collects, and heapStats() of bun:jsc says what its objects use"
         }
         RuntimeKind::InnoDb => {
             "innodb_buffer_pool_size sets the size of the buffer pool, which is kept full on purpose"

@@ -55,8 +55,9 @@ const GLIBC: AllocatorFacts = AllocatorFacts {
 /// Its own interface is prefixed in its own builds (`je_`), and in Rust's (`_rjem_`, `_rjem_je_`).
 const JEMALLOC: AllocatorFacts = AllocatorFacts {
     is_walked: true,
-    // Other versions of 5.2 and 5.3 may have other structures.
-    released: &["5.3.0", "5.3.1"],
+    // Other versions of 5.2 and 5.3 may have other structures. 5.3.0-1 is that of tikv-jemalloc-sys
+    // 0.6.
+    released: &["5.3.0", "5.3.0-1", "5.3.1"],
     purge_functions: &["mallctl", "je_mallctl", "_rjem_mallctl"],
     own_symbols: &["_rjem_malloc", "_rjem_mallctl", "je_malloc", "je_mallctl", "mallctl"],
     allocation_functions: &[

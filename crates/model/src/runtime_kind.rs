@@ -23,11 +23,23 @@ pub enum RuntimeKind {
     InnoDb,
     /// PostgreSQL, with its buffer pool in shared memory.
     Postgres,
+    /// LuaJIT, also inside another program.
+    LuaJit,
+    /// PyPy.
+    PyPy,
+    /// Mono, with its collector SGen.
+    Mono,
+    /// R.
+    R,
+    /// The collector of Boehm, Demers and Weiser, which other runtimes contain.
+    Boehm,
+    /// JavaScriptCore, as in Bun.
+    JavaScriptCore,
 }
 
 impl RuntimeKind {
     /// All runtimes.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 16] = [
         Self::Go,
         Self::HotSpot,
         Self::Node,
@@ -38,6 +50,12 @@ impl RuntimeKind {
         Self::Erlang,
         Self::InnoDb,
         Self::Postgres,
+        Self::LuaJit,
+        Self::PyPy,
+        Self::Mono,
+        Self::R,
+        Self::Boehm,
+        Self::JavaScriptCore,
     ];
 
     /// Returns the name for reports and JSON.
@@ -53,6 +71,12 @@ impl RuntimeKind {
             Self::Erlang => "Erlang",
             Self::InnoDb => "InnoDB",
             Self::Postgres => "PostgreSQL",
+            Self::LuaJit => "LuaJIT",
+            Self::PyPy => "PyPy",
+            Self::Mono => "Mono",
+            Self::R => "R",
+            Self::Boehm => "Boehm GC",
+            Self::JavaScriptCore => "JavaScriptCore",
         }
     }
 
@@ -69,7 +93,17 @@ impl RuntimeKind {
     /// Returns whether a garbage collector decides when its memory in use is freed.
     pub fn is_collected(self) -> bool {
         match self {
-            Self::Go | Self::HotSpot | Self::Node | Self::V8 | Self::Ruby => true,
+            Self::Go
+            | Self::HotSpot
+            | Self::Node
+            | Self::V8
+            | Self::Ruby
+            | Self::LuaJit
+            | Self::PyPy
+            | Self::Mono
+            | Self::R
+            | Self::Boehm
+            | Self::JavaScriptCore => true,
             // CPython and PHP count references; InnoDB and PostgreSQL manage pools. What Erlang
             // holds after a collection are carriers, full or not.
             Self::Python | Self::Php | Self::Erlang | Self::InnoDb | Self::Postgres => false,
@@ -79,6 +113,14 @@ impl RuntimeKind {
     /// Returns whether its collected objects hold memory of `malloc`, as a rule: the contents of
     /// strings and buffers.
     pub fn has_objects_in_malloc(self) -> bool {
-        matches!(self, Self::Node | Self::V8 | Self::Ruby)
+        matches!(self, Self::Node | Self::V8 | Self::Ruby | Self::R)
+    }
+
+    /// Returns whether lowtide knows the runtime by name only: which memory is its own is not known.
+    pub fn is_named_only(self) -> bool {
+        matches!(
+            self,
+            Self::LuaJit | Self::PyPy | Self::Mono | Self::R | Self::Boehm | Self::JavaScriptCore
+        )
     }
 }

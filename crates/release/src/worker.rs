@@ -170,15 +170,20 @@ impl<'w, 'b, 't> Worker<'w, 'b, 't> {
             self.injected.start_thread()?;
         }
         let cloned = check_cloned(self.injected)?;
-        let is_running = || self.injected.half(OFF_STATE) == Some(STATE_RUNNING);
-        if !self.injected.io().until(ACTION_TIMEOUT, is_running) {
+        let has_run = || matches!(self.injected.half(OFF_STATE), Some(STATE_RUNNING | STATE_ENDED));
+        if !self.injected.io().until(ACTION_TIMEOUT, has_run) {
             let why = "the thread that lowtide started in it does not run";
             return Err(self.injected.io().because(why));
         }
         let worker = self.injected.find_worker(&before, cloned);
         let worker = worker.and_then(|thread| PrivilegeReader::open(thread).ok());
-        let unseen =
-            || self.injected.io().because("the thread that lowtide started in it is not visible");
+        let unseen = || match self.injected.half(OFF_STATE) == Some(STATE_ENDED) {
+            // This process did not run for a while.
+            true => self.injected.io().because(ENDED),
+            false => {
+                self.injected.io().because("the thread that lowtide started in it is not visible")
+            }
+        };
         let both = PrivilegeWatch::new(first, worker.ok_or_else(unseen)?, expected);
         if both.has_changed() {
             return Err(Refusal::PrivilegesChanged.into());

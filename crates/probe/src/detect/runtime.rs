@@ -60,7 +60,7 @@ impl Detector {
     ) -> Vec<DetectedRuntime> {
         let mut found: Vec<DetectedRuntime> = Vec::new();
         for object in objects {
-            for kind in kinds(&object.facts.evidence) {
+            for kind in self.kinds(pid, object) {
                 if found.iter().all(|r| r.kind != kind) {
                     let version = self.runtime_version(pid, kind, object);
                     let memory = memory(pid, kind, object);
@@ -90,14 +90,55 @@ impl Detector {
             RuntimeKind::Php => texts::number_behind(file, texts?, "X-Powered-By: PHP/"),
             RuntimeKind::Erlang => texts::number_behind(file, texts?, " emulator version "),
             RuntimeKind::Postgres => texts::number_behind(file, texts?, "postgres (PostgreSQL) "),
-            RuntimeKind::V8 | RuntimeKind::InnoDb => None,
+            RuntimeKind::V8
+            | RuntimeKind::InnoDb
+            | RuntimeKind::LuaJit
+            | RuntimeKind::PyPy
+            | RuntimeKind::Mono
+            | RuntimeKind::R
+            | RuntimeKind::Boehm
+            | RuntimeKind::JavaScriptCore => None,
         })
     }
+
+    /// Returns the runtimes whose code a file contains.
+    fn kinds(&mut self, pid: u32, object: &LoadedObject<'_>) -> Vec<RuntimeKind> {
+        let evidence = &object.facts.evidence;
+        let mut found: Vec<RuntimeKind> = kinds(evidence).collect();
+        // Deno and Bun accept Node's extensions, and do not export their engine.
+        let has = |code| evidence.contains(&code);
+        if has(EmbeddedCode::Node) && !has(EmbeddedCode::V8) {
+            found.extend(self.engine_in(pid, object));
+        }
+        found
+    }
+
+    /// Returns the JavaScript engine that a file contains, by a text of its constants.
+    fn engine_in(&mut self, pid: u32, object: &LoadedObject<'_>) -> Option<RuntimeKind> {
+        let texts = object.facts.texts?;
+        let name = self.version(pid, object.mapping, "JavaScript", |file| {
+            texts::scan(file, texts, |block| {
+                let engine =
+                    ENGINES.iter().find(|(_, text)| memchr::memmem::find(block, text).is_some());
+                engine.map(|(kind, _)| kind.name().to_owned())
+            })
+        });
+        RuntimeKind::parse(&name?)
+    }
 }
+
+/// A text in the constants of each JavaScript engine: the name of an option.
+const ENGINES: [(RuntimeKind, &[u8]); 2] =
+    [(RuntimeKind::V8, b"max_semi_space_size"), (RuntimeKind::JavaScriptCore, b"JSC_useJIT")];
 
 fn kinds(evidence: &[EmbeddedCode]) -> impl Iterator<Item = RuntimeKind> {
     let has_node = evidence.contains(&EmbeddedCode::Node);
     evidence.iter().filter_map(move |e| match e {
+        EmbeddedCode::LuaJit => Some(RuntimeKind::LuaJit),
+        EmbeddedCode::PyPy => Some(RuntimeKind::PyPy),
+        EmbeddedCode::Mono => Some(RuntimeKind::Mono),
+        EmbeddedCode::R => Some(RuntimeKind::R),
+        EmbeddedCode::Boehm => Some(RuntimeKind::Boehm),
         EmbeddedCode::Go => Some(RuntimeKind::Go),
         EmbeddedCode::HotSpot => Some(RuntimeKind::HotSpot),
         EmbeddedCode::Python => Some(RuntimeKind::Python),
@@ -120,7 +161,13 @@ fn memory(pid: u32, kind: RuntimeKind, object: &LoadedObject<'_>) -> OwnMemory {
         RuntimeKind::Ruby => OwnMemory::Slots,
         RuntimeKind::Php => OwnMemory::Chunks,
         RuntimeKind::InnoDb => OwnMemory::Large(INNODB_CHUNK),
-        RuntimeKind::Postgres => OwnMemory::None,
+        RuntimeKind::Postgres
+        | RuntimeKind::LuaJit
+        | RuntimeKind::PyPy
+        | RuntimeKind::Mono
+        | RuntimeKind::R
+        | RuntimeKind::Boehm
+        | RuntimeKind::JavaScriptCore => OwnMemory::None,
         RuntimeKind::Python => python_memory(&environment(pid), is_free_threaded(object)),
     }
 }

@@ -25,6 +25,16 @@ pub enum EmbeddedCode {
     Postgres,
     /// A server with InnoDB (`opt_ignore_builtin_innodb` in MariaDB, `innodb_hton_ptr` in MySQL).
     InnoDb,
+    /// LuaJIT (`luaJIT_setmode`).
+    LuaJit,
+    /// PyPy (`pypy_main_startup`).
+    PyPy,
+    /// Mono (`mono_jit_init`).
+    Mono,
+    /// R (`Rf_initEmbeddedR`).
+    R,
+    /// The Boehm-Demers-Weiser collector (`GC_gcollect_and_unmap`).
+    Boehm,
     /// A sanitizer's runtime.
     Sanitizer(Sanitizer),
 }
@@ -82,6 +92,11 @@ pub(super) fn embedded_code_of(name: &[u8]) -> Option<EmbeddedCode> {
         b"erts_alloc_enomem" => EmbeddedCode::Erlang,
         b"ShmemInitStruct" => EmbeddedCode::Postgres,
         b"opt_ignore_builtin_innodb" | b"innodb_hton_ptr" => EmbeddedCode::InnoDb,
+        b"luaJIT_setmode" => EmbeddedCode::LuaJit,
+        b"pypy_main_startup" => EmbeddedCode::PyPy,
+        b"mono_jit_init" => EmbeddedCode::Mono,
+        b"Rf_initEmbeddedR" => EmbeddedCode::R,
+        b"GC_gcollect_and_unmap" => EmbeddedCode::Boehm,
         b"__asan_init" => EmbeddedCode::Sanitizer(Sanitizer::Address),
         b"__hwasan_init" => EmbeddedCode::Sanitizer(Sanitizer::HwAddress),
         b"__lsan_init" => EmbeddedCode::Sanitizer(Sanitizer::Leak),
