@@ -47,6 +47,7 @@ def main():
         assert program.returncode == 0, f"{out} {program.returncode}"
         counts["rounds"] += int(out)
         counts["programs"] += 1
+        print(counts, file=sys.stderr, flush=True)
     for name, count in counts.items():
         print(f"{name:10} {count}")
     longest.sort()
