@@ -14,7 +14,6 @@ use lowtide_model::inspection::Linkage;
 
 use crate::detect::{Detected, DetectedAllocator, Detector};
 use crate::heap;
-use crate::memory::LiveMemory;
 use crate::proc::maps::{FileId, Mapping};
 
 /// Size of the smallest root of a tree from pages to extents, in bytes (jemalloc's, for addresses
@@ -65,7 +64,7 @@ impl<'m> Libraries<'m> {
     }
 
     /// Finds the heaps of each library's jemalloc.
-    pub fn jemallocs(&self, memory: &LiveMemory, mappings: &[HeapMapping]) -> Vec<LibraryHeap> {
+    pub fn jemallocs(&self, memory: &impl Memory, mappings: &[HeapMapping]) -> Vec<LibraryHeap> {
         let is_large = |data: &Range<u64>| data.end - data.start >= MIN_ROOT_BYTES;
         let may_have_root =
             self.0.iter().filter(|library| library.zeroed_data.iter().any(is_large));
@@ -86,7 +85,7 @@ impl<'m> Libraries<'m> {
     /// told apart.
     pub fn mimalloc(
         &self,
-        memory: &LiveMemory,
+        memory: &impl Memory,
         detected: &Detected,
         mappings: &[HeapMapping],
     ) -> Option<LibraryHeap> {
@@ -140,7 +139,7 @@ fn libraries<'m>(maps: &'m [Mapping], detected: &Detected) -> Vec<Library<'m>> {
 /// Returns the path of the library with the most pointers to an allocator's own records; `None` if
 /// no library has more than the others.
 fn library_that_leads_to<'m>(
-    memory: &LiveMemory,
+    memory: &impl Memory,
     libraries: &[Library<'m>],
     records: &[Range<u64>],
 ) -> Option<&'m str> {

@@ -11,7 +11,10 @@ use std::sync::Arc;
 use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_model::release::Method;
 use lowtide_probe::detect::{Detected, DetectedAllocator, Detector};
+use lowtide_probe::heap;
+use lowtide_probe::libraries::{Libraries, LibraryHeap};
 use lowtide_probe::locked::LockedMemory;
+use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::permission::{Access, required};
 use lowtide_probe::proc::cgroup::Groups;
 use lowtide_probe::proc::is_gone;
@@ -26,6 +29,9 @@ use crate::error::{Abort, ReleaseError};
 use crate::filters::check_filters;
 use crate::options::Options;
 use crate::refusal::Refusal;
+
+/// Maximum number of heaps of libraries that one release acts on.
+const MAX_LIBRARY_HEAPS: usize = 4;
 
 /// Facts about the target that the checks have read.
 #[derive(Debug, Clone)]
@@ -54,7 +60,15 @@ pub fn check(
     let detected =
         detector.detect(target.pid, &maps).map_err(|error| unrecognised(target, error))?;
     check_sanitizer(&detected)?;
-    check_any(&detected, |allocator| check_allocator(allocator, &detected, options))?;
+    let has_library_heap = || {
+        let libraries = library_allocators(target, &maps, &detected, options);
+        libraries.iter().any(|(_, found)| check_library_heap(found, &detected, options).is_ok())
+    };
+    check_any(
+        &detected,
+        |allocator| check_allocator(allocator, &detected, options),
+        has_library_heap,
+    )?;
     let status = target.status()?;
     let threads = statuses_of_threads(target)?;
     check_shadow_stack(&threads)?;
@@ -67,7 +81,7 @@ pub fn check(
     check_filters(&threads, options)?;
     check_call(&threads, options)?;
     check_shared_memory(target)?;
-    check_any(&detected, |allocator| check_heap(allocator, &detected, options))?;
+    check_any(&detected, |allocator| check_heap(allocator, &detected, options), has_library_heap)?;
     Ok(TargetFacts { maps: Arc::new(maps), detected, locked })
 }
 
@@ -159,6 +173,7 @@ pub(crate) fn allocators(detected: &Detected) -> impl Iterator<Item = &DetectedA
 fn check_any(
     detected: &Detected,
     check: impl FnMut(&DetectedAllocator) -> Result<(), Refusal>,
+    has_library_heap: impl FnOnce() -> bool,
 ) -> Result<(), Refusal> {
     let mut checked = allocators(detected).map(check);
     let Some(first) = checked.next() else {
@@ -168,7 +183,10 @@ fn check_any(
         };
         return Err(Refusal::Allocator { name });
     };
-    if first.is_err() && checked.any(|other| other.is_ok()) { Ok(()) } else { first }
+    match first {
+        Err(_) if checked.any(|other| other.is_ok()) || has_library_heap() => Ok(()),
+        first => first,
+    }
 }
 
 /// Checks that a release may act on the heap of an allocator.
@@ -186,6 +204,47 @@ pub(crate) fn check_heap(
         return Ok(());
     }
     check_version(allocator)
+}
+
+/// Checks that a release may act on the heap of an allocator that a library contains. It must be of
+/// a tested version: `--untested` is about the allocators of the program.
+///
+/// # Errors
+/// Returns the reason against it.
+pub(crate) fn check_library_heap(
+    allocator: &DetectedAllocator,
+    detected: &Detected,
+    options: &Options,
+) -> Result<(), Refusal> {
+    check_allocator(allocator, detected, options)?;
+    check_version(allocator)
+}
+
+/// Returns the allocators that libraries contain for their own use, with the names of these
+/// libraries: at most [`MAX_LIBRARY_HEAPS`]. Those that the caller did not select are left out.
+pub(crate) fn library_allocators(
+    target: &Target,
+    maps: &[Mapping],
+    detected: &Detected,
+    options: &Options,
+) -> Vec<(String, DetectedAllocator)> {
+    let is_wanted =
+        |kind: &AllocatorKind| options.allocators.as_ref().is_none_or(|all| all.contains(kind));
+    let pid = target.pid;
+    let Ok(memory) = LiveMemory::open(pid) else { return Vec::new() };
+    let memory = memory.until(&options.interrupt);
+    let mappings = heap::mappings(maps);
+    let libraries = Libraries::find(maps, detected);
+    let mut found = Vec::new();
+    if is_wanted(&AllocatorKind::Jemalloc) {
+        found.extend(libraries.jemallocs(&memory, &mappings));
+    }
+    if is_wanted(&AllocatorKind::Mimalloc) {
+        found.extend(libraries.mimalloc(&memory, detected, &mappings));
+    }
+    found.truncate(MAX_LIBRARY_HEAPS);
+    let named = |heap: &LibraryHeap| Some((heap.library().to_owned(), heap.allocator(pid, maps)?));
+    found.iter().filter_map(named).collect()
 }
 
 /// Checks that a release supports an allocator.
@@ -440,7 +499,7 @@ mod tests {
     }
 
     fn check_allocators(detected: &Detected, options: &Options) -> Result<(), Refusal> {
-        check_any(detected, |allocator| check_allocator(allocator, detected, options))
+        check_any(detected, |allocator| check_allocator(allocator, detected, options), || false)
     }
 
     #[test]

@@ -16,7 +16,6 @@ use lowtide_model::ledger::Owner;
 use lowtide_model::release::{Method, Release};
 use lowtide_probe::detect::{DetectedAllocator, Detector};
 use lowtide_probe::heap;
-use lowtide_probe::libraries::{Libraries, LibraryHeap};
 use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::patience::GivenUp;
 use lowtide_probe::proc::maps::Mapping;
@@ -164,13 +163,37 @@ impl Examination {
 
     /// Finds and walks the heaps of the program's allocators, and of those that libraries contain.
     fn heaps(&self, facts: &TargetFacts, only: Option<&DetectedAllocator>) -> Vec<ExaminedHeap> {
-        let of_program = checks::allocators(&facts.detected);
-        let mut wanted: Vec<_> = of_program.map(|allocator| (None, allocator.clone())).collect();
-        wanted.extend(self.libraries(facts).into_iter().map(|(name, found)| (Some(name), found)));
+        let is_chosen = |allocator: &&DetectedAllocator| {
+            let chosen = self.options.allocators.as_ref();
+            chosen.is_none_or(|chosen| chosen.contains(&allocator.kind))
+        };
+        let mut wanted: Vec<(Option<String>, DetectedAllocator)> = Vec::new();
+        for allocator in checks::allocators(&facts.detected).filter(is_chosen) {
+            // A walk finds all memory of mimalloc, whichever mimalloc has it.
+            let is_mimalloc = allocator.kind == AllocatorKind::Mimalloc;
+            if !(is_mimalloc && wanted.iter().any(|(_, other)| other.kind == allocator.kind)) {
+                wanted.push((None, allocator.clone()));
+            }
+        }
+        let is_of_program = |only: &DetectedAllocator| wanted.iter().any(|(_, of)| of == only);
+        if !only.is_some_and(is_of_program) {
+            let _idle = IdleGuard::new(&self.options.interrupt);
+            let (maps, detected) = (&facts.maps, &facts.detected);
+            let found = checks::library_allocators(&self.target, maps, detected, &self.options);
+            wanted.extend(found.into_iter().map(|(name, found)| (Some(name), found)));
+        }
         wanted.retain(|(_, allocator)| only.is_none_or(|only| only == allocator));
         let examine = |(library, allocator): (Option<String>, DetectedAllocator)| {
             let mut release = self.release.clone();
-            let found = self.find_heap(facts.clone(), &allocator, &mut release);
+            release.allocator = Some(allocator.kind.to_string());
+            release.allocator_version.clone_from(&allocator.version);
+            let checked = match &library {
+                Some(_) => checks::check_library_heap(&allocator, &facts.detected, &self.options),
+                None => checks::check_heap(&allocator, &facts.detected, &self.options),
+            };
+            let found = checked
+                .map_err(Abort::from)
+                .and_then(|()| self.find_heap(facts.clone(), &allocator, &mut release));
             let found = found.and_then(|heap| {
                 let code = TargetCode::read(self.target.pid, &heap.facts.maps, &heap.c_library)?;
                 Ok((heap, code))
@@ -185,29 +208,6 @@ impl Examination {
         found
     }
 
-    /// Returns the allocators that libraries contain for their own use, with the names of these
-    /// libraries. Those that the caller did not select are left out.
-    fn libraries(&self, facts: &TargetFacts) -> Vec<(String, DetectedAllocator)> {
-        let is_wanted = |kind: &AllocatorKind| {
-            self.options.allocators.as_ref().is_none_or(|chosen| chosen.contains(kind))
-        };
-        let (jemalloc, mimalloc) = (AllocatorKind::Jemalloc, AllocatorKind::Mimalloc);
-        let (pid, maps, detected) = (self.target.pid, &facts.maps, &facts.detected);
-        let Ok(memory) = LiveMemory::open(pid) else { return Vec::new() };
-        let mappings = heap::mappings(maps);
-        let libraries = Libraries::find(maps, detected);
-        let mut found = Vec::new();
-        if is_wanted(&jemalloc) {
-            found.extend(libraries.jemallocs(&memory, &mappings));
-        }
-        if is_wanted(&mimalloc) {
-            found.extend(libraries.mimalloc(&memory, detected, &mappings));
-        }
-        let named =
-            |heap: &LibraryHeap| Some((heap.library().to_owned(), heap.allocator(pid, maps)?));
-        found.iter().filter_map(named).collect()
-    }
-
     /// Finds and walks the heap of an allocator.
     fn find_heap(
         &self,
@@ -215,9 +215,6 @@ impl Examination {
         allocator: &DetectedAllocator,
         release: &mut Release,
     ) -> Result<TargetHeap, Abort> {
-        release.allocator = Some(allocator.kind.to_string());
-        release.allocator_version.clone_from(&allocator.version);
-        checks::check_heap(allocator, &facts.detected, &self.options)?;
         check_method(release.method, &allocator.kind)?;
         let path = match allocator.kind {
             AllocatorKind::Glibc => &allocator.path,

@@ -1,6 +1,6 @@
 //! One account for the releases of all heaps of a process.
 
-use lowtide_model::release::{HeapRelease, Release, ReleaseOutcome};
+use lowtide_model::release::{Hazard, HeapRelease, Release, ReleaseOutcome};
 use lowtide_model::stats;
 
 use crate::dropped::DroppedRanges;
@@ -15,12 +15,87 @@ pub(crate) struct HeapAccount {
     /// The length of each pause, in seconds.
     pub(crate) pauses_s: Vec<f64>,
     pub(crate) dropped: DroppedRanges,
+    /// Whether the release went further than the examination of the heap.
+    pub(crate) was_tried: bool,
+}
+
+/// The reason why the release of one heap ended, and with it that of all others.
+#[derive(Debug, Clone)]
+pub(crate) struct End {
+    reason: Option<String>,
+    hazard: Option<Hazard>,
+    may_pass: Option<bool>,
+}
+
+/// Returns whether a reason to leave a heap alone concerns the whole process.
+fn is_of_process(hazard: Hazard) -> bool {
+    match hazard {
+        Hazard::Held
+        | Hazard::Traced
+        | Hazard::AnotherRelease
+        | Hazard::Stopped
+        | Hazard::Frozen
+        | Hazard::Machine
+        | Hazard::Sanitizer
+        | Hazard::Seccomp
+        | Hazard::SeccompUnread
+        | Hazard::ShadowStack
+        | Hazard::WriteExecuteDenied
+        | Hazard::CodeDenied
+        | Hazard::NoHeadroom
+        | Hazard::UserDispatch
+        | Hazard::PrivilegesChanged
+        | Hazard::Pinned
+        | Hazard::SharedMemory => true,
+        Hazard::Allocator
+        | Hazard::NoHeap
+        | Hazard::Untested
+        | Hazard::HeapNotWhole
+        | Hazard::Locked
+        | Hazard::Hugetlb
+        | Hazard::NoThread
+        | Hazard::Gadget
+        | Hazard::NoPurge
+        | Hazard::NoTrim => false,
+    }
 }
 
 impl HeapAccount {
     /// Returns whether it has touched the process. For a dry run: whether it would.
     pub(crate) fn has_acted(&self) -> bool {
         matches!(self.release.outcome, ReleaseOutcome::Released | ReleaseOutcome::Partial)
+    }
+
+    /// Returns the reason why no other heap may be released after this one, if there is one.
+    pub(crate) fn end(&self) -> Option<End> {
+        let Release { outcome, hazard, may_pass, reason, .. } = &self.release;
+        let ends = match outcome {
+            ReleaseOutcome::Partial => true,
+            ReleaseOutcome::Refused => hazard.is_some_and(is_of_process),
+            ReleaseOutcome::Released | ReleaseOutcome::NothingToRelease => false,
+        };
+        let end = || End { reason: reason.clone(), hazard: *hazard, may_pass: *may_pass };
+        ends.then(end)
+    }
+
+    /// Returns the account of a heap that is not released, because of the end of another one.
+    pub(crate) fn left_alone(mut self, end: End) -> Self {
+        let End { reason, hazard, may_pass } = end;
+        self.release =
+            Release { outcome: ReleaseOutcome::Refused, reason, hazard, may_pass, ..self.release };
+        self
+    }
+
+    /// Keeps the names and the prediction of an earlier examination, if a later one found a reason
+    /// to leave the whole process alone.
+    pub(crate) fn keep_name_of(&mut self, earlier: &Self) {
+        if self.release.allocator.is_some() {
+            return;
+        }
+        self.library.clone_from(&earlier.library);
+        self.release.allocator.clone_from(&earlier.release.allocator);
+        self.release.allocator_version.clone_from(&earlier.release.allocator_version);
+        self.release.predicted_bytes = earlier.release.predicted_bytes;
     }
 
     fn heap(&self) -> Option<HeapRelease> {
@@ -39,20 +114,26 @@ impl HeapAccount {
 
 /// Joins the accounts of a process's heaps, in the order of their releases. A heap that was left
 /// alone hides no other: the outcome is that of the heaps that were released. If none was, it is the
-/// outcome of the first heap, or the refusal of a heap with memory to return.
+/// outcome of the first heap, or the refusal of a heap that has memory to return, or that another
+/// attempt may release.
 pub(crate) fn join(accounts: Vec<HeapAccount>) -> Option<(Release, DroppedRanges)> {
     let heaps: Vec<HeapRelease> = accounts.iter().filter_map(HeapAccount::heap).collect();
     let place = decisive(&accounts);
     let mut release = accounts.get(place)?.release.clone();
     release.heaps = heaps;
-    if let Some(partial) = accounts.iter().find(|a| a.release.outcome == ReleaseOutcome::Partial) {
-        release.outcome = ReleaseOutcome::Partial;
-        release.reason.clone_from(&partial.release.reason);
-    }
     let has_acted = accounts[place].has_acted();
+    if has_acted && let Some(end) = accounts.iter().find_map(HeapAccount::end) {
+        release.outcome = ReleaseOutcome::Partial;
+        release.reason = end.reason;
+    }
+    if has_acted {
+        // A heap that was left alone is no part of what was predicted.
+        let acted = accounts.iter().filter(|account| account.has_acted());
+        release.predicted_bytes = acted.map(|account| account.release.predicted_bytes).sum();
+    }
     let others = accounts.iter().enumerate().filter(|(other, _)| *other != place);
     for (_, HeapAccount { release: other, .. }) in others.clone() {
-        release.predicted_bytes += other.predicted_bytes;
+        release.predicted_bytes += if has_acted { 0 } else { other.predicted_bytes };
         release.returned_bytes += other.returned_bytes;
         release.elapsed_s += other.elapsed_s;
         release.cpu_s += other.cpu_s;
@@ -71,15 +152,11 @@ pub(crate) fn join(accounts: Vec<HeapAccount>) -> Option<(Release, DroppedRanges
         let new: Vec<String> = new.cloned().collect();
         release.notes.extend(new);
     }
-    if has_acted {
-        let heaps = others.filter_map(|(_, other)| other.heap());
-        for heap in heaps.filter(|heap| heap.outcome == ReleaseOutcome::Refused) {
-            let library = heap.library.map(|name| format!(" in {name}")).unwrap_or_default();
-            let (allocator, reason) = (heap.allocator, heap.reason.unwrap_or_default());
-            release
-                .notes
-                .push(format!("the heap of {allocator}{library} was left alone: {reason}"));
-        }
+    let left_alone = others.filter_map(|(_, other)| other.heap());
+    for heap in left_alone.filter(|heap| heap.outcome == ReleaseOutcome::Refused) {
+        let library = heap.library.map(|name| format!(" in {name}")).unwrap_or_default();
+        let (allocator, reason) = (heap.allocator, heap.reason.unwrap_or_default());
+        release.notes.push(format!("the heap of {allocator}{library} was left alone: {reason}"));
     }
     let mut pauses_s: Vec<f64> =
         accounts.iter().flat_map(|account| account.pauses_s.iter().copied()).collect();
@@ -99,18 +176,19 @@ pub(crate) fn join(accounts: Vec<HeapAccount>) -> Option<(Release, DroppedRanges
 /// Returns the place of the heap whose outcome is that of the process.
 fn decisive(accounts: &[HeapAccount]) -> usize {
     let acted = accounts.iter().enumerate().rev().filter(|(_, account)| account.has_acted());
-    let most = acted.max_by_key(|(_, account)| account.release.returned_bytes);
-    let is_worth_it = |account: &HeapAccount| {
-        account.release.outcome == ReleaseOutcome::Refused
-            && account.release.predicted_bytes >= MIN_GAIN_BYTES
+    let bytes =
+        |account: &HeapAccount| (account.release.returned_bytes, account.release.predicted_bytes);
+    let most = acted.max_by_key(|(_, account)| bytes(account));
+    let is_of_refused = |account: &HeapAccount| {
+        let Release { outcome, predicted_bytes, may_pass, .. } = account.release;
+        let may_pass = account.library.is_none() && may_pass == Some(true);
+        outcome == ReleaseOutcome::Refused && (predicted_bytes >= MIN_GAIN_BYTES || may_pass)
     };
-    most.map(|(place, _)| place).or_else(|| accounts.iter().position(is_worth_it)).unwrap_or(0)
+    most.map(|(place, _)| place).or_else(|| accounts.iter().position(is_of_refused)).unwrap_or(0)
 }
 
 #[cfg(test)]
 mod tests {
-    use lowtide_model::release::Hazard;
-
     use super::*;
 
     fn account(allocator: &str, outcome: ReleaseOutcome, returned_bytes: u64) -> HeapAccount {
@@ -126,7 +204,13 @@ mod tests {
             ..Release::of(7, 1, vec!["server".to_owned()])
         };
         let pauses_s = if returned_bytes > 0 { vec![0.2, 0.1] } else { Vec::new() };
-        HeapAccount { library: None, release, pauses_s, dropped: DroppedRanges::new(4096) }
+        HeapAccount {
+            library: None,
+            release,
+            pauses_s,
+            dropped: DroppedRanges::new(4096),
+            was_tried: true,
+        }
     }
 
     fn joined(accounts: Vec<HeapAccount>) -> Release {
@@ -172,6 +256,33 @@ mod tests {
         large.release.predicted_bytes = 1 << 30;
         assert_eq!(joined(vec![nothing(), large]).outcome, ReleaseOutcome::Refused);
         assert_eq!(joined(vec![nothing(), refused()]).outcome, ReleaseOutcome::NothingToRelease);
+    }
+
+    #[test]
+    fn what_concerns_the_process_ends_the_release_of_all_heaps() {
+        let mut held = account("glibc", ReleaseOutcome::Refused, 0);
+        held.release.hazard = Some(Hazard::Held);
+        held.release.predicted_bytes = 7 << 20;
+        let next = account("jemalloc", ReleaseOutcome::Refused, 0);
+        let next = next.left_alone(held.end().unwrap());
+        assert_eq!(next.release.hazard, Some(Hazard::Held));
+        assert_eq!(next.release.reason, held.release.reason);
+        // The file appeared between the two.
+        let release = joined(vec![account("mimalloc", ReleaseOutcome::Released, 1 << 20), held]);
+        assert_eq!(release.outcome, ReleaseOutcome::Partial);
+        assert_eq!(release.reason.as_deref(), Some("glibc is new"));
+        assert_eq!((release.predicted_bytes, release.returned_bytes), (1 << 20, 1 << 20));
+        assert_eq!(release.heaps[1].predicted_bytes, 7 << 20);
+        assert!(account("glibc", ReleaseOutcome::Refused, 0).end().is_none());
+    }
+
+    #[test]
+    fn a_heap_that_another_attempt_may_release_decides_beside_an_empty_one() {
+        let mut busy = account("glibc", ReleaseOutcome::Refused, 0);
+        busy.release.may_pass = Some(true);
+        let nothing = account("jemalloc", ReleaseOutcome::NothingToRelease, 0);
+        let release = joined(vec![nothing, busy]);
+        assert_eq!((release.outcome, release.may_pass), (ReleaseOutcome::Refused, Some(true)));
     }
 
     #[test]

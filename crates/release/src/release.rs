@@ -60,6 +60,8 @@ pub fn release_observed(
 pub struct PreparedRelease<'a> {
     /// The heaps, in the order of their releases. There is at least one.
     heaps: Vec<PreparedHeap<'a>>,
+    /// The memory of the program, which it leaves when it executes another one.
+    program: LiveMemory,
     begin: Instant,
 }
 
@@ -77,7 +79,9 @@ impl<'a> PreparedRelease<'a> {
     /// Fails if the process cannot be inspected, or ends meanwhile.
     pub fn prepare(target: &'a Target, options: &'a Options) -> Result<Self, ReleaseError> {
         let begin = Instant::now();
-        Ok(Self { heaps: PreparedHeap::prepare(target, options, None)?, begin })
+        let heaps = PreparedHeap::prepare(target, options, None)?;
+        let program = LiveMemory::pages_only(target.pid).map_err(|error| target.failed(error))?;
+        Ok(Self { heaps, program, begin })
     }
 
     /// Returns whether it will touch the process, as far as known.
@@ -111,7 +115,7 @@ impl<'a> PreparedRelease<'a> {
             // Whatever happens, the kernel detaches every thread that a thread traces when the
             // tracer ends.
             let run = std::thread::Builder::new();
-            let run = run.spawn_scoped(scope, || run_in_turn(self.heaps, observe));
+            let run = run.spawn_scoped(scope, || run_in_turn(self.heaps, &self.program, observe));
             let run = run.map_err(|_| failed("no thread of lowtide can be started: try again"))?;
             let run = run.join().map_err(|_| failed("a thread of lowtide panicked"))?;
             let joined = heaps::join(run?);
@@ -123,29 +127,33 @@ impl<'a> PreparedRelease<'a> {
     }
 }
 
-/// Releases one heap after the other. A heap is examined again if the release of another one took
-/// its time meanwhile.
+/// Releases one heap after the other. After a heap that was tried, the next one is examined again.
+/// What stops the release of one heap in the middle, or concerns the whole process, ends it for the
+/// others.
 fn run_in_turn(
     heaps: Vec<PreparedHeap<'_>>,
+    program: &LiveMemory,
     observe: &mut dyn FnMut(TargetStep),
 ) -> Result<Vec<HeapAccount>, ReleaseError> {
     let mut accounts: Vec<HeapAccount> = Vec::with_capacity(heaps.len());
-    for heap in heaps {
+    for mut heap in heaps {
         let has_acted = accounts.iter().any(HeapAccount::has_acted);
-        let (library, before) =
-            (heap.run.account.library.clone(), heap.run.account.release.clone());
-        let heap = if has_acted && heap.will_act() { heap.anew() } else { Ok(heap) };
-        match heap.and_then(|heap| heap.run.run(heap.found, observe)) {
-            Ok(account) => accounts.push(account),
-            // The others were released.
-            Err(error @ (ReleaseError::Failed(_) | ReleaseError::Interrupted)) if has_acted => {
-                let (outcome, reason) = (ReleaseOutcome::Partial, Some(error.to_string()));
-                let dropped = DroppedRanges::new(rustix::param::page_size() as u64);
-                let release = Release { outcome, reason, ..before };
-                accounts.push(HeapAccount { library, release, pauses_s: Vec::new(), dropped });
+        if heap.will_act() {
+            if let Some(end) = accounts.iter().find_map(HeapAccount::end) {
+                accounts.push(heap.run.account.left_alone(end));
+                continue;
             }
-            Err(error) => return Err(error),
+            if accounts.iter().any(|account| account.was_tried) {
+                let examined = heap.examine_again(program);
+                if examined.is_err() {
+                    accounts.push(heap.run.finish(examined, has_acted)?);
+                    continue;
+                }
+            }
         }
+        let PreparedHeap { mut run, found } = heap;
+        let result = run.run(found, observe);
+        accounts.push(run.finish(result, has_acted)?);
     }
     Ok(accounts)
 }
@@ -163,18 +171,32 @@ impl<'a> PreparedHeap<'a> {
         let heap = |ExaminedHeap { library, release, found }| {
             let dropped = DroppedRanges::new(rustix::param::page_size() as u64);
             let pauses_s = Vec::new();
-            let account = HeapAccount { library, release, pauses_s, dropped };
+            let was_tried = false;
+            let account = HeapAccount { library, release, pauses_s, dropped, was_tried };
             let watch = Arc::clone(&watch);
             Self { run: ReleaseRun { target, options, clock, watch, account }, found }
         };
         Ok(found.into_iter().map(heap).collect())
     }
 
-    /// Examines the heap again.
-    fn anew(self) -> Result<Self, ReleaseError> {
-        let Ok((heap, _)) = &self.found else { return Ok(self) };
+    /// Examines the heap again. Its process must still run the same program.
+    fn examine_again(&mut self, program: &LiveMemory) -> Result<(), ReleaseError> {
+        let Ok((heap, _)) = &self.found else { return Ok(()) };
+        let left = |run: &ReleaseRun<'_>| match run.target.is_alive() {
+            true => ReleaseError::Replaced(run.target.pid),
+            false => run.ended(),
+        };
+        if !program.is_in_use() {
+            return Err(left(&self.run));
+        }
         let found = Self::prepare(self.run.target, self.run.options, Some(&heap.allocator))?;
-        found.into_iter().next().ok_or(ReleaseError::Interrupted)
+        if !program.is_in_use() {
+            return Err(left(&self.run));
+        }
+        let Some(mut again) = found.into_iter().next() else { return Ok(()) };
+        again.run.account.keep_name_of(&self.run.account);
+        *self = again;
+        Ok(())
     }
 
     fn will_act(&self) -> bool {
@@ -193,13 +215,14 @@ struct ReleaseRun<'a> {
 }
 
 impl ReleaseRun<'_> {
-    /// Runs the release and completes its account.
+    /// Runs the release and enters it in the account.
     fn run(
-        mut self,
+        &mut self,
         found: Examined,
         observe: &mut dyn FnMut(TargetStep),
-    ) -> Result<HeapAccount, ReleaseError> {
+    ) -> Result<(), ReleaseError> {
         let cpu_s = periodic::cpu_s();
+        self.account.was_tried = found.is_ok();
         match found.and_then(|(heap, code)| self.execute(&heap, &code, observe)) {
             Ok(()) => {}
             // If the process has ended meanwhile, any other error is only a consequence.
@@ -225,6 +248,27 @@ impl ReleaseRun<'_> {
             self.account.release.rss_after_bytes = status.rss_bytes();
         }
         self.account.release.cpu_s += periodic::cpu_s() - cpu_s;
+        Ok(())
+    }
+
+    /// Returns the account after a result of this heap. If another heap was released before, an
+    /// error of this one does not hide it, unless the program has ended.
+    fn finish(
+        mut self,
+        result: Result<(), ReleaseError>,
+        has_acted: bool,
+    ) -> Result<HeapAccount, ReleaseError> {
+        match result {
+            Ok(()) => {}
+            Err(error @ (ReleaseError::Ended(_) | ReleaseError::Replaced(_))) => return Err(error),
+            Err(error) if !has_acted => return Err(error),
+            Err(error) => {
+                let status = self.target.status().map_err(|_| self.ended())?;
+                self.account.release.rss_after_bytes = status.rss_bytes();
+                self.account.release.outcome = ReleaseOutcome::Partial;
+                self.account.release.reason = Some(error.to_string());
+            }
+        }
         Ok(self.account)
     }
 

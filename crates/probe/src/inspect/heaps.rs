@@ -92,12 +92,12 @@ impl HeapWalks<'_, '_> {
             };
             let mut walked = layout.walk(memory, &self.mappings, lend(&mut self.visitor));
             if let Ok(walked) = &mut walked {
-                let is_main = detected.allocator() == Some(allocator);
+                // Then `release --untested` acts on it, and the refusal of `release` says so.
+                let is_only_one = detected.allocators().count() == 1;
                 walked.prediction.release_bytes = match allocator.kind {
                     AllocatorKind::Glibc => walked.prediction.release_bytes,
                     _ if !predicts => None,
-                    // `release --untested` acts on it.
-                    _ if is_main => self.guarded_bytes(layout, allocator),
+                    _ if is_only_one => self.guarded_bytes(layout, allocator),
                     _ => self.tested_bytes(layout, allocator),
                 };
             }

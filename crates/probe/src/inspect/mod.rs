@@ -22,6 +22,7 @@ use lowtide_model::ledger::Owner;
 use crate::detect::{self, Detected, Detector, WalkedHeaps};
 use crate::locked::LockedMemory;
 use crate::machine::thread_cpu_s;
+use crate::mapped;
 use crate::memory::LiveMemory;
 use crate::patience::Patience;
 use crate::proc::maps::Mapping;
@@ -48,6 +49,7 @@ const UNCERTAIN: &str = "it has locked memory (mlock), and reading where would m
 /// Reads what inspections need once and a seccomp filter may forbid later.
 pub fn prepare() {
     pages::unmounted_huge_pages();
+    mapped::prepare();
 }
 
 /// Inspects processes, and caches the files that it has read.

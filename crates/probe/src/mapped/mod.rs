@@ -65,10 +65,14 @@ thread_local! {
 /// Whether remote files are left unread.
 static IS_LOCAL_ONLY: AtomicBool = AtomicBool::new(false);
 
-/// Leaves remote files unread from now on, in all threads: for views of many processes, which one
-/// slow file system would delay. Must be called before the process restricts its own system calls.
-pub fn read_local_files_only() {
+/// Reads what the recognition of local files needs once and a seccomp filter may forbid later.
+pub(crate) fn prepare() {
     remote::shared_memory_device();
+}
+
+/// Leaves remote files unread from now on, in all threads: for views of many processes, which one
+/// slow file system would delay.
+pub fn read_local_files_only() {
     IS_LOCAL_ONLY.store(true, Ordering::Relaxed);
 }
 
