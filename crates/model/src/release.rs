@@ -31,7 +31,8 @@ pub struct Release {
     /// Its version.
     pub allocator_version: Option<String>,
     /// Each heap that was examined, that of the program's own allocator first. The figures of the
-    /// release are their sums.
+    /// release are their sums; `predicted_bytes` is that of the heaps that were released, if any
+    /// was.
     pub heaps: Vec<HeapRelease>,
     /// The method that returned the memory.
     pub method: Method,
@@ -72,8 +73,8 @@ pub struct Release {
     pub lock_holds: u64,
     /// The longest lock hold time, in seconds.
     pub longest_lock_s: f64,
-    /// 99th percentile of the lock hold time, in seconds; with several heaps, the largest of theirs.
-    /// Its precision is that of the counted classes, which are an eighth apart.
+    /// 99th percentile of the lock hold time, in seconds; with several heaps, the largest of
+    /// theirs. Its precision is that of the counted classes, which are an eighth apart.
     pub p99_lock_s: f64,
     /// Number of passes over the heap.
     pub passes: u64,

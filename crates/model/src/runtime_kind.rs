@@ -116,7 +116,8 @@ impl RuntimeKind {
         matches!(self, Self::Node | Self::V8 | Self::Ruby | Self::R)
     }
 
-    /// Returns whether lowtide knows the runtime by name only: which memory is its own is not known.
+    /// Returns whether lowtide knows the runtime by name only: which memory is its own is not
+    /// known.
     pub fn is_named_only(self) -> bool {
         matches!(
             self,

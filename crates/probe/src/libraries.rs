@@ -44,7 +44,8 @@ impl LibraryHeap {
         name.unwrap_or(UNKNOWN_LIBRARY)
     }
 
-    /// Returns the allocator, with its version from the library; `None` if the library is not known.
+    /// Returns the allocator, with its version from the library; `None` if the library is not
+    /// known.
     pub fn allocator(&self, pid: u32, maps: &[Mapping]) -> Option<DetectedAllocator> {
         let path = self.path.clone()?;
         let mapping = heap::library(maps, path.to_str()?)?;

@@ -84,8 +84,9 @@ struct Examination {
 }
 
 /// Examines a process, and finds its code and the heaps of its allocators: of the program's own
-/// allocator, of the one that serves `malloc`, and of those that libraries contain. With `only`, the heap of this allocator is the only one. If there is a
-/// reason to leave the process alone, that is the one result.
+/// allocator, of the one that serves `malloc`, and of those that libraries contain. With `only`,
+/// the heap of this allocator is the only one. If there is a reason to leave the process alone,
+/// that is the one result.
 ///
 /// # Errors
 /// Fails if the process has ended, if reading it does not finish in time, or on an interrupt.

@@ -113,9 +113,9 @@ impl HeapAccount {
 }
 
 /// Joins the accounts of a process's heaps, in the order of their releases. A heap that was left
-/// alone hides no other: the outcome is that of the heaps that were released. If none was, it is the
-/// outcome of the first heap, or the refusal of a heap that has memory to return, or that another
-/// attempt may release.
+/// alone hides no other: the outcome is that of the heaps that were released. If none was, it is
+/// the outcome of the first heap, or the refusal of a heap that has memory to return, or that
+/// another attempt may release.
 pub(crate) fn join(accounts: Vec<HeapAccount>) -> Option<(Release, DroppedRanges)> {
     let heaps: Vec<HeapRelease> = accounts.iter().filter_map(HeapAccount::heap).collect();
     let place = decisive(&accounts);

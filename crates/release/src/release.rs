@@ -34,8 +34,8 @@ use crate::remote::{Injected, Pause, ThreadBorrower};
 use crate::target_code::{SingleThreaded, TargetCode};
 use crate::worker::{Worker, WorkerOptions};
 
-/// Makes a process return the free memory of its heaps to the OS, one heap after the other. A refusal is a result: see
-/// [`Release::outcome`].
+/// Makes a process return the free memory of its heaps to the OS, one heap after the other. A
+/// refusal is a result: see [`Release::outcome`].
 ///
 /// # Errors
 /// Fails if the process cannot be inspected, may not be traced, or ends meanwhile.

@@ -41,8 +41,8 @@ fn the_allocator_of_a_library_is_found_by_its_structure_and_named_with_it() {
         let allocated: u64 = arenas.map(|arena| arena.allocated_bytes).sum();
         let allocated = allocated - own.cached_bytes;
         assert!((usable..usable + OTHERS).contains(&allocated), "{name}: {usable}, {allocated}");
-        // The threads of mimalloc 2 take over the segments of those that have ended, or return them:
-        // which is a matter of their timing.
+        // The threads of mimalloc 2 take over the segments of those that have ended, or return
+        // them: which is a matter of their timing.
         let purge_bytes = own.prediction.purge_bytes.unwrap();
         assert!(purge_bytes > 0 || name == "mimalloc2", "{name}");
         // The ledger contains both, and no page twice.
