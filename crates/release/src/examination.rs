@@ -70,6 +70,8 @@ pub(crate) type Examined = Result<(TargetHeap, TargetCode), Abort>;
 pub(crate) struct ExaminedHeap {
     /// The library that contains its allocator; `None` for an allocator of the program.
     pub(crate) library: Option<String>,
+    /// Whether the caller selected its allocator ([`Options::allocators`]).
+    pub(crate) is_chosen: bool,
     /// The account of its release.
     pub(crate) release: Release,
     /// What was found, or the reason to leave it alone.
@@ -103,6 +105,7 @@ pub(crate) fn examine(
             Ok(facts) => examination.heaps(&facts, only.as_ref()),
             Err(abort) => vec![ExaminedHeap {
                 library: None,
+                is_chosen: true,
                 release: examination.release,
                 found: Err(abort),
             }],
@@ -164,12 +167,8 @@ impl Examination {
 
     /// Finds and walks the heaps of the program's allocators, and of those that libraries contain.
     fn heaps(&self, facts: &TargetFacts, only: Option<&DetectedAllocator>) -> Vec<ExaminedHeap> {
-        let is_chosen = |allocator: &&DetectedAllocator| {
-            let chosen = self.options.allocators.as_ref();
-            chosen.is_none_or(|chosen| chosen.contains(&allocator.kind))
-        };
         let mut wanted: Vec<(Option<String>, DetectedAllocator)> = Vec::new();
-        for allocator in checks::allocators(&facts.detected).filter(is_chosen) {
+        for allocator in checks::allocators(&facts.detected) {
             // A walk finds all memory of mimalloc, whichever mimalloc has it.
             let is_mimalloc = allocator.kind == AllocatorKind::Mimalloc;
             if !(is_mimalloc && wanted.iter().any(|(_, other)| other.kind == allocator.kind)) {
@@ -199,12 +198,14 @@ impl Examination {
                 let code = TargetCode::read(self.target.pid, &heap.facts.maps, &heap.c_library)?;
                 Ok((heap, code))
             });
-            ExaminedHeap { library, release, found }
+            let chosen = self.options.allocators.as_ref();
+            let is_chosen = chosen.is_none_or(|chosen| chosen.contains(&allocator.kind));
+            ExaminedHeap { library, is_chosen, release, found }
         };
         let mut found: Vec<ExaminedHeap> = wanted.into_iter().map(examine).collect();
         if found.is_empty() {
             let (release, found_none) = (self.release.clone(), Err(Refusal::NoHeap.into()));
-            found.push(ExaminedHeap { library: None, release, found: found_none });
+            found.push(ExaminedHeap { library: None, is_chosen: true, release, found: found_none });
         }
         found
     }

@@ -11,6 +11,8 @@ use crate::passes::MIN_GAIN_BYTES;
 pub(crate) struct HeapAccount {
     /// The library that contains the allocator; `None` for an allocator of the program.
     pub(crate) library: Option<String>,
+    /// Whether the caller selected the allocator.
+    pub(crate) is_chosen: bool,
     pub(crate) release: Release,
     /// The length of each pause, in seconds.
     pub(crate) pauses_s: Vec<f64>,
@@ -184,7 +186,10 @@ fn decisive(accounts: &[HeapAccount]) -> usize {
         let may_pass = account.library.is_none() && may_pass == Some(true);
         outcome == ReleaseOutcome::Refused && (predicted_bytes >= MIN_GAIN_BYTES || may_pass)
     };
-    most.map(|(place, _)| place).or_else(|| accounts.iter().position(is_of_refused)).unwrap_or(0)
+    let refused = || accounts.iter().position(is_of_refused);
+    // That the caller did not select a heap is no news if there is another one.
+    let chosen = || accounts.iter().position(|account| account.is_chosen);
+    most.map(|(place, _)| place).or_else(refused).or_else(chosen).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -206,6 +211,7 @@ mod tests {
         let pauses_s = if returned_bytes > 0 { vec![0.2, 0.1] } else { Vec::new() };
         HeapAccount {
             library: None,
+            is_chosen: true,
             release,
             pauses_s,
             dropped: DroppedRanges::new(4096),
@@ -283,6 +289,15 @@ mod tests {
         let nothing = account("jemalloc", ReleaseOutcome::NothingToRelease, 0);
         let release = joined(vec![nothing, busy]);
         assert_eq!((release.outcome, release.may_pass), (ReleaseOutcome::Refused, Some(true)));
+    }
+
+    #[test]
+    fn a_heap_that_was_not_selected_does_not_decide() {
+        let mut other = account("jemalloc", ReleaseOutcome::Refused, 0);
+        other.is_chosen = false;
+        let release = joined(vec![other, account("glibc", ReleaseOutcome::NothingToRelease, 0)]);
+        assert_eq!(release.outcome, ReleaseOutcome::NothingToRelease);
+        assert_eq!(release.heaps[0].reason.as_deref(), Some("jemalloc is new"));
     }
 
     #[test]

@@ -168,11 +168,11 @@ impl<'a> PreparedHeap<'a> {
         let clock = ClockMeasurement::start();
         let watch = Arc::new(EndWatch::new(target));
         let found = examine(target, options, only)?;
-        let heap = |ExaminedHeap { library, release, found }| {
+        let heap = |ExaminedHeap { library, is_chosen, release, found }| {
             let dropped = DroppedRanges::new(rustix::param::page_size() as u64);
             let pauses_s = Vec::new();
             let was_tried = false;
-            let account = HeapAccount { library, release, pauses_s, dropped, was_tried };
+            let account = HeapAccount { library, is_chosen, release, pauses_s, dropped, was_tried };
             let watch = Arc::clone(&watch);
             Self { run: ReleaseRun { target, options, clock, watch, account }, found }
         };

@@ -293,6 +293,29 @@ fn a_process_that_cannot_be_released_is_reported_once() {
 }
 
 #[test]
+fn of_a_program_with_an_allocator_of_its_own_the_chosen_heap_is_released_and_the_other_named_once()
+{
+    let home = tempfile::tempdir().unwrap();
+    let log = home.path().join("acts.jsonl");
+    let binary = Path::new(env!("CARGO_BIN_EXE_lowtide"));
+    let mut program =
+        plain(&binary.with_file_name("examples").join("own_allocator").to_string_lossy());
+    program.arg("hoards").env("MIMALLOC_PURGE_DELAY", "1000000");
+    let subject = Subject::start(&mut program);
+    let pid = subject.pid().to_string();
+    let arguments = [&pid, "-p", "periodic=100ms", "--log", &log.display().to_string()];
+    let mut attached = Attached::start(&arguments);
+    let of = |outcome: &str| acts(&log, "act").into_iter().find(|act| act["outcome"] == outcome);
+    let released = until("a release", || of("released"));
+    assert!(released["returned_bytes"].as_u64().unwrap() > MIB, "{released:#}");
+    until("another attempt", || of("nothing_to_release"));
+    attached.interrupt();
+    let named = acts(&log, "left_alone");
+    assert_eq!(named.len(), 1, "{named:#?}");
+    assert!(named[0]["reason"].as_str().unwrap().contains("--allocators mimalloc"), "{named:#?}");
+}
+
+#[test]
 fn metrics_are_written_for_node_exporter() {
     let home = tempfile::tempdir().unwrap();
     let path = home.path().join("lowtide.prom");

@@ -6,8 +6,9 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use lowtide_model::act::{Act, ActEvent};
+use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_model::duration::HumanSeconds;
-use lowtide_model::release::{Release, ReleaseOutcome};
+use lowtide_model::release::{HeapRelease, Release, ReleaseOutcome};
 use lowtide_policy::{
     LEFT_ALONE_S, LastRelease, MAX_DELAY_S, ProcessState, Reason, Refaults, ReleaseRequest,
     Returned,
@@ -189,6 +190,7 @@ impl Supervisor<'_> {
     ) {
         let is_silent =
             release.outcome == ReleaseOutcome::NothingToRelease && self.options.policy.has_budget();
+        self.report_unchosen(subject, release);
         let line = self.about(subject).release(id, reason.to_string(), release, took);
         if release.outcome == ReleaseOutcome::Refused {
             self.refuse(subject, id, release, &line);
@@ -260,6 +262,25 @@ impl Supervisor<'_> {
         let line = self.about(subject).line(ActEvent::LeftAlone, id, reason.clone(), message);
         self.observer.act(&subject.name, &line);
         subject.program.refused = Some(reason);
+    }
+
+    /// Logs, once, that the heap of the program's own allocator is left alone, because it was not
+    /// selected.
+    fn report_unchosen(&mut self, subject: &mut Subject, release: &Release) {
+        let Some(chosen) = self.options.allocators.clone() else { return };
+        let is_unchosen = |heap: &&HeapRelease| {
+            heap.library.is_none() && !chosen.contains(&AllocatorKind::parse(&heap.allocator))
+        };
+        let heap = release.heaps.iter().filter(|_| release.heaps.len() > 1).find(is_unchosen);
+        let Some(heap) = heap else { return };
+        if heap.reason.is_none() || subject.program.refused == heap.reason {
+            return;
+        }
+        let message = format!("The heap of {} is left alone", heap.allocator);
+        let reason = heap.reason.clone().unwrap_or_default();
+        let line = self.about(subject).line(ActEvent::LeftAlone, 0, reason, message);
+        self.observer.act(&subject.name, &line);
+        subject.program.refused.clone_from(&heap.reason);
     }
 
     /// Logs, once, that the freed bytes of a process are not counted.
