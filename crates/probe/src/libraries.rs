@@ -45,11 +45,16 @@ impl LibraryHeap {
     }
 
     /// Returns the allocator, with its version from the library; `None` if the library is not
-    /// known.
-    pub fn allocator(&self, pid: u32, maps: &[Mapping]) -> Option<DetectedAllocator> {
+    /// known. `detector` remembers the files that it has read.
+    pub fn allocator(
+        &self,
+        pid: u32,
+        maps: &[Mapping],
+        detector: &mut Detector,
+    ) -> Option<DetectedAllocator> {
         let path = self.path.clone()?;
         let mapping = heap::library(maps, path.to_str()?)?;
-        let version = Detector::default().version_in(pid, mapping, &self.kind);
+        let version = detector.version_in(pid, mapping, &self.kind);
         Some(DetectedAllocator { kind: self.kind.clone(), version, linkage: Linkage::Static, path })
     }
 }
@@ -83,7 +88,7 @@ impl<'m> Libraries<'m> {
     }
 
     /// Finds the heap of a library's mimalloc; `None` if the program has one, whose heap cannot be
-    /// told apart.
+    /// distinguished from it.
     pub fn mimalloc(
         &self,
         memory: &impl Memory,

@@ -4,6 +4,7 @@
 //! The results can become stale at any moment. ptrace itself then detects a second tracer or a
 //! stopped process.
 
+use std::cell::OnceCell;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -40,6 +41,9 @@ pub struct TargetFacts {
     pub maps: Arc<Vec<Mapping>>,
     /// The allocator and runtimes that manage its memory.
     pub detected: Detected,
+    /// The allocators that libraries contain for their own use, with the names of these libraries,
+    /// once they were asked for.
+    pub(crate) libraries: OnceCell<Vec<(String, DetectedAllocator)>>,
     /// Its locked memory, which a release leaves alone.
     pub locked: LockedMemory,
 }
@@ -60,14 +64,16 @@ pub fn check(
     let detected =
         detector.detect(target.pid, &maps).map_err(|error| unrecognised(target, error))?;
     check_sanitizer(&detected)?;
-    let has_library_heap = || {
-        let libraries = library_allocators(target, &maps, &detected, options);
-        libraries.iter().any(|(_, found)| check_library_heap(found, &detected, options).is_ok())
+    let libraries = OnceCell::new();
+    let mut has_library_heap = || {
+        let find = || library_allocators(target, &maps, &detected, detector, options);
+        let mut found = libraries.get_or_init(find).iter();
+        found.any(|(_, found)| check_library_heap(found, &detected, options).is_ok())
     };
     check_any(
         &detected,
         |allocator| check_allocator(allocator, &detected, options),
-        has_library_heap,
+        &mut has_library_heap,
     )?;
     let status = target.status()?;
     let threads = statuses_of_threads(target)?;
@@ -81,8 +87,12 @@ pub fn check(
     check_filters(&threads, options)?;
     check_call(&threads, options)?;
     check_shared_memory(target)?;
-    check_any(&detected, |allocator| check_heap(allocator, &detected, options), has_library_heap)?;
-    Ok(TargetFacts { maps: Arc::new(maps), detected, locked })
+    check_any(
+        &detected,
+        |allocator| check_heap(allocator, &detected, options),
+        &mut has_library_heap,
+    )?;
+    Ok(TargetFacts { maps: Arc::new(maps), detected, libraries, locked })
 }
 
 /// Returns the reason why a release would leave a process alone, as far as this is visible from
@@ -198,12 +208,11 @@ pub(crate) fn check_heap(
     detected: &Detected,
     options: &Options,
 ) -> Result<(), Refusal> {
-    check_allocator(allocator, detected, options)?;
     // A purge does not depend on the structures of the allocator.
-    if options.untested || options.method == Some(Method::Purge) {
-        return Ok(());
+    match options.untested || options.method == Some(Method::Purge) {
+        true => check_allocator(allocator, detected, options),
+        false => check_library_heap(allocator, detected, options),
     }
-    check_version(allocator)
 }
 
 /// Checks that a release may act on the heap of an allocator that a library contains. It must be of
@@ -226,6 +235,7 @@ pub(crate) fn library_allocators(
     target: &Target,
     maps: &[Mapping],
     detected: &Detected,
+    detector: &mut Detector,
     options: &Options,
 ) -> Vec<(String, DetectedAllocator)> {
     let is_wanted =
@@ -243,7 +253,9 @@ pub(crate) fn library_allocators(
         found.extend(libraries.mimalloc(&memory, detected, &mappings));
     }
     found.truncate(MAX_LIBRARY_HEAPS);
-    let named = |heap: &LibraryHeap| Some((heap.library().to_owned(), heap.allocator(pid, maps)?));
+    let named = |heap: &LibraryHeap| {
+        Some((heap.library().to_owned(), heap.allocator(pid, maps, detector)?))
+    };
     found.iter().filter_map(named).collect()
 }
 

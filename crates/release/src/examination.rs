@@ -149,11 +149,8 @@ impl Examination {
     fn check(&self) -> Result<TargetFacts, Abort> {
         const MAX_ATTEMPTS: usize = 10;
         const POLL_INTERVAL: Duration = Duration::from_millis(20);
-        // An examination that was given up may hold it for ever.
-        let mut known = self.options.detector.try_lock().ok();
-        let mut fresh = Detector::default();
-        let detector = known.as_deref_mut().unwrap_or(&mut fresh);
-        let mut check = || checks::check(&self.target, detector, &self.options);
+        let check =
+            || self.with_detector(|found| checks::check(&self.target, found, &self.options));
         let mut checked = check();
         for _ in 1..MAX_ATTEMPTS {
             if !matches!(checked, Err(Abort::Refused(Refusal::SharedMemory { .. }))) {
@@ -163,6 +160,13 @@ impl Examination {
             checked = check();
         }
         checked
+    }
+
+    /// Calls a function with the detector that remembers files; with a new one if an examination
+    /// that was given up still holds it.
+    fn with_detector<T>(&self, call: impl FnOnce(&mut Detector) -> T) -> T {
+        let mut known = self.options.detector.try_lock().ok();
+        call(known.as_deref_mut().unwrap_or(&mut Detector::default()))
     }
 
     /// Finds and walks the heaps of the program's allocators, and of those that libraries contain.
@@ -179,8 +183,13 @@ impl Examination {
         if !only.is_some_and(is_of_program) {
             let _idle = IdleGuard::new(&self.options.interrupt);
             let (maps, detected) = (&facts.maps, &facts.detected);
-            let found = checks::library_allocators(&self.target, maps, detected, &self.options);
-            wanted.extend(found.into_iter().map(|(name, found)| (Some(name), found)));
+            let found = facts.libraries.get_or_init(|| {
+                self.with_detector(|detector| {
+                    let (target, options) = (&self.target, &self.options);
+                    checks::library_allocators(target, maps, detected, detector, options)
+                })
+            });
+            wanted.extend(found.iter().cloned().map(|(name, found)| (Some(name), found)));
         }
         wanted.retain(|(_, allocator)| only.is_none_or(|only| only == allocator));
         let examine = |(library, allocator): (Option<String>, DetectedAllocator)| {

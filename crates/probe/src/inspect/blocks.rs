@@ -92,7 +92,7 @@ impl BlockReader {
             }
         };
         let walked =
-            heaps::walk(&self.memory, &maps, &detected, &mut observation, Some(visitor), false);
+            heaps::walk(&self.memory, &maps, &detected, &mut observation, Some(visitor), None);
         describe(&detected, &mut observation);
         if !self.memory.is_in_use() {
             return Err(left(target));

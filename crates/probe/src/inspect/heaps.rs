@@ -23,33 +23,34 @@ use lowtide_model::inspection::{
 use lowtide_model::ledger::{Ledger, Owner, Row, State, WalkedRuntime};
 use lowtide_model::runtime_kind::RuntimeKind;
 
-use crate::detect::{self, Detected, DetectedAllocator, OwnMemory, WalkedHeaps};
+use crate::detect::{self, Detected, DetectedAllocator, Detector, OwnMemory, WalkedHeaps};
 use crate::heap;
 use crate::libraries::{Libraries, LibraryHeap};
 use crate::memory::LiveMemory;
 use crate::proc::maps::Mapping;
 
 /// Walks the heaps of all supported allocators of a process, and passes their blocks in use on.
-/// With `predicts`, it also predicts what a release would return, which takes a second walk of the
-/// heap of another allocator than glibc's.
+/// With `predictor`, which recognises the allocators of libraries, it also predicts what a release
+/// would return. That takes a second walk of the heap of another allocator than glibc's.
 pub(super) fn walk(
     memory: &LiveMemory,
     maps: &[Mapping],
     detected: &Detected,
     observation: &mut Observation,
     visitor: Visitor<'_>,
-    predicts: bool,
+    predictor: Option<&mut Detector>,
 ) -> WalkedHeaps {
     if detected.sanitizer.is_some() {
         return WalkedHeaps::default();
     }
     let (mappings, heaps) = (heap::mappings(maps), WalkedHeaps::default());
-    let mut walks = HeapWalks { memory, maps, detected, observation, visitor, mappings, heaps };
+    let mut walks =
+        HeapWalks { memory, maps, detected, observation, visitor, mappings, heaps, predictor };
     // Heaps that are recognised by structure come first: their memory is excluded from the search
     // for chunks.
-    walks.libraries(predicts);
+    walks.libraries();
     walks.runtimes();
-    walks.allocators(predicts);
+    walks.allocators();
     walks.observation.heaps.sort_by_key(|heap| heap.library.is_some());
     if detected.has(RuntimeKind::HotSpot) && walks.heaps.without_blocks.is_empty() {
         walks.guess_hotspot();
@@ -68,11 +69,13 @@ struct HeapWalks<'a, 'v> {
     /// The mappings in which no heap has been found yet.
     mappings: Vec<HeapMapping>,
     visitor: Visitor<'v>,
+    /// Present if it predicts what a release would return.
+    predictor: Option<&'a mut Detector>,
 }
 
 impl HeapWalks<'_, '_> {
     /// Walks the heaps of the program's allocators.
-    fn allocators(&mut self, predicts: bool) {
+    fn allocators(&mut self) {
         let (memory, maps, detected) = (self.memory, self.maps, self.detected);
         for allocator in detected.allocators() {
             let Some(library) = heap::library(maps, &allocator.path.to_string_lossy()) else {
@@ -96,7 +99,7 @@ impl HeapWalks<'_, '_> {
                 let is_only_one = detected.allocators().count() == 1;
                 walked.prediction.release_bytes = match allocator.kind {
                     AllocatorKind::Glibc => walked.prediction.release_bytes,
-                    _ if !predicts => None,
+                    _ if self.predictor.is_none() => None,
                     _ if is_only_one => self.guarded_bytes(layout, allocator),
                     _ => self.tested_bytes(layout, allocator),
                 };
@@ -189,23 +192,24 @@ impl HeapWalks<'_, '_> {
     }
 
     /// Walks the heaps of allocators that libraries contain for their own use.
-    fn libraries(&mut self, predicts: bool) {
+    fn libraries(&mut self) {
         let (memory, maps, detected) = (self.memory, self.maps, self.detected);
         let libraries = Libraries::find(maps, detected);
         for found in libraries.jemallocs(memory, &self.mappings) {
-            self.add_library(found, predicts);
+            self.add_library(found);
         }
         if let Some(found) = libraries.mimalloc(memory, detected, &self.mappings) {
-            self.add_library(found, predicts);
+            self.add_library(found);
         }
     }
 
-    fn add_library(&mut self, found: LibraryHeap, predicts: bool) {
+    fn add_library(&mut self, found: LibraryHeap) {
         let mut walked = found.layout.walk(self.memory, &self.mappings, lend(&mut self.visitor));
         let (kind, library) = (found.kind.clone(), found.library().to_owned());
         if let Ok(walked) = &mut walked {
-            let pid = self.observation.pid;
-            let allocator = predicts.then(|| found.allocator(pid, self.maps)).flatten();
+            let (pid, maps) = (self.observation.pid, self.maps);
+            let predictor = self.predictor.as_deref_mut();
+            let allocator = predictor.and_then(|detector| found.allocator(pid, maps, detector));
             let bytes = allocator.and_then(|allocator| self.tested_bytes(found.layout, &allocator));
             walked.prediction.release_bytes = bytes;
         }
@@ -252,7 +256,7 @@ impl HeapWalks<'_, '_> {
             return Vec::new();
         }
         let prediction = walked.prediction;
-        // A library's allocator is no evidence for the program's.
+        // The allocator of a library says nothing about that of the program.
         if library.is_none() {
             self.heaps.allocators.push(kind.clone());
         }

@@ -235,7 +235,8 @@ impl Inspector {
         let walked = match unreadable {
             None => {
                 let predicts = !self.settings.without_predictions;
-                heaps::walk(memory, maps, &detected, observation, None, predicts)
+                let predictor = predicts.then_some(&mut self.detector);
+                heaps::walk(memory, maps, &detected, observation, None, predictor)
             }
             Some(_) => WalkedHeaps::default(),
         };

@@ -14,6 +14,7 @@
 //! the data or the size; or an error message. Before any request, the reader sends one answer:
 //! whether it could open the file.
 
+use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -61,39 +62,60 @@ fn is_remote_type(name: &str) -> bool {
     NAMES.contains(&name) || name.starts_with("fuse.") || name.starts_with("fuseblk.")
 }
 
-/// The file systems that lowtide and a process see, by their devices (major and minor number).
-/// Nothing is asked of the file systems themselves.
+/// The file systems of a list of mounts, by their devices (major and minor number). Nothing is
+/// asked of the file systems themselves.
 #[derive(Debug, Default)]
-pub(super) struct FileSystems {
+struct Mounts {
     local: BTreeSet<(u32, u32)>,
     remote: BTreeSet<(u32, u32)>,
 }
 
-impl FileSystems {
-    /// Reads the mounts that a process and lowtide see. A list that cannot be read counts as empty.
-    pub(super) fn read(pid: u32) -> Self {
-        let mut found = Self::default();
-        for process in [pid.to_string(), "self".to_owned()] {
-            let mut text = Vec::new();
-            let file = File::open(format!("/proc/{process}/mountinfo"));
-            if file.and_then(|file| file.take(MAX_MOUNTINFO).read_to_end(&mut text)).is_ok() {
-                found.add(&String::from_utf8_lossy(&text));
-            }
+/// The file systems that a process and lowtide see.
+#[derive(Debug)]
+pub(super) struct FileSystems {
+    of_process: Mounts,
+    /// Read for the first device that the process does not see.
+    of_lowtide: OnceCell<Mounts>,
+}
+
+impl Mounts {
+    /// Reads the mounts that a process sees. A list that cannot be read counts as empty.
+    fn read(process: &str) -> Self {
+        let mut text = Vec::new();
+        let file = File::open(format!("/proc/{process}/mountinfo"));
+        match file.and_then(|file| file.take(MAX_MOUNTINFO).read_to_end(&mut text)) {
+            Ok(_) => Self::parse(&String::from_utf8_lossy(&text)),
+            Err(_) => Self::default(),
         }
-        found.local.extend(shared_memory_device());
-        found
     }
 
-    fn add(&mut self, mountinfo: &str) {
-        self.local.extend(mountinfo::devices(mountinfo, |name| !is_remote_type(name)));
-        self.remote.extend(mountinfo::devices(mountinfo, is_remote_type));
+    fn parse(mountinfo: &str) -> Self {
+        Self {
+            local: mountinfo::devices(mountinfo, |name| !is_remote_type(name)),
+            remote: mountinfo::devices(mountinfo, is_remote_type),
+        }
+    }
+
+    /// Returns whether the file system of a device is remote; `None` if it is not in the list.
+    fn is_remote(&self, device: (u32, u32)) -> Option<bool> {
+        let is_remote = self.remote.contains(&device);
+        (is_remote || self.local.contains(&device)).then_some(is_remote)
+    }
+}
+
+impl FileSystems {
+    /// Reads the mounts that a process sees.
+    pub(super) fn read(pid: u32) -> Self {
+        Self { of_process: Mounts::read(&pid.to_string()), of_lowtide: OnceCell::new() }
     }
 
     /// Returns whether the file system of a device is remote, or may be. On kernels before 6.8, a
     /// mapped file of an overlay shows the device of its layer, which a container need not see.
     pub(super) fn is_remote(&self, device: (u32, u32)) -> bool {
-        let is_block_device = device.0 != 0;
-        self.remote.contains(&device) || !is_block_device && !self.local.contains(&device)
+        let of_lowtide = || self.of_lowtide.get_or_init(|| Mounts::read("self"));
+        let is_known_local = || device.0 != 0 || shared_memory_device() == Some(device);
+        let known = self.of_process.is_remote(device);
+        known.or_else(|| of_lowtide().is_remote(device)).unwrap_or_else(|| !is_known_local())
     }
 }
 
@@ -315,13 +337,13 @@ mod tests {
 
     #[test]
     fn a_file_system_that_nobody_sees_counts_as_remote() {
-        let mut seen = FileSystems::default();
-        seen.add(
+        let of_process = Mounts::parse(
             "22 1 254:0 / / rw - ext4 /dev/root rw\n\
              23 22 0:21 / /shm rw - tmpfs tmpfs rw\n\
              24 22 0:50 / /mnt rw - fuse.sshfs x rw\n\
              25 22 8:1 / /usb rw - fuseblk x rw\n",
         );
+        let seen = FileSystems { of_process, of_lowtide: Mounts::default().into() };
         for (device, is_remote) in [
             ((254, 0), false),
             ((0, 21), false),
