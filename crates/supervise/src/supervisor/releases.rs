@@ -255,10 +255,15 @@ impl Supervisor<'_> {
         reason: String,
         time_s: f64,
     ) {
+        let message = format!("The process is left alone for {}", HumanSeconds(time_s));
+        self.log_once(subject, id, reason, message);
+    }
+
+    /// Logs that memory of a process is left alone, unless the log already has the same reason.
+    fn log_once(&mut self, subject: &mut Subject, id: u64, reason: String, message: String) {
         if subject.program.refused.as_ref() == Some(&reason) {
             return;
         }
-        let message = format!("The process is left alone for {}", HumanSeconds(time_s));
         let line = self.about(subject).line(ActEvent::LeftAlone, id, reason.clone(), message);
         self.observer.act(&subject.name, &line);
         subject.program.refused = Some(reason);
@@ -267,32 +272,23 @@ impl Supervisor<'_> {
     /// Logs, once, that the heap of the program's own allocator is left alone, because it was not
     /// selected.
     fn report_unchosen(&mut self, subject: &mut Subject, release: &Release) {
-        let Some(chosen) = self.options.allocators.clone() else { return };
+        let Some(chosen) = &self.options.allocators else { return };
         let is_unchosen = |heap: &&HeapRelease| {
             heap.library.is_none() && !chosen.contains(&AllocatorKind::parse(&heap.allocator))
         };
-        let heap = release.heaps.iter().filter(|_| release.heaps.len() > 1).find(is_unchosen);
-        let Some(heap) = heap else { return };
-        if heap.reason.is_none() || subject.program.refused == heap.reason {
-            return;
+        // The refusal of an only heap is that of the process.
+        let heap = release.heaps.iter().find(is_unchosen).filter(|_| release.heaps.len() > 1);
+        if let Some(HeapRelease { allocator, reason: Some(reason), .. }) = heap {
+            let message = format!("The heap of {allocator} is left alone");
+            self.log_once(subject, 0, reason.clone(), message);
         }
-        let message = format!("The heap of {} is left alone", heap.allocator);
-        let reason = heap.reason.clone().unwrap_or_default();
-        let line = self.about(subject).line(ActEvent::LeftAlone, 0, reason, message);
-        self.observer.act(&subject.name, &line);
-        subject.program.refused.clone_from(&heap.reason);
     }
 
     /// Logs, once, that the freed bytes of a process are not counted.
     pub(super) fn report_uncounted(&mut self, subject: &mut Subject) {
         let reason = "the library that counts freed bytes is not loaded in it, not active, or cannot be read";
-        if subject.program.refused.as_deref() == Some(reason) {
-            return;
-        }
         let message = "The memory of the process is not released".to_owned();
-        let line = self.about(subject).line(ActEvent::LeftAlone, 0, reason.to_owned(), message);
-        self.observer.act(&subject.name, &line);
-        subject.program.refused = Some(reason.to_owned());
+        self.log_once(subject, 0, reason.to_owned(), message);
     }
 
     /// Handles a release that could not be attempted.
