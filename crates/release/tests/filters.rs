@@ -24,7 +24,7 @@ use lowtide_model::release::{Hazard, Release, ReleaseOutcome};
 use lowtide_release::testing::{TargetStep, release_observed};
 use lowtide_release::{Options, release};
 use rustix::process::{Pid, WaitOptions, set_child_subreaper, waitpid};
-use steady::{DEADLINE, Kind, Steady};
+use steady::{Kind, Steady};
 
 /// A lock that a test holds while it has children, so that it can identify its own.
 static CHILDREN: Mutex<()> = Mutex::new(());
@@ -75,11 +75,8 @@ fn release_it(steady: &Steady) -> Release {
 
 /// Waits until all threads of a program are in their waits: a dry run makes one attempt only.
 fn wait_until_all_sleep(steady: &Steady) {
-    let begin = Instant::now();
-    while steady.threads().iter().any(|(_, state)| *state != 'S') {
-        assert!(begin.elapsed() < DEADLINE, "a thread does not wait: {}", steady.describe());
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    let is_awake = |steady: &Steady| steady.threads().iter().any(|(_, state)| *state != 'S');
+    steady.wait_while("a thread does not wait", is_awake);
 }
 
 /// Predicts what [`release_it`] does.

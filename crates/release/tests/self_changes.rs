@@ -99,15 +99,6 @@ fn is_whole(steady: &mut Steady, context: &str) {
     assert!(seen.is_well(), "{context}: {seen:?}");
 }
 
-/// Waits until each thread of a program sleeps or is stopped.
-fn wait_until_no_thread_runs(steady: &Steady) {
-    let begin = Instant::now();
-    while steady.has_state('R') {
-        assert!(begin.elapsed() < DEADLINE, "a thread runs on: {}", steady.describe());
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
 /// Asserts that a release has completed, or has noticed the change.
 fn is_expected(change: &Change, result: &Result<Release, ReleaseError>, context: &str) {
     let is_one = match result {
@@ -138,7 +129,7 @@ fn change_at_each_step(kind: &Kind, change: &Change) -> usize {
                     let (result, is_step) = steady.release_until(step, |steady, now| {
                         at = Some(now);
                         if change.kills_our_code {
-                            wait_until_no_thread_runs(steady);
+                            steady.wait_while("a thread runs on", |steady| steady.has_state('R'));
                         }
                         steady.send(&format!("change {}", change.name));
                         // Its first thread may be the one that is stopped.

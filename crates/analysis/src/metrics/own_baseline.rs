@@ -152,8 +152,8 @@ mod tests {
             for (name, most, course) in [
                 ("faster and faster", 30.0, (|x| x * x) as fn(f64) -> f64),
                 ("slower and slower", 30.0, |x| x.powf(0.7)),
-                // If it stands still longer on its first step than before, its load may have
-                // started there.
+                // If its first step is longer than the time before it, its load may have started
+                // there.
                 ("in ten steps", 97.0, |x| (x * 10.0).ceil() / 10.0),
                 ("in a hundred steps", 30.0, |x| (x * 100.0).floor() / 100.0),
                 ("with waves", 30.0, |x| (x + 0.015 * (x * 200.0).sin()).max(0.0)),

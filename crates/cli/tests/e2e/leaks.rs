@@ -302,6 +302,18 @@ int main(int count, char **words) {
 }
 "#;
 
+/// Watches a program for increasing durations until there is a verdict: on a busy machine, the
+/// readings of a short time are too few.
+fn decided(watch: impl Fn(&'static str) -> Output) -> Output {
+    let mut output = watch("6s");
+    for time in ["30s", "2m"] {
+        if object(&output)["verdict"]["kind"] == "too_early" {
+            output = watch(time);
+        }
+    }
+    output
+}
+
 #[test]
 fn a_process_without_a_heap_is_watched_as_a_whole() {
     let home = tempfile::tempdir().unwrap();
@@ -314,14 +326,7 @@ fn a_process_without_a_heap_is_watched_as_a_whole() {
         let pid = child.id().to_string();
         let watched =
             |time| leaks(&["--json", &pid, "--no-stacks", "--every", "300ms", "--duration", time]);
-        // On a busy machine, the readings of a short time are too few.
-        let is_early = |output: &Output| object(output)["verdict"]["kind"] == "too_early";
-        let mut output = watched("6s");
-        for time in ["30s", "2m"] {
-            if is_early(&output) {
-                output = watched(time);
-            }
-        }
+        let output = decided(watched);
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(output.status.code(), Some(0), "{output:?}");
@@ -382,13 +387,11 @@ fn growth_outside_of_the_heap_is_elsewhere_with_its_owner_and_never_level() {
                 subject.send(command);
                 std::thread::sleep(std::time::Duration::from_millis(100));
             }
-            let found = object(&leaks.wait_with_output().unwrap());
-            hold_leaks(&found);
-            found
+            let output = leaks.wait_with_output().unwrap();
+            hold_leaks(&object(&output));
+            output
         };
-        // On a busy machine, the readings of a short time are too few.
-        let is_decided = |found: &Value| found["verdict"]["kind"] != "too_early";
-        let found = ["6s", "30s", "2m"].into_iter().map(watched).find(is_decided).unwrap();
+        let found = object(&decided(watched));
         assert_eq!(found["verdict"]["kind"], "elsewhere", "{found:#}");
         let growth = &found["growth"];
         assert_eq!(growth["by"][0]["owner"], owner, "{found:#}");

@@ -294,12 +294,8 @@ impl Steady {
                 .filter_map(|mask| u64::from_str_radix(mask.trim(), 16).ok())
                 .any(|m| m & SIGUSR1 != 0)
         };
-        let begin = Instant::now();
         let tasks = || fs::read_dir(format!("/proc/{}/task", self.pid)).unwrap().flatten();
-        while tasks().any(is_pending) {
-            assert!(begin.elapsed() < DEADLINE, "a signal stays pending: {}", self.describe());
-            std::thread::yield_now();
-        }
+        self.wait_while("a signal stays pending", |_| tasks().any(is_pending));
     }
 
     /// Returns the size of our mappings in it: a page of code without a file, and the mapping right
@@ -344,13 +340,19 @@ impl Steady {
 
     /// Waits until no thread of ours is in it, and none of its own is making calls for us.
     pub(crate) fn wait_for_our_thread(&self) {
-        let begin = Instant::now();
         let is_making_calls = |state: char| matches!(state, 'R' | 't');
-        while self.has_our_thread()
-            || self.threads().iter().any(|(_, state)| is_making_calls(*state))
-        {
-            assert!(begin.elapsed() < DEADLINE, "our thread does not leave: {}", self.describe());
-            std::thread::sleep(Duration::from_millis(5));
+        self.wait_while("our thread does not leave", |steady| {
+            steady.has_our_thread()
+                || steady.threads().iter().any(|(_, state)| is_making_calls(*state))
+        });
+    }
+
+    /// Waits until a condition is over, which `what` describes.
+    pub(crate) fn wait_while(&self, what: &str, condition: impl Fn(&Self) -> bool) {
+        let begin = Instant::now();
+        while condition(self) {
+            assert!(begin.elapsed() < DEADLINE, "{what}: {}", self.describe());
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 
