@@ -8,6 +8,10 @@ use std::time::Duration;
 /// (Documentation/arch/arm64/memory.rst).
 pub const ADDRESS_END: u64 = if cfg!(target_arch = "aarch64") { 1 << 48 } else { 1 << 47 };
 
+/// The smallest page of all processors, in bytes. Every page is a multiple of it, so it also serves
+/// as the unit of caches. The size of a process's pages is [`Memory::page_bytes`].
+pub const MIN_PAGE_BYTES: u64 = 4096;
+
 /// The memory of a process.
 pub trait Memory {
     /// Returns the size of a page in bytes, a power of two.
@@ -124,7 +128,7 @@ pub struct Saved {
 
 impl Saved {
     /// Size of a page, in bytes.
-    pub const PAGE: u64 = 4096;
+    pub const PAGE: u64 = MIN_PAGE_BYTES;
 
     /// Returns memory with these blocks, and nothing locked.
     pub fn new(blocks: Vec<(u64, Vec<u8>)>) -> Self {

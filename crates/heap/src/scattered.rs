@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 
-use crate::memory::{Memory, word_in};
+use crate::memory::{MIN_PAGE_BYTES, Memory, word_in};
 
-const PAGE: u64 = 4096;
+/// Unit of the cache, in bytes: a page, or a part of a larger one, which is resident as a whole.
+const PAGE: u64 = MIN_PAGE_BYTES;
 /// Maximum number of cached pages.
 const KEPT: usize = 1024;
 /// Number of pages read at once if the previous page was near.

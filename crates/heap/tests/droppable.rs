@@ -12,13 +12,13 @@ use damage::{damage_each, load};
 use lowtide_heap::droppable::{Droppable, Guard, Holds, MAX_CHECKS, Sums};
 use lowtide_heap::guarded::GuardedHeap;
 use lowtide_heap::layout::{HeapLayout, Places};
-use lowtide_heap::memory::{Memory, word};
+use lowtide_heap::memory::{ADDRESS_END, Memory, word};
 use lowtide_heap::saved::SavedHeap;
 use lowtide_model::allocator_kind::AllocatorKind;
 
 /// All addresses, because the mapped files of the saved programs are not saved, and their extent
 /// hooks are in one of them.
-const EVERYWHERE: Range<u64> = 0..1 << 47;
+const EVERYWHERE: Range<u64> = 0..ADDRESS_END;
 
 /// Returns the free ranges of a heap and their sums, or the reason why they are not guarded.
 fn droppable(

@@ -10,6 +10,7 @@ use std::ops::Range;
 
 use lowtide_heap::guarded::GuardedHeap;
 use lowtide_heap::layout::{HeapLayout, Places, Walked};
+use lowtide_heap::memory::ADDRESS_END;
 use lowtide_heap::ptmalloc;
 use lowtide_heap::ranges::{joined, without};
 use lowtide_heap::residency::Residency;
@@ -18,7 +19,7 @@ use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_model::ledger::Owner;
 
 /// All addresses, because the mapped files of the saved programs are not saved.
-const EVERYWHERE: Range<u64> = 0..1 << 47;
+const EVERYWHERE: Range<u64> = 0..ADDRESS_END;
 
 const HEAPS: [(AllocatorKind, &str, &str); 9] = [
     (AllocatorKind::Glibc, "ptmalloc/2.36-log-uniform", "2.36"),

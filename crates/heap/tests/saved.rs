@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use lowtide_heap::memory::{Memory, Saved};
+use lowtide_heap::memory::{ADDRESS_END, Memory, Saved};
 use lowtide_heap::ptmalloc::{Class, Heap, Layout, walk};
 use lowtide_heap::residency::Residency;
 use lowtide_heap::saved::SavedHeap;
@@ -174,7 +174,7 @@ fn damage() -> impl Strategy<Value = Damage> {
         Just(0),
         Just(u64::MAX),
         Just(u64::MAX - 15),
-        (0_u64..1 << 47).prop_map(|v| v & !15),
+        (0..ADDRESS_END).prop_map(|v| v & !15),
     ];
     let at = any::<prop::sample::Index>;
     prop_oneof![

@@ -11,8 +11,6 @@ const FIXED_S: [f64; 3] = [1.0, 10.0, 60.0];
 const FAULTS_DIVISOR: u64 = 8;
 /// Minimum time between two samples that faults cause, in seconds. It grows with their number.
 const MIN_GAP_S: f64 = 0.2;
-/// Size of a page that a minor fault makes resident, in bytes.
-const FAULT_BYTES: u64 = 4096;
 /// Size of a page that a minor fault may make resident if the system uses huge pages for any
 /// memory, in bytes.
 const HUGE_FAULT_BYTES: u64 = 2 << 20;
@@ -31,6 +29,8 @@ pub enum SampleReason {
 pub struct Refaults {
     begin_s: f64,
     released_bytes: u64,
+    /// Size of a page, which a minor fault makes resident, in bytes.
+    page_bytes: u64,
     /// Number of fixed samples taken.
     fixed: usize,
     /// Number of samples that were caused by faults.
@@ -43,12 +43,13 @@ pub struct Refaults {
 }
 
 impl Refaults {
-    /// Starts at the end of a release: its time in seconds, the released bytes, and the faults of
-    /// the process so far.
-    pub fn new(t_s: f64, released_bytes: u64, minor_faults: u64) -> Self {
+    /// Starts at the end of a release: its time in seconds, the released bytes, the faults of the
+    /// process so far, and the size of a page in bytes.
+    pub fn new(t_s: f64, released_bytes: u64, minor_faults: u64, page_bytes: u64) -> Self {
         Self {
             begin_s: t_s,
             released_bytes,
+            page_bytes,
             fixed: 0,
             caused: 0,
             sampled: (t_s, minor_faults),
@@ -64,7 +65,7 @@ impl Refaults {
             return Some(SampleReason::Fixed);
         }
         let faults = state.minor_faults.saturating_sub(self.sampled.1);
-        let bytes = if state.has_huge_pages { HUGE_FAULT_BYTES } else { FAULT_BYTES };
+        let bytes = if state.has_huge_pages { HUGE_FAULT_BYTES } else { self.page_bytes };
         let is_much = faults.saturating_mul(bytes) > self.released_bytes / FAULTS_DIVISOR;
         let gap_s = MIN_GAP_S * f64::from(self.caused + 1);
         if is_much && state.t_s - self.sampled.0 >= gap_s {
@@ -115,6 +116,8 @@ impl Refaults {
 mod tests {
     use super::*;
 
+    const PAGE: u64 = 4 << 10;
+
     fn state(t_s: f64, minor_faults: u64) -> ProcessState {
         ProcessState { t_s, minor_faults, ..ProcessState::default() }
     }
@@ -123,7 +126,7 @@ mod tests {
 
     #[test]
     fn memory_is_sampled_after_1_10_and_60_seconds() {
-        let mut refaults = Refaults::new(100.0, 8 * MIB, 0);
+        let mut refaults = Refaults::new(100.0, 8 * MIB, 0, PAGE);
         let mut times = Vec::new();
         for tick in 0..700 {
             let state = state(100.0 + f64::from(tick) / 10.0, 0);
@@ -139,7 +142,7 @@ mod tests {
 
     #[test]
     fn a_burst_of_faults_triggers_a_sample_that_dates_the_refaults() {
-        let mut refaults = Refaults::new(0.0, 8 * MIB, 50);
+        let mut refaults = Refaults::new(0.0, 8 * MIB, 50, PAGE);
         let mut returned = Returned::default();
         for tick in 1..100 {
             let t_s = f64::from(tick) / 5.0;
@@ -156,7 +159,7 @@ mod tests {
 
     #[test]
     fn refaulted_pages_still_count_after_the_process_drops_them() {
-        let mut refaults = Refaults::new(0.0, 8 * MIB, 0);
+        let mut refaults = Refaults::new(0.0, 8 * MIB, 0, PAGE);
         let back = refaults.sample(&state(1.0, 0), 8 * MIB, SampleReason::Fixed);
         let later = refaults.sample(&state(100.0, 0), 2 * MIB, SampleReason::Fixed);
         assert_eq!((later.bytes, later.away_byte_s), (back.bytes, back.away_byte_s));
@@ -164,7 +167,7 @@ mod tests {
 
     #[test]
     fn a_few_faults_trigger_a_sample_of_a_process_with_huge_pages() {
-        let mut refaults = Refaults::new(0.0, 80 * MIB, 0);
+        let mut refaults = Refaults::new(0.0, 80 * MIB, 0, PAGE);
         let few = state(0.5, 10);
         assert_eq!(refaults.due(&few), None);
         let few = ProcessState { has_huge_pages: true, ..few };
@@ -173,7 +176,7 @@ mod tests {
 
     #[test]
     fn refaulted_bytes_are_capped_at_the_released_bytes() {
-        let mut refaults = Refaults::new(0.0, MIB, 0);
+        let mut refaults = Refaults::new(0.0, MIB, 0, PAGE);
         let returned = refaults.sample(&state(1.0, 0), u64::MAX, SampleReason::Fixed);
         assert_eq!(returned.bytes, MIB);
         assert!(returned.away_byte_s >= 0.0);

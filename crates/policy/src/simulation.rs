@@ -87,7 +87,7 @@ pub(crate) fn simulate_until(
             if gain > 0 {
                 outcome.releases.push(t_s);
                 (free, away) = (0, away + gain);
-                refaults = Some((Refaults::new(t_s, gain * MIB, faults), gain * MIB));
+                refaults = Some((Refaults::new(t_s, gain * MIB, faults, MIB / 256), gain * MIB));
             }
             last = Some(LastRelease {
                 id,

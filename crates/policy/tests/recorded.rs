@@ -102,7 +102,8 @@ impl Replay {
             if gain > 0 {
                 replay.releases.push(state.t_s);
                 away += gain;
-                refaults = Some((Refaults::new(state.t_s, gain, state.minor_faults), gain));
+                refaults =
+                    Some((Refaults::new(state.t_s, gain, state.minor_faults, 4 << 10), gain));
             }
             last = Some(LastRelease {
                 id: replay.acts.len() as u64,

@@ -14,6 +14,7 @@ use std::process::Command;
 
 use lowtide_heap::guarded::GuardedHeap;
 use lowtide_heap::layout::{HeapLayout, Places};
+use lowtide_heap::memory::ADDRESS_END;
 use lowtide_heap::saved::MemoryRecorder;
 use lowtide_probe::detect::Detector;
 use lowtide_probe::heap;
@@ -55,7 +56,7 @@ fn main() -> Result<()> {
         let found = layout.walk(&recorder, &mappings, None).map_err(Error::other)?;
         // The guards of its free pages, if any.
         let version = allocator.version.as_deref();
-        let everywhere = 0..1 << 47;
+        let everywhere = 0..ADDRESS_END;
         let guarded = GuardedHeap::find(layout, &recorder, &mappings, &[everywhere], version);
         let sums = guarded.and_then(|heap| heap.each_droppable(&recorder, &mappings, &mut |_| ()));
         println!("{name}: {sums:?}");

@@ -52,12 +52,17 @@ fn key(stat: &Stat) -> StatKey {
 pub struct Units {
     /// Number of clock ticks per second.
     pub ticks_per_s: f64,
+    /// Size of a page, in bytes.
+    pub page_bytes: u64,
 }
 
 impl Units {
     /// Returns the units of this machine.
     pub fn of_this_machine() -> Self {
-        Self { ticks_per_s: rustix::param::clock_ticks_per_second() as f64 }
+        Self {
+            ticks_per_s: rustix::param::clock_ticks_per_second() as f64,
+            page_bytes: rustix::param::page_size() as u64,
+        }
     }
 }
 

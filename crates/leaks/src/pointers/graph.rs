@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::Range;
 
-use lowtide_heap::memory::Memory;
+use lowtide_heap::memory::{MIN_PAGE_BYTES, Memory};
 use lowtide_heap::ranges::{hold, without};
 use lowtide_probe::detect::WalkedHeaps;
 
@@ -74,7 +74,7 @@ struct FromBlock {
 
 /// Bytes of a word, and of the pages in which searched words are counted.
 const WORD: u64 = 8;
-const PAGE: u64 = 4 << 10;
+const PAGE: u64 = MIN_PAGE_BYTES;
 const WORDS_OF_PAGE: usize = (PAGE / WORD) as usize;
 
 impl NewBlocks {

@@ -10,7 +10,7 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use lowtide_heap::memory::{ADDRESS_END, Memory, word};
+use lowtide_heap::memory::{ADDRESS_END, MIN_PAGE_BYTES, Memory, word};
 use lowtide_probe::proc::maps::Mapping;
 
 use super::bpf::Hit;
@@ -56,8 +56,8 @@ const MAX_CODE_OBJECTS: usize = 64;
 /// Maximum number of Python functions of a stack, and of all stacks.
 const MAX_NAMED: usize = 16;
 const MAX_FUNCTIONS: usize = 1 << 14;
-/// Page size of all systems with CPython on x86_64.
-const PAGE: u64 = 4096;
+/// Unit of the cache, in bytes: a page, or a part of a larger one.
+const PAGE: u64 = MIN_PAGE_BYTES;
 
 /// Finds the Python functions of stacks.
 #[derive(Debug)]

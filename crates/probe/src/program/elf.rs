@@ -239,7 +239,8 @@ pub fn symbol(file: &MappedFile, wanted: &str) -> Result<Option<(u64, u64)>, Obj
             found.is_none()
         });
     }
-    let first = addresses(elf).map(|(first, _)| first - first % 4096);
+    let page = rustix::param::page_size() as u64;
+    let first = addresses(elf).map(|(first, _)| first - first % page);
     Ok(found.zip(first))
 }
 

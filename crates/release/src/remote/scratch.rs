@@ -27,6 +27,8 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
+use lowtide_heap::memory::MIN_PAGE_BYTES;
+
 use super::frame::set_argument;
 use super::seccomp::Call;
 use super::tracee::{PtraceStop, Tracee};
@@ -36,7 +38,6 @@ use crate::stub::SYSCALL_BYTES;
 
 /// The instruction `syscall`.
 const SYSCALL: [u8; SYSCALL_BYTES as usize] = [0x0f, 0x05];
-const PAGE_BYTES: u64 = 4096;
 /// Maximum time to wait for a call: then it is interrupted. Few calls of a release can block.
 const CALL_TIMEOUT: Duration = Duration::from_millis(100);
 /// Maximum life of a scratch process that is not traced yet, in seconds.
@@ -100,12 +101,12 @@ impl ScratchProcess {
             .flat_map(|(_, call)| {
                 [SYSCALL_BYTES, 1].map(|n| call.instruction_pointer.wrapping_sub(n))
             })
-            .map(|at| at & !(PAGE_BYTES - 1))
+            .map(|at| at & !(MIN_PAGE_BYTES - 1))
             .collect();
         let rights = (libc::PROT_READ | libc::PROT_EXEC) as u64;
         let how = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED) as u64;
         for page in pages {
-            let args = [page, PAGE_BYTES, rights, how, u64::MAX, 0];
+            let args = [page, MIN_PAGE_BYTES, rights, how, u64::MAX, 0];
             process.prepare("mmap", libc::SYS_mmap, args)?;
         }
         Ok(process)
@@ -394,12 +395,12 @@ mod tests {
     #[test]
     fn without_filters_even_destructive_calls_are_allowed() {
         static LONG: libc::timespec = libc::timespec { tv_sec: 1000, tv_nsec: 0 };
-        let own_code = check as *const () as u64 & !(PAGE_BYTES - 1);
+        let own_code = check as *const () as u64 & !(MIN_PAGE_BYTES - 1);
         let thread = super::super::calls::CLONE_FLAGS;
         let calls = [
             call(libc::SYS_nanosleep, [&raw const LONG as u64, 0, 0, 0, 0, 0]),
             call(libc::SYS_munmap, [own_code, 64 << 10, 0, 0, 0, 0]),
-            call(libc::SYS_munmap, [IP & !(PAGE_BYTES - 1), PAGE_BYTES, 0, 0, 0, 0]),
+            call(libc::SYS_munmap, [IP & !(MIN_PAGE_BYTES - 1), MIN_PAGE_BYTES, 0, 0, 0, 0]),
             call(libc::SYS_mmap, [u64::MAX; 6]),
             call(libc::SYS_rt_sigreturn, [0; 6]),
             call(libc::SYS_exit, [0; 6]),
@@ -448,7 +449,9 @@ mod tests {
             other.1.args[place] ^= 1 << 40;
             calls.push(other);
         }
-        for other in [IP + 1, IP ^ 1 << 36, IP & !(PAGE_BYTES - 1), (IP & !(PAGE_BYTES - 1)) + 1] {
+        for other in
+            [IP + 1, IP ^ 1 << 36, IP & !(MIN_PAGE_BYTES - 1), (IP & !(MIN_PAGE_BYTES - 1)) + 1]
+        {
             let mut moved = exact;
             moved.1.instruction_pointer = other;
             calls.push(moved);

@@ -173,7 +173,7 @@ impl Supervisor<'_> {
         last.usage = now.usage();
         subject.program.dropped = (returned_bytes > 0).then(|| Dropped {
             ranges,
-            refaults: Refaults::new(t_s, returned_bytes, now.minor_faults),
+            refaults: Refaults::new(t_s, returned_bytes, now.minor_faults, self.units.page_bytes),
             released_bytes: returned_bytes,
             back: Returned::default(),
         });
