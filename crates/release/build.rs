@@ -5,13 +5,23 @@ use std::{env, fs};
 
 use object::{Object, ObjectSection, ObjectSymbol};
 
+#[path = "build/contract.rs"]
+mod contract;
+
 /// Maximum size of the code: one page of the target.
 const MAX_BYTES: usize = 4096;
 
 fn main() {
     println!("cargo:rerun-if-changed=stub");
     println!("cargo:rerun-if-env-changed=CARGO_CFG_LOWTIDE_CONTROL");
+    println!("cargo:rerun-if-changed=build/contract.rs");
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
+    let read = |name| fs::read_to_string(name).expect("it is next to this file");
+    let (header, contract) = (read("stub/shared.h"), read("stub/contract.def"));
+    let contract = contract::Contract::parse(&header, &contract);
+    let write = |name, text: &[u8]| fs::write(out.join(name), text).expect("OUT_DIR is writable");
+    write("contract.rs", contract.rust().as_bytes());
+    write("offsets.h", contract.offsets().as_bytes());
     let codes = match env::var("CARGO_CFG_TARGET_ARCH").as_deref() {
         Ok("x86_64") => {
             link();
@@ -20,28 +30,8 @@ fn main() {
         _ => Default::default(),
     };
     for (name, code) in ["ptmalloc.bin", "guarded.bin"].into_iter().zip(codes) {
-        fs::write(out.join(name), code).expect("OUT_DIR can be written");
+        write(name, &code);
     }
-    let header = fs::read_to_string("stub/shared.h").expect("it is next to this file");
-    fs::write(out.join("numbers.rs"), numbers(&header)).expect("OUT_DIR can be written");
-}
-
-/// Translates the numbers of the header to Rust: `#define NAME 12 /* why */` becomes a constant of
-/// this name.
-fn numbers(header: &str) -> String {
-    let mut text = String::new();
-    for line in header.lines() {
-        let mut words = line.split_ascii_whitespace();
-        let (Some("#define"), Some(name), Some(value)) = (words.next(), words.next(), words.next())
-        else {
-            continue;
-        };
-        let digits = value.trim_end_matches('u');
-        if digits.starts_with(|c: char| c.is_ascii_digit()) {
-            text.push_str(&format!("pub(crate) const {name}: u64 = {digits};\n"));
-        }
-    }
-    text
 }
 
 /// Returns the build of the code for a thread that may use nothing of the C library while it holds
@@ -61,6 +51,7 @@ fn c_code() -> cc::Build {
         .flag("-fno-stack-protector")
         .flag("-mgeneral-regs-only")
         .flag("-fno-strict-aliasing")
+        .include(env::var_os("OUT_DIR").expect("cargo sets it"))
         .flag_if_supported("-fno-tree-loop-distribute-patterns");
     build
 }

@@ -13,7 +13,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use crate::stub::numbers::{CLOCK_KERNEL, CLOCK_TSC};
+use crate::stub::contract::{CLOCK_KERNEL, CLOCK_TSC};
 
 /// Minimum time over which the rate of the counter is measured: its error is then below a
 /// thousandth.
@@ -67,7 +67,7 @@ impl WorkerClock {
     }
 
     /// Returns its number in the block.
-    pub(crate) fn number(self) -> u64 {
+    pub(crate) fn number(self) -> u32 {
         if self.rate.is_some() { CLOCK_TSC } else { CLOCK_KERNEL }
     }
 

@@ -42,13 +42,14 @@
 //!    interpreted (`remote/seccomp.rs`). In a container, the kernel does not show them; if lowtide
 //!    has the same filters (`remote/shared_filters.rs`), the calls are tried in scratch processes
 //!    instead, before a thread is stopped (`remote/scratch.rs`).
-//! 6. **Page of code** (`stub/stub.c`; `stub/shared.h` describes its data). It locks an arena,
-//!    verifies each range as glibc's own checks would, drops its pages, unlocks, and repeats, a
-//!    bounded number of pages at a time. It runs in a thread of its own if glibc is known to take
-//!    locks (`__libc_single_threaded`), otherwise in slices in the borrowed thread. A second build
-//!    of it (`stub/guarded.h`) drops free ranges of other allocators: the walk names what guards
-//!    each range, and the words that must be unchanged while the guard is held. For a purge, a
-//!    borrowed thread calls the allocator's own function instead (`purge.rs`).
+//! 6. **Page of code** (`stub/stub.c`; `stub/contract.def` describes its data, its operations and
+//!    its calls). It locks an arena, verifies each range as glibc's own checks would, drops its
+//!    pages, unlocks, and repeats, a bounded number of pages at a time. It runs in a thread of its
+//!    own if glibc is known to take locks (`__libc_single_threaded`), otherwise in slices in the
+//!    borrowed thread. A second build of it (`stub/guarded.h`) drops free ranges of other
+//!    allocators: the walk names what guards each range, and the words that must be unchanged while
+//!    the guard is held. For a purge, a borrowed thread calls the allocator's own function instead
+//!    (`purge.rs`).
 //! 7. **Passes** (`passes.rs`, `plan.rs`, `worker.rs`). Free pages go to that code in batches of 16
 //!    MiB, while they are fresh. Passes repeat until one returns everything that it has found,
 //!    returns little, or finds as much as the one before. The target can write to the data of the

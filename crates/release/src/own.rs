@@ -133,7 +133,7 @@ mod implementation {
     use crate::passes::{Operator, Passes};
     use crate::releasable::ReleasableHeap;
     use crate::remote::nanoseconds;
-    use crate::stub::numbers::*;
+    use crate::stub::contract::*;
     use crate::stub::{MAX_HOLD, Op, PAGES_PER_HOLD, StubCounts, parts};
     use crate::worker::{GAP, LOCK_TIMEOUT};
 
@@ -338,32 +338,28 @@ mod implementation {
         fn new(layout: &Layout, interrupt: &'a AtomicBool) -> Self {
             let block = vec![0; (OPS_END / 8) as usize].into_boxed_slice();
             let mut own = Self { interrupt, block, counts: StubCounts::default() };
-            for (offset, word) in [
-                (OFF_MAIN_ARENA, layout.arenas.first().copied().unwrap_or(0)),
-                (OFF_BINS_AT, layout.head_bytes),
-                (OFF_PAGES_PER_HOLD, PAGES_PER_HOLD),
-                (OFF_HOLD_TICKS, nanoseconds(MAX_HOLD)),
-                (OFF_LOCK_TIMEOUT_TICKS, nanoseconds(LOCK_TIMEOUT)),
-            ] {
-                own.put(offset, word);
-            }
+            own.put(field::MAIN_ARENA, layout.arenas.first().copied().unwrap_or(0));
+            own.put(field::BINS_AT, layout.head_bytes);
+            own.put(field::PAGES_PER_HOLD, PAGES_PER_HOLD);
+            own.put(field::HOLD_TICKS, nanoseconds(MAX_HOLD));
+            own.put(field::LOCK_TIMEOUT_TICKS, nanoseconds(LOCK_TIMEOUT));
             own
         }
 
-        fn put(&mut self, offset: u64, word: u64) {
-            self.block[(offset / 8) as usize] = word;
+        fn put(&mut self, field: Field<u64>, word: u64) {
+            self.block[(field.offset / 8) as usize] = word;
         }
 
-        fn get(&self, offset: u64) -> u64 {
-            self.block[(offset / 8) as usize]
+        fn get(&self, field: Field<u64>) -> u64 {
+            self.block[(field.offset / 8) as usize]
         }
 
         /// Runs the next operations of the block, in one lock hold.
         #[expect(unsafe_code, reason = "the code of stub.c")]
         fn run_next(&mut self) {
             let _signals = SignalsBlocked::new();
-            // SAFETY: the block has the layout of `struct shared_block`, with `OFF_COUNT`
-            // operations of which `OFF_NEXT` are done, and no other thread knows it. The code
+            // SAFETY: the block has the layout of `struct shared_block`, with `field::COUNT`
+            // operations of which `field::NEXT` are done, and no other thread knows it. The code
             // verifies each operation under the lock of its arena, of which the walk has found that
             // it is one, and drops only pages that are in a free block then. It does not unwind.
             unsafe { lowtide_run_own(self.block.as_mut_ptr()) };
@@ -372,7 +368,7 @@ mod implementation {
 
     impl Operator for Own<'_> {
         fn consolidate(&mut self, ops: &[Op], links: Links) -> Result<(), Abort> {
-            self.put(OFF_MIXED_LINKS, u64::from(links == Links::Mixed));
+            self.put(field::MIXED_LINKS, u64::from(links == Links::Mixed));
             self.submit(ops)
         }
 
@@ -380,18 +376,17 @@ mod implementation {
             for part in parts(ops) {
                 self.finish()?;
                 let words: Vec<u64> = part.iter().flat_map(Op::slots).flatten().collect();
-                for (offset, word) in (OFF_OPS..).step_by(8).zip(&words) {
-                    self.put(offset, *word);
-                }
+                let table = (OPS / 8) as usize;
+                self.block[table..table + words.len()].copy_from_slice(&words);
                 let slots = words.len() as u64 * 8 / OP_BYTES;
-                self.put(OFF_NEXT, 0);
-                self.put(OFF_COUNT, slots);
-                while self.get(OFF_NEXT) < slots {
+                self.put(field::NEXT, 0);
+                self.put(field::COUNT, slots);
+                while self.get(field::NEXT) < slots {
                     self.run_next();
                     std::thread::sleep(GAP);
                 }
             }
-            let words = &self.block[(OFF_LOCK_HOLDS / 8) as usize..(OFF_INJECTOR / 8) as usize];
+            let words = &self.block[(StubCounts::OFFSET / 8) as usize..][..StubCounts::BYTES / 8];
             let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
             self.counts = StubCounts::parse(&bytes, WorkerClock::KERNEL);
             Ok(())

@@ -81,7 +81,7 @@ impl Passes<'_> {
             let mut aborted = None;
             batch.start_pass();
             let mut submit = |ops: &[Op]| {
-                ops.iter().for_each(|op| (self.dropping)(&(op.from..op.from + op.bytes)));
+                ops.iter().for_each(|op| (self.dropping)(&op.pages()));
                 operator.submit(ops)
             };
             let sums = self.heap.walk(&memory, &mappings, &mut |found| {

@@ -9,7 +9,7 @@ use crate::error::Abort;
 use crate::huge::HUGE;
 use crate::keep_huge::{HugePageKeeper, Part};
 use crate::releasable::Found;
-use crate::stub::numbers::MAX_CHECKS;
+use crate::stub::contract::MAX_CHECKS;
 use crate::stub::{MAX_SLOTS, Op, PAGES_PER_OP};
 
 /// Size of a full batch, in bytes: small enough that most of its ranges are still free when it
@@ -110,7 +110,7 @@ impl<'m> Batch<'m> {
     /// Submits the operations that were collected so far.
     pub(crate) fn flush(&mut self, submit: &mut Submit<'_>) -> Result<(), Abort> {
         // Consecutive operations under the same lock share lock holds.
-        self.ops.sort_by_key(|op| op.arena);
+        self.ops.sort_by_key(Op::guard);
         let submitted = submit(&self.ops);
         self.ops.clear();
         (self.slots, self.bytes) = (0, 0);
@@ -136,6 +136,10 @@ impl<'m> Batch<'m> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn size(op: &Op) -> u64 {
+        op.pages().end - op.pages().start
+    }
     use crate::stub::PAGES_PER_HOLD;
     use lowtide_heap::memory::Saved;
     use lowtide_heap::ptmalloc::{FreeKind, FreePages};
@@ -164,10 +168,10 @@ mod tests {
             let pages = 0x10_0000..0x10_0000 + count * 4096;
             let found = found(pages.clone(), count * 4096);
             let ops = operations(&mut Batch::default(), &[found], &Saved::default());
-            assert!(ops.iter().all(|op| op.bytes <= PAGES_PER_OP * 4096));
-            assert_eq!(ops.iter().map(|op| op.bytes).sum::<u64>(), count * 4096);
-            assert!(ops.windows(2).all(|two| two[0].from + two[0].bytes == two[1].from));
-            assert_eq!(ops.last().map(|op| op.from + op.bytes), Some(pages.end));
+            assert!(ops.iter().all(|op| size(op) <= PAGES_PER_OP * 4096));
+            assert_eq!(ops.iter().map(size).sum::<u64>(), count * 4096);
+            assert!(ops.windows(2).all(|two| two[0].pages().end == two[1].pages().start));
+            assert_eq!(ops.last().map(|op| op.pages().end), Some(pages.end));
         }
     }
 
@@ -177,7 +181,7 @@ mod tests {
         let mut batch = Batch::default();
         let free = || found(0x2000..0x6000, 0x2000);
         let ops = operations(&mut batch, &[free(), free()], &memory);
-        let dropped: Vec<_> = ops.iter().map(|op| (op.from, op.bytes)).collect();
+        let dropped: Vec<_> = ops.iter().map(|op| (op.pages().start, size(op))).collect();
         assert_eq!(dropped, [(0x2000, 0x1000), (0x5000, 0x1000)]);
         // They may still be running.
         assert_eq!(operations(&mut batch, &[free()], &memory), []);
@@ -192,7 +196,7 @@ mod tests {
         let mut batch = Batch::new(Some(keeper));
         let free = found(HUGE - 4096..3 * HUGE + 8192, 2 * HUGE + 12288);
         let ops = operations(&mut batch, &[free], &Saved::default());
-        let dropped: Vec<_> = ops.iter().map(|op| (op.from, op.bytes)).collect();
+        let dropped: Vec<_> = ops.iter().map(|op| (op.pages().start, size(op))).collect();
         assert_eq!(dropped, [(HUGE - 4096, 4096), (HUGE, HUGE), (2 * HUGE, HUGE)]);
         assert!(dropped.iter().all(|(_, bytes)| *bytes <= PAGES_PER_HOLD * 4096));
         assert_eq!(batch.kept_bytes(), 8192);

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use lowtide_heap::droppable::{Check, Droppable, Guard, Holds};
+use lowtide_heap::droppable::{self, Droppable, Guard, Holds};
 use lowtide_heap::guarded::GuardedHeap;
 use lowtide_heap::memory::Memory;
 use lowtide_heap::ptmalloc::{self, FreeKind, FreePages, Heap, HeapMapping, Layout, WalkedArena};
@@ -11,8 +11,8 @@ use lowtide_heap::ptmalloc::{self, FreeKind, FreePages, Heap, HeapMapping, Layou
 use crate::error::Abort;
 use crate::purge::Purge;
 use crate::refusal::Refusal;
-use crate::stub::numbers::{OP_CHUNK, OP_CLAIM, OP_CONSOLIDATE, OP_LOCKED, OP_OWNED, OP_TOP};
-use crate::stub::{Code, Op};
+use crate::stub::Code;
+use crate::stub::contract::{Check, Op};
 
 /// A heap whose free pages can be dropped.
 #[derive(Debug)]
@@ -126,17 +126,15 @@ impl Found {
     /// Returns the operation that drops a part of the range.
     pub(crate) fn op(&self, from: u64, bytes: u64) -> Op {
         match self {
-            Self::Chunk(found) => Op {
-                arena: found.arena,
-                chunk: found.chunk.start,
-                size: found.chunk.end - found.chunk.start,
-                from,
-                bytes,
-                kind: match found.kind {
-                    FreeKind::Chunk => OP_CHUNK,
-                    FreeKind::Top => OP_TOP,
+            Self::Chunk(found) => match found.kind {
+                FreeKind::Chunk => Op::Chunk {
+                    arena: found.arena,
+                    chunk: found.chunk.start,
+                    chunk_bytes: found.chunk.end - found.chunk.start,
+                    from,
+                    bytes,
                 },
-                checks: Vec::new(),
+                FreeKind::Top => Op::Top { arena: found.arena, from, bytes },
             },
             Self::Guarded(found) => guarded_op(found, from, bytes),
         }
@@ -146,29 +144,15 @@ impl Found {
 fn guarded_op(found: &Droppable, from: u64, bytes: u64) -> Op {
     let checks = found.checks.iter().map(encoded);
     match found.guard {
-        Guard::Lock(lock) => {
-            let checks: Vec<[u64; 3]> = checks.collect();
-            Op {
-                arena: lock,
-                chunk: 0,
-                size: checks.len() as u64,
-                from,
-                bytes,
-                kind: OP_LOCKED,
-                checks,
-            }
-        }
+        Guard::Lock(lock) => Op::Locked { lock, checks: checks.collect(), from, bytes },
         Guard::Owner { thread, list } => {
-            let list_of = list.map(|list| [list.head, list.start, list.end]);
-            let checks: Vec<[u64; 3]> = list_of.into_iter().chain(checks).collect();
-            Op {
-                arena: thread,
-                chunk: list.map_or(0, |list| list.block),
-                size: checks.len() as u64,
+            let blocks = list.map(|list| [list.head, list.start, list.end]);
+            Op::Owned {
+                thread,
+                block: list.map_or(0, |list| list.block),
+                checks: blocks.into_iter().chain(checks).collect(),
                 from,
                 bytes,
-                kind: OP_OWNED,
-                checks,
             }
         }
         Guard::Claim { word, base, slice_bytes, summary, summary_bits } => {
@@ -176,24 +160,15 @@ fn guarded_op(found: &Droppable, from: u64, bytes: u64) -> Op {
             let end = (from + bytes - base).div_ceil(slice_bytes);
             // At most 64 slices: all belong to one word.
             let bits = (u64::MAX >> (64 - (end - first).clamp(1, 64))) << (first % 64);
-            let checks: Vec<[u64; 3]> =
-                std::iter::once([summary, summary_bits, 0]).chain(checks).collect();
-            Op {
-                arena: word,
-                chunk: bits,
-                size: checks.len() as u64,
-                from,
-                bytes,
-                kind: OP_CLAIM,
-                checks,
-            }
+            let summary = [summary, summary_bits, 0];
+            let checks = std::iter::once(summary).chain(checks).collect();
+            Op::Claim { word, bits, checks, from, bytes }
         }
     }
 }
 
-/// Encodes a check as `struct check`: the lowest bit of the address means that the bits must
-/// differ.
-fn encoded(check: &Check) -> [u64; 3] {
+/// Encodes a check.
+fn encoded(check: &droppable::Check) -> Check {
     let differs = u64::from(check.holds == Holds::Differs);
     [check.at | differs, check.mask, check.value]
 }
@@ -205,15 +180,12 @@ pub(crate) fn consolidations(arena: &WalkedArena, layout: &Layout) -> Vec<Op> {
     const MIN_CHUNK_BYTES: u64 = 32;
     let bins = layout.fast_bins(arena.address).into_iter().flat_map(|bins| bins.step_by(8));
     bins.enumerate()
-        .map(|(class, bin)| Op {
+        .map(|(class, bin)| Op::Consolidate {
             arena: arena.address,
-            chunk: bin,
-            size: MIN_CHUNK_BYTES + class as u64 * 16,
-            from: 0,
+            bin,
+            chunk_bytes: MIN_CHUNK_BYTES + class as u64 * 16,
             // More chunks may have been freed since, but not without limit.
-            bytes: arena.tally.fast_count * 2 + 1000,
-            kind: OP_CONSOLIDATE,
-            checks: Vec::new(),
+            max_chunks: arena.tally.fast_count * 2 + 1000,
         })
         .collect()
 }

@@ -3,13 +3,15 @@
 //! It fits one page. The shared block follows it; lowtide reads and writes the block through the
 //! target's memory file.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use crate::clock::WorkerClock;
 
-pub(crate) mod numbers;
+pub(crate) mod contract;
 
-use numbers::*;
+pub(crate) use contract::Op;
+use contract::*;
 
 /// A build of the code. Empty for architectures that it was not written for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,7 +55,7 @@ pub(crate) const NAME: &str = "lowtide";
 pub(crate) const SYSCALL_BYTES: u64 = 2;
 
 /// Maximum number of slots of the operations in one batch.
-pub(crate) const MAX_SLOTS: usize = ((OPS_END - OFF_OPS) / OP_BYTES) as usize;
+pub(crate) const MAX_SLOTS: usize = ((OPS_END - OPS) / OP_BYTES) as usize;
 /// Maximum number of pages that one operation drops: a slice ends after an operation.
 pub(crate) const PAGES_PER_OP: u64 = 128;
 /// Maximum number of pages that are dropped during one lock hold; the code enforces the same limit.
@@ -76,49 +78,49 @@ pub(crate) fn parts(mut ops: &[Op]) -> impl Iterator<Item = &[Op]> {
     })
 }
 
-/// One operation of the code in the target.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Op {
-    /// The arena whose lock it needs; of another allocator: the lock, the word of a bitmap, or the
-    /// owner.
-    pub(crate) arena: u64,
-    /// The free chunk, or the fast bin; the bits to claim; the block in a list.
-    pub(crate) chunk: u64,
-    /// The chunk's size, or that of the chunks in the bin; the number of checks.
-    pub(crate) size: u64,
-    /// Start of the pages.
-    pub(crate) from: u64,
-    /// Their size in bytes, or the maximum number of chunks to consolidate.
-    pub(crate) bytes: u64,
-    /// `OP_…`.
-    pub(crate) kind: u64,
-    /// The checks, as `struct check`: address, mask and value. None for the heap of glibc.
-    pub(crate) checks: Vec<[u64; 3]>,
-}
-
-/// The words of a slot in the table of operations.
-pub(crate) type Slot = [u64; OP_BYTES as usize / 8];
-
 impl Op {
-    /// Returns its slots in the table: its fields in the order of `struct op`, and its checks, two
-    /// to a slot.
+    /// Returns its slots in the table: its own, and its checks, two to a slot.
     pub(crate) fn slots(&self) -> impl Iterator<Item = Slot> {
-        let head = [self.arena, self.chunk, self.size, self.from, self.bytes, self.kind];
-        let checks = self.checks.chunks(2).map(|two| {
+        let checks = self.checks().chunks(2).map(|two| {
             let ([a, b, c], [d, e, f]) = (two[0], two.get(1).copied().unwrap_or_default());
             [a, b, c, d, e, f]
         });
-        std::iter::once(head).chain(checks)
+        std::iter::once(self.head()).chain(checks)
     }
 
     /// Returns the number of its slots.
     pub(crate) fn slot_count(&self) -> usize {
-        1 + self.checks.len().div_ceil(2)
+        1 + self.checks().len().div_ceil(2)
     }
 
     /// Encodes its slots.
     pub(crate) fn bytes(&self) -> impl Iterator<Item = u8> {
         self.slots().flatten().flat_map(u64::to_le_bytes)
+    }
+
+    /// Returns what guards its memory: successive operations with the same guard share lock holds.
+    pub(crate) fn guard(&self) -> u64 {
+        self.head()[0]
+    }
+
+    /// Returns the thread that must run it, by the address of its own data.
+    pub(crate) fn owner(&self) -> Option<u64> {
+        match self {
+            Self::Owned { thread, .. } => Some(*thread),
+            _ => None,
+        }
+    }
+
+    /// Returns the pages that it drops; an empty range if it drops none.
+    pub(crate) fn pages(&self) -> Range<u64> {
+        match self {
+            Self::Consolidate { .. } => 0..0,
+            Self::Chunk { from, bytes, .. }
+            | Self::Top { from, bytes, .. }
+            | Self::Locked { from, bytes, .. }
+            | Self::Claim { from, bytes, .. }
+            | Self::Owned { from, bytes, .. } => *from..from + bytes,
+        }
     }
 }
 
@@ -138,8 +140,11 @@ impl Submitted {
     pub(crate) fn add(&mut self, ops: &[Op]) {
         self.ops += ops.len() as u64;
         for op in ops {
-            let sum = if op.kind == OP_CONSOLIDATE { &mut self.chunks } else { &mut self.bytes };
-            *sum = sum.saturating_add(op.bytes);
+            let pages = op.pages();
+            self.bytes = self.bytes.saturating_add(pages.end - pages.start);
+            if let Op::Consolidate { max_chunks, .. } = op {
+                self.chunks = self.chunks.saturating_add(*max_chunks);
+            }
         }
     }
 }
@@ -160,8 +165,10 @@ pub(crate) struct StubCounts {
 }
 
 impl StubCounts {
-    /// Size of the counts in the block, from [`OFF_LOCK_HOLDS`] on.
-    pub(crate) const BYTES: usize = (OFF_INJECTOR - OFF_LOCK_HOLDS) as usize;
+    /// Offset of the counts in the block.
+    pub(crate) const OFFSET: u64 = field::LOCK_HOLDS.offset;
+    /// Their size in bytes.
+    pub(crate) const BYTES: usize = (field::INJECTOR.offset - Self::OFFSET) as usize;
 
     /// Parses the counts as they are in the block, where times are in ticks of a clock.
     pub(crate) fn parse(bytes: &[u8], clock: WorkerClock) -> Self {
@@ -169,19 +176,17 @@ impl StubCounts {
             .chunks_exact(8)
             .map(|word| word.try_into().map_or(0, u64::from_le_bytes))
             .collect();
-        let word = |at: u64| words.get(((at - OFF_LOCK_HOLDS) / 8) as usize).copied().unwrap_or(0);
+        let place = |offset: u64| ((offset - Self::OFFSET) / 8) as usize;
+        let word = |field: Field<u64>| words.get(place(field.offset)).copied().unwrap_or(0);
         Self {
-            lock_holds: word(OFF_LOCK_HOLDS),
-            returned_bytes: word(OFF_RETURNED),
-            skipped: word(OFF_SKIPPED),
-            busy: word(OFF_BUSY),
-            consolidated: word(OFF_CONSOLIDATED),
-            longest: clock.time(word(OFF_LONGEST_TICKS)),
+            lock_holds: word(field::LOCK_HOLDS),
+            returned_bytes: word(field::RETURNED),
+            skipped: word(field::SKIPPED),
+            busy: word(field::BUSY),
+            consolidated: word(field::CONSOLIDATED),
+            longest: clock.time(word(field::LONGEST_TICKS)),
             is_limited: false,
-            classes: words
-                .get(((OFF_CLASSES - OFF_LOCK_HOLDS) / 8) as usize..)
-                .unwrap_or_default()
-                .into(),
+            classes: words.get(place(field::CLASSES.offset)..).unwrap_or_default().into(),
             clock,
         }
     }
@@ -305,6 +310,6 @@ mod tests {
         let source = include_str!("../stub/stub.c");
         assert_eq!(source.matches("\"syscall\"").count(), 1);
         assert_eq!(source.matches("    syscall").count(), 0);
-        assert!(OFF_OPS + MAX_SLOTS as u64 * OP_BYTES <= OPS_END);
+        assert!(OPS + MAX_SLOTS as u64 * OP_BYTES <= OPS_END);
     }
 }

@@ -19,8 +19,8 @@ use crate::purge::{Argument, Purge};
 use crate::reasons::Reasons;
 use crate::refusal::Refusal;
 use crate::remote::{ACTION_TIMEOUT, Injected, Task, UNREADABLE, nanoseconds};
-use crate::stub::numbers::*;
-use crate::stub::{MAX_HOLD, Op, PAGES_PER_HOLD, StubCounts, Submitted, parts};
+use crate::stub::contract::*;
+use crate::stub::{MAX_HOLD, PAGES_PER_HOLD, StubCounts, Submitted, parts};
 
 /// Time that the worker thread sleeps between two lock holds, even if no thread wants the lock. The
 /// worker thread has a higher priority than all others on its processor: with shorter gaps, a
@@ -71,7 +71,7 @@ pub(crate) struct Worker<'w, 'b, 't> {
     injected: &'w mut Injected<'b, 't>,
     runs_in: RunsIn,
     slice: Duration,
-    batch: u64,
+    batch: u32,
     clock: WorkerClock,
     /// The operations that were submitted so far.
     submitted: Submitted,
@@ -95,17 +95,16 @@ impl<'w, 'b, 't> Worker<'w, 'b, 't> {
         options: &WorkerOptions<'w>,
     ) -> Result<Self, Abort> {
         let main = layout.and_then(|layout| layout.arenas.first().copied()).unwrap_or(0);
-        for (offset, word) in [
-            (OFF_MAIN_ARENA, main),
-            (OFF_BINS_AT, layout.map_or(0, |layout| layout.head_bytes)),
-            (OFF_SINGLE_THREADED, options.single_threaded_at.unwrap_or(0)),
-            (OFF_PAGES_PER_HOLD, PAGES_PER_HOLD),
-            (OFF_GAP_NS, nanoseconds(GAP)),
-            (OFF_COUNT, 0),
-            (OFF_NEXT, 0),
-        ] {
-            injected.put(offset, word)?;
-        }
+        injected.set(
+            &FieldValues::default()
+                .with(field::MAIN_ARENA, main)
+                .with(field::BINS_AT, layout.map_or(0, |layout| layout.head_bytes))
+                .with(field::SINGLE_THREADED, options.single_threaded_at.unwrap_or(0))
+                .with(field::PAGES_PER_HOLD, PAGES_PER_HOLD)
+                .with(field::GAP_NS, nanoseconds(GAP))
+                .with(field::COUNT, 0)
+                .with(field::NEXT, 0),
+        )?;
         let (runs_in, interrupt, hold) = (options.runs_in, options.interrupt, options.hold);
         let mut worker = Self {
             injected,
@@ -141,15 +140,12 @@ impl<'w, 'b, 't> Worker<'w, 'b, 't> {
     /// Sets the clock by which the code measures lock holds.
     fn set_clock(&mut self, clock: WorkerClock) -> Result<(), Abort> {
         self.clock = clock;
-        self.injected.put_half(OFF_CLOCK, clock.number())?;
-        for (offset, time) in [
-            (OFF_HOLD_TICKS, MAX_HOLD),
-            (OFF_LOCK_TIMEOUT_TICKS, LOCK_TIMEOUT),
-            (OFF_HEARTBEAT_TIMEOUT_TICKS, HEARTBEAT_TIMEOUT),
-        ] {
-            self.injected.put(offset, clock.ticks(time))?;
-        }
-        Ok(())
+        let values = FieldValues::default()
+            .with(field::CLOCK, clock.number())
+            .with(field::HOLD_TICKS, clock.ticks(MAX_HOLD))
+            .with(field::LOCK_TIMEOUT_TICKS, clock.ticks(LOCK_TIMEOUT))
+            .with(field::HEARTBEAT_TIMEOUT_TICKS, clock.ticks(HEARTBEAT_TIMEOUT));
+        self.injected.set(&values)
     }
 
     /// Starts the worker thread, and checks that it may continue.
@@ -162,22 +158,23 @@ impl<'w, 'b, 't> Worker<'w, 'b, 't> {
         self.set_clock(clock)?;
         self.injected.start_thread()?;
         self.check_write_execute()?;
-        if self.injected.half(OFF_ERROR) == Some(ERROR_TSC) {
+        if self.injected.get(field::ERROR) == Some(ERROR_TSC) {
             // Its threads must not read the time stamp counter.
             self.injected.no_thread();
-            self.injected.put_half(OFF_ERROR, 0)?;
+            self.injected.put(field::ERROR, 0)?;
             self.set_clock(WorkerClock::KERNEL)?;
             self.injected.start_thread()?;
         }
         let cloned = check_cloned(self.injected)?;
-        let has_run = || matches!(self.injected.half(OFF_STATE), Some(STATE_RUNNING | STATE_ENDED));
+        let has_run =
+            || matches!(self.injected.get(field::STATE), Some(STATE_RUNNING | STATE_ENDED));
         if !self.injected.io().until(ACTION_TIMEOUT, has_run) {
             let why = "the thread that lowtide started in it does not run";
             return Err(self.injected.io().because(why));
         }
         let worker = self.injected.find_worker(&before, cloned);
         let worker = worker.and_then(|thread| PrivilegeReader::open(thread).ok());
-        let unseen = || match self.injected.half(OFF_STATE) == Some(STATE_ENDED) {
+        let unseen = || match self.injected.get(field::STATE) == Some(STATE_ENDED) {
             // This process did not run for a while.
             true => self.injected.io().because(ENDED),
             false => {
@@ -196,7 +193,7 @@ impl<'w, 'b, 't> Worker<'w, 'b, 't> {
     /// Checks that the process may have memory that was written and is executed.
     fn check_write_execute(&mut self) -> Result<(), Abort> {
         // Kernels without PR_GET_MDWE answer with an error, which is negative.
-        match self.injected.get(OFF_MDWE).map(|answer| answer as i64) {
+        match self.injected.get(field::MDWE).map(|answer| answer as i64) {
             Some(1..) => {
                 self.injected.no_thread();
                 Err(Refusal::WriteExecuteDenied.into())
@@ -224,25 +221,25 @@ impl<'w, 'b, 't> Worker<'w, 'b, 't> {
         let (mut before, begin) = (None, Instant::now());
         loop {
             let is_done = || {
-                self.injected.half(OFF_DONE) == Some(batch)
-                    || self.injected.half(OFF_STATE) == Some(STATE_ENDED)
+                self.injected.get(field::DONE) == Some(batch)
+                    || self.injected.get(field::STATE) == Some(STATE_ENDED)
                     || interrupt.load(Ordering::Relaxed)
             };
             let done = self.injected.io().until(ACTION_TIMEOUT, is_done);
             self.check_end()?;
-            if self.injected.half(OFF_ERROR) == Some(ERROR_SINGLE) {
+            if self.injected.get(field::ERROR) == Some(ERROR_SINGLE) {
                 return Err(failed(
                     "the process became single-threaded during the release: try again",
                 ));
             }
             if done {
-                return match self.injected.half(OFF_STATE) {
+                return match self.injected.get(field::STATE) {
                     Some(STATE_ENDED) => Err(self.ended()),
                     _ => Ok(()),
                 };
             }
             // It may be slow, but must make progress.
-            let progress = (self.injected.get(OFF_NEXT), self.injected.get(OFF_LOCK_HOLDS));
+            let progress = (self.injected.get(field::NEXT), self.injected.get(field::LOCK_HOLDS));
             let is_stuck = before.is_some_and(|before| progress <= before);
             if progress.0.is_none() || is_stuck || begin.elapsed() > MAX_BATCH {
                 return Err(self
@@ -282,7 +279,7 @@ impl<'w, 'b, 't> Worker<'w, 'b, 't> {
         loop {
             let begin = Instant::now();
             self.injected.enter(Task::Slice(self.slice))?;
-            let now = self.injected.get(OFF_NEXT).zip(self.injected.get(OFF_LOCK_HOLDS));
+            let now = self.injected.get(field::NEXT).zip(self.injected.get(field::LOCK_HOLDS));
             let now = now.ok_or_else(|| self.injected.io().because(UNREADABLE))?;
             if now.0 >= count {
                 return Ok(());
@@ -302,8 +299,7 @@ impl<'w, 'b, 't> Worker<'w, 'b, 't> {
 
     /// Reads the counts of the code.
     fn count(&mut self) {
-        let mut bytes = [0; StubCounts::BYTES];
-        if self.injected.read_block(OFF_LOCK_HOLDS, &mut bytes).is_some() {
+        if let Some(bytes) = self.injected.read_counts() {
             let counts = StubCounts::parse(&bytes, self.clock);
             self.counts = counts.within(&self.counts, &self.submitted, self.begin.elapsed());
             self.progress.set(self.counts.returned_bytes);
@@ -322,7 +318,7 @@ impl<'w, 'b, 't> Worker<'w, 'b, 't> {
     pub(crate) fn stop(mut self) -> (StubCounts, Result<(), Abort>) {
         self.count();
         let ended = if self.runs_in == RunsIn::OwnThread && self.injected.is_busy() {
-            let requested = self.injected.put_half(OFF_BATCH, BATCH_LEAVE);
+            let requested = self.injected.put(field::BATCH, BATCH_LEAVE);
             let ended = requested.and_then(|()| self.injected.wait_for_exit(ACTION_TIMEOUT));
             self.injected.unboost_worker();
             // The counts then include its last operations.
@@ -338,7 +334,7 @@ impl<'w, 'b, 't> Worker<'w, 'b, 't> {
 impl Operator for Worker<'_, '_, '_> {
     fn consolidate(&mut self, ops: &[Op], links: Links) -> Result<(), Abort> {
         self.finish()?;
-        self.injected.put(OFF_MIXED_LINKS, u64::from(links == Links::Mixed))?;
+        self.injected.put(field::MIXED_LINKS, u64::from(links == Links::Mixed))?;
         self.submit(ops)?;
         self.finish()
     }
@@ -346,27 +342,27 @@ impl Operator for Worker<'_, '_, '_> {
     fn submit(&mut self, ops: &[Op]) -> Result<(), Abort> {
         // Operations of one owner run in that thread.
         let by_owner = |one: &Op, other: &Op| {
-            one.kind != OP_OWNED && other.kind != OP_OWNED || one.arena == other.arena
+            one.owner().is_none() && other.owner().is_none() || one.guard() == other.guard()
         };
         for part in ops.chunk_by(by_owner).flat_map(parts) {
             self.finish()?;
-            if self.injected.half(OFF_STATE) == Some(STATE_ENDED) {
+            if self.injected.get(field::STATE) == Some(STATE_ENDED) {
                 return Err(self.ended());
             }
             self.submitted.add(part);
             let bytes: Vec<u8> = part.iter().flat_map(Op::bytes).collect();
             let slots = bytes.len() as u64 / OP_BYTES;
-            self.injected.write_block(OFF_OPS, &bytes)?;
-            self.injected.put(OFF_NEXT, 0)?;
-            self.injected.put(OFF_COUNT, slots)?;
+            self.injected.write_ops(&bytes)?;
+            self.injected.put(field::NEXT, 0)?;
+            self.injected.put(field::COUNT, slots)?;
             match self.runs_in {
                 RunsIn::OwnThread => {
                     self.batch += 1;
-                    self.injected.put_half(OFF_BATCH, self.batch)?;
+                    self.injected.put(field::BATCH, self.batch)?;
                     self.is_pending = true;
                 }
                 RunsIn::Slices => {
-                    let owner = part.first().filter(|op| op.kind == OP_OWNED).map(|op| op.arena);
+                    let owner = part.first().and_then(Op::owner);
                     self.run_slices_of(owner, slots)?;
                     self.count();
                 }
@@ -398,7 +394,7 @@ fn check_end(interrupt: &AtomicBool, hold: &Hold) -> Result<(), Abort> {
 
 /// Makes a borrowed thread of the target call `malloc_trim`.
 pub(crate) fn trim(injected: &mut Injected<'_, '_>, function: u64) -> Result<(), Abort> {
-    injected.put(OFF_FUNCTION, function)?;
+    injected.put(field::FUNCTION, function)?;
     injected.enter(Task::Call(0)).map(drop)
 }
 
@@ -410,15 +406,15 @@ pub(crate) fn purge(
     bytes: u64,
     options: &Options,
 ) -> Result<(), Abort> {
-    injected.put(OFF_FUNCTION, purge.function)?;
+    injected.put(field::FUNCTION, purge.function)?;
     for argument in purge.arguments(bytes) {
         check_end(&options.interrupt, &options.hold)?;
         let argument = match argument {
             Argument::Number(number) => number,
             // The table of operations is unused.
             Argument::Text(text) => {
-                injected.write_block(OFF_OPS, &text)?;
-                injected.address_of(OFF_OPS)
+                injected.write_ops(&text)?;
+                injected.ops_at()
             }
         };
         let worked = injected.enter(Task::Call(argument))?;
@@ -432,7 +428,7 @@ pub(crate) fn purge(
 /// # Errors
 /// Fails if the kernel did not start the thread, or if that cannot be read: then the code stays.
 fn check_cloned(injected: &mut Injected<'_, '_>) -> Result<u32, Abort> {
-    let result = injected.get(OFF_CLONED).ok_or_else(|| injected.io().because(UNREADABLE))?;
+    let result = injected.get(field::CLONED).ok_or_else(|| injected.io().because(UNREADABLE))?;
     if result as i64 > 0 {
         return Ok(u32::try_from(result).unwrap_or(0));
     }

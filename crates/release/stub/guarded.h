@@ -8,20 +8,15 @@
 
 #define DIFFERS 1UL /* the lowest bit of `at`: the bits must have another value */
 
-/* A condition on the bits of a word. The conditions follow their operation in the table, two per
- * slot. For OP_CLAIM, the first is not a condition: it contains the word of the summary and its
- * bits. For OP_OWNED of a block in a list, the first contains the head of the list, and the start
- * and end of the blocks. */
+/* A condition on the bits of a word. The conditions follow their operation in the table, two per slot. */
 struct check {
     u64 at, mask, value;
 };
 
-/* The fields of an operation have other meanings here. OP_LOCKED: `arena` is the address of the lock. OP_CLAIM: `arena`
- * is that of a word of the bitmap, and `chunk` its bits to claim. OP_OWNED: `arena` is the address of the thread's own
- * data, and `chunk` the block that must be in the list, or 0. `size` is the number of checks that follow. */
+#define CHECKS(o) ((o)->locked.checks) /* at the same place for each kind */
 
 static u64 slots_of(const struct op *o) {
-    return 1 + (o->size + 1) / 2;
+    return 1 + (CHECKS(o) + 1) / 2;
 }
 
 static u64 pages_of(const struct op *o) {
@@ -34,7 +29,7 @@ static int all_hold(struct shared_block *s, const struct op *o, u64 first) {
     return 1;
 #endif
     const struct check *checks = (const struct check *)(o + 1);
-    for (u64 i = first; i < o->size; i++) {
+    for (u64 i = first; i < CHECKS(o); i++) {
         u64 at = checks[i].at & ~DIFFERS, differs = checks[i].at & DIFFERS;
         if (at % 8 || !is_page(s, at))
             return 0;
@@ -58,7 +53,7 @@ static int drop_guarded(struct shared_block *s, const struct op *o) {
 }
 
 static int is_sound(struct shared_block *s, const struct op *o) {
-    return o->size <= MAX_CHECKS && s->next + slots_of(o) <= s->count && o->from % PAGE == 0 &&
+    return CHECKS(o) <= MAX_CHECKS && s->next + slots_of(o) <= s->count && o->from % PAGE == 0 &&
            pages_of(o) <= s->pages_per_hold;
 }
 
@@ -67,8 +62,8 @@ static int is_sound(struct shared_block *s, const struct op *o) {
  * other slices. */
 static int drop_claimed(struct shared_block *s, const struct op *o) {
     const struct check *summary = (const struct check *)(o + 1);
-    u64 *word = (u64 *)o->arena, bits = o->chunk;
-    if (!bits || o->arena % 8 || o->size == 0 || summary->at % 8 || !is_page(s, o->arena) ||
+    u64 *word = (u64 *)o->claim.word, bits = o->claim.bits;
+    if (!bits || o->claim.word % 8 || o->claim.checks == 0 || summary->at % 8 || !is_page(s, o->claim.word) ||
         !is_page(s, summary->at) || !all_hold(s, o, 1))
         return 0;
 #if defined(LOWTIDE_CONTROL_UNCHECKED) || defined(LOWTIDE_CONTROL_UNGUARDED)
@@ -106,9 +101,9 @@ static int is_listed(struct shared_block *s, const struct check *list, u64 block
 }
 
 static int drop_owned(struct shared_block *s, const struct op *o) {
-    if (o->chunk && (o->size == 0 || !is_listed(s, (const struct check *)(o + 1), o->chunk)))
+    if (o->owned.block && (o->owned.checks == 0 || !is_listed(s, (const struct check *)(o + 1), o->owned.block)))
         return 0;
-    return all_hold(s, o, o->chunk != 0) && drop_guarded(s, o);
+    return all_hold(s, o, o->owned.block != 0) && drop_guarded(s, o);
 }
 
 /* Runs an operation. Returns whether it is complete. */

@@ -21,7 +21,7 @@ struct chunk {
  * may be unmapped at any moment by a thread whose lock we do not hold. */
 static int has_value(u64 at, u64 word) {
     for (u64 end = at + 8; at < end; at += 4, word >>= 32) {
-        if (call6(NR_FUTEX, at, FUTEX_CMP_REQUEUE_PRIVATE, 0, 0, at, (u32)word) != 0)
+        if (compare_futex(at, (u32)word) != 0)
             return 0;
     }
     return 1;
@@ -81,18 +81,19 @@ static int are_within(const struct op *o, u64 from, u64 to) {
 
 /* Drops pages of a free chunk. */
 static int drop_chunk(struct shared_block *s, const struct op *o) {
-    if (!is_binned(s, o->arena, o->chunk, o->size))
+    if (!is_binned(s, o->chunk.arena, o->chunk.chunk, o->chunk.chunk_bytes))
         return 0;
-    return are_within(o, o->chunk + LIST_BYTES, o->chunk + o->size) && drop_pages(s, o);
+    u64 end = o->chunk.chunk + o->chunk.chunk_bytes;
+    return are_within(o, o->chunk.chunk + LIST_BYTES, end) && drop_pages(s, o);
 }
 
 /* Drops pages of the top chunk, wherever it is by now. */
 static int drop_top(struct shared_block *s, const struct op *o) {
-    u64 at = (u64)*top_of(s, o->arena);
+    u64 at = (u64)*top_of(s, o->top.arena);
     if (at % 16 || !is_readable(s, at, 16))
         return 0;
     u64 end = at + SIZE(((const struct chunk *)at)->head);
-    if (end < at || !is_of_arena(s, o->arena, at, end))
+    if (end < at || !is_of_arena(s, o->top.arena, at, end))
         return 0;
     return are_within(o, at + LIST_BYTES, end) && drop_pages(s, o);
 }
@@ -135,35 +136,35 @@ static int can_be_unlinked(struct shared_block *s, u64 arena, u64 at, u64 size) 
  * Everything is checked before anything is changed. Returns 1 if it was done, 0 if the bin is empty, -1 if a check
  * fails. */
 static int consolidate_one(struct shared_block *s, const struct op *o) {
-    struct chunk **bin = (struct chunk **)o->chunk;
+    struct chunk **bin = (struct chunk **)o->consolidate.bin;
     struct chunk *p = __atomic_load_n(bin, __ATOMIC_RELAXED);
-    u64 at = (u64)p, size = o->size, total = size;
+    u64 at = (u64)p, size = o->consolidate.chunk_bytes, total = size;
     if (!p)
         return 0;
-    if (at % 16 || !is_of_arena(s, o->arena, at, at + size) || !is_readable(s, at, MINSIZE) ||
+    if (at % 16 || !is_of_arena(s, o->consolidate.arena, at, at + size) || !is_readable(s, at, MINSIZE) ||
         !is_readable(s, at + size, 16) || SIZE(p->head) != size || p->head & IS_MMAPPED)
         return -1;
     struct chunk *next = (struct chunk *)(at + size), *previous = 0;
-    struct chunk **top = top_of(s, o->arena);
+    struct chunk **top = top_of(s, o->consolidate.arena);
     u64 next_size = SIZE(next->head);
     int is_at_top = next == *top, is_next_free = 0;
     if (!(next->head & PREV_INUSE) || next->head & IS_MMAPPED)
         return -1; /* a fast chunk counts as used */
     if (!(p->head & PREV_INUSE)) {
         previous = (struct chunk *)(at - p->prev_size);
-        if (!can_be_unlinked(s, o->arena, (u64)previous, p->prev_size))
+        if (!can_be_unlinked(s, o->consolidate.arena, (u64)previous, p->prev_size))
             return -1;
         total += p->prev_size;
     }
     if (!is_at_top) {
         u64 after_next = (u64)next + next_size;
-        if (!is_of_arena(s, o->arena, (u64)next, after_next) || !is_readable(s, after_next, 16))
+        if (!is_of_arena(s, o->consolidate.arena, (u64)next, after_next) || !is_readable(s, after_next, 16))
             return -1;
         is_next_free = !(((struct chunk *)after_next)->head & PREV_INUSE);
-        if (is_next_free && !can_be_unlinked(s, o->arena, (u64)next, next_size))
+        if (is_next_free && !can_be_unlinked(s, o->consolidate.arena, (u64)next, next_size))
             return -1;
     }
-    struct chunk *unsorted = (struct chunk *)(o->arena + s->bins_at - 16);
+    struct chunk *unsorted = (struct chunk *)(o->consolidate.arena + s->bins_at - 16);
     if (!is_readable(s, (u64)unsorted->fd, 32) || unsorted->fd->bk != unsorted)
         return -1;
     u64 link = (u64)p->fd;
@@ -205,7 +206,7 @@ static int consolidate_one(struct shared_block *s, const struct op *o) {
 /* Consolidates chunks of a fast bin until it is empty or the time of a lock hold, which began at `begin`, is up. Returns
  * whether the operation is complete. */
 static int consolidate(struct shared_block *s, struct op *o, u64 begin) {
-    for (u64 i = 0; o->bytes > 0; i++) {
+    for (u64 i = 0; o->consolidate.max_chunks > 0; i++) {
         if (i % 8 == 7 && has_elapsed(s, begin, s->hold_ticks))
             return 0;
         int done = consolidate_one(s, o);
@@ -213,7 +214,7 @@ static int consolidate(struct shared_block *s, struct op *o, u64 begin) {
             s->skipped += done < 0;
             return 1;
         }
-        o->bytes--;
+        o->consolidate.max_chunks--;
         s->consolidated++;
     }
     return 1;

@@ -21,6 +21,9 @@
  * calls lowtide_run_own. */
 
 #include "shared.h"
+#ifndef LOWTIDE_ON_HOST
+#include "offsets.h" /* by build.rs */
+#endif
 
 #define PAGE 4096UL
 #define SIGCANCEL 32
@@ -133,9 +136,35 @@ call6(long nr, u64 a, u64 b, u64 c, u64 d, u64 e, u64 f) {
     })
 #endif
 
+/* The calls of contract.def, each as a function of what differs between two of them. */
+struct borrowed {}; /* Evidence that the calling thread is a borrowed one. */
+typedef u64 address, value, length, signal_number;
+#define CALL_FUNCTION static inline __attribute__((always_inline, unused)) long
+#define CALL3(name, number, parameters, a, b, c) \
+    CALL_FUNCTION name parameters { \
+        return call3(NR_##number, a, b, c); \
+    }
+#define CALL4(name, number, parameters, a, b, c, d) \
+    CALL_FUNCTION name parameters { \
+        return call4(NR_##number, a, b, c, d); \
+    }
+#define CALL6(name, number, parameters, a, b, c, d, e, f) \
+    CALL_FUNCTION name parameters { \
+        return call6(NR_##number, a, b, c, d, e, f); \
+    }
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+#include "contract.def"
+#pragma GCC diagnostic pop
+#undef call3
+#undef call4
+#ifndef LOWTIDE_ON_HOST
+#pragma GCC poison call6
+#endif
+
 static u64 clock_ns(void) {
     u64 time[2] = {0, 0};
-    call3(NR_CLOCK_GETTIME, CLOCK_MONOTONIC, time, 0);
+    read_clock((u64)time);
     return time[0] * 1000000000UL + time[1];
 }
 
@@ -150,7 +179,7 @@ static int has_elapsed(const struct shared_block *s, u64 begin, u64 ticks) {
 
 /* Returns whether a word can be read: the kernel copies it before it finds that the first argument is invalid. */
 static int is_word(u64 at) {
-    return call4(NR_RT_SIGPROCMASK, SIGPROCMASK_INVALID, at, 0, 8) != -EFAULT;
+    return read_set(at) != -EFAULT;
 }
 
 /* Returns whether a page is mapped. It then stays mapped as long as the lock is held, so it is not checked again.
@@ -185,7 +214,7 @@ static int lock(struct shared_block *s, u32 *futex, int may_wait) {
         if (has_elapsed(s, begin, s->lock_timeout_ticks))
             return 0; /* the only effect is one superfluous wake-up by the owner */
         u64 time[2] = {0, 1000000};
-        call4(NR_FUTEX, futex, FUTEX_WAIT_PRIVATE, 2, time);
+        wait_for_lock((u64)futex, (u64)time);
     }
     return 1;
 }
@@ -195,7 +224,7 @@ static void unlock(u32 *futex) {
     return;
 #endif
     if (__atomic_exchange_n(futex, 0, __ATOMIC_RELEASE) > 1)
-        call3(NR_FUTEX, futex, FUTEX_WAKE_PRIVATE, 1);
+        wake_one((u64)futex);
 }
 
 /* --- The operations of this build. */
@@ -203,7 +232,7 @@ static void unlock(u32 *futex) {
 static int drop_pages(struct shared_block *s, const struct op *o) {
     if (o->bytes > MAX_PAGES * PAGE)
         return 0;
-    if (call3(NR_MADVISE, o->from, o->bytes, MADV_DONTNEED) != 0)
+    if (drop(o->from, o->bytes) != 0)
         return 0;
     s->returned += o->bytes;
     return 1;
@@ -246,7 +275,7 @@ static void run_unlocked(struct shared_block *s, int is_worker) {
     u64 begin = now(s);
     struct op *o = &s->ops[s->next];
     s->lock_serial++;
-    if (o->kind == OP_OWNED && (is_worker || o->arena != own_thread(s)))
+    if (o->kind == OP_OWNED && (is_worker || o->owned.thread != own_thread(s)))
         s->skipped++;
     else
         run_op(s, o, 0);
@@ -259,18 +288,18 @@ static void run_unlocked(struct shared_block *s, int is_worker) {
  * well, but never waits for it: a process with one thread ignores locks, and one with more threads
  * takes them. */
 static void run_locked(struct shared_block *s, int may_wait) {
-    u64 arena = s->ops[s->next].arena;
-    u32 *futex = (u32 *)arena;
+    u64 guard = s->ops[s->next].guard; /* an arena, which begins with its lock, or a lock */
+    u32 *futex = (u32 *)guard;
 #ifdef LOWTIDE_GUARDED
     if (s->ops[s->next].kind != OP_LOCKED)
         return run_unlocked(s, may_wait);
     /* A lock may be gone, or may be another one now: the program can destroy an arena of jemalloc
      * (arena.<i>.destroy). So it is not written to before the checks hold. */
     s->lock_serial++;
-    int is_right = is_word(arena) && is_sound(s, &s->ops[s->next]) && all_hold(s, &s->ops[s->next], 0);
+    int is_right = is_word(guard) && is_sound(s, &s->ops[s->next]) && all_hold(s, &s->ops[s->next], 0);
 #else
     /* The lock is mapped, but the thread's protection keys may deny access to it. */
-    int is_right = is_word(arena);
+    int is_right = is_word(guard);
 #endif
     if (!is_right) {
         s->skipped++;
@@ -294,7 +323,7 @@ static void run_locked(struct shared_block *s, int may_wait) {
     while (s->next < s->count) {
         struct op *o = &s->ops[s->next];
         u64 more = pages_of(o);
-        if (o->arena != arena || (pages && pages + more > s->pages_per_hold))
+        if (o->guard != guard || (pages && pages + more > s->pages_per_hold))
             break;
         if (!run_op(s, o, begin))
             break;
@@ -323,15 +352,16 @@ void lowtide_run_own(struct shared_block *s) {
 /* Sleeps for less than a second. */
 static void sleep_ns(struct shared_block *s, u64 ns) {
     u64 time[2] = {0, ns};
-    call4(NR_FUTEX, &s->parked, FUTEX_WAIT_PRIVATE, 0, time);
+    sleep_on((u64)&s->parked, (u64)time);
 }
 
 /* Runs in a borrowed thread before anything else: returns whether it starts the worker thread, which has the same
  * rights. */
 __attribute__((used)) static int may_clone(struct shared_block *s) {
+    struct borrowed thread = {};
     u32 tsc = 0;
-    s->mdwe = call6(NR_PRCTL, PR_GET_MDWE, 0, 0, 0, 0, 0);
-    if (s->clock == CLOCK_TSC && (call3(NR_PRCTL, PR_GET_TSC, &tsc, 0) != 0 || tsc != TSC_ENABLED))
+    s->mdwe = get_mdwe(thread);
+    if (s->clock == CLOCK_TSC && (get_tsc(thread, (u64)&tsc) != 0 || tsc != TSC_ENABLED))
         s->error = ERROR_TSC;
     return s->task == TASK_CLONE && (long)s->mdwe <= 0 && !s->error;
 }
@@ -381,13 +411,14 @@ __attribute__((used, noreturn)) static void work_in_thread(struct shared_block *
 
 /* Returns whether pending signals would have ended the interrupted call: then it must not restart. */
 static int is_interrupted(struct shared_block *s) {
+    struct borrowed thread = {};
     u64 pending = 0;
-    call3(NR_RT_SIGPENDING, &pending, 8, 0);
+    get_pending(thread, (u64)&pending);
     /* The signals that the call itself blocks would not have ended it. */
     pending &= ~(s->mask | s->wait_mask);
     for (u64 signal = 1; pending; signal++, pending >>= 1) {
         u64 action[4] = {0, 0, 0, 0}; /* handler, flags, restorer, mask */
-        if (!(pending & 1) || call4(NR_RT_SIGACTION, signal, 0, action, 8) != 0 || action[0] <= 1)
+        if (!(pending & 1) || get_action(thread, signal, (u64)action) != 0 || action[0] <= 1)
             continue;
         /* glibc's own handler for cancelling a thread has SA_RESTART, but checks whether the thread waits. */
         int restarts = signal != SIGCANCEL && action[1] & 0x10000000 /* SA_RESTART */;

@@ -6,8 +6,8 @@ use super::leftovers::Injector;
 use super::mapping::Injected;
 use super::target_io::TargetIo;
 use crate::error::{Abort, failed};
-use crate::stub::BLOCK_BYTES;
-use crate::stub::numbers::{CODE_BYTES, OFF_INJECTOR};
+use crate::stub::contract::{CODE_BYTES, Field, FieldValue, FieldValues, OPS, field};
+use crate::stub::{BLOCK_BYTES, StubCounts};
 
 /// The addresses of our code and of the shared block after it.
 #[derive(Debug, Clone, Copy)]
@@ -29,7 +29,11 @@ impl SharedBlock {
     }
 
     /// Returns the address of a field.
-    pub(super) fn address(self, offset: u64) -> u64 {
+    pub(super) fn address<T>(self, field: Field<T>) -> u64 {
+        self.address_at(field.offset)
+    }
+
+    fn address_at(self, offset: u64) -> u64 {
         self.code + CODE_BYTES + offset
     }
 
@@ -39,10 +43,9 @@ impl SharedBlock {
     /// Fails if it is not, or cannot be read: a release that saw no heartbeat for long may have
     /// unmapped it.
     pub(super) fn check_owner(self, io: &TargetIo<'_>) -> Result<(), Abort> {
-        let mut bytes = [0; 24];
-        let is_read = io.read(self.address(OFF_INJECTOR), &mut bytes).is_ok();
+        let seen = self.get(io, field::INJECTOR);
         match self.injector {
-            Some(own) if is_read && bytes == own.bytes() => Ok(()),
+            Some(own) if seen == Some(own.words()) => Ok(()),
             _ => Err(io.because("another release has removed the code of lowtide from it")),
         }
     }
@@ -60,54 +63,56 @@ impl SharedBlock {
         if offset.checked_add(bytes.len() as u64).is_none_or(|end| end > BLOCK_BYTES) {
             return Err(failed("lowtide would have written outside of its own block"));
         }
-        io.write(self.address(offset), bytes)
+        io.write(self.address_at(offset), bytes)
     }
 
-    /// Writes a word of 64 bits.
-    pub(super) fn put(self, io: &mut TargetIo<'_>, offset: u64, word: u64) -> Result<(), Abort> {
-        self.write(io, offset, &word.to_le_bytes())
+    /// Writes fields.
+    pub(super) fn set(self, io: &mut TargetIo<'_>, values: &FieldValues) -> Result<(), Abort> {
+        values.runs().try_for_each(|(offset, bytes)| self.write(io, offset, bytes))
+    }
+
+    /// Reads a field; `None` if the block is not mapped any more.
+    fn get<T: FieldValue>(self, io: &TargetIo<'_>, field: Field<T>) -> Option<T> {
+        let mut bytes = T::Bytes::default();
+        io.read(self.address(field), bytes.as_mut()).ok()?;
+        Some(T::from_bytes(&bytes))
     }
 }
 
 /// Access to the block while it is mapped.
 impl Injected<'_, '_> {
-    /// Returns the address of a field.
-    pub(crate) fn address_of(&self, offset: u64) -> u64 {
-        self.block.address(offset)
+    /// Returns the address of the table of operations.
+    pub(crate) fn ops_at(&self) -> u64 {
+        self.block.address_at(OPS)
     }
 
-    /// Writes to the block.
+    /// Writes to the table of operations.
     ///
     /// # Errors
     /// Fails if that would exceed the block, or if the target has ended.
-    pub(crate) fn write_block(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Abort> {
-        self.block.write(&mut self.borrower.io, offset, bytes)
+    pub(crate) fn write_ops(&mut self, bytes: &[u8]) -> Result<(), Abort> {
+        self.block.write(&mut self.borrower.io, OPS, bytes)
     }
 
-    /// Writes a word of 64 bits.
-    pub(crate) fn put(&mut self, offset: u64, word: u64) -> Result<(), Abort> {
-        self.block.put(&mut self.borrower.io, offset, word)
+    /// Writes fields.
+    pub(crate) fn set(&mut self, values: &FieldValues) -> Result<(), Abort> {
+        self.block.set(&mut self.borrower.io, values)
     }
 
-    /// Writes a word of 32 bits.
-    pub(crate) fn put_half(&mut self, offset: u64, half: u64) -> Result<(), Abort> {
-        self.write_block(offset, &(half as u32).to_le_bytes())
+    /// Writes a field.
+    pub(crate) fn put<T: FieldValue>(&mut self, field: Field<T>, value: T) -> Result<(), Abort> {
+        self.set(&FieldValues::default().with(field, value))
     }
 
-    /// Reads from the block; `None` if it is not mapped any more.
-    pub(crate) fn read_block(&self, offset: u64, bytes: &mut [u8]) -> Option<()> {
-        self.borrower.io.read(self.block.address(offset), bytes).ok()
+    /// Reads a field; `None` if the block is not mapped any more.
+    pub(crate) fn get<T: FieldValue>(&self, field: Field<T>) -> Option<T> {
+        self.block.get(&self.borrower.io, field)
     }
 
-    /// Reads a word of 64 bits.
-    pub(crate) fn get(&self, offset: u64) -> Option<u64> {
-        self.borrower.io.word(self.block.address(offset))
-    }
-
-    /// Reads a word of 32 bits.
-    pub(crate) fn half(&self, offset: u64) -> Option<u64> {
-        let mut bytes = [0; 4];
-        self.read_block(offset, &mut bytes)?;
-        Some(u32::from_le_bytes(bytes).into())
+    /// Reads the counts of the code, as the block has them.
+    pub(crate) fn read_counts(&self) -> Option<[u8; StubCounts::BYTES]> {
+        let mut bytes = [0; StubCounts::BYTES];
+        self.borrower.io.read(self.block.address_at(StubCounts::OFFSET), &mut bytes).ok()?;
+        Some(bytes)
     }
 }

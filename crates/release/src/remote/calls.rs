@@ -3,7 +3,7 @@
 
 use super::frame::FrameCall;
 use super::seccomp;
-use crate::stub::numbers::*;
+use crate::stub::contract::*;
 use crate::stub::{BLOCK_BYTES, SYSCALL_BYTES};
 
 pub(super) const MMAP: u64 = libc::SYS_mmap as u64;
@@ -30,6 +30,7 @@ const _: () = {
     assert!(PR_GET_MDWE == libc::PR_GET_MDWE as u64);
     assert!(PR_GET_TSC == libc::PR_GET_TSC as u64);
     assert!(TSC_ENABLED == libc::PR_TSC_ENABLE as u64);
+    assert!(SIGPROCMASK_SETMASK == libc::SIG_SETMASK as u64);
     assert!(CLOCK_MONOTONIC == libc::CLOCK_MONOTONIC as u64);
 };
 
@@ -103,143 +104,18 @@ pub(super) fn restart_call(end: u64) -> (&'static str, seccomp::Call) {
 /// Returns the calls that our code at a place makes by the instruction `syscall_ret`, as a filter
 /// sees them.
 pub(super) fn code_calls(place: u64, syscall_ret: u64) -> Vec<(&'static str, seccomp::Call)> {
-    let call = |name, number: u64, args| {
-        let number = u32::try_from(number).unwrap_or(u32::MAX);
-        (name, seccomp::Call { number, instruction_pointer: syscall_ret + SYSCALL_BYTES, args })
+    let value = |argument: &Argument| match argument {
+        Argument::Constant(value) => *value,
+        Argument::Address => place + CODE_BYTES,
+        Argument::Value => 0,
+        Argument::Length => CODE_BYTES,
+        Argument::SignalNumber => 1,
+        Argument::CloneFlags => CLONE_FLAGS,
     };
-    let block = place + CODE_BYTES;
-    vec![
-        call("rt_sigreturn", NR_RT_SIGRETURN, [0; 6]),
-        call("rt_sigprocmask", NR_RT_SIGPROCMASK, [2, block + OFF_ALL_SIGNALS, 0, 8, 0, 0]),
-        call("rt_sigprocmask", NR_RT_SIGPROCMASK, [SIGPROCMASK_INVALID, block, 0, 8, 0, 0]),
-        call("clock_gettime", NR_CLOCK_GETTIME, [CLOCK_MONOTONIC, block, 0, 0, 0, 0]),
-        call("rt_sigpending", NR_RT_SIGPENDING, [block, 8, 0, 0, 0, 0]),
-        call("rt_sigaction", NR_RT_SIGACTION, [1, 0, block, 8, 0, 0]),
-        call("madvise", NR_MADVISE, [block, 4096, MADV_DONTNEED, 0, 0, 0]),
-        call("futex", NR_FUTEX, [block, FUTEX_WAIT_PRIVATE, 2, block, 0, 0]),
-        call("futex", NR_FUTEX, [block, FUTEX_WAIT_PRIVATE, 0, block, 0, 0]),
-        call("futex", NR_FUTEX, [block, FUTEX_WAKE_PRIVATE, 1, 0, 0, 0]),
-        call("futex", NR_FUTEX, [block, FUTEX_CMP_REQUEUE_PRIVATE, 0, 0, block, 0]),
-        call("prctl", NR_PRCTL, [PR_GET_MDWE, 0, 0, 0, 0, 0]),
-        call("prctl", NR_PRCTL, [PR_GET_TSC, block, 0, 0, 0, 0]),
-        call("clone", NR_CLONE, [CLONE_FLAGS, block, block, block, 0, 0]),
-        call("exit", NR_EXIT, [0; 6]),
-    ]
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use super::*;
-
-    const SOURCE: &str = concat!(
-        include_str!("../../stub/stub.c"),
-        include_str!("../../stub/ptmalloc.h"),
-        include_str!("../../stub/guarded.h")
-    );
-    const HEADER: &str = include_str!("../../stub/shared.h");
-
-    /// Returns the words of a text that start with `begin`.
-    fn words<'t>(text: &'t str, begin: &str) -> BTreeSet<&'t str> {
-        text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
-            .filter(|word| word.starts_with(begin))
-            .collect()
-    }
-
-    /// Returns the number that the header defines for a name.
-    fn number(name: &str) -> u64 {
-        let define = HEADER.lines().find_map(|line| line.strip_prefix(&format!("#define {name} ")));
-        define
-            .unwrap_or_else(|| panic!("shared.h has no {name}"))
-            .split(' ')
-            .next()
-            .unwrap()
-            .parse()
-            .unwrap()
-    }
-
-    #[test]
-    fn every_system_call_of_the_stub_is_checked_against_filters() {
-        let asked = code_calls(0x1000, 0x8000);
-        let numbers: BTreeSet<u64> = asked.iter().map(|(_, call)| call.number.into()).collect();
-        let made: BTreeSet<u64> = words(SOURCE, "NR_").into_iter().map(number).collect();
-        assert!(made.len() >= 10, "{made:?}");
-        assert_eq!(numbers, made);
-        // The operation of a call is its first, second or third argument.
-        for (begin, call, place) in [
-            ("FUTEX_", NR_FUTEX, 1),
-            ("PR_", NR_PRCTL, 0),
-            ("SIGPROCMASK_", NR_RT_SIGPROCMASK, 0),
-            ("MADV_", NR_MADVISE, 2),
-            ("CLOCK_", NR_CLOCK_GETTIME, 0),
-        ] {
-            let names = words(SOURCE, begin);
-            assert!(!names.is_empty(), "{begin}");
-            for name in names {
-                let is_it = |c: &seccomp::Call| {
-                    u64::from(c.number) == call && c.args[place] == number(name)
-                };
-                assert!(asked.iter().any(|(_, call)| is_it(call)), "{name}");
-            }
-        }
-    }
-
-    /// Returns the text of a function of the stub.
-    fn function(name: &str) -> &'static str {
-        let begin = SOURCE.find(&format!(" {name}(")).unwrap();
-        let end = SOURCE[begin..].find("\n}\n").unwrap();
-        &SOURCE[begin..begin + end]
-    }
-
-    #[test]
-    fn the_worker_thread_makes_only_calls_of_any_program_with_threads() {
-        let usual = [NR_FUTEX, NR_MADVISE, NR_RT_SIGPROCMASK, NR_EXIT];
-        let running = function("work_in_thread");
-        // All that the thread may call, but for the clock that it does not use.
-        let others = [
-            "sleep_ns",
-            "is_word",
-            "is_page",
-            "lock",
-            "unlock",
-            "drop_pages",
-            "run_locked",
-            "has_value",
-            "run_unlocked",
-            "drop_guarded",
-            "drop_claimed",
-            "drop_owned",
-            "consolidate_one",
-            "drop_chunk",
-        ];
-        let texts = others.map(function).into_iter().chain([running]);
-        let made: BTreeSet<u64> = texts.flat_map(|text| words(text, "NR_")).map(number).collect();
-        assert_eq!(made, BTreeSet::from(usual));
-    }
-
-    #[test]
-    fn the_stub_makes_system_calls_only_by_named_constants() {
-        let calls: Vec<&str> = ["call3(", "call4(", "call6("]
-            .iter()
-            .flat_map(|call| {
-                SOURCE.match_indices(call).map(|(at, call)| &SOURCE[at + call.len()..])
-            })
-            // Leaves out the functions themselves.
-            .filter(|rest| !rest.starts_with("nr") && !rest.starts_with("long nr"))
-            .filter(|rest| !rest.starts_with("(nr"))
-            .collect();
-        assert!(calls.len() >= 11, "{}", calls.len());
-        for rest in calls {
-            assert!(rest.starts_with("NR_"), "{}", rest.lines().next().unwrap());
-        }
-        // In assembler, only call numbers are moved to eax, except by the one call in C.
-        let moves = SOURCE.match_indices("eax").filter(|(at, _)| SOURCE[..*at].ends_with('%'));
-        let moves =
-            moves.filter_map(|(at, _)| SOURCE[..at].rsplit_once("mov ").map(|(_, what)| what));
-        let numbers = moves.filter(|what| what.len() < 40 && what.starts_with('$'));
-        let numbers: Vec<&str> = numbers.collect();
-        assert!(numbers.len() >= 3, "{numbers:?}");
-        assert!(numbers.iter().all(|what| what.starts_with("$\" S(NR_")), "{numbers:?}");
-    }
+    let call = |call: &StubCall| seccomp::Call {
+        number: u32::try_from(call.number).unwrap_or(u32::MAX),
+        instruction_pointer: syscall_ret + SYSCALL_BYTES,
+        args: call.args.each_ref().map(value),
+    };
+    CALLS.iter().map(|one| (one.name, call(one))).collect()
 }

@@ -19,7 +19,7 @@ use crate::error::{Abort, failed};
 use crate::priority;
 use crate::privileges::PrivilegeWatch;
 use crate::stub::SYSCALL_BYTES;
-use crate::stub::numbers::*;
+use crate::stub::contract::*;
 
 /// Maximum time to wait until a thread that has run our code is seen outside of it.
 const RETURN_TIMEOUT: Duration = Duration::from_millis(100);
@@ -68,7 +68,7 @@ impl Injected<'_, '_> {
             self.is_busy = task == Task::Clone;
             self.borrower.confirm(redirected)?;
             let waited = waits(&[thread]);
-            let is_back = || self.half(OFF_BORROWED) == Some(STATE_BACK);
+            let is_back = || self.get(field::BORROWED).map(u64::from) == Some(STATE_BACK);
             if !self.io().until(timeout, is_back) {
                 self.is_busy = true;
                 return Err(self.io().because(
@@ -81,7 +81,7 @@ impl Injected<'_, '_> {
                 self.inside.retain(|(other, _)| *other != thread);
             }
             // What cannot be read is not 0: our code would run twice, and start two threads.
-            let worked = self.get(OFF_WORKED_NS).ok_or_else(|| self.io().because(UNREADABLE))?;
+            let worked = self.get(field::WORKED_NS).ok_or_else(|| self.io().because(UNREADABLE))?;
             if worked > 0 {
                 let worked = Duration::from_nanos(worked).min(entered.elapsed());
                 let waited = waits(&[thread]).saturating_sub(waited);
@@ -120,7 +120,7 @@ impl Injected<'_, '_> {
 
     /// Waits until the kernel has reported the end of our thread.
     pub(crate) fn wait_for_exit(&mut self, timeout: Duration) -> Result<(), Abort> {
-        if !self.io().until(timeout, || self.half(OFF_TID) == Some(0)) {
+        if !self.io().until(timeout, || self.get(field::TID) == Some(0)) {
             return Err(self.io().because(
                 "the thread of lowtide in it has not ended yet: a later release cleans up",
             ));
@@ -185,7 +185,7 @@ fn prepare(
     let state = stopped.resume_state().map_err(|error| borrower.io.failed(error))?;
     let Some(mut state) = state else { return Ok(None) };
     if let Some(Timeout::Timespec(argument, _)) = stopped.timeout() {
-        set_argument(&mut state.registers, argument, block.address(OFF_TIMESPEC));
+        set_argument(&mut state.registers, argument, block.address(field::TIMESPEC));
     }
     // The two ways back, without any calls before them.
     let code = stopped.resume.code;
@@ -199,7 +199,7 @@ fn prepare(
         Some(Timeout::Milliseconds(argument, _)) => {
             (TIMEOUT_MS, frame::argument_at(ways.back_at, argument))
         }
-        Some(Timeout::Timespec(..)) => (TIMEOUT_TIMESPEC, block.address(OFF_TIMESPEC)),
+        Some(Timeout::Timespec(..)) => (TIMEOUT_TIMESPEC, block.address(field::TIMESPEC)),
         Some(Timeout::Updated(_, at)) => (TIMEOUT_TIMESPEC, at),
         _ => (TIMEOUT_KEPT, 0),
     };
@@ -208,34 +208,37 @@ fn prepare(
         Task::Slice(slice) => (TASK_SLICE, slice),
         Task::Call(_) => (TASK_CALL, Duration::ZERO),
     };
-    let words = [ways.back_at, ways.interrupted_at, stopped.mask, u64::MAX];
-    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-    block.write(io, OFF_BACK_AT, &bytes)?;
-    // The state (not back yet) and the task.
-    block.put(io, OFF_BORROWED, number << 32)?;
+    let left = stopped.left().map_or(0, |(_, left)| nanoseconds(left));
+    let mut values = FieldValues::default()
+        .with(field::BACK_AT, ways.back_at)
+        .with(field::BROKEN_AT, ways.interrupted_at)
+        .with(field::MASK, stopped.mask)
+        .with(field::ALL_SIGNALS, u64::MAX)
+        .with(field::BORROWED, 0)
+        .with(field::TASK, number)
+        .with(field::RESTARTS, stopped.resume.restarts)
+        .with(field::SLICE_NS, nanoseconds(slice))
+        .with(field::WORKED_NS, 0)
+        .with(field::WAIT_MASK, stopped.wait_mask.unwrap_or(0))
+        .with(field::TIMEOUT_FORM, timeout_form)
+        .with(field::TIMEOUT_AT, timeout_at)
+        .with(field::TIMEOUT_NS, left);
     if task == Task::Clone {
-        block.put(io, OFF_CLONE_FLAGS, CLONE_FLAGS)?;
-        block.put(io, OFF_CLONED, 0)?;
-        block.write(io, OFF_TID, &NO_TID.to_le_bytes())?;
+        values = values
+            .with(field::CLONE_FLAGS, CLONE_FLAGS)
+            .with(field::CLONED, 0)
+            .with(field::TID, NO_TID);
     }
     if let Task::Call(argument) = task {
-        block.put(io, OFF_ARGUMENT, argument)?;
+        values = values.with(field::ARGUMENT, argument);
     }
-    block.put(io, OFF_RESTARTS, stopped.resume.restarts)?;
-    block.put(io, OFF_SLICE_NS, nanoseconds(slice))?;
-    block.put(io, OFF_WORKED_NS, 0)?;
-    let left = stopped.left().map_or(0, |(_, left)| nanoseconds(left));
-    let timeout: Vec<u8> = [stopped.wait_mask.unwrap_or(0), timeout_form, timeout_at, left]
-        .into_iter()
-        .flat_map(u64::to_le_bytes)
-        .collect();
-    block.write(io, OFF_WAIT_MASK, &timeout)?;
+    block.set(io, &values)?;
     let mut registers = stopped.registers;
     registers.rip = borrower.code.gadgets.syscall_ret + SYSCALL_BYTES;
     registers.orig_rax = NR_RT_SIGPROCMASK;
     registers.rax = stopped.resume.code as u64;
-    registers.rdi = 2; // SIG_SETMASK
-    registers.rsi = block.address(OFF_ALL_SIGNALS);
+    registers.rdi = SIGPROCMASK_SETMASK;
+    registers.rsi = block.address(field::ALL_SIGNALS);
     registers.rdx = 0;
     registers.r10 = 8;
     registers.rsp = ways.at - RETURN_BYTES;

@@ -10,7 +10,7 @@
 //! The layout is that of `struct rt_sigframe` and `struct ucontext` (arch/x86/include/uapi/asm).
 
 use super::tracee::Registers;
-use crate::stub::numbers::NR_RT_SIGRETURN;
+use crate::stub::contract::NR_RT_SIGRETURN;
 use crate::target_code::Gadgets;
 
 const ALL_SIGNALS: u64 = u64::MAX;

@@ -11,7 +11,7 @@ use super::target_io::TargetIo;
 use crate::error::{Abort, failed};
 use crate::periodic::PeriodicThread;
 use crate::privileges::PrivilegeWatch;
-use crate::stub::numbers::*;
+use crate::stub::contract::{BATCH_LEAVE, field};
 
 /// Interval of the heartbeat, and of the comparison of privileges: the maximum time, apart from the
 /// operation in progress, for which the worker thread keeps privileges that the process has
@@ -39,7 +39,7 @@ impl Heartbeat {
     pub(super) fn start(io: &TargetIo<'_>, block: SharedBlock) -> Result<Self, Abort> {
         let failed = |error: io::Error| failed(&error.to_string());
         let memory = io.memory().map_err(failed)?;
-        let [beat_at, batch_at] = [OFF_HEARTBEAT, OFF_BATCH].map(|offset| block.address(offset));
+        let [beat_at, batch_at] = [field::HEARTBEAT, field::BATCH].map(|word| block.address(word));
         let has_seen_change = Arc::new(AtomicBool::new(false));
         let has_changed = Arc::clone(&has_seen_change);
         let watch = Arc::<OnceLock<PrivilegeWatch>>::default();
@@ -53,7 +53,7 @@ impl Heartbeat {
             }
             // Repeatedly: a batch that is submitted at the same time must not replace it.
             let (at, word) = if has_changed.load(Ordering::Relaxed) {
-                (batch_at, BATCH_LEAVE as u32)
+                (batch_at, BATCH_LEAVE)
             } else {
                 count = count.wrapping_add(1);
                 (beat_at, count)

@@ -11,7 +11,7 @@ use lowtide_probe::proc::maps::Mapping;
 use lowtide_probe::proc::task::{self, Thread};
 use lowtide_probe::target::{Target, TargetError};
 
-use crate::stub::numbers::{CODE_BYTES, OFF_HEARTBEAT, OFF_INJECTOR, OFF_TID};
+use crate::stub::contract::{CODE_BYTES, Field, FieldValue, field};
 use crate::stub::{BLOCK_BYTES, Code, NAME};
 
 /// Size of both mappings together, in bytes.
@@ -53,13 +53,8 @@ impl Injector {
     }
 
     /// Returns its words, as the block has them.
-    pub(crate) fn bytes(self) -> [u8; 24] {
-        let mut bytes = [0; 24];
-        let words = [self.pid, self.start_ticks, self.namespace];
-        for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
-            place.copy_from_slice(&word.to_le_bytes());
-        }
-        bytes
+    pub(crate) fn words(self) -> [u64; 3] {
+        [self.pid, self.start_ticks, self.namespace]
     }
 
     /// Returns whether it still runs, as far as that can be read; `None` if it is in another PID
@@ -187,10 +182,10 @@ impl Leftover {
                 None if injector.namespace == 0 => {}
                 // It is invisible from here, so only its heartbeat shows whether it is active.
                 None => {
-                    let before = self.word(memory, OFF_HEARTBEAT)?;
+                    let before = self.get(memory, field::HEARTBEAT)?;
                     for _ in 0..MAX_WAITS {
                         wait();
-                        if self.word(memory, OFF_HEARTBEAT)? != before {
+                        if self.get(memory, field::HEARTBEAT)? != before {
                             return Ok(true);
                         }
                     }
@@ -211,7 +206,7 @@ impl Leftover {
     fn has_worker(&self, target: &Target, memory: &LiveMemory) -> io::Result<bool> {
         // Its TID in the target's own namespace. An older lowtide wrote 1 before it started the
         // thread; the first thread of a PID namespace is never ours.
-        let tid = if self.has_block { self.word(memory, OFF_TID)? as u32 } else { 0 };
+        let tid = if self.has_block { self.get(memory, field::TID)? } else { 0 };
         let is_ours = |thread: &Thread| -> io::Result<bool> {
             // Up to November 2026, worker threads had our name.
             Ok(thread.stat()?.name == NAME || tid > 1 && thread.status()?.own_pid == tid)
@@ -227,16 +222,17 @@ impl Leftover {
     }
 
     fn injector(&self, memory: &LiveMemory) -> io::Result<Injector> {
-        let word = |n: u64| self.word(memory, OFF_INJECTOR + n * 8);
-        Ok(Injector { pid: word(0)?, start_ticks: word(1)?, namespace: word(2)? })
+        let [pid, start_ticks, namespace] = self.get(memory, field::INJECTOR)?;
+        Ok(Injector { pid, start_ticks, namespace })
     }
 
-    /// Reads a word of the block: 0 if it was never written.
-    fn word(&self, memory: &LiveMemory, offset: u64) -> io::Result<u64> {
-        let mut bytes = [0; 8];
-        match memory.read_resident(self.range.start + CODE_BYTES + offset, &mut bytes) {
-            8 => Ok(u64::from_le_bytes(bytes)),
-            _ => Err(io::ErrorKind::UnexpectedEof.into()),
+    /// Reads a field of the block: 0 if it was never written.
+    fn get<T: FieldValue>(&self, memory: &LiveMemory, field: Field<T>) -> io::Result<T> {
+        let mut bytes = T::Bytes::default();
+        let at = self.range.start + CODE_BYTES + field.offset;
+        match memory.read_resident(at, bytes.as_mut()) == bytes.as_ref().len() {
+            true => Ok(T::from_bytes(&bytes)),
+            false => Err(io::ErrorKind::UnexpectedEof.into()),
         }
     }
 }

@@ -16,7 +16,7 @@ use super::leftovers::{self, Injector};
 use super::target_io::TargetIo;
 use crate::error::{Abort, failed};
 use crate::refusal::Refusal;
-use crate::stub::numbers::*;
+use crate::stub::contract::field;
 use crate::stub::{BLOCK_BYTES, Code, NAME};
 
 /// Run time of a thread after which it must have left our code.
@@ -203,11 +203,11 @@ impl<'b, 't> Injected<'b, 't> {
     fn fill(&mut self, code: Code) -> Result<(), Abort> {
         // First: a release that sees the mappings without it takes them for left behind.
         let own = Injector::current().map_err(|error| self.io().failed(error))?;
-        self.write_block(OFF_INJECTOR, &own.bytes())?;
+        self.put(field::INJECTOR, own.words())?;
         self.block.injector = Some(own);
         self.heartbeat = Some(Heartbeat::start(self.io(), self.block)?);
-        self.put(OFF_SYSCALL_AT, self.borrower.code.gadgets.syscall_ret)?;
-        self.put(OFF_BYTES, BLOCK_BYTES)?;
+        self.put(field::SYSCALL_AT, self.borrower.code.gadgets.syscall_ret)?;
+        self.put(field::BYTES, BLOCK_BYTES)?;
         self.borrower.write_code(self.block.code().start, code.bytes())
     }
 

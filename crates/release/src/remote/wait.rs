@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use crate::stub::numbers::{RESTARTS_ALWAYS, RESTARTS_IF_ASKED, RESTARTS_NEVER};
+use crate::stub::contract::{RESTARTS_ALWAYS, RESTARTS_IF_ASKED, RESTARTS_NEVER};
 
 /// Result of an interrupted call that the kernel restarts, except after a handler without
 /// SA_RESTART (linux/errno.h).

@@ -17,7 +17,7 @@ use lowtide_heap::saved::SavedHeap;
 use lowtide_model::allocator_kind::AllocatorKind;
 
 use super::Op;
-use super::numbers::{OP_CHUNK, OP_CLAIM, OP_LOCKED, OP_OWNED, OP_TOP};
+use super::contract::Slot;
 use crate::plan::Batch;
 use crate::releasable;
 use crate::releasable::{Found, ReleasableHeap};
@@ -79,23 +79,23 @@ impl Stub {
     }
 
     /// Runs operations on a heap. The code must terminate, and touch only the heap.
-    fn run(&self, memory: &Saved, layout: &Layout, links: Links, ops: &[Op]) -> Done {
+    fn run(&self, memory: &Saved, layout: &Layout, links: Links, ops: &[Slot]) -> Done {
         let words = [layout.arenas[0], layout.head_bytes, (links == Links::Mixed).into()];
         self.run_with(memory, words, ops)
     }
 
     /// Runs operations with the main arena, the offset of its bins, and whether links are mixed.
-    fn run_with(&self, memory: &Saved, words: [u64; 3], ops: &[Op]) -> Done {
+    fn run_with(&self, memory: &Saved, words: [u64; 3], ops: &[Slot]) -> Done {
         let mut input = Vec::new();
         let mut put = |word: u64| input.extend(word.to_le_bytes());
         words.into_iter().for_each(&mut put);
         put(memory.blocks.len() as u64);
-        put(ops.iter().map(|op| op.slot_count() as u64).sum());
+        put(ops.len() as u64);
         for (at, bytes) in &memory.blocks {
             put(*at);
             put(bytes.len() as u64);
         }
-        input.extend(ops.iter().flat_map(Op::bytes));
+        ops.iter().flatten().for_each(|word| input.extend(word.to_le_bytes()));
         memory.blocks.iter().for_each(|(_, bytes)| input.extend_from_slice(bytes));
         /// Maximum number of attempts: the kernel may place the program's own mappings over the
         /// heap.
@@ -179,6 +179,10 @@ fn walked(memory: &Saved, saved: &SavedHeap, layout: &Layout) -> (Heap, Vec<Rang
     (heap, free, ops)
 }
 
+fn slots(ops: &[Op]) -> Vec<Slot> {
+    ops.iter().flat_map(Op::slots).collect()
+}
+
 fn subjects() -> Vec<HostHeap> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../heap/tests/saved/ptmalloc");
     let files = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
@@ -199,12 +203,12 @@ fn subjects() -> Vec<HostHeap> {
 
 impl HostHeap {
     fn run(&self, stub: &Stub, memory: &Saved, ops: &[Op]) -> Done {
-        stub.run(memory, &self.layout, self.links, ops)
+        stub.run(memory, &self.layout, self.links, &slots(ops))
     }
 
     /// Runs operations, and asserts that only free pages were dropped and nothing else has changed.
-    fn run_and_check(&self, stub: &Stub, memory: &Saved, ops: &[Op]) -> Done {
-        let done = self.run(stub, memory, ops);
+    fn run_and_check(&self, stub: &Stub, memory: &Saved, ops: &[Slot]) -> Done {
+        let done = stub.run(memory, &self.layout, self.links, ops);
         for range in &done.drops {
             assert!(self.is_free(range), "{}: {range:x?} is in use", self.name);
         }
@@ -333,7 +337,7 @@ fn every_free_page_that_a_walk_finds_is_dropped_and_nothing_else_changes() {
         let memory = &subject.saved.memory;
         let done = subject.run(&stub, memory, &subject.ops);
         assert_eq!((done.skipped, done.busy, done.consolidated), (0, 0, 0), "{}", subject.name);
-        let named: Vec<_> = subject.ops.iter().map(|op| op.from..op.from + op.bytes).collect();
+        let named: Vec<_> = subject.ops.iter().map(Op::pages).collect();
         assert_eq!(done.drops, named, "{}", subject.name);
         assert_eq!(done.returned, named.iter().map(|drop| drop.end - drop.start).sum::<u64>());
         let mut expected = memory.clone();
@@ -342,7 +346,7 @@ fn every_free_page_that_a_walk_finds_is_dropped_and_nothing_else_changes() {
         let after = walk(&done.memory, &subject.layout, &subject.saved.mappings);
         assert_eq!(after.total(), subject.heap.total(), "{}", subject.name);
         for op in &subject.ops {
-            kinds[usize::from(op.kind == OP_TOP)] += 1;
+            kinds[usize::from(matches!(op, Op::Top { .. }))] += 1;
         }
     }
     assert!(kinds.iter().all(|count| *count > 0), "{kinds:?}");
@@ -397,42 +401,46 @@ fn consolidation_keeps_the_heap_consistent_and_block_contents_unchanged() {
 
 #[test]
 fn a_chunk_that_was_allocated_since_the_walk_is_not_dropped() {
-    type Change = fn(&mut Saved, &Op);
+    type Change = fn(&mut Saved, &Range<u64>);
     let ways: [(&str, Change); 8] = [
-        ("the next one says that it is in use", |memory, op| {
-            change(memory, op.chunk + op.size + 8, |head| head | PREV_INUSE);
+        ("the next one says that it is in use", |memory, chunk| {
+            change(memory, chunk.end + 8, |head| head | PREV_INUSE);
         }),
-        ("it is in no list, forward", |memory, op| {
-            let next = word(memory, op.chunk + 16).unwrap();
+        ("it is in no list, forward", |memory, chunk| {
+            let next = word(memory, chunk.start + 16).unwrap();
             change(memory, next + 24, |_| next);
         }),
-        ("it is in no list, backward", |memory, op| {
-            let previous = word(memory, op.chunk + 24).unwrap();
+        ("it is in no list, backward", |memory, chunk| {
+            let previous = word(memory, chunk.start + 24).unwrap();
             change(memory, previous + 16, |_| previous);
         }),
-        ("it is smaller", |memory, op| change(memory, op.chunk + 8, |head| head - 16)),
-        ("the next one says that it is smaller", |memory, op| {
-            change(memory, op.chunk + op.size, |size| size - 16);
+        ("it is smaller", |memory, chunk| change(memory, chunk.start + 8, |head| head - 16)),
+        ("the next one says that it is smaller", |memory, chunk| {
+            change(memory, chunk.end, |size| size - 16);
         }),
-        ("it has a mapping of its own", |memory, op| change(memory, op.chunk + 8, |head| head | 2)),
+        ("it has a mapping of its own", |memory, chunk| {
+            change(memory, chunk.start + 8, |head| head | 2)
+        }),
         // Its lower bits are those of a page that the code knows by then.
-        ("its list leads to where no program has memory", |memory, op| {
-            change(memory, op.chunk + 16, |_| op.chunk | 1 << 50);
+        ("its list leads to where no program has memory", |memory, chunk| {
+            change(memory, chunk.start + 16, |_| chunk.start | 1 << 50);
         }),
-        ("its list leads out of the heap", |memory, op| {
-            change(memory, op.chunk + 16, |_| 0x1_0000_0000);
+        ("its list leads out of the heap", |memory, chunk| {
+            change(memory, chunk.start + 16, |_| 0x1_0000_0000);
         }),
     ];
     let stub = Stub::new();
     let mut tried = 0;
     for subject in subjects() {
-        let chunks: Vec<Op> =
-            subject.ops.iter().filter(|op| op.kind == OP_CHUNK).cloned().collect();
+        let chunks = subject.ops.iter().filter_map(|op| match op {
+            Op::Chunk { chunk, chunk_bytes, .. } => Some((op, *chunk..chunk + chunk_bytes)),
+            _ => None,
+        });
         // One at a time: the changes would interfere.
-        for op in chunks.iter().take(3) {
+        for (op, chunk) in chunks.take(3) {
             for (way, change) in ways {
                 let mut memory = subject.saved.memory.clone();
-                change(&mut memory, op);
+                change(&mut memory, &chunk);
                 let done = subject.run(&stub, &memory, std::slice::from_ref(op));
                 assert!(done.drops.is_empty(), "{}: {way}: {op:x?}", subject.name);
                 assert_eq!(done.skipped, 1, "{}: {way}", subject.name);
@@ -453,24 +461,25 @@ fn wrong_operations_drop_no_memory_in_use() {
         let mut wrong = Vec::new();
         for op in &subject.ops {
             for _ in 0..cases() {
-                let mut op = op.clone();
+                let mut op = op.head();
                 let some = |dice: &mut Dice, unit: u64| {
                     unit.wrapping_mul(dice.below(9)).wrapping_sub(unit * 4)
                 };
+                let [arena, chunk, size, from, bytes, kind] = &mut op;
                 match dice.below(7) {
-                    0 => op.chunk = op.chunk.wrapping_add(some(&mut dice, 16)),
-                    1 => op.size = op.size.wrapping_add(some(&mut dice, 16)),
-                    2 => op.from = op.from.wrapping_add(some(&mut dice, PAGE)),
-                    3 => op.bytes = op.bytes.wrapping_add(some(&mut dice, PAGE)),
-                    4 => op.kind = OP_CHUNK + OP_TOP - op.kind,
+                    0 => *chunk = chunk.wrapping_add(some(&mut dice, 16)),
+                    1 => *size = size.wrapping_add(some(&mut dice, 16)),
+                    2 => *from = from.wrapping_add(some(&mut dice, PAGE)),
+                    3 => *bytes = bytes.wrapping_add(some(&mut dice, PAGE)),
+                    // A free chunk and the top chunk.
+                    4 => *kind = 1 - *kind,
                     5 => {
-                        op.arena = subject.layout.arenas
+                        *arena = subject.layout.arenas
                             [dice.below(subject.layout.arenas.len() as u64) as usize]
                     }
                     _ => {
-                        let other =
-                            subject.ops[dice.below(subject.ops.len() as u64) as usize].clone();
-                        (op.from, op.bytes) = (other.from, other.bytes);
+                        let other = &subject.ops[dice.below(subject.ops.len() as u64) as usize];
+                        [.., *from, *bytes, _] = other.head();
                     }
                 }
                 wrong.push(op);
@@ -497,7 +506,7 @@ fn operations_on_a_damaged_heap_drop_no_memory_in_use_and_touch_only_the_heap() 
             // The operations from before the damage, and those of a walk that the damage leads
             // astray.
             let (_, _, astray) = walked(&memory, &subject.saved, &subject.layout);
-            let ops = [subject.ops.clone(), astray].concat();
+            let ops = slots(&[subject.ops.clone(), astray].concat());
             let done = subject.run_and_check(&stub, &memory, &ops);
             dropped += done.drops.len();
             skipped += done.skipped;
@@ -569,9 +578,9 @@ fn every_free_page_of_another_allocator_is_dropped_and_nothing_else_changes() {
     let stub = Stub::guarded();
     for (kind, name) in GUARDED {
         let (memory, ops) = guarded(&kind, name);
-        let done = stub.run_with(&memory, [0; 3], &ops);
+        let done = stub.run_with(&memory, [0; 3], &slots(&ops));
         assert_eq!((done.skipped, done.busy), (0, 0), "{kind} {name}");
-        let named: Vec<_> = ops.iter().map(|op| op.from..op.from + op.bytes).collect();
+        let named: Vec<_> = ops.iter().map(Op::pages).collect();
         assert_eq!(done.drops, named, "{kind} {name}");
         let mut expected = memory.clone();
         set_to_zero(&mut expected, &named);
@@ -588,18 +597,17 @@ fn no_page_is_dropped_when_one_condition_no_longer_holds_or_the_lock_is_held() {
         let (memory, ops) = guarded(&kind, name);
         for op in ops.iter().step_by(ops.len().div_ceil(OPS)) {
             let in_thread = |thread: u64, damaged: &Saved, busy: u64, what: &str| {
-                let done = stub.run_with(damaged, [thread, 0, 0], std::slice::from_ref(op));
+                let done = stub.run_with(damaged, [thread, 0, 0], &slots(std::slice::from_ref(op)));
                 let what = format!("{kind} {name}: {what} of {op:x?}");
                 assert_eq!((done.skipped, done.busy), (1 - busy, busy), "{what}");
                 assert!(done.drops.is_empty() && done.memory.blocks == damaged.blocks, "{what}");
             };
             let is_left_alone =
                 |damaged: &Saved, busy, what: &str| in_thread(0, damaged, busy, what);
-            let (is_claim, is_locked) = (op.kind == OP_CLAIM, op.kind == OP_LOCKED);
-            let is_owned = op.kind == OP_OWNED;
-            assert!(is_claim || is_locked || is_owned);
-            let is_listed = is_owned && op.chunk != 0;
-            for [at, mask, value] in op.checks.iter().skip(usize::from(is_claim || is_listed)) {
+            let (is_claim, is_owned) =
+                (matches!(op, Op::Claim { .. }), matches!(op, Op::Owned { .. }));
+            let is_listed = matches!(op, Op::Owned { block: 1.., .. });
+            for [at, mask, value] in op.checks().iter().skip(usize::from(is_claim || is_listed)) {
                 let mut damaged = memory.clone();
                 let differs = at & 1 == 1;
                 let lowest = mask & mask.wrapping_neg();
@@ -610,21 +618,28 @@ fn no_page_is_dropped_when_one_condition_no_longer_holds_or_the_lock_is_held() {
                 is_left_alone(&damaged, 0, "a check");
             }
             if is_owned {
-                in_thread(op.arena + 64, &memory, 0, "the owner");
+                in_thread(op.guard() + 64, &memory, 0, "the owner");
                 if is_listed {
                     let mut damaged = memory.clone();
-                    change(&mut damaged, op.checks[0][0], |_| 0);
+                    change(&mut damaged, op.checks()[0][0], |_| 0);
                     is_left_alone(&damaged, 0, "the list");
                 }
                 continue;
             }
             let mut damaged = memory.clone();
-            let bit = op.chunk & op.chunk.wrapping_neg();
-            change(&mut damaged, op.arena & !7, |word| match is_claim {
-                true => word & !bit,
-                false => word | 1 << (op.arena % 8 * 8),
-            });
-            is_left_alone(&damaged, u64::from(is_locked), "the guard");
+            let busy = match op {
+                Op::Claim { word, bits, .. } => {
+                    let bit = bits & bits.wrapping_neg();
+                    change(&mut damaged, *word, |word| word & !bit);
+                    0
+                }
+                Op::Locked { lock, .. } => {
+                    change(&mut damaged, lock & !7, |word| word | 1 << (lock % 8 * 8));
+                    1
+                }
+                _ => panic!("{op:x?}"),
+            };
+            is_left_alone(&damaged, busy, "the guard");
         }
     }
 }

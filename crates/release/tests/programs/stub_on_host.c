@@ -50,7 +50,7 @@ static long call6(long nr, u64 a, u64 b, u64 c, u64 d, u64 e, u64 f) {
 #ifdef LOWTIDE_GUARDED
 /* Returns the thread of the next operation, unless the test names another one. */
 static u64 own_thread(const struct shared_block *s) {
-    return s->main_arena ? s->main_arena : s->ops[s->next].arena;
+    return s->main_arena ? s->main_arena : s->ops[s->next].guard;
 }
 #endif
 

@@ -1,5 +1,0 @@
-//! Constants generated from `stub/shared.h`.
-
-#![allow(dead_code)]
-
-include!(concat!(env!("OUT_DIR"), "/numbers.rs"));
