@@ -12,16 +12,11 @@ use lowtide_heap::memory::Memory;
 use lowtide_probe::mapped::{MappedFile, open_mapped};
 use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::proc::maps::{FileId, Mapping};
-use lowtide_probe::program::Source;
-use object::elf::{self, FileHeader64};
-use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, Sym};
-use object::{Endianness, SectionIndex};
+use lowtide_probe::program::{MappedObject, Segment, Source, SymbolTable};
 
-/// Maximum number of symbols of a file, and maximum size of a name in bytes.
+/// Maximum number of symbols of a file that are kept, and maximum size of a name in bytes.
 const MAX_SYMBOLS: usize = 1 << 20;
 const MAX_NAME: usize = 4096;
-/// Size of a symbol in a file (`Elf64_Sym`), in bytes.
-const SYMBOL: usize = 24;
 /// Maximum number of files that are read, and of symbols of all of them.
 const MAX_FILES: usize = 512;
 const MAX_ALL_SYMBOLS: usize = 4 << 20;
@@ -45,8 +40,8 @@ struct ObjectFile {
 struct Symbols {
     /// The address that the file requests for its first byte.
     base: u64,
-    /// Offset in the file, size and address of each segment of code.
-    code: Vec<(u64, u64, u64)>,
+    /// The segments of code.
+    code: Vec<Segment>,
     /// Address, size and name offset of each symbol, in order of address.
     all: Vec<(u64, u32, u32)>,
     /// The offset of the names in the file.
@@ -134,10 +129,7 @@ impl<'p> Image<'p> {
             // Code may be mapped apart from the rest of its file, like that of V8's builtins.
             let offset = mapping.offset + (at - mapping.start);
             return self.with_file(mapping, |object| {
-                object.symbols.code.iter().find_map(|(start, bytes, address)| {
-                    let within = offset.checked_sub(*start).filter(|within| within < bytes)?;
-                    address.checked_add(within)
-                })
+                object.symbols.code.iter().find_map(|segment| segment.address_of(offset))
             });
         }
         // The file may also be mapped as data elsewhere.
@@ -208,47 +200,24 @@ impl ObjectFile {
 impl Symbols {
     /// Reads the symbols of a file.
     fn read(file: &MappedFile) -> Option<Self> {
-        let cache = Source::new(file);
-        let cache = &cache;
-        let header = FileHeader64::<Endianness>::parse(cache).ok()?;
-        let endian = header.endian().ok()?;
-        let segments = header.program_headers(endian, cache).ok()?;
-        let first = segments.iter().find(|segment| segment.p_type(endian) == elf::PT_LOAD)?;
-        let base = first.p_vaddr(endian).checked_sub(first.p_offset(endian))?;
-        let is_code = |segment: &&elf::ProgramHeader64<Endianness>| {
-            segment.p_type(endian) == elf::PT_LOAD
-                && segment.p_flags(endian) & elf::PF_X != elf::ProgramFlags::default()
-        };
-        let code = segments.iter().filter(is_code).map(|segment| {
-            (segment.p_offset(endian), segment.p_filesz(endian), segment.p_vaddr(endian))
-        });
-        let sections = header.sections(endian, cache).ok()?;
-        // The table is read completely.
-        let is_bounded = |kind: elf::SectionType| {
-            let mut tables = sections.iter().filter(|section| section.sh_type(endian) == kind);
-            tables.all(|table| table.sh_size(endian) <= (MAX_SYMBOLS * SYMBOL) as u64)
-        };
-        let table = [elf::SHT_SYMTAB, elf::SHT_DYNSYM]
+        let source = Source::new(file);
+        let object = MappedObject::parse(&source)?;
+        let first = object.segments().next()?;
+        let base = first.address.checked_sub(first.offset)?;
+        let code = object.segments().filter(|segment| segment.is_code).collect();
+        let (symbols, names_at) = [SymbolTable::All, SymbolTable::Dynamic]
             .into_iter()
-            .filter(|kind| is_bounded(*kind))
-            .filter_map(|kind| sections.symbols(endian, cache, kind).ok())
-            .find(|table| !table.is_empty())?;
-        let names: SectionIndex = table.string_section();
-        let names_at = sections.section(names).ok()?.sh_offset(endian);
-        let mut all: Vec<(u64, u32, u32)> = table
+            .find_map(|table| object.symbols(table, MAX_SYMBOLS))?;
+        let mut all: Vec<(u64, u32, u32)> = symbols
             .iter()
-            .filter(|symbol| {
-                let is_of_code_or_data =
-                    matches!(symbol.st_type(), elf::STT_FUNC | elf::STT_OBJECT);
-                is_of_code_or_data && symbol.st_shndx(endian) != elf::SHN_UNDEF
-            })
+            .filter(|symbol| symbol.is_function || symbol.is_variable)
             .map(|symbol| {
-                let size = u32::try_from(symbol.st_size(endian)).unwrap_or(u32::MAX);
-                (symbol.st_value(endian), size, symbol.st_name(endian))
+                let size = u32::try_from(symbol.bytes).unwrap_or(u32::MAX);
+                (symbol.address, size, symbol.name_at)
             })
             .collect();
         all.sort_unstable_by_key(|(address, size, _)| (*address, *size));
-        Some(Self { base, code: code.collect(), all, names_at })
+        Some(Self { base, code, all, names_at })
     }
 }
 

@@ -7,10 +7,7 @@ use lowtide_probe::detect::Detected;
 use lowtide_probe::heap;
 use lowtide_probe::mapped::{MappedFile, open_mapped};
 use lowtide_probe::proc::maps::Mapping;
-use lowtide_probe::program::Source;
-use object::Endianness;
-use object::elf::{self, FileHeader64};
-use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, Sym};
+use lowtide_probe::program::{MappedObject, Segment, Source, SymbolTable};
 
 use super::trial::FirstInstruction;
 use super::unwind::Place;
@@ -66,8 +63,6 @@ const COMMON: [&str; 24] = [
 ];
 /// The function of CPython that executes bytecode.
 const EVALUATION: &str = "_PyEval_EvalFrameDefault";
-/// Maximum number of entries of a symbol table.
-const MAX_SYMBOLS: u64 = 4 << 20;
 
 /// A file with allocation functions.
 #[derive(Debug)]
@@ -105,12 +100,12 @@ pub(super) fn find(
         .into_iter()
         .filter_map(|(mapping, names)| {
             let file = open_mapped(pid, mapping).ok()?;
-            let found = symbols(&file, &names)?;
+            let found = functions(&file, &names)?;
             let instruction = instruction_at(&file, found.first()?.offset)?.0;
             let probed = |is_wanted: &dyn Fn(&str) -> bool| {
-                let wanted = found.iter().filter(|symbol| is_wanted(&names[symbol.name]));
+                let wanted = found.iter().filter(|one| is_wanted(&names[one.name]));
                 let mut offsets: Vec<u64> = wanted
-                    .filter_map(|symbol| instruction_at(&file, symbol.offset).map(|(_, at)| at))
+                    .filter_map(|one| instruction_at(&file, one.offset).map(|(_, at)| at))
                     .filter(|offset| is_unchanged(memory, maps, mapping, &file, *offset))
                     .collect();
                 offsets.sort_unstable();
@@ -131,7 +126,7 @@ pub(super) fn python(pid: u32, maps: &[Mapping], detected: &Detected) -> Option<
     let runtime = detected.runtimes.iter().find(|one| one.kind == RuntimeKind::Python)?;
     let mapping = maps.iter().find(|mapping| mapping.file == runtime.file)?;
     let file = open_mapped(pid, mapping).ok()?;
-    let Symbol { offset, bytes, .. } = *symbols(&file, &[EVALUATION.to_owned()])?.first()?;
+    let Function { offset, bytes, .. } = *functions(&file, &[EVALUATION.to_owned()])?.first()?;
     Some(((runtime.file, offset), bytes))
 }
 
@@ -180,7 +175,7 @@ fn names_of(kind: &AllocatorKind) -> Vec<String> {
 
 /// A function in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Symbol {
+struct Function {
     /// The index of its name in the list of requested names.
     name: usize,
     /// Its offset in the file, and its size, in bytes.
@@ -189,40 +184,21 @@ struct Symbol {
 }
 
 /// Finds functions in a file, in the order of their names.
-fn symbols(file: &MappedFile, names: &[String]) -> Option<Vec<Symbol>> {
+fn functions(file: &MappedFile, names: &[String]) -> Option<Vec<Function>> {
     let source = Source::new(file);
-    let source = &source;
-    let header = FileHeader64::<Endianness>::parse(source).ok()?;
-    let endian = header.endian().ok()?;
-    let segments = header.program_headers(endian, source).ok()?;
-    let sections = header.sections(endian, source).ok()?;
-    let mut found: Vec<Symbol> = Vec::new();
-    for kind in [elf::SHT_DYNSYM, elf::SHT_SYMTAB] {
-        let mut tables = sections.iter().filter(|section| section.sh_type(endian) == kind);
-        let entry = size_of::<elf::Sym64<Endianness>>() as u64;
-        if tables.any(|table| table.sh_size(endian) > MAX_SYMBOLS * entry) {
-            continue;
-        }
-        let Ok(table) = sections.symbols(endian, source, kind) else { continue };
-        for symbol in table.iter() {
-            if symbol.st_type() != elf::STT_FUNC || symbol.st_shndx(endian) == elf::SHN_UNDEF {
-                continue;
+    let object = MappedObject::parse(&source)?;
+    let code: Vec<Segment> = object.segments().filter(|segment| segment.is_code).collect();
+    let mut found: Vec<Function> = Vec::new();
+    for table in [SymbolTable::Dynamic, SymbolTable::All] {
+        object.each_symbol(table, |name, symbol| {
+            let place = names.iter().position(|wanted| wanted.as_bytes() == name);
+            if let Some(place) = place.filter(|_| symbol.is_function) {
+                let offset = code.iter().find_map(|segment| segment.offset_of(symbol.address));
+                let function = |offset| Function { name: place, offset, bytes: symbol.bytes };
+                found.extend(offset.map(function));
             }
-            let Ok(name) = table.symbol_name(endian, symbol) else { continue };
-            let Some(place) = names.iter().position(|wanted| wanted.as_bytes() == name) else {
-                continue;
-            };
-            let address = symbol.st_value(endian);
-            let offset = segments.iter().find_map(|segment| {
-                let (start, length) = (segment.p_vaddr(endian), segment.p_filesz(endian));
-                let within = address.checked_sub(start).filter(|within| *within < length)?;
-                let is_code = segment.p_flags(endian) & elf::PF_X != elf::ProgramFlags::default();
-                let offset = segment.p_offset(endian).checked_add(within)?;
-                (segment.p_type(endian) == elf::PT_LOAD && is_code).then_some(offset)
-            });
-            let bytes = symbol.st_size(endian);
-            found.extend(offset.map(|offset| Symbol { name: place, offset, bytes }));
-        }
+            true
+        });
     }
     found.sort_unstable();
     Some(found)

@@ -3,6 +3,7 @@
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use addr2line::Context;
@@ -10,9 +11,8 @@ use gimli::{DwarfSections, EndianArcSlice, RunTimeEndian, SectionId};
 use lowtide_model::leaks::LeakFrame;
 use lowtide_probe::mapped::MappedFile;
 use lowtide_probe::proc::maps::{FileId, Mapping};
-use lowtide_probe::program::Source;
+use lowtide_probe::program::{MappedObject, Source};
 use lowtide_probe::target::Target;
-use object::{Object, ObjectSection};
 
 use super::jit_names::JitNames;
 use super::unwind::Place;
@@ -87,10 +87,11 @@ fn unnamed(function: String) -> LeakFrame {
 /// Reads the debug information of a file, if it has any that is not too large.
 fn read(file: &MappedFile, left: &mut u64) -> Option<Context<Slice>> {
     let source = Source::new(file);
-    let object = object::File::parse(&source).ok()?;
-    let sections = object.sections().filter(|s| s.name().is_ok_and(|n| n.starts_with(".debug_")));
-    let bytes = sections.map(|section| section.size()).fold(0, u64::saturating_add);
-    let lines = object.section_by_name(".debug_line").map_or(0, |section| section.size());
+    let object = MappedObject::parse(&source)?;
+    let size = |addresses: Range<u64>| addresses.end - addresses.start;
+    let sections = object.sections().filter(|(name, _)| name.starts_with(b".debug_"));
+    let bytes = sections.map(|(_, one)| size(one.addresses)).fold(0, u64::saturating_add);
+    let lines = object.section(".debug_line").map_or(0, |one| size(one.addresses));
     if lines == 0 || lines > MAX_LINES {
         return None;
     }
@@ -99,13 +100,9 @@ fn read(file: &MappedFile, left: &mut u64) -> Option<Context<Slice>> {
         true => RunTimeEndian::Little,
         false => RunTimeEndian::Big,
     };
-    let section = |id: SectionId| -> Result<Slice, object::Error> {
-        let found = object.section_by_name(id.name());
-        // Compressed sections are left out.
-        let data = found.and_then(|section| match section.compressed_file_range() {
-            Ok(range) if range.format == object::CompressionFormat::None => section.data().ok(),
-            _ => None,
-        });
+    let section = |id: SectionId| -> Result<Slice, gimli::Error> {
+        let found = object.section(id.name()).filter(|section| !section.is_compressed);
+        let data = found.and_then(|section| object.bytes(&section));
         Ok(EndianArcSlice::new(Arc::from(data.unwrap_or_default()), endian))
     };
     let sections = DwarfSections::load(section).ok()?;

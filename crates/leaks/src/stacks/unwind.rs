@@ -9,8 +9,7 @@ use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
 use framehop::{ExplicitModuleSectionInfo, FrameAddress, Module, Unwinder as _};
 use lowtide_probe::mapped::{MappedFile, open_mapped};
 use lowtide_probe::proc::maps::{FileId, Mapping};
-use lowtide_probe::program::Source;
-use object::{Object, ObjectSection, ObjectSegment};
+use lowtide_probe::program::{MappedObject, Segment, Source};
 
 use super::bpf::{Hit, REGISTERS};
 use super::python_frames::PythonFrames;
@@ -81,8 +80,8 @@ impl std::ops::Deref for Tables {
 /// The parts of a file that unwinding needs.
 #[derive(Debug)]
 struct Sections {
-    /// Offset in the file, size and address of each segment of code.
-    segments: Vec<(u64, u64, u64)>,
+    /// The segments of code.
+    segments: Vec<Segment>,
     eh_frame: Option<(std::ops::Range<u64>, Tables)>,
     eh_frame_hdr: Option<(std::ops::Range<u64>, Tables)>,
     debug_frame: Option<Tables>,
@@ -247,42 +246,32 @@ impl Sections {
     /// to other segments. So only code segments count for a code mapping.
     fn base_of(&self, mapping: &Mapping) -> Option<u64> {
         let page = rustix::param::page_size() as u64;
-        let is_here = |(offset, bytes, _): &&(u64, u64, u64)| {
-            let end = offset.saturating_add(*bytes);
-            offset - offset % page <= mapping.offset && mapping.offset < end
+        let is_here = |segment: &&Segment| {
+            let end = segment.offset.saturating_add(segment.file_bytes);
+            segment.offset - segment.offset % page <= mapping.offset && mapping.offset < end
         };
-        let (offset, _, address) = self.segments.iter().find(is_here)?;
-        let first = mapping.start.wrapping_sub(mapping.offset).wrapping_add(*offset);
-        Some(first.wrapping_sub(*address))
+        let segment = self.segments.iter().find(is_here)?;
+        let first = mapping.start.wrapping_sub(mapping.offset).wrapping_add(segment.offset);
+        Some(first.wrapping_sub(segment.address))
     }
 
     /// Reads the tables of a file, if they are not too large.
     fn read(file: &MappedFile, left: u64) -> Option<Self> {
         let source = Source::new(file);
-        let object = object::File::parse(&source).ok()?;
-        let is_code = |segment: &object::Segment<'_, '_, _>| match segment.flags() {
-            object::SegmentFlags::Elf { p_flags, .. } => {
-                p_flags & object::elf::PF_X != Default::default()
-            }
-            _ => false,
-        };
-        let segments = object.segments().filter(is_code).map(|segment| {
-            let (offset, bytes) = segment.file_range();
-            (offset, bytes, segment.address())
-        });
+        let object = MappedObject::parse(&source)?;
         let mut left = left.min(MAX_TABLES);
         let mut section = |name: &str| {
-            let section = object.section_by_name(name)?;
-            let range = section.address()..section.address().checked_add(section.size())?;
-            left = left.checked_sub(section.size())?;
-            let data = section.data().ok().filter(|data| !data.is_empty())?;
+            let section = object.section(name)?;
+            let range = section.addresses.clone();
+            left = left.checked_sub(range.end - range.start)?;
+            let data = object.bytes(&section).filter(|data| !data.is_empty())?;
             Some((range, Tables(data.into())))
         };
         Some(Self {
             eh_frame_hdr: section(".eh_frame_hdr"),
             eh_frame: section(".eh_frame"),
             debug_frame: section(".debug_frame").map(|(_, data)| data),
-            segments: segments.collect(),
+            segments: object.segments().filter(|segment| segment.is_code).collect(),
         })
     }
 

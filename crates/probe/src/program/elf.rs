@@ -1,21 +1,16 @@
 //! The facts about allocators in a program or library file.
-//!
-//! A big program has hundreds of thousands of symbols. A symbol table is therefore read in large
-//! parts: reading symbols one by one costs a system call each, and reading the whole table takes
-//! megabytes of memory.
 
 use std::io;
 
-use object::elf::FileHeader64;
-use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, Sym};
-use object::{Endianness, Object, ObjectSection, SectionIndex, SymbolIndex, elf};
+use object::{Object, elf};
 use thiserror::Error;
 
 use lowtide_heap::hotspot;
 use lowtide_model::allocator_kind::AllocatorKind;
 
 use super::markers::{EmbeddedCode, allocator_of, embedded_code_of};
-use super::source::{Cached, Elf, Source, file_offset};
+use super::object::{MappedObject, SymbolTable};
+use super::source::{Cached, Elf, Source};
 use super::{texts, vm_structs};
 use crate::mapped::MappedFile;
 
@@ -101,16 +96,18 @@ impl ObjectFacts {
             soname: None,
             allocator: None,
             evidence: Vec::new(),
-            texts: rodata(&object),
+            texts: None,
             addresses: None,
             version_at: None,
             hotspot: None,
         };
         if let object::File::Elf64(elf) = &object {
-            facts.addresses = addresses(elf);
+            let sections = MappedObject::of(elf, &cache);
+            facts.texts = sections.section(".rodata").and_then(|section| section.file_range);
+            facts.addresses = sections.addresses();
             facts.read_dynamic(elf);
             facts.read_names(elf, &cache);
-            if [".go.buildinfo", ".gopclntab"].iter().any(|s| elf.section_by_name(s).is_some()) {
+            if [".go.buildinfo", ".gopclntab"].iter().any(|name| sections.section(name).is_some()) {
                 facts.evidence.push(EmbeddedCode::Go);
             }
         }
@@ -135,14 +132,15 @@ impl ObjectFacts {
 
     fn read_names<'c>(&mut self, elf: &Elf<'c>, cache: Cached<'c>) {
         let mut vm_structs = None;
-        each_name(elf, cache, SymbolTable::Dynamic, |name, symbol| {
-            let address = symbol.st_value(elf.endian());
+        let object = MappedObject::of(elf, cache);
+        object.each_symbol(SymbolTable::Dynamic, |name, symbol| {
+            let address = symbol.address;
             match name {
                 b"malloc" => self.defines_malloc = true,
                 b"_r_debug" => self.debug_symbol = Some(address),
                 b"_dl_debug_addr" => self.debug_pointer = Some(address),
                 b"Py_Version" | b"mi_version" | b"ruby_version" => {
-                    self.version_at = file_offset(elf, address);
+                    self.version_at = object.offset_of(address);
                 }
                 b"gHotSpotVMStructs" => vm_structs = Some(address),
                 _ => {}
@@ -167,13 +165,14 @@ impl BuiltIn {
     /// Fails if the file cannot be read, or is not ELF.
     pub fn find(file: &MappedFile) -> Result<Option<Self>, ObjectError> {
         let cache = Source::new(file);
-        let object = object::File::parse(&cache)?;
-        let object::File::Elf64(elf) = &object else { return Ok(None) };
-        let found = built_in(elf, &cache, file);
+        let parsed = object::File::parse(&cache)?;
+        let object::File::Elf64(elf) = &parsed else { return Ok(None) };
+        let object = MappedObject::of(elf, &cache);
+        let found = built_in(&object, file);
         // CPython contains mimalloc since 3.13, and does not use it by default.
         let is_python = || {
             let mut found = false;
-            each_name(elf, &cache, SymbolTable::Dynamic, |name, _| {
+            object.each_symbol(SymbolTable::Dynamic, |name, _| {
                 found = name == b"Py_BytesMain";
                 !found
             });
@@ -185,16 +184,15 @@ impl BuiltIn {
     }
 }
 
-fn built_in<'c>(elf: &Elf<'c>, cache: Cached<'c>, file: &MappedFile) -> Option<AllocatorKind> {
-    if elf.section_by_name(".gopclntab").is_some() {
+fn built_in(object: &MappedObject<'_>, file: &MappedFile) -> Option<AllocatorKind> {
+    if object.section(".gopclntab").is_some() {
         return Some(AllocatorKind::Other("the Go runtime".to_owned()));
     }
     let mut found = None;
     let mut has_local_functions = false;
     for table in [SymbolTable::All, SymbolTable::Dynamic] {
-        each_name(elf, cache, table, |name, symbol| {
-            has_local_functions |=
-                symbol.st_type() == elf::STT_FUNC && symbol.st_bind() == elf::STB_LOCAL;
+        object.each_symbol(table, |name, symbol| {
+            has_local_functions |= symbol.is_function && symbol.is_local;
             found = allocator_of(name);
             found.is_none()
         });
@@ -206,21 +204,19 @@ fn built_in<'c>(elf: &Elf<'c>, cache: Cached<'c>, file: &MappedFile) -> Option<A
     if has_local_functions {
         return None;
     }
-    let range = elf.section_by_name(".rodata")?.file_range()?;
-    texts::allocator(file, range)
+    texts::allocator(file, object.section(".rodata")?.file_range?)
 }
 
 /// Returns the file offset of a symbol in the full symbol table; `None` if it is not there.
 pub(crate) fn offset_of_symbol(file: &MappedFile, wanted: &[u8]) -> Option<u64> {
-    let cache = Source::new(file);
-    let object = object::File::parse(&cache).ok()?;
-    let object::File::Elf64(elf) = &object else { return None };
+    let source = Source::new(file);
+    let object = MappedObject::parse(&source)?;
     let mut address = None;
-    each_name(elf, &cache, SymbolTable::All, |name, symbol| {
-        address = (name == wanted).then(|| symbol.st_value(elf.endian()));
+    object.each_symbol(SymbolTable::All, |name, symbol| {
+        address = (name == wanted).then_some(symbol.address);
         address.is_none()
     });
-    file_offset(elf, address?)
+    object.offset_of(address?)
 }
 
 /// Returns the address of an exported symbol, relative to the file, and the address of the page at
@@ -229,99 +225,26 @@ pub(crate) fn offset_of_symbol(file: &MappedFile, wanted: &[u8]) -> Option<u64> 
 /// # Errors
 /// Fails if the file cannot be read, or is not ELF.
 pub fn symbol(file: &MappedFile, wanted: &str) -> Result<Option<(u64, u64)>, ObjectError> {
-    let cache = Source::new(file);
-    let object = object::File::parse(&cache)?;
-    let object::File::Elf64(elf) = &object else { return Ok(None) };
+    let source = Source::new(file);
+    let parsed = object::File::parse(&source)?;
+    let object::File::Elf64(elf) = &parsed else { return Ok(None) };
+    let object = MappedObject::of(elf, &source);
     let mut found = None;
     for table in [SymbolTable::Dynamic, SymbolTable::All] {
-        each_name(elf, &cache, table, |name, symbol| {
-            found = found.or((name == wanted.as_bytes()).then(|| symbol.st_value(elf.endian())));
+        object.each_symbol(table, |name, symbol| {
+            found = found.or((name == wanted.as_bytes()).then_some(symbol.address));
             found.is_none()
         });
     }
     let page = rustix::param::page_size() as u64;
-    let first = addresses(elf).map(|(first, _)| first - first % page);
+    let first = object.addresses().map(|(first, _)| first - first % page);
     Ok(found.zip(first))
 }
 
 /// Returns the offset and size of a section in a file, in bytes.
 pub(crate) fn section(file: &MappedFile, name: &str) -> Option<(u64, u64)> {
-    let cache = Source::new(file);
-    object::File::parse(&cache).ok()?.section_by_name(name)?.file_range()
-}
-
-fn rodata<'c>(object: &object::File<'c, Cached<'c>>) -> Option<(u64, u64)> {
-    object.section_by_name(".rodata")?.file_range()
-}
-
-fn addresses(elf: &Elf<'_>) -> Option<(u64, u64)> {
-    let endian = elf.endian();
-    let loaded = elf.elf_program_headers().iter().filter(|p| p.p_type(endian) == elf::PT_LOAD);
-    let range = |p: &<FileHeader64<Endianness> as FileHeader>::ProgramHeader| {
-        (p.p_vaddr(endian), p.p_vaddr(endian).saturating_add(p.p_memsz(endian)))
-    };
-    loaded.map(range).reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
-}
-
-/// A symbol table.
-#[derive(Clone, Copy)]
-enum SymbolTable {
-    /// Symbols for other objects (`.dynsym`).
-    Dynamic,
-    /// All symbols, unless it was stripped (`.symtab`).
-    All,
-}
-
-/// Size of the part of a symbol table that is read at once, in bytes,
-const PART_BYTES: usize = 1 << 20;
-/// and maximum length of a name that starts in it: a longer one is cut off.
-const MAX_NAME: usize = 64 << 10;
-
-/// Passes each symbol name that a file defines to `visit`, in the order of the symbol table, until
-/// `visit` returns `false`.
-fn each_name<'c>(
-    elf: &Elf<'c>,
-    cache: Cached<'c>,
-    table: SymbolTable,
-    mut visit: impl FnMut(&[u8], &elf::Sym64<Endianness>) -> bool,
-) {
-    let endian = elf.endian();
-    let symbols = match table {
-        SymbolTable::Dynamic => elf.elf_dynamic_symbol_table(),
-        SymbolTable::All => elf.elf_symbol_table(),
-    };
-    if symbols.is_empty() || symbols.string_section() == SectionIndex(0) {
-        return;
-    }
-    let strings = elf.elf_section_table().section(symbols.string_section());
-    let Some((offset, size)) = strings.ok().and_then(|section| section.file_range(endian)) else {
-        return;
-    };
-    let defined = symbols.enumerate().filter(|(_, s)| s.st_shndx(endian) != elf::SHN_UNDEF);
-    let mut places: Vec<(u32, u32)> = defined
-        .filter_map(|(index, s)| Some((s.st_name(endian), u32::try_from(index.0).ok()?)))
-        .collect();
-    places.sort_unstable();
-    let (mut part, mut begin) = (Vec::new(), 0);
-    for (at, index) in places {
-        let place = (at as usize).wrapping_sub(begin);
-        if part.is_empty() || place >= PART_BYTES {
-            begin = at as usize;
-            let left = usize::try_from(size.saturating_sub(u64::from(at))).unwrap_or(usize::MAX);
-            let read = offset
-                .checked_add(u64::from(at))
-                .and_then(|offset| cache.read_once(offset, left.min(PART_BYTES + MAX_NAME)));
-            // The names are in order: none follow the end of their table.
-            let Some(read) = read.filter(|read| !read.is_empty()) else { return };
-            part = read;
-        }
-        let Some(rest) = part.get(at as usize - begin..) else { continue };
-        let name = &rest[..memchr::memchr(0, rest).unwrap_or(rest.len())];
-        let Ok(symbol) = symbols.symbol(SymbolIndex(index as usize)) else { continue };
-        if !name.is_empty() && !visit(name, symbol) {
-            return;
-        }
-    }
+    let source = Source::new(file);
+    MappedObject::parse(&source)?.section(name)?.file_range
 }
 
 #[cfg(test)]

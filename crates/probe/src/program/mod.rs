@@ -8,6 +8,7 @@
 pub(crate) mod elf;
 mod link_map;
 mod markers;
+mod object;
 mod source;
 pub(crate) mod texts;
 mod vm_structs;
@@ -26,6 +27,7 @@ use crate::proc::maps::{self, FileId, Mapping};
 
 pub use elf::{BuiltIn, ObjectError, ObjectFacts, symbol};
 pub use markers::{EmbeddedCode, Sanitizer};
+pub use object::{MappedObject, Section, Segment, Symbol, SymbolTable};
 pub use source::Source;
 pub use texts::{c_library_version, version_of};
 

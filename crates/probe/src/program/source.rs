@@ -3,9 +3,9 @@
 use std::cell::Cell;
 use std::ops::Range;
 
-use object::read::elf::{ElfFile64, ProgramHeader};
+use object::Endianness;
+use object::read::elf::ElfFile64;
 use object::read::{ReadCache, ReadCacheOps, ReadRef};
-use object::{Endianness, elf as constants};
 
 use crate::mapped::MappedFile;
 
@@ -87,17 +87,6 @@ impl<'s> ReadRef<'s> for &'s Source<'_> {
         self.left.set(self.left.get().checked_sub(1).ok_or(())?);
         (&self.cache).read_bytes_at_until(range, delimiter)
     }
-}
-
-/// Returns the place in the file of an address of a program or library.
-pub(super) fn file_offset(elf: &Elf<'_>, address: u64) -> Option<u64> {
-    let endian = elf.endian();
-    elf.elf_program_headers().iter().filter(|p| p.p_type(endian) == constants::PT_LOAD).find_map(
-        |p| {
-            let inside = address.checked_sub(p.p_vaddr(endian))?;
-            (inside < p.p_filesz(endian)).then(|| p.p_offset(endian) + inside)
-        },
-    )
 }
 
 #[cfg(test)]

@@ -13,7 +13,8 @@ use object::RelocationFlags;
 use object::elf::{R_AARCH64_RELATIVE, R_X86_64_RELATIVE};
 use object::{Object, elf};
 
-use super::source::{Cached, Elf, file_offset};
+use super::object::MappedObject;
+use super::source::{Cached, Elf};
 
 /// Size of an entry, in bytes (`VMStructEntry`; the same since JDK 6). It begins with pointers to
 /// the names of the type and of the field.
@@ -62,6 +63,11 @@ struct Image<'e, 'c> {
 }
 
 impl Image<'_, '_> {
+    /// Returns the offset in the file of an address.
+    fn offset_of(&self, address: u64) -> Option<u64> {
+        MappedObject::of(self.elf, self.cache).offset_of(address)
+    }
+
     /// Reads the pointers that the loader writes into a range: addresses relative to the load
     /// address.
     fn read_pointers(&mut self, range: &Range<u64>) {
@@ -79,7 +85,7 @@ impl Image<'_, '_> {
     fn word(&self, at: u64) -> Option<u64> {
         // Packed relocations (`DT_RELR`) have the value in the data itself.
         self.pointers.get(&at).copied().or_else(|| {
-            let bytes = self.cache.read_once(file_offset(self.elf, at)?, 8)?;
+            let bytes = self.cache.read_once(self.offset_of(at)?, 8)?;
             Some(u64::from_le_bytes(bytes.try_into().ok()?))
         })
     }
@@ -88,7 +94,7 @@ impl Image<'_, '_> {
     /// null.
     fn text_at(&self, at: u64) -> Option<String> {
         let text = self.word(at).filter(|address| *address != 0)?;
-        let mut bytes = self.cache.read_once(file_offset(self.elf, text)?, MAX_NAME)?;
+        let mut bytes = self.cache.read_once(self.offset_of(text)?, MAX_NAME)?;
         let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
         bytes.truncate(end);
         String::from_utf8(bytes).ok()
