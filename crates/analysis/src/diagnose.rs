@@ -46,7 +46,15 @@ pub fn diagnose(observation: Observation) -> Inspection {
     };
     let remedies = remedies(&evidence, &verdict);
     let coverage = observation.ledger.coverage();
-    Inspection { schema: SCHEMA, observation, coverage, verdict, remedies, growth: None }
+    Inspection {
+        schema: SCHEMA,
+        observation,
+        coverage,
+        verdict,
+        remedies,
+        growth: None,
+        pins: None,
+    }
 }
 
 /// Returns the verdict on a process whose memory could be read.

@@ -11,6 +11,7 @@ mod evidence;
 pub mod growth;
 pub mod leaks;
 pub mod metrics;
+pub mod pins;
 pub mod recommend;
 pub mod regression;
 pub mod remedies;

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use crate::memory::Memory;
+use crate::rooms::{Room, RoomKind};
 
 /// Size of a place in bytes: the unit in which blocks are passed on, and in which a heap can be
 /// sampled. A place begins at a multiple of its size.
@@ -19,8 +20,8 @@ pub struct Block {
     pub at: u64,
     /// Number of bytes that it takes, including the allocator's overhead.
     pub bytes: u64,
-    /// A hash of its first bytes, which identifies the block beside its address and size; 0 if they
-    /// could not be read.
+    /// What the visitor made of its first bytes ([`BlockVisitor::print`]); 0 if they could not be
+    /// read.
     pub print: u16,
 }
 
@@ -47,6 +48,15 @@ pub trait BlockVisitor {
     /// Receives the address of a block that turned out to be free: a thread caches it, or it is in
     /// a list of free blocks.
     fn is_free(&mut self, at: u64);
+
+    /// Receives a room, after the blocks in it. It replaces all rooms that it overlaps.
+    fn room(&mut self, _: Room) {}
+
+    /// Makes the print of a block from its first bytes, at most [`PRINTED`]: by default a hash,
+    /// which identifies the block beside its address and size.
+    fn print(&mut self, first: &[u8]) -> u16 {
+        print(first)
+    }
 }
 
 /// The visitor of a walk, if its blocks are wanted.
@@ -131,19 +141,28 @@ impl<'v> BlockCollector<'v> {
         }
     }
 
-    /// Adds a block with a higher address than those before it. `first` makes its print.
+    /// Adds a block with a higher address than those before it. `print` makes its print with the
+    /// visitor.
     #[inline]
-    pub(crate) fn add(&mut self, at: u64, bytes: u64, first: impl FnOnce() -> u16) {
+    pub(crate) fn add(
+        &mut self,
+        at: u64,
+        bytes: u64,
+        print: impl FnOnce(&mut dyn BlockVisitor) -> u16,
+    ) {
         self.move_to(at);
         if bytes >= PLACE {
-            let print = first();
             self.end(at);
             self.from = at + 1;
             if let Some(visitor) = &mut self.visitor {
+                let print = print(&mut **visitor);
                 visitor.large(Block { at, bytes, print });
             }
-        } else if self.is_wanted {
-            self.found.push(Block { at, bytes, print: first() });
+        } else if self.is_wanted
+            && let Some(visitor) = &mut self.visitor
+        {
+            let print = print(&mut **visitor);
+            self.found.push(Block { at, bytes, print });
         }
     }
 
@@ -193,6 +212,15 @@ impl<'v> BlockCollector<'v> {
         }
     }
 
+    /// Passes on a room, whose blocks were passed on before.
+    pub(crate) fn room(&mut self, kind: RoomKind, range: Range<u64>) {
+        if let Some(visitor) = &mut self.visitor
+            && range.start < range.end
+        {
+            visitor.room(Room { range, kind });
+        }
+    }
+
     /// Passes on that a block is free.
     pub(crate) fn is_free(&mut self, at: u64) {
         if let Some(visitor) = &mut self.visitor {
@@ -204,9 +232,7 @@ impl<'v> BlockCollector<'v> {
     pub(crate) fn lone(&mut self, memory: &impl Memory, at: u64, bytes: u64, usable: u64) {
         if self.is_on() && bytes > 0 {
             self.begin(at);
-            let is_wanted = bytes >= PLACE || self.is_wanted;
-            let print = if is_wanted { read_print(memory, at, usable) } else { 0 };
-            self.add(at, bytes, || print);
+            self.add(at, bytes, |visitor| read_print(memory, at, usable, visitor));
             self.end(at + 1);
         }
     }
@@ -254,7 +280,11 @@ impl<'v> BlockCollector<'v> {
                     length = memory.read(at, &mut buffer);
                 }
                 let first = (at - known) as usize;
-                let print = buffer[..length].get(first..first + wanted).map_or(0, print);
+                let bytes_read = buffer[..length].get(first..first + wanted);
+                let print = match (bytes_read, &mut self.visitor) {
+                    (Some(first), Some(visitor)) => visitor.print(first),
+                    _ => 0,
+                };
                 self.found.push(Block { at, bytes, print });
             }
         }
@@ -264,10 +294,15 @@ impl<'v> BlockCollector<'v> {
 }
 
 /// Reads the print of a block, or returns 0 if its first bytes are not resident.
-pub fn read_print(memory: &impl Memory, at: u64, usable: u64) -> u16 {
+pub(crate) fn read_print(
+    memory: &impl Memory,
+    at: u64,
+    usable: u64,
+    visitor: &mut dyn BlockVisitor,
+) -> u16 {
     let mut first = [0; PRINTED as usize];
     let first = &mut first[..printed_bytes(usable)];
-    if memory.read(at, first) == first.len() { print(first) } else { 0 }
+    if memory.read(at, first) == first.len() { visitor.print(first) } else { 0 }
 }
 
 #[cfg(test)]
@@ -305,9 +340,9 @@ mod tests {
         let mut collector = BlockCollector::new(Some(&mut seen));
         collector.begin(0x8000);
         for at in [0x8010, 0xfff0, 0x10010, 0x20010, 0x30010] {
-            collector.add(at, 32, || 1);
+            collector.add(at, 32, |_| 1);
         }
-        collector.add(0x30030, 0x20000, || 1);
+        collector.add(0x30030, 0x20000, |_| 1);
         collector.end(0x30040);
         let expected = vec![
             (0x8000..0x10000, vec![0x8010, 0xfff0]),
@@ -323,10 +358,10 @@ mod tests {
         let mut seen = Seen::default();
         let mut collector = BlockCollector::new(Some(&mut seen));
         collector.begin(0x1000);
-        collector.add(0x1010, 32, || 1);
-        collector.add(0x1040, 32, || 1);
+        collector.add(0x1010, 32, |_| 1);
+        collector.add(0x1040, 32, |_| 1);
         collector.back_to(0x1030);
-        collector.add(0x1050, 32, || 1);
+        collector.add(0x1050, 32, |_| 1);
         collector.end(0x2000);
         assert_eq!(seen.calls, [(0x1000..0x2000, vec![0x1010, 0x1050])]);
     }
@@ -338,7 +373,7 @@ mod tests {
         let mut collector = BlockCollector::new(Some(&mut seen));
         collector.row(&memory, 0x10000, 64, 4, |index| index != 1);
         assert_eq!(seen.calls, [(0x10000..0x10100, vec![0x10000, 0x10080, 0x100c0])]);
-        assert_eq!(read_print(&memory, 0x10000, 64), print(&[7; 48]));
-        assert_eq!(read_print(&memory, 0x20000, 64), 0);
+        assert_eq!(read_print(&memory, 0x10000, 64, &mut seen), print(&[7; 48]));
+        assert_eq!(read_print(&memory, 0x20000, 64, &mut seen), 0);
     }
 }

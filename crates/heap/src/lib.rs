@@ -7,6 +7,7 @@
 //! - [`memory`]: readable memory and its residency.
 //! - [`residency`]: resident pages, cached for a short time.
 //! - [`blocks`]: the blocks in use, one by one.
+//! - [`rooms`]: the memory in which blocks share pages, and the rule by which they hold a page.
 //! - [`droppable`]: free pages, and the conditions under which they may be dropped.
 //! - [`guarded`]: one interface to such pages of all allocators except glibc's.
 //! - [`layout`]: one interface to the heaps of all allocators.
@@ -63,6 +64,7 @@ pub mod pymalloc;
 pub mod ranges;
 pub mod residency;
 mod rewalk;
+pub mod rooms;
 pub mod ruby;
 pub mod saved;
 mod scattered;

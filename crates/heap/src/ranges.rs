@@ -41,10 +41,7 @@ pub(crate) fn gaps(
 }
 
 /// Returns the parts of a range inside of others, which are in order and disjoint.
-pub(crate) fn overlaps(
-    range: Range<u64>,
-    others: &[Range<u64>],
-) -> impl Iterator<Item = Range<u64>> {
+pub fn overlaps(range: Range<u64>, others: &[Range<u64>]) -> impl Iterator<Item = Range<u64>> {
     let first = others.partition_point(|other| other.end <= range.start);
     let inside = others[first..].iter().take_while(move |other| other.start < range.end);
     inside.map(move |other| other.start.max(range.start)..other.end.min(range.end))

@@ -6,6 +6,7 @@
 //! - [`history`]: the stored snapshots.
 //! - [`schedule`]: the time of the next snapshot.
 //! - [`evidence`]: the evidence on blocks that grow: types, holders, reachability.
+//! - [`pins`]: the blocks that pin fragmented memory.
 //! - [`pointers`]: pointers to blocks.
 //! - [`stacks`]: call stacks of the allocations that survive.
 //! - [`types`]: the types of blocks.
@@ -43,6 +44,7 @@ pub mod finder;
 pub mod group;
 mod grown;
 pub mod history;
+pub mod pins;
 pub mod pointers;
 pub mod schedule;
 pub mod stacks;

@@ -12,6 +12,10 @@ const MAX_TEXT: usize = 24;
 const MIN_TEXT: usize = 6;
 /// Maximum number of bytes of a mangled name.
 const MAX_MANGLED: usize = 2048;
+/// The possible places of the pointer to the type of an object of Python, in words: the header of
+/// the garbage collector may come before the object, and before it the fields of instances
+/// (`_PyObject_HEAD`, 3.11).
+pub(crate) const PYTHON_TYPES: [usize; 3] = [1, 3, 5];
 /// Number of words at the start of a block that are searched for a pointer to a type.
 const WORDS: usize = 6;
 
@@ -32,10 +36,8 @@ pub fn type_of(
     let word = |place: usize| words.get(place).copied().unwrap_or(0);
     let found = cpp(image, word(0))
         .map(|name| format!("C++ {name}"))
-        // The header of the garbage collector may come first, and before it the fields of instances
-        // (`_PyObject_HEAD`, 3.11).
         .or_else(|| {
-            let python = [1, 3, 5].into_iter().find_map(|place| python(image, word(place)));
+            let python = PYTHON_TYPES.into_iter().find_map(|place| python(image, word(place)));
             python.map(|name| format!("Python {name}"))
         })
         .or_else(|| {
@@ -44,6 +46,34 @@ pub fn type_of(
         })
         .or_else(|| with_text.then(|| text(&bytes[..length])).flatten());
     found.map(|name| shortened(&name))
+}
+
+/// A word that identifies the type of an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum TypeWord {
+    /// A pointer to a table of functions: of a C++ class, or of a task of tokio.
+    Table(u64),
+    /// A pointer to a type of Python.
+    Python(u64),
+}
+
+impl TypeWord {
+    /// Returns the type.
+    pub(crate) fn name(self, image: &Image<'_>) -> Option<String> {
+        let found = match self {
+            Self::Table(word) => cpp(image, word)
+                .map(|name| format!("C++ {name}"))
+                .or_else(|| rust_task(image, word).map(|task| format!("Rust task {task}"))),
+            Self::Python(word) => python(image, word).map(|name| format!("Python {name}")),
+        };
+        found.map(|name| shortened(&name))
+    }
+}
+
+/// Returns whether a word may be the reference count of an object of Python, rather than a pointer
+/// (`ob_refcnt`; from 3.14 on, its upper bits are flags).
+pub(crate) fn may_be_count(word: u64) -> bool {
+    word != 0 && word >> 32 & 0xffff == 0
 }
 
 /// Returns the type whose virtual table is at an address: before the table is a pointer to the type

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::allocator_kind::AllocatorKind;
 use crate::growth::Growth;
 use crate::ledger::{Coverage, Ledger, Owner, Row};
+use crate::pins::Pins;
 use crate::remedy::Remedy;
 use crate::verdict::Verdict;
 
@@ -208,6 +209,9 @@ pub struct Inspection {
     /// The growth of the process, if it was inspected several times.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub growth: Option<Growth>,
+    /// The blocks that pin its fragmented memory, if they were searched for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pins: Option<Pins>,
 }
 
 /// The allocator of a process.

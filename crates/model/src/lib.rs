@@ -21,6 +21,7 @@ pub mod ledger;
 pub mod load;
 pub mod machine;
 pub mod number;
+pub mod pins;
 pub mod process;
 pub mod release;
 pub mod remedy;

@@ -8,6 +8,7 @@ use lowtide_model::inspection::Inspection;
 
 use crate::heaps;
 use crate::owners::{facts, ink, meaning, places};
+use crate::pins;
 use crate::screen::{Screen, bold, dim, escape_of, hanging, title};
 use crate::text::{printable, wrapped};
 
@@ -34,6 +35,9 @@ pub fn render(inspection: &Inspection, arenas: bool, screen: Screen) -> String {
     out += &bold(&wrapped(&printable(&sentence), screen.width), screen);
     out.push('\n');
     out += &remedies(inspection, screen);
+    if let Some(pins) = &inspection.pins {
+        out += &pins::render(pins, screen);
+    }
     out
 }
 

@@ -261,6 +261,7 @@ Exit codes: 0 done; 1 failed; 2 usage; 3 not permitted; 4 the process is gone;
 Examples:
   lowtide inspect 4711
   lowtide inspect 4711 --arenas
+  lowtide inspect 4711 --pins
   lowtide inspect 4711 --watch 10m
   lowtide inspect --cgroup /system.slice/app.service --json";
 

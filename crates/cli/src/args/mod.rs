@@ -144,6 +144,15 @@ pub(crate) struct InspectArgs {
     #[arg(long, conflicts_with_all = ["arenas", "watch"])]
     pub(crate) malloc_info: bool,
 
+    /// Show the blocks in use that pin fragmented memory, and what a release would return without
+    /// them
+    #[arg(long, conflicts_with = "malloc_info")]
+    pub(crate) pins: bool,
+
+    /// Number of groups of blocks that --pins shows
+    #[arg(long, value_name = "COUNT", default_value_t = 10, requires = "pins")]
+    pub(crate) top: usize,
+
     /// Repeat the inspection for this time, and judge whether RSS grows, and in what
     #[arg(long, value_name = "DURATION", value_parser = values::inspect_watch)]
     pub(crate) watch: Option<Duration>,

@@ -8,8 +8,10 @@ use lowtide_analysis::diagnose::diagnose;
 use lowtide_analysis::growth::{Follower, until_limit};
 use lowtide_leaks::evidence::Search;
 use lowtide_leaks::finder::LeakFinder;
+use lowtide_leaks::pins::HeldMemory;
 use lowtide_model::inspection::Inspection;
 use lowtide_model::leaks::LeakKind;
+use lowtide_model::pins::Pins;
 use lowtide_model::remedy::RemedyKind;
 use lowtide_model::verdict::{Verdict, VerdictKind};
 use lowtide_probe::inspect::{Inspector, malloc_info};
@@ -67,6 +69,9 @@ pub(crate) fn run(args: &InspectArgs, output: &Output) -> Result<Exit, Failure> 
                 }),
             }?;
             withdraw_refused_release(&mut inspected.inspection, &target);
+            if args.pins && inspected.inspection.observation.unreadable.is_none() {
+                inspected.inspection.pins = Some(pins(&target, args)?);
+            }
             if !output.json {
                 service = in_time(&target, |target| Service::read(&target)).unwrap_or_default();
             }
@@ -98,6 +103,14 @@ pub(crate) fn run(args: &InspectArgs, output: &Output) -> Result<Exit, Failure> 
         }
         Ok(Ok(exit))
     })
+}
+
+/// Finds the blocks that pin the memory of a process.
+fn pins(target: &Target, args: &InspectArgs) -> Result<Pins, TargetError> {
+    let (of_thread, top) = (target.try_clone().map_err(|error| target.failed(error))?, args.top);
+    let read = move || Ok(HeldMemory::read(&of_thread, true)?.pins(top));
+    let done = args.deadline.patience().work_on(target, &AtomicBool::new(false), read);
+    done.map_err(|given_up| given_up.error(target.pid))?
 }
 
 /// Prints the XML of `malloc_info(3)`.

@@ -24,6 +24,7 @@ use crate::memory::Memory;
 use crate::ranges::joined;
 use crate::residency::Residency;
 use crate::rewalk::least_torn;
+use crate::rooms::RoomKind;
 use crate::scattered::Scattered;
 pub use droppable::{Lock, each_droppable, lock};
 use page_map::{LEAF_BYTES, Location, PageMap, RECORD, Span};
@@ -118,6 +119,7 @@ fn walk_once(
                 heap.add_small(*size, span.out, bytes, resident_bytes);
                 if blocks.is_on() {
                     collect(memory, &mut words, span, *size, blocks);
+                    blocks.room(RoomKind::GperftoolsSpan, range);
                 }
             }
             (Location::InUse, _) => {

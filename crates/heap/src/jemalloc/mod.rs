@@ -32,6 +32,7 @@ use crate::memory::Memory;
 use crate::ranges::{gaps, joined};
 use crate::residency::{FreeBytes, Residency};
 use crate::rewalk::least_torn;
+use crate::rooms::RoomKind;
 pub use droppable::each_droppable;
 use extent::{Bits, PAGE, Record, State, Version};
 pub use locks::{Locks, locks};
@@ -336,5 +337,6 @@ fn add_active<M: Memory>(
     tally.resident.allocated_bytes += all - whole.droppable - whole.locked - free_bytes;
     heap.add_allocated(class, count - free, (count - free) * size);
     blocks.row(tree.memory(), record.address, size, count, |index| !slab.is_free(index));
+    blocks.room(RoomKind::JemallocSlab, record.range());
     true
 }

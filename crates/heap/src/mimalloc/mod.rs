@@ -31,6 +31,7 @@ use crate::memory::Memory;
 use crate::ranges::{gaps, joined};
 use crate::residency::Residency;
 use crate::rewalk::least_torn;
+use crate::rooms::RoomKind;
 use crate::scattered::Scattered;
 pub use droppable::each_droppable;
 use find::{Place, SLICE};
@@ -188,6 +189,7 @@ impl<'m, 'v, M: Memory> Walker<'m, 'v, M> {
                 if self.blocks.is_on() && page.live > 0 {
                     self.collect(fields, record, &blocks, bytes);
                 }
+                self.blocks.room(RoomKind::MimallocPage, blocks.start..blocks.start + bytes);
                 return bytes;
             }
             if self.rereads == 0 {

@@ -4,7 +4,7 @@
 /// Size of the smallest chunk, in bytes (`MINSIZE`).
 pub(super) const SMALLEST: u64 = 32;
 /// Distance from a chunk to the memory that the program gets, in bytes (`CHUNK_HDR_SZ`).
-pub(super) const USER_AT: u64 = 16;
+pub(crate) const USER_AT: u64 = 16;
 /// Part of a chunk in use that the program does not get, in bytes (`SIZE_SZ`): the program also
 /// gets the first word of the next chunk.
 pub(super) const HEAD_BYTES: u64 = 8;
@@ -18,4 +18,4 @@ pub(super) const IS_MMAPPED: u64 = 2;
 pub(super) const FLAGS: u64 = 7;
 /// Size of the list fields of a free chunk, in bytes (`sizeof (struct malloc_chunk)`). A page that
 /// contains a part of them is not returned.
-pub(super) const LIST_BYTES: u64 = 48;
+pub(crate) const LIST_BYTES: u64 = 48;

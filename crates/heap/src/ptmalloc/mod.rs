@@ -24,6 +24,8 @@ use serde::{Deserialize, Serialize};
 use crate::blocks::Visitor;
 use crate::memory::Memory;
 
+pub(crate) use chunk::{LIST_BYTES, USER_AT};
+
 pub use caches::{Caches, is_size_of_cache};
 pub use layout::{Layout, MallocParams};
 pub use lists::{Links, fast_links};

@@ -16,10 +16,11 @@ use super::stretch_tally::{StretchTally, TopRule};
 use super::tally::Tally;
 use super::window::Window;
 use super::{FreeKind, FreePages};
-use crate::blocks::{BlockCollector, Visitor, print, printed_bytes, read_print};
+use crate::blocks::{BlockCollector, Visitor, printed_bytes, read_print};
 use crate::memory::{Memory, word, word_in};
 use crate::ranges::without;
 use crate::residency::Residency;
+use crate::rooms::RoomKind;
 
 /// Maximum size of the fenceposts at the end of a part, in bytes: two chunks of 16 bytes, sometimes
 /// three.
@@ -117,7 +118,8 @@ struct Position {
 /// The result of a step.
 enum NextChunk {
     Chunk,
-    End,
+    /// The stretch has ended. Its chunks end at this address, before the fenceposts.
+    End(u64),
 }
 
 /// The error for a chunk that is invalid or cannot be read.
@@ -165,8 +167,9 @@ impl<'m, M: Memory> Walker<'m, M> {
             }
             match stepped {
                 Ok(NextChunk::Chunk) if !self.effort.is_spent() => continue,
-                Ok(NextChunk::End) => {
+                Ok(NextChunk::End(end)) => {
                     self.blocks.end(state.at);
+                    self.blocks.room(RoomKind::GlibcStretch, start..end);
                     break;
                 }
                 Ok(NextChunk::Chunk) | Err(Unsound) => {}
@@ -210,12 +213,14 @@ impl<'m, M: Memory> Walker<'m, M> {
 
     /// Counts the rest of a stretch as unwalked.
     fn give_up(&mut self, state: &mut Position, stretch: &mut Stretch) {
+        let start = stretch.range.start;
         state.account.close(&mut self.residency);
         self.blocks.end(state.at);
         // The top may have moved below the position that the walk has already reached.
         stretch.range.end = stretch.range.end.max(state.at);
         state.account.unwalked(state.at..stretch.range.end, &mut self.residency);
         self.blocks.unknown(state.at..stretch.range.end);
+        self.blocks.room(RoomKind::GlibcStretch, start..state.at);
     }
 
     /// Updates the end of a stretch from the arena's current top chunk.
@@ -306,14 +311,14 @@ impl<'m, M: Memory> Walker<'m, M> {
             state.account.close_at_top(at..end, rule, &mut self.residency);
             self.visit(state, stretch.arena, at..end, FreeKind::Top);
             state.at = end;
-            return Ok(NextChunk::End);
+            return Ok(NextChunk::End(end));
         }
         if stretch.ending == (Ending::Piece { top: at }) && next_is_in(at, size, &stretch.range) {
             stretch.range.end = at + size;
             let all = at..stretch.range.end;
             state.account.close_at_top(all.clone(), TopRule::Kept, &mut self.residency);
             self.visit(state, stretch.arena, all, FreeKind::Top);
-            return Ok(NextChunk::End);
+            return Ok(NextChunk::End(stretch.range.end));
         }
         // A part that is no longer the last ends with fenceposts.
         let fence_end = at.checked_next_multiple_of(self.page).ok_or(Unsound)?;
@@ -324,10 +329,10 @@ impl<'m, M: Memory> Walker<'m, M> {
         state.at = fence_end;
         state.head = None;
         match stretch.ending {
-            Ending::Fencepost if fence_end == end => Ok(NextChunk::End),
+            Ending::Fencepost if fence_end == end => Ok(NextChunk::End(at)),
             Ending::Piece { .. } if fence_end <= end => {
                 stretch.range.end = fence_end;
-                Ok(NextChunk::End)
+                Ok(NextChunk::End(at))
             }
             // Memory that the program got from `brk` itself follows, and then the next part of the
             // heap.
@@ -342,7 +347,7 @@ impl<'m, M: Memory> Walker<'m, M> {
                 };
                 state.account.foreign(fence_end..next, &mut self.residency);
                 self.blocks.end(at);
-                self.blocks.unknown(fence_end..next);
+                self.blocks.unknown(at..next);
                 self.blocks.begin(next);
                 state.at = next;
                 Ok(NextChunk::Chunk)
@@ -457,11 +462,11 @@ impl<'m, M: Memory> Walker<'m, M> {
     fn collect(&mut self, at: u64, size: u64) {
         let (window, memory) = (&self.window, self.memory);
         let user = at + USER_AT;
-        self.blocks.add(user, size, || {
+        self.blocks.add(user, size, |visitor| {
             let usable = size - HEAD_BYTES;
             match window.bytes(user, printed_bytes(usable)) {
-                Some(first) => print(first),
-                None => read_print(memory, user, usable),
+                Some(first) => visitor.print(first),
+                None => read_print(memory, user, usable, visitor),
             }
         });
     }

@@ -21,6 +21,7 @@ use crate::memory::Memory;
 use crate::ranges::{gaps, joined};
 use crate::residency::Residency;
 use crate::rewalk::least_torn;
+use crate::rooms::RoomKind;
 use arenas::{Arena, Arenas};
 use pool::{HEAD, POOLS_IN_ARENA, Pool};
 pub use tally::{Heap, SizeClass};
@@ -120,6 +121,7 @@ fn walk_arena<M: Memory>(
     }
     let outside = gaps(std::iter::once(arena.range.clone()), &[pools]).into_iter();
     heap.end_arena(sums, outside.map(|range| residency.bytes(range)).sum());
+    blocks.room(RoomKind::CPythonArena, arena.range.clone());
 }
 
 /// Collects the blocks in use of a pool.

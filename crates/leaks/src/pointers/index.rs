@@ -48,6 +48,25 @@ impl IndexBuilder {
         self.blocks + self.large.len() > self.max_blocks
     }
 
+    /// Returns the number of blocks.
+    pub(crate) fn len(&self) -> usize {
+        self.blocks + self.large.len()
+    }
+
+    /// Drops the blocks of the places that `is_kept` does not select.
+    pub(crate) fn keep_places(&mut self, is_kept: impl Fn(u64) -> bool) {
+        self.places.retain(|place, _| is_kept(*place));
+        self.blocks = self.places.values().map(Vec::len).sum();
+        self.places.shrink_to_fit();
+    }
+
+    /// Returns the blocks in order of address, and the parts of the heap that could not be read.
+    pub(crate) fn into_ordered(self) -> (OrderedBlocks, Vec<Range<u64>>) {
+        let mut places: Vec<(u64, Vec<Packed>)> = self.places.into_iter().collect();
+        places.sort_unstable_by_key(|(place, _)| *place);
+        (OrderedBlocks { places, large: self.large }, self.unknown)
+    }
+
     /// Builds the index; `None` if there were too many blocks.
     pub fn build(mut self) -> Option<BlockIndex> {
         if self.is_full() {
@@ -130,6 +149,41 @@ impl BlockVisitor for IndexBuilder {
             }
         }
         self.large.remove(&at);
+    }
+}
+
+/// The blocks of a heap, in order of address.
+#[derive(Debug, Default)]
+pub(crate) struct OrderedBlocks {
+    places: Vec<(u64, Vec<Packed>)>,
+    large: BTreeMap<u64, (u64, u16)>,
+}
+
+impl OrderedBlocks {
+    /// Returns the blocks in order of address.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Block> {
+        let mut small = self
+            .places
+            .iter()
+            .flat_map(|(place, blocks)| {
+                blocks.iter().map(move |(offset, size, print)| Block {
+                    at: place * PLACE + u64::from(*offset) * UNIT,
+                    bytes: u64::from(*size) * UNIT,
+                    print: *print,
+                })
+            })
+            .peekable();
+        let large = self.large.iter();
+        let mut large = large
+            .map(|(at, (bytes, print))| Block { at: *at, bytes: *bytes, print: *print })
+            .peekable();
+        std::iter::from_fn(move || {
+            let next_large = large.peek().map_or(u64::MAX, |block| block.at);
+            match small.peek() {
+                Some(block) if block.at < next_large => small.next(),
+                _ => large.next(),
+            }
+        })
     }
 }
 

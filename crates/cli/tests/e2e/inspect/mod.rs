@@ -5,6 +5,7 @@ mod hostile;
 mod ledger;
 mod looking;
 mod odd_ones;
+mod pins;
 mod programs;
 mod verdicts;
 

@@ -1,0 +1,181 @@
+//! The blocks that pin memory: the predicted gain is what a release returns after they are freed.
+
+use std::path::Path;
+
+use lowtide_allocators::bundled;
+use lowtide_leaks::pins::HeldMemory;
+use lowtide_probe::target::Target;
+use serde_json::Value;
+
+use super::{Subject, object, plain};
+use crate::support::{fixture, lowtide, until};
+
+/// Maximum difference between a prediction and the returned memory, in bytes.
+const TOLERANCE: u64 = 4 * 4096;
+
+/// Returns the anonymous memory of a process, in bytes.
+fn anonymous(subject: &Subject) -> u64 {
+    let rollup = subject.proc("smaps_rollup");
+    let line = rollup.lines().find_map(|line| line.strip_prefix("Anonymous:")).unwrap();
+    line.split_whitespace().next().unwrap().parse::<u64>().unwrap() * 1024
+}
+
+/// Releases memory until there is nothing left to release.
+fn release_all(subject: &Subject) {
+    until("a release that finds nothing to do", || {
+        let pid = subject.pid().to_string();
+        let output = lowtide().args(["--json", "release", &pid]).output().unwrap();
+        let found = object(&output);
+        assert_ne!(found["outcome"], "refused", "{found:#}");
+        (found["outcome"] == "nothing_to_release").then_some(())
+    });
+}
+
+fn held(subject: &Subject) -> HeldMemory {
+    HeldMemory::read(&Target::open(subject.pid()).unwrap(), true).unwrap()
+}
+
+/// Starts `fixtures/pins.c` with an allocator.
+fn pinned(allocator: &str) -> Subject {
+    if allocator == "glibc" {
+        return Subject::start(&mut plain(&fixture("pins", &["-pthread"])));
+    }
+    let carried = bundled().find(|carried| carried.name() == allocator).unwrap();
+    pinned_with(&carried.unpack().unwrap())
+}
+
+/// Starts `fixtures/pins.c` with the library of an allocator.
+fn pinned_with(library: &Path) -> Subject {
+    Subject::start(plain(&fixture("pins", &["-pthread"])).env("LD_PRELOAD", library))
+}
+
+/// Frees blocks by each of some commands. What becomes free by the blocks that have vanished must
+/// be what the process returns, with a release before and after it.
+fn proves(subject: &mut Subject, steps: &[&[&str]]) {
+    // What threads have kept of the burst is not of these blocks.
+    subject.send("collect");
+    release_all(subject);
+    for commands in steps {
+        let (before, blocks) = (anonymous(subject), held(subject));
+        for command in *commands {
+            subject.send(command);
+        }
+        let freed = blocks.freed_since(&held(subject));
+        release_all(subject);
+        let returned = before - anonymous(subject);
+        assert!(freed.units > 0, "{commands:?}");
+        let difference = returned.abs_diff(freed.resident_bytes);
+        assert!(
+            difference <= TOLERANCE,
+            "{commands:?}: predicted {}, returned {returned}",
+            freed.resident_bytes
+        );
+    }
+}
+
+#[test]
+fn what_blocks_of_glibc_pin_returns_after_they_are_freed_by_their_owner_or_another_thread() {
+    proves(&mut pinned("glibc"), &[&["main 0"], &["owner 1"], &["main 2"]]);
+    proves(&mut pinned("glibc"), &[&["owner 2"], &["main 1"], &["owner 0"]]);
+}
+
+#[test]
+fn what_blocks_of_jemalloc_pin_returns_after_they_are_freed_by_their_owner_or_another_thread() {
+    proves(&mut pinned("jemalloc"), &[&["main 0"], &["owner 1"], &["main 2"]]);
+}
+
+#[test]
+fn what_blocks_of_mimalloc_pin_returns_after_their_owner_has_collected() {
+    for version in ["mimalloc", "mimalloc2"] {
+        // If all blocks of a segment are freed, its own structures go, too.
+        let steps: [&[&str]; 2] = [&["owner 0", "collect"], &["main 2", "collect"]];
+        proves(&mut pinned(version), &steps);
+    }
+}
+
+#[test]
+#[ignore = "needs libtcmalloc-minimal4"]
+fn what_blocks_of_gperftools_pin_returns_after_they_have_left_the_caches() {
+    let mut subject = pinned_with(Path::new("/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4"));
+    subject.send("collect");
+    for command in ["owner 0", "main 1", "owner 2"] {
+        let (before, blocks) = (anonymous(&subject), held(&subject));
+        subject.send(command);
+        let freed = blocks.freed_since(&held(&subject));
+        subject.send("collect");
+        let returned = before - anonymous(&subject);
+        assert!(freed.units > 0, "{command}");
+        let difference = returned.abs_diff(freed.resident_bytes);
+        assert!(difference <= TOLERANCE, "{command}: {freed:?}, returned {returned}");
+    }
+}
+
+/// Creates objects of a type between others, which it deletes. Deletes those that are left at the
+/// command `drop`.
+const PYTHON: &str = "
+import sys
+class Node:
+    __slots__ = ('value', 'next')
+class Step(Node):
+    __slots__ = ()
+kept, burst = [], []
+for i in range(400_000):
+    burst.append((Step(), bytes(60 + i % 300)))
+    if i % 2000 == 0:
+        node = Node()
+        node.value = node.next = None
+        kept.append(node)
+del burst
+print('ready', flush=True)
+for line in sys.stdin:
+    kept.clear()
+    print('done', flush=True)
+";
+
+#[test]
+#[ignore = "needs python3"]
+fn what_objects_of_python_pin_returns_after_they_are_deleted_except_for_one_arena() {
+    const ARENA: u64 = 1 << 20;
+    let mut subject = Subject::start(plain("python3").args(["-c", PYTHON]));
+    release_all(&subject);
+    let found = subject.inspect_with(&["--pins"]);
+    let groups = found["pins"]["groups"].as_array().unwrap();
+    let node = groups.iter().find(|group| group["type"] == "Python Node").unwrap();
+    assert_eq!((&node["allocator"], &node["blocks"]), (&"cpython".into(), &200.into()), "{node:#}");
+    let (before, blocks) = (anonymous(&subject), held(&subject));
+    subject.send("drop");
+    let freed = blocks.freed_since(&held(&subject));
+    release_all(&subject);
+    let returned = before - anonymous(&subject);
+    assert!(freed.resident_bytes > 10 * ARENA, "{freed:?}");
+    let expected = freed.resident_bytes - ARENA - TOLERANCE..=freed.resident_bytes + TOLERANCE;
+    assert!(expected.contains(&returned), "{freed:?}, returned {returned}");
+}
+
+#[test]
+fn the_groups_share_all_pinned_memory_and_the_set_of_all_gains_what_was_freed() {
+    let mut subject = pinned("glibc");
+    release_all(&subject);
+    let found = subject.inspect_with(&["--pins"]);
+    crate::schemas::hold_inspection(&found);
+    let pins = &found["pins"];
+    let number = |value: &Value| value.as_u64().unwrap();
+    let groups = pins["groups"].as_array().unwrap();
+    let shares: u64 = groups.iter().map(|group| number(&group["pinned_bytes"])).sum();
+    assert_eq!(shares, number(&pins["pinned_bytes"]), "{pins:#}");
+    let sizes: Vec<u64> =
+        groups.iter().take(3).map(|group| number(&group["size_bytes"][0])).collect();
+    assert!([64, 112, 320].iter().all(|size| sizes.contains(size)), "{pins:#}");
+    let last = pins["sets"].as_array().unwrap().last().unwrap();
+    let members: Vec<usize> =
+        last["groups"].as_array().unwrap().iter().map(|place| number(place) as usize).collect();
+    assert_eq!(members, [0, 1, 2], "{pins:#}");
+    let before = anonymous(&subject);
+    for class in 0..3 {
+        subject.send(&format!("main {class}"));
+    }
+    release_all(&subject);
+    let returned = before - anonymous(&subject);
+    let (least, most) = (number(&last["gain_at_least_bytes"]), number(&last["gain_at_most_bytes"]));
+    assert!((least..=most + TOLERANCE).contains(&returned), "{returned} {last:#}");
+}

@@ -1,0 +1,134 @@
+//! The groups of blocks, and their shares of the pinned memory.
+
+use lowtide_analysis::pins::holders::{CACHED, REST};
+use lowtide_analysis::pins::{GroupSums, HeapPins};
+use lowtide_heap::rooms::RoomKind;
+
+use super::units::{BlockClass, Unit};
+use crate::book::ByPlace;
+
+/// Maximum number of groups. Further blocks belong to the first group, of all others.
+const MAX_GROUPS: usize = 64 << 10;
+const OTHERS: usize = 0;
+
+/// A group of blocks.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Group {
+    class: BlockClass,
+    blocks: u64,
+    bytes: u64,
+    units: u64,
+    pinned_bytes: u64,
+}
+
+/// The groups in the order in which they appear.
+#[derive(Debug)]
+pub(super) struct Groups {
+    ids: ByPlace<u32>,
+    all: Vec<Group>,
+    /// The share of memory that only something other than blocks holds.
+    pub(super) fixed_bytes: u64,
+}
+
+impl Groups {
+    pub(super) fn new() -> Self {
+        let others =
+            BlockClass { kind: RoomKind::GlibcStretch, bytes: 0, type_id: 0, is_cached: false };
+        let mut groups = Self { ids: ByPlace::default(), all: Vec::new(), fixed_bytes: 0 };
+        groups.of(others);
+        groups
+    }
+
+    /// Returns the number of the group of a block.
+    pub(super) fn of(&mut self, class: BlockClass) -> usize {
+        let kind = class.kind as u64 * 2 + u64::from(class.is_cached);
+        let key = kind << 60 | u64::from(class.type_id) << 44 | class.bytes & ((1 << 44) - 1);
+        let next = self.all.len();
+        if let Some(id) = self.ids.get(&key) {
+            return *id as usize;
+        }
+        if next >= MAX_GROUPS {
+            return OTHERS;
+        }
+        self.ids.insert(key, next as u32);
+        self.all.push(Group { class, blocks: 0, bytes: 0, units: 0, pinned_bytes: 0 });
+        next
+    }
+
+    /// Adds a block, and returns the number of its group.
+    pub(super) fn add(&mut self, class: BlockClass) -> usize {
+        let group = self.of(class);
+        self.all[group].blocks += 1;
+        self.all[group].bytes += class.bytes;
+        group
+    }
+
+    /// Divides the free bytes of a unit among the groups that hold it, by their bytes.
+    pub(super) fn divide(&mut self, unit: &Unit<'_>) {
+        let used: u64 = unit.holders.iter().map(|(_, bytes)| bytes).sum();
+        let mut left = unit.free_bytes;
+        for (place, (group, bytes)) in unit.holders.iter().enumerate() {
+            let is_last = place + 1 == unit.holders.len();
+            let part = match (is_last, used) {
+                (true, _) => left,
+                (false, 0) => unit.free_bytes / unit.holders.len() as u64,
+                (false, used) => {
+                    (u128::from(unit.free_bytes) * u128::from(*bytes) / u128::from(used)) as u64
+                }
+            };
+            let part = part.min(left);
+            left -= part;
+            self.all[*group].units += 1;
+            self.all[*group].pinned_bytes += part;
+        }
+        self.fixed_bytes += if unit.is_fixed { left } else { 0 };
+    }
+
+    /// Returns the groups of blocks, the largest share first, the blocks in caches with their
+    /// bytes, and the bit of each group by its number.
+    pub(super) fn ranked(&self, types: &[String]) -> Ranked {
+        let mut order: Vec<usize> = (0..self.all.len()).collect();
+        order.retain(|place| self.all[*place].blocks > 0);
+        order.sort_by_key(|place| {
+            let group = &self.all[*place];
+            (std::cmp::Reverse((group.pinned_bytes, group.blocks)), *place)
+        });
+        let mut ranked = Ranked { bits: vec![REST; self.all.len()], ..Ranked::default() };
+        for place in order {
+            let group = &self.all[place];
+            if group.class.is_cached {
+                ranked.bits[place] = CACHED;
+                ranked.cached.allocator = group.class.kind.allocator();
+                ranked.cached.add(&sums(group, types));
+            } else {
+                let is_known = place != OTHERS;
+                ranked.bits[place] =
+                    if is_known { HeapPins::bit(ranked.groups.len()) } else { REST };
+                ranked.groups.push(sums(group, types));
+            }
+        }
+        ranked
+    }
+}
+
+/// The groups in the order of their shares.
+#[derive(Debug, Default)]
+pub(super) struct Ranked {
+    pub(super) groups: Vec<GroupSums>,
+    pub(super) cached: GroupSums,
+    pub(super) bits: Vec<u64>,
+}
+
+fn sums(group: &Group, types: &[String]) -> GroupSums {
+    let BlockClass { kind, bytes, type_id, .. } = group.class;
+    let name = usize::from(type_id).checked_sub(1).and_then(|place| types.get(place));
+    GroupSums {
+        allocator: kind.allocator(),
+        size_bytes: bytes,
+        block_type: name.cloned(),
+        blocks: group.blocks,
+        bytes: group.bytes,
+        units: group.units,
+        pinned_bytes: group.pinned_bytes,
+    }
+}

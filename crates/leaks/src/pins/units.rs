@@ -1,0 +1,185 @@
+//! The units of memory with the blocks that hold them, by the rule of `lowtide_heap::rooms`.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use lowtide_heap::blocks::Block;
+use lowtide_heap::ranges::overlaps;
+use lowtide_heap::rooms::{Room, RoomKind};
+
+use super::census::{Census, TypeId};
+
+/// What decides the group of a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct BlockClass {
+    pub(super) kind: RoomKind,
+    /// Its size, including the overhead of the allocator.
+    pub(super) bytes: u64,
+    pub(super) type_id: TypeId,
+    pub(super) is_cached: bool,
+}
+
+/// A unit of memory: it is returned as a whole.
+#[derive(Debug)]
+pub(super) struct Unit<'u> {
+    pub(super) resident_bytes: u64,
+    /// The resident bytes in no block.
+    pub(super) free_bytes: u64,
+    /// Whether something other than blocks holds it: memory of the allocator, memory that could not
+    /// be read, or a lock.
+    pub(super) is_fixed: bool,
+    /// The groups of the blocks that hold it, each with its bytes in the unit.
+    pub(super) holders: &'u [(usize, u64)],
+}
+
+/// A block that a visitor receives once, in its room.
+pub(super) type BlockInRoom = (Block, BlockClass);
+
+/// The memory of rooms.
+pub(super) struct Units<'c> {
+    pub(super) census: &'c Census,
+    /// The resident pages of the rooms, in order and disjoint.
+    pub(super) resident: &'c [Range<u64>],
+    /// The locked memory, in order and disjoint.
+    pub(super) locked: &'c [Range<u64>],
+    pub(super) page_bytes: u64,
+}
+
+/// Reads the blocks of rooms in order.
+struct BlockCursor<'c, B: Iterator<Item = Block>> {
+    blocks: std::iter::Peekable<B>,
+    cached: std::iter::Peekable<std::slice::Iter<'c, u64>>,
+}
+
+impl<B: Iterator<Item = Block>> BlockCursor<'_, B> {
+    /// Returns the next block that begins before an address, with the addresses that it takes.
+    fn next_before(&mut self, end: u64, kind: RoomKind) -> Option<(BlockInRoom, Range<u64>)> {
+        let block = self.blocks.next_if(|block| block.at.saturating_sub(kind.user_at()) < end)?;
+        while self.cached.next_if(|at| **at < block.at).is_some() {}
+        let is_cached = self.cached.peek() == Some(&&block.at);
+        let class = BlockClass { kind, bytes: block.bytes, type_id: block.print, is_cached };
+        let start = block.at.saturating_sub(kind.user_at());
+        Some(((block, class), start..start.saturating_add(block.bytes)))
+    }
+}
+
+impl Units<'_> {
+    /// Calls `group_of` for each block of each room, in order of address, and `visit` for each unit
+    /// that has a resident page, with the groups that `group_of` has returned.
+    pub(super) fn each(
+        &self,
+        mut group_of: impl FnMut(BlockInRoom) -> usize,
+        mut visit: impl FnMut(&Unit<'_>),
+    ) {
+        let mut blocks = BlockCursor {
+            blocks: self.census.blocks.iter().peekable(),
+            cached: self.census.cached.iter().peekable(),
+        };
+        let mut first_run = 0;
+        for room in &self.census.rooms {
+            let Room { range, kind } = room;
+            // Blocks outside of rooms have pages of their own.
+            while blocks.blocks.next_if(|block| block.at < range.start + kind.user_at()).is_some() {
+            }
+            let rest = &self.resident[first_run..];
+            first_run += rest.partition_point(|run| run.end <= range.start);
+            let runs = &self.resident[first_run..];
+            let runs = &runs[..runs.partition_point(|run| run.start < range.end)];
+            let mut in_room = Vec::new();
+            let mut next = |end: u64| {
+                let (found, range) = blocks.next_before(end, *kind)?;
+                Some((group_of(found), range))
+            };
+            if kind.is_one_unit() {
+                while let Some(block) = next(range.end) {
+                    in_room.push(block);
+                }
+                self.room(room, runs, &in_room, &mut visit);
+            } else {
+                self.pages(room, runs, &mut next, &mut visit);
+            }
+        }
+    }
+
+    /// Visits a room that is one unit.
+    fn room(
+        &self,
+        room: &Room,
+        runs: &[Range<u64>],
+        blocks: &[(usize, Range<u64>)],
+        visit: &mut impl FnMut(&Unit<'_>),
+    ) {
+        let resident_bytes: u64 = overlaps(room.range.clone(), runs).map(|r| r.end - r.start).sum();
+        if resident_bytes > 0 {
+            let mut holders = Vec::new();
+            let used = hold(blocks.iter(), &room.range, &mut holders);
+            let is_fixed = self.is_fixed(&room.range);
+            let free_bytes = resident_bytes.saturating_sub(used);
+            visit(&Unit { resident_bytes, free_bytes, is_fixed, holders: &holders });
+        }
+    }
+
+    /// Visits the pages of a room.
+    fn pages(
+        &self,
+        room: &Room,
+        runs: &[Range<u64>],
+        next: &mut impl FnMut(u64) -> Option<(usize, Range<u64>)>,
+        visit: &mut impl FnMut(&Unit<'_>),
+    ) {
+        let mut near: VecDeque<(usize, Range<u64>)> = VecDeque::new();
+        let mut holders = Vec::new();
+        let all = room.range.start - room.range.start % self.page_bytes..room.range.end;
+        for run in overlaps(all, runs) {
+            for page in (run.start..run.end).step_by(self.page_bytes as usize) {
+                let window =
+                    page.saturating_sub(room.kind.bytes_before_page())..page + self.page_bytes;
+                while near.front().is_some_and(|(_, block)| block.end <= window.start) {
+                    near.pop_front();
+                }
+                while let Some(block) = next(window.end) {
+                    if block.1.end > window.start {
+                        near.push_back(block);
+                    }
+                }
+                let part = page.max(room.range.start)..window.end.min(room.range.end);
+                let resident_bytes = part.end - part.start;
+                holders.clear();
+                let used = hold(near.iter(), &part, &mut holders);
+                let is_in_room = room.range.start <= window.start && window.end <= room.range.end;
+                visit(&Unit {
+                    resident_bytes,
+                    free_bytes: resident_bytes.saturating_sub(used),
+                    is_fixed: !is_in_room || self.is_fixed(&window),
+                    holders: &holders,
+                });
+            }
+        }
+        // The blocks after the last resident page.
+        while next(room.range.end).is_some() {}
+    }
+
+    fn is_fixed(&self, range: &Range<u64>) -> bool {
+        let is_in = |ranges: &[Range<u64>]| overlaps(range.clone(), ranges).next().is_some();
+        is_in(self.locked) || is_in(&self.census.unread)
+    }
+}
+
+/// Adds up the bytes of blocks in a range by group. A block that is only near the range holds it
+/// without a byte. Returns the sum.
+fn hold<'b>(
+    blocks: impl Iterator<Item = &'b (usize, Range<u64>)>,
+    range: &Range<u64>,
+    holders: &mut Vec<(usize, u64)>,
+) -> u64 {
+    let mut used = 0;
+    for (group, block) in blocks {
+        let bytes = block.end.min(range.end).saturating_sub(block.start.max(range.start));
+        used += bytes;
+        match holders.iter_mut().find(|(known, _)| known == group) {
+            Some((_, all)) => *all += bytes,
+            None => holders.push((*group, bytes)),
+        }
+    }
+    used
+}

@@ -1,0 +1,102 @@
+//! The blocks that pin fragmented memory: what `lowtide inspect --pins` prints.
+
+use serde::Serialize;
+
+/// The kind of the members of a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PinKind {
+    /// Blocks that the program has.
+    Blocks,
+    /// Free blocks in the caches of threads.
+    Cached,
+    /// All groups that are not listed.
+    Other,
+    /// Memory of the allocator itself, memory that could not be read, and locked memory.
+    Fixed,
+}
+
+/// Blocks that pin memory, and what a release would return without them.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PinGroup {
+    /// Its kind.
+    pub kind: PinKind,
+    /// The allocator; `null` for a group that is not of blocks.
+    pub allocator: Option<String>,
+    /// The smallest and the largest size of a block, including the overhead of the allocator.
+    pub size_bytes: Option<[u64; 2]>,
+    /// The type of the blocks, if their content has it.
+    #[serde(rename = "type")]
+    pub block_type: Option<String>,
+    /// What holds most of the blocks, if it was searched for.
+    pub holder: Option<String>,
+    /// Number of blocks.
+    pub blocks: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Number of pages that they hold: of the kernel, or of the allocator if it returns only whole
+    /// ones.
+    pub pages: u64,
+    /// The share of the group in the pinned memory: the free bytes of a page are divided among the
+    /// groups on it by their bytes.
+    pub pinned_bytes: u64,
+    /// Resident bytes of the pages that only this group holds.
+    pub gain_bytes: u64,
+    /// The part of them that is free now.
+    pub gain_free_bytes: u64,
+    /// Resident bytes of the pages that only this group and those before it hold.
+    pub gain_with_previous_bytes: u64,
+    /// Whether the values are estimates.
+    pub estimated: bool,
+    /// What would cure it; `null` if no remedy is known.
+    pub remedy: Option<String>,
+}
+
+/// Groups that pin memory together.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PinSet {
+    /// The groups, as indices of [`Pins::groups`].
+    pub groups: Vec<usize>,
+    /// Number of blocks.
+    pub blocks: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Resident bytes of the pages that only these groups hold.
+    pub gain_bytes: u64,
+    /// The part of them that is free now.
+    pub gain_free_bytes: u64,
+    /// Lower bound of the memory that a release returns after these groups are freed; `null` if
+    /// the caches of the allocator have no known bound.
+    pub gain_at_least_bytes: Option<u64>,
+    /// Upper bound of this memory: the caches of threads may be emptied, too.
+    pub gain_at_most_bytes: u64,
+    /// What would cure it, in sentences.
+    pub remedies: Vec<String>,
+}
+
+/// The blocks that pin the fragmented memory of a process.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Pins {
+    /// Free resident bytes on pages that something holds.
+    pub pinned_bytes: u64,
+    /// Free resident bytes on pages that nothing holds: the next release returns them.
+    pub reclaimable_bytes: u64,
+    /// The part of the pinned bytes on pages with so many groups that no small set frees them.
+    pub crowded_bytes: u64,
+    /// Resident bytes of the heap that could not be read, or changed too fast.
+    pub unread_bytes: u64,
+    /// Number of blocks in use that were read.
+    pub blocks: u64,
+    /// The part of the heap that was read: less than 1 for a heap with very many blocks.
+    pub read_share: f64,
+    /// Whether all values are estimates.
+    pub estimated: bool,
+    /// The groups, the largest share first.
+    pub groups: Vec<PinGroup>,
+    /// Sets of groups with a large joint gain. Each contains the sets before it.
+    pub sets: Vec<PinSet>,
+    /// Sentences about the values.
+    pub notes: Vec<String>,
+    /// CPU time in seconds.
+    pub cpu_s: f64,
+}

@@ -1,0 +1,159 @@
+//! What pins fragmented memory, for people: the groups of blocks, and the sets that would free it.
+
+use std::fmt::Write as _;
+
+use lowtide_model::bytes::Human;
+use lowtide_model::pins::{PinGroup, PinKind, PinSet, Pins};
+
+use crate::screen::{Screen, bold, dim, hanging};
+use crate::text::{printable, thousands, wrapped};
+
+/// Amount of pinned memory below which its groups are not shown, in bytes.
+const MIN_PINNED: u64 = 1 << 20;
+
+/// Formats the pins of a process.
+pub(crate) fn render(pins: &Pins, screen: Screen) -> String {
+    let about = if pins.estimated { "≈" } else { "" };
+    if pins.pinned_bytes < MIN_PINNED {
+        let little = format!(
+            "only {} of free memory is on pages with blocks in use: there is little to gain",
+            Human(pins.pinned_bytes)
+        );
+        let sentence = if pins.blocks == 0 { pins.notes.last() } else { None };
+        let sentence = printable(sentence.unwrap_or(&little));
+        return format!("\n{}\n", wrapped(&format!("pins: {sentence}"), screen.width));
+    }
+    let head = format!(
+        "{about}{} of free memory is pinned by {about}{} blocks in use on the same pages: no release returns it",
+        Human(pins.pinned_bytes),
+        thousands(pins.blocks)
+    );
+    let mut out = format!("\n{}\n", bold(&wrapped(&head, screen.width), screen));
+    let heads = format!(
+        " {:>9}  {:>10}  {:>9}  {:>9}  {:>9}  {:>9}  {}",
+        "pins", "blocks", "bytes", "pages", "alone", "with all", "block"
+    );
+    let _ = writeln!(out, "{}", dim(&heads, screen));
+    for group in &pins.groups {
+        out += &row(group, screen);
+    }
+    out.push('\n');
+    for set in &pins.sets {
+        out += &sentences(set, pins, screen);
+    }
+    for sentence in beside(pins) {
+        let _ = writeln!(out, "{}", wrapped(&sentence, screen.width));
+    }
+    out
+}
+
+fn row(group: &PinGroup, screen: Screen) -> String {
+    let about = if group.estimated { "≈" } else { "" };
+    let bytes = |bytes: u64| format!("{about}{}", Human(bytes));
+    let is_listed = group.kind == PinKind::Blocks;
+    let gain = |gain: u64| if is_listed { bytes(gain) } else { String::new() };
+    let alone = match group.kind {
+        PinKind::Blocks | PinKind::Cached => bytes(group.gain_bytes),
+        PinKind::Other | PinKind::Fixed => String::new(),
+    };
+    let blocks = if group.blocks > 0 { thousands(group.blocks) } else { String::new() };
+    let pages = if group.pages > 0 { thousands(group.pages) } else { String::new() };
+    let begin = format!(
+        " {:>9}  {blocks:>10}  {:>9}  {pages:>9}  {alone:>9}  {:>9}  ",
+        bytes(group.pinned_bytes),
+        bytes(group.bytes),
+        gain(group.gain_with_previous_bytes),
+    );
+    hanging(&begin, &name(group), screen)
+}
+
+/// Names the blocks of a group.
+fn name(group: &PinGroup) -> String {
+    match group.kind {
+        PinKind::Cached => return "free blocks in the caches of threads".to_owned(),
+        PinKind::Other => return "all other blocks".to_owned(),
+        PinKind::Fixed => {
+            return "the allocator's own, locked memory, memory that was not read".to_owned();
+        }
+        PinKind::Blocks => {}
+    }
+    let size = group.size_bytes.map_or(String::new(), |[bytes, _]| size(bytes));
+    let allocator = group.allocator.iter().cloned();
+    let holder = group.holder.iter().map(|holder| format!("held by {holder}"));
+    let parts: Vec<String> = std::iter::once(size)
+        .chain(group.block_type.clone())
+        .chain(allocator)
+        .chain(holder)
+        .collect();
+    printable(&parts.join(", "))
+}
+
+fn size(bytes: u64) -> String {
+    if bytes < 10_000 { format!("{} B", thousands(bytes)) } else { Human(bytes).to_string() }
+}
+
+fn sentences(set: &PinSet, pins: &Pins, screen: Screen) -> String {
+    let about = if pins.estimated { "≈" } else { "" };
+    let members: Vec<String> =
+        set.groups.iter().filter_map(|place| pins.groups.get(*place)).map(short_name).collect();
+    let bounds = match set.gain_at_least_bytes {
+        Some(least) if least == set.gain_at_most_bytes => String::new(),
+        Some(least) => format!(
+            " (at least {}, at most {}: caches can hold some back)",
+            Human(least),
+            Human(set.gain_at_most_bytes)
+        ),
+        None => format!(
+            " (at most {}: caches can hold some or all of it back)",
+            Human(set.gain_at_most_bytes)
+        ),
+    };
+    let head = format!(
+        "if {} ({about}{} blocks, {about}{}) were freed, a release would return {about}{} more{bounds}",
+        printable(&members.join(" and ")),
+        thousands(set.blocks),
+        Human(set.bytes),
+        Human(set.gain_bytes),
+    );
+    let mut out = format!("{}\n", wrapped(&head, screen.width));
+    for remedy in &set.remedies {
+        out += &hanging("   ", &printable(remedy), screen);
+    }
+    out
+}
+
+fn short_name(group: &PinGroup) -> String {
+    let size = group.size_bytes.map_or(String::new(), |[bytes, _]| size(bytes));
+    match &group.block_type {
+        Some(name) => format!("{size} {name}"),
+        None => size,
+    }
+}
+
+/// Returns sentences about the values.
+fn beside(pins: &Pins) -> Vec<String> {
+    let mut found = Vec::new();
+    if pins.crowded_bytes > 0 {
+        found.push(format!(
+            "{} of it is on pages that more than 12 groups share: freeing a few groups returns none of that",
+            Human(pins.crowded_bytes)
+        ));
+    }
+    if pins.sets.is_empty() {
+        found.push("no small set of groups pins much of it".to_owned());
+    }
+    if pins.read_share < 1.0 {
+        found.push(format!(
+            "the heap has very many blocks: {:.0} % of it was read, and the values are scaled",
+            pins.read_share * 100.0
+        ));
+    }
+    found.extend(pins.notes.iter().map(|note| format!("note: {}", printable(note))));
+    if pins.unread_bytes > 0 {
+        found.push(format!(
+            "{} changed too fast, or could not be read: the values are estimates",
+            Human(pins.unread_bytes)
+        ));
+    }
+    found
+}
