@@ -74,6 +74,16 @@ pub struct Described {
 }
 
 impl Described {
+    /// Names the variable from which the program reaches most of the blocks, or else what points to
+    /// most of them.
+    fn main_holder(&self) -> Option<String> {
+        const MOST: f64 = 0.5;
+        let is_variable = |root: &&Holder| root.what.starts_with("variable ");
+        let root = self.roots.first().filter(is_variable);
+        let main = root.into_iter().chain(self.holders.first()).find(|found| found.share >= MOST);
+        main.map(|found| found.what.clone())
+    }
+
     /// Adds the evidence to a group.
     pub fn describe(&self, group: &mut LeakGroup) {
         group.set_types(self.types.clone());
@@ -195,6 +205,25 @@ pub fn search(reader: &mut BlockReader, search: &Search<'_>) -> Result<Reached, 
         reached.unreached = before.zip(reached.unreached).map(|(a, b)| a.in_both(&b));
     }
     Ok(reached)
+}
+
+/// Names what holds each of some samples of blocks, by one search of all memory; `None` if nothing
+/// holds at least half of the sample.
+///
+/// # Errors
+/// Fails if the process has ended, or executes another program.
+pub(crate) fn holders(
+    reader: &mut BlockReader,
+    samples: Vec<Vec<Survivor>>,
+    search: &Search<'_>,
+) -> Result<Vec<Option<String>>, TargetError> {
+    let reached = round(reader, search)?;
+    let groups = samples.into_iter().filter_map(|sample| {
+        let key = GroupKey::of_block(sample.first()?);
+        Some(Sampled { key, sample })
+    });
+    let evidence = describe(reader, &reached, groups.collect(), None, 0.0, search);
+    Ok(evidence.groups.iter().map(Described::main_holder).collect())
 }
 
 /// Determines the types of blocks, their holders, and the stacks by which they were allocated.

@@ -8,7 +8,6 @@ use lowtide_analysis::diagnose::diagnose;
 use lowtide_analysis::growth::{Follower, until_limit};
 use lowtide_leaks::evidence::Search;
 use lowtide_leaks::finder::LeakFinder;
-use lowtide_leaks::pins::HeldMemory;
 use lowtide_model::inspection::Inspection;
 use lowtide_model::leaks::LeakKind;
 use lowtide_model::pins::Pins;
@@ -108,7 +107,7 @@ pub(crate) fn run(args: &InspectArgs, output: &Output) -> Result<Exit, Failure> 
 /// Finds the blocks that pin the memory of a process.
 fn pins(target: &Target, args: &InspectArgs) -> Result<Pins, TargetError> {
     let (of_thread, top) = (target.try_clone().map_err(|error| target.failed(error))?, args.top);
-    let read = move || Ok(HeldMemory::read(&of_thread, true)?.pins(top));
+    let read = move || lowtide_leaks::pins::pins(&of_thread, top, &AtomicBool::new(false));
     let done = args.deadline.patience().work_on(target, &AtomicBool::new(false), read);
     done.map_err(|given_up| given_up.error(target.pid))?
 }

@@ -2,6 +2,7 @@
 //!
 //! - `census`: the blocks of a walk with their types, and the rooms that they are in.
 //! - `groups`: the groups of blocks, and their shares of the pinned memory.
+//! - `holders`: what holds the blocks of a group.
 //! - `units`: the units of memory with the blocks that hold them.
 //!
 //! One walk collects the blocks in 6 bytes each, and their types by their first words. Two passes
@@ -11,10 +12,12 @@
 
 mod census;
 mod groups;
+mod holders;
 mod units;
 
 use std::cell::RefCell;
 use std::ops::Range;
+use std::sync::atomic::AtomicBool;
 
 use lowtide_analysis::pins::HeapPins;
 use lowtide_analysis::pins::holders::{Holders, REST, UnitSums};
@@ -41,6 +44,21 @@ const NO_HEAP: &str =
 const NEAR: u64 = 1 << 20;
 /// Size of the range whose resident pages are queried at once, in bytes.
 const SLICE: u64 = 1 << 30;
+
+/// Finds the groups of blocks that pin memory, the `top` largest with the names of what holds them.
+///
+/// # Errors
+/// Fails if its memory may not be read, if it has ended, or executes another program.
+pub fn pins(target: &Target, top: usize, interrupt: &AtomicBool) -> Result<Pins, TargetError> {
+    let cpu = thread_cpu_s();
+    let held = HeldMemory::read(target, true)?;
+    let mut pins = held.pins(top);
+    if pins.pinned_bytes > 0 {
+        holders::add(target, held, &mut pins, interrupt)?;
+    }
+    pins.cpu_s = thread_cpu_s() - cpu;
+    Ok(pins)
+}
 
 /// The blocks of a process, and the memory that they hold.
 #[derive(Debug)]

@@ -166,6 +166,10 @@ fn the_groups_share_all_pinned_memory_and_the_set_of_all_gains_what_was_freed() 
     let sizes: Vec<u64> =
         groups.iter().take(3).map(|group| number(&group["size_bytes"][0])).collect();
     assert!([64, 112, 320].iter().all(|size| sizes.contains(size)), "{pins:#}");
+    for group in &groups[..3] {
+        let holder = group["holder"].as_str().unwrap();
+        assert!(holder.starts_with("variable workers of pins"), "{group:#}");
+    }
     let last = pins["sets"].as_array().unwrap().last().unwrap();
     let members: Vec<usize> =
         last["groups"].as_array().unwrap().iter().map(|place| number(place) as usize).collect();
