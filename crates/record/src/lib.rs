@@ -59,6 +59,7 @@ pub mod plan;
 mod read;
 mod recorder;
 pub mod shard;
+mod single;
 pub mod v1;
 
 pub use clock::clock;
@@ -67,6 +68,7 @@ pub use read::{
     read_study, read_trial,
 };
 pub use recorder::Recorder;
+pub use single::SingleTrial;
 
 /// The environment variable with the path of the file to which a load writes its header, samples
 /// and marks, when a study has started the load. The file does not exist yet. The load writes line

@@ -1,7 +1,6 @@
 //! The record of a supervision: the samples of its processes and the acts of its policy. It has the
 //! format of a single trial, so that `lowtide report` draws it like any other.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,8 +12,8 @@ use lowtide_model::treatment::Treatment;
 use lowtide_policy::PolicyKind;
 use lowtide_probe::machine::{self, thread_cpu_s};
 use lowtide_probe::sampler::{Attention, Sampler};
-use lowtide_record::Recorder;
-use lowtide_record::v1::{End, Event, FileKind, Line, Mark, Outcome, Trial};
+use lowtide_record::v1::{Event, Line};
+use lowtide_record::{Recorder, SingleTrial};
 use lowtide_supervise::recorded;
 
 use crate::console::output::note;
@@ -26,7 +25,7 @@ const INTERVAL: Duration = Duration::from_millis(200);
 /// The record of a supervision that is running.
 #[derive(Debug)]
 pub(crate) struct SupervisionRecord {
-    recorder: Recorder,
+    trial: SingleTrial,
     end: Arc<AtomicBool>,
     /// The sampling thread, which returns its CPU time in seconds.
     sampling: Option<JoinHandle<f64>>,
@@ -47,34 +46,23 @@ impl SupervisionRecord {
         policy: PolicyKind,
         command: Vec<String>,
     ) -> Result<Self, Failure> {
-        let created = Recorder::create(path, FileKind::Trial, &machine::detect());
-        let recorder = created.map_err(|error| Failure::record_not_created(path, &error))?;
-        let treatment =
-            Treatment { policy: policy.to_string(), ..Treatment::plain("unknown", None) };
-        recorder.write(&Line::Trial(Box::new(Trial {
-            number: 1,
-            treatment,
-            repeat: 1,
-            command,
-            directory: None,
-            program: None,
-            environment: BTreeMap::new(),
-            loaded: false,
-            interval_s: INTERVAL.as_secs_f64(),
-        })));
-        mark(&recorder, Event::Start);
+        let created = SingleTrial::create(path, &machine::detect(), INTERVAL);
+        let mut trial = created.map_err(|error| Failure::record_not_created(path, &error))?;
+        let treatment = Treatment::plain("unknown", None);
+        trial.begin(Treatment { policy: policy.to_string(), ..treatment }, command);
         let end = Arc::new(AtomicBool::new(false));
-        let (of_thread, ends) = (recorder.clone(), Arc::clone(&end));
+        let (of_thread, ends) = (trial.recorder().clone(), Arc::clone(&end));
         let sampling = std::thread::Builder::new()
             .name("samples".to_owned())
             .spawn(move || sample(sampler, &of_thread, &ends))
             .map_err(|error| Failure::failed(format!("no thread could be started: {error}")))?;
-        Ok(Self { recorder, end, sampling: Some(sampling) })
+        Ok(Self { trial, end, sampling: Some(sampling) })
     }
 
     /// Writes an act.
     pub(crate) fn act(&self, act: &Act) {
-        self.recorder.write(&recorded(act, self.recorder.now()));
+        let recorder = self.trial.recorder();
+        recorder.write(&recorded(act, recorder.now()));
     }
 }
 
@@ -83,26 +71,12 @@ impl Drop for SupervisionRecord {
     fn drop(&mut self) {
         self.end.store(true, Ordering::Relaxed);
         let sampling = self.sampling.take().and_then(|thread| thread.join().ok());
-        if let Some(failure) = self.recorder.failure() {
+        let recorder = self.trial.recorder();
+        if let Some(failure) = recorder.failure() {
             note!("lowtide: the record is incomplete: {failure}");
         }
-        mark(&self.recorder, Event::Stop);
-        self.recorder.write(&Line::End(End {
-            t_s: self.recorder.now(),
-            outcome: Outcome::Done,
-            exit_code: None,
-            signal: None,
-            usage: None,
-            sampler_cpu_s: sampling.unwrap_or(0.0),
-            missed_ticks: 0,
-            ledgers_cpu_s: None,
-            policy_cpu_s: None,
-        }));
+        self.trial.end(recorder.now(), Event::Stop, sampling.unwrap_or(0.0), 0);
     }
-}
-
-fn mark(recorder: &Recorder, mark: Event) {
-    recorder.write(&Line::Mark(Mark { t_s: recorder.now(), mark, round: None, name: None }));
 }
 
 /// Samples until the end. Returns the CPU time that this took, in seconds.
