@@ -1,9 +1,10 @@
-//! The loop between the survey, the terminal, and the actions that keys request.
+//! The live view of `lowtide top`: what the survey has found, and the actions that keys request.
 
-use std::io::{self, IsTerminal};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::io;
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
+use std::time::Instant;
 
 use lowtide_probe::target::Target;
 use lowtide_release::{Options, release};
@@ -11,12 +12,13 @@ use lowtide_report::release::sentence;
 use lowtide_survey::Survey;
 use ratatui_core::buffer::Buffer;
 use ratatui_core::layout::Rect;
+use ratatui_crossterm::crossterm::event::KeyEvent;
 
 use super::rows;
 use super::state::{KeyRequest, State};
 use super::view;
 use crate::failure::exit::Failure;
-use crate::tui::terminal::{Input, Terminal};
+use crate::tui::live::{self, LiveView};
 
 /// The end of the view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,54 +36,75 @@ pub(crate) fn run(
     colour: bool,
     interrupt: &AtomicBool,
 ) -> Result<End, Failure> {
-    let failed = |error: io::Error| {
+    let cannot_draw = |error: io::Error| {
         Failure::failed(format!("cannot draw on the terminal: {error}")).next("lowtide top --once")
     };
-    let terminal = Terminal::open(io::stdin().is_terminal()).map_err(failed)?;
-    let mut release: Option<Receiver<String>> = None;
-    let mut drawn = (Rect::ZERO, None);
-    let mut is_stale = true;
-    loop {
-        let area = terminal.area();
-        let seen = survey.read(|host| (host.scanned, host.inspections));
-        if std::mem::take(&mut is_stale) || drawn != (area, Some(seen)) {
-            if seen.0.is_some() {
-                state.see(survey.read(|host| rows::top(host, state.sort, state.by)));
+    let mut view = TopView { survey, state, colour, release: None, drawn: None };
+    live::show(&mut view, interrupt, cannot_draw)
+}
+
+/// The live view of the host.
+struct TopView<'a> {
+    survey: &'a Survey,
+    state: &'a mut State,
+    colour: bool,
+    /// The outcome of a release that is running.
+    release: Option<Receiver<String>>,
+    /// The scan and the inspections of the survey that are drawn.
+    drawn: Option<Seen>,
+}
+
+/// The time of a scan, and the number of inspections.
+type Seen = (Option<Instant>, u64);
+
+impl TopView<'_> {
+    fn seen(&self) -> Seen {
+        self.survey.read(|host| (host.scanned, host.inspections))
+    }
+}
+
+impl LiveView for TopView<'_> {
+    type End = End;
+    const QUIT: End = End::Quit;
+
+    fn draw(&mut self, area: Rect, picture: &mut Buffer) {
+        let seen = self.seen();
+        if seen.0.is_some() {
+            let top = |host: &_| rows::top(host, self.state.sort, self.state.by);
+            let top = self.survey.read(top);
+            self.state.see(top);
+        }
+        view::draw(self.state, self.colour, area, picture);
+        self.drawn = Some(seen);
+    }
+
+    fn update(&mut self) -> Result<bool, Failure> {
+        let message = self.release.as_ref().and_then(|receiver| receiver.try_recv().ok());
+        let has_message = message.is_some();
+        if has_message {
+            self.state.message = message;
+            self.release = None;
+        }
+        Ok(has_message || self.drawn != Some(self.seen()))
+    }
+
+    fn press(&mut self, key: KeyEvent) -> Option<End> {
+        match self.state.press(key)? {
+            KeyRequest::Quit => return Some(End::Quit),
+            KeyRequest::Watch(pid) => return Some(End::Watch(pid)),
+            KeyRequest::Release(_) if self.release.is_some() => {
+                self.state.message = Some("another release is still running".to_owned());
             }
-            let mut picture = Buffer::empty(area);
-            view::draw(state, colour, area, &mut picture);
-            terminal.show(picture);
-            drawn = (area, Some(seen));
-        }
-        if terminal.is_gone() || interrupt.load(Ordering::Relaxed) {
-            return Ok(End::Quit);
-        }
-        let mut input = terminal.input();
-        while let Some(event) = input {
-            is_stale = true;
-            match event {
-                Input::Failed(_) if terminal.is_gone() => return Ok(End::Quit),
-                Input::Failed(error) => return Err(failed(error)),
-                Input::Key(key) => match state.press(key) {
-                    Some(KeyRequest::Quit) => return Ok(End::Quit),
-                    Some(KeyRequest::Watch(pid)) => return Ok(End::Watch(pid)),
-                    Some(KeyRequest::Release(_)) if release.is_some() => {
-                        state.message = Some("another release is still running".to_owned());
-                    }
-                    Some(KeyRequest::Release(pid)) => {
-                        state.message = Some(format!("releasing free memory of process {pid} …"));
-                        release = start_release(pid);
-                    }
-                    None => {}
-                },
+            KeyRequest::Release(pid) => {
+                self.state.message = Some(format!("releasing free memory of process {pid} …"));
+                self.release = start_release(pid);
             }
-            input = terminal.more_input();
         }
-        if let Some(message) = release.as_ref().and_then(|receiver| receiver.try_recv().ok()) {
-            state.message = Some(message);
-            release = None;
-            is_stale = true;
-        }
+        None
+    }
+
+    fn end(&self) -> Option<End> {
+        None
     }
 }
 

@@ -1,5 +1,5 @@
-//! The live view of `lowtide watch`: [`state`] holds the history of the process, [`view`] draws it,
-//! [`terminal`] owns the terminal; this is the loop between them and the watcher.
+//! The live view of `lowtide watch`: [`state`] holds the history of the process, [`view`] draws it;
+//! [`live`] is the loop between a view and the [`terminal`], also for `lowtide top`.
 
 mod arenas;
 pub(crate) mod canvas;
@@ -8,6 +8,7 @@ mod help;
 mod history;
 mod keys;
 mod leaks;
+pub(crate) mod live;
 mod policy;
 pub(crate) mod state;
 pub(crate) mod terminal;
@@ -16,21 +17,22 @@ pub(crate) mod tests;
 mod time_series;
 mod view;
 
-use std::io::{self, IsTerminal};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::io;
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::TryRecvError;
 
 use lowtide_probe::target::Target;
 use ratatui_core::buffer::Buffer;
 use ratatui_core::layout::Rect;
+use ratatui_crossterm::crossterm::event::KeyEvent;
 
 use crate::failure::exit::Failure;
 use crate::watcher::leaks::LeakWatch;
 use crate::watcher::record::WatchRecord;
 use crate::watcher::{self, Watcher};
 use keys::Key;
+use live::LiveView;
 use state::{KeyRequest, State};
-use terminal::{Input, Terminal};
 
 /// Options of the view.
 pub(crate) struct ViewOptions<'a> {
@@ -50,89 +52,92 @@ pub(crate) fn run(
     options: &ViewOptions<'_>,
     watcher: &Watcher,
     state: &mut State,
-    mut record: Option<&mut WatchRecord>,
+    record: Option<&mut WatchRecord>,
 ) -> Result<(), Failure> {
-    let failed = |error: io::Error| {
+    let cannot_draw = |error: io::Error| {
         Failure::failed(format!(
             "cannot draw on the terminal: {error}; pipe the output to get lines instead"
         ))
     };
-    // Keys are read from stdin alone.
-    let terminal = Terminal::open(io::stdin().is_terminal()).map_err(failed)?;
-    let mut drawn_on = Rect::ZERO;
-    let mut is_stale = true;
-    let mut leaks: Option<LeakWatch> = None;
-    loop {
-        let area = terminal.area();
-        if std::mem::take(&mut is_stale) || area != drawn_on {
-            state.page = arenas::fitting_on(area.height);
-            let mut picture = Buffer::empty(area);
-            view::draw(state, options.colour, area, &mut picture);
-            terminal.show(picture);
-            drawn_on = area;
+    let mut view = WatchView { options, watcher, state, record, leaks: None };
+    live::show(&mut view, options.interrupt, cannot_draw)
+}
+
+/// The live view of one process.
+struct WatchView<'a> {
+    options: &'a ViewOptions<'a>,
+    watcher: &'a Watcher,
+    state: &'a mut State,
+    record: Option<&'a mut WatchRecord>,
+    /// The search for leaks, once a key has requested it.
+    leaks: Option<LeakWatch>,
+}
+
+impl LiveView for WatchView<'_> {
+    type End = ();
+    const QUIT: () = ();
+
+    fn draw(&mut self, area: Rect, picture: &mut Buffer) {
+        self.state.page = arenas::fitting_on(area.height);
+        view::draw(self.state, self.options.colour, area, picture);
+    }
+
+    fn update(&mut self) -> Result<bool, Failure> {
+        let latest = self.leaks.as_ref().and_then(LeakWatch::latest);
+        let has_leaks = latest.is_some();
+        if let Some(found) = latest {
+            self.state.see_leaks(found);
         }
-        let is_enough = options.max_inspections.is_some_and(|most| state.inspections() >= most);
-        let is_over = state.ended_s.is_some() || terminal.is_gone();
-        if is_enough || is_over || options.interrupt.load(Ordering::Relaxed) {
-            return Ok(());
-        }
-        let mut input = terminal.input();
-        while let Some(event) = input {
-            is_stale = true;
-            match event {
-                Input::Failed(_) if terminal.is_gone() => return Ok(()),
-                Input::Failed(error) => return Err(failed(error)),
-                Input::Key(key) => match Key::from_event(key).and_then(|key| state.press(key)) {
-                    Some(KeyRequest::Quit) => return Ok(()),
-                    Some(KeyRequest::Interval(interval)) => watcher.set_interval(interval),
-                    Some(KeyRequest::Leaks) if leaks.is_none() => {
-                        let target = options.target.try_clone();
-                        match target.and_then(LeakWatch::start) {
-                            Ok(started) => leaks = Some(started),
-                            Err(error) => state.trouble = Some(error.to_string()),
-                        }
-                    }
-                    Some(KeyRequest::Leaks) => {}
-                    Some(KeyRequest::Seek) => leaks.iter().for_each(LeakWatch::seek),
-                    None => {}
-                },
+        Ok(self.process_events()? || has_leaks)
+    }
+
+    fn press(&mut self, key: KeyEvent) -> Option<()> {
+        match Key::from_event(key).and_then(|key| self.state.press(key))? {
+            KeyRequest::Quit => return Some(()),
+            KeyRequest::Interval(interval) => self.watcher.set_interval(interval),
+            KeyRequest::Leaks if self.leaks.is_none() => {
+                match self.options.target.try_clone().and_then(LeakWatch::start) {
+                    Ok(started) => self.leaks = Some(started),
+                    Err(error) => self.state.trouble = Some(error.to_string()),
+                }
             }
-            input = terminal.more_input();
+            KeyRequest::Leaks => {}
+            KeyRequest::Seek => self.leaks.iter().for_each(LeakWatch::seek),
         }
-        if let Some(found) = leaks.as_ref().and_then(LeakWatch::latest) {
-            state.see_leaks(found);
-            is_stale = true;
-        }
-        is_stale |= process_events(watcher, state, record.as_deref_mut(), options.max_inspections)?;
+        None
+    }
+
+    fn end(&self) -> Option<()> {
+        (!self.needs_more() || self.state.ended_s.is_some()).then_some(())
     }
 }
 
-/// Processes and records the pending events of the watcher. Returns whether there were any.
-fn process_events(
-    watcher: &Watcher,
-    state: &mut State,
-    mut record: Option<&mut WatchRecord>,
-    max_inspections: Option<u64>,
-) -> Result<bool, Failure> {
-    let mut has_changed = false;
-    while max_inspections.is_none_or(|most| state.inspections() < most) {
-        match watcher.events().try_recv() {
-            Ok(event) => {
-                if let Some(record) = &mut record {
-                    record.write(&event);
+impl WatchView<'_> {
+    /// Returns whether there are fewer inspections than were requested.
+    fn needs_more(&self) -> bool {
+        self.options.max_inspections.is_none_or(|most| self.state.inspections() < most)
+    }
+
+    /// Processes and records the pending events of the watcher. Returns whether there were any.
+    fn process_events(&mut self) -> Result<bool, Failure> {
+        let mut has_changed = false;
+        while self.needs_more() {
+            match self.watcher.events().try_recv() {
+                Ok(event) => {
+                    if let Some(record) = &mut self.record {
+                        record.write(&event);
+                    }
+                    self.state.see(event);
+                    has_changed = true;
                 }
-                state.see(event);
-                has_changed = true;
-            }
-            Err(TryRecvError::Empty) => break,
-            Err(TryRecvError::Disconnected) if state.ended_s.is_some() => break,
-            Err(TryRecvError::Disconnected) => {
-                return Err(watcher::broke_off());
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) if self.state.ended_s.is_some() => break,
+                Err(TryRecvError::Disconnected) => return Err(watcher::broke_off()),
             }
         }
-    }
-    match record.and_then(|record| record.failure()) {
-        Some(failure) => Err(failure),
-        None => Ok(has_changed),
+        match self.record.as_ref().and_then(|record| record.failure()) {
+            Some(failure) => Err(failure),
+            None => Ok(has_changed),
+        }
     }
 }
