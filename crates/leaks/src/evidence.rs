@@ -240,7 +240,6 @@ pub(crate) fn describe(
     let memory = &reader.memory().until(search.interrupt);
     let mut evidence = Evidence { rounds: *rounds, ..Evidence::default() };
     evidence.surroundings.hidden_pointers = roots.hidden.first().cloned();
-    evidence.surroundings.is_below_peak = is_below_peak(reader);
     if unreached.is_none() {
         evidence.notes.push(
             "lost memory could not be identified: the heap has too many pointers, or following them \
@@ -297,17 +296,6 @@ pub(crate) fn describe(
     evidence
 }
 
-/// Returns whether the process had more memory before than it has now.
-fn is_below_peak(reader: &BlockReader) -> bool {
-    const MUCH: f64 = 1.1;
-    const MUCH_BYTES: u64 = 4 << 20;
-    let status = reader.target().status().ok();
-    status.is_some_and(|status| {
-        let (peak, now) = (status.peak_rss_bytes, status.rss_bytes());
-        peak as f64 > now as f64 * MUCH && peak > now.saturating_add(MUCH_BYTES)
-    })
-}
-
 /// Walks the heap and follows its pointers once.
 fn round(reader: &mut BlockReader, search: &Search<'_>) -> Result<Reached, TargetError> {
     let mut builder = IndexBuilder::new(MAX_INDEXED);
@@ -318,7 +306,7 @@ fn round(reader: &mut BlockReader, search: &Search<'_>) -> Result<Reached, Targe
     let find_roots = || Roots::find(reader.target(), reader.memory(), &walk, unknown);
     let walk_again = || {
         let mut builder = IndexBuilder::new(MAX_INDEXED);
-        let again = BlockReader::open(reader.target()).ok()?.walk(&mut builder).ok()?;
+        let again = reader.again().ok()?.walk(&mut builder).ok()?;
         builder.build().filter(|_| is_whole(&again))
     };
     let read = index

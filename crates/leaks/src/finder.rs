@@ -9,6 +9,7 @@ use lowtide_analysis::leaks::{
     GrownBlock, History, LostBefore, LostCounts, Reachability, Trend, TrendKind, group,
     growing_block, lost_before, lost_trends, overall, survivors, trends,
 };
+use lowtide_model::growth::seconds_to_limit;
 use lowtide_model::leaks::{LeakGroup, LeakGroupKind, LeakKind, LeakReport, LeakTier};
 use lowtide_model::survivors::ClassSizes;
 use lowtide_probe::inspect::{BlockReader, BlockWalk};
@@ -62,6 +63,8 @@ pub struct LeakFinder {
     sampling: Option<Summary>,
     /// Reasons why stacks may be incomplete.
     sampling_notes: Vec<String>,
+    /// Largest RSS of the process before the first snapshot, in bytes.
+    peak_before_bytes: u64,
 }
 
 impl LeakFinder {
@@ -93,6 +96,7 @@ impl LeakFinder {
             evidence: None,
             sampling: None,
             sampling_notes: Vec::new(),
+            peak_before_bytes: target.status().map_or(0, |status| status.peak_rss_bytes),
         })
     }
 
@@ -151,8 +155,9 @@ impl LeakFinder {
             .map(|samples| SurvivingStacks::find(samples, &mut self.reader, &is_lost))
             .transpose()?;
         let reader = &self.reader;
-        let found =
+        let mut found =
             evidence::describe(reader, &reached, suspects, stacks.as_ref(), older_s, search);
+        found.surroundings.is_below_peak = self.is_below_peak();
         self.evidence = Some(found);
         self.sampling = search.samples.map(StackSamples::summary);
         let ended = search.samples.and_then(|samples| samples.ended.as_ref());
@@ -334,6 +339,7 @@ impl LeakFinder {
         let omitted_groups = groups.len().saturating_sub(top) as u64;
         groups.truncate(top);
         let target = self.reader.target();
+        let pressure = self.pressure();
         let mut notes = self.notes.clone();
         if self.torn_looks > self.looks {
             notes.push(
@@ -359,26 +365,35 @@ impl LeakFinder {
             in_use_bytes: self.in_use_bytes(),
             verdict,
             bytes_per_hour,
-            seconds_to_limit: self.seconds_to_limit(bytes_per_hour),
+            seconds_to_limit: seconds_to_limit(
+                pressure.limit_bytes,
+                pressure.used_bytes,
+                i64::try_from(bytes_per_hour).unwrap_or(i64::MAX),
+            ),
             coverage: None,
             growth: None,
             groups,
             omitted_groups,
+            next: None,
             notes,
         }
     }
 
-    /// Returns the time in seconds until the process, or its cgroup, reaches its memory limit at a
-    /// rate; `None` without growth or limit.
-    fn seconds_to_limit(&self, bytes_per_hour: u64) -> Option<f64> {
-        let left = self.pressure();
-        let left = left.limit_bytes?.checked_sub(left.used_bytes?)?;
-        (bytes_per_hour > 0).then(|| left as f64 / bytes_per_hour as f64 * 3600.0)
+    /// Returns whether the process had more memory before the first snapshot than it has now. (The
+    /// copy of a block that grows needs twice its memory for a moment.)
+    fn is_below_peak(&self) -> bool {
+        const MUCH: f64 = 1.1;
+        const MUCH_BYTES: u64 = 4 << 20;
+        let now = self.reader.target().status().map(|status| status.rss_bytes());
+        let peak = self.peak_before_bytes;
+        now.is_ok_and(|now| {
+            peak as f64 > now as f64 * MUCH && peak > now.saturating_add(MUCH_BYTES)
+        })
     }
 
-    /// Returns the memory limit of the process, of its cgroup or of the machine, and its use.
-    pub fn pressure(&self) -> MemoryPressure {
-        MemoryPressure::for_process(self.reader.target().pid)
+    /// Returns the memory limit that the process reaches first, and its use.
+    fn pressure(&self) -> MemoryPressure {
+        MemoryPressure::nearest_limit(self.reader.target().pid)
     }
 }
 

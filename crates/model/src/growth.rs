@@ -15,7 +15,8 @@ pub struct Growth {
     /// The course of RSS without pages of files.
     #[serde(default)]
     pub course: GrowthCourse,
-    /// Growth of RSS in bytes per hour; negative if RSS fell.
+    /// Growth of RSS in bytes per hour; negative if RSS fell. It is the slope of a line through all
+    /// inspections, or, if only the newer ones show steady growth, through those.
     pub rss_bytes_per_hour: i64,
     /// The part of the growth that is in blocks in use of the heaps that lowtide follows; 0 if RSS
     /// did not grow.
@@ -24,8 +25,12 @@ pub struct Growth {
     /// known.
     pub limit_bytes: Option<u64>,
     /// Time until this limit is reached, in seconds, by growth without pages of files; `null`
-    /// without such growth, or without a limit.
+    /// without such growth, if it happened only once, or without a limit.
     pub seconds_to_limit: Option<f64>,
+    /// Maximum number of bytes in dirty pages of files: those of all files of the machine, which
+    /// the kernel writes to their files before it drops them. `null` if it is not known.
+    #[serde(default)]
+    pub dirty_files_bytes: Option<u64>,
     /// The growth of each owner, the largest first.
     pub by: Vec<GrowthPart>,
 }
@@ -62,7 +67,7 @@ pub struct GrowthPart {
     pub more: Option<i64>,
     /// Growth in bytes; negative if it shrank.
     pub bytes: i64,
-    /// The same in an hour.
+    /// Growth in bytes per hour. The rates of all owners add up to that of RSS.
     pub bytes_per_hour: i64,
 }
 
@@ -75,22 +80,34 @@ impl GrowthPart {
     }
 }
 
+/// Returns the time until a memory limit is reached, in seconds, by growth in bytes per hour;
+/// `None` without growth, or without a limit. `used_bytes` is what is used of it.
+pub fn seconds_to_limit(
+    limit_bytes: Option<u64>,
+    used_bytes: Option<u64>,
+    bytes_per_hour: i64,
+) -> Option<f64> {
+    let left = limit_bytes?.saturating_sub(used_bytes?);
+    (bytes_per_hour > 0).then(|| left as f64 / bytes_per_hour as f64 * 3600.0)
+}
+
 impl Growth {
     /// Sets the memory limit of the process, of its cgroup or of the machine, and what is used of
     /// it, in bytes.
     pub fn set_limit(&mut self, limit_bytes: Option<u64>, used_bytes: Option<u64>) {
         self.limit_bytes = limit_bytes;
-        let left = limit_bytes.zip(used_bytes).map(|(limit, used)| limit.saturating_sub(used));
-        let rate = self.kept_bytes_per_hour();
-        let left = left.filter(|_| rate > 0);
-        self.seconds_to_limit = left.map(|left| left as f64 / rate as f64 * 3600.0);
+        let rate = match self.course {
+            GrowthCourse::Level | GrowthCourse::Once => 0,
+            _ => self.lasting_bytes_per_hour(),
+        };
+        self.seconds_to_limit = seconds_to_limit(limit_bytes, used_bytes, rate);
     }
 
     /// Returns the growth without pages of files, in bytes. The kernel drops those pages before a
     /// limit is reached.
     pub fn kept_bytes(&self) -> i64 {
         let rise = self.rss_bytes[1] as i64 - self.rss_bytes[0] as i64;
-        rise - self.of_files(|part| part.bytes)
+        rise - self.files_bytes()
     }
 
     /// Returns the same in an hour.
@@ -98,9 +115,22 @@ impl Growth {
         self.rss_bytes_per_hour - self.of_files(|part| part.bytes_per_hour)
     }
 
+    /// Returns the growth of pages of files, in bytes.
+    pub fn files_bytes(&self) -> i64 {
+        self.of_files(|part| part.bytes)
+    }
+
     /// Returns the growth of the blocks that a search for leaks follows, in bytes.
     pub fn followed_bytes(&self) -> i64 {
         self.by.iter().filter(|part| part.is_followed()).map(|part| part.bytes).sum()
+    }
+
+    /// Returns the rate that leads to a limit, in bytes per hour: that of RSS without pages of
+    /// files, or the larger one of blocks in use, which also grow within memory that is resident
+    /// already.
+    pub fn lasting_bytes_per_hour(&self) -> i64 {
+        let followed = self.by.iter().filter(|part| part.is_followed());
+        self.kept_bytes_per_hour().max(followed.map(|part| part.bytes_per_hour).sum())
     }
 
     fn of_files(&self, bytes: impl Fn(&GrowthPart) -> i64) -> i64 {

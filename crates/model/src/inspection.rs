@@ -45,6 +45,10 @@ pub struct Observation {
     pub shared: Vec<NamedMemory>,
     /// The row `file` by name, the largest first; at most 16.
     pub files: Vec<NamedMemory>,
+    /// Pages of files that the process changed in private mappings, a part of the row
+    /// `program_data`, by name, the largest first; at most 16.
+    #[serde(default)]
+    pub changed_files: Vec<NamedMemory>,
     /// Number of mappings that have resident pages of the owner `anonymous_other`; `None` if they
     /// were not read.
     pub anonymous_mappings: Option<u64>,

@@ -369,6 +369,10 @@ pub struct LeakReport {
     /// Number of groups that were left out.
     #[serde(default)]
     pub omitted_groups: u64,
+    /// A command, or code to run in the program, that divides memory which is not followed, with a
+    /// remark in brackets; `null` unless the verdict is `elsewhere`.
+    #[serde(default)]
+    pub next: Option<String>,
     /// Other remarks for the user.
     pub notes: Vec<String>,
 }

@@ -7,6 +7,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use lowtide_model::growth::Growth;
+
 use crate::proc::cgroup::{Groups, inside};
 
 /// Minimum value that means no limit, in bytes: version 1 prints a number near 2^63.
@@ -72,6 +74,16 @@ impl PressureSource {
         MemoryPressure { stall_percent, ..scarcer.unwrap_or(machine) }
     }
 
+    /// Reads the limit that a process reaches first if it grows, and its use: those of the group,
+    /// or of the machine, with the least memory left.
+    fn nearest(&self, machine: MemoryPressure) -> MemoryPressure {
+        let groups = self.groups.iter().filter_map(|(group, version)| of_group(group, *version));
+        let left =
+            |limit: &MemoryPressure| Some(limit.limit_bytes?.saturating_sub(limit.used_bytes?));
+        let known = groups.chain([machine]).filter(|limit| left(limit).is_some());
+        known.min_by_key(left).unwrap_or(machine)
+    }
+
     /// Returns the free memory of the group that has least of it, in bytes, file pages included,
     /// which the kernel reclaims. `None` if no group has a limit.
     pub fn headroom_bytes(&self) -> Option<u64> {
@@ -113,6 +125,11 @@ impl MemoryPressure {
         PressureSource::for_process(pid).read(Self::of_this_machine())
     }
 
+    /// Reads the limit that a process reaches first if it grows, and its use.
+    pub fn nearest_limit(pid: u32) -> Self {
+        PressureSource::for_process(pid).nearest(Self::of_this_machine())
+    }
+
     /// Returns the share of the limit that is in use; 0 if it is unknown.
     fn fullness(&self) -> f64 {
         match (self.limit_bytes, self.used_bytes) {
@@ -120,6 +137,25 @@ impl MemoryPressure {
             _ => 0.0,
         }
     }
+}
+
+/// Adds to the growth of a process the limit that it reaches first, and how many pages of files may
+/// be dirty.
+pub fn complete_growth(pid: u32, growth: &mut Growth) {
+    let limit = MemoryPressure::nearest_limit(pid);
+    growth.set_limit(limit.limit_bytes, limit.used_bytes);
+    growth.dirty_files_bytes =
+        dirty_bytes(&fs::read_to_string("/proc/meminfo").unwrap_or_default());
+}
+
+/// Returns the dirty pages of all files of the machine, and those that are being written, from the
+/// text of `/proc/meminfo`. (To count those of one process, the kernel would hold the lock of its
+/// mappings.)
+fn dirty_bytes(meminfo: &str) -> Option<u64> {
+    let kib = |key| field(meminfo, key);
+    // The last two are counted separately for FUSE and NFS by kernels that have them.
+    let others = ["WritebackTmp:", "NFS_Unstable:"].into_iter().filter_map(kib).sum::<u64>();
+    (kib("Dirty:")? + kib("Writeback:")?).checked_add(others)?.checked_mul(1024)
 }
 
 fn of_group(group: &Path, version: Version) -> Option<MemoryPressure> {

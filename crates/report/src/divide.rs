@@ -4,53 +4,107 @@ use lowtide_model::growth::{Growth, GrowthPart};
 use lowtide_model::runtime_kind::RuntimeKind;
 
 /// Returns a command that divides most of the growth of a process, if that is memory which lowtide
-/// does not follow.
+/// does not follow. Each one is tried on a real program by the tests of `lowtide leaks`.
 pub fn divide_growth(growth: &Growth, pid: u32) -> Option<String> {
     let part = growth.by.iter().find(|part| !part.is_followed())?;
     let is_most = part.bytes > 0 && growth.followed_share < 0.5;
-    is_most.then(|| divide(part, pid))
+    is_most.then(|| divide(part, growth, pid))
 }
 
-/// Returns a command that divides memory which lowtide does not follow.
-fn divide(part: &GrowthPart, pid: u32) -> String {
+/// Returns a command that divides memory which lowtide does not follow, and a remark on it in
+/// brackets.
+fn divide(part: &GrowthPart, growth: &Growth, pid: u32) -> String {
     let runtime = part.name.as_deref().and_then(RuntimeKind::parse);
-    match (part.owner.as_str(), runtime) {
-        ("runtime" | "allocated", Some(RuntimeKind::HotSpot)) => {
-            format!("jcmd {pid} GC.class_histogram")
-        }
-        ("runtime", Some(RuntimeKind::Node)) => {
-            format!("node inspect -p {pid}, then takeHeapSnapshot('{pid}.heapsnapshot')")
-        }
-        ("runtime", Some(RuntimeKind::V8)) => {
-            "take a heap snapshot with the inspector of this V8".to_owned()
-        }
-        ("runtime", Some(RuntimeKind::Go)) => {
-            "go tool pprof -top http://HOST:PORT/debug/pprof/heap (if it serves net/http/pprof)"
-                .to_owned()
-        }
-        ("runtime", Some(RuntimeKind::Ruby)) => {
-            "ObjectSpace.dump_all(output: File.open('heap.json', 'w')) in the program".to_owned()
-        }
-        ("runtime", Some(RuntimeKind::Php)) => {
-            "call memory_get_usage() between the steps of the script, to see which step allocates"
-                .to_owned()
-        }
-        ("runtime", Some(RuntimeKind::Erlang)) => {
-            "erlang:memory() and recon_alloc:memory(allocated_types) in the node".to_owned()
-        }
-        ("stacks", _) => format!(
-            "ps -T -p {pid}, for the names of its threads; threads that end need pthread_join or pthread_detach"
+    let (command, remark) = match (part.owner.as_str(), runtime) {
+        ("runtime" | "allocated", Some(runtime)) => of_runtime(runtime, growth, pid),
+        ("stacks", _) => (
+            format!("ps -T -p {pid}"),
+            "the names of its threads; threads that end need pthread_join or pthread_detach",
         ),
+        ("shared", _) if part.name.as_deref().is_some_and(|name| name.starts_with("/SYSV")) => {
+            (format!("ipcs -m -p | grep -w {pid}"), "the segments that it created or used last")
+        }
         ("shared", _) => {
-            format!("ls -l /proc/{pid}/fd, for the files of shared memory that it has open")
+            (format!("ls -l /proc/{pid}/fd"), "the files of shared memory that it has open")
         }
-        ("file", _) => format!(
-            "grep ^Pss_ /proc/{pid}/smaps_rollup (clean pages of files cause no OOM kill: the kernel drops them)"
+        ("file" | "program_data", _) => (
+            format!("grep -E '^(Pss|Private)_' /proc/{pid}/smaps_rollup"),
+            "clean and dirty pages; while it reads them, the kernel lets the program map nothing",
         ),
-        ("anonymous_other", _) => format!(
-            "perf record -e syscalls:sys_enter_mmap -g -p {pid} -- sleep 60, then perf report, for the code that maps it"
+        ("anonymous_other", _) => (
+            format!(
+                "perf record -e page-faults -F 99 -g -o {pid}.perf -p {pid} -- sleep 60 && \
+                 perf report -i {pid}.perf --stdio --no-children"
+            ),
+            "the code that uses it first",
         ),
-        _ => format!("lowtide inspect {pid}, for the memory by owner"),
+        _ => (format!("lowtide inspect {pid}"), "the memory by owner"),
+    };
+    with_remark(&command, remark)
+}
+
+fn with_remark(command: &str, remark: &str) -> String {
+    if remark.is_empty() { command.to_owned() } else { format!("{command}\n      ({remark})") }
+}
+
+/// Returns a command for the memory of a runtime, or code to run in the program.
+fn of_runtime(runtime: RuntimeKind, growth: &Growth, pid: u32) -> (String, &'static str) {
+    // A snapshot takes about a second for each 20 MiB, and the debugger some seconds.
+    let wait_s = 10 + growth.rss_bytes[1] / (20 << 20);
+    match runtime {
+        RuntimeKind::HotSpot => (format!("jcmd {pid} GC.class_histogram"), "as its user"),
+        RuntimeKind::Node => (
+            format!(
+                "(sleep 2; echo \"takeHeapSnapshot('{pid}.heapsnapshot')\"; sleep {wait_s}) | node inspect -p {pid}"
+            ),
+            "it stops meanwhile, and needs as much memory again; open the file in Chrome's DevTools",
+        ),
+        RuntimeKind::V8 => (
+            "take a heap snapshot with the inspector of this V8".to_owned(),
+            "deno: start it with --inspect",
+        ),
+        RuntimeKind::JavaScriptCore => (
+            "Bun.write('heap.json', JSON.stringify(Bun.generateHeapSnapshot()))".to_owned(),
+            "in the program",
+        ),
+        RuntimeKind::Go => (
+            "go tool pprof -top http://HOST:PORT/debug/pprof/heap".to_owned(),
+            "HOST:PORT: where it serves net/http/pprof",
+        ),
+        RuntimeKind::Ruby => (
+            "require 'objspace'; ObjectSpace.dump_all(output: File.open('heap.json', 'w'))"
+                .to_owned(),
+            "in the program",
+        ),
+        RuntimeKind::Php => (
+            "error_log((string) memory_get_usage());".to_owned(),
+            "between the steps of the script, to see which step allocates",
+        ),
+        RuntimeKind::Erlang => (
+            "lists:sublist(lists:reverse(lists:keysort(2, [{P, M} || P <- processes(), \
+             {memory, M} <- [process_info(P, memory)]])), 10)."
+                .to_owned(),
+            "in the shell of the node: its largest processes; with recon: \
+             recon_alloc:memory(allocated_types)",
+        ),
+        RuntimeKind::Python => (
+            "import tracemalloc; tracemalloc.start(25)".to_owned(),
+            "in the program; later: for line in tracemalloc.take_snapshot().statistics('lineno')[:10]: \
+             print(line)",
+        ),
+        RuntimeKind::PyPy => (
+            "import gc; gc.dump_rpy_heap('heap.dump')".to_owned(),
+            "in the program; pypy/tool/gcdump.py prints it",
+        ),
+        RuntimeKind::LuaJit => (
+            "print(collectgarbage('count'))".to_owned(),
+            "between the steps of the script, in KiB: which step allocates?",
+        ),
+        RuntimeKind::InnoDb
+        | RuntimeKind::Postgres
+        | RuntimeKind::Mono
+        | RuntimeKind::R
+        | RuntimeKind::Boehm => (format!("lowtide inspect {pid}"), "the memory by owner"),
     }
 }
 
@@ -78,13 +132,18 @@ mod tests {
             followed_share,
             limit_bytes: None,
             seconds_to_limit: None,
+            dirty_files_bytes: None,
             by: vec![part("allocated", None), found],
         };
         for (found, tool) in [
             (part("allocated", Some("HotSpot")), "jcmd 7 GC.class_histogram"),
-            (part("runtime", Some("Node.js")), "node inspect -p 7"),
+            (
+                part("runtime", Some("Node.js")),
+                "(sleep 2; echo \"takeHeapSnapshot('7.heapsnapshot')\"",
+            ),
             (part("stacks", None), "ps -T -p 7"),
-            (part("anonymous_other", None), "perf record -e syscalls:sys_enter_mmap -g -p 7"),
+            (part("shared", Some("/SYSV00000000")), "ipcs -m -p | grep -w 7"),
+            (part("anonymous_other", None), "perf record -e page-faults -F 99 -g -o 7.perf -p 7"),
         ] {
             let said = divide_growth(&growth(0.4, found.clone()), 7).unwrap();
             assert!(said.starts_with(tool), "{said}");

@@ -134,7 +134,7 @@ impl Process {
             in_work_since: None,
             image: stat.image,
             readings: VecDeque::new(),
-            follower: Follower::default().without_sizes(),
+            follower: Follower::default().brief(),
             tried: None,
         }
     }

@@ -10,7 +10,7 @@ use lowtide_model::verdict::{Verdict, VerdictKind};
 use super::course::{course, has_risen, is_noticeable};
 use super::owners::{OwnerBytes, growth};
 use super::trend::{MIN_SAMPLES, rising};
-use super::words::sentence;
+use super::words::{fate_of_files, sentence};
 use crate::diagnose::diagnose;
 
 /// Minimum growth of memory in use, in bytes; less is noise.
@@ -34,9 +34,8 @@ pub struct Follower {
     /// Readings of RSS without pages of files: times in seconds, and bytes.
     readings: Series<(f64, u64)>,
     in_use: Series<InUse>,
-    first: Option<(f64, OwnerBytes)>,
-    last: Option<(f64, OwnerBytes)>,
-    ignores_sizes: bool,
+    owners: Series<(f64, OwnerBytes)>,
+    is_brief: bool,
 }
 
 /// Identifies a program: [`Observation::image`], and whether its heap was walked.
@@ -53,10 +52,11 @@ struct InUse {
 }
 
 impl Follower {
-    /// Does not keep the sizes of blocks, which take more memory than everything else.
+    /// Keeps neither the sizes of blocks nor the owners between the first and the last inspection,
+    /// which take more memory than everything else.
     #[must_use]
-    pub fn without_sizes(self) -> Self {
-        Self { ignores_sizes: true, ..self }
+    pub fn brief(self) -> Self {
+        Self { is_brief: true, ..self }
     }
 
     /// Adds a reading of RSS between two inspections: its bytes without pages of files.
@@ -73,7 +73,7 @@ impl Follower {
         let program = (observation.image, observation.heap.is_some());
         match self.program {
             Some((image, _)) if image != program.0 => {
-                *self = Self { ignores_sizes: self.ignores_sizes, ..Self::default() };
+                *self = Self { is_brief: self.is_brief, ..Self::default() };
             }
             // What is in use is counted in another way.
             Some(known) if known != program => self.in_use = Series::default(),
@@ -83,15 +83,16 @@ impl Follower {
         let rss_bytes = observation.kernel_rss_bytes.unwrap_or(observation.rss_bytes);
         let kept_bytes = rss_bytes.saturating_sub(observation.ledger.bytes(Owner::File));
         self.readings.add((t_s, kept_bytes));
-        let by_size = match self.ignores_sizes {
+        let by_size = match self.is_brief {
             true => Vec::new(),
             false => observation.allocated_by_size.clone(),
         };
         let bytes = IN_USE.iter().map(|owner| observation.ledger.bytes(*owner)).sum();
         self.in_use.add(InUse { t_s, bytes, by_size });
-        let now = (t_s, OwnerBytes::new(observation));
-        self.first.get_or_insert_with(|| now.clone());
-        self.last = Some(now);
+        if self.is_brief {
+            self.owners.samples.truncate(1);
+        }
+        self.owners.add((t_s, OwnerBytes::new(observation)));
     }
 
     /// Diagnoses an observation, `t_s` seconds after the first. The verdict is `growing` if the
@@ -105,26 +106,30 @@ impl Follower {
         inspection
     }
 
-    /// Returns the growth from the first observation to the last.
+    /// Returns the growth from the first observation to the last. Its rates are those of the time
+    /// in which it was steady.
     pub fn growth(&self) -> Option<Growth> {
-        let ((first_s, first), (last_s, last)) = (self.first.as_ref()?, self.last.as_ref()?);
+        let owners = &self.owners.samples;
+        let ((first_s, _), (last_s, _)) = (owners.first()?, owners.last()?);
         (last_s > first_s).then(|| {
-            let growth = growth(first, last, last_s - first_s);
-            Growth { course: self.course(), ..growth }
+            let (course, since_s) = self.course();
+            let growth = growth(owners, since_s);
+            Growth { course, ..growth }
         })
     }
 
-    /// Returns the course of RSS without pages of files. It is steady if it was steady in all
-    /// readings, or in the newer half of them: growth may begin after a long time.
-    fn course(&self) -> GrowthCourse {
+    /// Returns the course of RSS without pages of files, and since when, in seconds. It is steady
+    /// if it was steady in all readings, or in the newer half of them: growth may begin after a long
+    /// time.
+    fn course(&self) -> (GrowthCourse, f64) {
         let readings = &self.readings.samples;
         let newer = &readings[readings.len() / 2..];
         match course(readings) {
-            GrowthCourse::Steady => GrowthCourse::Steady,
+            GrowthCourse::Steady => (GrowthCourse::Steady, 0.0),
             _ if newer.len() >= MIN_NEWER && course(newer) == GrowthCourse::Steady => {
-                GrowthCourse::Steady
+                (GrowthCourse::Steady, newer[0].0)
             }
-            course => course,
+            course => (course, 0.0),
         }
     }
 
@@ -158,10 +163,9 @@ impl Follower {
         *verdict = Verdict { kind: VerdictKind::Growing, because };
     }
 
-    /// Adds a sentence on growth, unless the verdict or its reasons have one already.
-    pub fn conclude(&self, verdict: &mut Verdict) {
-        let growth = self.growth();
-        let is_steady = growth.as_ref().is_some_and(|growth| self.is_steady(growth));
+    /// Adds a sentence on the growth so far, unless the verdict or its reasons have one already.
+    pub fn conclude(&self, verdict: &mut Verdict, growth: Option<&Growth>) {
+        let is_steady = growth.is_some_and(|growth| self.is_steady(growth));
         if verdict.kind == VerdictKind::Growing || is_steady {
             return;
         }
@@ -170,20 +174,21 @@ impl Follower {
         let few = format!("too few samples to decide whether it grows ({count} in {time})");
         let level =
             || format!("memory in use and RSS did not grow in {time} ({count} inspections)");
-        let course = growth.as_ref().map_or(GrowthCourse::Unknown, |growth| growth.course);
+        let course = growth.map_or(GrowthCourse::Unknown, |growth| growth.course);
         let rose = growth.filter(|growth| match course {
             GrowthCourse::Little => true,
             GrowthCourse::Level => is_of_files(growth),
             _ => has_risen(growth.rss_bytes),
         });
-        verdict.because.push(match rose.as_ref().map(sentence) {
+        let fate = rose.map(fate_of_files).unwrap_or_default();
+        verdict.because.push(match rose.map(sentence) {
             Some(said) if count < MIN_SAMPLES => format!("{said}; {few}"),
             None if count < MIN_SAMPLES => few,
             Some(said) if course == GrowthCourse::Little => {
                 format!("{said}; this is too little for a verdict")
             }
             Some(said) if course == GrowthCourse::Level => {
-                format!("{said}; the kernel drops file pages when memory is short")
+                format!("{said}; {fate}")
             }
             Some(said) => format!("{said}; the growth is not steady and may have stopped"),
             None => level(),
@@ -349,7 +354,7 @@ mod tests {
         let because = vec!["as diagnosed".to_owned()];
         let mut verdict = Verdict { kind: VerdictKind::Live, because };
         follower.judge(&mut verdict);
-        follower.conclude(&mut verdict);
+        follower.conclude(&mut verdict, follower.growth().as_ref());
         verdict
     }
 
@@ -378,7 +383,7 @@ mod tests {
         );
         assert!(because[2].starts_with("blocks of 64 to 127 bytes: "), "{because:?}");
         assert_eq!(because.len(), 3);
-        let without = verdict(&Follower { ignores_sizes: true, ..follower });
+        let without = verdict(&Follower { is_brief: true, ..follower });
         assert_eq!(without.because[..2], because[..2]);
     }
 
@@ -507,6 +512,26 @@ mod tests {
     fn growth_that_begins_after_a_long_time_is_growing() {
         let late = followed(1000, |second| vec![(Owner::Stacks, 100 + second.saturating_sub(600))]);
         assert!(is_growing(&late));
+    }
+
+    #[test]
+    fn the_rate_is_that_of_the_steady_part_and_of_all_samples_in_it() {
+        let per_hour = |follower: &Follower| {
+            let growth = follower.growth().unwrap();
+            let parts: i64 = growth.by.iter().map(|part| part.bytes_per_hour).sum();
+            let rates = [growth.rss_bytes_per_hour, parts];
+            assert!(rates[0].abs_diff(rates[1]) <= growth.by.len() as u64, "{growth:#?}");
+            rates[0] as f64 / MIB as f64 / 3600.0
+        };
+        // It grows by 2 MiB a second, in the second half only.
+        let late =
+            followed(100, |second| vec![(Owner::Stacks, 100 + 2 * second.saturating_sub(48))]);
+        assert!((1.9..2.1).contains(&per_hour(&late)), "{}", per_hour(&late));
+        // It grows by 4 MiB a second, beside a buffer of up to 45 MiB that is empty at the end.
+        let saw = followed(41, |second| {
+            vec![(Owner::Allocated, 64 + 4 * second), (Owner::Reclaimable, second * 9 % 50)]
+        });
+        assert!((3.6..4.4).contains(&per_hour(&saw)), "{}", per_hour(&saw));
     }
 
     #[test]

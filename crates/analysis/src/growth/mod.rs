@@ -19,6 +19,7 @@ pub(crate) use course::has_risen;
 pub use follower::{Follower, is_of_files};
 pub use trend::MIN_SAMPLES;
 pub(crate) use trend::rising;
+pub(crate) use words::fate_of_files;
 pub use words::{sentence, until_limit};
 
 #[cfg(test)]

@@ -27,17 +27,23 @@ struct Part {
     count: Option<u64>,
 }
 
-/// Returns the growth between two times of a process, which are `elapsed_s` seconds apart.
-pub(super) fn growth(before: &OwnerBytes, after: &OwnerBytes, elapsed_s: f64) -> Growth {
-    let (before, after) = (&before.comparable_with(after), &after.comparable_with(before));
-    let hour = |bytes: i64| (bytes as f64 / elapsed_s.max(1e-3) * 3600.0) as i64;
-    let keys: BTreeSet<&Key> = before.parts.keys().chain(after.parts.keys()).collect();
+/// Returns the growth over the samples of a process, of which there is at least one. The rates are
+/// those of the samples since `since_s`. A rate is the slope of the line of least squares: those of
+/// the parts add up to that of the whole.
+pub(super) fn growth(samples: &[(f64, OwnerBytes)], since_s: f64) -> Growth {
+    let unsure = unsure_names(samples);
+    let samples: Vec<(f64, OwnerBytes)> =
+        samples.iter().map(|(t_s, bytes)| (*t_s, bytes.without(&unsure))).collect();
+    let ((first_s, before), (last_s, after)) = (&samples[0], &samples[samples.len() - 1]);
+    let rated = samples.partition_point(|(t_s, _)| *t_s < since_s).min(samples.len().max(2) - 2);
+    let rated = &samples[rated..];
+    let keys: BTreeSet<&Key> = rated.iter().flat_map(|(_, all)| all.parts.keys()).collect();
+    let keys: BTreeSet<&Key> = keys.into_iter().chain(before.parts.keys()).collect();
     let mut by: Vec<GrowthPart> = keys
         .into_iter()
         .map(|key| {
             let [old, new] = [before, after].map(|all| all.parts.get(key).copied());
             let of = |part: Option<Part>| part.unwrap_or_default().bytes as i64;
-            let bytes = of(new) - of(old);
             GrowthPart {
                 owner: key.0.to_owned(),
                 name: key.1.clone(),
@@ -46,28 +52,52 @@ pub(super) fn growth(before: &OwnerBytes, after: &OwnerBytes, elapsed_s: f64) ->
                     let old = old.map_or(Some(0), |old| old.count)?;
                     Some(new.count? as i64 - old as i64)
                 }),
-                bytes,
-                bytes_per_hour: hour(bytes),
+                bytes: of(new) - of(old),
+                bytes_per_hour: per_hour(rated, |all| of(all.parts.get(key).copied()) as f64),
             }
         })
-        .filter(|part| part.bytes != 0)
+        .filter(|part| part.bytes != 0 || part.bytes_per_hour != 0)
         .collect();
     by.sort_by_key(|part| Reverse(part.bytes));
     let rise = after.rss_bytes as i64 - before.rss_bytes as i64;
     let mut growth = Growth {
         rss_bytes: [before.rss_bytes, after.rss_bytes],
-        elapsed_s,
+        elapsed_s: last_s - first_s,
         course: GrowthCourse::Unknown,
-        rss_bytes_per_hour: hour(rise),
+        rss_bytes_per_hour: per_hour(rated, |all| all.rss_bytes as f64),
         followed_share: 0.0,
         limit_bytes: None,
         seconds_to_limit: None,
+        dirty_files_bytes: None,
         by,
     };
     if rise > 0 {
         growth.followed_share = (growth.followed_bytes() as f64 / rise as f64).clamp(0.0, 1.0);
     }
     growth
+}
+
+/// Returns the slope of the line of least squares through the bytes of an owner, in bytes an hour;
+/// 0 without two different times.
+fn per_hour(samples: &[(f64, OwnerBytes)], bytes: impl Fn(&OwnerBytes) -> f64) -> i64 {
+    let count = samples.len() as f64;
+    let mean_s = samples.iter().map(|(t_s, _)| t_s).sum::<f64>() / count;
+    let mean = samples.iter().map(|(_, all)| bytes(all)).sum::<f64>() / count;
+    let along = |(t_s, all): &(f64, OwnerBytes)| (t_s - mean_s) * (bytes(all) - mean);
+    let spread: f64 = samples.iter().map(|(t_s, _)| (t_s - mean_s).powi(2)).sum();
+    let slope = samples.iter().map(along).sum::<f64>() / spread;
+    if spread > 0.0 { (slope * 3600.0) as i64 } else { 0 }
+}
+
+/// Returns the names that may be missing in a sample only because it has the largest ones.
+fn unsure_names(samples: &[(f64, OwnerBytes)]) -> BTreeSet<Key> {
+    let mut keys: BTreeSet<&Key> = samples.iter().flat_map(|(_, all)| all.parts.keys()).collect();
+    keys.retain(|key| {
+        let is_cut =
+            |(_, all): &(f64, OwnerBytes)| all.cut.contains(key.0) && !all.parts.contains_key(*key);
+        key.1.is_some() && samples.iter().any(is_cut)
+    });
+    keys.into_iter().cloned().collect()
 }
 
 impl OwnerBytes {
@@ -83,7 +113,7 @@ impl OwnerBytes {
                 (_, Some(manager), _) => {
                     all.add(Owner::Runtime, Some(manager.kind().name()), row.bytes, None);
                 }
-                (Owner::Runtime | Owner::Shared | Owner::File, None, _) => {}
+                (Owner::Runtime | Owner::Shared | Owner::File | Owner::ProgramData, None, _) => {}
                 (Owner::Stacks, None, _) => {
                     all.add(Owner::Stacks, None, row.bytes, Some(observation.threads));
                 }
@@ -105,6 +135,7 @@ impl OwnerBytes {
             (Owner::Runtime, managers),
             (Owner::Shared, named(&observation.shared)),
             (Owner::File, named(&observation.files)),
+            (Owner::ProgramData, named(&observation.changed_files)),
         ] {
             let rows = ledger.rows().iter();
             let rows = rows.filter(|row| row.owner == owner && row.manager.is_none());
@@ -122,19 +153,16 @@ impl OwnerBytes {
         all
     }
 
-    /// Returns the same memory without the names that the other one may only have cut off.
-    fn comparable_with(&self, other: &Self) -> Self {
+    /// Returns the same memory without these names.
+    fn without(&self, names: &BTreeSet<Key>) -> Self {
         let mut all = Self { parts: BTreeMap::new(), ..self.clone() };
-        for ((owner, name), part) in &self.parts {
-            let key = (*owner, name.clone());
-            let is_comparable = !other.cut.contains(owner) || other.parts.contains_key(&key);
-            match (name, is_comparable) {
-                (Some(_), false) => all.parts.entry((owner, None)).or_default().bytes += part.bytes,
-                _ => {
-                    let own = all.parts.entry(key).or_default();
-                    own.bytes += part.bytes;
-                    own.count = own.count.max(part.count);
-                }
+        for (key, part) in &self.parts {
+            if names.contains(key) {
+                all.parts.entry((key.0, None)).or_default().bytes += part.bytes;
+            } else {
+                let own = all.parts.entry(key.clone()).or_default();
+                own.bytes += part.bytes;
+                own.count = own.count.max(part.count);
             }
         }
         all
@@ -173,7 +201,7 @@ pub(super) mod tests {
 
     /// Returns the growth between two observations a minute apart.
     pub(crate) fn growth_between(before: &Observation, after: &Observation) -> Growth {
-        growth(&OwnerBytes::new(before), &OwnerBytes::new(after), 60.0)
+        growth(&[(0.0, OwnerBytes::new(before)), (60.0, OwnerBytes::new(after))], 0.0)
     }
 
     #[test]

@@ -42,6 +42,23 @@ pub fn sentence(growth: &Growth) -> String {
     )
 }
 
+/// Returns what the kernel does with the pages of files that grew.
+pub(crate) fn fate_of_files(growth: &Growth) -> String {
+    let files = u64::try_from(growth.files_bytes()).unwrap_or(0);
+    match growth.dirty_files_bytes {
+        Some(dirty) if (dirty as f64) < NAMED * files as f64 => format!(
+            "these pages are clean (at most {} are not): the kernel takes them back when memory is short, so \
+             they cause no OOM kill",
+            Human(dirty)
+        ),
+        Some(dirty) => format!(
+            "up to {} of these pages are dirty: the kernel writes them to their file before it takes them back",
+            Human(dirty.min(files))
+        ),
+        None => "the kernel takes clean pages of files back when memory is short".to_owned(),
+    }
+}
+
 /// Returns the growth of each owner, without the names of its parts, the largest first.
 fn by_owner_alone(by: &[GrowthPart]) -> Vec<GrowthPart> {
     let mut all: Vec<GrowthPart> = Vec::new();
@@ -83,7 +100,10 @@ fn described(part: &GrowthPart) -> String {
         ("shared", None) => "in shared memory".to_owned(),
         ("file", Some(name)) => format!("in pages of {name}"),
         ("file", None) => "in pages of mapped files".to_owned(),
-        ("program_data", _) => "in writable data of programs and libraries".to_owned(),
+        ("program_data", Some(name)) => {
+            format!("in private copies of changed pages of {name}")
+        }
+        ("program_data", None) => "in writable data of programs and libraries".to_owned(),
         ("device", _) => "in memory of a device".to_owned(),
         ("anonymous_other", _) => {
             format!("in memory that the program mapped itself{}", more(part, " (", ")"))
@@ -107,7 +127,7 @@ pub fn until_limit(growth: &Growth) -> Option<String> {
     let (left_s, limit) = growth.seconds_to_limit.zip(growth.limit_bytes)?;
     Some(format!(
         "at {} an hour, the limit of {} is reached in {}",
-        Human(u64::try_from(growth.kept_bytes_per_hour()).ok()?),
+        Human(u64::try_from(growth.lasting_bytes_per_hour()).ok()?),
         Human(limit),
         HumanSeconds(left_s)
     ))

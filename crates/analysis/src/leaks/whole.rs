@@ -7,10 +7,12 @@ use lowtide_model::growth::{Growth, GrowthCourse};
 use lowtide_model::inspection::Observation;
 use lowtide_model::leaks::{LeakKind, LeakReport, LeakVerdict};
 
-use crate::growth::{has_risen, is_of_files, sentence};
+use crate::growth::{fate_of_files, has_risen, is_of_files, sentence};
 
 /// Minimum number of readings of RSS that show that a process does not grow.
 const MIN_READINGS: usize = 8;
+/// What is known of growth that is not steady.
+const STOPPED: &str = "the growth is not steady and may have stopped";
 /// Minimum part of the growth that groups of blocks must explain.
 const EXPLAINED: f64 = 0.5;
 
@@ -36,6 +38,9 @@ pub fn reconcile(report: &mut LeakReport, growth: Growth, large: Option<String>)
         && matches!(growth.course, GrowthCourse::Once | GrowthCourse::Little)
     {
         report.verdict.because.insert(0, sentence(&growth));
+    } else if report.verdict.kind.is_growth() && growth.course == GrowthCourse::Once {
+        let because = &mut report.verdict.because;
+        because.insert(0, format!("{}; {STOPPED}", sentence(&growth)));
     }
     report.growth = Some(growth);
 }
@@ -43,20 +48,20 @@ pub fn reconcile(report: &mut LeakReport, growth: Growth, large: Option<String>)
 /// Changes the verdict `level` if RSS grew in another way than steadily, or by pages of files.
 fn reconcile_level(report: &mut LeakReport, growth: &Growth) {
     let (kind, why) = match growth.course {
-        GrowthCourse::Once => (LeakKind::TooEarly, "the growth is not steady and may have stopped"),
-        GrowthCourse::Little => (LeakKind::TooEarly, "this is too little for a verdict"),
+        GrowthCourse::Once => (LeakKind::TooEarly, STOPPED.to_owned()),
+        GrowthCourse::Little => (LeakKind::TooEarly, "this is too little for a verdict".to_owned()),
         _ if is_of_files(growth) => {
             report.bytes_per_hour = u64::try_from(growth.rss_bytes_per_hour).unwrap_or(0);
-            (LeakKind::Elsewhere, "the kernel drops file pages when memory is short")
+            (LeakKind::Elsewhere, fate_of_files(growth))
         }
         _ => return,
     };
-    let because = vec![sentence(growth), why.to_owned()];
+    let because = vec![sentence(growth), why];
     report.verdict = LeakVerdict { kind, because };
 }
 
 fn reconcile_steady(report: &mut LeakReport, growth: &Growth, large: Option<String>) {
-    let rate = growth.kept_bytes_per_hour();
+    let rate = growth.lasting_bytes_per_hour();
     let is_explained = report.bytes_per_hour as f64 >= EXPLAINED * rate as f64;
     let is_in_blocks = growth.followed_bytes() as f64 >= EXPLAINED * growth.kept_bytes() as f64;
     let kind = &mut report.verdict.kind;
@@ -82,11 +87,8 @@ fn reconcile_steady(report: &mut LeakReport, growth: &Growth, large: Option<Stri
         because.extend(large);
     }
     because.insert(0, sentence(growth));
-    // Blocks may also grow within memory that is resident already.
-    if rate as f64 >= report.bytes_per_hour as f64 {
-        report.bytes_per_hour = rate.max(0) as u64;
-        report.seconds_to_limit = growth.seconds_to_limit;
-    }
+    report.bytes_per_hour = growth.lasting_bytes_per_hour().max(0) as u64;
+    report.seconds_to_limit = growth.seconds_to_limit;
 }
 
 /// Sets the verdict on a process whose heap cannot be walked: `level`, or `too early` with too few
@@ -160,6 +162,7 @@ mod tests {
             growth: None,
             groups: Vec::new(),
             omitted_groups: 0,
+            next: None,
             notes: Vec::new(),
         }
     }
@@ -199,15 +202,28 @@ mod tests {
     }
 
     #[test]
-    fn the_rate_of_a_process_is_that_of_rss_or_the_larger_one_of_its_blocks() {
-        let before = observed(&[(Owner::Allocated, 100)], &[]);
-        let after = observed(&[(Owner::Allocated, 300)], &[]);
-        for (blocks, all) in [(120, 200), (200, 200), (260, 260)] {
-            let growth = growth_between(&before, &after);
-            let lost = report(LeakKind::Lost, blocks * MIB * 60);
-            let lost = reconciled(lost, growth, GrowthCourse::Steady);
-            assert_eq!((lost.verdict.kind, lost.bytes_per_hour), (LeakKind::Lost, all * MIB * 60));
+    fn the_rate_of_a_process_is_that_of_resident_memory_whatever_its_blocks_can_hold() {
+        for (allocated, free, all) in [(300, 50, 200), (400, 0, 300)] {
+            let before = observed(&[(Owner::Allocated, 100), (Owner::Reclaimable, 50)], &[]);
+            let after = observed(&[(Owner::Allocated, allocated), (Owner::Reclaimable, free)], &[]);
+            for blocks in [120, 900] {
+                let growth = growth_between(&before, &after);
+                let lost = report(LeakKind::Lost, blocks * MIB * 60);
+                let lost = reconciled(lost, growth, GrowthCourse::Steady);
+                let found = (lost.verdict.kind, lost.bytes_per_hour);
+                assert_eq!(found, (LeakKind::Lost, all * MIB * 60));
+            }
         }
+    }
+
+    #[test]
+    fn blocks_that_grew_until_growth_stopped_are_said_to_have_stopped() {
+        let before = observed(&[(Owner::Allocated, 100)], &[]);
+        let after = observed(&[(Owner::Allocated, 200)], &[]);
+        let growth = growth_between(&before, &after);
+        let lost = reconciled(report(LeakKind::Lost, 120 * MIB), growth, GrowthCourse::Once);
+        assert_eq!(lost.verdict.kind, LeakKind::Lost);
+        assert!(lost.verdict.because[0].ends_with("may have stopped"), "{lost:#?}");
     }
 
     #[test]

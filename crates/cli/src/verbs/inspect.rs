@@ -15,7 +15,7 @@ use lowtide_model::remedy::RemedyKind;
 use lowtide_model::verdict::{Verdict, VerdictKind};
 use lowtide_probe::inspect::{Inspector, malloc_info};
 use lowtide_probe::patience::Patience;
-use lowtide_probe::pressure::MemoryPressure;
+use lowtide_probe::pressure::complete_growth;
 use lowtide_probe::target::{Target, TargetError};
 use lowtide_release::predict_refusal;
 use lowtide_report::inspection;
@@ -263,12 +263,11 @@ fn add_growth(inspection: &mut Inspection, follower: &Follower, target: &Target)
     if inspection.observation.unreadable.is_some() {
         return;
     }
-    follower.conclude(&mut inspection.verdict);
     inspection.growth = follower.growth().map(|mut growth| {
-        let pressure = MemoryPressure::for_process(target.pid);
-        growth.set_limit(pressure.limit_bytes, pressure.used_bytes);
+        complete_growth(target.pid, &mut growth);
         growth
     });
+    follower.conclude(&mut inspection.verdict, inspection.growth.as_ref());
     if inspection.verdict.kind == VerdictKind::Growing {
         inspection.verdict.because.extend(inspection.growth.as_ref().and_then(until_limit));
     }

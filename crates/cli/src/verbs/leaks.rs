@@ -20,8 +20,9 @@ use lowtide_model::leaks::{LeakKind, LeakReport};
 use lowtide_probe::inspect::Inspector;
 use lowtide_probe::patience::Patience;
 use lowtide_probe::permission::{Access, required};
-use lowtide_probe::pressure::MemoryPressure;
+use lowtide_probe::pressure::complete_growth;
 use lowtide_probe::target::{Target, TargetError};
+use lowtide_report::divide::divide_growth;
 use lowtide_report::leaks::{folded, pprof, render};
 
 use crate::args::LeaksArgs;
@@ -36,8 +37,8 @@ use crate::verbs::leaks_record::LeaksRecord;
 
 /// Time after which provisional verdicts are printed.
 const PROVISIONAL: Duration = Duration::from_secs(30);
-/// Time after which a process is inspected again, before the end of the run.
-const FIRST_OBSERVATION: Duration = Duration::from_secs(10);
+/// Time between two readings of RSS.
+const BETWEEN_READINGS: Duration = Duration::from_secs(1);
 /// Maximum time of the search for pointers at the end, in seconds,
 const MAX_SEARCH_S: f64 = 30.0;
 /// and what is added to it for each GiB of the process.
@@ -172,7 +173,7 @@ struct WholeProcess {
     begin: Instant,
     first: Option<Observation>,
     last: Option<Observation>,
-    next_observation: Duration,
+    next_observation: Instant,
     follower: Follower,
 }
 
@@ -184,7 +185,7 @@ impl WholeProcess {
             begin,
             first: None,
             last: None,
-            next_observation: FIRST_OBSERVATION,
+            next_observation: begin,
             follower: Follower::default(),
         };
         whole.first = whole.observe(target);
@@ -194,7 +195,13 @@ impl WholeProcess {
 
     fn observe(&mut self, target: &Target) -> Option<Observation> {
         let inspector = Inspector::default().without_connections().without_predictions();
-        let observation = inspector.with_patience(self.patience).inspect(target).ok()?;
+        let at = Instant::now();
+        let observed = inspector.with_patience(self.patience).inspect(target);
+        // An inspection costs about as much as a snapshot.
+        let cost_s = observed.as_ref().map_or(0.0, |observation| observation.cpu_s);
+        let cost = Duration::try_from_secs_f64(cost_s).unwrap_or_default();
+        self.next_observation = at + interval(None, at - self.begin, cost);
+        let observation = observed.ok()?;
         self.follower.add(self.begin.elapsed().as_secs_f64(), &observation);
         Some(observation)
     }
@@ -214,18 +221,28 @@ impl WholeProcess {
         }
     }
 
-    /// Observes the process again if it has been watched for twice as long as at the last time: it
-    /// may end at any time.
-    fn observe_in_time(&mut self, target: &Target) {
-        let elapsed = self.begin.elapsed();
-        if elapsed >= self.next_observation {
-            self.next_observation = elapsed * 2;
+    /// Reads RSS, and observes the process again if it is time: it may end at any time.
+    fn follow(&mut self, target: &Target) {
+        self.read(target);
+        if Instant::now() >= self.next_observation {
             self.end(target);
         }
     }
 
+    /// Follows the process until a point in time, until it ends, or until a signal.
+    fn follow_until(&mut self, end: Instant, target: &Target, interrupt: &AtomicBool) {
+        loop {
+            let next = Instant::now() + BETWEEN_READINGS;
+            wait_until(next.min(end), target, interrupt);
+            if next >= end || interrupt.load(Ordering::Relaxed) || !target.is_alive() {
+                return;
+            }
+            self.follow(target);
+        }
+    }
+
     /// Adds the growth of the process to a report, or marks it as uncertain if it is not known.
-    fn complete(&self, report: &mut LeakReport, pressure: MemoryPressure) {
+    fn complete(&self, report: &mut LeakReport) {
         let last = self.last.as_ref().or(self.first.as_ref());
         report.coverage = last.map(|observation| observation.ledger.coverage());
         match self.follower.growth() {
@@ -235,10 +252,14 @@ impl WholeProcess {
                 }
             }
             Some(mut growth) => {
-                growth.set_limit(pressure.limit_bytes, pressure.used_bytes);
+                complete_growth(report.pid, &mut growth);
                 let large = self.first.as_ref().zip(self.last.as_ref());
                 let large = large.and_then(|(first, last)| large_blocks(first, last));
                 reconcile(report, growth, large);
+                if report.verdict.kind == LeakKind::Elsewhere {
+                    let growth = report.growth.as_ref();
+                    report.next = growth.and_then(|growth| divide_growth(growth, report.pid));
+                }
             }
         }
     }
@@ -336,8 +357,7 @@ impl<'a> Watch<'a> {
             if self.undivided.is_some() {
                 self.stacks = None;
             }
-            self.whole.read(target);
-            self.whole.observe_in_time(target);
+            self.whole.follow(target);
             self.show_progress(&mut record)?;
             if interrupt.load(Ordering::Relaxed) || duration.is_some_and(|most| elapsed >= most) {
                 return Ok(None);
@@ -346,7 +366,8 @@ impl<'a> Watch<'a> {
             let cost = Duration::try_from_secs_f64(look.cpu_s).unwrap_or_default();
             let end = duration.map(|most| self.begin + most);
             let next = at + interval(every, elapsed, cost);
-            wait_until(end.map_or(next, |end| next.min(end)), target, interrupt);
+            let next = end.map_or(next, |end| next.min(end));
+            self.whole.follow_until(next, target, interrupt);
             if interrupt.load(Ordering::Relaxed) {
                 return Ok(None);
             }
@@ -412,7 +433,7 @@ impl<'a> Watch<'a> {
             }
             None => report.notes.extend(self.why_no_stacks()),
         }
-        self.whole.complete(&mut report, finder.pressure());
+        self.whole.complete(&mut report);
         Some(report)
     }
 

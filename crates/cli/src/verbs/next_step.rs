@@ -374,6 +374,7 @@ mod tests {
             followed_share: 0.0,
             limit_bytes: None,
             seconds_to_limit: None,
+            dirty_files_bytes: None,
             by,
         };
         let mut found = found(VerdictKind::OutsideHeap, &[]);

@@ -12,6 +12,7 @@ mod expected;
 mod exporter;
 mod fleet;
 mod frameworks;
+mod handover;
 mod held;
 mod hoard;
 mod in_force;

@@ -100,7 +100,7 @@ impl Detected {
 }
 
 /// Detects the managers of memory, and caches the files that it has read.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Detector {
     reader: ProgramReader,
     versions: HashMap<(FileId, String), Option<String>>,

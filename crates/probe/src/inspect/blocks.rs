@@ -57,6 +57,17 @@ impl BlockReader {
         Ok(Self { target, command, memory, detector: Detector::default() })
     }
 
+    /// Opens the memory once more. What is known about the files of the process is kept.
+    ///
+    /// # Errors
+    /// Fails if its memory may not be read, or if it has ended.
+    pub fn again(&self) -> Result<Self, TargetError> {
+        let target = self.target.try_clone().map_err(|error| self.target.failed(error))?;
+        let memory = LiveMemory::open(target.pid).map_err(|error| target.failed(error))?;
+        let (command, detector) = (self.command.clone(), self.detector.clone());
+        Ok(Self { target, command, memory, detector })
+    }
+
     /// Returns the process.
     pub fn target(&self) -> &Target {
         &self.target

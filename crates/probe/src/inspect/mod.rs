@@ -258,6 +258,7 @@ impl Inspector {
             Manager::join(rest.managers(), &heaps::walked_runtimes(&observation.ledger));
         observation.shared = rest.shared();
         observation.files = rest.files();
+        observation.changed_files = rest.changed_files();
         observation.anonymous_mappings = Some(rest.anonymous_mappings);
         self::status(target, maps, observation)
     }

@@ -113,6 +113,8 @@ pub(super) struct Attribution {
     shared: Named,
     /// Memory of [`Owner::File`] by the name of the file.
     files: Named,
+    /// Private copies of pages of files, a part of [`Owner::ProgramData`], by the name of the file.
+    changed_files: Named,
     /// Number of mappings with pages of [`Owner::AnonymousOther`].
     pub(super) anonymous_mappings: u64,
 }
@@ -180,6 +182,11 @@ impl Attribution {
     /// Returns the largest files, the largest first.
     pub(super) fn files(&self) -> Vec<NamedMemory> {
         self.files.largest()
+    }
+
+    /// Returns the files of which the process changed most private pages, the largest first.
+    pub(super) fn changed_files(&self) -> Vec<NamedMemory> {
+        self.changed_files.largest()
     }
 }
 
@@ -275,7 +282,7 @@ impl Attributor<'_> {
                 },
                 estimated: false,
             };
-            let mut of_file_bytes = 0;
+            let (mut of_file_bytes, mut changed_bytes) = (0, 0);
             for pages in memory.pages(part)? {
                 let bytes = pages.range.end - pages.range.start;
                 match pages.kind {
@@ -284,10 +291,14 @@ impl Attributor<'_> {
                         of_file_bytes += bytes;
                     }
                     // Pages of a file that were written to, and thus became private to the process.
-                    PageKind::Anonymous => found.ledger.add(Owner::ProgramData, bytes),
+                    PageKind::Anonymous => {
+                        found.ledger.add(Owner::ProgramData, bytes);
+                        changed_bytes += bytes;
+                    }
                     PageKind::Swapped => {}
                 }
             }
+            found.changed_files.add(|| name_of_file(mapping), changed_bytes);
             match of_file.owner.owner {
                 Owner::Shared => found.shared.add(|| self.name_of_shared(mapping), of_file_bytes),
                 Owner::File => found.files.add(|| name_of_file(mapping), of_file_bytes),

@@ -104,7 +104,7 @@ impl From<io::Error> for ProgramError {
 }
 
 /// Examines processes, and caches the files that it has read.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct ProgramReader {
     objects: HashMap<FileId, ObjectFacts>,
     /// The allocators that are compiled into the programs.

@@ -14,7 +14,6 @@ use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
 use lowtide_model::leaks::{BlockType, Holder, LeakGroup, LeakGroupKind, LeakKind, LeakReport};
 
-use crate::divide::divide_growth;
 use crate::screen::{Screen, bold, dim, hanging, title};
 use crate::text::{printable, thousands, wrapped};
 
@@ -202,7 +201,7 @@ fn next(report: &LeakReport) -> String {
                 .to_owned()
         }
         LeakKind::Elsewhere => {
-            let divided = report.growth.as_ref().and_then(|growth| divide_growth(growth, pid));
+            let divided = report.next.clone();
             format!("next: {}", divided.unwrap_or_else(|| format!("lowtide inspect {pid}")))
         }
         LeakKind::Level => format!("next: lowtide inspect {pid}, for memory that is free but held"),
@@ -309,6 +308,7 @@ mod tests {
             coverage: None,
             growth: None,
             omitted_groups: 0,
+            next: None,
             groups: vec![lost, growing, level],
             notes: vec!["an arena could not be walked".to_owned()],
         }
