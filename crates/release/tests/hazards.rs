@@ -8,7 +8,7 @@ mod support;
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Command};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use lowtide_model::release::Hazard;
@@ -21,11 +21,12 @@ use lowtide_release::testing::{
     release_observed,
 };
 use lowtide_release::{Options, Refusal, ReleaseError};
+use lowtide_testing::{Running, until_true};
 use tempfile::TempDir;
 
 /// A program of these tests, which waits. Dropping this ends it.
 struct Subject {
-    child: Child,
+    child: Running,
     /// The number that it has printed.
     said: u32,
     _home: TempDir,
@@ -46,7 +47,11 @@ impl Subject {
         let mut child = support::start(command);
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let subject = Self { child, said: line.trim().parse().unwrap_or_default(), _home: home };
+        let subject = Self {
+            child: child.into(),
+            said: line.trim().parse().unwrap_or_default(),
+            _home: home,
+        };
         assert!(!line.is_empty(), "{command:?} said nothing");
         subject
     }
@@ -73,11 +78,7 @@ impl Subject {
     }
 
     fn wait_for_state(&self, wanted: char) {
-        let deadline = Instant::now() + Duration::from_secs(30);
-        while self.status().state != wanted {
-            assert!(Instant::now() < deadline, "its state is never {wanted}");
-            std::thread::yield_now();
-        }
+        until_true(&format!("state {wanted}"), || self.status().state == wanted);
     }
 
     fn status(&self) -> Status {
@@ -89,13 +90,6 @@ impl Subject {
 /// Returns options that permit any glibc version.
 fn untested() -> Options {
     Options { untested: true, min_privileged_age: Duration::ZERO, ..Options::default() }
-}
-
-impl Drop for Subject {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 /// A thread that this one has stopped by ptrace. Dropping this detaches it.

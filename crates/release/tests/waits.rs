@@ -8,13 +8,14 @@ mod support;
 
 use std::io::Read;
 use std::path::Path;
-use std::process::{Child, Command};
+use std::process::Command;
 use std::time::Duration;
 
 use lowtide_model::release::{Hazard, Release, ReleaseOutcome};
 use lowtide_probe::proc::task::{Doing, Thread};
 use lowtide_probe::target::Target;
 use lowtide_release::{Options, release};
+use lowtide_testing::Running;
 
 /// The calls in which `programs/waits.c` can wait, with their numbers.
 const WAITS: [(&str, u32); 15] = [
@@ -37,7 +38,7 @@ const WAITS: [(&str, u32); 15] = [
 
 /// A program in its wait. Dropping this ends it.
 struct Waiting {
-    child: Child,
+    child: Running,
     wait: &'static str,
     number: u32,
 }
@@ -47,7 +48,7 @@ impl Waiting {
         let killed = killed.iter().map(ToString::to_string);
         let mut child = support::start(Command::new(program).arg(wait).args(killed));
         child.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).unwrap();
-        let mut waiting = Self { child, wait, number };
+        let mut waiting = Self { child: child.into(), wait, number };
         waiting.is_in_its_wait();
         waiting
     }
@@ -91,13 +92,6 @@ impl Waiting {
         let release = self.release(Options::default());
         assert_eq!(release.outcome, ReleaseOutcome::Released, "{wait}: {release:?}");
         assert!(release.returned_bytes > 1 << 20, "{wait}: {release:?}");
-    }
-}
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

@@ -5,13 +5,14 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use lowtide_load::{Available, HttpVersion, Plan, RequestTemplate, Shape};
+use lowtide_testing::Running;
 use serde_json::Value;
 
 const MIB: f64 = (1 << 20) as f64;
@@ -31,15 +32,8 @@ fn the_example_serves_if_the_environment_marks_it_as_the_server() {
 
 /// The example, in a process of its own.
 struct Server {
-    child: Child,
+    _child: Running,
     address: SocketAddr,
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
 }
 
 impl Server {
@@ -58,7 +52,7 @@ impl Server {
             .unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
         let address = lines.find_map(|line| line.trim().parse().ok()).unwrap();
-        Self { child, address }
+        Self { _child: child.into(), address }
     }
 
     fn get(&self, path: &str) -> String {

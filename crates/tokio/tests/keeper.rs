@@ -4,21 +4,13 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed")]
 
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use lowtide_testing::until_true;
 use lowtide_tokio::{Allocator, Keeper, KeeperEnded};
 use tokio::runtime::Builder;
 
 const LONG: Duration = Duration::from_secs(100);
-
-/// Waits until a condition is true.
-fn wait_until(what: &str, condition: impl Fn() -> bool) {
-    let begin = Instant::now();
-    while !condition() {
-        assert!(begin.elapsed() < LONG, "{what}");
-        thread::sleep(Duration::from_millis(5));
-    }
-}
 
 /// Returns the number of keepers' threads in this process.
 fn keepers() -> usize {
@@ -34,14 +26,14 @@ fn a_keeper_lives_as_long_as_its_handles_regardless_of_the_runtime() {
     // Without a runtime there is nothing to sweep.
     let keeper = Keeper::start().unwrap();
     let second = Keeper::start().unwrap();
-    wait_until("two threads", || keepers() == 2);
+    until_true("two threads", || keepers() == 2);
     let one = Builder::new_current_thread().build().unwrap();
     let report = one.block_on(keeper.release_now()).unwrap();
     assert!(report.sweeps.is_empty());
     assert_eq!((keeper.metrics().releases, second.metrics().releases), (1, 0));
     let watch = second.connection();
     drop(second);
-    wait_until("one thread", || keepers() == 1);
+    until_true("one thread", || keepers() == 1);
     // The watch of a keeper that has ended still counts.
     drop(watch);
 
@@ -80,5 +72,5 @@ fn a_keeper_lives_as_long_as_its_handles_regardless_of_the_runtime() {
     assert_eq!(one.block_on(broken.release_now()).unwrap_err(), KeeperEnded);
 
     drop((keeper, flusher));
-    wait_until("no thread", || keepers() == 0);
+    until_true("no thread", || keepers() == 0);
 }

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::expected::{Expected, Running, build};
+use crate::expected::{Expected, RunningSubject, build};
 use crate::support::{number, study, until};
 
 #[test]
@@ -16,7 +16,7 @@ fn every_mode_gets_its_expected_verdict() {
         let mut command = Command::new(&program);
         command.args(["count=200000", "rounds=1", "pause=1"]).args(&expected.arguments);
         command.arg(format!("until={}", expected.moment));
-        let subject = Running::under(&expected.allocator, &mut command);
+        let subject = RunningSubject::under(&expected.allocator, &mut command);
         let comm = format!("/proc/{}/comm", subject.0.id());
         until(&expected.moment, || {
             (std::fs::read_to_string(&comm).unwrap().trim() == expected.moment).then_some(())

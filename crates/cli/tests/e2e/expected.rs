@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
+use lowtide_testing::Running;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -85,16 +86,16 @@ impl OverRounds {
     }
 }
 
-/// A process that is killed when the test ends.
-pub(crate) struct Running(pub(crate) Child);
+/// A running subject.
+pub(crate) struct RunningSubject(pub(crate) Running);
 
-impl Running {
+impl RunningSubject {
     /// Starts a program under an allocator.
     pub(crate) fn under(allocator: &str, command: &mut Command) -> Self {
         if let Some(library) = lowtide_allocators::bundled().find(|b| b.name() == allocator) {
             command.env("LD_PRELOAD", library.unpack().unwrap());
         }
-        Self(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+        Self(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap().into())
     }
 
     /// Waits until it accepts connections.
@@ -106,13 +107,6 @@ impl Running {
     /// Returns the inspection of the process.
     pub(crate) fn inspect(&self) -> Value {
         object(&inspect(&[], self.0.id()))
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 

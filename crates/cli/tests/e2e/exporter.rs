@@ -4,12 +4,13 @@ use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use lowtide_testing::Running;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -19,7 +20,7 @@ use crate::top::Named;
 
 /// An exporter that runs until it is dropped.
 pub(crate) struct Exporter {
-    child: Child,
+    child: Running,
     /// Its message when it was ready.
     said: String,
 }
@@ -36,7 +37,7 @@ impl Exporter {
         // A message about the user comes first.
         let said = lines.find(|line| !line.contains("stays root")).unwrap_or_default();
         assert!(said.contains("listening on") || said.contains("writing metrics"), "{said}");
-        Self { child, said }
+        Self { child: child.into(), said }
     }
 
     /// Starts an exporter on a port that the kernel chooses.
@@ -68,13 +69,6 @@ impl Exporter {
     fn end(mut self) -> Option<i32> {
         kill(Pid::from_raw(self.child.id() as i32), Signal::SIGTERM).unwrap();
         self.child.wait().unwrap().code()
-    }
-}
-
-impl Drop for Exporter {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
+use lowtide_testing::Running;
 use serde_json::Value;
 
 use crate::exporter::Exporter;
@@ -32,7 +33,7 @@ fn promtool(words: &[&str]) -> String {
 
 /// A Prometheus that runs until it is dropped.
 struct Prometheus {
-    child: Child,
+    _child: Running,
     port: u16,
     _home: tempfile::TempDir,
 }
@@ -59,7 +60,7 @@ impl Prometheus {
             .stderr(Stdio::null())
             .spawn()
             .expect("prometheus (Debian: prometheus)");
-        Self { child, port, _home: home }
+        Self { _child: child.into(), port, _home: home }
     }
 
     /// Returns the series of a query, or the error.
@@ -74,13 +75,6 @@ impl Prometheus {
             Some(series) if answer["status"] == "success" => Ok(series.clone()),
             _ => Err(answer.to_string()),
         }
-    }
-}
-
-impl Drop for Prometheus {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::expected::{Expected, Running, build};
+use crate::expected::{Expected, RunningSubject, build};
 use crate::support::{free_port, lowtide, until};
 
 #[test]
@@ -18,7 +18,7 @@ fn every_server_gets_its_expected_verdict() {
         let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
         let mut command = Command::new(&program);
         command.args(&expected.arguments).arg(address.to_string());
-        let server = Running::under(&expected.allocator, &mut command).at(address);
+        let server = RunningSubject::under(&expected.allocator, &mut command).at(address);
         let load = lowtide()
             .args(["--json", "load", "--http2", "-c", "4", "-m", "5000"])
             .arg(format!("http://{address}/?expire=2000"))

@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use serde_json::Value;
 
@@ -16,14 +16,9 @@ const SMALL: [&str; 5] = ["threads=4", "mib=16", "main=32", "turns=2", "pause=1"
 
 fn build() -> PathBuf {
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("hoard");
-    let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
-    let built = Command::new(compiler)
-        .args(["-O2", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"])
-        .arg(&program)
-        .arg(folder("hoard").join("hoard.c"))
-        .status()
-        .expect("a C compiler (Debian: build-essential)");
-    assert!(built.success());
+    let source = folder("hoard").join("hoard.c").display().to_string();
+    let flags = ["-O2", "-Wall", "-Wextra", "-Werror", "-pthread", &source];
+    lowtide_testing::compile(&program, flags);
     program
 }
 

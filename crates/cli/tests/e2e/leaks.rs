@@ -1,8 +1,9 @@
 //! `lowtide leaks`, on programs that leak and programs that do not.
 
 use std::io::{Read, Write};
-use std::process::{Child, ChildStdin, Command, Output, Stdio};
+use std::process::{ChildStdin, Command, Output, Stdio};
 
+use lowtide_testing::Running;
 use serde_json::Value;
 
 use crate::inspect::{Subject, failure_of, nobody, object};
@@ -12,7 +13,7 @@ use crate::terminal::Terminal;
 
 /// A program that runs until it is dropped.
 pub(crate) struct Program {
-    pub(crate) child: Child,
+    pub(crate) child: Running,
     pub(crate) stdin: ChildStdin,
 }
 
@@ -25,7 +26,7 @@ impl Program {
     pub(crate) fn start(command: &mut Command) -> Self {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let stdin = child.stdin.take().unwrap();
-        let mut program = Self { child, stdin };
+        let mut program = Self { child: child.into(), stdin };
         program.stdin.write_all(b"\n").unwrap();
         program.child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
         program
@@ -33,13 +34,6 @@ impl Program {
 
     pub(crate) fn pid(&self) -> String {
         self.child.id().to_string()
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -319,8 +313,7 @@ fn a_process_without_a_heap_is_watched_as_a_whole() {
     let home = tempfile::tempdir().unwrap();
     let (source, program) = (home.path().join("mapping.c"), home.path().join("mapping"));
     std::fs::write(&source, WITHOUT_HEAP).unwrap();
-    let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
-    assert!(Command::new(compiler).arg("-o").args([&program, &source]).status().unwrap().success());
+    lowtide_testing::compile(&program, [&source]);
     for (words, kind) in [(&[][..], "elsewhere"), (&["idle"], "level")] {
         let mut child = Command::new(&program).args(words).spawn().unwrap();
         let pid = child.id().to_string();

@@ -4,7 +4,9 @@
 use std::net::SocketAddr;
 use std::process::Command;
 
-use crate::expected::{Expected, Running, build};
+use lowtide_testing::Running;
+
+use crate::expected::{Expected, RunningSubject, build};
 use crate::support::{free_port, lowtide, until};
 
 #[test]
@@ -20,7 +22,8 @@ fn the_server_gets_its_expected_verdicts() {
         };
         let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
         let server =
-            Running::under(allocator, Command::new(&program).arg(address.to_string())).at(address);
+            RunningSubject::under(allocator, Command::new(&program).arg(address.to_string()))
+                .at(address);
         let record = home.path().join(format!("{allocator}.jsonl"));
         let load = lowtide()
             .args(["load", "--http2", "-c", "4", "-m", "5000", "--linger", "10m", "-o"])
@@ -29,7 +32,7 @@ fn the_server_gets_its_expected_verdicts() {
             .stdout(std::process::Stdio::null())
             .stderr(std::process::Stdio::null())
             .spawn();
-        let load = Running(load.unwrap());
+        let load = Running::from(load.unwrap());
         until("the drain", || {
             let text = std::fs::read_to_string(&record).unwrap_or_default();
             text.contains("\"mark\":\"drained\"").then_some(())

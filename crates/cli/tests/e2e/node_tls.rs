@@ -8,7 +8,9 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::expected::{Expected, OverRounds, Running, folder};
+use lowtide_testing::Running;
+
+use crate::expected::{Expected, OverRounds, folder};
 use crate::inspect;
 use crate::support::{free_port, lowtide, number, study, until};
 
@@ -54,7 +56,7 @@ fn look(expected: &Expected, certificate: &[String]) -> Value {
         .args(&expected.arguments)
         .stdout(Stdio::null())
         .spawn();
-    let server = Running(server.expect("node: .ci/run installs it"));
+    let server = Running::from(server.expect("node: .ci/run installs it"));
     until("the server", || ask(figures, "/"));
     let wanted = expected.connections.unwrap();
     let count = wanted.to_string();
@@ -64,7 +66,7 @@ fn look(expected: &Expected, certificate: &[String]) -> Value {
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn();
-    let load = Running(load.unwrap());
+    let load = Running::from(load.unwrap());
     let connections = |wanted: u32| {
         ask(figures, "/").filter(|reported| reported["connections"] == wanted).map(drop)
     };
@@ -80,7 +82,7 @@ fn look(expected: &Expected, certificate: &[String]) -> Value {
             "{reported}"
         );
     }
-    inspect::object(&inspect::inspect(&[], server.0.id()))
+    inspect::object(&inspect::inspect(&[], server.id()))
 }
 
 #[test]

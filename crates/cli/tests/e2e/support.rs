@@ -5,9 +5,8 @@ use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
+pub(crate) use lowtide_testing::until;
 use serde_json::Value;
 
 /// Restores the default signal actions: tests in the background may have been started with signals
@@ -63,22 +62,9 @@ pub(crate) fn fixture(name: &str, flags: &[&str]) -> String {
 /// Compiles a source to a program of this name, once for each set of flags. The path of the source
 /// is relative to this crate.
 pub(crate) fn compiled(name: &str, source: &str, flags: &[&str]) -> String {
-    static COMPILER: Mutex<()> = Mutex::new(());
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(source);
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}{}", flags.concat()));
-    let _one = COMPILER.lock().unwrap_or_else(PoisonError::into_inner);
-    let age = |path: &Path| fs::metadata(path).and_then(|m| m.modified()).ok();
-    if age(&target) < age(&source) {
-        let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
-        let compiled = Command::new(compiler)
-            .args(["-O1", "-o"])
-            .arg(&target)
-            .arg(&source)
-            .args(flags)
-            .status()
-            .expect("a C compiler (Debian: build-essential)");
-        assert!(compiled.success());
-    }
+    lowtide_testing::compile_if_older(&target, &source, ["-O1"].iter().chain(flags));
     target.display().to_string()
 }
 
@@ -151,18 +137,6 @@ pub(crate) fn lines(path: &Path) -> Vec<Value> {
     let text = fs::read_to_string(path).unwrap();
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
     whole.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
-
-/// Waits for a condition. Fails the test after a timeout.
-pub(crate) fn until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + Duration::from_secs(600);
-    loop {
-        if let Some(found) = condition() {
-            return found;
-        }
-        assert!(Instant::now() < deadline, "waited in vain for {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 /// Returns the other processes with a word in their command line.

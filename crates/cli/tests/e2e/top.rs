@@ -1,8 +1,9 @@
 //! `lowtide top`, on processes that the tests start.
 
 use std::path::Path;
-use std::process::{Child, Command};
+use std::process::Command;
 
+use lowtide_testing::Running;
 use serde_json::Value;
 
 use crate::inspect::{failure_of, object};
@@ -12,7 +13,7 @@ use crate::terminal::{Keys, Terminal};
 
 /// A copy of `sleep` with a unique name.
 pub(crate) struct Named {
-    pub(crate) child: Child,
+    pub(crate) child: Running,
     pub(crate) name: String,
     _home: tempfile::TempDir,
 }
@@ -31,14 +32,7 @@ impl Named {
                 .is_ok_and(|found| found == format!("{name}\n").into_bytes())
                 .then_some(())
         });
-        Self { child, name: name.to_owned(), _home: home }
-    }
-}
-
-impl Drop for Named {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        Self { child: child.into(), name: name.to_owned(), _home: home }
     }
 }
 

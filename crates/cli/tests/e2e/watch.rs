@@ -1,8 +1,9 @@
 //! `lowtide watch`: in a terminal, as lines, and as a record.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
+use lowtide_testing::Running;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -10,7 +11,7 @@ use crate::support::{lines, lowtide, number, subject, until};
 use crate::terminal::{Keys, Terminal, heeds_signals, is_canonical};
 
 /// A watched process that is killed when the test ends.
-pub(crate) struct Subject(Child);
+pub(crate) struct Subject(Running);
 
 impl Subject {
     /// Starts a process that keeps its freed memory.
@@ -23,7 +24,7 @@ impl Subject {
         let mut line = String::new();
         BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
         assert_eq!(line, "ready\n");
-        Self(child)
+        Self(child.into())
     }
 
     pub(crate) fn pid(&self) -> String {
@@ -33,13 +34,6 @@ impl Subject {
     pub(crate) fn end(&mut self) {
         self.0.kill().unwrap();
         self.0.wait().unwrap();
-    }
-}
-
-impl Drop for Subject {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 

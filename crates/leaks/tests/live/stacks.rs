@@ -8,7 +8,7 @@ use lowtide_leaks::stacks::refusal::NoStacks;
 use lowtide_leaks::stacks::sampler::{Attachment, StackSampler};
 use lowtide_model::leaks::{LeakFrame, LeakGroup, LeakKind, LeakReport, LeakStack, LeakTier};
 
-use crate::subject::{Subject, Watched, compile_with};
+use crate::subject::{Subject, Watched, compile};
 use crate::types::source;
 
 /// Maximum number of runs of a program: on a busy machine, samples are read too late, and are
@@ -25,8 +25,7 @@ fn watch(flags: &[&str], words: &[&str]) -> (Watched, LeakGroup) {
 
 fn watch_by(attachments: &[Attachment], flags: &[&str], words: &[&str]) -> (Watched, LeakGroup) {
     let home = tempfile::tempdir().unwrap();
-    let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
-    let program = compile_with(home.path(), "subject.c", &compiler, flags);
+    let program = compile(home.path(), flags);
     let is_bad = |group: &&LeakGroup| matches!(group.verdict, LeakKind::Lost | LeakKind::Growing);
     watch_program(attachments, Command::new(&program).args(words), |report| {
         report.groups.iter().find(is_bad).filter(|group| !group.stacks.is_empty()).cloned()
@@ -148,8 +147,7 @@ fn python_functions_precede_the_frames_that_execute_them() {
 #[ignore = "needs root, for probes"]
 fn a_program_with_a_stripped_static_allocator_has_no_stacks() {
     let home = tempfile::tempdir().unwrap();
-    let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
-    let program = compile_with(home.path(), "subject.c", &compiler, &["-O2", "-s", "-static"]);
+    let program = compile(home.path(), &["-O2", "-s", "-static"]);
     let mut subject = Subject::start(Command::new(&program).args(["list", "500"]));
     subject.wait_for(1);
     let reason = StackSampler::start(&subject.target(), EXPOSURE, &Attachment::ALL).unwrap_err();

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::Duration;
@@ -13,6 +13,7 @@ use lowtide_leaks::finder::LeakFinder;
 use lowtide_leaks::stacks::sampler::StackSampler;
 use lowtide_model::leaks::LeakReport;
 use lowtide_probe::target::Target;
+use lowtide_testing::Running;
 use serde_json::Value;
 
 /// Time between two queries of a program.
@@ -28,7 +29,7 @@ pub(crate) struct Truth {
 }
 
 pub(crate) struct Subject {
-    child: Child,
+    child: Running,
     to: ChildStdin,
     from: BufReader<ChildStdout>,
 }
@@ -42,7 +43,7 @@ impl Subject {
             .unwrap_or_else(|error| panic!("{command:?}: {error}"));
         let to = child.stdin.take().unwrap();
         let from = BufReader::new(child.stdout.take().unwrap());
-        Self { child, to, from }
+        Self { child: child.into(), to, from }
     }
 
     pub(crate) fn ask(&mut self) -> Truth {
@@ -137,29 +138,10 @@ pub(crate) struct Watched {
     pub(crate) seconds: f64,
 }
 
-impl Drop for Subject {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// Compiles a source beside this file into a directory.
-pub(crate) fn compile(directory: &Path, source: &str, compiler: &str) -> PathBuf {
-    compile_with(directory, source, compiler, &["-O2"])
-}
-
-/// Compiles it in the same way, with flags.
-pub(crate) fn compile_with(
-    directory: &Path,
-    source: &str,
-    compiler: &str,
-    flags: &[&str],
-) -> PathBuf {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/live").join(source);
+/// Compiles the subject into a directory, with flags.
+pub(crate) fn compile(directory: &Path, flags: &[&str]) -> PathBuf {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/live/subject.c");
     let program = directory.join("subject");
-    let mut command = Command::new(compiler);
-    command.args(flags).args(["-pthread", "-o"]).args([&program, &source]);
-    assert!(command.status().unwrap_or_else(|e| panic!("{compiler}: {e}")).success());
+    lowtide_testing::compile(&program, flags.iter().chain(&["-pthread", source]));
     program
 }

@@ -6,7 +6,7 @@ use std::process::Command;
 use lowtide_leaks::book::MAX_BLOCKS;
 use lowtide_model::leaks::{LeakGroup, LeakKind, LeakReport};
 
-use crate::subject::{Subject, compile};
+use crate::subject::Subject;
 
 const LOOKS: usize = 13;
 /// Steps between two snapshots.
@@ -33,7 +33,9 @@ pub(crate) fn source(name: &str) -> std::path::PathBuf {
 #[ignore = "needs a C++ compiler (Debian: g++)"]
 fn cpp_types_are_named_even_in_a_stripped_program() {
     let home = tempfile::tempdir().unwrap();
-    let program = compile(home.path(), "types/sessions.cc", "g++");
+    let program = home.path().join("subject");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/live/types/sessions.cc");
+    lowtide_testing::compile_with("g++", &program, ["-O2", "-pthread", source]);
     let report = watch(&mut Command::new(&program));
     of_type(&report, LeakKind::Lost, "C++ Session");
     let pools = of_type(&report, LeakKind::Growing, "C++ Pool<double>");

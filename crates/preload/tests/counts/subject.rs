@@ -4,10 +4,11 @@ use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 
 use lowtide_preload::{FREED_BYTES, Freed, TRIM_AT, find_counter, unpack};
 use lowtide_probe::proc::maps;
+use lowtide_testing::Running;
 
 /// A directory with the library, and the programs of one test.
 pub(crate) struct Home {
@@ -58,7 +59,7 @@ impl Home {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let input = child.stdin.take().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap());
-        let mut subject = Subject { child, input, lines };
+        let mut subject = Subject { child: child.into(), input, lines };
         assert_eq!(subject.read_line(), "ready", "{command:?}");
         subject
     }
@@ -98,7 +99,7 @@ pub(crate) fn compile(
 
 /// The running program. Dropping this ends it.
 pub(crate) struct Subject {
-    child: Child,
+    child: Running,
     input: ChildStdin,
     lines: BufReader<ChildStdout>,
 }
@@ -133,13 +134,6 @@ impl Subject {
         let statm = fs::read_to_string(format!("/proc/{}/statm", self.child.id())).unwrap();
         let pages: u64 = statm.split(' ').nth(1).unwrap().parse().unwrap();
         pages * 4096
-    }
-}
-
-impl Drop for Subject {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

@@ -2,14 +2,14 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 
 use lowtide_heap::memory::Memory;
 use lowtide_heap::ptmalloc::{Heap, HeapMapping, Layout, malloc_info, walk};
 use lowtide_probe::heap::{data_of, mappings};
 use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::proc::maps;
+use lowtide_testing::{Running, compile_if_older, library_of_compiler};
 
 /// The source of the subject's `malloc`.
 #[derive(Debug, Clone)]
@@ -24,7 +24,7 @@ pub(crate) enum Library {
 
 /// A running subject.
 pub(crate) struct Subject {
-    child: Child,
+    child: Running,
     to: ChildStdin,
     from: BufReader<ChildStdout>,
 }
@@ -76,7 +76,7 @@ impl Subject {
             .unwrap_or_else(|e| panic!("{command:?}: {e}"));
         let to = child.stdin.take().unwrap();
         let from = BufReader::new(child.stdout.take().unwrap());
-        let mut subject = Self { child, to, from };
+        let mut subject = Self { child: child.into(), to, from };
         assert!(subject.answer().contains("ready"), "the subject could not make its heap");
         subject
     }
@@ -155,46 +155,24 @@ impl Subject {
     }
 }
 
-impl Drop for Subject {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 /// Compiles the subject, once for each way of linking it.
 fn compile(library: &Library) -> PathBuf {
-    static COMPILER: Mutex<()> = Mutex::new(());
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/heap/subject.c");
-    let name = match library {
-        Library::Systems => "heap-subject",
-        Library::Static => "heap-subject-static",
-        Library::In(_) => "heap-subject-oldest",
+    let threads = || library_of_compiler("libpthread.so.0").display().to_string();
+    let (name, flags): (_, Vec<String>) = match library {
+        Library::Systems => ("heap-subject", vec!["-lpthread".to_owned()]),
+        Library::Static => ("heap-subject-static", ["-static", "-lpthread"].map(Into::into).into()),
+        // The symbol versions of the oldest library, whose threads are in a separate library.
+        Library::In(_) => {
+            let flags = ["-DOLDEST", "-fno-pie", "-no-pie", "-nostartfiles", "-Wl,--no-as-needed"];
+            let flags = flags.map(str::to_owned).into_iter().chain([threads()]);
+            ("heap-subject-oldest", flags.collect())
+        }
     };
     let directory =
         option_env!("CARGO_TARGET_TMPDIR").map_or_else(std::env::temp_dir, PathBuf::from);
     let target = directory.join(name);
-    let _one = COMPILER.lock().unwrap_or_else(PoisonError::into_inner);
-    let age = |path: &Path| std::fs::metadata(path).and_then(|m| m.modified()).ok();
-    if age(&target) > age(&source) {
-        return target;
-    }
-    let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
-    let mut command = Command::new(&compiler);
-    command.args(["-O1", "-o"]).arg(&target).arg(&source);
-    match library {
-        Library::Systems => command.arg("-lpthread"),
-        Library::Static => command.args(["-static", "-lpthread"]),
-        Library::In(_) => {
-            // The symbol versions of the oldest library, whose threads are in a separate library.
-            let threads = Command::new(&compiler).arg("-print-file-name=libpthread.so.0").output();
-            let threads = String::from_utf8(threads.unwrap().stdout).unwrap();
-            command
-                .args(["-DOLDEST", "-fno-pie", "-no-pie", "-nostartfiles", "-Wl,--no-as-needed"])
-                .arg(threads.trim())
-        }
-    };
-    assert!(command.status().expect("a C compiler (Debian: build-essential)").success());
+    compile_if_older(&target, &source, std::iter::once("-O1".to_owned()).chain(flags));
     target
 }
 

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use lowtide_heap::residency::Residency;
@@ -12,6 +12,7 @@ use lowtide_probe::detect::{
 use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::proc::maps::{Mapping, parse};
 use lowtide_probe::program::ProgramError;
+use lowtide_testing::Running;
 
 /// A C program that allocates, has a second thread, prints the address of one of its blocks, and
 /// waits for its input to end.
@@ -40,7 +41,7 @@ int main(void) {
 
 /// A running program, which ends when this is dropped.
 pub(crate) struct Subject {
-    child: Child,
+    child: Running,
     /// Kept open: a program may print more, and must not end because its output is closed.
     stdout: Option<BufReader<ChildStdout>>,
     /// The first line that it printed.
@@ -66,13 +67,10 @@ pub(crate) fn compile_source(home: &Path, source: &str, compiler: &[&str]) -> Pa
     let (file, program) = (home.join("subject.c"), home.join("subject"));
     std::fs::write(&file, source).unwrap();
     let (compiler, arguments) = compiler.split_first().unwrap();
+    let file = file.display().to_string();
     // Libraries come after the source.
-    let status = Command::new(compiler)
-        .args([Path::new("-O1"), Path::new("-pthread"), Path::new("-o"), &program, &file])
-        .args(arguments)
-        .status()
-        .unwrap_or_else(|error| panic!("{compiler} is missing ({error}): .ci/run installs it"));
-    assert!(status.success(), "{compiler} {arguments:?} does not compile");
+    let all = ["-O1", "-pthread", &file].into_iter().chain(arguments.iter().copied());
+    lowtide_testing::compile_with(compiler, &program, all);
     program
 }
 
@@ -94,7 +92,7 @@ impl Subject {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap_or_else(|error| panic!("{command:?} ({error}): .ci/run installs it"));
-        Self { child, stdout: None, said: String::new() }
+        Self { child: child.into(), stdout: None, said: String::new() }
     }
 
     /// Returns the PID.
@@ -138,13 +136,6 @@ impl Subject {
             assert!(Instant::now() < deadline, "it is never as it should be:\n{text}");
             std::thread::sleep(Duration::from_millis(5));
         }
-    }
-}
-
-impl Drop for Subject {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

@@ -3,16 +3,17 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 
 use lowtide_model::inspection::Observation;
 use lowtide_probe::inspect::Inspector;
 use lowtide_probe::target::Target;
+use lowtide_testing::Running;
 use serde_json::Value;
 
 /// A running subject.
 pub(crate) struct Subject {
-    child: Child,
+    child: Running,
     to: ChildStdin,
     from: BufReader<ChildStdout>,
 }
@@ -60,7 +61,7 @@ impl Subject {
             .unwrap_or_else(|error| panic!("{command:?}: {error}"));
         let to = child.stdin.take().unwrap();
         let from = BufReader::new(child.stdout.take().unwrap());
-        let mut subject = Self { child, to, from };
+        let mut subject = Self { child: child.into(), to, from };
         assert_eq!(subject.line(), "ready\n", "the subject could not make its heap");
         subject
     }
@@ -108,21 +109,12 @@ impl Subject {
     }
 }
 
-impl Drop for Subject {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 /// Compiles the subject into a directory.
 pub(crate) fn compile(directory: &Path) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/walked/subject.c");
     let program = directory.join("subject");
-    let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
-    let mut command = Command::new(compiler);
-    command.args(["-O1", "-pthread", "-o"]).args([&program, &source]).args(["-lm", "-ldl"]);
-    assert!(command.status().expect("a C compiler (Debian: build-essential)").success());
+    let source = source.display().to_string();
+    lowtide_testing::compile(&program, ["-O1", "-pthread", &source, "-lm", "-ldl"]);
     program
 }
 

@@ -59,22 +59,11 @@ impl Stub {
         let home = tempfile::tempdir().unwrap();
         let program = home.path().join("stub_on_host");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/stub_on_host.c");
-        let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
+        let source = source.display().to_string();
         // At this address it overlaps no heap: some were saved from programs at the usual address.
-        let status = Command::new(compiler)
-            .args([
-                "-O1",
-                "-static",
-                "-no-pie",
-                "-Wl,-Ttext-segment=0x10000000",
-                "-fno-strict-aliasing",
-                "-o",
-            ])
-            .args([&program, &source])
-            .args(flags)
-            .status()
-            .expect("a C compiler (Debian: build-essential)");
-        assert!(status.success());
+        let place = "-Wl,-Ttext-segment=0x10000000";
+        let all = ["-O1", "-static", "-no-pie", place, "-fno-strict-aliasing", &source];
+        lowtide_testing::compile(&program, all.iter().chain(flags));
         Self { _home: home, program }
     }
 

@@ -19,12 +19,8 @@ pub(crate) fn start(command: &mut Command) -> Child {
 pub(crate) fn compile(home: &Path, source: &str, arguments: &[&str]) -> PathBuf {
     let program = home.join(Path::new(source).with_extension(""));
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(source);
-    let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
-    let status = Command::new(compiler)
-        .args([Path::new("-O1"), Path::new("-pthread"), Path::new("-o"), &program, &source])
-        .args(arguments)
-        .status()
-        .expect("a C compiler (Debian: build-essential)");
-    assert!(status.success(), "{} {arguments:?} does not compile", source.display());
+    let source = source.display().to_string();
+    let flags = ["-O1", "-pthread", &source];
+    lowtide_testing::compile(&program, flags.iter().chain(arguments));
     program
 }

@@ -2,18 +2,19 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command};
+use std::process::{ChildStdin, ChildStdout, Command};
 use std::time::Duration;
 
 use lowtide_probe::target::Target;
 use lowtide_release::Options;
+use lowtide_testing::Running;
 use tempfile::TempDir;
 
 use crate::support;
 
 /// The program, which waits. Dropping this ends it.
 pub(crate) struct Refault {
-    child: Child,
+    child: Running,
     input: ChildStdin,
     lines: BufReader<ChildStdout>,
     _home: TempDir,
@@ -28,7 +29,7 @@ impl Refault {
         let mut child = support::start(command.arg(megabytes.to_string()).arg(pages));
         let input = child.stdin.take().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap());
-        let mut refault = Self { child, input, lines, _home: home };
+        let mut refault = Self { child: child.into(), input, lines, _home: home };
         assert_eq!(refault.read_line(), "ready");
         refault
     }
@@ -63,13 +64,6 @@ impl Refault {
             line.trim_matches(|c: char| !c.is_ascii_digit()).parse::<u64>().unwrap() * 1024
         };
         text.split("[heap]").skip(1).map(of_mapping).sum()
-    }
-}
-
-impl Drop for Refault {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

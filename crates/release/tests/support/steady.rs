@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::ops::Range;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command};
+use std::process::{ChildStdin, ChildStdout, Command};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,7 @@ use lowtide_model::release::Release;
 use lowtide_probe::target::Target;
 use lowtide_release::testing::{TargetStep, release_observed};
 use lowtide_release::{Hold, Options, ReleaseError};
+use lowtide_testing::Running;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -75,7 +76,7 @@ impl Kind {
 /// The program, which waits. Dropping this ends it.
 pub(crate) struct Steady {
     pub(crate) kind: Kind,
-    child: Child,
+    child: Running,
     /// Its PID. If another program has started it, this is not the PID of the child.
     pub(crate) pid: u32,
     input: ChildStdin,
@@ -133,7 +134,8 @@ impl Steady {
         let mut child = support::start(command.args(all));
         let input = child.stdin.take().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap());
-        let mut steady = Self { kind: kind.clone(), pid: child.id(), child, input, lines };
+        let mut steady =
+            Self { kind: kind.clone(), pid: child.id(), child: child.into(), input, lines };
         if !by.is_empty() {
             steady.pid = steady.child_of_child();
         }
@@ -388,12 +390,5 @@ impl Steady {
     pub(crate) fn describe(&self) -> String {
         let call = fs::read_to_string(format!("/proc/{}/syscall", self.pid)).unwrap_or_default();
         format!("{:?} {:?} {call}", self.kind, self.threads())
-    }
-}
-
-impl Drop for Steady {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

@@ -3,11 +3,12 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use lowtide_testing::{Running, compile, library_of_compiler};
 use tempfile::TempDir;
 
 /// The C library of a program.
@@ -56,7 +57,7 @@ fn arguments() -> String {
 
 /// A running program. Dropping this ends it.
 pub(crate) struct Subject {
-    child: Child,
+    child: Running,
     said: Option<JoinHandle<String>>,
 }
 
@@ -102,7 +103,7 @@ impl Subject {
             let _ = from.read_to_string(&mut text);
             text
         });
-        let subject = Self { child, said: Some(said) };
+        let subject = Self { child: child.into(), said: Some(said) };
         assert_eq!(line, "ready\n", "{command:?}");
         subject
     }
@@ -139,37 +140,23 @@ impl Subject {
     }
 }
 
-impl Drop for Subject {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 /// Compiles the program once, for every C library from the oldest on.
 fn program() -> &'static Path {
     static PROGRAM: OnceLock<(TempDir, PathBuf)> = OnceLock::new();
-    let compile = || {
+    let build = || {
         let home = tempfile::tempdir().unwrap();
         let program = home.path().join("torture");
         let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs");
         let sources = fs::read_dir(programs.join("torture")).unwrap().map(|e| e.unwrap().path());
         let sources = sources.filter(|path| path.extension().is_some_and(|e| e == "c" || e == "S"));
-        let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
-        let threads = Command::new(&compiler).arg("-print-file-name=libpthread.so.0").output();
-        let threads = threads.expect("a C compiler (Debian: build-essential)").stdout;
-        let status = Command::new(&compiler)
-            .args(["-O2", "-include"])
-            .arg(programs.join("oldest.h"))
-            .args(["-fno-pie", "-no-pie", "-nostartfiles", "-o"])
-            .arg(&program)
-            .args(sources)
-            .arg(programs.join("oldest.c"))
-            .args(["-Wl,--no-as-needed", String::from_utf8(threads).unwrap().trim()])
-            .status()
-            .unwrap();
-        assert!(status.success(), "the torture does not compile");
+        let mut arguments: Vec<PathBuf> = vec!["-O2".into(), "-include".into()];
+        arguments.push(programs.join("oldest.h"));
+        arguments.extend(["-fno-pie", "-no-pie", "-nostartfiles"].map(PathBuf::from));
+        arguments.extend(sources);
+        arguments.extend([programs.join("oldest.c"), "-Wl,--no-as-needed".into()]);
+        arguments.push(library_of_compiler("libpthread.so.0"));
+        compile(&program, arguments);
         (home, program)
     };
-    &PROGRAM.get_or_init(compile).1
+    &PROGRAM.get_or_init(build).1
 }

@@ -7,6 +7,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
+pub(crate) use lowtide_testing::{until, until_true};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 /// Maximum time to wait in a test, on a busy machine.
@@ -176,23 +177,6 @@ pub(crate) fn pid(number: u32) -> Pid {
 
 pub(crate) fn send(number: u32, signal: Signal) {
     kill_process(pid(number), signal).unwrap();
-}
-
-/// Waits until a condition returns a value, and returns that value.
-pub(crate) fn until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
-    let end = Instant::now() + DEADLINE;
-    loop {
-        if let Some(value) = condition() {
-            return value;
-        }
-        assert!(Instant::now() < end, "no {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-/// Waits until a condition is true.
-pub(crate) fn until_true(what: &str, mut condition: impl FnMut() -> bool) {
-    until(what, || condition().then_some(()));
 }
 
 fn lines(pipe: impl Read + Send + 'static) -> Receiver<String> {

@@ -16,10 +16,7 @@ use crate::top::Named;
 fn library(home: &Path) -> PathBuf {
     let (source, library) = (home.join("library.c"), home.join("library.so"));
     fs::write(&source, "int nothing;").unwrap();
-    let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
-    let flags = ["-shared", "-fPIC", "-o"];
-    let built = Command::new(compiler).args(flags).arg(&library).arg(&source).status();
-    assert!(built.expect("a C compiler (Debian: build-essential)").success());
+    lowtide_testing::compile(&library, [Path::new("-shared"), Path::new("-fPIC"), &source]);
     library
 }
 

@@ -13,13 +13,14 @@ use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 
+use lowtide_testing::Running;
 use serde_json::Value;
 
 use crate::support::{fixture, lowtide};
 
 /// A program that is inspected while it waits for a line of input. It is ended on drop.
 pub(crate) struct Subject {
-    child: Child,
+    child: Running,
     stdin: Option<ChildStdin>,
     stdout: BufReader<ChildStdout>,
 }
@@ -51,7 +52,7 @@ impl Subject {
             .spawn()
             .unwrap_or_else(|error| panic!("{command:?} ({error}): .ci/run installs it"));
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
-        Self { child, stdin, stdout: BufReader::new(stdout.unwrap()) }
+        Self { child: child.into(), stdin, stdout: BufReader::new(stdout.unwrap()) }
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -130,13 +131,6 @@ impl Subject {
         let line = status.lines().find_map(|l| l.strip_prefix(key)?.strip_prefix(':')).unwrap();
         let number: u64 = line.split_whitespace().next().unwrap().parse().unwrap();
         if line.ends_with("kB") { number * 1024 } else { number }
-    }
-}
-
-impl Drop for Subject {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

@@ -6,15 +6,16 @@ mod servers;
 mod thresholds;
 
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 
+use lowtide_testing::Running;
 use serde_json::Value;
 
 use crate::support::lowtide;
 
 /// The demo's server: HTTP/2, each request waits for the time in `?expire=MS`.
 pub(crate) struct Server {
-    child: Child,
+    child: Running,
     pub(crate) address: String,
 }
 
@@ -31,18 +32,11 @@ impl Server {
             .map_while(Result::ok)
             .find_map(|line| Some(line.strip_prefix("listening on ")?.to_owned()))
             .unwrap();
-        Self { child, address }
+        Self { child: child.into(), address }
     }
 
     pub(crate) fn url(&self, query: &str) -> String {
         format!("http://{}/{query}", self.address)
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

@@ -1,27 +1,19 @@
 //! Third-party servers.
 
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
+
+use lowtide_testing::Running;
 
 use super::{load, report};
 use crate::support::{free_port, until};
-
-/// A server that is killed when its test ends.
-struct Foreign(Child);
-
-impl Drop for Foreign {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 const CERTIFICATE: &str =
     concat!(env!("CARGO_MANIFEST_DIR"), "/../load/tests/driver/certificate/cert.pem");
 const KEY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../load/tests/driver/certificate/key.pem");
 
-fn start(command: &mut Command, port: u16) -> Foreign {
+fn start(command: &mut Command, port: u16) -> Running {
     let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    let server = Foreign(child);
+    let server = Running::from(child);
     until("the server", || std::net::TcpStream::connect(("127.0.0.1", port)).ok());
     server
 }
