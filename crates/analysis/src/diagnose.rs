@@ -102,7 +102,10 @@ fn verdict(facts: &Evidence<'_>) -> Verdict {
         parts.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
         let notable = parts.iter().filter(|(bytes, _)| facts.share(*bytes) >= NOTABLE / 2.0);
         because.extend(notable.map(|(bytes, what)| format!("{} {what}", facts.part(*bytes))));
-        because.push(format!("only {} could be returned", facts.part(reclaimable)));
+        because.push(match reclaimable {
+            0 => "none of it can be returned as it is".to_owned(),
+            _ => format!("only {} can be returned as they are", facts.part(reclaimable)),
+        });
         VerdictKind::Fragmentation
     } else if runtime > in_use.max(outside) {
         VerdictKind::Runtime
@@ -317,7 +320,7 @@ pub(crate) mod tests {
             [
                 "286 MiB (92 % of RSS) are free in CPython's arenas, but each of its 289 arenas of 1.00 MiB has a block \
                  in use",
-                "only 0 B (0 % of RSS) could be returned",
+                "none of it can be returned as it is",
             ]
         );
         let [remedy] = &found.remedies[..] else { panic!("{:?}", found.remedies) };

@@ -24,7 +24,7 @@ use args::{Cli, Verb};
 use failure::exit::{Exit, Failure};
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match Cli::try_parse_from(args::typed::typed()) {
         Ok(cli) => cli,
         Err(error) => return failure::usage::report(&error, is_run()),
     };

@@ -14,7 +14,10 @@ use crate::text::{printable, wrapped};
 /// Maximum number of arenas that are shown one by one.
 const MAX_ARENAS: usize = 512;
 
-/// Formats the arenas: each of them, or only their sum.
+/// Minimum part of RSS that is free in a heap, for its line in a report.
+const MIN_FREE: f64 = 0.01;
+
+/// Formats the heaps: each arena and their sum, or only a line for a heap with free memory.
 pub(crate) fn render(observation: &Observation, each: bool, screen: Screen) -> String {
     let of = |is: &dyn Fn(&Arena) -> bool| -> Vec<&Arena> {
         observation.arenas.iter().filter(|arena| is(arena)).collect()
@@ -31,42 +34,36 @@ pub(crate) fn render(observation: &Observation, each: bool, screen: Screen) -> S
         names => names.join(", "),
     };
     let mut out = String::new();
-    if !glibc.is_empty() {
-        out.push('\n');
+    let mut add = |line: (u64, String), tables: &dyn Fn() -> String, sum: &dyn Fn() -> String| {
+        let (free_bytes, line) = line;
         if each {
-            out += &glibc_arenas(&glibc, observation.tunables_in_force.as_ref(), screen);
+            out += &format!("\n{}{}\n", tables(), wrapped(&sum(), screen.width));
+        } else if free_bytes as f64 >= observation.rss_bytes as f64 * MIN_FREE {
+            out += &(wrapped(&format!("{line} (--arenas)"), screen.width) + "\n");
         }
-        out += &sentence(glibc_sum(observation, &glibc), each, screen);
+    };
+    if !glibc.is_empty() {
+        let tunables = observation.tunables_in_force.as_ref();
+        let tables = || glibc_arenas(&glibc, tunables, screen);
+        add(glibc_line(&glibc), &tables, &|| glibc_sum(observation, &glibc));
     }
     if !jemalloc.is_empty() {
-        out.push('\n');
-        if each {
-            out += &jemalloc_arenas(&jemalloc, screen);
-        }
-        out += &sentence(jemalloc_sum(&name("jemalloc"), &jemalloc), each, screen);
+        let name = name("jemalloc");
+        let tables = || jemalloc_arenas(&jemalloc, screen);
+        add(jemalloc_line(&name, &jemalloc), &tables, &|| jemalloc_sum(&name, &jemalloc));
     }
     if !mimalloc.is_empty() {
-        out.push('\n');
-        if each {
-            out += &mimalloc_threads(&mimalloc, screen);
-        }
-        out += &sentence(mimalloc_sum(&name("mimalloc"), &mimalloc), each, screen);
+        let name = name("mimalloc");
+        let tables = || mimalloc_threads(&mimalloc, screen);
+        add(mimalloc_line(&name, &mimalloc), &tables, &|| mimalloc_sum(&name, &mimalloc));
     }
     if !gperftools.is_empty() {
-        out.push('\n');
-        if each {
-            out += &gperftools_sizes(&gperftools, screen);
-        }
-        out += &sentence(gperftools_sum(&name("gperftools"), &gperftools), each, screen);
+        let name = name("gperftools");
+        let tables = || gperftools_sizes(&gperftools, screen);
+        add(gperftools_line(&name, &gperftools), &tables, &|| gperftools_sum(&name, &gperftools));
     }
     if let Some(heap) = &observation.cpython {
-        out.push('\n');
-        if each {
-            out += &cpython_sizes(heap, screen);
-        }
-        let hint = if each { "" } else { " (--arenas shows each size)" };
-        out += &wrapped(&(cpython_sum(heap) + hint), screen.width);
-        out.push('\n');
+        add(cpython_line(heap), &|| cpython_sizes(heap, screen), &|| cpython_sum(heap));
     }
     out
 }
@@ -88,6 +85,17 @@ fn gperftools_sizes(arenas: &[&Arena], screen: Screen) -> String {
     };
     let blocks = ("free in spans", |bin: &Bin| format!("of {}", Human(bin.from)));
     table(head, arenas, line, blocks, screen)
+}
+
+fn gperftools_line(name: &str, arenas: &[&Arena]) -> (u64, String) {
+    let sum = |of: &dyn Fn(&GperftoolsHeap) -> u64| -> u64 {
+        arenas.iter().filter_map(|arena| arena.gperftools()).map(of).sum()
+    };
+    let whole = sum(&|own| own.page_heap_free_bytes);
+    let small = sum(&|own| own.central_free_bytes);
+    let spans = counted(sum(&|own| own.small_spans), "small-object span");
+    let line = format!("{name}: {} in free spans; {} free in {spans}", Human(whole), Human(small));
+    (whole + small, line)
 }
 
 fn gperftools_sum(name: &str, arenas: &[&Arena]) -> String {
@@ -129,6 +137,18 @@ fn cpython_sizes(heap: &CPythonHeap, screen: Screen) -> String {
     out
 }
 
+fn cpython_line(heap: &CPythonHeap) -> (u64, String) {
+    let free_bytes = heap.free_block_bytes + heap.free_pool_bytes();
+    let pools = counted(heap.used_pools + heap.free_pools, "pool");
+    let line = format!(
+        "CPython: {} free in {pools}; {} of {} mostly free",
+        Human(free_bytes),
+        heap.mostly_free_arenas,
+        counted(heap.arenas, "arena"),
+    );
+    (free_bytes, line)
+}
+
 fn cpython_sum(heap: &CPythonHeap) -> String {
     format!(
         "CPython: {} of {}; {} in use; {} free in {} with blocks in use; {} in {}; {} of the arenas {} less than \
@@ -143,13 +163,6 @@ fn cpython_sum(heap: &CPythonHeap) -> String {
         heap.mostly_free_arenas,
         if heap.mostly_free_arenas == 1 { "is" } else { "are" },
     )
-}
-
-fn sentence(mut line: String, each: bool, screen: Screen) -> String {
-    if !each {
-        line += " (--arenas shows each)";
-    }
-    wrapped(&line, screen.width) + "\n"
 }
 
 /// Formats a line for each arena, and the free blocks by size.
@@ -222,6 +235,19 @@ fn glibc_arenas(arenas: &[&Arena], tunables: Option<&Tunables>, screen: Screen) 
     out
 }
 
+fn glibc_line(arenas: &[&Arena]) -> (u64, String) {
+    let sum = |of: &dyn Fn(&Arena) -> u64| arenas.iter().map(|arena| of(arena)).sum::<u64>();
+    let free_bytes = sum(&|arena| arena.free_resident_bytes);
+    let line = format!(
+        "glibc: {} free in {} of {}, the largest {}",
+        Human(sum(&|arena| arena.free_bytes + arena.fast_bytes)),
+        counted(sum(&|arena| arena.free_count + arena.fast_count), "chunk"),
+        counted(arenas.len() as u64, "arena"),
+        Human(arenas.iter().map(|arena| arena.largest_free_bytes).max().unwrap_or(0)),
+    );
+    (free_bytes, line)
+}
+
 fn glibc_sum(observation: &Observation, arenas: &[&Arena]) -> String {
     let sum = |of: &dyn Fn(&Arena) -> u64| arenas.iter().map(|arena| of(arena)).sum::<u64>();
     let largest = arenas.iter().map(|a| a.largest_free_bytes).max().unwrap_or(0);
@@ -270,6 +296,22 @@ fn jemalloc_arenas(arenas: &[&Arena], screen: Screen) -> String {
     table(head, arenas, line, blocks, screen)
 }
 
+fn jemalloc_line(name: &str, arenas: &[&Arena]) -> (u64, String) {
+    let sum = |of: &dyn Fn(&JemallocArena) -> u64| -> u64 {
+        arenas.iter().filter_map(|arena| arena.jemalloc()).map(of).sum()
+    };
+    let unused_bytes = sum(&|own| own.dirty_bytes + own.muzzy_bytes);
+    let slab_bytes = sum(&|own| own.slab_free_bytes);
+    let line = format!(
+        "{name}: {} dirty or muzzy; {} free in {} of {}",
+        Human(unused_bytes),
+        Human(slab_bytes),
+        counted(sum(&|own| own.slabs), "slab"),
+        counted(arenas.len() as u64, "arena"),
+    );
+    (unused_bytes + slab_bytes, line)
+}
+
 fn jemalloc_sum(name: &str, arenas: &[&Arena]) -> String {
     let sum = |of: &dyn Fn(&JemallocArena) -> u64| -> u64 {
         arenas.iter().filter_map(|arena| arena.jemalloc()).map(of).sum()
@@ -310,6 +352,20 @@ fn mimalloc_threads(arenas: &[&Arena], screen: Screen) -> String {
         )
     };
     table(head, arenas, line, ("", |_: &Bin| String::new()), screen)
+}
+
+fn mimalloc_line(name: &str, arenas: &[&Arena]) -> (u64, String) {
+    let own = |of: &dyn Fn(&MimallocThread) -> u64| -> u64 {
+        arenas.iter().filter_map(|arena| arena.mimalloc()).map(of).sum()
+    };
+    let free_bytes: u64 = arenas.iter().map(|arena| arena.free_bytes).sum();
+    let line = format!(
+        "{name}: {} free in {}, of which {} are empty",
+        Human(free_bytes),
+        counted(own(&|thread| thread.pages), "page"),
+        own(&|thread| thread.empty_pages),
+    );
+    (free_bytes, line)
 }
 
 fn mimalloc_sum(name: &str, arenas: &[&Arena]) -> String {
@@ -366,6 +422,11 @@ mod tests {
              CPython: 2 arenas of 1.00 MiB; 320 B in use; 47.5 KiB free in 3 pools with blocks in use; 16.0 KiB in 1 free\n\
              pool; 1 of the arenas is less than a quarter full\n"
         );
-        assert!(render(&observation, false, screen).contains("(--arenas shows each size)"));
+        assert_eq!(
+            render(&observation, false, screen),
+            "CPython: 63.5 KiB free in 4 pools; 1 of 2 arenas mostly free (--arenas)\n"
+        );
+        let large = Observation { rss_bytes: 1 << 30, ..observation };
+        assert_eq!(render(&large, false, screen), "");
     }
 }

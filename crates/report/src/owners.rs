@@ -93,7 +93,7 @@ pub fn meaning(inspection: &Inspection, row: &Row) -> String {
 fn of_walked_runtime(manager: WalkedRuntime, state: State) -> String {
     let what = match (manager, state) {
         (WalkedRuntime::CPython, State::Allocated) => "blocks in use",
-        (WalkedRuntime::CPython, State::Free) => "free blocks and pools of its arenas",
+        (WalkedRuntime::CPython, State::Free) => "free blocks and pools",
         (WalkedRuntime::HotSpot, State::Allocated) => "in use after the last collection",
         (WalkedRuntime::HotSpot, State::Free) => "newer objects and free memory",
         (_, State::Unknown) => "not walked",
@@ -115,7 +115,8 @@ pub fn facts(inspection: &Inspection) -> Vec<String> {
     }));
     parts.push(counted(inspection.observation.threads, "thread"));
     parts.extend(inspection.observation.open_files.map(|n| counted(n, "open file")));
-    parts.extend(inspection.observation.sockets_established.map(|n| counted(n, "connection")));
+    let connections = inspection.observation.sockets_established.filter(|count| *count > 0);
+    parts.extend(connections.map(|count| counted(count, "connection")));
     parts
 }
 

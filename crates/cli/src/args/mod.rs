@@ -1,6 +1,7 @@
 //! The command line.
 
 pub(crate) mod help;
+pub(crate) mod typed;
 pub(crate) mod values;
 
 use std::path::PathBuf;
@@ -139,6 +140,10 @@ pub(crate) struct InspectArgs {
     /// Show each arena of the heap, its free blocks by size, and the settings in force
     #[arg(long)]
     pub(crate) arenas: bool,
+
+    /// If several processes are selected, show the page of each instead of a line
+    #[arg(long)]
+    pub(crate) each: bool,
 
     /// Print what malloc_info(3) would print in the process, without calling it there (glibc)
     #[arg(long, conflicts_with_all = ["arenas", "watch"])]

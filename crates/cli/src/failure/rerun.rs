@@ -6,6 +6,7 @@ use std::fmt;
 use clap::{Args, Command, CommandFactory};
 
 use crate::args::Cli;
+use crate::args::typed::typed;
 use crate::select::selector::ProcessFilter;
 use crate::shell::quoted;
 
@@ -31,8 +32,8 @@ struct Flag {
 impl Rerun {
     /// Returns this command line.
     pub(crate) fn typed() -> Self {
-        let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
-        Self::parsed(words)
+        let words = typed();
+        Self::parsed(words.into_iter().skip(1).map(|word| word.to_string_lossy().into_owned()))
     }
 
     fn parsed(words: impl IntoIterator<Item = String>) -> Self {

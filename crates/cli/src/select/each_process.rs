@@ -11,7 +11,7 @@ use crate::select::selector::{Selected, Selector};
 pub(crate) type Outcome = Result<Exit, Failure>;
 
 /// Runs a verb on each process in turn, prints the failures of all but a single process and the
-/// totals of a group, and returns the worst exit code. An error of `verb` itself ends the loop:
+/// totals of several, and returns the worst exit code. An error of `verb` itself ends the loop:
 /// nothing can be printed any more.
 pub(crate) fn each_process(
     selector: &Selector,
@@ -48,7 +48,7 @@ pub(crate) fn each_process(
         };
         worst = worst.or(exit);
     }
-    if selector.is_group() {
+    if selector.has_totals(selected.len(), output) {
         group.print(output)?;
     }
     Ok(worst)

@@ -8,6 +8,7 @@ use lowtide_probe::process::ProcReader;
 use lowtide_probe::selection::{Selection, with_descendants};
 use lowtide_survey::Filter;
 
+use crate::console::output::Output;
 use crate::failure::exit::{Exit, Failure};
 use crate::shell::quoted;
 
@@ -54,12 +55,30 @@ fn began(pid: u32) -> Option<u64> {
     ProcReader::open(pid).ok().flatten().map(|(process, _)| process.start_ticks)
 }
 
-/// Parses a PID.
+/// Parses a PID, or the name of the only process that has it.
 pub(crate) fn pid(text: &str) -> Result<u32, String> {
-    text.parse().map_err(|_| {
-        let name = quoted(text);
-        format!("not a process ID: --comm {name} selects by name, and pgrep -a {name} lists IDs")
-    })
+    if let Ok(pid) = text.parse() {
+        return Ok(pid);
+    }
+    let name = quoted(text);
+    match named(text).as_slice() {
+        [pid] => Ok(*pid),
+        [] => {
+            Err(format!("neither a process ID nor the name of a process: pgrep -a {name} searches"))
+        }
+        several => Err(format!(
+            "{} processes have this name: --comm {name} selects all of them, and pgrep -a {name} lists them",
+            several.len()
+        )),
+    }
+}
+
+/// Returns the processes of a name, without lowtide itself.
+pub(crate) fn named(name: &str) -> Vec<u32> {
+    let selection = Selection { comm: Some(name.to_owned()), ..Selection::default() };
+    let mut processes = selection.processes().unwrap_or_default();
+    processes.remove(&std::process::id());
+    processes.into_iter().collect()
 }
 
 /// Parses the path of a cgroup. An empty path would select all processes.
@@ -134,6 +153,12 @@ impl Selector {
     /// Returns whether a group of processes is selected, so that totals are useful.
     pub(crate) fn is_group(&self) -> bool {
         !self.is_by_number() || self.filter.subprocesses
+    }
+
+    /// Returns whether totals are printed. As JSON they are an object of their own, which only a
+    /// group has.
+    pub(crate) fn has_totals(&self, processes: usize, output: &Output) -> bool {
+        self.is_group() || (processes > 1 && !output.json)
     }
 
     /// Returns whether all processes are selected.

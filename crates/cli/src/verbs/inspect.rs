@@ -28,7 +28,8 @@ use crate::console::output::{Output, note};
 use crate::failure::exit::{Exit, Failure};
 use crate::failure::rerun::Rerun;
 use crate::failure::target_error::{failure, not_permitted};
-use crate::select::each_process::each_process;
+use crate::select::each_process::{Outcome, each_process};
+use crate::select::group::Group;
 use crate::select::patient_finder::PatientFinder;
 use crate::select::wait::{in_time, wait_until};
 use crate::watcher::between_inspections;
@@ -49,59 +50,121 @@ pub(crate) fn run(args: &InspectArgs, output: &Output) -> Result<Exit, Failure> 
         };
         return print_malloc_info(selected.pid, output);
     }
-    let mut inspector = Inspector::default().with_patience(args.deadline.patience());
     // A single inspection ends soon.
     let interrupt = match args.watch {
         Some(_) => interrupt::flag(),
         None => Arc::default(),
     };
-    let again = Rerun::typed();
-    let mut is_first = true;
-    each_process(&args.selector, &order, &interrupt, output, |pid, group| {
-        let mut service = Service::default();
-        let read = Target::open(pid).and_then(|target| {
-            let mut inspected = match args.watch {
-                Some(time) => over_time(&mut inspector, &target, time, &interrupt),
-                None => inspector.inspect(&target).map(|observation| Inspected {
-                    inspection: diagnose(observation),
-                    ended: None,
-                }),
-            }?;
-            withdraw_refused_release(&mut inspected.inspection, &target);
-            if args.pins && inspected.inspection.observation.unreadable.is_none() {
-                inspected.inspection.pins = Some(pins(&target, args)?);
-            }
-            if !output.json {
-                service = in_time(&target, |target| Service::read(&target)).unwrap_or_default();
-            }
-            if args.selector.is_group() {
-                group.add_inspection(&target, &inspected.inspection);
-            }
-            Ok(inspected)
-        });
-        let Inspected { inspection, ended } = match read {
+    let mut pages = Pages {
+        args,
+        inspector: Inspector::default().with_patience(args.deadline.patience()),
+        again: Rerun::typed(),
+        has_totals: args.selector.has_totals(order.len(), output),
+        is_one: order.len() == 1,
+        printed: 0,
+        largest: None,
+        interrupt: &interrupt,
+        output,
+    };
+    let exit = each_process(&args.selector, &order, &interrupt, output, |pid, group| {
+        pages.add(pid, group)
+    })?;
+    pages.end()?;
+    Ok(exit)
+}
+
+/// The printed inspections: a page for a single process or with `--each`, a line for each of several.
+struct Pages<'a> {
+    args: &'a InspectArgs,
+    inspector: Inspector,
+    again: Rerun,
+    has_totals: bool,
+    /// Whether a single process is selected.
+    is_one: bool,
+    printed: usize,
+    /// RSS in bytes and PID of the largest process.
+    largest: Option<(u64, u32)>,
+    interrupt: &'a AtomicBool,
+    output: &'a Output,
+}
+
+impl Pages<'_> {
+    /// Inspects a process, prints the result, and adds it to the totals. The outer error means that
+    /// stdout cannot be written.
+    fn add(&mut self, pid: u32, group: &mut Group) -> Result<Outcome, Failure> {
+        let again = self.again.only(pid);
+        let Inspected { inspection, service, ended } = match self.inspect(pid, group) {
             Ok(inspected) => inspected,
-            Err(error) => return Ok(Err(failure(&error, &again.only(pid)))),
+            Err(error) => return Ok(Err(failure(&error, &again))),
         };
-        if !std::mem::take(&mut is_first) && !output.json {
-            output.text("\n")?;
-        }
-        show(&inspection, &service, args.arenas, output)?;
+        self.show(&inspection, &service)?;
         let unreadable = inspection.observation.unreadable;
-        let limited = unreadable.map(|what| not_permitted(what, pid, &again.only(pid)));
-        let ended = ended.map(|error| failure(&error, &again.only(pid)));
+        let limited = unreadable.map(|what| not_permitted(what, pid, &again));
+        let ended = ended.map(|error| failure(&error, &again));
         let mut exit = Exit::Done;
         for failure in limited.into_iter().chain(ended) {
             // For a single process, only one object is printed: the inspection.
-            if order.len() > 1 {
-                output.fail(&failure);
-            } else {
-                note!("lowtide: {failure}");
+            match self.is_one {
+                true => note!("lowtide: {failure}"),
+                false => drop(self.output.fail(&failure)),
             }
             exit = exit.or(failure.exit());
         }
         Ok(Ok(exit))
-    })
+    }
+
+    fn inspect(&mut self, pid: u32, group: &mut Group) -> Result<Inspected, TargetError> {
+        let target = Target::open(pid)?;
+        let mut inspected = match self.args.watch {
+            Some(time) => over_time(&mut self.inspector, &target, time, self.interrupt),
+            None => self.inspector.inspect(&target).map(|found| Inspected::now(diagnose(found))),
+        }?;
+        withdraw_refused_release(&mut inspected.inspection, &target);
+        if self.args.pins && inspected.inspection.observation.unreadable.is_none() {
+            inspected.inspection.pins = Some(pins(&target, self.args)?);
+        }
+        if self.has_pages() && !self.output.json {
+            let service = in_time(&target, |target| Service::read(&target));
+            inspected.service = service.unwrap_or_default();
+        }
+        if self.has_totals {
+            group.add_inspection(&target, &inspected.inspection);
+        }
+        Ok(inspected)
+    }
+
+    fn has_pages(&self) -> bool {
+        self.is_one || self.args.each || self.args.arenas || self.args.pins
+    }
+
+    fn show(&mut self, found: &Inspection, service: &Service) -> Result<(), Failure> {
+        let output = self.output;
+        if output.json {
+            return output.object(found);
+        }
+        let is_first = self.printed == 0;
+        self.printed += 1;
+        let rss_bytes = found.observation.rss_bytes;
+        self.largest = self.largest.max(Some((rss_bytes, found.observation.pid)));
+        if self.has_pages() {
+            let between = if is_first { "" } else { "\n" };
+            output.text(between)?;
+            return show_page(found, service, self.args.arenas, output);
+        }
+        let heading = if is_first { inspection::heading() } else { String::new() };
+        output.text(&(heading + &inspection::line(found, output.screen())))
+    }
+
+    /// Prints the next step after lines of several processes.
+    fn end(&self) -> Result<(), Failure> {
+        match self.largest {
+            Some((_, pid)) if !self.has_pages() && !self.output.json => {
+                let next = "(its memory by owner; --each shows that of all)";
+                self.output.text(&format!("next: lowtide inspect {pid}     {next}\n"))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Finds the blocks that pin the memory of a process.
@@ -150,7 +213,14 @@ fn withdraw_refused_release(found: &mut Inspection, target: &Target) {
 /// The last inspection, with a verdict from the whole watch, and the error that ended the watch.
 struct Inspected {
     inspection: Inspection,
+    service: Service,
     ended: Option<TargetError>,
+}
+
+impl Inspected {
+    fn now(inspection: Inspection) -> Self {
+        Self { inspection, service: Service::default(), ended: None }
+    }
 }
 
 /// Inspects a process repeatedly, and detects whether it grows.
@@ -197,7 +267,7 @@ fn over_time(
             if ended.is_none() && !interrupt.load(Ordering::Relaxed) {
                 leaks.judge(&mut inspection);
             }
-            Ok(Inspected { inspection, ended })
+            Ok(Inspected { ended, ..Inspected::now(inspection) })
         }
         (None, Some(error)) => Err(error),
         (None, None) => Err(TargetError::Gone(target.pid)),
@@ -273,15 +343,12 @@ fn add_growth(inspection: &mut Inspection, follower: &Follower, target: &Target)
     }
 }
 
-fn show(
+fn show_page(
     found: &Inspection,
     service: &Service,
     arenas: bool,
     output: &Output,
 ) -> Result<(), Failure> {
-    if output.json {
-        return output.object(found);
-    }
     output.text(&inspection::render(found, arenas, output.screen()))?;
     // If a permission is missing, the error that follows names the next step.
     if found.observation.unreadable.is_some() {

@@ -29,10 +29,39 @@ pub(super) struct Service {
     directory: Option<String>,
     /// The address at which it listens.
     listening: Option<Listening>,
-    /// The systemd unit that it belongs to.
-    unit: Option<String>,
+    /// What starts it.
+    starter: Starter,
     /// Whether it was started with variables that decide how memory is kept.
     has_settings: bool,
+}
+
+/// What starts a process, and thus where its variables are set.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+enum Starter {
+    /// A unit of systemd.
+    Unit(String),
+    Kubernetes,
+    /// A container of Docker, Podman or another engine.
+    Container,
+    #[default]
+    Unknown,
+}
+
+impl Starter {
+    /// Returns the starter that the names of the control groups show.
+    fn of(groups: &Groups) -> Self {
+        let path = groups.path("").filter(|path| *path != "/");
+        let path = path.or_else(|| groups.path("memory")).or_else(|| groups.path("pids"));
+        let path = path.unwrap_or_default();
+        let has = |names: &[&str]| names.iter().any(|name| path.contains(name));
+        if has(&["kubepods"]) {
+            Self::Kubernetes
+        } else if has(&["docker", "libpod", "containerd", "crio", "lxc", "buildkit"]) {
+            Self::Container
+        } else {
+            unit_of(groups).map_or(Self::Unknown, Self::Unit)
+        }
+    }
 }
 
 impl Service {
@@ -46,7 +75,9 @@ impl Service {
             command: started_with(target.pid),
             directory: directory.map(|path| path.display().to_string()),
             listening: process.as_ref().and_then(listening),
-            unit: Groups::read(target.pid).ok().as_ref().and_then(unit_of),
+            starter: Groups::read(target.pid)
+                .map(|groups| Starter::of(&groups))
+                .unwrap_or_default(),
             has_settings: lowtide_study::has_settings(target),
         }
     }
@@ -275,7 +306,8 @@ fn is_worth_it(remedy: &Remedy, found: &Inspection) -> bool {
     bytes >= most.unwrap_or(0) / 2 && bytes >= ledger.total() / 20
 }
 
-/// Returns the settings to paste into production if a setting is the remedy; empty otherwise.
+/// Returns the settings to paste into production if a setting is the remedy; empty otherwise. They
+/// are written for what starts the process.
 pub(super) fn to_paste(found: &Inspection, service: &Service) -> String {
     let settings: Vec<(&str, &str)> = found
         .remedies
@@ -291,21 +323,36 @@ pub(super) fn to_paste(found: &Inspection, service: &Service) -> String {
     if settings.is_empty() || !is_remedy {
         return String::new();
     }
-    let unit = service.unit.as_deref().unwrap_or("UNIT.service");
-    let directory = quoted(&format!("/etc/systemd/system/{unit}.d"));
     let each = |of: &dyn Fn(&str, &str) -> String, between: &str| -> String {
         settings.iter().map(|(name, value)| of(name, value)).collect::<Vec<String>>().join(between)
     };
-    let systemd = each(&|name, value| format!("Environment={name}={value}"), "\\n");
-    let docker = each(&|name, value| format!("{name}={value}"), " ");
-    let kubernetes = each(&|name, value| format!("{{name: {name}, value: \"{value}\"}}"), ", ");
-    format!(
-        "to make it permanent (verify it with the study first; it takes effect when the service restarts):\n\
-         \x20 systemd:    mkdir -p {directory} && printf '[Service]\\n{systemd}\\n' > {directory}/malloc.conf && \
-         systemctl daemon-reload\n\
-         \x20 Dockerfile: ENV {docker}\n\
-         \x20 Kubernetes: env: [{kubernetes}]\n"
-    )
+    let line = match &service.starter {
+        Starter::Unit(unit) => {
+            let directory = quoted(&format!("/etc/systemd/system/{unit}.d"));
+            let lines = each(&|name, value| format!("Environment={name}={value}"), "\\n");
+            format!(
+                "mkdir -p {directory} && printf '[Service]\\n{lines}\\n' > {directory}/malloc.conf && \
+                 systemctl daemon-reload"
+            )
+        }
+        Starter::Kubernetes => {
+            let variables =
+                &|name: &str, value: &str| format!("{{name: {name}, value: \"{value}\"}}");
+            format!(
+                "env: [{}]     (of the container, in its pod's template)",
+                each(variables, ", ")
+            )
+        }
+        Starter::Container => {
+            let variables = each(&|name, value| format!("{name}={value}"), " ");
+            format!("ENV {variables}     (in its Dockerfile)")
+        }
+        Starter::Unknown => {
+            let variables = each(&|name, value| format!("{name}={}", quoted(value)), " ");
+            format!("env {variables} CMD     (CMD: the command that starts it)")
+        }
+    };
+    format!("to make it permanent, after the study has verified it:\n      {line}\n")
 }
 
 #[cfg(test)]
@@ -338,7 +385,7 @@ mod tests {
             command: Some(vec!["ruby".into(), "app.rb".into(), "it's".into()]),
             directory: Some("/srv/my app".into()),
             listening: Some(Listening { address: "127.0.0.1".into(), port: 9292 }),
-            unit: Some("app.service".into()),
+            starter: Starter::Unit("app.service".into()),
             has_settings: false,
         }
     }
@@ -445,17 +492,25 @@ mod tests {
             (RemedyKind::ArenaMax, Some(("MALLOC_ARENA_MAX", "2"))),
             (RemedyKind::TrimThreshold, Some(("MALLOC_TRIM_THRESHOLD_", "131072"))),
         ];
-        let text = to_paste(&found(VerdictKind::Hoard, &remedies), &server());
-        for line in [
-            "printf '[Service]\\nEnvironment=MALLOC_ARENA_MAX=2\\nEnvironment=MALLOC_TRIM_THRESHOLD_=131072\\n' \
-             > /etc/systemd/system/app.service.d/malloc.conf && systemctl daemon-reload",
-            "ENV MALLOC_ARENA_MAX=2 MALLOC_TRIM_THRESHOLD_=131072",
-            "env: [{name: MALLOC_ARENA_MAX, value: \"2\"}, {name: MALLOC_TRIM_THRESHOLD_, value: \"131072\"}]",
+        let found_with = found(VerdictKind::Hoard, &remedies);
+        let by = |starter| to_paste(&found_with, &Service { starter, ..server() });
+        for (starter, line) in [
+            (
+                Starter::Unit("app.service".into()),
+                "printf '[Service]\\nEnvironment=MALLOC_ARENA_MAX=2\\nEnvironment=MALLOC_TRIM_THRESHOLD_=131072\\n' \
+                 > /etc/systemd/system/app.service.d/malloc.conf && systemctl daemon-reload",
+            ),
+            (Starter::Container, "ENV MALLOC_ARENA_MAX=2 MALLOC_TRIM_THRESHOLD_=131072 "),
+            (
+                Starter::Kubernetes,
+                "env: [{name: MALLOC_ARENA_MAX, value: \"2\"}, {name: MALLOC_TRIM_THRESHOLD_, value: \"131072\"}]",
+            ),
+            (Starter::Unknown, "env MALLOC_ARENA_MAX=2 MALLOC_TRIM_THRESHOLD_=131072 CMD"),
         ] {
-            assert!(text.contains(line), "{text}");
+            assert!(by(starter).contains(line), "{line}");
         }
         assert_eq!(to_paste(&found(VerdictKind::Live, &remedies), &server()), "");
-        let hostile = Service { unit: Some("$(reboot).service".into()), ..server() };
+        let hostile = Service { starter: Starter::Unit("$(reboot).service".into()), ..server() };
         assert!(
             to_paste(&found(VerdictKind::Hoard, &remedies), &hostile)
                 .contains("'/etc/systemd/system/$(reboot).service.d'")
@@ -500,6 +555,19 @@ mod tests {
         );
         found.observation.heaps = vec![heap];
         assert!(next(&found, &job).contains("PYTHONMALLOC=pymalloc"));
+    }
+
+    #[test]
+    fn the_starter_of_a_process_is_in_the_names_of_its_groups() {
+        let starter = |text: &str| Starter::of(&Groups::parse(text));
+        assert_eq!(starter("0::/system.slice/a.service"), Starter::Unit("a.service".to_owned()));
+        assert_eq!(
+            starter("0::/kubepods.slice/kubepods-pod1.slice/cri-1.scope"),
+            Starter::Kubernetes
+        );
+        assert_eq!(starter("0::/system.slice/docker-1.scope"), Starter::Container);
+        assert_eq!(starter("4:memory:/docker/abc\n0::/"), Starter::Container);
+        assert_eq!(starter("0::/"), Starter::Unknown);
     }
 
     #[test]

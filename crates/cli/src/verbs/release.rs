@@ -54,7 +54,9 @@ pub(crate) fn run(args: &ReleaseArgs, output: &Output) -> Result<Exit, Failure> 
     let interrupt = interrupt::flag();
     options.interrupt = Arc::clone(&interrupt);
     let again = Rerun::typed();
-    let releaser = ReleaseRunner { args, again, options, interrupt: &interrupt, output };
+    let has_totals = args.selector.has_totals(pids.len(), output);
+    let releaser =
+        ReleaseRunner { args, again, options, has_totals, interrupt: &interrupt, output };
     each_process(&args.selector, &pids, &interrupt, output, |pid, group| releaser.on(pid, group))
 }
 
@@ -106,6 +108,7 @@ struct ReleaseRunner<'a> {
     args: &'a ReleaseArgs,
     again: Rerun,
     options: Options,
+    has_totals: bool,
     interrupt: &'a AtomicBool,
     output: &'a Output,
 }
@@ -119,8 +122,7 @@ impl ReleaseRunner<'_> {
             Ok(target) => target,
             Err(error) => return Ok(Err(failure(&error, &again))),
         };
-        let is_group = self.args.selector.is_group();
-        let pss_before = is_group.then(|| group::proportion(&target)).flatten();
+        let pss_before = self.has_totals.then(|| group::proportion(&target)).flatten();
         let line = ProgressLine::start(&self.options.progress);
         let done = self.release(&target);
         drop(line);
@@ -128,7 +130,7 @@ impl ReleaseRunner<'_> {
             Ok(done) => done,
             Err(error) => return Ok(Err(not_done(error, pid, &again))),
         };
-        if is_group {
+        if self.has_totals {
             group.add_release(&target, &done, pss_before);
         }
         if self.output.json {
@@ -252,9 +254,9 @@ impl ProgressLine {
 fn next(done: &Release, again: &Rerun) -> Option<String> {
     let pid = done.pid;
     match done.outcome {
-        ReleaseOutcome::Refused | ReleaseOutcome::Partial => None,
-        ReleaseOutcome::NothingToRelease => {
-            Some(format!("lowtide inspect {pid}     (shows its memory by owner)"))
+        // The failure that follows has the next step, and nothing to release ends the path.
+        ReleaseOutcome::Refused | ReleaseOutcome::Partial | ReleaseOutcome::NothingToRelease => {
+            None
         }
         ReleaseOutcome::Released if done.dry_run => {
             Some(again.only(pid).without("dry-run").to_string())
@@ -338,6 +340,7 @@ mod tests {
             args: &args,
             again: Rerun::typed(),
             options,
+            has_totals: false,
             interrupt: &interrupt,
             output: &output,
         };

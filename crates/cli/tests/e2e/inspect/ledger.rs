@@ -119,10 +119,71 @@ fn the_text_output_contains_every_part_of_the_inspection() {
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(0));
     let next = format!("next: lowtide release {}\n      lowtide study ", subject.pid());
-    for part in ["RSS ", " reclaimable ", "hoard: ", " malloc_trim ", &next, " arena "] {
+    for part in ["RSS ", " reclaimable ", "hoard: ", " release ", &next, " arena "] {
         assert!(text.contains(part), "`{part}` is not in\n{text}");
     }
     assert!(!text.contains('\x1b'), "colours in a file");
+}
+
+#[test]
+fn the_page_of_a_usual_process_fits_into_a_terminal_of_80_by_24_and_begins_with_the_answer() {
+    let subject = Subject::of(&["blocks:40", "keep:10"]);
+    let pid = subject.pid().to_string();
+    let output = crate::support::lowtide().env("COLUMNS", "80").args(["inspect", &pid]).output();
+    let text = String::from_utf8(output.unwrap().stdout).unwrap();
+    let next = text.find("next: ").unwrap();
+    // The commands of the next step can be copied: they are not wrapped.
+    let page = &text[..next];
+    assert!(text.lines().count() <= 22, "{text}");
+    assert!(page.lines().all(|line| line.chars().count() <= 80), "{text}");
+    let place = |part: &str| text.find(part).unwrap_or_else(|| panic!("{part} is not in\n{text}"));
+    assert!(place("hoard: ") < place(" release ") && place(" release ") < place("RSS "), "{text}");
+}
+
+#[test]
+fn several_processes_are_lines_with_a_total_and_pages_with_each() {
+    let subjects = [Subject::of(&["blocks:40", "keep:10"]), Subject::of(&["blocks:4", "keep:1"])];
+    let pids = subjects.each_ref().map(|subject| subject.pid().to_string());
+    let text = |flags: &[&str]| {
+        let output = crate::support::lowtide()
+            .env("COLUMNS", "80")
+            .arg("inspect")
+            .args(flags)
+            .args(&pids)
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(0));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let lines = text(&[]);
+    let of =
+        |pid: &str| lines.lines().any(|line| line.trim_start().starts_with(&format!("{pid} ")));
+    assert!(pids.iter().all(|pid| of(pid)) && lines.contains("hoard"), "{lines}");
+    assert!(lines.contains("together: 2 processes"), "{lines}");
+    assert!(lines.contains(&format!("next: lowtide inspect {} ", pids[0])), "{lines}");
+    let pages = text(&["--each"]);
+    assert_eq!(pages.matches("\nRSS ").count(), 2, "{pages}");
+}
+
+#[test]
+fn a_process_is_inspected_by_its_only_name_and_without_a_verb() {
+    let subject = Subject::of(&["blocks:4", "keep:1"]);
+    let name = format!("only-{}", subject.pid());
+    let copy = std::env::temp_dir().join(&name);
+    std::fs::copy("/bin/sleep", &copy).unwrap();
+    let mut child = std::process::Command::new(&copy).arg("600").spawn().unwrap();
+    let comm = || std::fs::read_to_string(format!("/proc/{}/comm", child.id())).unwrap();
+    crate::support::until("its name", || comm().starts_with("only").then_some(()));
+    let inspected = |words: &[&str]| {
+        let output = crate::support::lowtide().args(words).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).contains(&format!("PID {}", child.id()))
+    };
+    let by_name = [vec!["inspect", &name], vec![name.as_str()]].map(|words| inspected(&words));
+    let by_number = inspected(&[&child.id().to_string()]);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    std::fs::remove_file(copy).unwrap();
+    assert!(by_name[0] && by_name[1] && by_number, "{by_name:?} {by_number}");
 }
 
 #[test]

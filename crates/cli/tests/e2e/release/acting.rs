@@ -149,7 +149,7 @@ fn a_process_without_free_memory_has_nothing_to_release() {
     let output = lowtide().args(["release", &subject.pid().to_string()]).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("nothing to release: "), "{text}");
-    assert!(text.contains(&format!("next: lowtide inspect {}", subject.pid())), "{text}");
+    assert!(!text.contains("next:"), "{text}");
 }
 
 #[test]

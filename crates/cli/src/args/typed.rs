@@ -1,0 +1,50 @@
+//! The words of the command line. Without a verb, a process is inspected: `lowtide 4711` and `lowtide
+//! python3`.
+
+use std::ffi::OsString;
+
+use clap::CommandFactory;
+
+use crate::args::Cli;
+use crate::select::selector::named;
+
+/// Returns the words that were typed, with the verb that they stand for.
+pub(crate) fn typed() -> Vec<OsString> {
+    with_verb(std::env::args_os().collect(), |name| !named(name).is_empty())
+}
+
+/// Adds the verb to words without one, if the first names a process.
+fn with_verb(mut words: Vec<OsString>, is_process: impl Fn(&str) -> bool) -> Vec<OsString> {
+    let verb: &[&str] = match words.get(1).and_then(|word| word.to_str()) {
+        None => return words,
+        Some(word) if word.starts_with('-') || is_verb(word) => return words,
+        Some(word) if word.parse::<u32>().is_ok() => &["inspect"],
+        Some(word) if is_process(word) => &["inspect", "--comm"],
+        Some(_) => return words,
+    };
+    words.splice(1..1, verb.iter().map(OsString::from));
+    words
+}
+
+fn is_verb(word: &str) -> bool {
+    word == "help" || Cli::command().find_subcommand(word).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_without_a_verb_is_inspected() {
+        let typed = |line: &str| {
+            let words = line.split(' ').map(OsString::from).collect();
+            let words = with_verb(words, |name| name == "python3");
+            words.join(" ".as_ref()).into_string().unwrap()
+        };
+        assert_eq!(typed("lowtide 4711 --json"), "lowtide inspect 4711 --json");
+        assert_eq!(typed("lowtide python3"), "lowtide inspect --comm python3");
+        for line in ["lowtide", "lowtide top", "lowtide help", "lowtide --json", "lowtide insect"] {
+            assert_eq!(typed(line), line);
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! RSS as one bar, split by owner, and a row for each owner.
+
+use std::fmt::Write as _;
+
+use lowtide_model::bytes::Human;
+use lowtide_model::inspection::Inspection;
+use lowtide_model::ledger::Row;
+use ratatui_core::style::Color;
+
+use crate::owners::{ink, meaning, places};
+use crate::screen::{Screen, dim, escape_of, hanging};
+
+/// Maximum width of the bar of RSS, in columns.
+const MAX_BAR_WIDTH: usize = 100;
+/// Minimum part of RSS of a row. Smaller ones are shown together in one row.
+const MIN_SHARE: f64 = 0.01;
+/// Colour and letter of the small rows.
+const SMALL: (Color, char) = (Color::DarkGray, '.');
+
+/// Formats the bar and the rows.
+pub(super) fn render(inspection: &Inspection, screen: Screen) -> String {
+    let ledger = &inspection.observation.ledger;
+    let rows = Rows::new(ledger.rows());
+    let mut out = total(inspection);
+    out += &bar(&rows, ledger.total(), screen);
+    for row in &rows.large {
+        let about = if row.estimated { '≈' } else { ' ' };
+        let text = meaning(inspection, row);
+        let share = row.bytes as f64 / ledger.total().max(1) as f64;
+        out += &line(ink(row), (row.owner.name(), about, row.bytes, share), &text, screen);
+    }
+    if !rows.small.is_empty() {
+        let bytes: u64 = rows.small.iter().map(|row| row.bytes).sum();
+        let share = bytes as f64 / ledger.total().max(1) as f64;
+        let about = if rows.small.iter().any(|row| row.estimated) { '≈' } else { ' ' };
+        out += &line(SMALL, ("others", about, bytes, share), &names(&rows.small), screen);
+    }
+    out
+}
+
+/// Returns the names of small rows, the largest first; those after the second are only counted.
+fn names(rows: &[Row]) -> String {
+    const MAX_NAMES: usize = 2;
+    let mut rows: Vec<&Row> = rows.iter().collect();
+    rows.sort_by_key(|row| std::cmp::Reverse(row.bytes));
+    let mut names: Vec<&str> = Vec::new();
+    for row in rows {
+        if !names.contains(&row.owner.name()) {
+            names.push(row.owner.name());
+        }
+    }
+    let rest = names.len().saturating_sub(MAX_NAMES);
+    let shown = names[..names.len() - rest].join(", ");
+    if rest > 0 { format!("{shown} and {rest} more") } else { shown }
+}
+
+/// The rows of a ledger that hold memory.
+struct Rows {
+    large: Vec<Row>,
+    /// Those below the minimum share, if there are several.
+    small: Vec<Row>,
+}
+
+impl Rows {
+    fn new(rows: &[Row]) -> Self {
+        let total: u64 = rows.iter().map(|row| row.bytes).sum();
+        let is_large = |row: &Row| row.bytes as f64 >= total as f64 * MIN_SHARE;
+        let rows = rows.iter().copied().filter(|row| row.bytes > 0);
+        let (mut large, mut small): (Vec<Row>, Vec<Row>) = rows.partition(is_large);
+        if small.len() == 1 {
+            large.append(&mut small);
+        }
+        Self { large, small }
+    }
+}
+
+fn total(inspection: &Inspection) -> String {
+    let observation = &inspection.observation;
+    let mut out = format!("RSS {}", Human(observation.rss_bytes));
+    let kernel = observation.kernel_rss_bytes;
+    if let Some(kernel) = kernel.filter(|kernel| differs(*kernel, observation.rss_bytes)) {
+        let _ = write!(out, " (the kernel reports {})", Human(kernel));
+    }
+    out.push('\n');
+    out
+}
+
+/// Returns whether two values of RSS differ by more than the usual change between two readings.
+fn differs(a: u64, b: u64) -> bool {
+    a.abs_diff(b) > (b / 100).max(1 << 20)
+}
+
+/// Formats RSS as one bar, split by owner.
+fn bar(rows: &Rows, total: u64, screen: Screen) -> String {
+    let width = usize::from(screen.width).min(MAX_BAR_WIDTH);
+    let shown = places(&rows.large, total, width);
+    let filled: usize = shown.iter().map(|shown| shown.1).sum();
+    let small = if rows.small.is_empty() { 0 } else { width.saturating_sub(filled) };
+    let parts = shown.iter().map(|(row, places)| (ink(row), *places)).chain([(SMALL, small)]);
+    let mut out: String = parts.map(|(ink, places)| cells(ink, places, screen)).collect();
+    out.push('\n');
+    out
+}
+
+fn cells((colour, letter): (Color, char), places: usize, screen: Screen) -> String {
+    match (places, screen.colour) {
+        (0, _) => String::new(),
+        (_, true) => format!("{}{}\x1b[0m", escape_of(colour), "█".repeat(places)),
+        (_, false) => letter.to_string().repeat(places),
+    }
+}
+
+/// Formats a row: its ink, its name, whether it is an estimate, its bytes and share, and what it is.
+fn line(
+    ink: (Color, char),
+    (name, about, bytes, share): (&str, char, u64, f64),
+    text: &str,
+    screen: Screen,
+) -> String {
+    let sign = if screen.colour { cells(ink, 2, screen) } else { format!("{} ", ink.1) };
+    let size = Human(bytes).to_string();
+    let numbers = format!(" {name:<16}{about}{size:>10}  {:>5.1} %  ", share * 100.0);
+    // The escape sequences of the sign and the text take no columns.
+    let indent = " ".repeat(3);
+    let text = hanging(&format!("{indent}{numbers}"), text, screen);
+    let (first, rest) = text.split_at(indent.len() + numbers.len());
+    let rest: Vec<String> = rest.trim_end().split('\n').map(|line| dim(line, screen)).collect();
+    format!(" {sign}{}{}\n", &first[indent.len()..], rest.join("\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lowtide_model::ledger::Owner;
+
+    #[test]
+    fn small_rows_are_one_row_unless_there_is_only_one() {
+        let rows = |sizes: &[u64]| -> Rows {
+            let owners = [Owner::Allocated, Owner::File, Owner::Stacks, Owner::Metadata];
+            let rows = owners.iter().zip(sizes).map(|(owner, bytes)| Row::new(*owner, *bytes));
+            Rows::new(&rows.collect::<Vec<_>>())
+        };
+        let counts = |rows: &Rows| (rows.large.len(), rows.small.len());
+        assert_eq!(counts(&rows(&[980, 10, 5, 5])), (2, 2));
+        assert_eq!(counts(&rows(&[980, 15, 0, 5])), (3, 0));
+        assert_eq!(counts(&rows(&[0, 0, 0, 0])), (0, 0));
+    }
+}

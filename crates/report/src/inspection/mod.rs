@@ -1,0 +1,108 @@
+//! An inspection for people, readable at night in a terminal of 80 × 24: the answer first, then what
+//! it rests on.
+
+mod ledger;
+mod summary;
+
+use lowtide_model::bytes::Human;
+use lowtide_model::inspection::Inspection;
+use lowtide_model::remedy::{Remedy, RemedyKind};
+
+pub use summary::{heading, line, outside_heap};
+
+use crate::heaps;
+use crate::owners::facts;
+use crate::pins;
+use crate::screen::{Screen, bold, dim, hanging, title};
+use crate::text::{printable, wrapped};
+
+/// Minimum part of RSS that was walked, below which the report says how much it was.
+const COVERED: f64 = 0.9;
+
+/// Minimum part of RSS that a remedy gains, to be shown.
+const MIN_GAIN: f64 = 0.01;
+
+/// Formats an inspection: the process, the verdict, the remedies with their gain, the ledger, and a
+/// line for each heap with free memory. `arenas` shows each arena instead of this line.
+pub fn render(inspection: &Inspection, arenas: bool, screen: Screen) -> String {
+    let mut out = head(inspection, screen);
+    out.push('\n');
+    let verdict = &inspection.verdict;
+    let kind = verdict.kind.name().replace('_', " ");
+    let sentence = format!("{kind}: {}.", verdict.because.join("; "));
+    out += &bold(&wrapped(&printable(&sentence), screen.width), screen);
+    out.push('\n');
+    out += &remedies(inspection, screen);
+    out.push('\n');
+    out += &ledger::render(inspection, screen);
+    out += &beside(inspection, screen);
+    out += &heaps::render(&inspection.observation, arenas, screen);
+    for note in &inspection.observation.notes {
+        out += &wrapped(&printable(&format!("note: {note}")), screen.width);
+        out.push('\n');
+    }
+    out.extend(inspection.pins.iter().map(|found| pins::render(found, screen)));
+    out
+}
+
+fn head(inspection: &Inspection, screen: Screen) -> String {
+    format!(
+        "{}\n{}\n",
+        title(&inspection.observation.command, inspection.observation.pid, screen),
+        wrapped(&facts(inspection).join(" · "), screen.width)
+    )
+}
+
+/// Formats memory that is not part of RSS, and details of parts that are.
+fn beside(inspection: &Inspection, screen: Screen) -> String {
+    let observation = &inspection.observation;
+    let mut parts = Vec::new();
+    if observation.unreadable.is_none() && inspection.coverage.share() < COVERED {
+        parts.push(format!("walked: {:.0} % of RSS", inspection.coverage.share() * 100.0));
+    }
+    if observation.swap_bytes > 0 {
+        parts.push(format!("swapped out: {}", Human(observation.swap_bytes)));
+    }
+    let amounts = [
+        ("freed lazily, still counted", observation.lazyfree_bytes),
+        ("in huge pages", observation.anon_huge_bytes),
+        // Those of a usual process are small beside RSS.
+        (
+            "page tables, not counted",
+            observation.page_tables_bytes.filter(|bytes| *bytes > observation.rss_bytes / 100),
+        ),
+        ("not walked", Some(observation.unwalked_bytes)),
+    ];
+    for (what, bytes) in amounts {
+        parts.extend(bytes.filter(|b| *b > 0).map(|b| format!("{what}: {}", Human(b))));
+    }
+    if parts.is_empty() {
+        return String::new();
+    }
+    format!("{}\n", dim(&wrapped(&parts.join(" · "), screen.width), screen))
+}
+
+/// Formats the remedies that are worth a line: those whose gain is not predicted, and those that gain
+/// a noticeable part of RSS. A second way to the same gain is left out; `--json` has all.
+fn remedies(inspection: &Inspection, screen: Screen) -> String {
+    let all = &inspection.remedies;
+    let released_bytes = all.iter().filter(|remedy| remedy.kind == RemedyKind::Release);
+    let released_bytes = released_bytes.filter_map(|remedy| remedy.predicted_bytes).max();
+    let least = inspection.observation.ledger.total() as f64 * MIN_GAIN;
+    let is_shown = |remedy: &&Remedy| {
+        let Some(bytes) = remedy.predicted_bytes else { return true };
+        let is_trim = remedy.kind == RemedyKind::MallocTrim;
+        bytes as f64 >= least && !(is_trim && released_bytes >= Some(bytes))
+    };
+    let shown: Vec<&Remedy> = all.iter().filter(is_shown).collect();
+    let width = shown.iter().map(|remedy| remedy.kind.name().len()).max().unwrap_or(0);
+    let is_predicted = shown.iter().any(|remedy| remedy.predicted_bytes.is_some());
+    let mut out = String::new();
+    for remedy in shown {
+        let bytes = remedy.predicted_bytes.map_or(String::new(), |b| Human(b).to_string());
+        let gain = if is_predicted { format!("{bytes:>9}  ") } else { String::new() };
+        let begin = format!(" {:<width$}  {gain}", remedy.kind.name());
+        out += &hanging(&begin, &remedy.how, screen);
+    }
+    out
+}
