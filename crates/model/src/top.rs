@@ -23,6 +23,10 @@ pub struct Top {
     pub unreadable: u64,
     /// Number of processes that were not inspected yet.
     pub uninspected: u64,
+    /// What the kernel requires to read the processes that may not be read, as the end of a
+    /// sentence: "this requires …". Determined for the first of them.
+    #[serde(skip)]
+    pub required: Option<String>,
 }
 
 /// A process. Unknown values are `None`.
@@ -57,6 +61,9 @@ pub struct TopProcess {
     pub rss_bytes_per_hour: Option<i64>,
     /// The verdict.
     pub verdict: Option<VerdictKind>,
+    /// The verdict in a table: memory outside of any heap has the name of its largest part.
+    #[serde(skip)]
+    pub verdict_name: Option<&'static str>,
     /// Age of all values except RSS and its growth, in seconds.
     pub age_s: Option<f64>,
     /// The reason why its memory could not be read: `not_permitted`, `blocked` or `failed`.

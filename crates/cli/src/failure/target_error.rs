@@ -32,7 +32,7 @@ pub(crate) fn failure(error: &TargetError, again: &Rerun) -> Failure {
     let failure = Failure::new(exit(error), error);
     match (error, failure.exit()) {
         (TargetError::Slow(_), _) => failure.next(again.with_value("deadline", "5m")),
-        (_, Exit::NotPermitted) => failure.next(format!("sudo {again}")),
+        (_, Exit::NotPermitted) => as_root(failure, again),
         _ => failure,
     }
 }
@@ -46,5 +46,14 @@ pub(crate) fn not_permitted(part: Unreadable, pid: u32, again: &Rerun) -> Failur
     };
     let required = required(pid, Access::Read);
     let sentence = format!("the {part} of process {pid} may not be read: this requires {required}");
-    Failure::new(Exit::NotPermitted, sentence).next(format!("sudo {again}"))
+    as_root(Failure::new(Exit::NotPermitted, sentence), again)
+}
+
+/// Adds the command that runs lowtide as root, unless it does so already: then its capabilities, a
+/// namespace or a security module decide, which the sentence names.
+pub(crate) fn as_root(failure: Failure, again: &Rerun) -> Failure {
+    match rustix::process::geteuid().is_root() {
+        true => failure,
+        false => failure.next(format!("sudo {again}")),
+    }
 }

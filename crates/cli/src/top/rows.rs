@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 use clap::ValueEnum;
 use lowtide_model::ledger::Owner;
 use lowtide_model::top::{SCHEMA, Top, TopGroup, TopProcess};
+use lowtide_probe::permission::{Access, required};
+use lowtide_report::inspection::outside_heap;
 use lowtide_survey::{Host, Process, Unread};
 
 /// The column that the table is ordered by, the largest first.
@@ -92,8 +94,10 @@ pub(crate) fn top(host: &Host, sort: SortKey, by: GroupKey) -> Top {
         GroupKey::Process => Vec::new(),
         _ => groups(&processes, sort, by),
     };
+    let refused = processes.iter().find(|process| process.unread == Some("not_permitted"));
     Top {
         schema: SCHEMA,
+        required: refused.map(|process| required(process.pid, Access::Read)),
         elapsed_s: t_s,
         unreadable: host.processes().filter(|process| process.unread.is_some()).count() as u64,
         uninspected: host.processes().filter(|process| process.is_waiting()).count() as u64,
@@ -162,6 +166,7 @@ fn row(process: &Process, t_s: f64) -> TopProcess {
         coverage: readable.map(|found| found.ledger.coverage()),
         rss_bytes_per_hour: growth.map(|growth| growth.round() as i64),
         verdict: readable.map(|found| found.verdict.kind),
+        verdict_name: readable.map(|found| outside_heap(found.verdict.kind, &found.ledger)),
         age_s: readable.map(|found| found.at.elapsed().as_secs_f64()),
         unread: process.unread.map(Unread::name),
     }
@@ -188,6 +193,7 @@ pub(crate) mod tests {
             coverage: None,
             rss_bytes_per_hour: Some(1 << 20),
             verdict: reclaimable_mib.map(|_| VerdictKind::Hoard),
+            verdict_name: reclaimable_mib.map(|_| "hoard"),
             age_s: reclaimable_mib.map(|_| 1.0),
             unread: if reclaimable_mib.is_none() { Some("not_permitted") } else { None },
         }

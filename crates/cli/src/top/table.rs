@@ -2,64 +2,159 @@
 
 use lowtide_model::bytes::Human;
 use lowtide_model::top::{Top, TopGroup, TopProcess};
-use lowtide_report::text::printable;
+use lowtide_report::text::{printable, wrapped};
 
 use super::rows::{GroupKey, total};
 
 /// Minimum growth that is not shown as 0, in bytes per hour.
 const MIN_GROWTH: u64 = 64 << 10;
 
-/// Returns the line of headings.
-pub(crate) fn heading(by: GroupKey) -> String {
-    let numbers = numbers(["RSS", "in use", "reclaimable", "fragmented", "growth/h"]);
-    match by {
-        GroupKey::Process => {
-            format!("{:>8} {numbers}  {:<13} {:<16} command", "PID", "verdict", "allocator")
+/// Minimum width of the last column, the name of a process or a group.
+const MIN_NAME_WIDTH: usize = 24;
+
+/// A column.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Column {
+    Pid,
+    Processes,
+    Rss,
+    InUse,
+    Reclaimable,
+    Fragmented,
+    Growth,
+    Verdict,
+    Allocator,
+}
+
+impl Column {
+    /// The columns from left to right.
+    const ALL: [Self; 9] = [
+        Self::Pid,
+        Self::Processes,
+        Self::Rss,
+        Self::InUse,
+        Self::Reclaimable,
+        Self::Fragmented,
+        Self::Growth,
+        Self::Verdict,
+        Self::Allocator,
+    ];
+
+    /// The columns that a wide terminal also shows, the most important first.
+    const OPTIONAL: [Self; 4] = [Self::Growth, Self::InUse, Self::Fragmented, Self::Allocator];
+
+    /// Returns its width with the space before the next column.
+    fn width(self) -> usize {
+        match self {
+            Self::Pid => 9,
+            Self::Processes | Self::Rss | Self::InUse | Self::Growth => 10,
+            Self::Reclaimable => 12,
+            Self::Fragmented => 11,
+            Self::Verdict => 15,
+            Self::Allocator => 17,
         }
-        _ => format!("{:>9} {numbers}  {}", "processes", by.name()),
+    }
+
+    /// Formats a value, or a heading.
+    fn cell(self, text: &str) -> String {
+        let width = self.width();
+        match self {
+            Self::Verdict => format!(" {text:<0$}", width - 1),
+            Self::Allocator => format!("{text:<width$}"),
+            _ => format!("{text:>0$} ", width - 1),
+        }
+    }
+
+    /// Returns whether lines of processes or of groups have it.
+    fn is_of(self, by: GroupKey) -> bool {
+        match self {
+            Self::Pid | Self::Verdict | Self::Allocator => by == GroupKey::Process,
+            Self::Processes => by != GroupKey::Process,
+            _ => true,
+        }
     }
 }
 
-fn numbers(texts: [&str; 5]) -> String {
-    let [rss, in_use, reclaimable, fragmented, growth] = texts;
-    format!("{rss:>9} {in_use:>9} {reclaimable:>11} {fragmented:>10} {growth:>9}")
+/// The columns of a table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Columns {
+    columns: Vec<Column>,
+    by: GroupKey,
 }
 
-/// Returns the line of a process.
-pub(crate) fn process(process: &TopProcess) -> String {
-    let unknown = match process.unread {
-        Some(_) => "-",
-        None => "…",
-    };
-    let bytes =
-        |bytes: Option<u64>| bytes.map_or(unknown.to_owned(), |bytes| Human(bytes).to_string());
-    let in_use = process.allocated_bytes.zip(process.runtime_bytes).map(|(a, r)| a + r);
-    let numbers = numbers([
-        &Human(process.rss_bytes).to_string(),
-        &bytes(in_use),
-        &bytes(process.reclaimable_bytes),
-        &bytes(process.fragmented_bytes),
-        &process.rss_bytes_per_hour.map_or("…".to_owned(), growth),
-    ]);
-    let verdict = match (process.verdict, process.unread) {
-        (_, Some(reason)) => reason,
-        (Some(verdict), None) => verdict.name(),
-        (None, None) => "…",
-    };
-    let allocator = process.allocator.as_deref().unwrap_or(unknown);
-    format!("{:>8} {numbers}  {verdict:<13} {allocator:<16} {}", process.pid, process.command)
-}
+impl Columns {
+    /// Returns the columns that fit into a width beside the name.
+    pub(crate) fn fitting(by: GroupKey, width: usize) -> Self {
+        let of_key = Column::ALL.into_iter().filter(|column| column.is_of(by));
+        let is_optional = |column: &Column| Column::OPTIONAL.contains(column);
+        let (optional, mut shown): (Vec<Column>, Vec<Column>) = of_key.partition(is_optional);
+        let mut rest = shown.iter().map(|column| column.width()).sum::<usize>() + MIN_NAME_WIDTH;
+        for column in Column::OPTIONAL.iter().filter(|column| optional.contains(column)) {
+            rest += column.width();
+            if rest > width {
+                break;
+            }
+            shown.push(*column);
+        }
+        shown.sort_by_key(|column| Column::ALL.iter().position(|other| other == column));
+        Self { columns: shown, by }
+    }
 
-/// Returns the line of a group.
-pub(crate) fn group(group: &TopGroup) -> String {
-    let numbers = numbers([
-        &Human(group.rss_bytes).to_string(),
-        &Human(group.allocated_bytes + group.runtime_bytes).to_string(),
-        &Human(group.reclaimable_bytes).to_string(),
-        &Human(group.fragmented_bytes).to_string(),
-        &growth(group.rss_bytes_per_hour),
-    ]);
-    format!("{:>9} {numbers}  {}", group.processes, group.name)
+    fn line(&self, text: impl Fn(Column) -> String, name: &str) -> String {
+        let cells = self.columns.iter().map(|column| column.cell(&text(*column)));
+        cells.collect::<String>() + name
+    }
+
+    /// Returns the line of headings.
+    pub(crate) fn heading(&self) -> String {
+        let name = if self.by == GroupKey::Process { "command" } else { self.by.name() };
+        let text = |column| match column {
+            Column::Pid => "PID",
+            Column::Processes => "processes",
+            Column::Rss => "RSS",
+            Column::InUse => "in use",
+            Column::Reclaimable => "reclaimable",
+            Column::Fragmented => "fragmented",
+            Column::Growth => "growth/h",
+            Column::Verdict => "verdict",
+            Column::Allocator => "allocator",
+        };
+        self.line(|column| text(column).to_owned(), name)
+    }
+
+    /// Returns the line of a process.
+    pub(crate) fn process(&self, process: &TopProcess) -> String {
+        let unknown = if process.unread.is_some() { "-" } else { "…" };
+        let bytes =
+            |bytes: Option<u64>| bytes.map_or(unknown.to_owned(), |bytes| Human(bytes).to_string());
+        let in_use = process.allocated_bytes.zip(process.runtime_bytes).map(|(a, r)| a + r);
+        let text = |column| match column {
+            Column::Pid => process.pid.to_string(),
+            Column::Rss => Human(process.rss_bytes).to_string(),
+            Column::InUse => bytes(in_use),
+            Column::Reclaimable => bytes(process.reclaimable_bytes),
+            Column::Fragmented => bytes(process.fragmented_bytes),
+            Column::Growth => process.rss_bytes_per_hour.map_or("…".to_owned(), growth),
+            Column::Verdict => process.unread.or(process.verdict_name).unwrap_or("…").to_owned(),
+            Column::Allocator => process.allocator.as_deref().unwrap_or(unknown).to_owned(),
+            Column::Processes => String::new(),
+        };
+        self.line(text, &process.command)
+    }
+
+    /// Returns the line of a group.
+    pub(crate) fn group(&self, group: &TopGroup) -> String {
+        let text = |column| match column {
+            Column::Processes => group.processes.to_string(),
+            Column::Rss => Human(group.rss_bytes).to_string(),
+            Column::InUse => Human(group.allocated_bytes + group.runtime_bytes).to_string(),
+            Column::Reclaimable => Human(group.reclaimable_bytes).to_string(),
+            Column::Fragmented => Human(group.fragmented_bytes).to_string(),
+            Column::Growth => growth(group.rss_bytes_per_hour),
+            Column::Pid | Column::Verdict | Column::Allocator => String::new(),
+        };
+        self.line(text, &group.name)
+    }
 }
 
 fn growth(bytes_per_hour: i64) -> String {
@@ -68,44 +163,52 @@ fn growth(bytes_per_hour: i64) -> String {
     if bytes < MIN_GROWTH { "0".to_owned() } else { format!("{sign}{}", Human(bytes)) }
 }
 
-/// Returns the totals of all processes in a sentence.
-pub(crate) fn summary(top: &Top) -> String {
+/// Returns the totals of all processes in a sentence. The last totals are left out where they do not
+/// fit.
+pub(crate) fn summary(top: &Top, width: usize) -> String {
     let total = total(top);
-    let mut text = format!(
-        "{} processes: RSS {}, in use {}, reclaimable {}, fragmented {}",
-        total.processes,
-        Human(total.rss_bytes),
-        Human(total.allocated_bytes + total.runtime_bytes),
-        Human(total.reclaimable_bytes),
-        Human(total.fragmented_bytes),
-    );
-    if top.uninspected > 0 {
-        text += &format!("; {} not inspected yet", top.uninspected);
+    let waiting = match top.uninspected {
+        0 => String::new(),
+        count => format!("; {count} not inspected yet"),
+    };
+    let mut text = format!("{} processes: RSS {}", total.processes, Human(total.rss_bytes));
+    for (what, bytes) in [
+        ("reclaimable", total.reclaimable_bytes),
+        ("in use", total.allocated_bytes + total.runtime_bytes),
+        ("fragmented", total.fragmented_bytes),
+    ] {
+        let part = format!(", {what} {}", Human(bytes));
+        if text.chars().count() + part.chars().count() + waiting.chars().count() > width {
+            break;
+        }
+        text += &part;
     }
-    text
+    text + &waiting
 }
 
-/// Returns how many processes could not be read, and the remedy; `None` if all could be read.
+/// Returns how many processes could not be read, and why; `None` if all could be read.
 pub(crate) fn unread(top: &Top) -> Option<String> {
     let of = |reason| top.processes.iter().filter(|process| process.unread == Some(reason)).count();
+    let required = top.required.as_deref().unwrap_or("another permission");
     let parts = [
-        (of("not_permitted"), "may not be read: run lowtide as root with CAP_SYS_PTRACE"),
-        (of("blocked"), "blocked a read"),
-        (of("slow"), "took too long to read"),
-        (of("failed"), "could not be read"),
+        (of("not_permitted"), format!("may not be read: this requires {required}")),
+        (of("blocked"), "blocked a read".to_owned()),
+        (of("slow"), "took too long to read".to_owned()),
+        (of("failed"), "could not be read".to_owned()),
     ];
     let parts = parts.iter().filter(|(count, _)| *count > 0);
     let text: Vec<String> = parts.map(|(count, what)| format!("{count} {what}")).collect();
     (!text.is_empty()).then(|| text.join("; "))
 }
 
-/// Returns the whole table. Lines longer than `width` are cut off.
+/// Returns the whole table. Names longer than the rest of `width` are cut off.
 pub(crate) fn render(top: &Top, by: GroupKey, width: u16) -> String {
+    let columns = Columns::fitting(by, usize::from(width));
     let lines: Vec<String> = match by {
-        GroupKey::Process => top.processes.iter().map(process).collect(),
-        _ => top.groups.iter().map(group).collect(),
+        GroupKey::Process => top.processes.iter().map(|one| columns.process(one)).collect(),
+        _ => top.groups.iter().map(|one| columns.group(one)).collect(),
     };
-    let mut text = heading(by) + "\n";
+    let mut text = columns.heading() + "\n";
     for line in lines {
         let line = printable(&line);
         text += &match line.chars().count() > usize::from(width) {
@@ -114,8 +217,8 @@ pub(crate) fn render(top: &Top, by: GroupKey, width: u16) -> String {
         };
         text += "\n";
     }
-    text += &format!("\n{}\n", summary(top));
-    text.extend(unread(top).map(|line| line + "\n"));
+    text += &format!("\n{}\n", wrapped(&summary(top, usize::MAX), width));
+    text.extend(unread(top).map(|line| wrapped(&line, width) + "\n"));
     text
 }
 
@@ -140,12 +243,18 @@ pub(crate) mod tests {
             groups: Vec::new(),
             unreadable: 1,
             uninspected: 1,
+            required: Some("CAP_SYS_PTRACE".to_owned()),
         }
     }
 
     #[test]
     fn a_table_of_processes() {
         insta::assert_snapshot!(render(&top(), GroupKey::Process, 120));
+    }
+
+    #[test]
+    fn a_narrow_table_keeps_rss_reclaimable_verdict_and_the_name() {
+        insta::assert_snapshot!("narrow", render(&top(), GroupKey::Process, 80));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use ratatui_core::style::Style;
 
 use super::rows::{GroupKey, SortKey};
 use super::state::{Mode, State};
-use super::table;
+use super::table::{self, Columns};
 use crate::tui::canvas::{ScreenCanvas, bold, dim, reversed};
 
 const HELP: [&str; 16] = [
@@ -38,20 +38,23 @@ pub(crate) fn draw(state: &mut State, colour: bool, area: Rect, buffer: &mut Buf
         canvas.line("reading the list of processes …", dim());
         return;
     };
-    canvas.line(&table::summary(top), bold());
+    let width = usize::from(canvas.area.width);
+    canvas.line(&table::summary(top, width), bold());
     canvas.line(&table::unread(top).unwrap_or_default(), dim());
     if state.mode == Mode::Help {
         HELP.iter().for_each(|line| canvas.line(line, Style::new()));
         return;
     }
-    let width = usize::from(canvas.area.width);
+    let columns = Columns::fitting(state.by, width);
     let whole = |line: &str| format!("{line:<width$}");
-    canvas.line(&whole(&table::heading(state.by)), reversed());
+    canvas.line(&whole(&columns.heading()), reversed());
     state.page = usize::from(canvas.area.height);
     let (first, selected) = (state.first_line(), state.line);
     let lines: Vec<String> = match state.by {
-        GroupKey::Process => state.processes().into_iter().map(table::process).collect(),
-        _ => state.groups().into_iter().map(table::group).collect(),
+        GroupKey::Process => {
+            state.processes().into_iter().map(|one| columns.process(one)).collect()
+        }
+        _ => state.groups().into_iter().map(|one| columns.group(one)).collect(),
     };
     for (number, line) in lines.iter().enumerate().skip(first).take(state.page) {
         match number == selected {

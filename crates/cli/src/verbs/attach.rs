@@ -17,7 +17,7 @@ use crate::console::interrupt;
 use crate::console::output::{Output, note};
 use crate::failure::exit::{Exit, Failure};
 use crate::failure::rerun::Rerun;
-use crate::failure::target_error::failure;
+use crate::failure::target_error::{as_root, failure};
 use crate::select::selector::Selector;
 use crate::supervision::{ActReporter, Printed, SupervisionRecord, is_lowtide, options, prepare};
 
@@ -111,7 +111,7 @@ fn check_permission(selector: &Selector) -> Result<(), Failure> {
         let target = Target::open(selected.pid).map_err(|error| failure(&error, &again))?;
         match lowtide_release::check_permission(&target) {
             Err(error @ ReleaseError::NotPermitted { .. }) => {
-                let failure = Failure::new(Exit::NotPermitted, error).next(format!("sudo {again}"));
+                let failure = as_root(Failure::new(Exit::NotPermitted, error), &again);
                 refused.get_or_insert(failure);
             }
             _ => return Ok(()),

@@ -30,7 +30,7 @@ use crate::console::interrupt;
 use crate::console::output::{Output, note};
 use crate::failure::exit::{Exit, Failure};
 use crate::failure::rerun::Rerun;
-use crate::failure::target_error::failure;
+use crate::failure::target_error::{as_root, failure};
 use crate::select::patient_finder::PatientFinder;
 use crate::select::wait::wait_until;
 use crate::verbs::leaks_record::LeaksRecord;
@@ -114,7 +114,7 @@ fn without_stacks(pid: u32, reason: &NoStacks, again: &Rerun) -> Failure {
         .with("no-stacks");
     match reason {
         NoStacks::NotPermitted | NoStacks::Administrator => {
-            Failure::new(Exit::NotPermitted, sentence).next(format!("sudo {again}"))
+            as_root(Failure::new(Exit::NotPermitted, sentence), again)
         }
         NoStacks::Forbidden => Failure::new(Exit::NotPermitted, sentence).next(without),
         NoStacks::LockedMemory => Failure::new(Exit::NotPermitted, sentence)
@@ -157,7 +157,7 @@ fn progress(report: &LeakReport) -> String {
 fn not_permitted(pid: u32, again: &Rerun) -> Failure {
     let required = required(pid, Access::Read);
     let sentence = format!("cannot read the memory of process {pid}: this requires {required}");
-    Failure::new(Exit::NotPermitted, sentence).next(format!("sudo {again}"))
+    as_root(Failure::new(Exit::NotPermitted, sentence), again)
 }
 
 /// Returns the maximum time of a search in a process.

@@ -22,7 +22,7 @@ use crate::console::interrupt;
 use crate::console::output::{Output, note};
 use crate::failure::exit::{Exit, Failure};
 use crate::failure::rerun::Rerun;
-use crate::failure::target_error::failure;
+use crate::failure::target_error::{as_root, failure};
 use crate::select::each_process::{Outcome, each_process};
 use crate::select::group::{self, Group};
 use crate::select::selector::Selected;
@@ -303,7 +303,7 @@ fn not_done(error: ReleaseError, pid: u32, again: &Rerun) -> Failure {
         ReleaseError::Ended(_) => Failure::new(Exit::Gone, error),
         ReleaseError::Replaced(_) => Failure::failed(error),
         ReleaseError::NotPermitted { .. } => {
-            Failure::new(Exit::NotPermitted, error).next(format!("sudo {again}"))
+            as_root(Failure::new(Exit::NotPermitted, error), again)
         }
         ReleaseError::Interrupted => {
             Failure::new(Exit::Interrupted, format!("process {pid}: {error}"))
