@@ -16,6 +16,17 @@ pub(crate) fn thousands(count: u64) -> String {
     out
 }
 
+/// Returns a command line whose first word is only the name of the program: a path would hide it in
+/// a narrow column.
+pub fn without_directory(command: &str) -> &str {
+    let end = command.find(' ').unwrap_or(command.len());
+    match command[..end].rfind('/') {
+        // The short name of a process without a command is in brackets.
+        Some(slash) if slash + 1 < end && !command.starts_with('[') => &command[slash + 1..],
+        _ => command,
+    }
+}
+
 /// Breaks lines between words.
 pub fn wrapped(text: &str, width: u16) -> String {
     let mut out = String::new();
@@ -33,4 +44,23 @@ pub fn wrapped(text: &str, width: u16) -> String {
         column += length;
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::without_directory;
+
+    #[test]
+    fn a_command_begins_with_the_name_of_its_program() {
+        for (command, short) in [
+            ("/usr/bin/python3 /srv/app.py", "python3 /srv/app.py"),
+            ("./server", "server"),
+            ("nginx: worker process /etc/nginx", "nginx: worker process /etc/nginx"),
+            ("[a/b]", "[a/b]"),
+            ("/", "/"),
+            ("", ""),
+        ] {
+            assert_eq!(without_directory(command), short);
+        }
+    }
 }

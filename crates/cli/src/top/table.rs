@@ -2,7 +2,7 @@
 
 use lowtide_model::bytes::Human;
 use lowtide_model::top::{Top, TopGroup, TopProcess};
-use lowtide_report::text::{printable, wrapped};
+use lowtide_report::text::{printable, without_directory, wrapped};
 
 use super::rows::{GroupKey, total};
 
@@ -139,7 +139,7 @@ impl Columns {
             Column::Allocator => process.allocator.as_deref().unwrap_or(unknown).to_owned(),
             Column::Processes => String::new(),
         };
-        self.line(text, &process.command)
+        self.line(text, without_directory(&process.command))
     }
 
     /// Returns the line of a group.

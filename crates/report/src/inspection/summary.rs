@@ -6,7 +6,7 @@ use lowtide_model::ledger::{Ledger, Owner};
 use lowtide_model::verdict::VerdictKind;
 
 use crate::screen::Screen;
-use crate::text::printable;
+use crate::text::{printable, without_directory};
 
 /// Returns the line of headings above the lines of processes.
 pub fn heading() -> String {
@@ -23,7 +23,7 @@ pub fn line(inspection: &Inspection, screen: Screen) -> String {
         Human(observation.rss_bytes).to_string(),
         Human(observation.ledger.bytes(Owner::Reclaimable)).to_string(),
     );
-    let command = printable(&observation.command.join(" "));
+    let command = printable(without_directory(&observation.command.join(" ")));
     let room = usize::from(screen.width).saturating_sub(numbers.chars().count()).max(8);
     let command: String = match command.chars().count() > room {
         true => command.chars().take(room - 1).chain(['…']).collect(),
