@@ -73,6 +73,13 @@ pub struct Act {
     pub returned_bytes: u64,
     /// Longest pause of a thread of the process, in seconds.
     pub longest_pause_s: f64,
+    /// Number of pauses longer than the bound.
+    #[serde(default)]
+    pub pauses_over_bound: u64,
+    /// Total time that threads of the process or of lowtide waited for a processor during these
+    /// pauses, in seconds.
+    #[serde(default)]
+    pub waited_over_bound_s: f64,
     /// CPU time of lowtide for the release, in seconds.
     pub cpu_s: f64,
     /// Bytes of the released pages that were faulted in again; `null` until they were counted.

@@ -49,6 +49,8 @@ impl About<'_> {
             predicted_bytes: 0,
             returned_bytes: 0,
             longest_pause_s: 0.0,
+            pauses_over_bound: 0,
+            waited_over_bound_s: 0.0,
             cpu_s: 0.0,
             refaulted_bytes: None,
             refaulted_after_s: None,
@@ -74,6 +76,8 @@ impl About<'_> {
             predicted_bytes: release.predicted_bytes,
             returned_bytes: release.returned_bytes,
             longest_pause_s: release.longest_pause_s,
+            pauses_over_bound: release.pauses_over_bound,
+            waited_over_bound_s: release.waited_over_bound_s,
             cpu_s: release.cpu_s,
             ..self.line(ActEvent::Act, id, reason, message(release))
         }

@@ -2,10 +2,12 @@
 
 mod own;
 mod record;
+mod totals;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use lowtide_model::act::{Act, ActEvent};
 use lowtide_model::allocator_kind::AllocatorKind;
@@ -22,6 +24,7 @@ use crate::failure::exit::Failure;
 
 pub(crate) use own::{is_lowtide, prepare};
 pub(crate) use record::SupervisionRecord;
+use totals::Totals;
 
 /// Maximum number of remembered pairs of program and reason, which are not printed again.
 const MAX_WARNED: usize = 200;
@@ -48,6 +51,8 @@ pub(crate) struct ActReporter {
     /// many processes of the same program.
     warned: BTreeSet<(String, String)>,
     has_textfile_failed: bool,
+    totals: Totals,
+    max_pause: Duration,
 }
 
 impl ActReporter {
@@ -71,7 +76,14 @@ impl ActReporter {
             printed,
             warned: BTreeSet::new(),
             has_textfile_failed: false,
+            totals: Totals::default(),
+            max_pause: args.max_pause,
         })
+    }
+
+    /// Prints the totals of all acts.
+    pub(crate) fn end(&self) {
+        note!("lowtide: {}", printable(&self.totals.sentence(self.max_pause)));
     }
 
     /// Writes acts to a record too.
@@ -105,6 +117,7 @@ impl ActReporter {
 
 impl Observer for ActReporter {
     fn act(&mut self, program: &str, act: &Act) {
+        self.totals.add(act);
         if let Some(problem) = self.log.as_mut().and_then(|log| log.write(act)) {
             note!("lowtide: {problem}");
         }

@@ -103,6 +103,8 @@ pub(crate) fn act(event: ActEvent, reason: &str) -> Act {
         predicted_bytes: 0,
         returned_bytes: 0,
         longest_pause_s: 0.0,
+        pauses_over_bound: 0,
+        waited_over_bound_s: 0.0,
         cpu_s: 0.0,
         refaulted_bytes: None,
         refaulted_after_s: None,

@@ -64,8 +64,8 @@ pub(crate) fn run(args: &AttachArgs, output: &Output) -> Result<Exit, Failure> {
         let dry = if args.dry_run { ", and nothing is released (--dry-run)" } else { "" };
         note!("lowtide: policy {}{dry}; Ctrl-C ends it", args.policy.policy);
     }
-    let mut supervisor = Supervisor::new(options, scope, &mut reporter);
-    supervisor.run();
+    Supervisor::new(options, scope, &mut reporter).run();
+    reporter.end();
     Ok(Exit::Done)
 }
 

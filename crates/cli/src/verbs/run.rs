@@ -174,6 +174,9 @@ fn supervise(args: &RunArgs, context: PolicyContext) -> u8 {
     }
     let options = options(&args.policy, None, false, Some(context.service), interrupt);
     Supervisor::new(options, scope, &mut reporter).run();
+    if args.policy.policy != PolicyKind::None {
+        reporter.end();
+    }
     0
 }
 

@@ -1,0 +1,104 @@
+//! What a supervision has done, in a sentence at its end.
+
+use std::time::Duration;
+
+use lowtide_model::act::{Act, ActEvent};
+use lowtide_model::bytes::Human;
+use lowtide_model::duration::HumanSeconds;
+
+use super::is_release;
+
+/// The totals of the acts of a supervision.
+#[derive(Debug, Default)]
+pub(super) struct Totals {
+    releases: u64,
+    returned_bytes: u64,
+    longest_pause_s: f64,
+    pauses_over_bound: u64,
+    waited_over_bound_s: f64,
+    /// Number of simulated releases, and their predicted gain in bytes.
+    simulated: u64,
+    predicted_bytes: u64,
+    /// The last reason for which a process was left alone.
+    left_alone: Option<String>,
+}
+
+impl Totals {
+    /// Adds an act.
+    pub(super) fn add(&mut self, act: &Act) {
+        if is_release(act) {
+            self.releases += 1;
+            self.returned_bytes += act.returned_bytes;
+            self.longest_pause_s = self.longest_pause_s.max(act.longest_pause_s);
+            self.pauses_over_bound += act.pauses_over_bound;
+            self.waited_over_bound_s += act.waited_over_bound_s;
+        } else if act.event == ActEvent::Act && act.dry_run {
+            self.simulated += 1;
+            self.predicted_bytes += act.predicted_bytes;
+        } else if act.event == ActEvent::LeftAlone {
+            self.left_alone = Some(format!("{}: {}", act.message, act.reason));
+        }
+    }
+
+    /// Formats the totals. `max_pause` is the bound of a pause.
+    pub(super) fn sentence(&self, max_pause: Duration) -> String {
+        if self.simulated > 0 {
+            let bytes = Human(self.predicted_bytes);
+            return format!("{} (--dry-run), {bytes} predicted", count(self.simulated, "release"));
+        }
+        if self.releases == 0 {
+            let why = self.left_alone.as_ref().map(|reason| format!(": {reason}"));
+            return format!("nothing was released{}", why.unwrap_or_default());
+        }
+        format!(
+            "{}, {} returned, longest pause {}{}",
+            count(self.releases, "release"),
+            Human(self.returned_bytes),
+            HumanSeconds(self.longest_pause_s),
+            self.over_bound(max_pause)
+        )
+    }
+
+    fn over_bound(&self, max_pause: Duration) -> String {
+        if self.pauses_over_bound == 0 {
+            return String::new();
+        }
+        let why = match self.waited_over_bound_s > 0.0 {
+            true => "the machine was busy",
+            false => "the kernel took longer",
+        };
+        let bound = HumanSeconds(max_pause.as_secs_f64());
+        format!(", {} above the bound of {bound}: {why}", self.pauses_over_bound)
+    }
+}
+
+fn count(count: u64, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_totals_are_a_sentence_also_if_nothing_was_released() {
+        let bound = Duration::from_millis(1);
+        assert_eq!(Totals::default().sentence(bound), "nothing was released");
+        let alone = Totals { left_alone: Some("left alone: musl".into()), ..Totals::default() };
+        assert_eq!(alone.sentence(bound), "nothing was released: left alone: musl");
+        let busy = Totals {
+            releases: 3,
+            returned_bytes: 437 << 20,
+            longest_pause_s: 0.049,
+            pauses_over_bound: 2,
+            waited_over_bound_s: 0.04,
+            ..Totals::default()
+        };
+        assert_eq!(
+            busy.sentence(bound),
+            "3 releases, 437 MiB returned, longest pause 49.0 ms, 2 above the bound of 1.00 ms: the machine was busy"
+        );
+        let quiet = Totals { pauses_over_bound: 0, releases: 1, ..busy };
+        assert_eq!(quiet.sentence(bound), "1 release, 437 MiB returned, longest pause 49.0 ms");
+    }
+}
