@@ -106,7 +106,7 @@ fn the_live_view_opens_the_watch_of_a_process_and_returns() {
     let named = Named::start(&format!("tl{}", std::process::id()));
     let words = ["--comm", &named.name, "--interval", "200ms"];
     let mut terminal = Terminal::start("top", &words, Keys::Read);
-    terminal.shows("outside_heap");
+    terminal.shows("files");
     terminal.press("r");
     terminal.shows("[y/N]");
     terminal.press("n");
