@@ -100,6 +100,11 @@ impl LeakFinder {
         })
     }
 
+    /// Returns the process.
+    pub fn target(&self) -> &Target {
+        self.reader.target()
+    }
+
     /// Takes a snapshot. `t_s` is the time since the first, in seconds.
     ///
     /// # Errors

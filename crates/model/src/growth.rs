@@ -27,8 +27,10 @@ pub struct Growth {
     /// Time until this limit is reached, in seconds, by growth without pages of files; `null`
     /// without such growth, if it happened only once, or without a limit.
     pub seconds_to_limit: Option<f64>,
-    /// Maximum number of bytes in dirty pages of files: those of all files of the machine, which
-    /// the kernel writes to their files before it drops them. `null` if it is not known.
+    /// Maximum number of bytes in dirty pages of files, which the kernel writes to their files
+    /// before it drops them: those of the process by a sample of its pages (the upper end of the
+    /// 95 % interval), or those of all files of the machine. `null` if it is not known, or if RSS
+    /// does not grow mainly by pages of files.
     #[serde(default)]
     pub dirty_files_bytes: Option<u64>,
     /// The growth of each owner, the largest first.

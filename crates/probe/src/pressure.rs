@@ -5,12 +5,17 @@
 //! Documentation/accounting/psi.rst.
 
 use std::fs;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use lowtide_model::growth::Growth;
 
+use crate::memory::{LiveMemory, PageKind};
 use crate::proc::cgroup::{Groups, inside};
+use crate::target::Target;
 
+/// Maximum number of runs of file pages that are sampled.
+const MAX_RUNS: usize = 1 << 18;
 /// Minimum value that means no limit, in bytes: version 1 prints a number near 2^63.
 const NO_LIMIT: u64 = 1 << 60;
 
@@ -141,16 +146,29 @@ impl MemoryPressure {
 
 /// Adds to the growth of a process the limit that it reaches first, and how many pages of files may
 /// be dirty.
-pub fn complete_growth(pid: u32, growth: &mut Growth) {
-    let limit = MemoryPressure::nearest_limit(pid);
+pub fn complete_growth(target: &Target, growth: &mut Growth) {
+    let limit = MemoryPressure::nearest_limit(target.pid);
     growth.set_limit(limit.limit_bytes, limit.used_bytes);
-    growth.dirty_files_bytes =
-        dirty_bytes(&fs::read_to_string("/proc/meminfo").unwrap_or_default());
+    if growth.files_bytes() > growth.kept_bytes().max(0) {
+        let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        let known = [dirty_bytes(&meminfo), dirty_bytes_of(target)];
+        growth.dirty_files_bytes = known.into_iter().flatten().min();
+    }
+}
+
+/// Returns the maximum number of bytes in dirty pages of files in a process, by a sample.
+fn dirty_bytes_of(target: &Target) -> Option<u64> {
+    let memory = LiveMemory::pages_only(target.pid).ok()?;
+    let maps = target.maps().ok()?;
+    let files = maps.iter().filter(|mapping| mapping.has_file());
+    let pages = files.filter_map(|mapping| memory.pages(mapping.start..mapping.end).ok()).flatten();
+    let pages = pages.filter(|pages| pages.kind == PageKind::File).map(|pages| pages.range);
+    let pages: Vec<Range<u64>> = pages.take(MAX_RUNS).collect();
+    memory.dirty_bytes_at_most(&pages).filter(|_| pages.len() < MAX_RUNS)
 }
 
 /// Returns the dirty pages of all files of the machine, and those that are being written, from the
-/// text of `/proc/meminfo`. (To count those of one process, the kernel would hold the lock of its
-/// mappings.)
+/// text of `/proc/meminfo`.
 fn dirty_bytes(meminfo: &str) -> Option<u64> {
     let kib = |key| field(meminfo, key);
     // The last two are counted separately for FUSE and NFS by kernels that have them.

@@ -119,8 +119,8 @@ impl Follower {
     }
 
     /// Returns the course of RSS without pages of files, and since when, in seconds. It is steady
-    /// if it was steady in all readings, or in the newer half of them: growth may begin after a long
-    /// time.
+    /// if it was steady in all readings, or in the newer half of them: growth may begin after a
+    /// long time.
     fn course(&self) -> (GrowthCourse, f64) {
         let readings = &self.readings.samples;
         let newer = &readings[readings.len() / 2..];

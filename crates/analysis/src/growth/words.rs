@@ -47,12 +47,12 @@ pub(crate) fn fate_of_files(growth: &Growth) -> String {
     let files = u64::try_from(growth.files_bytes()).unwrap_or(0);
     match growth.dirty_files_bytes {
         Some(dirty) if (dirty as f64) < NAMED * files as f64 => format!(
-            "these pages are clean (at most {} are not): the kernel takes them back when memory is short, so \
+            "these pages are clean (at most ≈ {} are not): the kernel takes them back when memory is short, so \
              they cause no OOM kill",
             Human(dirty)
         ),
         Some(dirty) => format!(
-            "up to {} of these pages are dirty: the kernel writes them to their file before it takes them back",
+            "up to ≈ {} of these pages are dirty: the kernel writes them to their file before it takes them back",
             Human(dirty.min(files))
         ),
         None => "the kernel takes clean pages of files back when memory is short".to_owned(),

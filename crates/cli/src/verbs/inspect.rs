@@ -8,6 +8,7 @@ use lowtide_analysis::diagnose::diagnose;
 use lowtide_analysis::growth::{Follower, until_limit};
 use lowtide_leaks::evidence::Search;
 use lowtide_leaks::finder::LeakFinder;
+use lowtide_model::growth::GrowthCourse;
 use lowtide_model::inspection::Inspection;
 use lowtide_model::leaks::LeakKind;
 use lowtide_model::pins::Pins;
@@ -310,8 +311,13 @@ impl Leaks {
             let types = report.groups.first().and_then(|group| group.block_type.clone());
             let because = types.map(|name| format!("most of them are {name}"));
             let growth = std::mem::take(&mut inspection.verdict.because);
-            let because = report.verdict.because.into_iter().chain(because).chain(growth);
-            inspection.verdict = Verdict { kind: VerdictKind::Leak, because: because.collect() };
+            let mut because: Vec<String> =
+                report.verdict.because.into_iter().chain(because).collect();
+            // The rate of lost blocks is that of earlier if growth has stopped.
+            let course = inspection.growth.as_ref().map(|growth| growth.course);
+            let at = if course == Some(GrowthCourse::Once) { 0 } else { because.len() };
+            because.splice(at..at, growth);
+            inspection.verdict = Verdict { kind: VerdictKind::Leak, because };
         }
     }
 
@@ -334,7 +340,7 @@ fn add_growth(inspection: &mut Inspection, follower: &Follower, target: &Target)
         return;
     }
     inspection.growth = follower.growth().map(|mut growth| {
-        complete_growth(target.pid, &mut growth);
+        complete_growth(target, &mut growth);
         growth
     });
     follower.conclude(&mut inspection.verdict, inspection.growth.as_ref());

@@ -242,7 +242,7 @@ impl WholeProcess {
     }
 
     /// Adds the growth of the process to a report, or marks it as uncertain if it is not known.
-    fn complete(&self, report: &mut LeakReport) {
+    fn complete(&self, report: &mut LeakReport, target: &Target) {
         let last = self.last.as_ref().or(self.first.as_ref());
         report.coverage = last.map(|observation| observation.ledger.coverage());
         match self.follower.growth() {
@@ -252,7 +252,7 @@ impl WholeProcess {
                 }
             }
             Some(mut growth) => {
-                complete_growth(report.pid, &mut growth);
+                complete_growth(target, &mut growth);
                 let large = self.first.as_ref().zip(self.last.as_ref());
                 let large = large.and_then(|(first, last)| large_blocks(first, last));
                 reconcile(report, growth, large);
@@ -433,7 +433,7 @@ impl<'a> Watch<'a> {
             }
             None => report.notes.extend(self.why_no_stacks()),
         }
-        self.whole.complete(&mut report);
+        self.whole.complete(&mut report, finder.target());
         Some(report)
     }
 

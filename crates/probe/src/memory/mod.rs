@@ -1,5 +1,6 @@
 //! The memory of a live process, read without making any of its pages resident.
 
+mod dirty;
 mod zero_page;
 
 use std::fs::File;
