@@ -60,6 +60,7 @@ impl HeapLayout {
             | AllocatorKind::Tcmalloc
             | AllocatorKind::Snmalloc
             | AllocatorKind::Rpmalloc
+            | AllocatorKind::Scudo
             | AllocatorKind::PartitionAlloc
             | AllocatorKind::Other(_)
             | AllocatorKind::Unknown => None,

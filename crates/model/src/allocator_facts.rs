@@ -139,6 +139,12 @@ const SNMALLOC: AllocatorFacts = AllocatorFacts { own_symbols: &["sn_rust_alloc"
 
 const RPMALLOC: AllocatorFacts = AllocatorFacts { own_symbols: &["rpmalloc"], ..NONE };
 
+/// Programs that define `__scudo_default_options` configure it.
+const SCUDO: AllocatorFacts = AllocatorFacts {
+    own_symbols: &["__scudo_print_stats", "__scudo_allocate_hook", "__scudo_default_options"],
+    ..NONE
+};
+
 const PARTITION_ALLOC: AllocatorFacts = AllocatorFacts {
     advice: Some(
         "it returns free pages by itself a few seconds after they were freed, and under memory pressure",
@@ -157,6 +163,7 @@ impl AllocatorKind {
             Self::Tcmalloc => &TCMALLOC,
             Self::Snmalloc => &SNMALLOC,
             Self::Rpmalloc => &RPMALLOC,
+            Self::Scudo => &SCUDO,
             Self::PartitionAlloc => &PARTITION_ALLOC,
             Self::Musl | Self::Other(_) | Self::Unknown => &NONE,
         }

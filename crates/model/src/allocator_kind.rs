@@ -25,6 +25,8 @@ pub enum AllocatorKind {
     Snmalloc,
     /// rpmalloc.
     Rpmalloc,
+    /// LLVM's Scudo.
+    Scudo,
     /// Chromium's PartitionAlloc.
     PartitionAlloc,
     /// Another allocator: the name of its library without `.so`, or of the sanitizer that brings
@@ -36,7 +38,7 @@ pub enum AllocatorKind {
 
 impl AllocatorKind {
     /// All kinds with a fixed name.
-    pub const NAMED: [Self; 9] = [
+    pub const NAMED: [Self; 10] = [
         Self::Glibc,
         Self::Musl,
         Self::Jemalloc,
@@ -45,6 +47,7 @@ impl AllocatorKind {
         Self::Tcmalloc,
         Self::Snmalloc,
         Self::Rpmalloc,
+        Self::Scudo,
         Self::PartitionAlloc,
     ];
 
@@ -59,6 +62,7 @@ impl AllocatorKind {
             Self::Tcmalloc => "tcmalloc",
             Self::Snmalloc => "snmalloc",
             Self::Rpmalloc => "rpmalloc",
+            Self::Scudo => "Scudo",
             Self::PartitionAlloc => "PartitionAlloc",
             Self::Other(name) => name,
             Self::Unknown => "unknown",

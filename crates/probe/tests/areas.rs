@@ -41,7 +41,7 @@ fn allocator(name: &str) -> Option<DetectedAllocator> {
 }
 
 fn runtime(kind: RuntimeKind, memory: OwnMemory) -> Vec<DetectedRuntime> {
-    vec![DetectedRuntime { kind, version: None, file: FileId::default(), memory }]
+    vec![DetectedRuntime { kind, version: None, file: FileId::default(), memory, is_started: true }]
 }
 
 /// Returns the start and owner of each area, by name.

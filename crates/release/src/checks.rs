@@ -541,6 +541,7 @@ mod tests {
             version: None,
             file: FileId::default(),
             memory: OwnMemory::None,
+            is_started: true,
         };
         let go = Detected { runtimes: vec![of_go], ..Detected::default() };
         assert_eq!(name(&go), "Go's own");

@@ -547,6 +547,7 @@ mod tests {
             version: None,
             file: FileId::default(),
             memory: OwnMemory::None,
+            is_started: true,
         };
         let detected = Detected { runtimes: vec![go], ..Detected::default() };
         assert_eq!(check_code(&detected), Err(NoStacks::Go));

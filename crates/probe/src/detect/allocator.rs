@@ -37,7 +37,7 @@ impl Detector {
         let (file, of_file) = match &program_facts.provider {
             Provider::Library(file) => {
                 let object = objects.iter().find(|o| o.mapping.file == file.id)?;
-                (file, (Self::kind_of_library(file, object), linkage(objects, object), object))
+                (file, (self.kind_of_library(pid, file, object), linkage(objects, object), object))
             }
             Provider::Executable(file) => {
                 let program = objects.first()?;
@@ -108,7 +108,12 @@ impl Detector {
         Some((CLibrary { name, version }, PathBuf::from(&object.mapping.name)))
     }
 
-    fn kind_of_library(file: &LoadedFile, object: &LoadedObject<'_>) -> AllocatorKind {
+    fn kind_of_library(
+        &mut self,
+        pid: u32,
+        file: &LoadedFile,
+        object: &LoadedObject<'_>,
+    ) -> AllocatorKind {
         let name = file_name(&file.path);
         if let Some(known) = &object.facts.allocator {
             known.clone()
@@ -118,7 +123,14 @@ impl Detector {
         } else if file.is_c_library() {
             AllocatorKind::Glibc
         } else {
-            AllocatorKind::parse(stem(&name))
+            let by_text = self.version(pid, object.mapping, "allocator", |opened| {
+                let found = texts::allocator(opened, object.facts.texts?)?;
+                Some(found.name().to_owned())
+            });
+            by_text.map_or_else(
+                || AllocatorKind::parse(stem(&name)),
+                |name| AllocatorKind::parse(&name),
+            )
         }
     }
 
@@ -172,6 +184,7 @@ impl Detector {
             AllocatorKind::Tcmalloc
             | AllocatorKind::Snmalloc
             | AllocatorKind::Rpmalloc
+            | AllocatorKind::Scudo
             | AllocatorKind::PartitionAlloc
             | AllocatorKind::Other(_)
             | AllocatorKind::Unknown => None,

@@ -315,7 +315,7 @@ impl<'r> Rules<'r> {
             ("jemalloc", AllocatorKind::Jemalloc),
             ("mimalloc", AllocatorKind::Mimalloc),
             ("tcmalloc_region", AllocatorKind::Tcmalloc),
-            ("scudo", AllocatorKind::Other("scudo".to_owned())),
+            ("scudo", AllocatorKind::Scudo),
             ("partition_alloc", AllocatorKind::PartitionAlloc),
         ];
         let v8 = self.detected.runtimes.iter().find(|r| r.kind.has_v8());

@@ -14,6 +14,7 @@ mod allocator;
 mod areas;
 mod claims;
 mod partition_alloc;
+mod python;
 mod runtime;
 mod stacks;
 
@@ -138,7 +139,7 @@ impl Detector {
             own: self.own(pid, &program_facts, &objects),
             c_library,
             c_library_path,
-            runtimes: self.runtimes(pid, &objects),
+            runtimes: self.runtimes(pid, maps, &objects),
             hotspot: objects
                 .iter()
                 .find_map(|o| o.facts.hotspot?.loaded_at(load_address(maps, o)?)),

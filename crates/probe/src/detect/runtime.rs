@@ -2,10 +2,9 @@
 
 use lowtide_model::runtime_kind::RuntimeKind;
 
-use super::{Detector, LoadedObject};
+use super::{Detector, LoadedObject, python};
 use crate::mapped::MappedFile;
-use crate::proc::environ;
-use crate::proc::maps::FileId;
+use crate::proc::maps::{FileId, Mapping};
 use crate::program::{EmbeddedCode, elf, texts};
 
 /// A runtime in a process.
@@ -20,6 +19,8 @@ pub struct DetectedRuntime {
     pub file: FileId,
     /// The form of its own memory in the address space.
     pub memory: OwnMemory,
+    /// Whether it runs, as far as is known. A program can be linked with CPython without using it.
+    pub is_started: bool,
 }
 
 /// The form of a runtime's own memory in the address space.
@@ -46,8 +47,6 @@ pub enum OwnMemory {
 
 /// Size of V8's pages, in bytes.
 const V8_PAGE: u64 = 256 << 10;
-/// Size of the segments of the mimalloc inside CPython, in bytes.
-const MIMALLOC_SEGMENT: u64 = 32 << 20;
 /// Minimum size of a chunk of InnoDB's buffer pool, in bytes.
 const INNODB_CHUNK: u64 = 1 << 20;
 
@@ -56,6 +55,7 @@ impl Detector {
     pub(super) fn runtimes(
         &mut self,
         pid: u32,
+        maps: &[Mapping],
         objects: &[LoadedObject<'_>],
     ) -> Vec<DetectedRuntime> {
         let mut found: Vec<DetectedRuntime> = Vec::new();
@@ -65,7 +65,9 @@ impl Detector {
                     let version = self.runtime_version(pid, kind, object);
                     let memory = memory(pid, kind, object);
                     let file = object.mapping.file;
-                    found.push(DetectedRuntime { kind, version, file, memory });
+                    let is_started =
+                        kind != RuntimeKind::Python || python::is_started(pid, maps, object);
+                    found.push(DetectedRuntime { kind, version, file, memory, is_started });
                 }
             }
         }
@@ -80,12 +82,12 @@ impl Detector {
     ) -> Option<String> {
         let texts = object.facts.texts;
         let at = object.facts.version_at;
-        let minor = python_minor(object);
+        let minor = python::minor(object);
         self.version(pid, object.mapping, kind.name(), |file| match kind {
             RuntimeKind::Go => go_version(file),
             RuntimeKind::HotSpot => hotspot_version(file, texts?),
             RuntimeKind::Node => node_version(file, texts?),
-            RuntimeKind::Python => python_version(file, at).or(minor),
+            RuntimeKind::Python => python::version(file, at).or(minor),
             RuntimeKind::Ruby => ruby_version(file, at?),
             RuntimeKind::Php => texts::number_behind(file, texts?, "X-Powered-By: PHP/"),
             RuntimeKind::Erlang => texts::number_behind(file, texts?, " emulator version "),
@@ -168,61 +170,8 @@ fn memory(pid: u32, kind: RuntimeKind, object: &LoadedObject<'_>) -> OwnMemory {
         | RuntimeKind::R
         | RuntimeKind::Boehm
         | RuntimeKind::JavaScriptCore => OwnMemory::None,
-        RuntimeKind::Python => python_memory(&environment(pid), is_free_threaded(object)),
+        RuntimeKind::Python => python::memory(pid, object),
     }
-}
-
-/// Reads the environment that a process was started with; empty if that may not be read.
-fn environment(pid: u32) -> Vec<u8> {
-    /// Maximum number of bytes that are read.
-    const LONGEST: u64 = 1 << 20;
-    environ::read(pid, LONGEST).unwrap_or_default()
-}
-
-/// Returns the memory that `PYTHONMALLOC` selects (Doc/using/cmdline.rst), or else the default of
-/// the build.
-fn python_memory(environment: &[u8], is_free_threaded: bool) -> OwnMemory {
-    let wanted = environment.split(|b| *b == 0).find_map(|v| v.strip_prefix(b"PYTHONMALLOC="));
-    match wanted {
-        Some(b"malloc" | b"malloc_debug") => OwnMemory::None,
-        Some(b"mimalloc" | b"mimalloc_debug") => OwnMemory::Aligned(MIMALLOC_SEGMENT),
-        _ if is_free_threaded => OwnMemory::Aligned(MIMALLOC_SEGMENT),
-        _ => OwnMemory::Pools,
-    }
-}
-
-/// Returns the last component of each name of a file.
-fn names<'o>(object: &'o LoadedObject<'_>) -> impl Iterator<Item = &'o str> {
-    let file = object.mapping.name.rsplit('/').next();
-    object.facts.soname.as_deref().into_iter().chain(file)
-}
-
-/// Returns the minor version from the name: `3.13` for `libpython3.13t.so.1.0` or `python3.13`.
-fn python_minor(object: &LoadedObject<'_>) -> Option<String> {
-    names(object).find_map(|name| {
-        let (_, rest) = name.split_once("python")?;
-        let (major, rest) = rest.split_once('.')?;
-        let minor: String = rest.chars().take_while(char::is_ascii_digit).collect();
-        let is_number = major.parse::<u32>().is_ok() && !minor.is_empty();
-        is_number.then(|| format!("{major}.{minor}"))
-    })
-}
-
-/// Returns whether it is a build without the global interpreter lock: these have a `t` after the
-/// number.
-fn is_free_threaded(object: &LoadedObject<'_>) -> bool {
-    python_minor(object).is_some_and(|minor| {
-        let marked = format!("python{minor}t");
-        names(object).any(|name| name.contains(&marked))
-    })
-}
-
-/// Reads `Py_Version`, which is `PY_VERSION_HEX`; only 3.11 and later have it.
-fn python_version(file: &MappedFile, at: Option<u64>) -> Option<String> {
-    let mut word = [0; 4];
-    file.read_exact_at(&mut word, at?).ok()?;
-    let hex = u32::from_le_bytes(word);
-    Some(format!("{}.{}.{}", hex >> 24, hex >> 16 & 0xff, hex >> 8 & 0xff))
 }
 
 /// Reads `ruby_version`, a text such as `3.1.2`.
@@ -290,17 +239,6 @@ mod tests {
         record[15] = 0;
         assert_eq!(go_version_of(&record), None);
         assert_eq!(go_version_of(b"\xff Go buildinf:"), None);
-    }
-
-    #[test]
-    fn the_allocator_of_python_is_determined_from_its_environment() {
-        let memory =
-            |environment: &str| python_memory(environment.replace(' ', "\0").as_bytes(), false);
-        assert_eq!(memory("A=1 B=2"), OwnMemory::Pools);
-        assert_eq!(memory("A=1 PYTHONMALLOC=malloc"), OwnMemory::None);
-        assert_eq!(memory("PYTHONMALLOC=pymalloc"), OwnMemory::Pools);
-        assert_eq!(memory("PYTHONMALLOC=mimalloc"), OwnMemory::Aligned(32 << 20));
-        assert_eq!(python_memory(b"", true), OwnMemory::Aligned(32 << 20));
     }
 
     #[test]

@@ -18,8 +18,9 @@ use std::time::{Duration, Instant};
 
 use lowtide_model::inspection::{Allocator, Manager, Observation, Runtime, Unreadable};
 use lowtide_model::ledger::Owner;
+use lowtide_model::runtime_kind::RuntimeKind;
 
-use crate::detect::{self, Detected, Detector, WalkedHeaps};
+use crate::detect::{self, Detected, DetectedRuntime, Detector, WalkedHeaps};
 use crate::locked::LockedMemory;
 use crate::machine::thread_cpu_s;
 use crate::mapped;
@@ -284,7 +285,10 @@ fn describe(detected: &Detected, observation: &mut Observation) {
         linkage: Some(found.linkage),
     });
     observation.c_library = detected.c_library.clone();
-    let runtimes = detected.runtimes.iter();
+    // One that has ended can have left memory behind, which its pools show.
+    let has_memory =
+        |r: &&DetectedRuntime| r.kind == RuntimeKind::Python && observation.cpython.is_some();
+    let runtimes = detected.runtimes.iter().filter(|r| r.is_started || has_memory(r));
     observation.runtimes = runtimes
         .map(|r| Runtime { name: r.kind.name().to_owned(), version: r.version.clone() })
         .collect();

@@ -62,6 +62,8 @@ pub struct ObjectFacts {
     /// Offset in the file of an exported symbol with a version: CPython's `Py_Version`, Ruby's
     /// `ruby_version`, or mimalloc's `mi_version`.
     pub version_at: Option<u64>,
+    /// Address of CPython's `Py_IsInitialized`, relative to its load address.
+    pub is_initialized: Option<u64>,
     /// The table of HotSpot's variables, if it contains one. The addresses are relative to its load
     /// address.
     pub hotspot: Option<hotspot::Variables>,
@@ -99,6 +101,7 @@ impl ObjectFacts {
             texts: None,
             addresses: None,
             version_at: None,
+            is_initialized: None,
             hotspot: None,
         };
         if let object::File::Elf64(elf) = &object {
@@ -142,6 +145,7 @@ impl ObjectFacts {
                 b"Py_Version" | b"mi_version" | b"ruby_version" => {
                     self.version_at = object.offset_of(address);
                 }
+                b"Py_IsInitialized" => self.is_initialized = Some(address),
                 b"gHotSpotVMStructs" => vm_structs = Some(address),
                 _ => {}
             }

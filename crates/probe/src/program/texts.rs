@@ -10,8 +10,14 @@ use crate::mapped::MappedFile;
 
 /// Texts that remain after symbols are stripped. They are split in two parts, so that this program
 /// does not contain them.
-const TEXTS: [(&str, &str, AllocatorKind); 2] =
-    [("<jemal", "loc>", AllocatorKind::Jemalloc), ("mimal", "loc: ", AllocatorKind::Mimalloc)];
+const TEXTS: [(&str, &str, AllocatorKind); 5] = [
+    ("<jemal", "loc>", AllocatorKind::Jemalloc),
+    ("mimal", "loc: ", AllocatorKind::Mimalloc),
+    ("tcmalloc_", "region_%s", AllocatorKind::Tcmalloc),
+    ("Failed to initialise ", "snmalloc", AllocatorKind::Snmalloc),
+    // This name of mappings, and the one above, are from prctl(PR_SET_VMA).
+    ("scudo:", "primary", AllocatorKind::Scudo),
+];
 
 /// glibc malloc's message for a damaged heap, in two parts as above. It is part of every program
 /// that is linked with that malloc statically.
@@ -48,8 +54,8 @@ pub(crate) fn scan<T>(
     None
 }
 
-/// Returns the allocator that a stripped program contains.
-pub(super) fn allocator(file: &MappedFile, range: (u64, u64)) -> Option<AllocatorKind> {
+/// Returns the allocator that a stripped file contains.
+pub(crate) fn allocator(file: &MappedFile, range: (u64, u64)) -> Option<AllocatorKind> {
     let texts = TEXTS.map(|(a, b, kind)| (finder(a, b), kind));
     scan(file, range, |block| {
         texts.iter().find(|(text, _)| text.find(block).is_some()).map(|(_, kind)| kind.clone())
