@@ -19,10 +19,6 @@ pub struct AllocatorFacts {
     pub own_symbols: &'static [&'static str],
     /// Its allocation functions besides those of C, in groups.
     pub allocation_functions: &'static [&'static [&'static str]],
-    /// The setting by which it returns free memory by itself, in words.
-    pub advice: Option<&'static str>,
-    /// This setting as an environment variable: its name and its value.
-    pub setting: Option<(&'static str, &'static str)>,
 }
 
 /// The forms of C++'s `operator new` that return a null pointer without memory. The other forms
@@ -42,8 +38,6 @@ const NONE: AllocatorFacts = AllocatorFacts {
     purge_functions: &[],
     own_symbols: &[],
     allocation_functions: &[],
-    advice: None,
-    setting: None,
 };
 
 const GLIBC: AllocatorFacts = AllocatorFacts {
@@ -83,11 +77,6 @@ const JEMALLOC: AllocatorFacts = AllocatorFacts {
             "_rjem_je_rallocx",
         ],
     ],
-    advice: Some(
-        "MALLOC_CONF=background_thread:true,dirty_decay_ms:1000,muzzy_decay_ms:0 returns free memory, \
-         also while the program is idle",
-    ),
-    setting: Some(("MALLOC_CONF", "background_thread:true,dirty_decay_ms:1000,muzzy_decay_ms:0")),
     ..NONE
 };
 
@@ -110,8 +99,6 @@ const MIMALLOC: AllocatorFacts = AllocatorFacts {
             "mi_zalloc_small",
         ],
     ],
-    advice: Some("MIMALLOC_PURGE_DELAY=0 returns a page as soon as it is free"),
-    setting: Some(("MIMALLOC_PURGE_DELAY", "0")),
     ..NONE
 };
 
@@ -126,10 +113,6 @@ const GPERFTOOLS: AllocatorFacts = AllocatorFacts {
     purge_functions: &["MallocExtension_ReleaseToSystem"],
     own_symbols: &["tc_malloc"],
     allocation_functions: &[&NEW, &["tc_malloc", "tc_calloc", "tc_realloc", "tc_memalign"]],
-    advice: Some(
-        "TCMALLOC_RELEASE_RATE=10 returns free memory sooner, TCMALLOC_AGGRESSIVE_DECOMMIT=1 at once",
-    ),
-    setting: Some(("TCMALLOC_AGGRESSIVE_DECOMMIT", "1")),
 };
 
 const TCMALLOC: AllocatorFacts =
@@ -145,13 +128,6 @@ const SCUDO: AllocatorFacts = AllocatorFacts {
     ..NONE
 };
 
-const PARTITION_ALLOC: AllocatorFacts = AllocatorFacts {
-    advice: Some(
-        "it returns free pages by itself a few seconds after they were freed, and under memory pressure",
-    ),
-    ..NONE
-};
-
 impl AllocatorKind {
     /// Returns what lowtide can do with the allocator, and its names.
     pub fn facts(&self) -> &'static AllocatorFacts {
@@ -164,8 +140,7 @@ impl AllocatorKind {
             Self::Snmalloc => &SNMALLOC,
             Self::Rpmalloc => &RPMALLOC,
             Self::Scudo => &SCUDO,
-            Self::PartitionAlloc => &PARTITION_ALLOC,
-            Self::Musl | Self::Other(_) | Self::Unknown => &NONE,
+            Self::PartitionAlloc | Self::Musl | Self::Other(_) | Self::Unknown => &NONE,
         }
     }
 

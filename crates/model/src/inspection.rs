@@ -122,6 +122,10 @@ pub struct WalkedHeap {
     /// Predicted gains of remedies.
     #[serde(skip)]
     pub prediction: HeapPrediction,
+    /// The variable of the environment from which it reads its settings, if its build has a name of
+    /// its own for it (jemalloc).
+    #[serde(skip)]
+    pub variable: Option<String>,
 }
 
 impl WalkedHeap {
@@ -149,6 +153,7 @@ impl WalkedHeap {
             cached_bytes: ledger.bytes(Owner::Cached),
             metadata_bytes: ledger.bytes(Owner::Metadata),
             prediction,
+            variable: None,
         }
     }
 

@@ -46,12 +46,23 @@ pub struct Remedy {
     /// Its kind.
     #[serde(rename = "cure")]
     pub kind: RemedyKind,
-    /// Predicted gain in bytes, if it is known exactly.
+    /// Predicted gain in bytes, if it is known.
     pub predicted_bytes: Option<u64>,
+    /// Whether the prediction is an estimate: measured gains differed from it by more than a
+    /// quarter, or were not measured.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub estimated: bool,
     /// Its effect, and the command or code for it, for people.
     pub how: String,
     /// The environment variable that applies it, if there is one.
     pub setting: Option<Setting>,
+    /// Its row in the table of remedies, which has the documentation that it rests on, and its
+    /// measured gain. Absent for acts of lowtide, and for what only this process shows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub row: Option<String>,
+    /// The documentation that it rests on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
 }
 
 /// A variable of a program's environment.
@@ -66,7 +77,15 @@ pub struct Setting {
 impl Remedy {
     /// Returns a remedy without a setting.
     pub fn new(kind: RemedyKind, predicted_bytes: Option<u64>, how: String) -> Self {
-        Self { kind, predicted_bytes, how, setting: None }
+        Self {
+            kind,
+            predicted_bytes,
+            estimated: false,
+            how,
+            setting: None,
+            row: None,
+            source: None,
+        }
     }
 
     /// Adds the environment variable that applies it.

@@ -59,7 +59,7 @@ impl RuntimeKind {
     ];
 
     /// Returns the name for reports and JSON.
-    pub fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Go => "Go",
             Self::HotSpot => "HotSpot",

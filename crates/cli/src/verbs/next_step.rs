@@ -180,16 +180,21 @@ fn study(found: &Inspection, service: &Service) -> String {
         return command(format!("lowtide study {words}"), found, service);
     }
     if is_compiled_in(found) {
-        // No preloaded allocator replaces it.
-        return command("lowtide study -a own -p none,adaptive".to_owned(), found, service);
+        // No preloaded allocator replaces it, but it reads its settings.
+        let settings = found.remedies.iter().filter_map(|remedy| remedy.setting.as_ref());
+        let own = settings.take(1);
+        let treatments = own.map(|s| format!(" -t 'own/setting: {}={}'", s.name, s.value));
+        let treatments = treatments.collect::<String>();
+        let study = format!("lowtide study -a own{treatments} -p none,adaptive");
+        return command(study, found, service);
     }
     let advised: Vec<&str> =
         found.remedies.iter().filter_map(|remedy| treatment(remedy.kind, found)).collect();
     let (usual, policies) = match found.verdict.kind {
-        // It also returns memory that is locked.
-        VerdictKind::Hoard | VerdictKind::Locked => (&["glibc/trim_threshold"][..], ""),
         // Another allocator may leave memory that a release returns.
         VerdictKind::Fragmentation => (&["jemalloc/background_thread"][..], " -p none,adaptive"),
+        // No setting returns it, but a policy does.
+        VerdictKind::Hoard if advised.is_empty() => (&[][..], " -p none,adaptive"),
         _ => (&[][..], ""),
     };
     let treatments = if advised.is_empty() { usual } else { &advised };
@@ -366,11 +371,9 @@ mod tests {
 
     fn found(kind: VerdictKind, remedies: &[(RemedyKind, Option<(&str, &str)>)]) -> Inspection {
         let remedy = |(kind, setting): &(RemedyKind, Option<(&str, &str)>)| Remedy {
-            kind: *kind,
-            predicted_bytes: None,
-            how: String::new(),
             setting: setting
                 .map(|(name, value)| Setting { name: name.into(), value: value.into() }),
+            ..Remedy::new(*kind, None, String::new())
         };
         let mut found = diagnose(crate::tui::tests::found(0.02, 400, 280));
         found.observation.pid = 7;

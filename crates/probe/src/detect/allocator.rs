@@ -167,6 +167,15 @@ impl Detector {
         self.version_of(pid, kind, &LoadedObject { mapping, facts })
     }
 
+    /// Returns the variable from which the jemalloc in a mapped file reads its settings, if the
+    /// file shows it.
+    pub fn jemalloc_variable(&mut self, pid: u32, mapping: &Mapping) -> Option<String> {
+        let texts = self.reader.object(pid, mapping).ok()?.texts?;
+        self.version(pid, mapping, "jemalloc's variable", |file| {
+            texts::jemalloc_variable(file, texts)
+        })
+    }
+
     fn version_of(
         &mut self,
         pid: u32,

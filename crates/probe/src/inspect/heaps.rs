@@ -6,6 +6,7 @@
 //! memory that no proof claims.
 
 use std::ops::Range;
+use std::path::Path;
 
 use lowtide_heap::blocks::{Visitor, lend};
 use lowtide_heap::guarded::GuardedHeap;
@@ -105,6 +106,19 @@ impl HeapWalks<'_, '_> {
                 };
             }
             self.add_walk((&allocator.kind, None), walked);
+            self.name_variable(&allocator.kind, &allocator.path);
+        }
+    }
+
+    /// Adds the name of the variable from which the heap that was added last reads its settings.
+    fn name_variable(&mut self, kind: &AllocatorKind, path: &Path) {
+        let (pid, maps) = (self.observation.pid, self.maps);
+        let heap = self.observation.heaps.last_mut().filter(|heap| heap.allocator == *kind);
+        if *kind == AllocatorKind::Jemalloc
+            && let (Some(heap), Some(detector)) = (heap, self.predictor.as_deref_mut())
+            && let Some(mapping) = heap::library(maps, &path.to_string_lossy())
+        {
+            heap.variable = detector.jemalloc_variable(pid, mapping);
         }
     }
 
@@ -214,6 +228,9 @@ impl HeapWalks<'_, '_> {
             walked.prediction.release_bytes = bytes;
         }
         self.add_walk((&kind, Some(&library)), walked);
+        if let Some(path) = &found.path {
+            self.name_variable(&kind, path);
+        }
     }
 
     fn add_areas(&mut self, areas: &[Range<u64>]) {

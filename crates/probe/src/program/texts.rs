@@ -133,6 +133,23 @@ pub(crate) fn jemalloc_version(file: &MappedFile, range: (u64, u64)) -> Option<S
     })
 }
 
+/// Returns the variable from which a build of jemalloc reads its settings: `MALLOC_CONF`, after the
+/// prefix of the build's functions in capitals (`_RJEM_` in Rust).
+pub(crate) fn jemalloc_variable(file: &MappedFile, range: (u64, u64)) -> Option<String> {
+    /// Maximum length of a prefix, in bytes.
+    const MAX_PREFIX: usize = 32;
+    const NAME: &[u8] = b"MALLOC_CONF\0";
+    scan(file, range, |block| {
+        memmem::find_iter(block, NAME).find_map(|at| {
+            let is_other = |b: &u8| !(b.is_ascii_uppercase() || b.is_ascii_digit() || *b == b'_');
+            let from = block[..at].iter().rposition(is_other)?;
+            let is_whole = block[from] == 0 && at - from <= MAX_PREFIX;
+            let name = std::str::from_utf8(&block[from + 1..at + NAME.len() - 1]).ok()?;
+            is_whole.then(|| name.to_owned())
+        })
+    })
+}
+
 /// Returns the version of a glibc from its own file.
 pub fn c_library_version(library: &Path) -> Option<String> {
     let file = MappedFile::from(File::open(library).ok()?);
@@ -182,6 +199,19 @@ mod tests {
         assert_eq!(version("5.3.0-145").as_deref(), Some("5.3.0-145"));
         assert_eq!(version("0.0.0-0"), None);
         assert_eq!(version("some-file"), None);
+    }
+
+    #[test]
+    fn the_variable_of_jemalloc_has_the_prefix_of_its_build() {
+        let variable = |text: &[u8]| {
+            let (file, range) = file(text);
+            jemalloc_variable(&file, range)
+        };
+        for name in ["MALLOC_CONF", "_RJEM_MALLOC_CONF", "JE_MALLOC_CONF"] {
+            let text = format!("set MALLOC_CONF\0\0{name}\0rest");
+            assert_eq!(variable(text.as_bytes()).as_deref(), Some(name));
+        }
+        assert_eq!(variable(b"set MALLOC_CONF\0or MALLOC_CONF to"), None);
     }
 
     #[test]

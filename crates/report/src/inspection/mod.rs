@@ -100,8 +100,9 @@ fn remedies(inspection: &Inspection, screen: Screen) -> String {
     let mut out = String::new();
     for remedy in shown {
         let bytes = remedy.predicted_bytes.map_or(String::new(), |b| Human(b).to_string());
-        let gain = if is_predicted { format!("{bytes:>9}  ") } else { String::new() };
-        let begin = format!(" {:<width$}  {gain}", remedy.kind.name());
+        let about = if remedy.estimated { "≈" } else { " " };
+        let gain = if is_predicted { format!("{about}{bytes:>9}  ") } else { " ".to_owned() };
+        let begin = format!(" {:<width$} {gain}", remedy.kind.name());
         out += &hanging(&begin, &remedy.how, screen);
     }
     out

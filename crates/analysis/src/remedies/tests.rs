@@ -1,0 +1,235 @@
+use lowtide_model::inspection::{Arena, Observation, Tunables};
+use lowtide_model::ledger::Ledger;
+
+use super::*;
+use crate::diagnose::diagnose;
+use crate::diagnose::tests::{MIB, manager, observed, runtimes};
+
+fn remedies_of(observation: Observation) -> Vec<Remedy> {
+    diagnose(observation).remedies
+}
+
+fn kinds(found: &[Remedy]) -> Vec<(RemedyKind, Option<u64>)> {
+    found.iter().map(|remedy| (remedy.kind, remedy.predicted_bytes)).collect()
+}
+
+#[test]
+fn every_runtime_and_every_tunable_allocator_has_a_line_of_advice() {
+    let is_not_glibc = |kind: &&AllocatorKind| **kind != AllocatorKind::Glibc;
+    let allocators: Vec<_> = AllocatorKind::NAMED.iter().filter(is_not_glibc).collect();
+    let allocators = allocators.iter().map(|kind| kind.name());
+    for name in RuntimeKind::ALL.map(RuntimeKind::name).into_iter().chain(allocators) {
+        let managers = vec![manager(name, 400), manager("other", 20)];
+        let found = observed(&[(Owner::Allocated, 20), (Owner::Runtime, 500)]);
+        let found = remedies_of(Observation { managers, ..found });
+        assert_eq!(found.len(), 1, "{name}: {found:?}");
+        assert!(found[0].how.starts_with(&format!("{name}: ")), "{found:?}");
+    }
+}
+
+#[test]
+fn the_advice_for_hotspot_is_that_of_its_collector() {
+    let of = |flag: &str| {
+        let managers = vec![manager("HotSpot", 400)];
+        let found = observed(&[(Owner::Allocated, 20), (Owner::Runtime, 500)]);
+        let command = vec!["java".to_owned(), flag.to_owned(), "Main".to_owned()];
+        remedies_of(Observation { managers, command, ..found })[0].how.clone()
+    };
+    assert!(of("-XX:+UseZGC").contains("-XX:SoftMaxHeapSize"));
+    assert!(of("-XX:+UseShenandoahGC").contains("ShenandoahUncommitDelay"));
+    assert!(of("-Xmx64m").contains("G1PeriodicGCInterval"));
+}
+
+#[test]
+fn the_mimalloc_of_cpython_gets_no_setting_of_mimalloc() {
+    let heap = |library: &str| {
+        let ledger = observed(&[(Owner::Fragmented, 300)]).ledger;
+        let purge_bytes = Some(3 * MIB);
+        let prediction = HeapPrediction { purge_bytes, ..HeapPrediction::default() };
+        WalkedHeap::new(AllocatorKind::Mimalloc, Some(library.to_owned()), &ledger, prediction)
+    };
+    let remedies = |library: &str| {
+        let found = observed(&[(Owner::Allocated, 20), (Owner::Fragmented, 300)]);
+        remedies_of(Observation { heaps: vec![heap(library)], ..found })
+    };
+    let of_python = remedies("libpython3.13.so.1.0");
+    assert!(of_python.iter().all(|remedy| remedy.setting.is_none()), "{of_python:?}");
+    assert!(of_python.iter().any(|remedy| remedy.how.contains("PYTHONMALLOC=pymalloc")));
+    let of_arrow = remedies("libarrow.so.2600");
+    assert!(of_arrow.iter().any(|remedy| remedy.setting.is_some()), "{of_arrow:?}");
+}
+
+#[test]
+fn a_setting_has_the_exact_name_and_value() {
+    let found = observed(&[(Owner::Allocated, 20), (Owner::Runtime, 500)]);
+    let (managers, runtimes) = (vec![manager("mimalloc", 500)], runtimes(&["CPython"]));
+    let found = remedies_of(Observation { managers, runtimes, ..found });
+    let setting = found[0].setting.as_ref().unwrap();
+    assert_eq!((setting.name.as_str(), setting.value.as_str()), ("MIMALLOC_PURGE_DELAY", "0"));
+    assert!(found[0].how.contains("release_unused()"), "{found:?}");
+}
+
+#[test]
+fn remedies_match_the_verdict() {
+    let mut hoard = observed(&[(Owner::Allocated, 100), (Owner::Reclaimable, 900)]);
+    hoard.heap.as_mut().unwrap().trim_bytes = Some(800 * MIB);
+    let found = remedies_of(hoard);
+    let expected =
+        [(RemedyKind::Release, Some(900 * MIB)), (RemedyKind::MallocTrim, Some(800 * MIB))];
+    assert_eq!(kinds(&found), expected);
+    assert!(found[0].how.contains("including the top chunks of thread heaps (100 MiB)"));
+    assert!(found[0].how.ends_with("lowtide release 7"), "{found:?}");
+
+    let mut locked = observed(&[(Owner::Allocated, 100), (Owner::Locked, 900)]);
+    assert_eq!(kinds(&remedies_of(locked.clone())), []);
+    locked.heap.as_mut().unwrap().trim_bytes = Some(200 * MIB);
+    assert_eq!(kinds(&remedies_of(locked)), [(RemedyKind::MallocTrim, Some(200 * MIB))]);
+
+    let fragmented = observed(&[(Owner::Allocated, 500), (Owner::Fragmented, 500)]);
+    assert_eq!(kinds(&remedies_of(fragmented)), [(RemedyKind::Allocator, None)]);
+
+    let live = observed(&[(Owner::Allocated, 1000)]);
+    let found = remedies_of(Observation { sockets_established: Some(1000), ..live });
+    assert_eq!(found[0].kind, RemedyKind::CloseConnections);
+    assert!(found[0].how.contains("at most 1.00 MiB each"), "{found:?}");
+}
+
+#[test]
+fn a_trim_threshold_is_a_remedy_only_if_the_top_of_the_main_heap_is_free() {
+    let tunables = Tunables {
+        arena_max: None,
+        trim_threshold_bytes: 64 << 20,
+        top_pad_bytes: 0,
+        mmap_threshold_bytes: 32 << 20,
+        mmap_threshold_dynamic: true,
+        tcache_count: 7,
+        tcache_max_bytes: 1032,
+    };
+    let with_top = |top_bytes| {
+        let mut found = observed(&[(Owner::Allocated, 100), (Owner::Fragmented, 200)]);
+        let prediction = HeapPrediction::default();
+        let heap = WalkedHeap::new(AllocatorKind::Glibc, None, &found.ledger, prediction);
+        found.heaps = vec![heap];
+        found.arenas = vec![Arena { top_bytes, reclaimable_bytes: top_bytes, ..Arena::default() }];
+        let found = Observation { tunables_in_force: Some(tunables.clone()), ..found };
+        remedies_of(found).iter().any(|remedy| remedy.kind == RemedyKind::TrimThreshold)
+    };
+    assert!(with_top(150 * MIB));
+    assert!(!with_top(MIB));
+}
+
+#[test]
+fn another_allocator_is_no_remedy_for_one_that_separates_sizes() {
+    let mut found = observed(&[(Owner::Allocated, 500), (Owner::Fragmented, 500)]);
+    let prediction = HeapPrediction::default();
+    let heap = WalkedHeap::new(AllocatorKind::Jemalloc, None, &found.ledger, prediction);
+    found.heaps = vec![heap];
+    let found = remedies_of(found);
+    assert!(found[0].how.contains("jemalloc separates sizes"), "{found:?}");
+    assert!(!found[0].how.contains("lowtide study"), "{found:?}");
+}
+
+#[test]
+fn a_purge_of_a_library_heap_names_the_library_and_no_glibc_setting() {
+    let mut ledger = Ledger::default();
+    ledger.add(Owner::Reclaimable, 900 * MIB);
+    let prediction = HeapPrediction { purge_bytes: Some(890 * MIB), ..HeapPrediction::default() };
+    let heap = |kind, library: Option<&str>, ledger: &Ledger| {
+        WalkedHeap::new(kind, library.map(str::to_owned), ledger, prediction)
+    };
+    let tunables = Tunables {
+        arena_max: None,
+        trim_threshold_bytes: 1 << 30,
+        top_pad_bytes: 0,
+        mmap_threshold_bytes: 0,
+        mmap_threshold_dynamic: true,
+        tcache_count: 7,
+        tcache_max_bytes: 1032,
+    };
+    let glibc = WalkedHeap {
+        prediction: HeapPrediction::default(),
+        ..heap(AllocatorKind::Glibc, None, &Ledger::default())
+    };
+    let arrow = heap(AllocatorKind::Mimalloc, Some("libarrow.so.2600"), &ledger);
+    let found = diagnose(Observation {
+        heaps: vec![glibc.clone(), arrow],
+        tunables_in_force: Some(tunables),
+        runtimes: runtimes(&["CPython"]),
+        ..observed(&[(Owner::Allocated, 100), (Owner::Reclaimable, 900)])
+    });
+    let because = &found.verdict.because[0];
+    assert!(because.ends_with(" (mimalloc of libarrow.so.2600: 900 MiB)"), "{because}");
+    let remedies: Vec<&Remedy> =
+        found.remedies.iter().filter(|remedy| remedy.kind != RemedyKind::Release).collect();
+    let purge = remedies.iter().find(|remedy| remedy.kind == RemedyKind::Purge).unwrap();
+    assert_eq!(purge.predicted_bytes, Some(890 * MIB));
+    assert!(purge.how.starts_with("pyarrow.default_memory_pool().release_unused();"), "{purge:?}");
+    let is_of_glibc = |kind| matches!(kind, RemedyKind::ArenaMax | RemedyKind::TrimThreshold);
+    assert!(!remedies.iter().any(|remedy| is_of_glibc(remedy.kind)), "{remedies:?}");
+
+    let other = heap(AllocatorKind::Jemalloc, Some("_polars.so"), &ledger);
+    let found = remedies_of(Observation {
+        heaps: vec![glibc, other],
+        ..observed(&[(Owner::Allocated, 100), (Owner::Reclaimable, 900)])
+    });
+    let purge = found.iter().find(|remedy| remedy.kind == RemedyKind::Purge).unwrap();
+    assert!(purge.how.contains("in _polars.so;") && purge.setting.is_none(), "{purge:?}");
+}
+
+#[test]
+fn the_variable_of_a_jemalloc_is_the_one_that_its_build_reads() {
+    let remedy = |library: Option<&str>, variable: Option<&str>| {
+        let mut ledger = Ledger::default();
+        ledger.add(Owner::Reclaimable, 900 * MIB);
+        let prediction = HeapPrediction { purge_bytes: Some(900 * MIB), ..Default::default() };
+        let library = library.map(str::to_owned);
+        let heap = WalkedHeap::new(AllocatorKind::Jemalloc, library, &ledger, prediction);
+        let heap = WalkedHeap { variable: variable.map(str::to_owned), ..heap };
+        let observation = observed(&[(Owner::Allocated, 100), (Owner::Reclaimable, 900)]);
+        let found = remedies_of(Observation { heaps: vec![heap], ..observation });
+        found.into_iter().find(|remedy| remedy.kind == RemedyKind::Purge).unwrap()
+    };
+    let preloaded = remedy(None, Some("MALLOC_CONF"));
+    assert_eq!(preloaded.setting.unwrap().name, "MALLOC_CONF");
+    let of_rust = remedy(Some("_polars.so"), Some("_RJEM_MALLOC_CONF"));
+    assert_eq!(of_rust.setting.unwrap().name, "_RJEM_MALLOC_CONF");
+    assert!(of_rust.how.contains("; _RJEM_MALLOC_CONF=background_thread"), "{}", of_rust.how);
+    assert_eq!(remedy(Some("_polars.so"), None).setting, None);
+}
+
+#[test]
+fn every_row_names_a_known_holder_and_what_it_rests_on() {
+    for row in table::TABLE.iter() {
+        let is_allocator = AllocatorKind::NAMED.iter().any(|kind| kind.name() == row.holder);
+        assert!(is_allocator || RuntimeKind::parse(row.holder).is_some(), "{row:?}");
+        assert!(!row.source.0.is_empty() && !row.source.1.is_empty(), "{row:?}");
+        let is_named = |setting: table::RowSetting| row.how.contains(setting.name);
+        let has_variable = row.how.contains("{variable}");
+        assert!(has_variable || row.setting.is_none_or(is_named), "{row:?}");
+    }
+}
+
+/// The measured gains: row, subject, MiB before, MiB predicted or `-`, MiB after.
+const GAINS: &str = include_str!("../../../../bench/remedies/gains.tsv");
+
+#[test]
+fn a_row_that_predicts_exactly_was_measured_within_a_quarter() {
+    let measured = |name: &str| -> Vec<(f64, f64)> {
+        let lines = GAINS.lines().map(|line| line.split('\t').collect::<Vec<_>>());
+        let of_row = lines.filter(|words| words[0] == name);
+        let figures = of_row.map(|words| [2, 3, 4].map(|at| words.get(at)?.parse::<f64>().ok()));
+        figures
+            .filter_map(|figures| match figures {
+                [Some(before), Some(predicted), Some(after)] => Some((before - after, predicted)),
+                _ => None,
+            })
+            .collect()
+    };
+    for row in table::TABLE.iter().filter(|row| row.is_exact) {
+        assert!(!measured(row.name).is_empty(), "{} was not measured", row.name);
+        for (gain, predicted) in measured(row.name) {
+            let is_near = (gain - predicted).abs() <= predicted / 4.0;
+            assert!(is_near, "{}: {predicted} MiB predicted, {gain} MiB gained", row.name);
+        }
+    }
+}
