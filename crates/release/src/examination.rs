@@ -23,8 +23,7 @@ use lowtide_probe::process::ProcReader;
 use lowtide_probe::target::{Target, TargetError};
 
 use crate::checks::{self, TargetFacts};
-use crate::error::Abort;
-use crate::error::ReleaseError;
+use crate::error::{Abort, ReleaseError};
 use crate::keep_huge::HugePageKeeper;
 use crate::options::Options;
 use crate::passes::MIN_GAIN_BYTES;

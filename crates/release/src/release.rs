@@ -537,7 +537,7 @@ impl ReleaseRun<'_> {
         purge: &Purge,
     ) -> Result<(), Abort> {
         let predicted = self.account.release.predicted_bytes;
-        let called = crate::worker::purge(injected, purge, predicted, self.options);
+        let called = purge.run(injected, predicted, self.options);
         let mappings = heap.mappings(self.target)?;
         let left = heap.heap.walk(&heap.memory, &mappings, &mut |_| {})?.release_bytes;
         self.account.release.passes = 1;
@@ -552,7 +552,7 @@ impl ReleaseRun<'_> {
         heap: &TargetHeap,
         code: &TargetCode,
     ) -> Result<(), Abort> {
-        crate::worker::trim(injected, code.malloc_trim_at.ok_or(Refusal::NoTrim)?)?;
+        injected.call(code.malloc_trim_at.ok_or(Refusal::NoTrim)?, 0)?;
         let mappings = heap.mappings(self.target)?;
         let layout = heap.heap.ptmalloc().ok_or(Refusal::NoTrim)?;
         let after = ptmalloc::walk(&heap.memory, layout, &mappings);

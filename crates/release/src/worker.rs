@@ -9,13 +9,11 @@ use lowtide_model::release::RunsIn;
 use lowtide_probe::proc::task::Thread;
 
 use crate::clock::WorkerClock;
-use crate::error::ReleaseError;
-use crate::error::{Abort, failed};
+use crate::error::{Abort, ReleaseError, failed};
 use crate::hold::Hold;
-use crate::options::{Options, ReleaseProgress};
+use crate::options::ReleaseProgress;
 use crate::passes::Operator;
 use crate::privileges::{PrivilegeReader, PrivilegeWatch};
-use crate::purge::{Argument, Purge};
 use crate::reasons::Reasons;
 use crate::refusal::Refusal;
 use crate::remote::{ACTION_TIMEOUT, Injected, Task, UNREADABLE, nanoseconds};
@@ -43,9 +41,7 @@ const MAX_BATCH: Duration = Duration::from_secs(60);
 /// Maximum number of failed waits for owners. Owners that do not exist cost a target nothing.
 const MAX_BUSY_OWNERS: usize = 200;
 /// Time between two slices, in multiples of the last one.
-const SLICE_GAP_FACTOR: u32 = 4;
-/// Maximum time between two calls of an allocator's own function.
-const MAX_GAP_OF_CALLS: Duration = Duration::from_millis(20);
+pub(crate) const SLICE_GAP_FACTOR: u32 = 4;
 
 /// Settings of the injected code.
 #[derive(Debug, Clone, Copy)]
@@ -385,42 +381,11 @@ impl Operator for Worker<'_, '_, '_> {
 }
 
 /// Checks that a release was neither interrupted nor held since it started.
-fn check_end(interrupt: &AtomicBool, hold: &Hold) -> Result<(), Abort> {
+pub(crate) fn check_end(interrupt: &AtomicBool, hold: &Hold) -> Result<(), Abort> {
     if interrupt.load(Ordering::Relaxed) {
         return Err(ReleaseError::Interrupted.into());
     }
     Ok(hold.check()?)
-}
-
-/// Makes a borrowed thread of the target call `malloc_trim`.
-pub(crate) fn trim(injected: &mut Injected<'_, '_>, function: u64) -> Result<(), Abort> {
-    injected.put(field::FUNCTION, function)?;
-    injected.enter(Task::Call(0)).map(drop)
-}
-
-/// Makes borrowed threads of the target call their allocator's own function. `bytes` is the size of
-/// the memory that it can return.
-pub(crate) fn purge(
-    injected: &mut Injected<'_, '_>,
-    purge: &Purge,
-    bytes: u64,
-    options: &Options,
-) -> Result<(), Abort> {
-    injected.put(field::FUNCTION, purge.function)?;
-    for argument in purge.arguments(bytes) {
-        check_end(&options.interrupt, &options.hold)?;
-        let argument = match argument {
-            Argument::Number(number) => number,
-            // The table of operations is unused.
-            Argument::Text(text) => {
-                injected.write_ops(&text)?;
-                injected.ops_at()
-            }
-        };
-        let worked = injected.enter(Task::Call(argument))?;
-        std::thread::sleep((worked * SLICE_GAP_FACTOR).min(MAX_GAP_OF_CALLS));
-    }
-    Ok(())
 }
 
 /// Returns the TID of our thread in the target, in the PID namespace of the target.

@@ -3,11 +3,10 @@
 use std::ops::Range;
 
 use super::leftovers::Injector;
-use super::mapping::Injected;
 use super::target_io::TargetIo;
 use crate::error::{Abort, failed};
-use crate::stub::contract::{CODE_BYTES, Field, FieldValue, FieldValues, OPS, field};
-use crate::stub::{BLOCK_BYTES, StubCounts};
+use crate::stub::BLOCK_BYTES;
+use crate::stub::contract::{CODE_BYTES, Field, FieldValue, FieldValues, field};
 
 /// The addresses of our code and of the shared block after it.
 #[derive(Debug, Clone, Copy)]
@@ -33,7 +32,8 @@ impl SharedBlock {
         self.address_at(field.offset)
     }
 
-    fn address_at(self, offset: u64) -> u64 {
+    /// Returns the address of an offset in the block.
+    pub(super) fn address_at(self, offset: u64) -> u64 {
         self.code + CODE_BYTES + offset
     }
 
@@ -72,47 +72,9 @@ impl SharedBlock {
     }
 
     /// Reads a field; `None` if the block is not mapped any more.
-    fn get<T: FieldValue>(self, io: &TargetIo<'_>, field: Field<T>) -> Option<T> {
+    pub(super) fn get<T: FieldValue>(self, io: &TargetIo<'_>, field: Field<T>) -> Option<T> {
         let mut bytes = T::Bytes::default();
         io.read(self.address(field), bytes.as_mut()).ok()?;
         Some(T::from_bytes(&bytes))
-    }
-}
-
-/// Access to the block while it is mapped.
-impl Injected<'_, '_> {
-    /// Returns the address of the table of operations.
-    pub(crate) fn ops_at(&self) -> u64 {
-        self.block.address_at(OPS)
-    }
-
-    /// Writes to the table of operations.
-    ///
-    /// # Errors
-    /// Fails if that would exceed the block, or if the target has ended.
-    pub(crate) fn write_ops(&mut self, bytes: &[u8]) -> Result<(), Abort> {
-        self.block.write(&mut self.borrower.io, OPS, bytes)
-    }
-
-    /// Writes fields.
-    pub(crate) fn set(&mut self, values: &FieldValues) -> Result<(), Abort> {
-        self.block.set(&mut self.borrower.io, values)
-    }
-
-    /// Writes a field.
-    pub(crate) fn put<T: FieldValue>(&mut self, field: Field<T>, value: T) -> Result<(), Abort> {
-        self.set(&FieldValues::default().with(field, value))
-    }
-
-    /// Reads a field; `None` if the block is not mapped any more.
-    pub(crate) fn get<T: FieldValue>(&self, field: Field<T>) -> Option<T> {
-        self.block.get(&self.borrower.io, field)
-    }
-
-    /// Reads the counts of the code, as the block has them.
-    pub(crate) fn read_counts(&self) -> Option<[u8; StubCounts::BYTES]> {
-        let mut bytes = [0; StubCounts::BYTES];
-        self.borrower.io.read(self.block.address_at(StubCounts::OFFSET), &mut bytes).ok()?;
-        Some(bytes)
     }
 }

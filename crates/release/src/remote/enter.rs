@@ -102,6 +102,13 @@ impl Injected<'_, '_> {
         self.borrower.owner = owner;
     }
 
+    /// Makes a borrowed thread call a function of the target with a number. Returns the time that it
+    /// took.
+    pub(crate) fn call(&mut self, function: u64, argument: u64) -> Result<Duration, Abort> {
+        self.put(field::FUNCTION, function)?;
+        self.enter(Task::Call(argument))
+    }
+
     /// Starts a worker thread in the target. Until [`Injected::wait_for_exit`] or
     /// [`Injected::no_thread`], the code must stay mapped.
     pub(crate) fn start_thread(&mut self) -> Result<(), Abort> {

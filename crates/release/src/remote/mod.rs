@@ -15,16 +15,16 @@
 //!
 //! The modules:
 //!
-//! - `borrow`, `stopped_thread` and `tracee`: borrowing a thread, stopping it at a safe point, and
-//!   ptrace itself.
+//! - `borrow`, `stopping`, `stopped_thread` and `tracee`: borrowing a thread, stopping it at a safe
+//!   point, and ptrace itself.
 //! - `candidates`: the threads that can be borrowed, determined from outside.
 //! - `wait` and `time_asleep`: the calls that threads wait in, and their remaining timeouts.
 //! - `frame_calls`, `frame`, `vectors`: calls that a thread makes without any code of ours.
 //! - `code_writer`: writing our code to its page.
 //! - `mapping` and `leftovers`: mapping and unmapping our code, and finding what earlier releases
 //!   have left.
-//! - `enter`, `block` and `heartbeat`: making a thread run our code, the interface of that code,
-//!   and the sign of life of a release.
+//! - `enter`, `block`, `mapped_block` and `heartbeat`: making a thread run our code, the interface of
+//!   that code, and the sign of life of a release.
 //! - `calls`: the system calls that are made in the target.
 //! - `seccomp`: whether a thread may make those calls, if its filters can be read.
 //! - `shared_filters` and `scratch`: the same, if it has the filters of lowtide itself.
@@ -40,11 +40,13 @@ mod frame;
 mod frame_calls;
 mod heartbeat;
 mod leftovers;
+mod mapped_block;
 mod mapping;
 mod scratch;
 pub(crate) mod seccomp;
 mod shared_filters;
 mod stopped_thread;
+mod stopping;
 mod target_io;
 mod time_asleep;
 mod tracee;
