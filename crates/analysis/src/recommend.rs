@@ -210,6 +210,56 @@ fn standing_of(ratios: &[Option<Estimate>], limit: f64) -> Standing {
     standing
 }
 
+/// Returns the excess by which treatments are compared. The mean is compared and not the
+/// byte-seconds: commands that load themselves may have been observed for different times.
+fn excess(summary: &TreatmentSummary) -> Option<f64> {
+    summary.excess_mean_bytes.map(|excess| excess.median)
+}
+
+/// Returns the treatments that can be recommended, the one with the least excess first.
+fn candidates<'s>(
+    plan: &StudyPlan,
+    summaries: &'s [TreatmentSummary],
+    trials: &[TrialResult],
+) -> Vec<&'s TreatmentSummary> {
+    let mut candidates: Vec<&TreatmentSummary> = summaries
+        .iter()
+        .filter(|s| {
+            let admitted = [Standing::Reference, Standing::Within, Standing::Unresolved];
+            // If memory was still rising at the end, the remaining memory is not known.
+            let is_known = excess(s).is_some() && s.settled_bytes.is_some();
+            admitted.contains(&s.standing)
+                && is_known
+                && !fails_more(s, summaries, trials)
+                && !seems_too_costly(plan, s)
+        })
+        .collect();
+    candidates.sort_by(|a, b| excess(a).unwrap_or(0.0).total_cmp(&excess(b).unwrap_or(0.0)));
+    candidates
+}
+
+/// Returns whether the reference is recommended: no other treatment leaves materially less, nor one
+/// that only seems too costly.
+fn is_kept(
+    reference: &TreatmentSummary,
+    candidates: &[&TreatmentSummary],
+    plan: &StudyPlan,
+    summaries: &[TreatmentSummary],
+    trials: &[TrialResult],
+) -> bool {
+    let mut rivals = candidates.iter().filter(|s| s.treatment != reference.treatment).peekable();
+    let has_known_excess = candidates.iter().any(|s| s.treatment == reference.treatment);
+    let is_open = |s: &TreatmentSummary| {
+        let more = excess(s).zip(excess(reference)).map(|(its, base)| its - base);
+        let is_less = more.is_some_and(|more| more < -material_bytes(s, reference));
+        seems_too_costly(plan, s) && is_less && !fails_more(s, summaries, trials)
+    };
+    has_known_excess
+        && !summaries.iter().any(is_open)
+        && rivals.peek().is_some()
+        && rivals.all(|s| leaves_no_less(s, reference, trials))
+}
+
 fn choose(
     plan: &StudyPlan,
     summaries: &[TreatmentSummary],
@@ -219,22 +269,9 @@ fn choose(
     if summaries.len() < 2 || !plan.recommends() {
         return None;
     }
-    let serves = |s: &TreatmentSummary| !fails_more(s, summaries, trials);
-    // The mean is compared and not the byte-seconds: commands that load themselves may have been
-    // observed for different times.
-    let excess = |s: &TreatmentSummary| s.excess_mean_bytes.map(|e| e.median);
-    let mut candidates: Vec<&TreatmentSummary> = summaries
-        .iter()
-        .filter(|s| {
-            let admitted = [Standing::Reference, Standing::Within, Standing::Unresolved];
-            // If memory was still rising at the end, the remaining memory is not known.
-            let is_known = excess(s).is_some() && s.settled_bytes.is_some();
-            admitted.contains(&s.standing) && is_known && serves(s) && !seems_too_costly(plan, s)
-        })
-        .collect();
-    candidates.sort_by(|a, b| excess(a).unwrap_or(0.0).total_cmp(&excess(b).unwrap_or(0.0)));
+    let candidates = candidates(plan, summaries, trials);
     let Some((best, others)) = candidates.split_first() else {
-        let because = match summaries.iter().all(serves) {
+        let because = match summaries.iter().all(|s| !fails_more(s, summaries, trials)) {
             true => "no treatment has a trial that ended as planned, settled, and can be compared",
             false => "no treatment has a trial that ended as planned, settled, and served the load",
         };
@@ -247,21 +284,9 @@ fn choose(
         ));
     }
     let reference = summaries.first().filter(|s| s.standing == Standing::Reference);
-    let is_kept = |reference: &&TreatmentSummary| {
-        let mut rivals =
-            candidates.iter().filter(|s| s.treatment != reference.treatment).peekable();
-        let has_known_excess = candidates.iter().any(|s| s.treatment == reference.treatment);
-        let is_open = |s: &TreatmentSummary| {
-            let more = excess(s).zip(excess(reference)).map(|(its, base)| its - base);
-            let is_less = more.is_some_and(|more| more < -material_bytes(s, reference));
-            seems_too_costly(plan, s) && is_less && serves(s)
-        };
-        has_known_excess
-            && !summaries.iter().any(is_open)
-            && rivals.peek().is_some()
-            && rivals.all(|s| leaves_no_less(s, reference, trials))
-    };
-    if let Some(reference) = reference.filter(is_kept) {
+    if let Some(reference) =
+        reference.filter(|reference| is_kept(reference, &candidates, plan, summaries, trials))
+    {
         let because = match tradeoffs(reference, summaries, yardstick) {
             none if none.is_empty() => "no treatment leaves materially less memory".to_owned(),
             reported => {

@@ -212,14 +212,16 @@ struct Moment {
 impl Collector for Moment {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
         let mut writer = MetricWriter(&mut encoder);
-        self.write_groups(&mut writer)?;
+        self.write_group_values(&mut writer)?;
+        self.write_group_shares(&mut writer)?;
         self.write_host(&mut writer)?;
         self.write_own(&mut writer)
     }
 }
 
 impl Moment {
-    fn write_groups(&self, writer: &mut MetricWriter<'_, '_>) -> fmt::Result {
+    /// Writes the metrics that have one value for each group.
+    fn write_group_values(&self, writer: &mut MetricWriter<'_, '_>) -> fmt::Result {
         type Value = fn(&GroupValues) -> u64;
         let of_group: [(&str, &str, Value); 8] = [
             ("lowtide_processes", "Number of processes.", |v| v.processes),
@@ -248,6 +250,16 @@ impl Moment {
                 self.groups.iter().map(|(group, v)| ([("groupname", group.as_str())], value(v)));
             writer.gauges(name, help, each)?;
         }
+        let help = "Time since the inspection of the process that was inspected least recently.";
+        let ages = self
+            .groups
+            .iter()
+            .filter_map(|(group, v)| Some(([("groupname", group.as_str())], v.age_s?)));
+        writer.gauges_f64("lowtide_inspection_age_seconds", help, ages)
+    }
+
+    /// Writes the metrics that have a value for each group and another label.
+    fn write_group_shares(&self, writer: &mut MetricWriter<'_, '_>) -> fmt::Result {
         let help = "Resident memory by owner, at the last inspections.";
         writer.gauges(
             "lowtide_resident_bytes",
@@ -295,13 +307,7 @@ impl Moment {
                 },
             )
         });
-        writer.gauges("lowtide_allocators", help, allocators)?;
-        let help = "Time since the inspection of the process that was inspected least recently.";
-        let ages = self
-            .groups
-            .iter()
-            .filter_map(|(group, v)| Some(([("groupname", group.as_str())], v.age_s?)));
-        writer.gauges_f64("lowtide_inspection_age_seconds", help, ages)
+        writer.gauges("lowtide_allocators", help, allocators)
     }
 
     /// Returns the values of each group with a second label.

@@ -53,103 +53,79 @@ pub struct Metrics {
     pub allocated_bytes: Option<u64>,
 }
 
-/// One metric: its name, its help text, whether it is a counter, and its value.
-type Metric = (&'static str, &'static str, bool, f64);
+/// A metric: its name, its help text, whether it is a counter, and its value, if it is known.
+type Metric = (&'static str, &'static str, bool, fn(&Metrics) -> Option<f64>);
+
+/// Defines the metrics that are fields of [`Metrics`], by name, kind, field and help text.
+macro_rules! metrics {
+    ($($name:literal $kind:ident $field:ident $help:literal)*) => {
+        [$(($name, $help, metrics!($kind), |m| m.$field.number())),*]
+    };
+    (counter) => { true };
+    (gauge) => { false };
+}
+
+/// All metrics.
+const METRICS: [Metric; 18] = metrics! {
+    "connections" gauge connections "Open connections."
+    "in_flight" gauge in_flight "Requests in flight."
+    "pinned_connections" gauge pinned_connections "Wide connections that cannot be recycled now."
+    "pinned_bytes" gauge pinned_bytes "Memory that pinned connections keep, an estimate."
+    "closing_connections" gauge closing_connections
+        "HTTP/2 connections that are shutting down to be recycled."
+    "recycled_connections" counter recycled_connections "Connections that were recycled."
+    "cut_connections" counter cut_connections
+        "Connections that were closed before their graceful shutdown was complete."
+    "accept_errors" counter accept_errors "Errors of accept that concern the process."
+    "refused_connections" counter refused_connections "Connections that were refused."
+    "refused_requests" counter refused_requests
+        "Requests that were refused because there were too many."
+    "releases" counter releases "Releases of memory."
+    "unproductive_releases" counter unproductive_releases
+        "Releases that have returned less than release_above."
+    "returned_bytes" counter returned_bytes "Bytes that releases have returned."
+    "last_release_s" gauge last_release "Duration of the last release."
+    "longest_lock_s" gauge longest_lock "The longest time for which a release has locked an arena."
+    "busy_workers" counter busy_workers "Busy workers that sweeps did not reach."
+    "anonymous_bytes" gauge anonymous_bytes "Resident anonymous memory."
+    "allocated_bytes" gauge allocated_bytes "Bytes that the program has allocated."
+};
+
+/// A value of a metric: times are in seconds.
+trait Number {
+    fn number(self) -> Option<f64>;
+}
+
+impl Number for u64 {
+    fn number(self) -> Option<f64> {
+        Some(self as f64)
+    }
+}
+
+impl Number for usize {
+    fn number(self) -> Option<f64> {
+        Some(self as f64)
+    }
+}
+
+impl Number for Duration {
+    fn number(self) -> Option<f64> {
+        Some(self.as_secs_f64())
+    }
+}
+
+impl<N: Number> Number for Option<N> {
+    fn number(self) -> Option<f64> {
+        self?.number()
+    }
+}
 
 impl Metrics {
-    fn all(&self) -> impl Iterator<Item = Metric> {
-        let count = |number: u64| number as f64;
-        let metrics: [Option<Metric>; 18] = [
-            Some(("connections", "Open connections.", false, self.connections as f64)),
-            Some(("in_flight", "Requests in flight.", false, self.in_flight as f64)),
-            Some((
-                "pinned_connections",
-                "Wide connections that cannot be recycled now.",
-                false,
-                self.pinned_connections as f64,
-            )),
-            Some((
-                "pinned_bytes",
-                "Memory that pinned connections keep, an estimate.",
-                false,
-                count(self.pinned_bytes),
-            )),
-            Some((
-                "closing_connections",
-                "HTTP/2 connections that are shutting down to be recycled.",
-                false,
-                self.closing_connections as f64,
-            )),
-            Some((
-                "recycled_connections",
-                "Connections that were recycled.",
-                true,
-                count(self.recycled_connections),
-            )),
-            Some((
-                "cut_connections",
-                "Connections that were closed before their graceful shutdown was complete.",
-                true,
-                count(self.cut_connections),
-            )),
-            Some((
-                "accept_errors",
-                "Errors of accept that concern the process.",
-                true,
-                count(self.accept_errors),
-            )),
-            Some((
-                "refused_connections",
-                "Connections that were refused.",
-                true,
-                count(self.refused_connections),
-            )),
-            Some((
-                "refused_requests",
-                "Requests that were refused because there were too many.",
-                true,
-                count(self.refused_requests),
-            )),
-            Some(("releases", "Releases of memory.", true, count(self.releases))),
-            Some((
-                "unproductive_releases",
-                "Releases that have returned less than release_above.",
-                true,
-                count(self.unproductive_releases),
-            )),
-            Some((
-                "returned_bytes",
-                "Bytes that releases have returned.",
-                true,
-                count(self.returned_bytes),
-            )),
-            Some((
-                "last_release_s",
-                "Duration of the last release.",
-                false,
-                self.last_release.as_secs_f64(),
-            )),
-            self.longest_lock.map(|time| {
-                let help = "The longest time for which a release has locked an arena.";
-                ("longest_lock_s", help, false, time.as_secs_f64())
-            }),
-            Some((
-                "busy_workers",
-                "Busy workers that sweeps did not reach.",
-                true,
-                count(self.busy_workers),
-            )),
-            Some((
-                "anonymous_bytes",
-                "Resident anonymous memory.",
-                false,
-                count(self.anonymous_bytes),
-            )),
-            self.allocated_bytes.map(|bytes| {
-                ("allocated_bytes", "Bytes that the program has allocated.", false, count(bytes))
-            }),
-        ];
-        metrics.into_iter().flatten()
+    /// Returns the known metrics, each with its value.
+    fn all(&self) -> impl Iterator<Item = (&'static str, &'static str, bool, f64)> {
+        METRICS.iter().filter_map(|(name, help, is_counter, value)| {
+            Some((*name, *help, *is_counter, value(self)?))
+        })
     }
 
     /// Returns the metrics as a JSON object of numbers, as `lowtide study --figures` reads it.
