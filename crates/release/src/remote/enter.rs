@@ -102,8 +102,8 @@ impl Injected<'_, '_> {
         self.borrower.owner = owner;
     }
 
-    /// Makes a borrowed thread call a function of the target with a number. Returns the time that it
-    /// took.
+    /// Makes a borrowed thread call a function of the target with a number. Returns the time that
+    /// it took.
     pub(crate) fn call(&mut self, function: u64, argument: u64) -> Result<Duration, Abort> {
         self.put(field::FUNCTION, function)?;
         self.enter(Task::Call(argument))

@@ -23,8 +23,8 @@
 //! - `code_writer`: writing our code to its page.
 //! - `mapping` and `leftovers`: mapping and unmapping our code, and finding what earlier releases
 //!   have left.
-//! - `enter`, `block`, `mapped_block` and `heartbeat`: making a thread run our code, the interface of
-//!   that code, and the sign of life of a release.
+//! - `enter`, `block`, `mapped_block` and `heartbeat`: making a thread run our code, the interface
+//!   of that code, and the sign of life of a release.
 //! - `calls`: the system calls that are made in the target.
 //! - `seccomp`: whether a thread may make those calls, if its filters can be read.
 //! - `shared_filters` and `scratch`: the same, if it has the filters of lowtide itself.
