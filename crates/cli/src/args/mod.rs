@@ -1,6 +1,7 @@
 //! The command line.
 
 pub(crate) mod help;
+pub(crate) mod load_values;
 pub(crate) mod typed;
 pub(crate) mod values;
 
@@ -10,11 +11,14 @@ use std::time::Duration;
 use clap::builder::styling::{AnsiColor, Styles};
 use clap::{Args, ColorChoice, Parser, Subcommand};
 use clap_complete::Shell;
+use lowtide_analysis::threshold::Threshold;
 use lowtide_exporter::ListenAddress;
+use lowtide_load::{LoadTarget, Rate};
 use lowtide_policy::PolicyKind;
 use lowtide_probe::patience::Patience;
 use lowtide_study::Flags;
 
+use crate::args::load_values::{IdleClose, named};
 use crate::args::values::{
     AllocatorChoice, DEFAULT_INTERVAL, DEFAULT_LISTEN, DEFAULT_MAX_PAUSE, DEFAULT_TOP_INTERVAL,
 };
@@ -492,8 +496,8 @@ pub(crate) struct LeaksArgs {
 pub(crate) struct LoadArgs {
     /// The server: http://HOST:PORT/PATH, https://…, or, for bare connections, tcp:HOST:PORT or
     /// tls:HOST:PORT. With several URLs, each round uses the next one
-    #[arg(required = true, value_name = "URL")]
-    pub(crate) urls: Vec<String>,
+    #[arg(required = true, value_name = "URL", value_parser = load_values::target)]
+    pub(crate) urls: Vec<LoadTarget>,
 
     /// Number of connections
     #[arg(short, long, value_name = "COUNT", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
@@ -509,45 +513,45 @@ pub(crate) struct LoadArgs {
     pub(crate) requests: Option<u64>,
 
     /// Send for this time instead of -n, and wait for the responses to the requests in flight
-    #[arg(short = 'z', long, value_name = "DURATION")]
-    pub(crate) duration: Option<String>,
+    #[arg(short = 'z', long, value_name = "DURATION", value_parser = named("-z", load_values::duration_above_zero("-z 30s")))]
+    pub(crate) duration: Option<Duration>,
 
     /// Send at a constant rate, independent of the responses: 100/s, 30/m; latency then counts from
     /// the time at which a request was due
-    #[arg(long, value_name = "RATE")]
-    pub(crate) rate: Option<String>,
+    #[arg(long, value_name = "RATE", value_parser = named("--rate", load_values::rate))]
+    pub(crate) rate: Option<Rate>,
 
     /// Number of rounds
     #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) rounds: u32,
 
     /// Time between two rounds
-    #[arg(long, value_name = "DURATION", default_value = "10s")]
-    pub(crate) pause: String,
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = named("--pause", load_values::duration))]
+    pub(crate) pause: Duration,
 
     /// Send requests during the pauses, at this rate; they are counted separately
-    #[arg(long, value_name = "RATE", hide_short_help = true)]
-    pub(crate) between_rounds: Option<String>,
+    #[arg(long, value_name = "RATE", hide_short_help = true, value_parser = named("--between-rounds", load_values::rate))]
+    pub(crate) between_rounds: Option<Rate>,
 
     /// Maximum time to wait for a response, and to open a connection
-    #[arg(long, value_name = "DURATION", default_value = "60s")]
-    pub(crate) timeout: String,
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = named("--timeout", load_values::timeout))]
+    pub(crate) timeout: Duration,
 
     /// In a pause, close connections that have been idle for this time; `never` keeps them open
-    #[arg(long, value_name = "DURATION|never", default_value = "1s", hide_short_help = true)]
-    pub(crate) idle_close: String,
+    #[arg(long, value_name = "DURATION|never", default_value = "1s", hide_short_help = true, value_parser = named("--idle-close", load_values::idle_close))]
+    pub(crate) idle_close: IdleClose,
 
     /// Keep the connections open for this time after the last round
-    #[arg(long, value_name = "DURATION", default_value = "0s", hide_short_help = true)]
-    pub(crate) linger: String,
+    #[arg(long, value_name = "DURATION", default_value = "0s", hide_short_help = true, value_parser = named("--linger", load_values::duration))]
+    pub(crate) linger: Duration,
 
     /// The method [default: GET, or POST with a body]
-    #[arg(short = 'X', long, value_name = "METHOD", help_heading = "Requests")]
+    #[arg(short = 'X', long, value_name = "METHOD", help_heading = "Requests", value_parser = named("-X", load_values::method))]
     pub(crate) method: Option<String>,
 
     /// A header: 'NAME: VALUE' (repeatable)
-    #[arg(short = 'H', long, value_name = "HEADER", help_heading = "Requests")]
-    pub(crate) header: Vec<String>,
+    #[arg(short = 'H', long, value_name = "HEADER", help_heading = "Requests", value_parser = named("-H", load_values::header))]
+    pub(crate) header: Vec<(String, String)>,
 
     /// The body, or @FILE
     #[arg(
@@ -560,8 +564,8 @@ pub(crate) struct LoadArgs {
     pub(crate) data: Option<String>,
 
     /// Size of a generated body, such as 64KiB
-    #[arg(long, value_name = "SIZE", help_heading = "Requests", hide_short_help = true)]
-    pub(crate) body_size: Option<String>,
+    #[arg(long, value_name = "SIZE", help_heading = "Requests", hide_short_help = true, value_parser = named("--body-size", load_values::body_size))]
+    pub(crate) body_size: Option<u64>,
 
     /// Use HTTP/1.1, with one request at a time on a connection
     #[arg(long, conflicts_with = "http2", help_heading = "Requests")]
@@ -576,12 +580,12 @@ pub(crate) struct LoadArgs {
     pub(crate) insecure: bool,
 
     /// Open connections at this rate [default: all at once]
-    #[arg(long, value_name = "RATE", help_heading = "Bare connections (tcp:, tls:)")]
-    pub(crate) ramp: Option<String>,
+    #[arg(long, value_name = "RATE", help_heading = "Bare connections (tcp:, tls:)", value_parser = named("--ramp", load_values::rate))]
+    pub(crate) ramp: Option<Rate>,
 
     /// Hold the connections for this time once all are open, before they are closed [default: 10s]
-    #[arg(long, value_name = "DURATION", help_heading = "Bare connections (tcp:, tls:)")]
-    pub(crate) hold: Option<String>,
+    #[arg(long, value_name = "DURATION", help_heading = "Bare connections (tcp:, tls:)", value_parser = named("--hold", load_values::duration_above_zero("--hold 10s")))]
+    pub(crate) hold: Option<Duration>,
 
     /// Keep a record of the progress, with ten samples a second; the file must not exist
     #[arg(short, long, value_name = "FILE")]
@@ -589,8 +593,8 @@ pub(crate) struct LoadArgs {
 
     /// Exit with 99 if a round crosses this threshold, such as failed_ratio>0.01,
     /// latency_s.p99>500ms or requests_per_s<1000 (repeatable)
-    #[arg(long, value_name = "EXPR")]
-    pub(crate) fail_on: Vec<String>,
+    #[arg(long, value_name = "EXPR", value_parser = named("--fail-on", load_values::threshold))]
+    pub(crate) fail_on: Vec<Threshold>,
 }
 
 #[derive(Debug, Args)]

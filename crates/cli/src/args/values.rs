@@ -35,7 +35,7 @@ const MIN_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The error for an invalid value of a flag: a full sentence that starts with the flag.
 #[derive(Debug)]
-pub(crate) struct InvalidValue(String);
+pub(crate) struct InvalidValue(pub(super) String);
 
 impl fmt::Display for InvalidValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

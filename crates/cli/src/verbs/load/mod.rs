@@ -1,7 +1,6 @@
 //! `lowtide load URL…`.
 
 mod display;
-mod options;
 mod plan;
 
 use clap::Parser;
@@ -22,7 +21,6 @@ use display::ProgressDisplay;
 
 pub(crate) fn run(args: &LoadArgs, output: &Output) -> Result<Exit, Failure> {
     let plan = plan::plan(args)?;
-    let thresholds = plan::thresholds(args)?;
     let machine = lowtide_probe::machine::detect();
     let available = available(&machine, raise_open_files());
     let mut display = ProgressDisplay::new(args, &plan, &machine, output)?;
@@ -35,7 +33,7 @@ pub(crate) fn run(args: &LoadArgs, output: &Output) -> Result<Exit, Failure> {
     } else {
         output.text(&picture::end(&report, output.screen()))?;
     }
-    let is_crossed = show_crossings(&thresholds, &report);
+    let is_crossed = show_crossings(&args.fail_on, &report);
     Ok(match (report.interrupted, is_crossed) {
         (true, _) => Exit::Interrupted,
         (false, true) => Exit::Crossed,

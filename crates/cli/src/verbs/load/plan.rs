@@ -3,11 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lowtide_analysis::threshold::Threshold;
-use lowtide_load::{HttpVersion, LoadTarget, Plan, Rate, RequestTemplate, Scheme, Shape};
+use lowtide_load::{HttpVersion, LoadTarget, Plan, RequestTemplate, Scheme, Shape};
 
-use super::options::{self, optional, value};
-use crate::args::LoadArgs;
+use crate::args::{LoadArgs, load_values};
 use crate::failure::exit::Failure;
 
 /// Interval of samples for records and the terminal.
@@ -15,22 +13,13 @@ const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 /// Default of `--hold`.
 const DEFAULT_HOLD: Duration = Duration::from_secs(10);
 
-/// Parses the thresholds.
-pub(super) fn thresholds(args: &LoadArgs) -> Result<Vec<Threshold>, Failure> {
-    args.fail_on.iter().map(|text| value("--fail-on", text, options::threshold)).collect()
-}
-
 /// Builds the plan.
 ///
 /// # Errors
 ///
 /// Fails if a value is invalid, or options contradict each other.
 pub(super) fn plan(args: &LoadArgs) -> Result<Plan, Failure> {
-    let targets: Vec<LoadTarget> = args
-        .urls
-        .iter()
-        .map(|url| url.parse().map_err(Failure::usage))
-        .collect::<Result<_, _>>()?;
+    let targets = &args.urls;
     let bare = targets.iter().filter(|target| target.scheme.is_bare()).count();
     if bare > 0 && bare < targets.len() {
         return Err(Failure::usage(
@@ -39,21 +28,19 @@ pub(super) fn plan(args: &LoadArgs) -> Result<Plan, Failure> {
     }
     check(args, bare > 0)?;
     let streams = args.streams.unwrap_or(1);
-    let idle_close = value("--idle-close", &args.idle_close, options::idle_close)?;
-    let timeout = value("--timeout", &args.timeout, options::timeout)?;
     let shape = match bare > 0 {
-        true => connections(args)?,
-        false => requests(args, u64::from(args.connections) * u64::from(streams))?,
+        true => connections(args),
+        false => requests(args, u64::from(args.connections) * u64::from(streams)),
     };
     Ok(Plan {
-        version: version(args, &targets),
-        targets,
+        version: version(args, targets),
+        targets: targets.clone(),
         connections: args.connections as usize,
         streams: streams as usize,
         shape,
-        linger: value("--linger", &args.linger, options::duration)?,
-        timeout,
-        idle_close,
+        linger: args.linger,
+        timeout: args.timeout,
+        idle_close: args.idle_close.0,
         request: request_template(args)?,
         insecure: args.insecure,
         sample_interval: SAMPLE_INTERVAL,
@@ -110,50 +97,41 @@ fn version(args: &LoadArgs, targets: &[LoadTarget]) -> HttpVersion {
 }
 
 /// Returns the shape of a load of requests. `burst` is their default number.
-fn requests(args: &LoadArgs, burst: u64) -> Result<Shape, Failure> {
-    let time = optional("-z", args.duration.as_deref(), options::duration_above_zero("-z 30s"))?;
-    let rate = optional("--rate", args.rate.as_deref(), options::rate)?;
-    let load = match (rate, time) {
+fn requests(args: &LoadArgs, burst: u64) -> Shape {
+    let load = match (args.rate, args.duration) {
         (None, None) => Shape::Burst(args.requests.unwrap_or(burst)),
         (None, Some(time)) => Shape::Sustain(time),
         (Some(rate), None) => Shape::Ramp { rate, count: args.requests.unwrap_or(burst) },
         (Some(rate), Some(time)) => Shape::Ramp { rate, count: rate.count_in(time) },
     };
-    let trickle = optional("--between-rounds", args.between_rounds.as_deref(), options::rate)?;
-    rounds(args, vec![load], trickle)
+    rounds(args, vec![load])
 }
 
 /// Returns the shape of a load of bare connections.
-fn connections(args: &LoadArgs) -> Result<Shape, Failure> {
+fn connections(args: &LoadArgs) -> Shape {
     let count = u64::from(args.connections);
-    let open = match optional("--ramp", args.ramp.as_deref(), options::rate)? {
+    let open = match args.ramp {
         Some(rate) => Shape::Ramp { rate, count },
         None => Shape::Burst(count),
     };
-    let hold =
-        optional("--hold", args.hold.as_deref(), options::duration_above_zero("--hold 10s"))?;
-    rounds(args, vec![open, Shape::Hold(hold.unwrap_or(DEFAULT_HOLD))], None)
+    rounds(args, vec![open, Shape::Hold(args.hold.unwrap_or(DEFAULT_HOLD))])
 }
 
 /// Repeats a round, with pauses and their background requests in between.
-fn rounds(args: &LoadArgs, round: Vec<Shape>, trickle: Option<Rate>) -> Result<Shape, Failure> {
-    let time = value("--pause", &args.pause, options::duration)?;
-    let between = Box::new(Shape::Idle { time, trickle });
-    Ok(Shape::Repeat { times: args.rounds, round, between })
+fn rounds(args: &LoadArgs, round: Vec<Shape>) -> Shape {
+    let between = Box::new(Shape::Idle { time: args.pause, trickle: args.between_rounds });
+    Shape::Repeat { times: args.rounds, round, between }
 }
 
 fn request_template(args: &LoadArgs) -> Result<RequestTemplate, Failure> {
     let body = body(args)?;
     let has_body = args.data.is_some() || args.body_size.is_some();
     let method = args.method.as_deref().unwrap_or(if has_body { "POST" } else { "GET" });
-    let method = value("-X", method, options::method)?;
-    let headers = args.header.iter().map(|text| value("-H", text, options::header));
-    Ok(RequestTemplate { method, headers: headers.collect::<Result<_, _>>()?, body })
+    Ok(RequestTemplate { method: method.to_owned(), headers: args.header.clone(), body })
 }
 
 fn body(args: &LoadArgs) -> Result<Arc<[u8]>, Failure> {
-    let size = optional("--body-size", args.body_size.as_deref(), options::body_size)?;
-    if let Some(size) = size {
+    if let Some(size) = args.body_size {
         return Ok(b"lowtide\n".iter().copied().cycle().take(size as usize).collect());
     }
     let Some(data) = &args.data else { return Ok(Arc::default()) };
@@ -164,7 +142,7 @@ fn body(args: &LoadArgs) -> Result<Arc<[u8]>, Failure> {
         ))
     };
     let size = std::fs::metadata(path).map_err(unread)?.len();
-    options::check_body_size(size).map_err(|error| Failure::usage(format!("-d: {error}")))?;
+    load_values::check_body_size(size).map_err(|error| Failure::usage(format!("-d: {error}")))?;
     Ok(std::fs::read(path).map_err(unread)?.into())
 }
 
@@ -176,7 +154,7 @@ mod tests {
 
     fn plan_of(words: &str) -> Result<Plan, String> {
         let words = shlex::split(&format!("lowtide load {words}")).unwrap();
-        match Cli::try_parse_from(words).unwrap().verb {
+        match Cli::try_parse_from(words).map_err(|error| error.to_string())?.verb {
             Verb::Load(args) => plan(&args).map_err(|failure| failure.to_string()),
             other => panic!("{other:?}"),
         }
@@ -227,8 +205,8 @@ mod tests {
     fn thresholds_accept_only_metrics_of_a_load() {
         let thresholds_of = |expression: &str| {
             let words = ["lowtide", "load", "http://x", "--fail-on", expression];
-            match Cli::try_parse_from(words).unwrap().verb {
-                Verb::Load(args) => thresholds(&args).map_err(|failure| failure.to_string()),
+            match Cli::try_parse_from(words).map_err(|error| error.to_string())?.verb {
+                Verb::Load(args) => Ok(args.fail_on),
                 other => panic!("{other:?}"),
             }
         };
@@ -236,9 +214,9 @@ mod tests {
             thresholds_of("latency_s.p99>500ms").unwrap()[0].to_string(),
             "latency_s.p99>500ms"
         );
-        let said = thresholds_of("p99>500ms").unwrap_err();
+        let said: String = thresholds_of("p99>500ms").unwrap_err();
         assert!(
-            said.starts_with("--fail-on: a load has no metric `p99`: it has requests, "),
+            said.contains("--fail-on: a load has no metric `p99`: it has requests, "),
             "{said}"
         );
     }

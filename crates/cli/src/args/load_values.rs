@@ -1,14 +1,13 @@
-//! Parsers for the values of options, each from text to a typed value. They have the form of a clap
-//! `value_parser`; [`value`] adds the name of the option to an error.
+//! Parsers for the values of the flags of `load`. [`named`] adds the flag to an error.
 
 use std::time::Duration;
 
 use lowtide_analysis::threshold::Threshold;
-use lowtide_load::Rate;
+use lowtide_load::{LoadTarget, Rate};
 use lowtide_model::bytes::parse_size;
 use lowtide_model::duration::parse_duration;
 
-use crate::failure::exit::Failure;
+use super::values::InvalidValue;
 
 /// Maximum of a duration: about half the range of the clock of a load.
 const MAX_DURATION: Duration = Duration::from_secs(5 * 3600);
@@ -17,26 +16,25 @@ const MAX_BODY_BYTES: u64 = 1 << 30;
 /// Headers that lowtide sends itself, because they control the connection.
 const CONNECTION_HEADERS: [&str; 4] = ["connection", "transfer-encoding", "upgrade", "keep-alive"];
 
-/// Parses the value of an option. An error names the option.
-pub(super) fn value<T>(
-    option: &str,
-    text: &str,
-    parse: impl Fn(&str) -> Result<T, String>,
-) -> Result<T, Failure> {
-    parse(text).map_err(|error| Failure::usage(format!("{option}: {error}")))
+/// Returns a parser of the value of a flag. An error names the flag.
+pub(crate) fn named<T>(
+    flag: &'static str,
+    parse: impl Fn(&str) -> Result<T, String> + Clone,
+) -> impl Fn(&str) -> Result<T, InvalidValue> + Clone {
+    move |text| parse(text).map_err(|error| InvalidValue(format!("{flag}: {error}")))
 }
 
-/// Parses the value of an option that may be absent.
-pub(super) fn optional<T>(
-    option: &str,
-    text: Option<&str>,
-    parse: impl Fn(&str) -> Result<T, String>,
-) -> Result<Option<T>, Failure> {
-    text.map(|text| value(option, text, parse)).transpose()
+/// Parses the address of a server.
+pub(crate) fn target(text: &str) -> Result<LoadTarget, InvalidValue> {
+    text.parse().map_err(|error: lowtide_load::LoadTargetError| InvalidValue(error.to_string()))
 }
+
+/// Time after which idle connections are closed in a pause; `None`: they are kept open.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct IdleClose(pub(crate) Option<Duration>);
 
 /// Parses a duration of at most [`MAX_DURATION`].
-pub(super) fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let time = parse_duration(text).map_err(|error| error.to_string())?;
     match time > MAX_DURATION {
         true => Err(format!("{text} is too long: use at most 5h")),
@@ -45,7 +43,9 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
 }
 
 /// Returns a parser of durations that rejects zero. `example` is a valid use of the option.
-pub(super) fn duration_above_zero(example: &str) -> impl Fn(&str) -> Result<Duration, String> {
+pub(crate) fn duration_above_zero(
+    example: &'static str,
+) -> impl Fn(&str) -> Result<Duration, String> + Clone {
     move |text| {
         let time = duration(text)?;
         match time.is_zero() {
@@ -58,7 +58,7 @@ pub(super) fn duration_above_zero(example: &str) -> impl Fn(&str) -> Result<Dura
 }
 
 /// Parses a timeout, which must not be zero.
-pub(super) fn timeout(text: &str) -> Result<Duration, String> {
+pub(crate) fn timeout(text: &str) -> Result<Duration, String> {
     let time = duration(text)?;
     match time.is_zero() {
         true => Err("must be longer than 0: use at least 1ms".to_owned()),
@@ -66,21 +66,21 @@ pub(super) fn timeout(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Parses when to close idle connections; `never` is `None`.
-pub(super) fn idle_close(text: &str) -> Result<Option<Duration>, String> {
+/// Parses when to close idle connections.
+pub(crate) fn idle_close(text: &str) -> Result<IdleClose, String> {
     match text {
-        "never" => Ok(None),
-        text => duration(text).map(Some),
+        "never" => Ok(IdleClose(None)),
+        text => Ok(IdleClose(Some(duration(text)?))),
     }
 }
 
 /// Parses a rate.
-pub(super) fn rate(text: &str) -> Result<Rate, String> {
+pub(crate) fn rate(text: &str) -> Result<Rate, String> {
     text.parse().map_err(|error: lowtide_load::RateError| error.to_string())
 }
 
 /// Parses a method: a token, but not `CONNECT`, which does not send a request to the target.
-pub(super) fn method(text: &str) -> Result<String, String> {
+pub(crate) fn method(text: &str) -> Result<String, String> {
     if !is_token(text) || text.eq_ignore_ascii_case("CONNECT") {
         return Err(format!("`{text}` is not a supported method: write GET, POST, PUT, …"));
     }
@@ -88,7 +88,7 @@ pub(super) fn method(text: &str) -> Result<String, String> {
 }
 
 /// Parses a header into name and value. Rejects headers that control the connection.
-pub(super) fn header(text: &str) -> Result<(String, String), String> {
+pub(crate) fn header(text: &str) -> Result<(String, String), String> {
     let invalid = || format!("`{text}` is not a valid header: write 'NAME: VALUE'");
     let (name, value) = text.split_once(':').ok_or_else(invalid)?;
     let value = value.trim();
@@ -110,14 +110,14 @@ fn is_token(text: &str) -> bool {
 }
 
 /// Parses the size of a body in bytes.
-pub(super) fn body_size(text: &str) -> Result<u64, String> {
+pub(crate) fn body_size(text: &str) -> Result<u64, String> {
     let size = parse_size(text).map_err(|error| error.to_string())?;
     check_body_size(size)?;
     Ok(size)
 }
 
 /// Checks that a body is not larger than [`MAX_BODY_BYTES`].
-pub(super) fn check_body_size(size: u64) -> Result<(), String> {
+pub(crate) fn check_body_size(size: u64) -> Result<(), String> {
     match size > MAX_BODY_BYTES {
         true => Err("a body may have at most 1 GiB".to_owned()),
         false => Ok(()),
@@ -125,6 +125,6 @@ pub(super) fn check_body_size(size: u64) -> Result<(), String> {
 }
 
 /// Parses a threshold on a metric of a load.
-pub(super) fn threshold(text: &str) -> Result<Threshold, String> {
+pub(crate) fn threshold(text: &str) -> Result<Threshold, String> {
     Threshold::parse_for_load(text).map_err(|error| error.to_string())
 }
