@@ -54,6 +54,7 @@ pub fn diagnose(observation: Observation) -> Inspection {
         remedies,
         growth: None,
         pins: None,
+        blocks: None,
     }
 }
 

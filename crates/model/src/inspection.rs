@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::allocator_kind::AllocatorKind;
 use crate::growth::Growth;
 use crate::ledger::{Coverage, Ledger, Owner, Row};
-use crate::pins::Pins;
+use crate::pins::{BlockCensus, Pins};
 use crate::remedy::Remedy;
 use crate::verdict::Verdict;
 
@@ -221,6 +221,9 @@ pub struct Inspection {
     /// The blocks that pin its fragmented memory, if they were searched for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pins: Option<Pins>,
+    /// Its blocks in use, if they were counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub blocks: Option<BlockCensus>,
 }
 
 /// The allocator of a process.

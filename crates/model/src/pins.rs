@@ -68,10 +68,53 @@ pub struct PinSet {
     /// Lower bound of the memory that a release returns after these groups are freed; `null` if
     /// the caches of the allocator have no known bound.
     pub gain_at_least_bytes: Option<u64>,
-    /// Upper bound of this memory: the caches of threads may be emptied, too.
+    /// Resident bytes of the pages that only these groups and the caches of threads hold: upper
+    /// bound of this memory, besides structures of the allocator that it returns with it.
     pub gain_at_most_bytes: u64,
     /// What would cure it, in sentences.
     pub remedies: Vec<String>,
+}
+
+/// Blocks in use of one size and type.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct BlockGroup {
+    /// The allocator; `null` for blocks with pages of their own in a process with several
+    /// allocators, and for the group of all other blocks.
+    pub allocator: Option<String>,
+    /// The smallest and the largest size of a block, including the overhead of the allocator.
+    pub size_bytes: [u64; 2],
+    /// The type of the blocks, if their content has it.
+    #[serde(rename = "type")]
+    pub block_type: Option<String>,
+    /// What holds most of the blocks.
+    pub holder: Option<String>,
+    /// Number of blocks.
+    pub blocks: u64,
+    /// Their bytes, resident or not.
+    pub bytes: u64,
+    /// Their part of all blocks in use, by bytes.
+    pub share: f64,
+    /// Bytes that the program has reserved in them and does not use; `null` if it is not known.
+    pub spare_bytes: Option<u64>,
+    /// Bytes that were not used for some time; `null` if it is not known.
+    pub idle_bytes: Option<u64>,
+}
+
+/// The blocks in use of a process.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct BlockCensus {
+    /// Number of blocks.
+    pub blocks: u64,
+    /// Their bytes, resident or not.
+    pub bytes: u64,
+    /// Whether the values are estimates.
+    pub estimated: bool,
+    /// The groups, most bytes first; the last one is of all other blocks.
+    pub groups: Vec<BlockGroup>,
+    /// Sentences about the values.
+    pub notes: Vec<String>,
+    /// CPU time in seconds.
+    pub cpu_s: f64,
 }
 
 /// The blocks that pin the fragmented memory of a process.

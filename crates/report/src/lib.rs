@@ -5,6 +5,7 @@
 //! decides what is drawn (lines, span, colours), and the tables, which numbers are printed; the
 //! formats only render both.
 
+mod blocks;
 pub mod csv;
 pub mod divide;
 pub mod group;

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use lowtide_analysis::pins::holders::SMALL_SET;
 use lowtide_model::bytes::Human;
 use lowtide_model::pins::{PinGroup, PinKind, PinSet, Pins};
 
@@ -78,17 +79,23 @@ fn name(group: &PinGroup) -> String {
         PinKind::Blocks => {}
     }
     let size = group.size_bytes.map_or(String::new(), |[bytes, _]| size(bytes));
-    let allocator = group.allocator.iter().cloned();
-    let holder = group.holder.iter().map(|holder| format!("held by {holder}"));
-    let parts: Vec<String> = std::iter::once(size)
-        .chain(group.block_type.clone())
-        .chain(allocator)
-        .chain(holder)
-        .collect();
-    printable(&parts.join(", "))
+    described(size, &group.block_type, &group.allocator, &group.holder)
 }
 
-fn size(bytes: u64) -> String {
+/// Describes blocks by their size, type, allocator and holder.
+pub(crate) fn described(
+    size: String,
+    block_type: &Option<String>,
+    allocator: &Option<String>,
+    holder: &Option<String>,
+) -> String {
+    let holder = holder.as_ref().map(|holder| format!("held by {holder}"));
+    let parts = [Some(size), block_type.clone(), allocator.clone(), holder];
+    printable(&parts.into_iter().flatten().collect::<Vec<String>>().join(", "))
+}
+
+/// Formats the size of a block: exactly, if it is small.
+pub(crate) fn size(bytes: u64) -> String {
     if bytes < 10_000 { format!("{} B", thousands(bytes)) } else { Human(bytes).to_string() }
 }
 
@@ -97,16 +104,9 @@ fn sentences(set: &PinSet, pins: &Pins, screen: Screen) -> String {
     let members: Vec<String> =
         set.groups.iter().filter_map(|place| pins.groups.get(*place)).map(short_name).collect();
     let bounds = match set.gain_at_least_bytes {
-        Some(least) if least == set.gain_at_most_bytes => String::new(),
-        Some(least) => format!(
-            " (at least {}, at most {}: caches can hold some back)",
-            Human(least),
-            Human(set.gain_at_most_bytes)
-        ),
-        None => format!(
-            " (at most {}: caches can hold some or all of it back)",
-            Human(set.gain_at_most_bytes)
-        ),
+        Some(least) if least == set.gain_bytes => String::new(),
+        Some(least) => format!(" (at least {}: caches can hold some back)", Human(least)),
+        None => " (caches can hold back some or all of it)".to_owned(),
     };
     let head = format!(
         "if {} ({about}{} blocks, {about}{}) were freed, a release would return {about}{} more{bounds}",
@@ -135,7 +135,7 @@ fn beside(pins: &Pins) -> Vec<String> {
     let mut found = Vec::new();
     if pins.crowded_bytes > 0 {
         found.push(format!(
-            "{} of it is on pages that more than 12 groups share: freeing a few groups returns none of that",
+            "{} of it is on pages that more than {SMALL_SET} groups share: freeing a few groups returns none of that",
             Human(pins.crowded_bytes)
         ));
     }

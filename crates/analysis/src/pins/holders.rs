@@ -8,8 +8,8 @@ pub const MAX_GROUPS: usize = 62;
 pub const CACHED: u64 = 1 << 62;
 /// The bit of everything else that holds memory.
 pub const REST: u64 = 1 << 63;
-/// Number of groups on a unit above which no small set frees it.
-const CROWDED: u32 = 12;
+/// Maximum number of groups of a small set. No small set frees a unit with more groups.
+pub const SMALL_SET: u32 = 8;
 /// Maximum number of sets that are tried as an extension of another set.
 const MAX_CANDIDATES: usize = 256;
 /// Maximum number of proposed sets.
@@ -64,7 +64,7 @@ impl Holders {
     /// Returns the units that too many groups hold for a small set to free them.
     pub fn crowded(&self) -> UnitSums {
         let mut crowded = UnitSums::default();
-        let many = self.0.iter().filter(|(holders, _)| holders.count_ones() > CROWDED);
+        let many = self.0.iter().filter(|(holders, _)| holders.count_ones() > SMALL_SET);
         many.for_each(|(_, sums)| crowded.add(*sums));
         crowded
     }
@@ -78,7 +78,7 @@ impl Holders {
             .iter()
             .filter(|(set, sums)| {
                 let is_of_groups = **set & (CACHED | REST) == 0 && **set != 0;
-                is_of_groups && set.count_ones() <= CROWDED && sums.free_bytes > 0
+                is_of_groups && set.count_ones() <= SMALL_SET && sums.free_bytes > 0
             })
             .map(|(set, sums)| (*set, *sums))
             .collect();
@@ -87,7 +87,8 @@ impl Holders {
         let (mut sets, mut set, mut gained) = (Vec::new(), 0, 0);
         let least = (pinned_bytes as f64 * MIN_PART) as u64;
         while sets.len() < MAX_SETS {
-            let extended = candidates.iter().map(|(more, _)| set | more).filter(|all| *all != set);
+            let extended = candidates.iter().map(|(more, _)| set | more);
+            let extended = extended.filter(|all| *all != set && all.count_ones() <= SMALL_SET);
             let best = extended
                 .map(|all| {
                     let added = self.gain(all).free_bytes - gained;
@@ -142,7 +143,7 @@ mod tests {
 
     #[test]
     fn units_of_many_groups_are_crowded_and_caches_are_in_no_set() {
-        let found = holders(&[(0x1fff, 4096, 2000), (CACHED | 1, 4096, 4000), (REST, 9, 9)]);
+        let found = holders(&[(0x1ff, 4096, 2000), (CACHED | 1, 4096, 4000), (REST, 9, 9)]);
         assert_eq!(found.crowded().free_bytes, 2000);
         assert!(found.sets(6009).is_empty());
         assert_eq!(found.gain(CACHED | 1).free_bytes, 4000);

@@ -8,10 +8,12 @@ pub mod bounds;
 pub mod holders;
 pub mod remedies;
 
+use lowtide_model::bytes::Human;
+use lowtide_model::inspection::Tunables;
 use lowtide_model::pins::{PinGroup, PinKind, PinSet, Pins};
 
 use bounds::Bounds;
-use holders::{CACHED, Holders, MAX_GROUPS, REST, UnitSums};
+use holders::{CACHED, Holders, MAX_GROUPS, REST, SMALL_SET, UnitSums};
 
 /// The blocks of a group, and the memory that they pin.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -60,6 +62,8 @@ pub struct HeapPins {
     pub unread_bytes: u64,
     /// Number of threads of the process.
     pub threads: u64,
+    /// The settings of glibc, if they are known.
+    pub tunables: Option<Tunables>,
 }
 
 impl HeapPins {
@@ -183,7 +187,7 @@ impl HeapPins {
             members.iter().map(|place| &self.groups[shown[*place]]).collect();
         let gain = self.holders.gain(set);
         let with_caches = self.holders.gain(set | CACHED);
-        let bounds = Bounds::new(&sums, self.threads);
+        let bounds = Bounds::new(&sums, self.threads, self.tunables.as_ref());
         PinSet {
             blocks: self.scaled(sums.iter().map(|group| group.blocks).sum()),
             bytes: self.scaled(sums.iter().map(|group| group.bytes).sum()),
@@ -196,5 +200,119 @@ impl HeapPins {
             remedies: remedies::of_set(&sums, gain, &bounds),
             groups: members,
         }
+    }
+}
+
+/// Amount of pinned memory below which its cause is not named, in bytes.
+const MIN_NAMED: u64 = 1 << 20;
+/// Part of the pinned memory that a set must free to be named as its cause.
+const MOST: f64 = 0.5;
+
+/// Names the blocks that pin most of the fragmented memory of a process, in a sentence; `None` if
+/// there is little of it, or if it is not known.
+pub fn sentence(pins: &Pins) -> Option<String> {
+    if pins.pinned_bytes < MIN_NAMED {
+        return None;
+    }
+    let about = if pins.estimated { "≈" } else { "" };
+    let is_most = |bytes: u64| bytes as f64 >= pins.pinned_bytes as f64 * MOST;
+    if let Some(set) = pins.sets.iter().find(|set| is_most(set.gain_free_bytes)) {
+        let mut sizes: Vec<u64> = set
+            .groups
+            .iter()
+            .filter_map(|place| Some(pins.groups.get(*place)?.size_bytes?[0]))
+            .collect();
+        sizes.sort_unstable();
+        sizes.dedup();
+        let sizes: Vec<String> = sizes.iter().map(|bytes| format!("{bytes} B")).collect();
+        return Some(format!(
+            "{about}{} of the free memory is pinned by {about}{} in blocks of {} (--pins shows their types and holders)",
+            Human(set.gain_free_bytes),
+            Human(set.bytes),
+            sizes.join(" and ")
+        ));
+    }
+    is_most(pins.crowded_bytes).then(|| {
+        format!(
+            "{about}{} of the free memory is on pages that blocks of more than {SMALL_SET} sizes share: no few sizes pin it",
+            Human(pins.crowded_bytes)
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    /// Entries of 64 bytes and their map nodes of 32 bytes, which share pages, and blocks that fill
+    /// theirs.
+    fn heap() -> HeapPins {
+        let group = |size_bytes, blocks, pinned_bytes| GroupSums {
+            allocator: "glibc",
+            size_bytes,
+            blocks,
+            bytes: size_bytes * blocks,
+            units: 50_000,
+            pinned_bytes,
+            ..GroupSums::default()
+        };
+        let mut holders = Holders::default();
+        let sums =
+            |resident, free| UnitSums { units: 1, resident_bytes: resident, free_bytes: free };
+        holders.add(0b11, sums(200 * MIB, 194 * MIB));
+        holders.add(0b100, sums(100 * MIB, 0));
+        holders.add(0b11 | CACHED, sums(MIB, MIB / 2));
+        holders.add(REST, sums(MIB, MIB));
+        HeapPins {
+            groups: vec![
+                group(64, 62_500, 130 * MIB),
+                group(32, 62_500, 64 * MIB),
+                group(1024, 9, 0),
+            ],
+            cached: GroupSums {
+                allocator: "glibc",
+                blocks: 7,
+                pinned_bytes: MIB / 2,
+                ..group(64, 0, 0)
+            },
+            fixed_bytes: MIB,
+            holders,
+            read_share: 1.0,
+            threads: 1,
+            ..HeapPins::default()
+        }
+    }
+
+    #[test]
+    fn the_shares_add_up_and_partners_are_a_set_with_its_bounds() {
+        let pins = heap().report(1);
+        let shares: u64 = pins.groups.iter().map(|group| group.pinned_bytes).sum();
+        assert_eq!((pins.pinned_bytes, shares), (195 * MIB + MIB / 2, 195 * MIB + MIB / 2));
+        let [set] = pins.sets.as_slice() else { panic!("{:#?}", pins.sets) };
+        assert_eq!((set.groups.as_slice(), set.gain_bytes), (&[0, 1][..], 200 * MIB));
+        assert_eq!(set.gain_at_most_bytes, 201 * MIB);
+        assert_eq!(set.gain_at_least_bytes, Some(200 * MIB - 2 * 7 * 2 * 4096));
+        let kinds: Vec<PinKind> = pins.groups.iter().map(|group| group.kind).collect();
+        assert_eq!(kinds, [PinKind::Blocks, PinKind::Blocks, PinKind::Cached, PinKind::Fixed]);
+        assert_eq!(pins.groups[0].gain_bytes, 0, "its map nodes stay");
+        assert_eq!(pins.groups[1].gain_with_previous_bytes, 200 * MIB);
+    }
+
+    #[test]
+    fn a_sentence_names_the_sizes_that_pin_most_of_the_memory() {
+        let said = sentence(&heap().report(3));
+        let expected =
+            "194 MiB of the free memory is pinned by 5.72 MiB in blocks of 32 B and 64 B (";
+        assert!(said.as_ref().is_some_and(|said| said.starts_with(expected)), "{said:?}");
+        assert_eq!(sentence(&Pins::default()), None);
+    }
+
+    #[test]
+    fn the_sums_of_a_sample_are_scaled_and_estimates() {
+        let pins = HeapPins { read_share: 0.5, ..heap() }.report(3);
+        assert!(pins.estimated && pins.groups[0].estimated);
+        assert_eq!(pins.sets[0].gain_bytes, 400 * MIB);
     }
 }

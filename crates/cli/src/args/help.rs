@@ -262,6 +262,7 @@ Examples:
   lowtide inspect 4711
   lowtide inspect 4711 --arenas
   lowtide inspect 4711 --pins
+  lowtide inspect 4711 --blocks --top 20
   lowtide inspect 4711 --watch 10m
   lowtide inspect --cgroup /system.slice/app.service --json";
 

@@ -158,8 +158,12 @@ pub(crate) struct InspectArgs {
     #[arg(long, conflicts_with = "malloc_info")]
     pub(crate) pins: bool,
 
-    /// Number of groups of blocks that --pins shows
-    #[arg(long, value_name = "COUNT", default_value_t = 10, requires = "pins")]
+    /// Show the memory in use by size of block, type and holder
+    #[arg(long, conflicts_with = "malloc_info")]
+    pub(crate) blocks: bool,
+
+    /// Number of groups of blocks that --pins and --blocks show
+    #[arg(long, value_name = "COUNT", default_value_t = 10)]
     pub(crate) top: usize,
 
     /// Repeat the inspection for this time, and judge whether RSS grows, and in what

@@ -6,8 +6,10 @@ use std::time::{Duration, Instant};
 
 use lowtide_analysis::diagnose::diagnose;
 use lowtide_analysis::growth::{Follower, until_limit};
+use lowtide_analysis::pins::sentence;
 use lowtide_leaks::evidence::Search;
 use lowtide_leaks::finder::LeakFinder;
+use lowtide_leaks::pins::{self, HeldMemory};
 use lowtide_model::growth::GrowthCourse;
 use lowtide_model::inspection::Inspection;
 use lowtide_model::leaks::LeakKind;
@@ -37,6 +39,8 @@ use crate::watcher::between_inspections;
 
 /// Maximum number of groups of blocks that are checked for leaks.
 const MAX_GROUPS: usize = 20;
+/// Number of groups of blocks from which the cause of a fragmentation is named.
+const NAMED_SIZES: usize = 10;
 /// Number of inspections over the time of `--watch`, if it is long enough for them.
 const INSPECTIONS: u32 = 20;
 
@@ -121,8 +125,9 @@ impl Pages<'_> {
             None => self.inspector.inspect(&target).map(|found| Inspected::now(diagnose(found))),
         }?;
         withdraw_refused_release(&mut inspected.inspection, &target);
-        if self.args.pins && inspected.inspection.observation.unreadable.is_none() {
-            inspected.inspection.pins = Some(pins(&target, self.args)?);
+        let is_full = self.has_pages() || self.output.json;
+        if is_full && inspected.inspection.observation.unreadable.is_none() {
+            add_blocks(&mut inspected.inspection, &target, self.args)?;
         }
         if self.has_pages() && !self.output.json {
             let service = in_time(&target, |target| Service::read(&target));
@@ -135,7 +140,8 @@ impl Pages<'_> {
     }
 
     fn has_pages(&self) -> bool {
-        self.is_one || self.args.each || self.args.arenas || self.args.pins
+        let InspectArgs { each, arenas, pins, blocks, .. } = self.args;
+        self.is_one || *each || *arenas || *pins || *blocks
     }
 
     fn show(&mut self, found: &Inspection, service: &Service) -> Result<(), Failure> {
@@ -168,11 +174,51 @@ impl Pages<'_> {
     }
 }
 
-/// Finds the blocks that pin the memory of a process.
-fn pins(target: &Target, args: &InspectArgs) -> Result<Pins, TargetError> {
-    let (of_thread, top) = (target.try_clone().map_err(|error| target.failed(error))?, args.top);
-    let read = move || lowtide_leaks::pins::pins(&of_thread, top, &AtomicBool::new(false));
-    let done = args.deadline.patience().work_on(target, &AtomicBool::new(false), read);
+/// Adds what `--pins` and `--blocks` show. Without them, names the sizes of the blocks that pin
+/// fragmented memory.
+fn add_blocks(
+    found: &mut Inspection,
+    target: &Target,
+    args: &InspectArgs,
+) -> Result<(), TargetError> {
+    let (top, interrupt) = (args.top, AtomicBool::new(false));
+    if args.blocks {
+        let read = move |target: &Target| pins::blocks(target, top, &interrupt);
+        found.blocks = Some(patiently(target, args, read)?);
+    }
+    let interrupt = AtomicBool::new(false);
+    if args.pins {
+        let read = move |target: &Target| pins::pins(target, top, &interrupt);
+        let pins = patiently(target, args, read)?;
+        name_cause(found, &pins);
+        found.pins = Some(pins);
+    } else if found.verdict.kind == VerdictKind::Fragmentation {
+        let read = |target: &Target| Ok(HeldMemory::read(target, false)?.pins(NAMED_SIZES));
+        let pins = patiently(target, args, read)?;
+        found.observation.cpu_s += pins.cpu_s;
+        name_cause(found, &pins);
+    }
+    Ok(())
+}
+
+/// Adds what pins the memory to a verdict of fragmentation, after the first reason, which it
+/// explains.
+fn name_cause(found: &mut Inspection, pins: &Pins) {
+    if found.verdict.kind == VerdictKind::Fragmentation {
+        let place = found.verdict.because.len().min(1);
+        sentence(pins).into_iter().for_each(|cause| found.verdict.because.insert(place, cause));
+    }
+}
+
+/// Reads from a process in a thread of its own.
+fn patiently<T: Send + 'static>(
+    target: &Target,
+    args: &InspectArgs,
+    read: impl FnOnce(&Target) -> Result<T, TargetError> + Send + 'static,
+) -> Result<T, TargetError> {
+    let of_thread = target.try_clone().map_err(|error| target.failed(error))?;
+    let work = move || read(&of_thread);
+    let done = args.deadline.patience().work_on(target, &AtomicBool::new(false), work);
     done.map_err(|given_up| given_up.error(target.pid))?
 }
 

@@ -3,12 +3,13 @@
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
 
-use lowtide_model::pins::{PinGroup, PinKind, Pins};
+use lowtide_heap::blocks::Block;
+use lowtide_model::pins::{PinGroup, PinKind};
 use lowtide_probe::inspect::BlockReader;
 use lowtide_probe::target::{Target, TargetError};
 
 use super::HeldMemory;
-use super::units::BlockClass;
+use super::units::{BlockClass, BlockInRoom};
 use crate::book::{FIRST_COHORT, Survivor};
 use crate::evidence::{self, Search};
 
@@ -20,58 +21,76 @@ const MAX_BLOCKS: u64 = 2_000_000;
 const TOO_MANY: &str = "it has too many blocks for a search of their holders: lowtide leaks names the holders of \
                         blocks that grow";
 
-/// Adds the holders of the groups.
-///
-/// # Errors
-/// Fails if the process has ended, or executes another program.
-pub(super) fn add(
-    target: &Target,
-    held: HeldMemory,
-    pins: &mut Pins,
-    interrupt: &AtomicBool,
-) -> Result<(), TargetError> {
-    if pins.blocks > MAX_BLOCKS {
-        pins.notes.push(TOO_MANY.to_owned());
-        return Ok(());
-    }
-    let samples = samples(&held, &pins.groups);
-    // Its memory is not needed any more.
-    drop(held);
-    let mut reader = BlockReader::open(target)?;
-    let (places, samples): (Vec<usize>, Vec<Vec<Survivor>>) =
-        samples.into_iter().enumerate().filter(|(_, sample)| !sample.is_empty()).unzip();
-    let holders = evidence::holders(&mut reader, samples, &Search::new(interrupt))?;
-    for (place, holder) in places.into_iter().zip(holders) {
-        pins.groups[place].holder = holder;
-    }
-    Ok(())
+/// Samples of the blocks of groups, evenly distributed over their addresses.
+pub(super) struct Samples {
+    steps: Vec<u64>,
+    seen: Vec<u64>,
+    blocks: Vec<Vec<Survivor>>,
 }
 
-/// Returns some blocks of each group, evenly distributed over its addresses.
-fn samples(held: &HeldMemory, groups: &[PinGroup]) -> Vec<Vec<Survivor>> {
-    let mut samples = vec![Vec::new(); groups.len()];
-    let mut seen = vec![0_u64; groups.len()];
-    let mut place_of: HashMap<BlockClass, Option<usize>> = HashMap::new();
-    held.units().each(
-        |(block, class)| {
-            let find = || groups.iter().position(|group| held.is_of(class, group));
-            if let Some(place) = *place_of.entry(class).or_insert_with(find) {
-                let step = (groups[place].blocks / SAMPLED).max(1);
-                if seen[place].is_multiple_of(step) {
-                    let (at, bytes) = (block.at, block.bytes);
-                    let (cohort, print, is_lost) = (FIRST_COHORT, 0, false);
-                    samples[place].push(Survivor { at, bytes, cohort, print, is_lost });
-                }
-                seen[place] += 1;
-            }
-            0
-        },
-        |_| {},
-    );
-    samples
+impl Samples {
+    /// Creates samples of groups with these numbers of blocks.
+    pub(super) fn new(counts: &[u64]) -> Self {
+        Self {
+            steps: counts.iter().map(|count| count.div_ceil(SAMPLED).max(1)).collect(),
+            seen: vec![0; counts.len()],
+            blocks: vec![Vec::new(); counts.len()],
+        }
+    }
+
+    /// Adds a block to the sample of a group, if it belongs there.
+    pub(super) fn add(&mut self, place: usize, block: &Block) {
+        if self.seen[place].is_multiple_of(self.steps[place]) {
+            let Block { at, bytes, print } = *block;
+            let (cohort, is_lost) = (FIRST_COHORT, false);
+            self.blocks[place].push(Survivor { at, bytes, cohort, print, is_lost });
+        }
+        self.seen[place] += 1;
+    }
+
+    /// Names what holds the blocks of each group. `all` is the number of blocks in use of the
+    /// process. Returns the reason if it is not searched for.
+    ///
+    /// # Errors
+    /// Fails if the process has ended, or executes another program.
+    pub(super) fn holders(
+        self,
+        target: &Target,
+        all: u64,
+        interrupt: &AtomicBool,
+    ) -> Result<Result<Vec<Option<String>>, &'static str>, TargetError> {
+        if all > MAX_BLOCKS {
+            return Ok(Err(TOO_MANY));
+        }
+        let mut names = vec![None; self.blocks.len()];
+        let some = self.blocks.into_iter().enumerate().filter(|(_, sample)| !sample.is_empty());
+        let (places, samples): (Vec<usize>, Vec<Vec<Survivor>>) = some.unzip();
+        let mut reader = BlockReader::open(target)?;
+        let holders = evidence::holders(&mut reader, samples, &Search::new(interrupt))?;
+        for (place, holder) in places.into_iter().zip(holders) {
+            names[place] = holder;
+        }
+        Ok(Ok(names))
+    }
 }
 
 impl HeldMemory {
+    /// Returns samples of the blocks of groups that pin memory.
+    pub(super) fn samples(&self, groups: &[PinGroup]) -> Samples {
+        let counts: Vec<u64> = groups.iter().map(|group| group.blocks).collect();
+        let mut samples = Samples::new(&counts);
+        let mut place_of: HashMap<BlockClass, Option<usize>> = HashMap::new();
+        let add = |(block, class): BlockInRoom| {
+            let find = || groups.iter().position(|group| self.is_of(class, group));
+            if let Some(place) = *place_of.entry(class).or_insert_with(find) {
+                samples.add(place, &block);
+            }
+            0
+        };
+        self.units().each(add, |_| {});
+        samples
+    }
+
     /// Returns whether blocks of a class belong to a group.
     fn is_of(&self, class: BlockClass, group: &PinGroup) -> bool {
         let BlockClass { kind, bytes, type_id, is_cached } = class;

@@ -1,5 +1,6 @@
 //! The blocks that pin fragmented memory: blocks in use on pages that are otherwise free.
 //!
+//! - `blocks`: the blocks in use by size and type.
 //! - `census`: the blocks of a walk with their types, and the rooms that they are in.
 //! - `groups`: the groups of blocks, and their shares of the pinned memory.
 //! - `holders`: what holds the blocks of a group.
@@ -10,6 +11,7 @@
 //! blocks in the pinned memory, the second the sets of groups that hold each unit. What becomes
 //! free with a set of groups is then a sum ([`lowtide_analysis::pins`]).
 
+mod blocks;
 mod census;
 mod groups;
 mod holders;
@@ -24,7 +26,8 @@ use lowtide_analysis::pins::holders::{Holders, REST, UnitSums};
 use lowtide_heap::memory::Memory;
 use lowtide_heap::ranges::{joined, overlaps};
 use lowtide_heap::rooms::Room;
-use lowtide_model::pins::Pins;
+use lowtide_model::inspection::Tunables;
+use lowtide_model::pins::{BlockCensus, Pins};
 use lowtide_probe::inspect::BlockReader;
 use lowtide_probe::locked::LockedMemory;
 use lowtide_probe::machine::thread_cpu_s;
@@ -54,10 +57,42 @@ pub fn pins(target: &Target, top: usize, interrupt: &AtomicBool) -> Result<Pins,
     let held = HeldMemory::read(target, true)?;
     let mut pins = held.pins(top);
     if pins.pinned_bytes > 0 {
-        holders::add(target, held, &mut pins, interrupt)?;
+        let samples = held.samples(&pins.groups);
+        // Its memory is not needed any more.
+        drop(held);
+        match samples.holders(target, pins.blocks, interrupt)? {
+            Ok(names) => {
+                pins.groups.iter_mut().zip(names).for_each(|(group, name)| group.holder = name)
+            }
+            Err(reason) => pins.notes.push(reason.to_owned()),
+        }
     }
     pins.cpu_s = thread_cpu_s() - cpu;
     Ok(pins)
+}
+
+/// Counts the blocks in use, in the `top` groups with the most bytes and the names of what holds
+/// them.
+///
+/// # Errors
+/// Fails if its memory may not be read, if it has ended, or executes another program.
+pub fn blocks(
+    target: &Target,
+    top: usize,
+    interrupt: &AtomicBool,
+) -> Result<BlockCensus, TargetError> {
+    let cpu = thread_cpu_s();
+    let held = HeldMemory::read(target, true)?;
+    let (mut census, samples) = held.count(top);
+    drop(held);
+    match samples.holders(target, census.blocks, interrupt)? {
+        Ok(names) => {
+            census.groups.iter_mut().zip(names).for_each(|(group, name)| group.holder = name);
+        }
+        Err(reason) => census.notes.push(reason.to_owned()),
+    }
+    census.cpu_s = thread_cpu_s() - cpu;
+    Ok(census)
 }
 
 /// The blocks of a process, and the memory that they hold.
@@ -68,7 +103,9 @@ pub struct HeldMemory {
     locked: Vec<Range<u64>>,
     page_bytes: u64,
     threads: u64,
-    notes: Vec<String>,
+    tunables: Option<Tunables>,
+    /// The allocator, if all blocks outside of rooms belong to it.
+    only_allocator: Option<String>,
     cpu_s: f64,
 }
 
@@ -95,7 +132,11 @@ impl HeldMemory {
             locked,
             page_bytes: reader.memory().page_bytes(),
             threads: target.stat()?.threads,
-            notes: walk.observation.notes,
+            only_allocator: match walk.observation.heaps.as_slice() {
+                [heap] => Some(heap.allocator.name().to_owned()),
+                _ => None,
+            },
+            tunables: walk.observation.tunables_in_force,
             cpu_s: thread_cpu_s() - cpu,
         })
     }
@@ -104,7 +145,6 @@ impl HeldMemory {
     pub fn pins(&self, top: usize) -> Pins {
         let cpu = thread_cpu_s();
         let mut pins = self.sums().report(top);
-        pins.notes.clone_from(&self.notes);
         if self.census.rooms.is_empty() {
             pins.notes.push(NO_HEAP.to_owned());
         }
@@ -175,6 +215,7 @@ impl HeldMemory {
             read_share: self.census.read_share,
             unread_bytes: self.unread_bytes(),
             threads: self.threads,
+            tunables: self.tunables.clone(),
         }
     }
 

@@ -32,7 +32,7 @@ pub(super) struct Unit<'u> {
     pub(super) holders: &'u [(usize, u64)],
 }
 
-/// A block that a visitor receives once, in its room.
+/// A block with what decides its group.
 pub(super) type BlockInRoom = (Block, BlockClass);
 
 /// The memory of rooms.
@@ -182,4 +182,72 @@ fn hold<'b>(
         }
     }
     used
+}
+
+#[cfg(test)]
+mod tests {
+    use lowtide_heap::blocks::BlockVisitor;
+
+    use super::*;
+    use crate::pins::census::CensusBuilder;
+
+    const PAGE: u64 = 4096;
+    const START: u64 = 0x10000;
+
+    /// Resident and free bytes of a unit, whether it is fixed, and the sizes of the blocks that hold
+    /// it with their bytes.
+    type UnitValues = (u64, u64, bool, Vec<(usize, u64)>);
+
+    /// Returns the units of a room of four resident pages with some blocks, given by the offsets of
+    /// their addresses and their sizes. One block may be in a cache.
+    fn units(kind: RoomKind, blocks: &[(u64, u64)], cached: u64) -> Vec<UnitValues> {
+        let mut builder = CensusBuilder::new(None);
+        let block = |(at, bytes): &(u64, u64)| Block { at: START + at, bytes: *bytes, print: 0 };
+        let blocks: Vec<Block> = blocks.iter().map(block).collect();
+        builder.blocks(START..START + 4 * PAGE, &blocks);
+        builder.room(Room { range: START..START + 4 * PAGE, kind });
+        builder.is_free(START + cached);
+        let census = builder.build();
+        let resident = std::iter::once(START..START + 4 * PAGE).collect::<Vec<_>>();
+        let units = Units { census: &census, resident: &resident, locked: &[], page_bytes: PAGE };
+        let mut found = Vec::new();
+        let group =
+            |(_, class): BlockInRoom| class.bytes as usize * if class.is_cached { 1000 } else { 1 };
+        units.each(group, |unit| {
+            let Unit { resident_bytes, free_bytes, is_fixed, holders } = unit;
+            found.push((*resident_bytes, *free_bytes, *is_fixed, holders.to_vec()));
+        });
+        found
+    }
+
+    #[test]
+    fn a_chunk_of_glibc_also_holds_the_page_into_which_the_head_of_a_free_chunk_would_extend() {
+        // The second chunk ends 32 bytes before the third page, the third 48 bytes before the
+        // fourth, so that a free chunk fits in between.
+        let chunks = [(16, 64), (2 * PAGE - 32 - 96 + 16, 96), (3 * PAGE - 48 - 80 + 16, 80)];
+        let found = units(RoomKind::GlibcStretch, &chunks, 1);
+        assert_eq!(
+            found[0],
+            (PAGE, PAGE - 64, true, vec![(64, 64)]),
+            "no chunk head fits before it"
+        );
+        assert_eq!(found[1], (PAGE, PAGE - 96, false, vec![(96, 96)]));
+        assert_eq!(found[2], (PAGE, PAGE - 80, false, vec![(96, 0), (80, 80)]));
+        assert_eq!(found[3], (PAGE, PAGE, false, vec![]));
+    }
+
+    #[test]
+    fn a_region_of_jemalloc_holds_the_pages_that_it_overlaps() {
+        let found = units(RoomKind::JemallocSlab, &[(0, 320), (4000, 320), (9600, 320)], 9600);
+        assert_eq!(found[0], (PAGE, PAGE - 320 - 96, false, vec![(320, 416)]));
+        assert_eq!(found[1], (PAGE, PAGE - 224, false, vec![(320, 224)]));
+        assert_eq!(found[2].3, [(320_000, 320)], "it is in a cache");
+        assert_eq!(found[3].3, []);
+    }
+
+    #[test]
+    fn a_page_of_mimalloc_is_held_as_a_whole() {
+        let found = units(RoomKind::MimallocPage, &[(64, 64), (9600, 64)], 1);
+        assert_eq!(found, [(4 * PAGE, 4 * PAGE - 128, false, vec![(64, 128)])]);
+    }
 }

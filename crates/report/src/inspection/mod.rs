@@ -10,6 +10,7 @@ use lowtide_model::remedy::{Remedy, RemedyKind};
 
 pub use summary::{heading, line, outside_heap};
 
+use crate::blocks;
 use crate::heaps;
 use crate::owners::facts;
 use crate::pins;
@@ -41,6 +42,7 @@ pub fn render(inspection: &Inspection, arenas: bool, screen: Screen) -> String {
         out += &wrapped(&printable(&format!("note: {note}")), screen.width);
         out.push('\n');
     }
+    out.extend(inspection.blocks.iter().map(|found| blocks::render(found, screen)));
     out.extend(inspection.pins.iter().map(|found| pins::render(found, screen)));
     out
 }

@@ -183,3 +183,47 @@ fn the_groups_share_all_pinned_memory_and_the_set_of_all_gains_what_was_freed() 
     let (least, most) = (number(&last["gain_at_least_bytes"]), number(&last["gain_at_most_bytes"]));
     assert!((least..=most + TOLERANCE).contains(&returned), "{returned} {last:#}");
 }
+
+#[test]
+fn a_verdict_of_fragmentation_names_the_sizes_of_the_blocks_that_pin_the_memory() {
+    let subject = pinned("glibc");
+    release_all(&subject);
+    let found = subject.inspect();
+    assert_eq!(found["verdict"]["kind"], "fragmentation", "{found:#}");
+    let because = found["verdict"]["because"].as_array().unwrap();
+    let cause = because[1].as_str().unwrap();
+    assert!(cause.contains(" is pinned by ") && cause.contains(" B and "), "{because:#?}");
+    assert!(found["pins"].is_null() && found["blocks"].is_null());
+}
+
+#[test]
+fn the_blocks_in_use_are_counted_by_size_with_what_holds_them() {
+    let subject = pinned("jemalloc");
+    let found = subject.inspect_with(&["--blocks", "--top", "4"]);
+    crate::schemas::hold_inspection(&found);
+    let census = &found["blocks"];
+    let groups = census["groups"].as_array().unwrap();
+    let sum = |key: &str| groups.iter().map(|group| group[key].as_u64().unwrap()).sum::<u64>();
+    assert_eq!(
+        (sum("bytes"), sum("blocks")),
+        (census["bytes"].as_u64().unwrap(), census["blocks"].as_u64().unwrap())
+    );
+    let of_320 = groups.iter().find(|group| group["size_bytes"][0] == 320).unwrap();
+    assert_eq!(of_320["allocator"], "jemalloc", "{of_320:#}");
+    assert!(
+        of_320["holder"].as_str().unwrap().starts_with("variable workers of pins"),
+        "{of_320:#}"
+    );
+    assert!((2000..3500).contains(&of_320["blocks"].as_u64().unwrap()), "{of_320:#}");
+}
+
+#[test]
+fn a_process_without_a_heap_of_blocks_gets_one_sentence_and_no_error() {
+    let mut sleeping = plain("sleep");
+    let subject = Subject::silent(sleeping.arg("600"));
+    let output =
+        lowtide().args(["inspect", "--pins", &subject.pid().to_string()]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    assert!(text.contains("\npins: "), "{text}");
+}

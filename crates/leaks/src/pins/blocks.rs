@@ -1,0 +1,111 @@
+//! The blocks in use by size and type.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+
+use lowtide_heap::blocks::Block;
+use lowtide_heap::rooms::RoomKind;
+use lowtide_model::pins::{BlockCensus, BlockGroup};
+
+use super::HeldMemory;
+use super::census::TypeId;
+use super::holders::Samples;
+
+/// Maximum number of groups. Further blocks belong to the group of all others.
+const MAX_GROUPS: usize = 64 << 10;
+
+/// What decides the group of a block: the kind of its room, if it has no pages of its own, its size
+/// and its type.
+pub(super) type Class = (Option<RoomKind>, u64, TypeId);
+
+impl HeldMemory {
+    /// Calls `each` for each block in use, in order of address.
+    fn each_block(&self, mut each: impl FnMut(Block, Class)) {
+        let mut rooms = self.census.rooms.iter().peekable();
+        let mut cached = self.census.cached.iter().peekable();
+        for block in self.census.blocks.iter() {
+            while rooms.next_if(|room| room.range.end <= block.at).is_some() {}
+            while cached.next_if(|at| **at < block.at).is_some() {}
+            if cached.peek() == Some(&&block.at) {
+                continue;
+            }
+            let room = rooms.peek().filter(|room| room.range.start <= block.at);
+            let kind = room.map(|room| room.kind);
+            each(block, (kind, block.bytes, block.print));
+        }
+    }
+
+    /// Counts the blocks in use. Returns the `top` groups with the most bytes, and samples of their
+    /// blocks.
+    pub(super) fn count(&self, top: usize) -> (BlockCensus, Samples) {
+        let mut sums: HashMap<Class, (u64, u64)> = HashMap::new();
+        let mut total = (0, 0);
+        self.each_block(|block, class| {
+            let is_counted = sums.len() < MAX_GROUPS || sums.contains_key(&class);
+            let sums = is_counted.then(|| sums.entry(class).or_default());
+            for sums in sums.into_iter().chain([&mut total]) {
+                sums.0 += 1;
+                sums.1 += block.bytes;
+            }
+        });
+        let mut order: Vec<(Class, (u64, u64))> = sums.into_iter().collect();
+        order.sort_unstable_by_key(|(class, (count, bytes))| (Reverse((*bytes, *count)), *class));
+        order.truncate(top);
+        let counts: Vec<u64> = order.iter().map(|(_, (count, _))| *count).collect();
+        let mut samples = Samples::new(&counts);
+        let places: HashMap<Class, usize> =
+            order.iter().enumerate().map(|(place, (class, _))| (*class, place)).collect();
+        self.each_block(|block, class| {
+            if let Some(place) = places.get(&class) {
+                samples.add(*place, &block);
+            }
+        });
+        let listed =
+            order.iter().fold((0, 0), |(count, bytes), (_, sums)| (count + sums.0, bytes + sums.1));
+        let mut groups: Vec<BlockGroup> =
+            order.iter().map(|(class, sums)| self.group(*class, *sums, total.1)).collect();
+        let others = (total.0 - listed.0, total.1 - listed.1);
+        if others.0 > 0 {
+            let group = self.group((None, 0, 0), others, total.1);
+            groups.push(BlockGroup { allocator: None, ..group });
+        }
+        let census = BlockCensus {
+            blocks: self.scaled(total.0),
+            bytes: self.scaled(total.1),
+            estimated: self.is_estimated(),
+            groups,
+            notes: Vec::new(),
+            cpu_s: 0.0,
+        };
+        (census, samples)
+    }
+
+    fn group(&self, class: Class, (blocks, bytes): (u64, u64), all_bytes: u64) -> BlockGroup {
+        let (kind, size_bytes, type_id) = class;
+        let name = usize::from(type_id).checked_sub(1).and_then(|id| self.census.types.get(id));
+        let allocator = kind.map(|kind| kind.allocator().to_owned());
+        BlockGroup {
+            allocator: allocator.or_else(|| self.only_allocator.clone()),
+            size_bytes: [size_bytes; 2],
+            block_type: name.cloned(),
+            holder: None,
+            blocks: self.scaled(blocks),
+            bytes: self.scaled(bytes),
+            share: bytes as f64 / all_bytes.max(1) as f64,
+            spare_bytes: None,
+            idle_bytes: None,
+        }
+    }
+
+    fn is_estimated(&self) -> bool {
+        self.census.read_share < 1.0 || self.unread_bytes() > 0
+    }
+
+    /// Scales a sum over the part of the heap that was read.
+    fn scaled(&self, value: u64) -> u64 {
+        match self.census.read_share {
+            share if share > 0.0 && share < 1.0 => (value as f64 / share) as u64,
+            _ => value,
+        }
+    }
+}
