@@ -13,6 +13,9 @@ const SPREAD: f64 = 0.02;
 const LOW: f64 = 0.3;
 /// Minimum duration of a stretch, in seconds: a start-up passes through shorter ones.
 const SHORTEST_S: f64 = 0.3;
+/// Time in which the kernel and the loader start a program, in seconds: the readings before are not
+/// of the program.
+const START_S: f64 = 0.1;
 /// Minimum duration of a level stretch before the load, as a multiple of the time in which the
 /// following ramp rises by [`SPREAD`].
 const STILL: f64 = 2.0;
@@ -40,7 +43,8 @@ impl FlatStretch {
 /// Returns the memory, in bytes, that a command had before its own load, from a trace that starts
 /// at `from` and has its peak at `top`, both in seconds. It is the level of a low and long
 /// standstill. Without one, it is the memory at which the start-up became the ramp, or the lowest
-/// reading before the peak if memory rose too fast for that.
+/// reading before the peak if memory rose too fast for that. The first readings, of a process that
+/// the kernel is still starting, do not count.
 pub(super) fn own_baseline(series: &Series, from: f64, top: f64) -> Option<u64> {
     let lowest = series.min_between(from, top)?;
     let rise = series.max_between(from, top)?.saturating_sub(lowest) as f64;
@@ -61,13 +65,14 @@ pub(super) fn own_baseline(series: &Series, from: f64, top: f64) -> Option<u64> 
     if let Some(first) = still().find(|stretch| stretch.lasts() >= LONG * longest) {
         return Some(first.bytes);
     }
-    let readings = series.between(from, top).iter();
+    let started = from + START_S.min((top - from).max(0.0) / 2.0);
+    let readings = series.between(started, top).iter();
     let mut low = readings.take_while(|(_, bytes)| *bytes < lowest as f64 + LOW * rise);
     let begun = low.find(|(t, bytes)| {
         let next = series.max_between(*t, t + SHORTEST_S).unwrap_or(0) as f64;
         t + SHORTEST_S <= top && next - bytes <= STEEP * SHORTEST_S * steepness(*t, *bytes)
     });
-    Some(begun.map_or(lowest, |(_, bytes)| *bytes as u64))
+    begun.map(|(_, bytes)| *bytes as u64).or_else(|| series.min_between(started, top))
 }
 
 /// Splits a trace into stretches, each as long as possible while its readings differ by at most
@@ -187,6 +192,15 @@ mod tests {
     fn the_baseline_of_a_trace_without_a_ramp_is_its_minimum() {
         assert_eq!(own_baseline(&Series::default(), 0.0, 1.0), None);
         assert_eq!(own_baseline(&trace(5.0, |_| 7.0), 0.0, 5.0), Some(7 * MIB));
-        assert_eq!(own_baseline(&trace(0.2, |t| t * 100.0), 0.0, 0.2), Some(0));
+        assert_eq!(own_baseline(&trace(0.2, |t| t * 100.0), 0.0, 0.2), Some(10 * MIB));
+    }
+
+    #[test]
+    fn a_reading_of_a_process_that_is_still_starting_is_no_baseline() {
+        // The second page of the stack at 4 ms, and a ramp that starts with the program.
+        let readings = [(0.004, 20_480), (0.15, 15 * MIB), (0.3, 18 * MIB)].into_iter();
+        let ramp = (4..=20_u32).map(|tick| (f64::from(tick) / 10.0, u64::from(tick) * 7 * MIB));
+        let found = own_baseline(&Series::new(readings.chain(ramp)), 0.0, 2.0).unwrap();
+        assert!((15 * MIB..=28 * MIB).contains(&found), "{found}");
     }
 }

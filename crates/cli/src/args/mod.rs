@@ -31,6 +31,9 @@ const STYLES: Styles = Styles::styled()
     .literal(AnsiColor::Cyan.on_default().bold())
     .placeholder(AnsiColor::Cyan.on_default());
 
+/// Place of the flags of all verbs in a help: after those of the verb itself.
+const OF_ALL_VERBS: usize = 900;
+
 /// Memory rises with the load. lowtide shows why it does not fall again, and brings it down.
 #[derive(Debug, Parser)]
 #[command(name = "lowtide", version, styles = STYLES, max_term_width = 100, after_help = help::EXITS)]
@@ -39,13 +42,13 @@ pub(crate) struct Cli {
     ///
     /// One object. A verb that has several, such as one for each process, prints each on its own
     /// line
-    #[arg(long, global = true)]
+    #[arg(long, global = true, display_order = OF_ALL_VERBS)]
     pub(crate) json: bool,
 
     /// When to use colours
     ///
     /// NO_COLOR and TERM=dumb are respected.
-    #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto", display_order = OF_ALL_VERBS)]
     pub(crate) color: ColorChoice,
 
     #[command(subcommand)]
@@ -80,13 +83,13 @@ pub(crate) enum Verb {
     /// Show records as charts and tables
     Report(ReportArgs),
     /// Print completions for a shell
-    #[command(after_long_help = help::COMPLETIONS_HELP)]
+    #[command(hide = true, after_long_help = help::COMPLETIONS_HELP)]
     Completions {
         /// The shell
         shell: Shell,
     },
     /// Print the manual page
-    #[command(after_long_help = help::MAN_HELP)]
+    #[command(hide = true, after_long_help = help::MAN_HELP)]
     Man {
         /// Verb whose manual page is printed
         verb: Option<String>,

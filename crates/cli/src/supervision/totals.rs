@@ -19,8 +19,6 @@ pub(super) struct Totals {
     /// Number of simulated releases, and their predicted gain in bytes.
     simulated: u64,
     predicted_bytes: u64,
-    /// The last reason for which a process was left alone.
-    left_alone: Option<String>,
 }
 
 impl Totals {
@@ -35,8 +33,6 @@ impl Totals {
         } else if act.event == ActEvent::Act && act.dry_run {
             self.simulated += 1;
             self.predicted_bytes += act.predicted_bytes;
-        } else if act.event == ActEvent::LeftAlone {
-            self.left_alone = Some(format!("{}: {}", act.message, act.reason));
         }
     }
 
@@ -47,8 +43,8 @@ impl Totals {
             return format!("{} (--dry-run), {bytes} predicted", count(self.simulated, "release"));
         }
         if self.releases == 0 {
-            let why = self.left_alone.as_ref().map(|reason| format!(": {reason}"));
-            return format!("nothing was released{}", why.unwrap_or_default());
+            // The reasons were printed when processes were left alone.
+            return "nothing was released".to_owned();
         }
         format!(
             "{}, {} returned, longest pause {}{}",
@@ -84,8 +80,6 @@ mod tests {
     fn the_totals_are_a_sentence_also_if_nothing_was_released() {
         let bound = Duration::from_millis(1);
         assert_eq!(Totals::default().sentence(bound), "nothing was released");
-        let alone = Totals { left_alone: Some("left alone: musl".into()), ..Totals::default() };
-        assert_eq!(alone.sentence(bound), "nothing was released: left alone: musl");
         let busy = Totals {
             releases: 3,
             returned_bytes: 437 << 20,

@@ -10,7 +10,7 @@ use lowtide_analysis::growth::Follower;
 use lowtide_analysis::leaks::{doubt, large_blocks, reconcile, without_blocks};
 use lowtide_leaks::evidence::Search;
 use lowtide_leaks::finder::Look;
-use lowtide_leaks::schedule::interval;
+use lowtide_leaks::schedule::Schedule;
 use lowtide_leaks::stacks::refusal::NoStacks;
 use lowtide_leaks::stacks::sampler::{Attachment, StackSampler};
 use lowtide_model::bytes::Human;
@@ -200,7 +200,7 @@ impl WholeProcess {
         // An inspection costs about as much as a snapshot.
         let cost_s = observed.as_ref().map_or(0.0, |observation| observation.cpu_s);
         let cost = Duration::try_from_secs_f64(cost_s).unwrap_or_default();
-        self.next_observation = at + interval(None, at - self.begin, cost);
+        self.next_observation = at + Schedule::default().interval(at - self.begin, cost);
         let observation = observed.ok()?;
         self.follower.add(self.begin.elapsed().as_secs_f64(), &observation);
         Some(observation)
@@ -304,6 +304,29 @@ impl<'a> Watch<'a> {
         Ok(watch)
     }
 
+    fn schedule(&self) -> Schedule {
+        Schedule { every: self.args.every, duration: self.args.duration }
+    }
+
+    /// Prints how long the run takes, and how long a verdict needs.
+    fn announce(&self, target: &Target) {
+        let schedule = self.schedule();
+        let needs = HumanSeconds(schedule.time_to_verdict().as_secs_f64());
+        let pid = target.pid;
+        match schedule.duration {
+            Some(time) => {
+                let is_short = time < schedule.time_to_verdict();
+                let short = format!("; a verdict on growth needs about {needs}");
+                let end = if is_short { short.as_str() } else { "" };
+                let time = HumanSeconds(time.as_secs_f64());
+                note!("lowtide: process {pid} is watched for {time}; Ctrl-C ends it earlier{end}");
+            }
+            None => note!(
+                "lowtide: process {pid} is watched until Ctrl-C; a verdict on growth needs about {needs}"
+            ),
+        }
+    }
+
     /// Starts to take stacks, unless they are disabled or unavailable.
     fn sample(&mut self, target: &Target) {
         if self.args.no_stacks {
@@ -323,7 +346,8 @@ impl<'a> Watch<'a> {
         interrupt: &AtomicBool,
         mut record: Option<&mut LeaksRecord>,
     ) -> Result<Option<TargetError>, Failure> {
-        let duration = self.args.duration;
+        let Schedule { duration, .. } = self.schedule();
+        self.announce(target);
         let patience = self.args.deadline.patience();
         loop {
             let at = Instant::now();
@@ -362,10 +386,9 @@ impl<'a> Watch<'a> {
             if interrupt.load(Ordering::Relaxed) || duration.is_some_and(|most| elapsed >= most) {
                 return Ok(None);
             }
-            let every = self.args.every;
             let cost = Duration::try_from_secs_f64(look.cpu_s).unwrap_or_default();
             let end = duration.map(|most| self.begin + most);
-            let next = at + interval(every, elapsed, cost);
+            let next = at + self.schedule().interval(elapsed, cost);
             let next = end.map_or(next, |end| next.min(end));
             self.whole.follow_until(next, target, interrupt);
             if interrupt.load(Ordering::Relaxed) {

@@ -150,6 +150,6 @@ fn write(path: &Path, bytes: &[u8], force: bool, output: &Output) -> Result<(), 
         return output.bytes(bytes);
     }
     files::write_whole(path, bytes, force).map_err(|error| Failure::io(path, &error))?;
-    note!("wrote {}", path.display());
+    note!("wrote {} (mode 0640: chmod o+r, if a web server is to show it)", path.display());
     Ok(())
 }

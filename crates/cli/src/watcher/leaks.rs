@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use lowtide_leaks::evidence::Search;
 use lowtide_leaks::finder::LeakFinder;
-use lowtide_leaks::schedule::interval;
+use lowtide_leaks::schedule::Schedule;
 use lowtide_model::leaks::LeakReport;
 use lowtide_probe::target::{Target, TargetError};
 
@@ -79,7 +79,7 @@ fn watch(
             break;
         }
         let cost = Duration::try_from_secs_f64(look.cpu_s).unwrap_or_default();
-        let next = at + interval(None, at - begin, cost);
+        let next = at + Schedule::default().interval(at - begin, cost);
         while Instant::now() < next && !shared.is_over.load(Ordering::Relaxed) {
             if shared.is_sought.swap(false, Ordering::Relaxed) {
                 finder.seek(None, &Search::new(&shared.is_over))?;

@@ -60,9 +60,7 @@ fn the_help_omits_hidden_verbs_and_the_readme_contains_every_visible_one() {
     assert!(!shows("keep") && !shows("demo-server") && shows("study"), "{help}");
     let readme = include_str!("../../../../README.md");
     let verbs = verbs();
-    for verb in
-        ["demo", "inspect", "release", "study", "load", "watch", "report", "completions", "man"]
-    {
+    for verb in ["demo", "inspect", "release", "study", "load", "watch", "report"] {
         assert!(verbs.iter().any(|shown| shown == verb), "{verb}");
     }
     for verb in verbs {

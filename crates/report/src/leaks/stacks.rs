@@ -35,15 +35,31 @@ pub(super) fn title(stack: &LeakStack) -> String {
     format!("allocated by ({:.0} %, {samples}{proof}):", stack.share * 100.0)
 }
 
-/// Formats the frames of a stack, the innermost first.
+/// Formats the frames of a stack, the innermost first. The functions of a Python program come before
+/// the interpreter that runs them, which is only counted.
 pub(super) fn lines(stack: &LeakStack) -> Vec<String> {
-    let mut lines: Vec<String> = stack.frames.iter().take(MAX_FRAMES).map(frame).collect();
-    if let Some(more) = stack.frames.len().checked_sub(MAX_FRAMES).filter(|more| *more > 0) {
+    let has_python = stack.frames.iter().any(is_of_python);
+    let is_own = |frame: &&LeakFrame| !has_python || is_of_python(frame);
+    let own: Vec<&LeakFrame> = stack.frames.iter().filter(is_own).collect();
+    let others = stack.frames.len() - own.len();
+    let mut lines: Vec<String> = own.iter().take(MAX_FRAMES).map(|found| frame(found)).collect();
+    if let Some(more) = own.len().checked_sub(MAX_FRAMES).filter(|more| *more > 0) {
         lines.push(format!("… {more} more"));
     } else if stack.is_cut {
         lines.push("… the rest is unknown".to_owned());
     }
+    if others > 0 {
+        let innermost = stack.frames.iter().find(|frame| !is_of_python(frame));
+        let name = innermost.map_or_else(String::new, |frame| format!(", in {}", name_of(frame)));
+        let are = if others == 1 { "frame" } else { "frames" };
+        lines.push(format!("({others} {are} of the interpreter and of libraries{name})"));
+    }
     lines
+}
+
+/// Returns whether a frame is a function of a Python program: it has a file, and no module.
+fn is_of_python(frame: &LeakFrame) -> bool {
+    frame.module.is_none() && frame.file.is_some()
 }
 
 /// Formats the function of a frame: `≈` marks an estimate.
@@ -80,4 +96,40 @@ pub(super) fn sampling(sampling: &StackSampling, exposure: f64) -> String {
         exposure * 100.0,
         HumanSeconds(sampling.max_delay_s)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_functions_of_a_python_program_come_before_the_interpreter() {
+        let frame = |function: &str, file: Option<&str>, module: Option<&str>| LeakFrame {
+            function: function.to_owned(),
+            file: file.map(str::to_owned),
+            line: Some(4).filter(|_| file.is_some()),
+            module: module.map(str::to_owned),
+            estimated: module.is_none(),
+        };
+        let stack = LeakStack {
+            share: 1.0,
+            samples: 3,
+            is_cut: false,
+            frames: vec![
+                frame("list_resize", Some("listobject.c"), Some("python3.11")),
+                frame("PyList_Append", None, Some("python3.11")),
+                frame("Session.__init__", Some("/srv/leak.py"), None),
+                frame("<module>", Some("/srv/leak.py"), None),
+            ],
+            proof: None,
+        };
+        assert_eq!(
+            lines(&stack),
+            [
+                "≈ Session.__init__  leak.py:4",
+                "≈ <module>  leak.py:4",
+                "(2 frames of the interpreter and of libraries, in list_resize)"
+            ]
+        );
+    }
 }
