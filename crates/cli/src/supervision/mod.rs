@@ -7,7 +7,7 @@ mod totals;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lowtide_model::act::{Act, ActEvent};
 use lowtide_model::allocator_kind::AllocatorKind;
@@ -28,6 +28,9 @@ use totals::Totals;
 
 /// Maximum number of remembered pairs of program and reason, which are not printed again.
 const MAX_WARNED: usize = 200;
+
+/// Minimum time of a supervision that reports that nothing was released.
+const MIN_TIME_OF_TOTALS: Duration = Duration::from_secs(1);
 
 /// The acts that are printed on stderr.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,6 +56,7 @@ pub(crate) struct ActReporter {
     has_textfile_failed: bool,
     totals: Totals,
     max_pause: Duration,
+    begin: Instant,
 }
 
 impl ActReporter {
@@ -78,11 +82,15 @@ impl ActReporter {
             has_textfile_failed: false,
             totals: Totals::default(),
             max_pause: args.max_pause,
+            begin: Instant::now(),
         })
     }
 
-    /// Prints the totals of all acts.
+    /// Prints the totals of all acts. A command that ended at once has none.
     pub(crate) fn end(&self) {
+        if self.totals.is_empty() && self.begin.elapsed() < MIN_TIME_OF_TOTALS {
+            return;
+        }
         note!("lowtide: {}", printable(&self.totals.sentence(self.max_pause)));
     }
 

@@ -36,6 +36,11 @@ impl Totals {
         }
     }
 
+    /// Returns whether there was no release, not even a simulated one.
+    pub(super) fn is_empty(&self) -> bool {
+        self.releases == 0 && self.simulated == 0
+    }
+
     /// Formats the totals. `max_pause` is the bound of a pause.
     pub(super) fn sentence(&self, max_pause: Duration) -> String {
         if self.simulated > 0 {

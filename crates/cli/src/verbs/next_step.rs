@@ -435,7 +435,7 @@ mod tests {
         assert!(said(None).starts_with("lowtide inspect --watch 60s 7"));
         assert!(said(Some(growth([100, 101], vec![]))).starts_with("nothing to do"));
         let files = growth([100, 300], vec![part("file", 200)]);
-        assert!(said(Some(files)).starts_with("grep ^Pss_ /proc/7/smaps_rollup"));
+        assert!(said(Some(files)).contains(" /proc/7/smaps_rollup"));
     }
 
     #[test]
