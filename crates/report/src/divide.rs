@@ -3,6 +3,15 @@
 use lowtide_model::growth::{Growth, GrowthPart};
 use lowtide_model::runtime_kind::RuntimeKind;
 
+/// Counts the objects of an interpreter by type. What lowtide does not divide in CPython are
+/// interpreters with memory of their own.
+const PYTHON: &str = "import collections, gc; print(collections.Counter(type(one).__name__ for one in \
+                      gc.get_objects()).most_common(10), flush=True)";
+/// Lines of code, for which a module is needed that such interpreters cannot load.
+const TRACEMALLOC: &str = "in the interpreter that grows; for lines of code, in the main interpreter only: \
+                           tracemalloc.start(25), and later \
+                           print(*tracemalloc.take_snapshot().statistics('lineno')[:10], sep='\\n')";
+
 /// Returns a command that divides most of the growth of a process, if that is memory which lowtide
 /// does not follow. Each one is tried on a real program by the tests of `lowtide leaks`.
 pub fn divide_growth(growth: &Growth, pid: u32) -> Option<String> {
@@ -87,11 +96,7 @@ fn of_runtime(runtime: RuntimeKind, growth: &Growth, pid: u32) -> (String, &'sta
             "in the shell of the node: its largest processes; with recon: \
              recon_alloc:memory(allocated_types)",
         ),
-        RuntimeKind::Python => (
-            "import tracemalloc; tracemalloc.start(25)".to_owned(),
-            "in the program; later: for line in tracemalloc.take_snapshot().statistics('lineno')[:10]: \
-             print(line)",
-        ),
+        RuntimeKind::Python => (PYTHON.to_owned(), TRACEMALLOC),
         RuntimeKind::PyPy => (
             "import gc; gc.dump_rpy_heap('heap.dump')".to_owned(),
             "in the program; pypy/tool/gcdump.py prints it",
@@ -110,6 +115,8 @@ fn of_runtime(runtime: RuntimeKind, growth: &Growth, pid: u32) -> (String, &'sta
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use lowtide_model::growth::GrowthCourse;
 
     use super::*;
@@ -149,5 +156,19 @@ mod tests {
             assert!(said.starts_with(tool), "{said}");
             assert_eq!(divide_growth(&growth(0.6, found), 7), None);
         }
+    }
+
+    #[test]
+    #[ignore = "needs python3"]
+    fn the_code_for_python_counts_objects_and_names_lines() {
+        let lines = TRACEMALLOC.split("later ").nth(1).unwrap();
+        let program = format!(
+            "import tracemalloc; tracemalloc.start(25)\nclass Session: pass\n\
+             keep = [Session() for n in range(50000)]\n{PYTHON}\n{lines}\n"
+        );
+        let output = Command::new("python3").args(["-c", &program]).output().unwrap();
+        let printed = String::from_utf8(output.stdout).unwrap();
+        assert!(printed.contains("('Session', 50000)"), "{printed}{:?}", output.stderr);
+        assert!(printed.contains("<string>:3: size="), "{printed}");
     }
 }

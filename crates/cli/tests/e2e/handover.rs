@@ -81,7 +81,7 @@ setTimeout(() => process.exit(0), 600e3);";
 }
 
 #[test]
-#[ignore = "needs a JDK"]
+#[ignore = "needs jcmd, java and javac"]
 fn a_histogram_of_java_has_the_class_of_the_objects_that_are_kept() {
     let source = "public class Sessions { static class Session { byte[] data = new byte[400]; }
   public static void main(String[] a) throws Exception {
@@ -93,7 +93,7 @@ fn a_histogram_of_java_has_the_class_of_the_objects_that_are_kept() {
 }
 
 #[test]
-#[ignore = "needs Go"]
+#[ignore = "needs go"]
 fn a_heap_profile_of_go_has_the_function_that_keeps_its_memory() {
     let source = "package main
 import (\"fmt\"; \"net/http\"; _ \"net/http/pprof\"; \"os\"; \"time\")
@@ -117,7 +117,7 @@ func main() {
 }
 
 #[test]
-#[ignore = "needs Ruby"]
+#[ignore = "needs ruby"]
 fn a_dump_of_ruby_has_the_class_of_the_objects_that_are_kept() {
     let source = "class Session; def initialize(n); @a = n; end; end
 keep = []; STDIN.gets; print '.'; STDOUT.flush
@@ -130,7 +130,7 @@ Thread.new { while line = STDIN.gets; eval(line); puts 'done'; STDOUT.flush; end
 }
 
 #[test]
-#[ignore = "needs PHP"]
+#[ignore = "needs php"]
 fn php_prints_the_memory_that_a_step_allocated() {
     let source = "<?php $keep = []; fgets(STDIN); echo '.'; $n = 0; stream_set_blocking(STDIN, false);
 ini_set('log_errors_max_len', 0); ini_set('error_log', 'errors.log'); $end = time() + 600;
@@ -145,7 +145,7 @@ while (time() < $end) { for ($i = 0; $i < 500; $i++) { $n++; $keep[] = ['n' => $
 }
 
 #[test]
-#[ignore = "needs Erlang"]
+#[ignore = "needs erl and erlc"]
 fn the_shell_of_erlang_lists_the_process_that_keeps_its_memory() {
     let source = "-module(sessions). -export([main/0, keep/2]).
 main() -> io:get_line(\"\"), io:format(\".\"), register(hoarder, spawn(?MODULE, keep, [[], 0])), serve().
