@@ -9,7 +9,7 @@ use lowtide_model::verdict::{Verdict, VerdictKind};
 
 use super::course::{course, has_risen, is_noticeable};
 use super::owners::{OwnerBytes, growth};
-use super::trend::{MIN_SAMPLES, rising};
+use super::trend::{MIN_SAMPLES, line_slope, rising};
 use super::words::{fate_of_files, sentence};
 use crate::diagnose::diagnose;
 
@@ -19,6 +19,8 @@ const MIN_BYTES: f64 = 256.0 * 1024.0;
 const MIN_SHARE: f64 = 0.005;
 /// Minimum number of readings in the newer half, if its course counts.
 const MIN_NEWER: usize = 10;
+/// Maximum ratio of the rate of the newer half to that of all readings, either way, for one rate.
+const MAX_RATIO: f64 = 1.2;
 /// Maximum number of size classes in a verdict.
 const MAX_CLASSES: usize = 3;
 
@@ -119,16 +121,19 @@ impl Follower {
     }
 
     /// Returns the course of RSS without pages of files, and since when, in seconds. It is steady
-    /// if it was steady in all readings, or in the newer half of them: growth may begin after a
-    /// long time.
+    /// if it was steady in all readings, or in the newer half of them: growth may begin, or become
+    /// faster or slower, after a long time.
     fn course(&self) -> (GrowthCourse, f64) {
         let readings = &self.readings.samples;
         let newer = &readings[readings.len() / 2..];
+        let is_newer_steady = newer.len() >= MIN_NEWER && course(newer) == GrowthCourse::Steady;
+        let is_same = || {
+            let [all, now] = [readings, newer].map(rate);
+            (all / MAX_RATIO..all * MAX_RATIO).contains(&now)
+        };
         match course(readings) {
-            GrowthCourse::Steady => (GrowthCourse::Steady, 0.0),
-            _ if newer.len() >= MIN_NEWER && course(newer) == GrowthCourse::Steady => {
-                (GrowthCourse::Steady, newer[0].0)
-            }
+            GrowthCourse::Steady if !is_newer_steady || is_same() => (GrowthCourse::Steady, 0.0),
+            _ if is_newer_steady => (GrowthCourse::Steady, newer[0].0),
             course => (course, 0.0),
         }
     }
@@ -219,6 +224,12 @@ impl Follower {
         let newer = &samples[samples.partition_point(|sample| sample.t_s < middle)..];
         (newer.len() < MIN_SAMPLES || growth_in_use(newer).is_some()).then_some(grew)
     }
+}
+
+/// Returns the slope of readings of RSS, in bytes a second.
+fn rate(readings: &[(f64, u64)]) -> f64 {
+    let series: Vec<(f64, f64)> = readings.iter().map(|(t_s, rss)| (*t_s, *rss as f64)).collect();
+    line_slope(&series)
 }
 
 /// Returns whether RSS rose noticeably, mainly by pages of files.
@@ -527,6 +538,9 @@ mod tests {
         let late =
             followed(100, |second| vec![(Owner::Stacks, 100 + 2 * second.saturating_sub(48))]);
         assert!((1.9..2.1).contains(&per_hour(&late)), "{}", per_hour(&late));
+        let sooner =
+            followed(100, |second| vec![(Owner::Stacks, 100 + 2 * second.saturating_sub(30))]);
+        assert!((1.9..2.1).contains(&per_hour(&sooner)), "{}", per_hour(&sooner));
         // It grows by 4 MiB a second, beside a buffer of up to 45 MiB that is empty at the end.
         let saw = followed(41, |second| {
             vec![(Owner::Allocated, 64 + 4 * second), (Owner::Reclaimable, second * 9 % 50)]

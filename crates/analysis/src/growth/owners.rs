@@ -7,6 +7,8 @@ use lowtide_model::growth::{Growth, GrowthCourse, GrowthPart};
 use lowtide_model::inspection::{MAX_NAMED, Manager, NamedMemory, Observation};
 use lowtide_model::ledger::{Owner, State};
 
+use super::trend::line_slope;
+
 /// The name of an owner in the ledger, and the name of a part of it.
 type Key = (&'static str, Option<String>);
 
@@ -77,16 +79,10 @@ pub(super) fn growth(samples: &[(f64, OwnerBytes)], since_s: f64) -> Growth {
     growth
 }
 
-/// Returns the slope of the line of least squares through the bytes of an owner, in bytes an hour;
-/// 0 without two different times.
+/// Returns the rate of an owner, in bytes an hour.
 fn per_hour(samples: &[(f64, OwnerBytes)], bytes: impl Fn(&OwnerBytes) -> f64) -> i64 {
-    let count = samples.len() as f64;
-    let mean_s = samples.iter().map(|(t_s, _)| t_s).sum::<f64>() / count;
-    let mean = samples.iter().map(|(_, all)| bytes(all)).sum::<f64>() / count;
-    let along = |(t_s, all): &(f64, OwnerBytes)| (t_s - mean_s) * (bytes(all) - mean);
-    let spread: f64 = samples.iter().map(|(t_s, _)| (t_s - mean_s).powi(2)).sum();
-    let slope = samples.iter().map(along).sum::<f64>() / spread;
-    if spread > 0.0 { (slope * 3600.0) as i64 } else { 0 }
+    let series: Vec<(f64, f64)> = samples.iter().map(|(t_s, all)| (*t_s, bytes(all))).collect();
+    (line_slope(&series) * 3600.0) as i64
 }
 
 /// Returns the names that may be missing in a sample only because it has the largest ones.

@@ -33,6 +33,17 @@ pub(crate) fn slope(series: &[(f64, f64)]) -> Option<f64> {
     stats::median(&slopes)
 }
 
+/// Returns the slope of the line of least squares through a series, in its unit per second; 0
+/// without two different times. The slopes of parts add up to that of their sum.
+pub(super) fn line_slope(series: &[(f64, f64)]) -> f64 {
+    let count = series.len() as f64;
+    let mean_s = series.iter().map(|(t_s, _)| t_s).sum::<f64>() / count;
+    let mean = series.iter().map(|(_, y)| y).sum::<f64>() / count;
+    let spread: f64 = series.iter().map(|(t_s, _)| (t_s - mean_s).powi(2)).sum();
+    let along: f64 = series.iter().map(|(t_s, y)| (t_s - mean_s) * (y - mean)).sum();
+    if spread > 0.0 { along / spread } else { 0.0 }
+}
+
 /// Returns each sample with each later one.
 fn pairs(series: &[(f64, f64)]) -> impl Iterator<Item = ((f64, f64), (f64, f64))> {
     let later = |place: usize| series[place + 1..].iter();
