@@ -138,12 +138,14 @@ fn reasons(
     match reached {
         None => because.push("lowtide did not search for pointers to them".to_owned()),
         Some(reached) => {
-            because.push(format!(
-                "{} of the {} sampled blocks were unreachable in each of {} searches of all memory",
-                percent(reached.unreachable_share),
-                reached.sampled,
-                reached.rounds
-            ));
+            let (sampled, rounds) = (reached.sampled, reached.rounds);
+            because.push(match reached.unreachable_share > 0.0 {
+                true => format!(
+                    "no pointer leads to {} of the {sampled} sampled blocks, in {rounds} searches of all memory",
+                    percent(reached.unreachable_share)
+                ),
+                false => format!("pointers lead to all {sampled} sampled blocks"),
+            });
             if reached.unsure_share >= MIN_UNSURE {
                 because.push(format!(
                     "{} were reached only by words that may be links of memory that was free once, or from new \
