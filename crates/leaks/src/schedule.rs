@@ -14,7 +14,8 @@ const PARTS_OF_ELAPSED: u32 = 12;
 /// Minimum time between two snapshots, as a multiple of the cost of one.
 const COSTS: u32 = 100;
 
-/// Number of intervals that a verdict on growth needs: as many old as young ones, and some to spare.
+/// Number of intervals that a verdict on growth needs: as many old as young ones, and some to
+/// spare.
 const INTERVALS: u32 = 12;
 
 /// The wishes of the user for the times of snapshots.

@@ -1,5 +1,5 @@
-//! The words of the command line. Without a verb, a process is inspected: `lowtide 4711` and `lowtide
-//! python3`.
+//! The words of the command line. Without a verb, a process is inspected: `lowtide 4711` and
+//! `lowtide python3`.
 
 use std::ffi::OsString;
 

@@ -163,8 +163,8 @@ fn growth(bytes_per_hour: i64) -> String {
     if bytes < MIN_GROWTH { "0".to_owned() } else { format!("{sign}{}", Human(bytes)) }
 }
 
-/// Returns the totals of all processes in a sentence. The last totals are left out where they do not
-/// fit.
+/// Returns the totals of all processes in a sentence. The last totals are left out where they do
+/// not fit.
 pub(crate) fn summary(top: &Top, width: usize) -> String {
     let total = total(top);
     let waiting = match top.uninspected {

@@ -78,7 +78,8 @@ pub(crate) fn run(args: &InspectArgs, output: &Output) -> Result<Exit, Failure> 
     Ok(exit)
 }
 
-/// The printed inspections: a page for a single process or with `--each`, a line for each of several.
+/// The printed inspections: a page for a single process or with `--each`, a line for each of
+/// several.
 struct Pages<'a> {
     args: &'a InspectArgs,
     inspector: Inspector,

@@ -194,8 +194,8 @@ mod tests {
     const PAGE: u64 = 4096;
     const START: u64 = 0x10000;
 
-    /// Resident and free bytes of a unit, whether it is fixed, and the sizes of the blocks that hold
-    /// it with their bytes.
+    /// Resident and free bytes of a unit, whether it is fixed, and the sizes of the blocks that
+    /// hold it with their bytes.
     type UnitValues = (u64, u64, bool, Vec<(usize, u64)>);
 
     /// Returns the units of a room of four resident pages with some blocks, given by the offsets of

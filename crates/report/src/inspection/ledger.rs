@@ -110,7 +110,8 @@ fn cells((colour, letter): (Color, char), places: usize, screen: Screen) -> Stri
     }
 }
 
-/// Formats a row: its ink, its name, whether it is an estimate, its bytes and share, and what it is.
+/// Formats a row: its ink, its name, whether it is an estimate, its bytes and share, and what it
+/// is.
 fn line(
     ink: (Color, char),
     (name, about, bytes, share): (&str, char, u64, f64),

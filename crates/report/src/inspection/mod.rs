@@ -1,5 +1,5 @@
-//! An inspection for people, readable at night in a terminal of 80 × 24: the answer first, then what
-//! it rests on.
+//! An inspection for people, readable at night in a terminal of 80 × 24: the answer first, then
+//! what it rests on.
 
 mod ledger;
 mod summary;
@@ -84,8 +84,8 @@ fn beside(inspection: &Inspection, screen: Screen) -> String {
     format!("{}\n", dim(&wrapped(&parts.join(" · "), screen.width), screen))
 }
 
-/// Formats the remedies that are worth a line: those whose gain is not predicted, and those that gain
-/// a noticeable part of RSS. A second way to the same gain is left out; `--json` has all.
+/// Formats the remedies that are worth a line: those whose gain is not predicted, and those that
+/// gain a noticeable part of RSS. A second way to the same gain is left out; `--json` has all.
 fn remedies(inspection: &Inspection, screen: Screen) -> String {
     let all = &inspection.remedies;
     let released_bytes = all.iter().filter(|remedy| remedy.kind == RemedyKind::Release);

@@ -35,8 +35,8 @@ pub(super) fn title(stack: &LeakStack) -> String {
     format!("allocated by ({:.0} %, {samples}{proof}):", stack.share * 100.0)
 }
 
-/// Formats the frames of a stack, the innermost first. The functions of a Python program come before
-/// the interpreter that runs them, which is only counted.
+/// Formats the frames of a stack, the innermost first. The functions of a Python program come
+/// before the interpreter that runs them, which is only counted.
 pub(super) fn lines(stack: &LeakStack) -> Vec<String> {
     let has_python = stack.frames.iter().any(is_of_python);
     let is_own = |frame: &&LeakFrame| !has_python || is_of_python(frame);
