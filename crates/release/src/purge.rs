@@ -5,29 +5,15 @@
 //! and holds none of its locks. It calls the function with its own thread-local storage, as the
 //! program could.
 
-#[cfg(target_arch = "x86_64")]
-use std::time::Duration;
-
 use lowtide_heap::layout::HeapLayout;
 use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_probe::proc::maps::Mapping;
 
-#[cfg(target_arch = "x86_64")]
-use crate::error::Abort;
-#[cfg(target_arch = "x86_64")]
-use crate::options::Options;
 use crate::refusal::Refusal;
-#[cfg(target_arch = "x86_64")]
-use crate::remote::Injected;
 use crate::symbol;
-#[cfg(target_arch = "x86_64")]
-use crate::worker::{SLICE_GAP_FACTOR, check_end};
 
 /// Minimum number of bytes that one call of gperftools' function returns.
 const BYTES_AT_ONCE: u64 = 1 << 20;
-/// Maximum time between two calls.
-#[cfg(target_arch = "x86_64")]
-const MAX_GAP: Duration = Duration::from_millis(20);
 
 /// The function to call, and the calls to make, to purge a heap.
 #[derive(Debug)]
@@ -89,34 +75,6 @@ impl Purge {
         let why = "its allocator does not export the function that returns free memory";
         let function = found.next().ok_or(Refusal::NoPurge { why })?;
         Ok(Self { layout, function, calls })
-    }
-
-    /// Makes borrowed threads of the target call the function. `bytes` is the size of the memory
-    /// that it can return.
-    ///
-    /// # Errors
-    /// Fails if the release was interrupted or held, or if a call failed.
-    #[cfg(target_arch = "x86_64")]
-    pub(crate) fn run(
-        &self,
-        injected: &mut Injected<'_, '_>,
-        bytes: u64,
-        options: &Options,
-    ) -> Result<(), Abort> {
-        for argument in self.arguments(bytes) {
-            check_end(&options.interrupt, &options.hold)?;
-            let argument = match argument {
-                Argument::Number(number) => number,
-                // The table of operations is unused.
-                Argument::Text(text) => {
-                    injected.write_ops(&text)?;
-                    injected.ops_at()
-                }
-            };
-            let worked = injected.call(self.function, argument)?;
-            std::thread::sleep((worked * SLICE_GAP_FACTOR).min(MAX_GAP));
-        }
-        Ok(())
     }
 
     /// Returns the argument of each call, in order. `bytes` is the size of the memory that the

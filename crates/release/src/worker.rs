@@ -11,9 +11,10 @@ use lowtide_probe::proc::task::Thread;
 use crate::clock::WorkerClock;
 use crate::error::{Abort, ReleaseError, failed};
 use crate::hold::Hold;
-use crate::options::ReleaseProgress;
+use crate::options::{Options, ReleaseProgress};
 use crate::passes::Operator;
 use crate::privileges::{PrivilegeReader, PrivilegeWatch};
+use crate::purge::{Argument, Purge};
 use crate::reasons::Reasons;
 use crate::refusal::Refusal;
 use crate::remote::{ACTION_TIMEOUT, Injected, Task, UNREADABLE, nanoseconds};
@@ -41,7 +42,9 @@ const MAX_BATCH: Duration = Duration::from_secs(60);
 /// Maximum number of failed waits for owners. Owners that do not exist cost a target nothing.
 const MAX_BUSY_OWNERS: usize = 200;
 /// Time between two slices, in multiples of the last one.
-pub(crate) const SLICE_GAP_FACTOR: u32 = 4;
+const SLICE_GAP_FACTOR: u32 = 4;
+/// Maximum time between two calls of an allocator's own function.
+const MAX_GAP_OF_CALLS: Duration = Duration::from_millis(20);
 
 /// Settings of the injected code.
 #[derive(Debug, Clone, Copy)]
@@ -381,11 +384,40 @@ impl Operator for Worker<'_, '_, '_> {
 }
 
 /// Checks that a release was neither interrupted nor held since it started.
-pub(crate) fn check_end(interrupt: &AtomicBool, hold: &Hold) -> Result<(), Abort> {
+fn check_end(interrupt: &AtomicBool, hold: &Hold) -> Result<(), Abort> {
     if interrupt.load(Ordering::Relaxed) {
         return Err(ReleaseError::Interrupted.into());
     }
     Ok(hold.check()?)
+}
+
+impl Purge {
+    /// Makes borrowed threads of the target call the function. `bytes` is the size of the memory
+    /// that it can return.
+    ///
+    /// # Errors
+    /// Fails if the release was interrupted or held, or if a call failed.
+    pub(crate) fn run(
+        &self,
+        injected: &mut Injected<'_, '_>,
+        bytes: u64,
+        options: &Options,
+    ) -> Result<(), Abort> {
+        for argument in self.arguments(bytes) {
+            check_end(&options.interrupt, &options.hold)?;
+            let argument = match argument {
+                Argument::Number(number) => number,
+                // The table of operations is unused.
+                Argument::Text(text) => {
+                    injected.write_ops(&text)?;
+                    injected.ops_at()
+                }
+            };
+            let worked = injected.call(self.function, argument)?;
+            std::thread::sleep((worked * SLICE_GAP_FACTOR).min(MAX_GAP_OF_CALLS));
+        }
+        Ok(())
+    }
 }
 
 /// Returns the TID of our thread in the target, in the PID namespace of the target.
