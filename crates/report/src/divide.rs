@@ -47,7 +47,7 @@ fn divide(part: &GrowthPart, growth: &Growth, pid: u32) -> String {
             ),
             "the code that uses it first",
         ),
-        _ => (format!("lowtide inspect {pid}"), "the memory by owner"),
+        _ => (format!("pmap -x {pid} | sort -n -k 3 | tail"), "its largest mappings"),
     };
     with_remark(&command, remark)
 }
@@ -109,7 +109,9 @@ fn of_runtime(runtime: RuntimeKind, growth: &Growth, pid: u32) -> (String, &'sta
         | RuntimeKind::Postgres
         | RuntimeKind::Mono
         | RuntimeKind::R
-        | RuntimeKind::Boehm => (format!("lowtide inspect {pid}"), "the memory by owner"),
+        | RuntimeKind::Boehm => {
+            (format!("pmap -x {pid} | sort -n -k 3 | tail"), "its largest mappings")
+        }
     }
 }
 

@@ -10,6 +10,8 @@ mod leaks_record;
 pub(crate) mod load;
 pub(crate) mod man;
 mod next_step;
+#[cfg(test)]
+mod next_steps_end;
 pub(crate) mod release;
 pub(crate) mod report;
 pub(crate) mod run;

@@ -148,8 +148,9 @@ pub(super) fn next(found: &Inspection, service: &Service) -> String {
                 true => divide_growth(growth, pid).unwrap_or(leaks),
                 false => "nothing to do: it did not grow while it was watched".to_owned(),
             },
-            Some(growth) if growth.course != GrowthCourse::Unknown => leaks,
-            _ => format!("lowtide inspect --watch 60s {pid}     (does it grow?)"),
+            // Also if the watch was too short for a course: a longer one is a search for leaks.
+            Some(_) => leaks,
+            None => format!("lowtide inspect --watch 60s {pid}     (does it grow?)"),
         },
     }
 }
@@ -361,7 +362,7 @@ pub(super) fn to_paste(found: &Inspection, service: &Service) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use lowtide_analysis::diagnose::diagnose;
     use lowtide_model::growth::{Growth, GrowthPart};
@@ -369,7 +370,10 @@ mod tests {
     use lowtide_model::ledger::Ledger;
     use lowtide_model::remedy::Setting;
 
-    fn found(kind: VerdictKind, remedies: &[(RemedyKind, Option<(&str, &str)>)]) -> Inspection {
+    pub(in crate::verbs) fn found(
+        kind: VerdictKind,
+        remedies: &[(RemedyKind, Option<(&str, &str)>)],
+    ) -> Inspection {
         let remedy = |(kind, setting): &(RemedyKind, Option<(&str, &str)>)| Remedy {
             setting: setting
                 .map(|(name, value)| Setting { name: name.into(), value: value.into() }),
@@ -383,7 +387,7 @@ mod tests {
         found
     }
 
-    fn server() -> Service {
+    pub(in crate::verbs) fn server() -> Service {
         Service {
             command: Some(vec!["ruby".into(), "app.rb".into(), "it's".into()]),
             directory: Some("/srv/my app".into()),

@@ -251,7 +251,7 @@ impl ProgressLine {
 }
 
 /// Returns the command to run next after a release that was not refused and did not fail.
-fn next(done: &Release, again: &Rerun) -> Option<String> {
+pub(super) fn next(done: &Release, again: &Rerun) -> Option<String> {
     let pid = done.pid;
     match done.outcome {
         // The failure that follows has the next step, and nothing to release ends the path.
@@ -261,14 +261,25 @@ fn next(done: &Release, again: &Rerun) -> Option<String> {
         ReleaseOutcome::Released if done.dry_run => {
             Some(again.only(pid).without("dry-run").to_string())
         }
-        ReleaseOutcome::Released => {
-            Some(format!("lowtide inspect {pid}     (shows the remaining memory)"))
-        }
+        ReleaseOutcome::Released => Some(attach(done)),
     }
 }
 
+/// Returns the command that returns free memory whenever it comes back, for the allocators whose
+/// memory was released.
+fn attach(done: &Release) -> String {
+    let mut names: Vec<&str> = done.heaps.iter().map(|heap| heap.allocator.as_str()).collect();
+    names.sort_unstable();
+    names.dedup();
+    let allocators = match names[..] {
+        [] | ["glibc"] => String::new(),
+        _ => format!("--allocators {} ", names.join(",")),
+    };
+    format!("lowtide attach {allocators}{}     (returns it again when it comes back)", done.pid)
+}
+
 /// Returns the failure for a refused release, with a command that helps.
-fn refused(done: &Release, again: &Rerun, hold: &Hold) -> Failure {
+pub(super) fn refused(done: &Release, again: &Rerun, hold: &Hold) -> Failure {
     let pid = done.pid;
     let sentence = format!("process {pid}: {}", picture::sentence(done));
     let next = match done.hazard {
@@ -291,7 +302,9 @@ fn refused(done: &Release, again: &Rerun, hold: &Hold) -> Failure {
                 .to_owned()
         }
         Some(Hazard::SeccompUnread) => format!("sudo {again}"),
-        _ => format!("lowtide inspect {pid}"),
+        // An inspection would lead back to this release.
+        _ => "lowtide study -- CMD     (settings and allocators that keep less; CMD: the command that starts it)"
+            .to_owned(),
     };
     Failure::new(Exit::Refused, sentence).next(next)
 }

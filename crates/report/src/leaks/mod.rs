@@ -63,7 +63,8 @@ pub fn render(report: &LeakReport, screen: Screen) -> String {
         out += &wrapped(&printable(&format!("note: {note}")), screen.width);
         out.push('\n');
     }
-    let _ = writeln!(out, "{}", next(report));
+    let next = LeakState::new(report).next(report.pid, report.next.as_deref());
+    let _ = writeln!(out, "next: {next}");
     out
 }
 
@@ -188,33 +189,70 @@ fn short(bytes: u64) -> String {
     if bytes < 10_000 { bytes.to_string() } else { Human(bytes).to_string().replace(' ', "") }
 }
 
-/// Returns the recommended next step.
-fn next(report: &LeakReport) -> String {
-    let pid = report.pid;
-    match report.verdict.kind {
-        LeakKind::TooEarly => format!("next: lowtide leaks {pid} --duration 5m"),
-        LeakKind::Growing | LeakKind::Filling => {
-            format!("next: lowtide leaks {pid} --duration 1h, to see whether it stops")
+/// What decides about the step after a search for leaks: its verdict, and what it had for it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LeakState {
+    /// The verdict.
+    pub kind: LeakKind,
+    /// Duration of the search, in seconds.
+    pub elapsed_s: f64,
+    /// Whether stacks were sampled.
+    pub is_sampled: bool,
+    /// Whether any group has stacks.
+    pub has_stacks: bool,
+}
+
+impl LeakState {
+    fn new(report: &LeakReport) -> Self {
+        Self {
+            kind: report.verdict.kind,
+            elapsed_s: report.elapsed_s,
+            is_sampled: report.sampling.is_some(),
+            has_stacks: report.groups.iter().any(|group| !group.stacks.is_empty()),
         }
-        LeakKind::Backlog => {
-            "next: find out what these blocks wait for: a limit on the queue bounds this memory"
-                .to_owned()
-        }
-        LeakKind::Elsewhere => {
-            let divided = report.next.clone();
-            format!("next: {}", divided.unwrap_or_else(|| format!("lowtide inspect {pid}")))
-        }
-        LeakKind::Level => format!("next: lowtide inspect {pid}, for memory that is free but held"),
-        LeakKind::Lost | LeakKind::LostBefore
-            if report.groups.iter().any(|group| !group.stacks.is_empty()) =>
-        {
-            "next: find out why the code above does not free these blocks".to_owned()
-        }
-        LeakKind::Lost if report.sampling.is_some() => {
-            format!("next: lowtide leaks {pid} --duration 30m, for stacks of these blocks")
-        }
-        LeakKind::Lost | LeakKind::LostBefore => {
-            "next: find the code that allocates blocks of this type and size".to_owned()
+    }
+
+    /// Returns the recommended next step. It never leads back: a search is recommended only if it
+    /// is longer than this one. `divided` divides memory that was not followed.
+    pub fn next(self, pid: u32, divided: Option<&str>) -> String {
+        /// Durations of searches, in seconds and as an argument.
+        const LONGER: [(f64, &str); 3] = [(300.0, "5m"), (1800.0, "30m"), (7200.0, "2h")];
+        let is_longer = |(seconds, _): &&(f64, &str)| *seconds > 1.5 * self.elapsed_s;
+        let longer = LONGER.iter().find(is_longer);
+        let longer = longer.map(|(_, time)| format!("lowtide leaks {pid} --duration {time}"));
+        match (self.kind, longer) {
+            (LeakKind::TooEarly, Some(longer)) => longer,
+            (LeakKind::TooEarly, None) => {
+                "nothing to do: no block was seen to grow for hours".to_owned()
+            }
+            (LeakKind::Growing | LeakKind::Filling, Some(longer)) => {
+                format!("{longer}, to see whether it stops")
+            }
+            (LeakKind::Growing | LeakKind::Filling, None) => {
+                "find out why the code or the holder above keeps these blocks".to_owned()
+            }
+            (LeakKind::Backlog, _) => {
+                "find out what these blocks wait for: a limit on the queue bounds this memory"
+                    .to_owned()
+            }
+            (LeakKind::Elsewhere, _) => divided.map_or_else(
+                || format!("pmap -x {pid} | sort -n -k 3 | tail     (its largest mappings)"),
+                str::to_owned,
+            ),
+            (LeakKind::Level, _) => {
+                format!(
+                    "nothing to do about leaks (lowtide inspect {pid} shows free memory that is held)"
+                )
+            }
+            (LeakKind::Lost | LeakKind::LostBefore, _) if self.has_stacks => {
+                "find out why the code above does not free these blocks".to_owned()
+            }
+            (LeakKind::Lost, Some(longer)) if self.is_sampled => {
+                format!("{longer}, for stacks of these blocks")
+            }
+            (LeakKind::Lost | LeakKind::LostBefore, _) => {
+                "find the code that allocates blocks of this type and size".to_owned()
+            }
         }
     }
 }

@@ -368,7 +368,7 @@ fn the_text_output_shows_the_returned_memory_and_its_cost() {
     let output = lowtide().args(["release", &pid]).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let text = String::from_utf8(output.stdout).unwrap();
-    let next = format!("next: lowtide inspect {pid}");
+    let next = format!("next: lowtide attach {pid}");
     for part in ["RSS ", " → ", " pauses ", " locks ", " passes ", "released: ", &next] {
         assert!(text.contains(part), "`{part}` is not in\n{text}");
     }
