@@ -79,6 +79,11 @@ impl Described {
     fn main_holder(&self) -> Option<String> {
         const MOST: f64 = 0.5;
         let is_variable = |root: &&Holder| root.what.starts_with("variable ");
+        // The garbage collector leads to every object of Python.
+        let is_collector = |root: &Holder| root.what.starts_with("variable _PyRuntime ");
+        if self.roots.first().is_some_and(is_collector) {
+            return None;
+        }
         let root = self.roots.first().filter(is_variable);
         let main = root.into_iter().chain(self.holders.first()).find(|found| found.share >= MOST);
         main.map(|found| found.what.clone())

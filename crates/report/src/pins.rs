@@ -40,8 +40,9 @@ pub(crate) fn render(pins: &Pins, screen: Screen) -> String {
     }
     out.push('\n');
     for set in &pins.sets {
-        out += &sentences(set, pins, screen);
+        out += &sentence(set, pins, screen);
     }
+    out += &remedies(pins, screen);
     for sentence in beside(pins) {
         let _ = writeln!(out, "{}", wrapped(&sentence, screen.width));
     }
@@ -99,7 +100,7 @@ pub(crate) fn size(bytes: u64) -> String {
     if bytes < 10_000 { format!("{} B", thousands(bytes)) } else { Human(bytes).to_string() }
 }
 
-fn sentences(set: &PinSet, pins: &Pins, screen: Screen) -> String {
+fn sentence(set: &PinSet, pins: &Pins, screen: Screen) -> String {
     let about = if pins.estimated { "≈" } else { "" };
     let members: Vec<String> =
         set.groups.iter().filter_map(|place| pins.groups.get(*place)).map(short_name).collect();
@@ -109,17 +110,24 @@ fn sentences(set: &PinSet, pins: &Pins, screen: Screen) -> String {
         None => " (caches can hold back some or all of it)".to_owned(),
     };
     let head = format!(
-        "if {} ({about}{} blocks, {about}{}) were freed, a release would return {about}{} more{bounds}",
+        "if {} ({about}{} blocks, {about}{}) were freed, {about}{} more could be returned{bounds}",
         printable(&members.join(" and ")),
         thousands(set.blocks),
         Human(set.bytes),
         Human(set.gain_bytes),
     );
-    let mut out = format!("{}\n", wrapped(&head, screen.width));
-    for remedy in &set.remedies {
-        out += &hanging("   ", &printable(remedy), screen);
+    format!("{}\n", wrapped(&head, screen.width))
+}
+
+/// Formats what would cure the sets, each remedy once.
+fn remedies(pins: &Pins, screen: Screen) -> String {
+    let mut all: Vec<&String> = Vec::new();
+    for remedy in pins.sets.iter().flat_map(|set| &set.remedies) {
+        if !all.contains(&remedy) {
+            all.push(remedy);
+        }
     }
-    out
+    all.into_iter().map(|remedy| hanging(" - ", &printable(remedy), screen)).collect()
 }
 
 fn short_name(group: &PinGroup) -> String {

@@ -197,7 +197,7 @@ impl HeapPins {
                 .held_back_bytes
                 .map(|bytes| self.scaled(gain.resident_bytes).saturating_sub(bytes)),
             gain_at_most_bytes: self.scaled(with_caches.resident_bytes),
-            remedies: remedies::of_set(&sums, gain, &bounds),
+            remedies: remedies::of_set(&sums, &bounds),
             groups: members,
         }
     }

@@ -1,20 +1,11 @@
 //! What would cure memory that is pinned: sentences for people.
 
-use lowtide_model::bytes::Human;
-
 use super::GroupSums;
 use super::bounds::Bounds;
-use super::holders::UnitSums;
 
-/// Returns the remedies for groups that pin memory together. `gain` is what becomes free with them.
-pub fn of_set(groups: &[&GroupSums], gain: UnitSums, bounds: &Bounds) -> Vec<String> {
-    let bytes: u64 = groups.iter().map(|group| group.bytes).sum();
+/// Returns the remedies for groups that pin memory together, and what limits their effect.
+pub fn of_set(groups: &[&GroupSums], bounds: &Bounds) -> Vec<String> {
     let mut found = Vec::new();
-    found.push(format!(
-        "these blocks have {}, and free memory of {} is on pages that only they hold",
-        Human(bytes),
-        Human(gain.free_bytes)
-    ));
     let mut allocators: Vec<&str> = groups.iter().map(|group| group.allocator).collect();
     allocators.dedup();
     for allocator in allocators {
