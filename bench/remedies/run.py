@@ -1,4 +1,4 @@
-"""Measures what each remedy of the table gains on a real program, and walks along `next:`.
+"""Measures what each remedy of the table gains on a real program.
 
     run.py LOWTIDE DIRECTORY [NAME ...]
 
