@@ -63,7 +63,7 @@ const OF_A_THREAD: [KernelState; 26] = [
         Refuses,
         "amx_tiles_and_unknown_layouts_are_rejected",
     ),
-    state("signal mask", ("remote/stopped_thread.rs", "signal_mask"), Restores, KILLED),
+    state("signal mask", ("remote/stopping.rs", "signal_mask"), Restores, KILLED),
     state("alternate signal stack", ("remote/frame.rs", "KEEP_ALTSTACK"), Restores, KILLED),
     state(
         "pending signals",
@@ -158,7 +158,7 @@ const OF_A_THREAD: [KernelState; 26] = [
     ),
     state(
         "address that is cleared at its end",
-        ("remote/enter.rs", "OFF_TID"),
+        ("remote/enter.rs", "field::TID"),
         Harmless("the worker thread has its own, in the block"),
         "a_target_that_runs_our_thread_survives_when_lowtide_is_killed",
     ),

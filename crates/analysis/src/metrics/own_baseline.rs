@@ -13,9 +13,10 @@ const SPREAD: f64 = 0.02;
 const LOW: f64 = 0.3;
 /// Minimum duration of a stretch, in seconds: a start-up passes through shorter ones.
 const SHORTEST_S: f64 = 0.3;
-/// Time in which the kernel and the loader start a program, in seconds: the readings before are not
-/// of the program.
+/// Time in which the kernel and the loader start a program, in seconds, and memory below which it is
+/// then not yet the program's, in bytes.
 const START_S: f64 = 0.1;
+const STARTING: f64 = 1024.0 * 1024.0;
 /// Minimum duration of a level stretch before the load, as a multiple of the time in which the
 /// following ramp rises by [`SPREAD`].
 const STILL: f64 = 2.0;
@@ -65,7 +66,9 @@ pub(super) fn own_baseline(series: &Series, from: f64, top: f64) -> Option<u64> 
     if let Some(first) = still().find(|stretch| stretch.lasts() >= LONG * longest) {
         return Some(first.bytes);
     }
-    let started = from + START_S.min((top - from).max(0.0) / 2.0);
+    let is_starting = |(t, bytes): &&(f64, f64)| *t < from + START_S && *bytes < STARTING;
+    let started = series.between(from, top).iter().find(|reading| !is_starting(reading));
+    let started = started.map_or(from, |(t, _)| *t);
     let readings = series.between(started, top).iter();
     let mut low = readings.take_while(|(_, bytes)| *bytes < lowest as f64 + LOW * rise);
     let begun = low.find(|(t, bytes)| {

@@ -63,9 +63,10 @@ pub(crate) fn pid(text: &str) -> Result<u32, String> {
     let name = quoted(text);
     match named(text).as_slice() {
         [pid] => Ok(*pid),
-        [] => {
-            Err(format!("neither a process ID nor the name of a process: pgrep -a {name} searches"))
-        }
+        [] => Err(format!(
+            "neither a process ID nor the name of a running process: --comm {name} selects by name, and pgrep -a \
+             {name} lists IDs"
+        )),
         several => Err(format!(
             "{} processes have this name: --comm {name} selects all of them, and pgrep -a {name} lists them",
             several.len()
