@@ -229,7 +229,7 @@ const OF_A_PROCESS: [KernelState; 22] = [
     harmless("limit of open files", "a release opens no file in it", CHANGES),
     state(
         "memory that must not be writable and executable (MDWE)",
-        ("worker.rs", "OFF_MDWE"),
+        ("worker.rs", "field::MDWE"),
         Refuses,
         "a_program_that_denies_writable_and_executable_memory_is_refused",
     ),
