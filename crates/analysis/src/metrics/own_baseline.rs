@@ -13,8 +13,8 @@ const SPREAD: f64 = 0.02;
 const LOW: f64 = 0.3;
 /// Minimum duration of a stretch, in seconds: a start-up passes through shorter ones.
 const SHORTEST_S: f64 = 0.3;
-/// Time in which the kernel and the loader start a program, in seconds, and memory below which it is
-/// then not yet the program's, in bytes.
+/// Time in which the kernel and the loader start a program, in seconds, and memory below which it
+/// is then not yet the program's, in bytes.
 const START_S: f64 = 0.1;
 const STARTING: f64 = 1024.0 * 1024.0;
 /// Minimum duration of a level stretch before the load, as a multiple of the time in which the

@@ -1,5 +1,5 @@
 //! Remedies that would lower a process's memory, with the predicted effect: the rows of the
-//! [`table`] whose preconditions the process meets, with its values.
+//! `table` whose preconditions the process meets, with its values.
 
 mod table;
 
