@@ -10,8 +10,11 @@ const MIN_SHARE: f64 = 0.02;
 const MIN_BYTES: f64 = (1 << 20) as f64;
 /// The same if there are too few samples to know how much RSS fluctuates.
 const MIN_SHARE_UNSURE: f64 = 0.1;
-/// Minimum growth that is not called level, in bytes.
+/// Minimum growth that is not called level, in bytes: of a process of any size, and of a small one,
+/// as a part of its RSS and in bytes.
 const MIN_LITTLE: f64 = (256 << 10) as f64;
+const MIN_LITTLE_SHARE: f64 = 0.1;
+const MIN_LITTLE_OF_SMALL: f64 = (64 << 10) as f64;
 /// Minimum growth as a multiple of the spread of the samples around their line.
 const SPREADS: f64 = 3.0;
 /// Minimum number of samples for a spread.
@@ -41,10 +44,11 @@ pub(super) fn course(readings: &[(f64, u64)]) -> GrowthCourse {
         && halves.iter().all(|half| *half >= MIN_HALF * rise);
     let is_large = is_noticeable(first.1, rise);
     let steps: Vec<f64> = series.windows(2).map(|pair| (pair[1].1 - pair[0].1).abs()).collect();
+    let little = (before * MIN_LITTLE_SHARE).clamp(MIN_LITTLE_OF_SMALL, MIN_LITTLE);
     match () {
         () if is_large && is_steady => GrowthCourse::Steady,
         () if is_large && rise >= SPREADS * median(&steps).unwrap_or(0.0) => GrowthCourse::Once,
-        () if is_steady && rise >= MIN_LITTLE && rising(&series).is_some() => GrowthCourse::Little,
+        () if is_steady && rise >= little && rising(&series).is_some() => GrowthCourse::Little,
         () => GrowthCourse::Level,
     }
 }

@@ -4,6 +4,7 @@ use std::io::ErrorKind;
 
 use lowtide_model::inspection::Unreadable;
 use lowtide_probe::permission::{Access, required};
+use lowtide_probe::proc::status::Status;
 use lowtide_probe::target::TargetError;
 
 use crate::failure::exit::{Exit, Failure};
@@ -49,10 +50,13 @@ pub(crate) fn not_permitted(part: Unreadable, pid: u32, again: &Rerun) -> Failur
     as_root(Failure::new(Exit::NotPermitted, sentence), again)
 }
 
-/// Adds the command that runs lowtide as root, unless it does so already: then its capabilities, a
-/// namespace or a security module decide, which the sentence names.
+/// Adds the command that runs lowtide as root, unless it has the capability that root has for this
+/// already: then a namespace or a security module decides, which the sentence names.
 pub(crate) fn as_root(failure: Failure, again: &Rerun) -> Failure {
-    match rustix::process::geteuid().is_root() {
+    const CAP_SYS_PTRACE: u64 = 1 << 19;
+    let is_root = rustix::process::geteuid().is_root();
+    let own = Status::own().map_or(0, |own| own.capabilities);
+    match is_root && own & CAP_SYS_PTRACE != 0 {
         true => failure,
         false => failure.next(format!("sudo {again}")),
     }

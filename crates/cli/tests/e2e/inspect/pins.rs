@@ -98,16 +98,20 @@ fn what_blocks_of_mimalloc_pin_returns_after_their_owner_has_collected() {
 fn what_blocks_of_gperftools_pin_returns_after_they_have_left_the_caches() {
     let mut subject = pinned_with(Path::new("/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4"));
     subject.send("collect");
+    let mut units = 0;
     for command in ["owner 0", "main 1", "owner 2"] {
         let (before, blocks) = (anonymous(&subject), held(&subject));
         subject.send(command);
-        let freed = blocks.freed_since(&held(&subject));
+        // Until then, the thread that freed them may cache them.
         subject.send("collect");
+        let freed = blocks.freed_since(&held(&subject));
         let returned = before - anonymous(&subject);
-        assert!(freed.units > 0, "{command}");
+        units += freed.units;
         let difference = returned.abs_diff(freed.resident_bytes);
         assert!(difference <= TOLERANCE, "{command}: {freed:?}, returned {returned}");
     }
+    // The caches of the threads may hold all blocks of one command.
+    assert!(units > 0);
 }
 
 /// Creates objects of a type between others, which it deletes. Deletes those that are left at the
