@@ -30,11 +30,8 @@ pub(crate) fn render(pins: &Pins, screen: Screen) -> String {
         thousands(pins.blocks)
     );
     let mut out = format!("\n{}\n", bold(&wrapped(&head, screen.width), screen));
-    let heads = format!(
-        " {:>9}  {:>10}  {:>9}  {:>9}  {:>9}  {:>9}  {}",
-        "pins", "blocks", "bytes", "pages", "alone", "with all", "block"
-    );
-    let _ = writeln!(out, "{}", dim(&heads, screen));
+    let heads = ["pins", "blocks", "bytes", "pages", "alone", "with all"].map(str::to_owned);
+    let _ = writeln!(out, "{}", dim(&format!("{}block", cells(&heads, screen)), screen));
     for group in &pins.groups {
         out += &row(group, screen);
     }
@@ -60,13 +57,27 @@ fn row(group: &PinGroup, screen: Screen) -> String {
     };
     let blocks = if group.blocks > 0 { thousands(group.blocks) } else { String::new() };
     let pages = if group.pages > 0 { thousands(group.pages) } else { String::new() };
-    let begin = format!(
-        " {:>9}  {blocks:>10}  {:>9}  {pages:>9}  {alone:>9}  {:>9}  ",
+    let values = [
         bytes(group.pinned_bytes),
+        blocks,
         bytes(group.bytes),
+        pages,
+        alone,
         gain(group.gain_with_previous_bytes),
-    );
-    hanging(&begin, &name(group), screen)
+    ];
+    hanging(&cells(&values, screen), &name(group), screen)
+}
+
+/// Minimum width of a screen for all columns. A narrow one has no own bytes and no pages.
+const ALL_COLUMNS: u16 = 100;
+
+/// Formats the cells of a line before the name of the blocks.
+fn cells([pins, blocks, bytes, pages, alone, with_all]: &[String; 6], screen: Screen) -> String {
+    let own = match screen.width < ALL_COLUMNS {
+        true => String::new(),
+        false => format!("{bytes:>9}  {pages:>9}  "),
+    };
+    format!(" {pins:>9}  {blocks:>10}  {own}{alone:>9}  {with_all:>9}  ")
 }
 
 /// Names the blocks of a group.
