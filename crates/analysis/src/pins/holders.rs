@@ -37,7 +37,7 @@ impl UnitSums {
 }
 
 /// The units of all rooms, by the set of groups that hold them. A set is a mask: bit `n` stands for
-/// group `n`, [`CACHED`] and [`REST`] for all that is no such group.
+/// group `n`, [`CACHED`] and [`REST`] for everything else.
 #[derive(Debug, Clone, Default)]
 pub struct Holders(HashMap<u64, UnitSums>);
 

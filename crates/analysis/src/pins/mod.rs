@@ -47,7 +47,7 @@ impl GroupSums {
 /// The sums over a heap.
 #[derive(Debug, Clone, Default)]
 pub struct HeapPins {
-    /// The groups of blocks. Those with the largest shares come first, and are told apart by
+    /// The groups of blocks. Those with the largest shares come first, and are distinguished by
     /// [`Holders`].
     pub groups: Vec<GroupSums>,
     /// The blocks in the caches of threads.

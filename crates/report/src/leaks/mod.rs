@@ -223,7 +223,7 @@ impl LeakState {
         match (self.kind, longer) {
             (LeakKind::TooEarly, Some(longer)) => longer,
             (LeakKind::TooEarly, None) => {
-                "nothing to do: no block was seen to grow for hours".to_owned()
+                "no block was seen to grow for hours, which is too little for a verdict".to_owned()
             }
             (LeakKind::Growing | LeakKind::Filling, Some(longer)) => {
                 format!("{longer}, to see whether it stops")
