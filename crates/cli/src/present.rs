@@ -4,6 +4,7 @@ use std::path::Path;
 
 use lowtide_report::read::{self, LoadError, LoadedRecord};
 use lowtide_report::svg::{self, Charts};
+use lowtide_report::text::shortened;
 use lowtide_report::{View, html, markdown, terminal};
 
 use crate::args::Chart;
@@ -90,11 +91,7 @@ fn subtitle(records: &[LoadedRecord]) -> String {
     words.extend(study.machine.kernel.as_ref().map(|k| format!("kernel {k}")));
     words.extend(study.machine.libc.clone());
     words.extend(study.machine.cpus.map(|n| format!("{n} CPUs")));
-    let mut text = words.join(" · ");
-    if text.chars().count() > MAX_SUBTITLE {
-        text = text.chars().take(MAX_SUBTITLE - 1).chain(['…']).collect();
-    }
-    text
+    shortened(&words.join(" · "), MAX_SUBTITLE)
 }
 
 /// Returns a command with the home directory as `~`, and the current one as `.`.

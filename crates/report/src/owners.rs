@@ -121,7 +121,7 @@ pub fn facts(inspection: &Inspection) -> Vec<String> {
 }
 
 /// Formats a count with its noun: `1 thread`, `2 threads`.
-pub(crate) fn counted(count: u64, what: &str) -> String {
+pub fn counted(count: u64, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 

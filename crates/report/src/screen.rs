@@ -2,7 +2,7 @@
 
 use ratatui_core::style::Color as Ink;
 
-use crate::text::{printable, wrapped};
+use crate::text::{printable, shortened, wrapped};
 
 /// The width of a terminal, and whether it shows colours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,11 +27,7 @@ pub(crate) fn dim(text: &str, screen: Screen) -> String {
 pub(crate) fn title(command: &[String], pid: u32, screen: Screen) -> String {
     let command = printable(&command.join(" "));
     let room = usize::from(screen.width).saturating_sub(16);
-    let short: String = if command.chars().count() > room {
-        command.chars().take(room.saturating_sub(1)).chain(['…']).collect()
-    } else {
-        command
-    };
+    let short = shortened(&command, room);
     bold(&format!("{short}  PID {pid}"), screen)
 }
 

@@ -27,6 +27,14 @@ pub fn without_directory(command: &str) -> &str {
     }
 }
 
+/// Returns a text of at most `room` characters, of which the last is `…` if it was longer.
+pub fn shortened(text: &str, room: usize) -> String {
+    match text.chars().count() > room {
+        true => text.chars().take(room.saturating_sub(1)).chain(['…']).collect(),
+        false => text.to_owned(),
+    }
+}
+
 /// Breaks lines between words.
 pub fn wrapped(text: &str, width: u16) -> String {
     let mut out = String::new();
@@ -48,7 +56,13 @@ pub fn wrapped(text: &str, width: u16) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::without_directory;
+    use super::{shortened, without_directory};
+
+    #[test]
+    fn a_longer_text_ends_with_an_ellipsis() {
+        assert_eq!(shortened("über", 4), "über");
+        assert_eq!(shortened("über", 3), "üb…");
+    }
 
     #[test]
     fn a_command_begins_with_the_name_of_its_program() {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use lowtide_model::act::{Act, ActEvent};
 use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
+use lowtide_report::owners::counted;
 
 use super::is_release;
 
@@ -45,7 +46,10 @@ impl Totals {
     pub(super) fn sentence(&self, max_pause: Duration) -> String {
         if self.simulated > 0 {
             let bytes = Human(self.predicted_bytes);
-            return format!("{} (--dry-run), {bytes} predicted", count(self.simulated, "release"));
+            return format!(
+                "{} (--dry-run), {bytes} predicted",
+                counted(self.simulated, "release")
+            );
         }
         if self.releases == 0 {
             // The reasons were printed when processes were left alone.
@@ -53,7 +57,7 @@ impl Totals {
         }
         format!(
             "{}, {} returned, longest pause {}{}",
-            count(self.releases, "release"),
+            counted(self.releases, "release"),
             Human(self.returned_bytes),
             HumanSeconds(self.longest_pause_s),
             self.over_bound(max_pause)
@@ -71,10 +75,6 @@ impl Totals {
         let bound = HumanSeconds(max_pause.as_secs_f64());
         format!(", {} above the bound of {bound}: {why}", self.pauses_over_bound)
     }
-}
-
-fn count(count: u64, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 #[cfg(test)]

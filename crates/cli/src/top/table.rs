@@ -2,7 +2,7 @@
 
 use lowtide_model::bytes::Human;
 use lowtide_model::top::{Top, TopGroup, TopProcess};
-use lowtide_report::text::{printable, without_directory, wrapped};
+use lowtide_report::text::{printable, shortened, without_directory, wrapped};
 
 use super::rows::{GroupKey, total};
 
@@ -210,12 +210,7 @@ pub(crate) fn render(top: &Top, by: GroupKey, width: u16) -> String {
     };
     let mut text = columns.heading() + "\n";
     for line in lines {
-        let line = printable(&line);
-        text += &match line.chars().count() > usize::from(width) {
-            true => line.chars().take(usize::from(width) - 1).chain(['…']).collect(),
-            false => line,
-        };
-        text += "\n";
+        text += &(shortened(&printable(&line), usize::from(width)) + "\n");
     }
     text += &format!("\n{}\n", wrapped(&summary(top, usize::MAX), width));
     text.extend(unread(top).map(|line| wrapped(&line, width) + "\n"));

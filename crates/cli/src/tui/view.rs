@@ -5,7 +5,7 @@ use lowtide_model::duration::HumanSeconds;
 use lowtide_model::inspection::Inspection;
 use lowtide_model::ledger::Row;
 use lowtide_report::owners::{facts, ink, meaning, places};
-use lowtide_report::text::wrapped;
+use lowtide_report::text::{shortened, wrapped};
 use ratatui_core::buffer::Buffer;
 use ratatui_core::layout::Rect;
 use ratatui_core::style::Style;
@@ -66,12 +66,7 @@ fn head(state: &State, canvas: &mut ScreenCanvas<'_>) {
     };
     let pid = format!("  PID {}", found.observation.pid);
     let room = usize::from(canvas.area.width).saturating_sub(pid.len()).max(8);
-    let command = found.observation.command.join(" ");
-    let command = if command.chars().count() > room {
-        command.chars().take(room - 1).chain(['…']).collect()
-    } else {
-        command
-    };
+    let command = shortened(&found.observation.command.join(" "), room);
     canvas.line(&(command + &pid), bold());
     canvas.line(&facts(found).join(" · "), Style::new());
     let age = history.age_s(state.interval).filter(|_| state.ended_s.is_none());

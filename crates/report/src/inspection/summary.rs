@@ -6,7 +6,7 @@ use lowtide_model::ledger::{Ledger, Owner};
 use lowtide_model::verdict::VerdictKind;
 
 use crate::screen::Screen;
-use crate::text::{printable, without_directory};
+use crate::text::{printable, shortened, without_directory};
 
 /// Returns the line of headings above the lines of processes.
 pub fn heading() -> String {
@@ -25,11 +25,7 @@ pub fn line(inspection: &Inspection, screen: Screen) -> String {
     );
     let command = printable(without_directory(&observation.command.join(" ")));
     let room = usize::from(screen.width).saturating_sub(numbers.chars().count()).max(8);
-    let command: String = match command.chars().count() > room {
-        true => command.chars().take(room - 1).chain(['…']).collect(),
-        false => command,
-    };
-    format!("{numbers}{command}\n")
+    format!("{numbers}{}\n", shortened(&command, room))
 }
 
 /// Returns the name of a verdict in a table. Memory outside of any heap has the name of its largest

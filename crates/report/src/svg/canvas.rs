@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::scale::Scale;
-use crate::text::{printable, steers};
+use crate::text::{printable, shortened, steers};
 
 /// The background that a picture is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -304,10 +304,7 @@ fn line_through(points: &[(f64, f64)], x: Scale, y: Scale) -> String {
 /// Shortens a text to a number of pixels, at `letter` pixels for each letter.
 pub(super) fn fitted(text: &str, pixels: f64, letter: f64) -> String {
     let room = (pixels / letter).max(2.0) as usize;
-    if text.chars().count() <= room {
-        return text.to_owned();
-    }
-    text.chars().take(room - 1).chain(['…']).collect()
+    shortened(text, room)
 }
 
 /// Escapes untrusted text as part of a document.
