@@ -1,10 +1,11 @@
 //! Collects evidence on blocks that grow: their types, their holders, and whether the program can
 //! reach them.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lowtide_analysis::leaks::{Reachability, Surroundings};
 use lowtide_heap::blocks::{Block, BlockVisitor, PLACE};
@@ -14,6 +15,7 @@ use lowtide_heap::ranges::hold;
 use lowtide_model::leaks::{BlockType, CallProof, Holder, LeakGroup, LeakStack};
 use lowtide_probe::detect::{self, Area};
 use lowtide_probe::inspect::{BlockReader, BlockWalk};
+use lowtide_probe::proc::maps::Mapping;
 use lowtide_probe::target::TargetError;
 
 use crate::book::{FIRST_COHORT, Survivor, largest};
@@ -21,6 +23,7 @@ use crate::files::Image;
 use crate::group::GroupKey;
 use crate::pointers::graph::{Graph, RootOf, Unreached};
 use crate::pointers::index::{BlockId, BlockIndex, IndexBuilder};
+use crate::pointers::registers::RegisterWatch;
 use crate::pointers::roots::Roots;
 use crate::pointers::scan::{Target, Word, Words, each_pointer, each_root};
 use crate::stacks::names::FrameNamer;
@@ -29,9 +32,13 @@ use crate::stacks::survivors::{CallCount, SurvivingStacks};
 use crate::types::{rust, type_of};
 use crate::whole::is_whole;
 
-/// Number of searches of all memory for pointers, and the time between two of them.
+/// Number of searches of all memory for pointers, and the time between two of them. Further ones
+/// follow while words that may be links of former free chunks lead to blocks that seem lost,
+/// unless a search takes longer than [`LONG`]: the memory with such a link is soon used again.
 const ROUNDS: u32 = 2;
+const MAX_ROUNDS: u32 = 6;
 const PAUSE: Duration = Duration::from_secs(2);
+const LONG: Duration = Duration::from_secs(2);
 /// Maximum number of blocks of a group whose pointers are searched for, and of those whose type is
 /// read.
 pub const MAX_SAMPLED: usize = 1000;
@@ -154,6 +161,19 @@ pub struct Reached {
     graph: Option<Graph>,
     /// The blocks that no root led to in any search; `None` if that is unknown.
     unreached: Option<UnreachedBlocks>,
+    /// Duration of the last search.
+    took: Duration,
+}
+
+/// Whether the program can reach a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BlockState {
+    /// No root led to it in any search.
+    Lost,
+    /// Only words led to it that may be no pointers, or pointers may be hidden.
+    Unsure,
+    /// A root led to it.
+    Reachable,
 }
 
 /// Addresses and prints of blocks that no root led to, in order.
@@ -161,14 +181,27 @@ pub struct Reached {
 struct UnreachedBlocks {
     /// Those that the program cannot reach.
     lost: Vec<(u64, u16)>,
+    /// Those, and those that only words lead to that may be links of former free chunks.
+    but_for_doubts: Vec<(u64, u16)>,
     /// Those, and those of which it is unknown.
     all: Vec<(u64, u16)>,
 }
 
 impl UnreachedBlocks {
-    /// Returns those of two searches.
-    fn in_both(&self, other: &Self) -> Self {
-        Self { lost: in_both(&self.lost, &other.lost), all: in_both(&self.all, &other.all) }
+    /// Returns those of all searches so far. `later` are those of a further search, in which only
+    /// those doubtful words count that were seen in all searches.
+    fn and(&self, later: &Self) -> Self {
+        Self {
+            lost: in_both(&self.but_for_doubts, &later.lost),
+            but_for_doubts: in_both(&self.but_for_doubts, &later.but_for_doubts),
+            all: in_both(&self.all, &later.all),
+        }
+    }
+
+    /// Returns whether a further search may find that more blocks are lost.
+    fn is_undecided(&self) -> bool {
+        const SHARE: f64 = 0.99;
+        (self.lost.len() as f64) < self.but_for_doubts.len() as f64 * SHARE
     }
 }
 
@@ -187,6 +220,29 @@ impl Reached {
         Some(largest(large.map(block), most))
     }
 
+    /// Returns whether a further search may find that more blocks are lost.
+    fn may_be_decided(&self) -> bool {
+        let is_undecided = self.unreached.as_ref().is_some_and(UnreachedBlocks::is_undecided);
+        is_undecided
+            && self.rounds < MAX_ROUNDS
+            && self.took <= LONG
+            && self.roots.hidden.is_empty()
+    }
+
+    /// Returns whether the program can reach the block that starts at an address; `None` if there
+    /// is no such block.
+    pub fn state(&self, at: u64) -> Option<BlockState> {
+        let index = self.index.as_ref()?;
+        let print = index.print(index.starting_at(at)?);
+        let unreached = self.unreached.as_ref();
+        Some(match unreached {
+            _ if self.is_lost(at, print) => BlockState::Lost,
+            Some(found) if is_among(&found.all, at, print) => BlockState::Unsure,
+            Some(_) => BlockState::Reachable,
+            None => BlockState::Unsure,
+        })
+    }
+
     /// Returns whether no root led to the block with an address and a print. No block is lost if
     /// pointers may be hidden.
     pub fn is_lost(&self, at: u64, print: u16) -> bool {
@@ -195,19 +251,20 @@ impl Reached {
     }
 }
 
-/// Searches all memory for pointers to blocks, twice.
+/// Searches all memory for pointers to blocks, several times.
 ///
 /// # Errors
 /// Fails if the process has ended, or executes another program.
 pub fn search(reader: &mut BlockReader, search: &Search<'_>) -> Result<Reached, TargetError> {
-    let mut reached = round(reader, search)?;
-    for _ in 1..ROUNDS {
+    let mut reached = round(reader, search, None)?;
+    while reached.rounds < ROUNDS || reached.may_be_decided() {
         let (before, rounds) = (reached.unreached.take(), reached.rounds);
+        let seen = reached.graph.take().map(Graph::into_doubtful_places);
         drop(reached);
         reader.memory().until(search.interrupt).wait(PAUSE);
-        reached = round(reader, search)?;
+        reached = round(reader, search, seen.as_deref())?;
         reached.rounds += rounds;
-        reached.unreached = before.zip(reached.unreached).map(|(a, b)| a.in_both(&b));
+        reached.unreached = before.zip(reached.unreached).map(|(a, b)| a.and(&b));
     }
     Ok(reached)
 }
@@ -222,7 +279,7 @@ pub(crate) fn holders(
     samples: Vec<Vec<Survivor>>,
     search: &Search<'_>,
 ) -> Result<Vec<Option<String>>, TargetError> {
-    let reached = round(reader, search)?;
+    let reached = round(reader, search, None)?;
     let groups = samples.into_iter().filter_map(|sample| {
         let key = GroupKey::of_block(sample.first()?);
         Some(Sampled { key, sample })
@@ -241,7 +298,7 @@ pub(crate) fn describe(
     older_s: f64,
     search: &Search<'_>,
 ) -> Evidence {
-    let Reached { walk, roots, index, graph, unreached, rounds } = reached;
+    let Reached { walk, roots, index, graph, unreached, rounds, .. } = reached;
     let memory = &reader.memory().until(search.interrupt);
     let mut evidence = Evidence { rounds: *rounds, ..Evidence::default() };
     evidence.surroundings.hidden_pointers = roots.hidden.first().cloned();
@@ -301,25 +358,35 @@ pub(crate) fn describe(
     evidence
 }
 
-/// Walks the heap and follows its pointers once.
-fn round(reader: &mut BlockReader, search: &Search<'_>) -> Result<Reached, TargetError> {
+/// Walks the heap and follows its pointers once. `seen` are the addresses of the doubtful words of
+/// all searches before.
+fn round(
+    reader: &mut BlockReader,
+    search: &Search<'_>,
+    seen: Option<&[u64]>,
+) -> Result<Reached, TargetError> {
+    let begun = Instant::now();
+    let registers = RefCell::new(RegisterWatch::new(reader.target().pid));
     let mut builder = IndexBuilder::new(MAX_INDEXED);
     let walk = reader.walk(&mut builder)?;
     let index = builder.build();
     let unknown = index.as_ref().map_or(&[][..], |index| index.unknown());
     let memory = reader.memory().until(search.interrupt);
-    let find_roots = || Roots::find(reader.target(), reader.memory(), &walk, unknown);
+    let find_roots = || {
+        let registers = &mut registers.borrow_mut();
+        Roots::find(reader.target(), reader.memory(), &walk, unknown, registers)
+    };
     let walk_again = || {
         let mut builder = IndexBuilder::new(MAX_INDEXED);
         let again = reader.again().ok()?.walk(&mut builder).ok()?;
         builder.build().filter(|_| is_whole(&again))
     };
-    let read = index
-        .as_ref()
-        .and_then(|index| Graph::read(&memory, index, &walk.heaps, find_roots, walk_again).ok());
+    let read = index.as_ref().and_then(|index| {
+        Graph::read(&memory, index, &walk.heaps, find_roots, walk_again, seen).ok()
+    });
     let (graph, mut roots) = match read {
         Some((graph, roots)) => (Some(graph), roots),
-        None => (None, Roots::find(reader.target(), reader.memory(), &walk, unknown)),
+        None => (None, find_roots()),
     };
     if !is_whole(&walk) {
         roots.hidden.push("a part of its heap could not be read".to_owned());
@@ -327,7 +394,8 @@ fn round(reader: &mut BlockReader, search: &Search<'_>) -> Result<Reached, Targe
     let unreached = graph.as_ref().zip(index.as_ref()).map(|(graph, index)| {
         let range = |id| index.range(id).unwrap_or(0..0);
         let bytes_of = |id| range(id).end - range(id).start;
-        let Unreached { lost, unsure } = graph.unreached(roots.hidden_registers, bytes_of);
+        let Unreached { lost, but_for_doubts, unsure } =
+            graph.unreached(roots.hidden_registers, bytes_of);
         let of = |id| Some((index.range(id)?, index.print(id)));
         // Blocks that could not be read have no meaningful print.
         let found = |blocks: &[BlockId]| {
@@ -336,12 +404,13 @@ fn round(reader: &mut BlockReader, search: &Search<'_>) -> Result<Reached, Targe
             found.sort_unstable_by_key(|(range, _)| range.start);
             without_cached(&memory, index, found)
         };
-        let lost_blocks = found(&lost);
-        let mut all = [found(&unsure), lost_blocks.clone()].concat();
+        let (lost, but_for_doubts) = (found(&lost), found(&but_for_doubts));
+        let mut all = [found(&unsure), but_for_doubts.clone()].concat();
         all.sort_unstable();
-        UnreachedBlocks { lost: lost_blocks, all }
+        all.dedup();
+        UnreachedBlocks { lost, but_for_doubts, all }
     });
-    Ok(Reached { rounds: 1, walk, roots, index, graph, unreached })
+    Ok(Reached { rounds: 1, walk, roots, index, graph, unreached, took: begun.elapsed() })
 }
 
 /// Returns the addresses and prints of the blocks that no thread caches. The walk recognises the
@@ -542,7 +611,11 @@ impl<M: Memory> Namer<'_, M> {
         if self.roots.is_in_stack(at) {
             return "a stack".to_owned();
         }
-        let Some(mapping) = self.image.mapping_of_file(at) else {
+        // Memory after that of a file is the file's only as far as the file requests it.
+        let is_of_file = |mapping: &&Mapping| {
+            mapping.contains(at) || hold(&self.walk.detected.zeroed_data, &(at..at + 1))
+        };
+        let Some(mapping) = self.image.mapping_of_file(at).filter(is_of_file) else {
             return self.memory_of_no_file(at);
         };
         let file = mapping.name.rsplit('/').next().unwrap_or_default();

@@ -173,7 +173,14 @@ impl LeakFinder {
              stack"
                 .to_owned()
         });
-        self.sampling_notes = ended.into_iter().chain(few).collect();
+        let is_silent = self
+            .sampling
+            .is_some_and(|summary| summary.sampling.windows > 0 && summary.sampling.hits == 0);
+        let silent = is_silent.then(|| {
+            "no function with a probe was called while the probes were open, so no stack is known"
+                .to_owned()
+        });
+        self.sampling_notes = ended.into_iter().chain(few).chain(silent).collect();
         self.cpu_s += thread_cpu_s() - cpu;
         Ok(())
     }

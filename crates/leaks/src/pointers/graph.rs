@@ -9,10 +9,11 @@ use lowtide_probe::detect::WalkedHeaps;
 
 use crate::book::ByPlace;
 
+use super::doubts::Doubts;
 use super::index::{BlockId, BlockIndex};
 use super::remnants::{Pointer, Remnants};
 use super::roots::Roots;
-use super::scan::{Sizes, Target, Word, Words, address, each_in_blocks, each_root};
+use super::scan::{Sizes, Target, Word, Words, each_in_blocks, each_root};
 
 /// Maximum number of structures of one size for each hidden root. If there are more, none of them
 /// counts as held by such a root, because the roots could lead to less than a tenth of them.
@@ -32,6 +33,11 @@ impl BlockSet {
     /// Returns whether a block is in the set.
     pub fn contains(&self, id: BlockId) -> bool {
         self.0[id as usize / 64] >> (id % 64) & 1 == 1
+    }
+
+    /// Adds blocks, and puts the new ones on a stack.
+    fn add_all(&mut self, blocks: impl Iterator<Item = BlockId>, stack: &mut Vec<BlockId>) {
+        stack.extend(blocks.filter(|id| self.insert(*id)));
     }
 
     /// Adds a block. Returns whether it is new.
@@ -58,6 +64,8 @@ struct NewBlocks {
     /// The pointers in blocks that lead there, in order of the blocks. They are searched once their
     /// block is reached.
     from_blocks: Vec<FromBlock>,
+    /// Where doubtful words lead.
+    doubtful: Vec<u64>,
     /// The blocks of the second walk, and those already searched; `None` if that walk failed.
     later: Option<(BlockIndex, BlockSet)>,
     /// Whether there are more blocks than the maximum.
@@ -93,6 +101,7 @@ impl NewBlocks {
             searched: ByPlace::default(),
             left: Vec::new(),
             from_blocks: Vec::new(),
+            doubtful: Vec::new(),
             later: None,
             is_full: false,
         }
@@ -150,20 +159,15 @@ impl NewBlocks {
         hold(&self.areas, &(at..at + 1)) && !hold(&self.structures, &(at..at + 1))
     }
 
-    /// Returns the memory to search for a pointer to an address, and whether it is a block. If a
-    /// block contains the address, this is that block, once. Otherwise it is the memory up to the
-    /// next block: a block may have been there between the two walks. It is at most the guessed
-    /// size of that block.
-    fn memory_of(
-        &mut self,
-        words: &mut Words<'_, impl Memory>,
-        at: u64,
-    ) -> Option<(Range<u64>, bool)> {
+    /// Returns the memory to search for a pointer to an address. If a block contains the address,
+    /// this is that block, once. Otherwise it is the memory up to the next block: a block may have
+    /// been there between the two walks. It is at most the guessed size of that block.
+    fn memory_of(&mut self, words: &mut Words<'_, impl Memory>, at: u64) -> Option<Range<u64>> {
         let guess = at..at.saturating_add(Self::bytes_of(words, at));
-        let Some((index, searched)) = &mut self.later else { return Some((guess, false)) };
+        let Some((index, searched)) = &mut self.later else { return Some(guess) };
         match index.containing(at) {
-            Some(id) => Some((index.range(id).filter(|_| searched.insert(id))?, true)),
-            None => Some((at..index.first_start_in(guess), false)),
+            Some(id) => index.range(id).filter(|_| searched.insert(id)),
+            None => Some(at..index.first_start_in(guess)),
         }
     }
 
@@ -216,24 +220,23 @@ impl NewBlocks {
     }
 
     /// Searches the blocks at the addresses that are left, in order. Calls `each` with the address
-    /// of the first pointer on the path to a word, with the word, and with the block that it is in,
-    /// if that is known.
+    /// of the first pointer on the path to a word, with the word, and with the block that it is in.
     fn each_word<M: Memory>(
         &mut self,
         words: &mut Words<'_, M>,
-        mut each: impl FnMut(&mut Self, u64, Word, Option<Range<u64>>),
+        mut each: impl FnMut(&mut Self, u64, Word, Range<u64>),
     ) {
         let mut left = std::mem::take(&mut self.left);
         left.sort_unstable();
         let mut sizes = Sizes::default();
         for (at, from) in left {
             // Most pointers lead to what was searched by now.
-            let Some((block, is_block)) = self.memory_of(words, at) else { continue };
+            let Some(block) = self.memory_of(words, at) else { continue };
+            sizes.block(block.start);
             for run in self.unsearched(&block) {
                 for part in without(run, &self.structures) {
                     words.each(part, |at, value| {
-                        let inside = is_block.then(|| block.clone());
-                        each(self, from, sizes.word(at, value), inside);
+                        each(self, from, sizes.word(at, value), block.clone());
                     });
                 }
             }
@@ -260,6 +263,11 @@ impl Found {
             self.roots.push((to, from));
         }
     }
+
+    /// Returns the blocks of the roots that were added since the last call.
+    fn take_roots(&mut self) -> Vec<BlockId> {
+        std::mem::take(&mut self.roots).into_iter().map(|(block, _)| block).collect()
+    }
 }
 
 /// A search for the blocks to which the roots lead through new blocks.
@@ -267,8 +275,8 @@ struct Search<'s, M> {
     index: &'s BlockIndex,
     remnants: Remnants<'s, M>,
     found: Found,
-    /// Blocks to which links of former free chunks point, and those to which doubtful words do.
-    links: Vec<BlockId>,
+    doubts: Doubts<'s>,
+    /// The blocks to which doubtful words outside of blocks point.
     doubtful_roots: Vec<BlockId>,
     /// Whether doubtful words are followed, too.
     follows_doubtful: bool,
@@ -276,7 +284,7 @@ struct Search<'s, M> {
 
 impl<M: Memory> Search<'_, M> {
     /// Notes a word that leads `to` somewhere, on the path from the pointer at `from`. `inside` is
-    /// the block that it is in, if that is known.
+    /// the block that it is in, if there is one.
     fn word(
         &mut self,
         from: u64,
@@ -285,14 +293,19 @@ impl<M: Memory> Search<'_, M> {
         to: Target,
         new: &mut NewBlocks,
     ) {
-        let to = match to {
-            Target::Block(to) => to,
-            Target::Other(to) => return new.add(to, from),
-        };
-        match self.remnants.kind(self.index, word, to, || inside) {
-            Pointer::Link => self.links.push(to),
-            Pointer::Doubtful => self.doubtful_roots.push(to),
-            Pointer::Program => self.found.add(to, from),
+        let block = to.block();
+        let kind = self.remnants.kind(self.index, word, block, || inside);
+        match (kind, to) {
+            (Pointer::Program, Target::Block(to)) => self.found.add(to, from),
+            (Pointer::Program, Target::Other(to)) => new.add(to, from),
+            (Pointer::Doubtful, Target::Block(to)) if self.doubts.counts(word.at, block) => {
+                self.doubtful_roots.push(to);
+            }
+            (Pointer::Doubtful, Target::Other(to)) if self.doubts.counts(word.at, block) => {
+                new.doubtful.push(to);
+            }
+            (Pointer::Doubtful, _) => {}
+            (Pointer::Link, _) => self.doubts.links.extend(block),
         }
     }
 
@@ -313,6 +326,9 @@ impl<M: Memory> Search<'_, M> {
                 for to in std::mem::take(&mut self.doubtful_roots) {
                     self.found.add(to, 0);
                 }
+                for to in std::mem::take(&mut new.doubtful) {
+                    new.add(to, 0);
+                }
             }
             if memory.is_over() {
                 return;
@@ -329,7 +345,7 @@ impl<M: Memory> Search<'_, M> {
             }
             new.each_word(words, |new, from, word, inside| {
                 if let Some(to) = Target::of(self.index, word.value) {
-                    self.word(from, word, inside, to, new);
+                    self.word(from, word, Some(inside), to, new);
                 }
             });
         }
@@ -337,7 +353,7 @@ impl<M: Memory> Search<'_, M> {
 }
 
 /// The pointers between the blocks of a heap.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Graph {
     /// The index in `targets` of the first pointer of each block, and at the end the total.
     first: Vec<u32>,
@@ -345,12 +361,20 @@ pub struct Graph {
     /// Blocks that roots point to, with the address of the pointer; 0 stands for one that is not in
     /// memory.
     from_roots: Vec<(BlockId, u64)>,
+    /// Blocks to which new blocks lead that nothing leads to.
+    new_roots: Vec<BlockId>,
     /// Blocks to which links of former free chunks point.
     links: Vec<BlockId>,
     /// Doubtful pointers between blocks, in order of the first, and the blocks to which others
     /// point: each may be such a link.
     doubtful: Vec<(BlockId, BlockId)>,
     doubtful_roots: Vec<BlockId>,
+    /// The blocks to which doubtful words point, also those words that do not count.
+    doubtful_targets: Vec<BlockId>,
+    /// The addresses of the doubtful words that count, in order.
+    doubtful_places: Vec<u64>,
+    /// Whether this is the first search, in which all of them count.
+    all_count: bool,
 }
 
 /// The blocks to which no pointer of the program leads.
@@ -358,6 +382,8 @@ pub struct Graph {
 pub struct Unreached {
     /// Those that the program cannot reach, in order.
     pub lost: Vec<BlockId>,
+    /// Those, and those that only words lead to that may be links of former free chunks, in order.
+    pub but_for_doubts: Vec<BlockId>,
     /// Those to which only words lead that may be links of former free chunks, or new blocks to
     /// which no pointer was found, in order. It is unknown whether the program can reach them.
     pub unsure: Vec<BlockId>,
@@ -393,7 +419,9 @@ pub enum GraphError {
 impl Graph {
     /// Reads the pointers of heaps. `find_roots` is called after those in blocks have been read:
     /// the program may have obtained memory meanwhile. `walk_again` is called after the roots have
-    /// been read, and returns the blocks of that time.
+    /// been read, and returns the blocks of that time. `seen` are the addresses of the doubtful
+    /// words of earlier searches, in order (see [`Graph::into_doubtful_places`]): others do not
+    /// count.
     ///
     /// # Errors
     /// Fails if there are too many pointers, or if reading is interrupted.
@@ -403,24 +431,29 @@ impl Graph {
         heaps: &WalkedHeaps,
         find_roots: impl FnOnce() -> Roots,
         walk_again: impl FnOnce() -> Option<BlockIndex>,
+        seen: Option<&[u64]>,
     ) -> Result<(Self, Roots), GraphError> {
         let mut graph = Self {
             first: Vec::with_capacity(index.len() + 1),
-            targets: Vec::new(),
-            from_roots: Vec::new(),
-            links: Vec::new(),
-            doubtful: Vec::new(),
-            doubtful_roots: Vec::new(),
+            all_count: seen.is_none(),
+            ..Self::default()
         };
+        let mut doubts = Doubts::new(seen);
         let mut remnants = Remnants::new(memory, heaps);
         let mut new = NewBlocks::new(heaps);
-        each_in_blocks(memory, index, |from, word, to| match to {
-            Target::Block(to) => match remnants.kind(index, word, to, || index.range(from)) {
-                Pointer::Link => graph.links.push(to),
-                Pointer::Doubtful => graph.doubtful.push((from, to)),
-                Pointer::Program => graph.add(from, to),
-            },
-            Target::Other(to) => new.note(from, [word.at, to]),
+        each_in_blocks(memory, index, |from, word, to| {
+            let block = to.block();
+            let kind = remnants.kind(index, word, block, || index.range(from));
+            match (kind, to) {
+                (Pointer::Program, Target::Block(to)) => graph.add(from, to),
+                (Pointer::Program, Target::Other(to)) => new.note(from, [word.at, to]),
+                (Pointer::Doubtful, to) if doubts.counts(word.at, block) => match to {
+                    Target::Block(to) => graph.doubtful.push((from, to)),
+                    Target::Other(to) => new.doubtful.push(to),
+                },
+                (Pointer::Doubtful, _) => {}
+                (Pointer::Link, _) => doubts.links.extend(block),
+            }
         });
         graph.first.resize(index.len() + 1, graph.targets.len() as u32);
         let mut roots = find_roots();
@@ -430,13 +463,15 @@ impl Graph {
             index,
             remnants,
             found: Found { reached: BlockSet::new(index.len()), ..Found::default() },
-            links: std::mem::take(&mut graph.links),
+            doubts,
             doubtful_roots: Vec::new(),
             follows_doubtful: false,
         };
         for word in &roots.words {
-            if let Some(to) = address(*word).and_then(|at| index.containing(at)) {
-                search.found.add(to, 0);
+            match Target::of(index, *word) {
+                Some(Target::Block(to)) => search.found.add(to, 0),
+                Some(Target::Other(to)) => new.add(to, 0),
+                None => {}
             }
         }
         let mut words = Words::of_parts(memory);
@@ -450,6 +485,13 @@ impl Graph {
             search.settle(memory, &graph, &mut new, &mut words, &mut walk_again);
         }
         graph.from_roots = std::mem::take(&mut search.found.roots);
+        // A register may lead to a block that nothing else leads to, and from there to new blocks.
+        // So what they lead to is not lost for certain.
+        if roots.hidden_registers > 0 {
+            new.add_all();
+        }
+        search.settle(memory, &graph, &mut new, &mut words, &mut walk_again);
+        graph.new_roots = search.found.take_roots();
         // Then what doubtful words lead to.
         search.follows_doubtful = true;
         for (from, to) in &graph.doubtful {
@@ -458,12 +500,10 @@ impl Graph {
             }
         }
         search.settle(memory, &graph, &mut new, &mut words, &mut walk_again);
-        // A register may lead to a block that nothing else leads to, and from there to new blocks.
-        // So what they lead to is not lost for certain.
-        new.add_all();
-        search.settle(memory, &graph, &mut new, &mut words, &mut walk_again);
-        graph.doubtful_roots = search.found.roots.into_iter().map(|(block, _)| block).collect();
-        graph.links = search.links;
+        graph.doubtful_roots = search.found.take_roots();
+        let Doubts { links, targets, mut places, .. } = search.doubts;
+        places.sort_unstable();
+        (graph.links, graph.doubtful_targets, graph.doubtful_places) = (links, targets, places);
         if new.is_full {
             roots.hidden.push("it allocates faster than its pointers can be read".to_owned());
         }
@@ -500,38 +540,52 @@ impl Graph {
     /// Returns the blocks to which no pointer leads from a root. Those that `hidden` further roots
     /// could lead to are not lost: the registers of threads cannot be read, and each of them could
     /// point to any block. `bytes_of` returns the size of a block.
-    pub fn unreached(&self, hidden: usize, bytes_of: impl Fn(BlockId) -> u64) -> Unreached {
-        let mut sure = BlockSet::new(self.blocks());
-        let mut stack: Vec<BlockId> = Vec::new();
-        for (root, _) in &self.from_roots {
-            if sure.insert(*root) {
-                stack.push(*root);
-            }
-        }
+    pub fn unreached(&self, hidden: usize, bytes_of: impl Fn(BlockId) -> u64 + Copy) -> Unreached {
+        let (mut sure, mut stack) = (BlockSet::new(self.blocks()), Vec::new());
+        sure.add_all(self.from_roots.iter().map(|(root, _)| *root), &mut stack);
         self.follow(&mut sure, &mut stack, false, |_| {});
-        let mut reached = sure.clone();
-        for root in &self.doubtful_roots {
-            if reached.insert(*root) {
-                stack.push(*root);
-            }
-        }
+        let mut without_doubts = sure.clone();
+        without_doubts.add_all(self.new_roots.iter().copied(), &mut stack);
+        self.follow(&mut without_doubts, &mut stack, false, |_| {});
+        let mut reached = without_doubts.clone();
+        reached.add_all(self.doubtful_roots.iter().copied(), &mut stack);
         self.follow_doubtful(&mut reached, &mut stack);
+        self.without_hidden(&mut without_doubts, hidden, false, bytes_of);
         // What a link leads to is not followed.
         let mut may_be_reached = reached.clone();
-        for id in &self.links {
-            may_be_reached.insert(*id);
+        may_be_reached.add_all(self.links.iter().copied(), &mut Vec::new());
+        match self.doubtful.is_empty() && self.doubtful_roots.is_empty() {
+            true => reached.clone_from(&without_doubts),
+            false => self.without_hidden(&mut reached, hidden, true, bytes_of),
         }
-        self.without_hidden(&mut reached, hidden, bytes_of);
-        let all = 0..self.blocks() as BlockId;
-        Unreached {
-            unsure: all
-                .clone()
-                .filter(|id| may_be_reached.contains(*id) && !sure.contains(*id))
-                .collect(),
-            lost: all
-                .filter(|id| !reached.contains(*id) && !may_be_reached.contains(*id))
-                .collect(),
+        let all = || 0..self.blocks() as BlockId;
+        let is_lost = |id: &BlockId| !reached.contains(*id) && !may_be_reached.contains(*id);
+        let is_unsure = |id: &BlockId| may_be_reached.contains(*id) && !sure.contains(*id);
+        let mut lost: Vec<BlockId> = all().filter(is_lost).collect();
+        let mut but_for_doubts: Vec<BlockId> =
+            all().filter(|id| !without_doubts.contains(*id)).collect();
+        if !self.has_few_doubts(&without_doubts, but_for_doubts.len()) {
+            if !self.all_count {
+                lost.clear();
+            }
+            but_for_doubts.clone_from(&lost);
         }
+        Unreached { lost, but_for_doubts, unsure: all().filter(is_unsure).collect() }
+    }
+
+    /// Returns whether the doubtful words that lead to blocks which nothing else leads to are few,
+    /// compared to these blocks: links that were left in memory are. Pointers of a program that
+    /// look like such links are as many as its structures.
+    fn has_few_doubts(&self, without_doubts: &BlockSet, unreached: usize) -> bool {
+        /// Minimum number of such blocks for each doubtful word.
+        const MANY: usize = 100;
+        let to_these = |to: &&BlockId| !without_doubts.contains(**to);
+        self.doubtful_targets.iter().filter(to_these).count() * MANY <= unreached
+    }
+
+    /// Returns the addresses of the doubtful words, in order.
+    pub fn into_doubtful_places(self) -> Vec<u64> {
+        self.doubtful_places
     }
 
     /// Returns the doubtful pointers in a block.
@@ -603,6 +657,7 @@ impl Graph {
         &self,
         reached: &mut BlockSet,
         hidden: usize,
+        doubtful: bool,
         bytes_of: impl Fn(BlockId) -> u64,
     ) {
         if hidden == 0 {
@@ -612,7 +667,7 @@ impl Graph {
         // also reachable from it. The same is true of the last block that is not reached yet. So
         // each of these, taken from the last to the first, is the head of a structure that only a
         // further root can lead to.
-        let order = self.left_in_order(reached);
+        let order = self.left_in_order(reached, doubtful);
         let mut seen = reached.clone();
         let mut heads: Vec<(usize, BlockId)> = Vec::new();
         let mut stack = Vec::new();
@@ -620,7 +675,7 @@ impl Graph {
             if seen.insert(head) {
                 stack.push(head);
                 let mut count = 0;
-                self.follow(&mut seen, &mut stack, true, |_| count += 1);
+                self.follow(&mut seen, &mut stack, doubtful, |_| count += 1);
                 heads.push((count, head));
             }
         }
@@ -638,12 +693,13 @@ impl Graph {
             if reached.insert(head) {
                 stack.push(head);
             }
-            self.follow(reached, &mut stack, true, |_| {});
+            self.follow(reached, &mut stack, doubtful, |_| {});
         }
     }
 
     /// Returns the blocks that are not reached, in the post-order of a depth-first search.
-    fn left_in_order(&self, reached: &BlockSet) -> Vec<BlockId> {
+    /// Follows doubtful words, too, if `doubtful` is set.
+    fn left_in_order(&self, reached: &BlockSet, doubtful: bool) -> Vec<BlockId> {
         let mut entered = reached.clone();
         let mut order = Vec::new();
         // The index of the next pointer to follow, for each block on the path.
@@ -654,11 +710,12 @@ impl Graph {
             }
             way.push((start, 0));
             while let Some((block, next)) = way.last_mut() {
-                let (sure, doubtful) = (self.targets(*block), self.doubtful_of(*block));
+                let sure = self.targets(*block);
+                let more = if doubtful { self.doubtful_of(*block) } else { &[] };
                 let rest = next.checked_sub(sure.len());
                 let to = match rest {
                     None => sure.get(*next).copied(),
-                    Some(rest) => doubtful.get(rest).map(|(_, to)| *to),
+                    Some(rest) => more.get(rest).map(|(_, to)| *to),
                 };
                 *next += 1;
                 match to {
@@ -696,8 +753,7 @@ mod tests {
         }
         let targets = sorted.iter().map(|(_, to)| *to).collect();
         let from_roots = (0x1000..).step_by(8).zip(roots).map(|(at, root)| (*root, at)).collect();
-        let (links, doubtful, doubtful_roots) = (Vec::new(), Vec::new(), Vec::new());
-        Graph { first, targets, from_roots, links, doubtful, doubtful_roots }
+        Graph { first, targets, from_roots, ..Graph::default() }
     }
 
     #[test]
@@ -713,7 +769,7 @@ mod tests {
         let mut graph = graph(8, &[0], &[(0, 1), (2, 3), (4, 5)]);
         graph.doubtful = vec![(1, 2), (6, 0), (6, 7)];
         graph.links = vec![4];
-        let Unreached { lost, unsure } = graph.unreached(0, |_| 80);
+        let Unreached { lost, unsure, .. } = graph.unreached(0, |_| 80);
         assert_eq!((lost, unsure), (vec![5, 6, 7], vec![2, 3, 4]));
         graph.doubtful_roots = vec![6];
         assert_eq!(graph.unreached(0, |_| 80).unsure, [2, 3, 4, 6, 7]);
@@ -726,6 +782,28 @@ mod tests {
         list.doubtful = (0..99).map(|id| (id, id + 1)).collect();
         assert_eq!(list.unreached(0, |_| 80).lost.len(), 100);
         assert!(list.unreached(1, |_| 80).lost.is_empty());
+    }
+
+    #[test]
+    fn few_doubtful_words_may_be_links_but_many_are_pointers_of_the_program() {
+        let list = |doubtful: usize| {
+            let pointers: Vec<(BlockId, BlockId)> = (0..299).map(|id| (id, id + 1)).collect();
+            let mut list = graph(300, &[], &pointers);
+            list.doubtful_targets = (0..doubtful as BlockId).collect();
+            list.doubtful_roots.clone_from(&list.doubtful_targets);
+            list.all_count = true;
+            list
+        };
+        let few = list(3).unreached(0, |_| 80);
+        assert_eq!((few.lost.len(), few.but_for_doubts.len(), few.unsure.len()), (0, 300, 300));
+        let many = list(4).unreached(0, |_| 80);
+        assert_eq!((many.lost.len(), many.but_for_doubts.len()), (0, 0));
+        // In a later search, those that were not seen before do not count.
+        let mut gone = list(3);
+        (gone.doubtful_roots, gone.all_count) = (vec![2], false);
+        assert_eq!(gone.unreached(0, |_| 80).lost, [0, 1]);
+        gone.doubtful_targets = (0..4).collect();
+        assert!(gone.unreached(0, |_| 80).lost.is_empty());
     }
 
     #[test]
@@ -751,7 +829,8 @@ mod tests {
         builder.blocks(0x10000..0x20000, &[block(0x10000), block(0x10040), block(0x10080)]);
         let index = builder.build().unwrap();
         let (graph, _) =
-            Graph::read(&memory, &index, &WalkedHeaps::default(), Roots::default, || None).unwrap();
+            Graph::read(&memory, &index, &WalkedHeaps::default(), Roots::default, || None, None)
+                .unwrap();
         assert_eq!([0, 1, 2].map(|block| graph.targets(block).len()), [0, 1, 1]);
     }
 
@@ -834,7 +913,8 @@ mod tests {
             ..Roots::default()
         };
         let (graph, _) =
-            Graph::read(&memory, &index, &WalkedHeaps::default(), find_roots, || None).unwrap();
+            Graph::read(&memory, &index, &WalkedHeaps::default(), find_roots, || None, None)
+                .unwrap();
         assert_eq!(graph.roots(|_| false).of(0), Some(variable));
     }
 

@@ -9,7 +9,9 @@
 //!
 //! Where chunks were merged and divided since, a link leads to any place in a block. So do a
 //! program's own pointers, and the words beside them may look alike. Such a word is doubtful: a
-//! block to which only doubtful words lead is neither reachable nor lost.
+//! block to which only doubtful words lead is neither reachable nor lost. The same is true of a
+//! word beside a link of which the program has overwritten a part, and of the first words of a
+//! block: they may be links that the program has not overwritten yet, after the size of the block.
 
 use std::ops::Range;
 
@@ -63,24 +65,27 @@ impl<'m, M: Memory> Remnants<'m, M> {
         Self { memory, structures: &heaps.structures, areas: &heaps.areas, checked: 0 }
     }
 
-    /// Returns what a word is. `to` is the block that it points into. `inside` returns the block
-    /// that it is in; `None` if it is in none, or in an unknown one.
+    /// Returns what a word is. `to` is the block that it points into; `None` if it points to memory
+    /// that was in no block. `inside` returns the block that it is in; `None` if it is in none.
     #[inline]
     pub(super) fn kind(
         &mut self,
         index: &BlockIndex,
         word: Word,
-        to: BlockId,
+        to: Option<BlockId>,
         inside: impl FnOnce() -> Option<Range<u64>>,
     ) -> Pointer {
         // Most words end here.
-        if !word.is_near_size || !word.value.is_multiple_of(HEAD) || self.structures.is_empty() {
+        if !word.may_be_link || !word.value.is_multiple_of(HEAD) || self.structures.is_empty() {
             return Pointer::Program;
         }
-        match index.range(to).filter(|to| to.contains(&word.value)) {
-            Some(to) => self.kind_of_link(index, word.at, is_header(word.value, to.end), inside()),
-            None => Pointer::Program,
+        let to = to.and_then(|to| index.range(to));
+        // A pointer with a mark is no link.
+        if to.as_ref().is_some_and(|to| !to.contains(&word.value)) {
+            return Pointer::Program;
         }
+        let is_header = to.is_some_and(|to| is_header(word.value, to.end));
+        self.kind_of_link(index, word.at, is_header, inside())
     }
 
     #[cold]
@@ -103,17 +108,62 @@ impl<'m, M: Memory> Remnants<'m, M> {
             let word = bytes[8 * place..8 * place + 8].try_into().unwrap_or_default();
             u64::from_le_bytes(word)
         };
+        let place_of = |at: u64| Some(at.checked_sub(begin)? as usize / 8);
+        // A block begins after its own size, which says nothing about its first words, unless the
+        // block was freed.
+        let own = inside.as_ref().and_then(|inside| place_of(inside.start.checked_sub(8)?));
+        let is_own = |place: usize| own == Some(place) && is_size(word(place));
+        let is_other = |place: usize| own != Some(place) && is_size(word(place));
         let may_be_link = |place: usize| self.may_be_link(index, word(place));
-        if is_header && is_among(|place| is_size(word(place)), may_be_link) {
+        if is_header && is_among(is_other, may_be_link) {
             return Pointer::Link;
         }
-        // A block begins after its own size, which says nothing about its first words.
+        let is_of_free = |place: usize| {
+            let chunk = begin + 8 * place as u64 - 8;
+            is_own(place) && self.is_free(chunk, word(place) & !FLAGS)
+        };
+        if is_among(is_of_free, |place| self.may_be_doubtful(word(place))) {
+            return Pointer::Link;
+        }
         let Some(inside) = inside else { return Pointer::Program };
+        if is_header && is_among(is_own, may_be_link) {
+            return Pointer::Doubtful;
+        }
+        // The block ends before the size of the next chunk.
+        let inside = inside.start..inside.end.saturating_sub(8);
         let is_in_block = |place: usize| inside.contains(&(begin + 8 * place as u64));
-        let is_size = |place: usize| is_in_block(place) && is_size(word(place));
-        // The size of the next chunk has replaced a link after the end of the block.
-        let may_be_link = |place: usize| !is_in_block(place) || self.may_be_doubtful(word(place));
-        if is_among(is_size, may_be_link) { Pointer::Doubtful } else { Pointer::Program }
+        let is_own_size = |place: usize| is_in_block(place) && is_size(word(place));
+        // The size of another chunk may have replaced the other link: that of the next one, after
+        // the end of the block, or that of the rest of this one.
+        let size_of = |place: usize| word(place) & !FLAGS;
+        let is_rest = |place: usize| {
+            place > BEFORE && is_size(word(place)) && size_of(place) + HEAD == size_of(BEFORE - 1)
+        };
+        let may_be_link = |place: usize| {
+            !is_in_block(place) || self.may_be_doubtful(word(place)) || is_rest(place)
+        };
+        let is_beside_rest =
+            is_in_block(BEFORE - 1) && self.is_rest(word(BEFORE - 1), word(BEFORE));
+        match is_among(is_own_size, may_be_link) || is_beside_rest {
+            true => Pointer::Doubtful,
+            false => Pointer::Program,
+        }
+    }
+
+    /// Returns whether a chunk of a size is free now: the chunk after it says so, and repeats the
+    /// size.
+    fn is_free(&self, chunk: u64, size: u64) -> bool {
+        let mut bytes = [0; HEAD as usize];
+        let is_read = self.memory.read(chunk.saturating_add(size), &mut bytes) == bytes.len();
+        let words = u128::from_le_bytes(bytes);
+        let (repeated, head) = (words as u64, (words >> 64) as u64);
+        is_read && repeated == size && head & !FLAGS >= SMALLEST && head & PREVIOUS_IN_USE == 0
+    }
+
+    /// Returns whether a word is the rest of a link whose lower bytes were overwritten: it leads to
+    /// no memory.
+    fn is_rest(&self, word: u64, other: u64) -> bool {
+        may_be_rest(word, other) && self.memory.read(word & !7, &mut [0; 8]) == 0
     }
 
     /// Returns whether a word may be a link beside a doubtful one: it points to a structure of the
@@ -154,6 +204,13 @@ fn is_header(word: u64, end: u64) -> bool {
     word.is_multiple_of(HEAD) && word.checked_add(HEAD) == Some(end)
 }
 
+/// Returns whether a word may be the rest of a link whose lower bytes were overwritten, beside
+/// another link: their upper bytes agree.
+#[inline]
+pub(super) fn may_be_rest(word: u64, other: u64) -> bool {
+    word >> 32 == other >> 32 && (!word.is_multiple_of(HEAD) || word as u32 == 0)
+}
+
 /// Returns whether a word may be the size of a free chunk, with its flags.
 #[inline]
 pub(super) fn is_size(word: u64) -> bool {
@@ -187,7 +244,7 @@ mod tests {
 
     fn kind_inside(words: &[u64], place: usize, inside: Option<Range<u64>>) -> Pointer {
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        let memory = Saved::new(vec![(BASE + 0x8000, bytes)]);
+        let memory = Saved::new(vec![(BASE + 0x7000, vec![0; 0x1000]), (BASE + 0x8000, bytes)]);
         let mut builder = IndexBuilder::new(10);
         let block = |offset| Block { at: BASE + offset, bytes: 80, print: 1 };
         builder.blocks(BASE..BASE + 0x10000, &[block(0x1010), block(0x2010)]);
@@ -198,7 +255,7 @@ mod tests {
             ..WalkedHeaps::default()
         };
         let mut remnants = Remnants::new(&memory, &heaps);
-        let to = index.containing(words[place]).unwrap();
+        let to = index.containing(words[place]);
         let mut sizes = Sizes::default();
         let at = |place: usize| BASE + 0x8000 + 8 * place as u64;
         let noted = (0..=place).map(|place| sizes.word(at(place), words[place])).last().unwrap();
@@ -254,9 +311,30 @@ mod tests {
         }
         assert_eq!(kind(&[7, 7, 7, 7, 7, start + 16, OTHER, 7, 7], 5), Pointer::Program);
         // At the end of a block, the size of the next chunk has replaced the other link.
+        let inside = || Some(BASE + 0x8000..BASE + 0x8048);
         let last = [7, 7, 7, 7, 7, 7, 0x1f1, start + 16, 0xe1];
-        assert_eq!(kind(&last, 7), Pointer::Doubtful);
-        assert_eq!(kind(&[0, 7, 7, 7, 7, 0x1f1, start + 16, 0xe1, 0], 6), Pointer::Program);
+        assert_eq!(kind_inside(&last, 7, inside()), Pointer::Doubtful);
+        let before = [0, 7, 7, 7, 7, 0x1f1, start + 16, 0xe1, 0];
+        assert_eq!(kind_inside(&before, 6, inside()), Pointer::Program);
+        // The rest of the chunk has its own size.
+        let before_rest = [0, 7, 7, 7, 7, 0x1f1, start + 16, 0x1e1, 0];
+        assert_eq!(kind_inside(&before_rest, 6, inside()), Pointer::Doubtful);
+        // The lower half of the link before it was overwritten.
+        let beside_rest = [7, 7, 7, 7, 7, 0x7f00_0101_0101, start + 16, 0, 0];
+        assert_eq!(kind_inside(&beside_rest, 6, inside()), Pointer::Doubtful);
+    }
+
+    #[test]
+    fn the_first_words_of_a_block_are_links_if_it_was_freed() {
+        let own = BASE + 0x8010..BASE + 0x8050;
+        let first = [0, 0x41, BASE + 0x1010, OTHER, 7, 7, 7, 7, 0x40, 0x50];
+        assert_eq!(kind_inside(&first, 2, Some(own.clone())), Pointer::Link);
+        // The next chunk says that it is in use: two pointers of a program, at most to the ends of
+        // blocks.
+        let in_use = [0, 0x41, BASE + 0x1010, OTHER, 7, 7, 7, 7, 0x40, 0x51];
+        assert_eq!(kind_inside(&in_use, 2, Some(own.clone())), Pointer::Program);
+        let to_ends = [0, 0x41, ONE, OTHER, 7, 7, 7, 7, 0x40, 0x51];
+        assert_eq!(kind_inside(&to_ends, 2, Some(own)), Pointer::Doubtful);
     }
 
     #[test]

@@ -13,6 +13,8 @@ use lowtide_probe::proc::maps::Mapping;
 use lowtide_probe::proc::task::{self, Doing};
 use lowtide_probe::target::Target;
 
+use super::registers::RegisterWatch;
+
 /// Number of bytes below a stack pointer that are also searched: the thread may have called further
 /// functions since.
 const BELOW_POINTER: u64 = 16 << 10;
@@ -53,16 +55,17 @@ pub struct Roots {
 
 impl Roots {
     /// Finds the roots of a process after a walk of its heap. `unknown` are parts of the heap that
-    /// could not be read. The mappings are read again: the program may have obtained memory since
-    /// the walk.
+    /// could not be read. `registers` are those at context switches. The mappings are read again:
+    /// the program may have obtained memory since the walk.
     pub fn find(
         target: &Target,
         memory: &LiveMemory,
         walk: &BlockWalk,
         unknown: &[Range<u64>],
+        registers: &mut RegisterWatch,
     ) -> Self {
         let mut roots = Self::default();
-        let pointers = roots.add_threads(target);
+        let pointers = roots.add_threads(target, registers);
         roots.add_files(target);
         roots.add_timers(target);
         if target.status().is_ok_and(|status| status.swap_bytes > 0) {
@@ -115,9 +118,10 @@ impl Roots {
         self.stacks.get(place).is_some_and(|stack| stack.range.contains(&at))
     }
 
-    /// Adds the system call arguments of the threads, and counts the registers that cannot be read.
+    /// Adds the registers and system call arguments of the threads, and counts the registers that
+    /// cannot be read.
     /// Returns the stack pointers of the threads in order.
-    fn add_threads(&mut self, target: &Target) -> Vec<u64> {
+    fn add_threads(&mut self, target: &Target, registers: &mut RegisterWatch) -> Vec<u64> {
         let mut pointers = Vec::new();
         let threads = task::threads(target.pid).unwrap_or_default();
         if threads.len() > MAX_THREADS {
@@ -126,7 +130,10 @@ impl Roots {
         for thread in threads.iter().take(MAX_THREADS) {
             match thread.doing() {
                 Ok(Doing::In(call)) => {
-                    self.hidden_registers += REGISTERS_IN_CALL;
+                    match registers.in_call(thread.tid, &call) {
+                        Some(words) => self.words.extend_from_slice(words),
+                        None => self.hidden_registers += REGISTERS_IN_CALL,
+                    }
                     self.words.extend(call.args);
                     pointers.push(call.stack_pointer);
                 }

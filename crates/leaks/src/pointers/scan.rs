@@ -64,25 +64,37 @@ pub struct Word {
     pub at: u64,
     /// Its value.
     pub value: u64,
-    /// Whether one of the words before it may be the size of a chunk, among whose links it then is.
-    pub is_near_size: bool,
+    /// Whether one of the words before it may be the size of a chunk, among whose links it then is,
+    /// or the one before it the rest of a link.
+    pub may_be_link: bool,
 }
 
 /// Notes the words that may be sizes of chunks, in order of addresses.
 #[derive(Debug, Default)]
 pub(super) struct Sizes {
     last: u64,
+    /// The last word and its address.
+    before: (u64, u64),
 }
 
 impl Sizes {
+    /// Notes that a block begins at an address. The size of its chunk is before it.
+    #[inline]
+    pub(super) fn block(&mut self, at: u64) {
+        self.last = at.wrapping_sub(8);
+    }
+
     /// Notes a word.
     #[inline]
     pub(super) fn word(&mut self, at: u64, value: u64) -> Word {
         let is_near_size = at.wrapping_sub(self.last) <= 8 * remnants::BEFORE as u64;
+        let (before_at, before) = self.before;
+        let is_near_rest = before_at.wrapping_add(8) == at && remnants::may_be_rest(before, value);
         if remnants::is_size(value) {
             self.last = at;
         }
-        Word { at, value, is_near_size }
+        self.before = (at, value);
+        Word { at, value, may_be_link: is_near_size || is_near_rest }
     }
 }
 
@@ -101,6 +113,15 @@ impl Target {
     pub fn of(index: &BlockIndex, word: u64) -> Option<Self> {
         let at = address(word)?;
         Some(index.containing(at).map_or(Self::Other(at), Self::Block))
+    }
+
+    /// Returns the block.
+    #[inline]
+    pub fn block(self) -> Option<BlockId> {
+        match self {
+            Self::Block(id) => Some(id),
+            Self::Other(_) => None,
+        }
     }
 }
 
@@ -127,8 +148,11 @@ pub fn each_in_blocks<M: Memory>(
     index: &BlockIndex,
     mut each: impl FnMut(BlockId, Word, Target),
 ) {
-    let mut sizes = Sizes::default();
-    each_in(memory, index, |from, at, value| {
+    let (mut sizes, mut last) = (Sizes::default(), None);
+    each_in(memory, index, |from, start, at, value| {
+        if last.replace(from) != Some(from) {
+            sizes.block(start);
+        }
         let word = sizes.word(at, value);
         if let Some(to) = Target::of(index, value).filter(|to| *to != Target::Block(from)) {
             each(from, word, to);
@@ -144,18 +168,23 @@ pub fn each_pointer<M: Memory>(
     to: &BlockIndex,
     mut each: impl FnMut(u64, BlockId),
 ) {
-    each_in(memory, index, |_, at, word| {
+    each_in(memory, index, |_, _, at, word| {
         if let Some(to) = address(word).and_then(|word| to.containing(word)) {
             each(at, to);
         }
     });
 }
 
-/// Calls `each` for every word in blocks, with its address.
-fn each_in<M: Memory>(memory: &M, index: &BlockIndex, mut each: impl FnMut(BlockId, u64, u64)) {
+/// Calls `each` for every word in blocks, with its block, the start of that, and its address.
+fn each_in<M: Memory>(
+    memory: &M,
+    index: &BlockIndex,
+    mut each: impl FnMut(BlockId, u64, u64, u64),
+) {
     let mut window = Window::new(memory, AT_ONCE);
     index.each(|from, range| {
-        window.each_word(range, |at, word| each(from, at, word));
+        let start = range.start;
+        window.each_word(range, |at, word| each(from, start, at, word));
     });
 }
 

@@ -16,7 +16,7 @@
 //! - `names`: functions, files and lines; `jit_names`: functions that the program has compiled.
 //! - [`refusal`]: why stacks are not taken.
 
-mod bpf;
+pub(crate) mod bpf;
 mod budget;
 mod followed;
 mod functions;

@@ -196,7 +196,7 @@ pub struct LeakState {
     pub kind: LeakKind,
     /// Duration of the search, in seconds.
     pub elapsed_s: f64,
-    /// Whether stacks were sampled.
+    /// Whether stacks were sampled: a function with a probe was called.
     pub is_sampled: bool,
     /// Whether any group has stacks.
     pub has_stacks: bool,
@@ -207,7 +207,7 @@ impl LeakState {
         Self {
             kind: report.verdict.kind,
             elapsed_s: report.elapsed_s,
-            is_sampled: report.sampling.is_some(),
+            is_sampled: report.sampling.is_some_and(|sampling| sampling.hits > 0),
             has_stacks: report.groups.iter().any(|group| !group.stacks.is_empty()),
         }
     }

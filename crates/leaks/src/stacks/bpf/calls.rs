@@ -170,7 +170,7 @@ pub(super) fn attach(
 
 /// Pages of a map that are shared with this process.
 #[derive(Debug)]
-pub(super) struct SharedPages {
+pub(crate) struct SharedPages {
     start: NonNull<c_void>,
     bytes: usize,
 }
@@ -181,7 +181,7 @@ unsafe impl Send for SharedPages {}
 
 impl SharedPages {
     /// Maps pages of a map.
-    pub(super) fn new(
+    pub(crate) fn new(
         map: impl AsFd,
         offset: usize,
         bytes: usize,
@@ -227,8 +227,13 @@ impl SharedPages {
     }
 
     /// Reads the word at an offset of the ring buffer, and acquires all that was written before it.
-    pub(super) fn load(&self, at: usize) -> u64 {
+    pub(crate) fn load(&self, at: usize) -> u64 {
         self.word(at / 8).load(Ordering::Acquire)
+    }
+
+    /// Writes the word at an offset, after all that was read before.
+    pub(crate) fn store(&self, at: usize, value: u64) {
+        self.word(at / 8).store(value, Ordering::Release);
     }
 }
 

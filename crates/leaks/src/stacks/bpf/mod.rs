@@ -14,9 +14,11 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering;
 
-use calls::{Fires, SharedPages};
+use calls::Fires;
+pub(crate) use calls::SharedPages;
 use lowtide_probe::proc::stat::Stat;
 use lowtide_probe::proc::status::Status;
+pub(crate) use perf::PerfEvent;
 pub(super) use program::REGISTERS;
 use program::{counter, sample};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};

@@ -1,12 +1,12 @@
-//! perf_event_open(2): a probe for each function, to which a BPF program is attached. This is how
-//! kernels before 6.10 probe all threads of a process.
+//! perf_event_open(2): a probe for each function, to which a BPF program is attached, which is how
+//! kernels before 6.10 probe all threads of a process; and samples of registers.
 
 #![expect(unsafe_code, reason = "perf_event_open(2) and its ioctls, which no library here wraps")]
 
 use std::ffi::CStr;
 use std::fs;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use super::calls::Fires;
 
@@ -19,8 +19,14 @@ const CLOSE_ON_EXEC: libc::c_ulong = 1 << 3;
 /// `PERF_EVENT_IOC_SET_BPF`, for x86_64.
 const SET_BPF: libc::Ioctl = 0x4004_2408;
 
-/// `struct perf_event_attr` as far as its first version after the original one
-/// (`PERF_ATTR_SIZE_VER1`).
+/// Events of the kernel's software (`PERF_TYPE_SOFTWARE`), the one of context switches
+/// (`PERF_COUNT_SW_CONTEXT_SWITCHES`), and samples of registers (`PERF_SAMPLE_REGS_USER`).
+const KIND_OF_SOFTWARE: u32 = 1;
+const CONTEXT_SWITCHES: u64 = 3;
+const SAMPLE_REGISTERS: u64 = 1 << 12;
+
+/// `struct perf_event_attr` as far as its third version after the original one
+/// (`PERF_ATTR_SIZE_VER3`).
 #[repr(C)]
 #[derive(Default)]
 struct Attributes {
@@ -37,6 +43,39 @@ struct Attributes {
     path: u64,
     /// Offset in the file, in bytes.
     offset: u64,
+    branches: u64,
+    /// The registers to sample, a bit for each.
+    registers: u64,
+    stack_bytes: u32,
+    clock: i32,
+}
+
+/// An open perf event. Dropping it closes it.
+#[derive(Debug)]
+pub(crate) struct PerfEvent(OwnedFd);
+
+impl AsFd for PerfEvent {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl PerfEvent {
+    /// Opens an event that samples registers at each context switch of a thread.
+    ///
+    /// # Errors
+    /// Fails if the kernel does not permit it.
+    pub(crate) fn for_switches(tid: u32, registers: u64) -> io::Result<Self> {
+        let attributes = Attributes {
+            kind: KIND_OF_SOFTWARE,
+            config: CONTEXT_SWITCHES,
+            sample_period: 1,
+            sample_type: SAMPLE_REGISTERS,
+            registers,
+            ..Attributes::default()
+        };
+        open(attributes, tid).map(Self)
+    }
 }
 
 /// Runs a program whenever a process reaches an offset in a file, until the file descriptor is
@@ -48,9 +87,8 @@ pub(super) fn attach(
     pid: u32,
     fires: Fires,
 ) -> io::Result<OwnedFd> {
-    let mut attributes = Attributes {
+    let attributes = Attributes {
         kind: kind()?,
-        bytes: size_of::<Attributes>() as u32,
         config: if fires == Fires::AtReturn { return_bit()? } else { 0 },
         sample_period: 1,
         wakeup_events: 1,
@@ -58,10 +96,19 @@ pub(super) fn attach(
         offset,
         ..Attributes::default()
     };
+    let event = open(attributes, pid)?;
+    // SAFETY: the request takes a file descriptor, and no address.
+    let set = unsafe { libc::ioctl(event.as_raw_fd(), SET_BPF, program.as_raw_fd()) };
+    if set < 0 { Err(io::Error::last_os_error()) } else { Ok(event) }
+}
+
+/// Opens an event for a process or thread, on any processor.
+fn open(mut attributes: Attributes, pid: u32) -> io::Result<OwnedFd> {
+    attributes.bytes = size_of::<Attributes>() as u32;
     let pid = i32::try_from(pid).map_err(io::Error::other)?;
     let (any_processor, no_group) = (-1, -1);
     // SAFETY: the kernel reads as many bytes of the attributes as their size field states, and can
-    // write to that word; the path outlives the call.
+    // write to that word; the path in them outlives the call.
     let made = unsafe {
         libc::syscall(
             libc::SYS_perf_event_open,
@@ -78,9 +125,7 @@ pub(super) fn attach(
     }
     // SAFETY: the call returned a new file descriptor, which nothing else owns.
     let event = unsafe { OwnedFd::from_raw_fd(made) };
-    // SAFETY: the request takes a file descriptor, and no address.
-    let set = unsafe { libc::ioctl(event.as_raw_fd(), SET_BPF, program.as_raw_fd()) };
-    if set < 0 { Err(io::Error::last_os_error()) } else { Ok(event) }
+    Ok(event)
 }
 
 /// Reads the type of the perf event.
@@ -108,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_attributes_have_the_size_of_perf_attr_version_1() {
-        assert_eq!(size_of::<Attributes>(), 72);
+    fn the_attributes_have_the_size_of_perf_attr_version_3() {
+        assert_eq!(size_of::<Attributes>(), 96);
     }
 }
