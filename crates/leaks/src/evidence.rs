@@ -185,16 +185,22 @@ struct UnreachedBlocks {
     but_for_doubts: Vec<(u64, u16)>,
     /// Those, and those of which it is unknown.
     all: Vec<(u64, u16)>,
+    /// Whether words that may be such links were few (see [`Unreached`]).
+    has_few_doubts: bool,
 }
 
 impl UnreachedBlocks {
-    /// Returns those of all searches so far. `later` are those of a further search, in which only
-    /// those doubtful words count that were seen in all searches.
+    /// Returns those of all searches so far. `later` are those of a further search. If doubtful
+    /// words are few, only those count in it that were seen in all searches. If they are many, all
+    /// of them count in each search.
     fn and(&self, later: &Self) -> Self {
+        let has_few_doubts = self.has_few_doubts && later.has_few_doubts;
+        let before = if has_few_doubts { &self.but_for_doubts } else { &self.lost };
         Self {
-            lost: in_both(&self.but_for_doubts, &later.lost),
-            but_for_doubts: in_both(&self.but_for_doubts, &later.but_for_doubts),
+            lost: in_both(before, &later.lost),
+            but_for_doubts: in_both(before, &later.but_for_doubts),
             all: in_both(&self.all, &later.all),
+            has_few_doubts,
         }
     }
 
@@ -259,10 +265,17 @@ pub fn search(reader: &mut BlockReader, search: &Search<'_>) -> Result<Reached, 
     let mut reached = round(reader, search, None)?;
     while reached.rounds < ROUNDS || reached.may_be_decided() {
         let (before, rounds) = (reached.unreached.take(), reached.rounds);
-        let seen = reached.graph.take().map(Graph::into_doubtful_places);
+        let is_few = |found: &UnreachedBlocks| found.has_few_doubts;
+        let seen = reached.graph.take().filter(|_| before.as_ref().is_some_and(is_few));
+        let seen = seen.map(Graph::into_doubtful_places);
         drop(reached);
         reader.memory().until(search.interrupt).wait(PAUSE);
         reached = round(reader, search, seen.as_deref())?;
+        if seen.is_some() && !reached.unreached.as_ref().is_some_and(is_few) {
+            // Doubtful words have become many, so all of them have to count.
+            drop(reached);
+            reached = round(reader, search, None)?;
+        }
         reached.rounds += rounds;
         reached.unreached = before.zip(reached.unreached).map(|(a, b)| a.and(&b));
     }
@@ -394,7 +407,7 @@ fn round(
     let unreached = graph.as_ref().zip(index.as_ref()).map(|(graph, index)| {
         let range = |id| index.range(id).unwrap_or(0..0);
         let bytes_of = |id| range(id).end - range(id).start;
-        let Unreached { lost, but_for_doubts, unsure } =
+        let Unreached { lost, but_for_doubts, unsure, has_few_doubts } =
             graph.unreached(roots.hidden_registers, bytes_of);
         let of = |id| Some((index.range(id)?, index.print(id)));
         // Blocks that could not be read have no meaningful print.
@@ -408,7 +421,7 @@ fn round(
         let mut all = [found(&unsure), but_for_doubts.clone()].concat();
         all.sort_unstable();
         all.dedup();
-        UnreachedBlocks { lost, but_for_doubts, all }
+        UnreachedBlocks { lost, but_for_doubts, all, has_few_doubts }
     });
     Ok(Reached { rounds: 1, walk, roots, index, graph, unreached, took: begun.elapsed() })
 }

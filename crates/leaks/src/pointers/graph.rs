@@ -387,6 +387,9 @@ pub struct Unreached {
     /// Those to which only words lead that may be links of former free chunks, or new blocks to
     /// which no pointer was found, in order. It is unknown whether the program can reach them.
     pub unsure: Vec<BlockId>,
+    /// Whether words that may be such links are so few that they are links indeed. Otherwise they
+    /// are pointers of the program, and a search in which not all of them count proves nothing.
+    pub has_few_doubts: bool,
 }
 
 /// The root of the shortest path to each block.
@@ -562,15 +565,18 @@ impl Graph {
         let is_lost = |id: &BlockId| !reached.contains(*id) && !may_be_reached.contains(*id);
         let is_unsure = |id: &BlockId| may_be_reached.contains(*id) && !sure.contains(*id);
         let mut lost: Vec<BlockId> = all().filter(is_lost).collect();
+        let mut unsure: Vec<BlockId> = all().filter(is_unsure).collect();
         let mut but_for_doubts: Vec<BlockId> =
             all().filter(|id| !without_doubts.contains(*id)).collect();
-        if !self.has_few_doubts(&without_doubts, but_for_doubts.len()) {
+        let has_few_doubts = self.has_few_doubts(&without_doubts, but_for_doubts.len());
+        if !has_few_doubts {
             if !self.all_count {
-                lost.clear();
+                unsure.append(&mut lost);
+                unsure.sort_unstable();
             }
             but_for_doubts.clone_from(&lost);
         }
-        Unreached { lost, but_for_doubts, unsure: all().filter(is_unsure).collect() }
+        Unreached { lost, but_for_doubts, unsure, has_few_doubts }
     }
 
     /// Returns whether the doubtful words that lead to blocks which nothing else leads to are few,
@@ -803,7 +809,9 @@ mod tests {
         (gone.doubtful_roots, gone.all_count) = (vec![2], false);
         assert_eq!(gone.unreached(0, |_| 80).lost, [0, 1]);
         gone.doubtful_targets = (0..4).collect();
-        assert!(gone.unreached(0, |_| 80).lost.is_empty());
+        let found = gone.unreached(0, |_| 80);
+        assert!(found.lost.is_empty() && !found.has_few_doubts);
+        assert_eq!(found.unsure.len(), 300);
     }
 
     #[test]
