@@ -15,7 +15,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let pid = std::env::args().nth(1).ok_or("usage: reachable PID")?.parse()?;
     let mut reader = BlockReader::open(&Target::open(pid)?)?;
     let interrupt = AtomicBool::new(false);
-    let reached = search(&mut reader, &Search::new(&interrupt))?;
+    let options = Search { notes_registers: true, ..Search::new(&interrupt) };
+    let reached = search(&mut reader, &options)?;
     let mut counts: BTreeMap<String, [u32; 3]> = BTreeMap::new();
     for line in std::io::stdin().lines() {
         let line = line?;

@@ -474,7 +474,7 @@ pub(crate) struct LeaksArgs {
     #[arg(long, conflicts_with = "no_stacks")]
     pub(crate) stacks: bool,
 
-    /// Take no stacks: the process gets no probes
+    /// Take no stacks: the process is only read
     #[arg(long)]
     pub(crate) no_stacks: bool,
 

@@ -413,7 +413,7 @@ impl<'a> Watch<'a> {
             }
         });
         let count_calls = counts_calls.then_some(COUNT_CALLS);
-        let pid = self.args.pid;
+        let (pid, notes_registers) = (self.args.pid, !self.args.no_stacks);
         let patience = Patience { ends_itself: true, ..Patience::default() };
         let time = self.args.deadline.patience().deadline.unwrap_or_else(|| max_search(target));
         let sought = self.finder.patiently(patience, move |finder| {
@@ -427,7 +427,8 @@ impl<'a> Watch<'a> {
             });
             let timer = timer.map_err(|error| TargetError::Other(pid, error))?;
             let samples = samples.as_ref();
-            let search = Search { with_text, interrupt: &over, samples, count_calls };
+            let search =
+                Search { with_text, interrupt: &over, samples, count_calls, notes_registers };
             let sought = finder.seek(older_s, &search);
             drop(done);
             let _ = timer.join();

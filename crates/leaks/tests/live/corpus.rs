@@ -68,7 +68,8 @@ impl Waiting {
         let target = Target::open(self.child.id()).unwrap();
         let mut reader = BlockReader::open(&target).unwrap();
         let interrupt = AtomicBool::new(false);
-        let reached = search(&mut reader, &Search::new(&interrupt)).unwrap();
+        let options = Search { notes_registers: true, ..Search::new(&interrupt) };
+        let reached = search(&mut reader, &options).unwrap();
         [&self.lost, &self.kept].map(|blocks| {
             let mut counts = Counts::default();
             for at in blocks {

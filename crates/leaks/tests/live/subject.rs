@@ -110,7 +110,12 @@ impl Subject {
         let samples = sampler.map(|sampler| sampler.finish().unwrap());
         let interrupt = AtomicBool::new(false);
         let count_calls = Some(Duration::from_secs(2));
-        let search = Search { samples: samples.as_ref(), count_calls, ..Search::new(&interrupt) };
+        let search = Search {
+            samples: samples.as_ref(),
+            count_calls,
+            notes_registers: true,
+            ..Search::new(&interrupt)
+        };
         finder.seek(Some(older_s), &search).unwrap();
         let last = usize::from(survivors(&times, older_s).end - 1);
         let range = |of: fn(&Truth) -> u64| {
