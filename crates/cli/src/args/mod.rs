@@ -64,7 +64,7 @@ pub(crate) enum Verb {
     Study(Box<StudyArgs>),
     /// Show the resident memory of a process by owner, without stopping it
     Inspect(InspectArgs),
-    /// Release the free memory of a live process, in pauses too short to notice
+    /// Release the free memory of a live process, in short pauses
     Release(ReleaseArgs),
     /// Start a command and keep its memory low; made for the entry point of a container
     Run(RunArgs),
