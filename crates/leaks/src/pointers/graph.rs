@@ -13,7 +13,8 @@ use super::doubts::Doubts;
 use super::index::{BlockId, BlockIndex};
 use super::remnants::{Pointer, Remnants};
 use super::roots::Roots;
-use super::scan::{Sizes, Target, Word, Words, each_in_blocks, each_root};
+use super::scan::{Target, Words, each_in_blocks, each_root};
+use super::words::{Sizes, Word};
 
 /// Maximum number of structures of one size for each hidden root. If there are more, none of them
 /// counts as held by such a root, because the roots could lead to less than a tenth of them.

@@ -4,6 +4,7 @@
 //! - [`roots`]: memory outside of blocks from which the program reaches them.
 //! - [`registers`]: those of threads that wait.
 //! - [`scan`]: finds all pointers to blocks.
+//! - [`words`]: words in memory, which may be links of free chunks.
 //! - `remnants`: links of former free chunks, which are no pointers of the program.
 //! - `doubts`: tells such links from pointers that look like them.
 //! - [`graph`]: the pointers between blocks, and the blocks that no root leads to.
@@ -19,3 +20,4 @@ pub mod registers;
 mod remnants;
 pub mod roots;
 pub mod scan;
+pub mod words;

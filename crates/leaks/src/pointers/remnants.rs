@@ -20,20 +20,9 @@ use lowtide_heap::ranges::hold;
 use lowtide_probe::detect::WalkedHeaps;
 
 use super::index::{BlockId, BlockIndex};
-use super::scan::Word;
+use super::words::{BEFORE, FLAGS, HEAD, PREVIOUS_IN_USE, SMALLEST, Word, is_size, may_be_rest};
 
-/// Size and alignment of a chunk header, in bytes.
-const HEAD: u64 = 16;
-/// Sizes of chunks: their smallest value, their largest one, and the flag that the chunk before it
-/// is in use, which every free chunk has (`PREV_INUSE`). The flag of mmapped chunks is never set.
-const SMALLEST: u64 = 32;
-const LARGEST: u64 = 1 << 40;
-const PREVIOUS_IN_USE: u64 = 1;
-const FLAGS: u64 = 7;
-const MMAPPED: u64 = 2;
-/// Number of words between the beginning of the size of a chunk and its last link, and number of
-/// words that are read: these, the link and the word after it.
-pub(super) const BEFORE: usize = 4;
+/// Number of words that are read: those before a link, the link and the word after it.
 const WORDS: usize = BEFORE + 2;
 /// Maximum number of words that are checked. Further ones count as pointers of the program.
 const MAX_CHECKED: u32 = 1 << 20;
@@ -204,22 +193,6 @@ fn is_header(word: u64, end: u64) -> bool {
     word.is_multiple_of(HEAD) && word.checked_add(HEAD) == Some(end)
 }
 
-/// Returns whether a word may be the rest of a link whose lower bytes were overwritten, beside
-/// another link: their upper bytes agree.
-#[inline]
-pub(super) fn may_be_rest(word: u64, other: u64) -> bool {
-    word >> 32 == other >> 32 && (!word.is_multiple_of(HEAD) || word as u32 == 0)
-}
-
-/// Returns whether a word may be the size of a free chunk, with its flags.
-#[inline]
-pub(super) fn is_size(word: u64) -> bool {
-    let size = word & !FLAGS;
-    word & (PREVIOUS_IN_USE | MMAPPED) == PREVIOUS_IN_USE
-        && size.is_multiple_of(HEAD)
-        && (SMALLEST..LARGEST).contains(&size)
-}
-
 #[cfg(test)]
 mod tests {
     use lowtide_heap::blocks::{Block, BlockVisitor};
@@ -227,7 +200,7 @@ mod tests {
 
     use super::*;
     use crate::pointers::index::IndexBuilder;
-    use crate::pointers::scan::Sizes;
+    use crate::pointers::words::Sizes;
 
     const BASE: u64 = 0x7f00_0000_0000;
     const BIN: u64 = 0x7f80_0000_0100;

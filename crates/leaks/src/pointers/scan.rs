@@ -5,7 +5,7 @@ use std::ops::Range;
 use lowtide_heap::memory::{ADDRESS_END, Memory};
 
 use super::index::{BlockId, BlockIndex};
-use super::remnants;
+use super::words::{Sizes, Word};
 
 /// Maximum number of bytes per read: of memory that is read completely, and of scattered parts.
 const AT_ONCE: u64 = 1 << 20;
@@ -54,47 +54,6 @@ fn each_word<M: Memory>(
                 at += buffer.len() as u64;
             }
         }
-    }
-}
-
-/// A word in memory.
-#[derive(Debug, Clone, Copy)]
-pub struct Word {
-    /// Its address.
-    pub at: u64,
-    /// Its value.
-    pub value: u64,
-    /// Whether one of the words before it may be the size of a chunk, among whose links it then is,
-    /// or the one before it the rest of a link.
-    pub may_be_link: bool,
-}
-
-/// Notes the words that may be sizes of chunks, in order of addresses.
-#[derive(Debug, Default)]
-pub(super) struct Sizes {
-    last: u64,
-    /// The last word and its address.
-    before: (u64, u64),
-}
-
-impl Sizes {
-    /// Notes that a block begins at an address. The size of its chunk is before it.
-    #[inline]
-    pub(super) fn block(&mut self, at: u64) {
-        self.last = at.wrapping_sub(8);
-    }
-
-    /// Notes a word.
-    #[inline]
-    pub(super) fn word(&mut self, at: u64, value: u64) -> Word {
-        let is_near_size = at.wrapping_sub(self.last) <= 8 * remnants::BEFORE as u64;
-        let (before_at, before) = self.before;
-        let is_near_rest = before_at.wrapping_add(8) == at && remnants::may_be_rest(before, value);
-        if remnants::is_size(value) {
-            self.last = at;
-        }
-        self.before = (at, value);
-        Word { at, value, may_be_link: is_near_size || is_near_rest }
     }
 }
 
