@@ -90,7 +90,7 @@ fn name(group: &PinGroup) -> String {
         }
         PinKind::Blocks => {}
     }
-    let size = group.size_bytes.map_or(String::new(), |[bytes, _]| size(bytes));
+    let size = group.size_bytes.map_or(String::new(), sizes);
     described(size, &group.block_type, &group.allocator, &group.holder)
 }
 
@@ -106,6 +106,11 @@ pub(crate) fn described(
     printable(&parts.into_iter().flatten().collect::<Vec<String>>().join(", "))
 }
 
+/// Formats the sizes of blocks.
+fn sizes([low, high]: [u64; 2]) -> String {
+    if low == high { size(low) } else { format!("{} to {}", size(low), size(high)) }
+}
+
 /// Formats the size of a block: exactly, if it is small.
 pub(crate) fn size(bytes: u64) -> String {
     if bytes < 10_000 { format!("{} B", thousands(bytes)) } else { Human(bytes).to_string() }
@@ -115,19 +120,31 @@ fn sentence(set: &PinSet, pins: &Pins, screen: Screen) -> String {
     let about = if pins.estimated { "≈" } else { "" };
     let members: Vec<String> =
         set.groups.iter().filter_map(|place| pins.groups.get(*place)).map(short_name).collect();
+    let held = common_holder(set, pins)
+        .map_or(String::new(), |holder| format!(", most of them held by {},", printable(holder)));
     let bounds = match set.gain_at_least_bytes {
-        Some(least) if least == set.gain_bytes => String::new(),
+        Some(least) if Human(least).to_string() == Human(set.gain_bytes).to_string() => {
+            String::new()
+        }
         Some(least) => format!(" (at least {}: caches can hold some back)", Human(least)),
         None => " (caches can hold back some or all of it)".to_owned(),
     };
     let head = format!(
-        "if {} ({about}{} blocks, {about}{}) were freed, {about}{} more could be returned{bounds}",
+        "if {} ({about}{} blocks, {about}{}){held} were freed, {about}{} more could be returned{bounds}",
         printable(&members.join(" and ")),
         thousands(set.blocks),
         Human(set.bytes),
         Human(set.gain_bytes),
     );
     format!("{}\n", wrapped(&head, screen.width))
+}
+
+/// Returns what holds all groups of a set, if it has several.
+fn common_holder<'p>(set: &PinSet, pins: &'p Pins) -> Option<&'p str> {
+    let holder = |place: &usize| pins.groups.get(*place)?.holder.as_deref();
+    let first = set.groups.first().and_then(holder)?;
+    let is_common = set.groups.iter().all(|place| holder(place) == Some(first));
+    (set.groups.len() > 1 && is_common).then_some(first)
 }
 
 /// Formats what would cure the sets, each remedy once.
@@ -142,7 +159,7 @@ fn remedies(pins: &Pins, screen: Screen) -> String {
 }
 
 fn short_name(group: &PinGroup) -> String {
-    let size = group.size_bytes.map_or(String::new(), |[bytes, _]| size(bytes));
+    let size = group.size_bytes.map_or(String::new(), sizes);
     match &group.block_type {
         Some(name) => format!("{size} {name}"),
         None => size,

@@ -25,6 +25,7 @@ impl Bounds {
         let mut named = Vec::new();
         for group in groups {
             let held_back_bytes = held_back_bytes(group, threads, tcache);
+            bounds.because.extend(free_list(group).map(|list| list.sentence()));
             bounds.held_back_bytes =
                 bounds.held_back_bytes.zip(held_back_bytes).map(|(a, b)| a + b);
             if !named.contains(&group.allocator) {
@@ -73,16 +74,56 @@ impl Tcache {
 
 fn held_back_bytes(group: &GroupSums, threads: u64, tcache: Tcache) -> Option<u64> {
     // A block of a page or less can begin before a page and end after its begin.
-    let pages = group.size_bytes.div_ceil(PAGE) + 1;
-    let in_caches = |count: u64| (threads * count).min(group.blocks) * pages * PAGE;
+    let pages = group.size_bytes[1].div_ceil(PAGE) + 1;
+    let in_caches = |count: u64| (threads * count * group.sizes).min(group.blocks) * pages * PAGE;
     match group.allocator {
-        "glibc" if group.size_bytes <= tcache.largest_bytes => Some(in_caches(tcache.count)),
-        "glibc" | "cpython" => Some(0),
+        "glibc" if group.size_bytes[0] <= tcache.largest_bytes => Some(in_caches(tcache.count)),
+        "glibc" => Some(0),
+        "cpython" => Some(free_list(group).map_or(0, |list| list.held_back_bytes(group))),
         "jemalloc" => Some(in_caches(JEMALLOC_CACHED)),
-        "mimalloc" if group.size_bytes <= MIMALLOC_SMALL => Some(threads * MIMALLOC_PAGE),
-        "mimalloc" => Some(threads * MIMALLOC_MEDIUM_PAGE),
+        "mimalloc" if group.size_bytes[1] <= MIMALLOC_SMALL => {
+            Some(threads * group.sizes * MIMALLOC_PAGE)
+        }
+        "mimalloc" => Some(threads * group.sizes * MIMALLOC_MEDIUM_PAGE),
         _ => None,
     }
+}
+
+/// The free objects that CPython keeps of a type.
+#[derive(Debug, Clone, Copy)]
+struct FreeList {
+    name: &'static str,
+    /// Maximum number of objects of one size.
+    count: u64,
+}
+
+/// The types with a list of free objects, up to CPython 3.14.
+const FREE_LISTS: [FreeList; 4] = [
+    FreeList { name: "tuple", count: 2000 },
+    FreeList { name: "float", count: 100 },
+    FreeList { name: "list", count: 80 },
+    FreeList { name: "dict", count: 80 },
+];
+
+impl FreeList {
+    /// Returns what arenas the free objects of a group can hold back.
+    fn held_back_bytes(self, group: &GroupSums) -> u64 {
+        (self.count * group.sizes).min(group.blocks) * CPYTHON_ARENA
+    }
+
+    fn sentence(self) -> String {
+        let Self { name, count } = self;
+        format!(
+            "CPython keeps up to {count} freed objects of type {name} of each length in a list, until gc.collect() \
+             empties it"
+        )
+    }
+}
+
+fn free_list(group: &GroupSums) -> Option<FreeList> {
+    let name = group.block_type.as_deref().filter(|_| group.allocator == "cpython")?;
+    let name = name.strip_prefix("Python ")?;
+    FREE_LISTS.into_iter().find(|list| list.name == name)
 }
 
 fn because(allocator: &str, tcache: Tcache) -> Option<String> {
@@ -112,7 +153,8 @@ mod tests {
     use super::*;
 
     fn group(allocator: &'static str, size_bytes: u64, blocks: u64) -> GroupSums {
-        GroupSums { allocator, size_bytes, blocks, ..GroupSums::default() }
+        let size_bytes = [size_bytes; 2];
+        GroupSums { allocator, size_bytes, sizes: 1, blocks, ..GroupSums::default() }
     }
 
     #[test]
@@ -125,6 +167,28 @@ mod tests {
         assert_eq!(bytes(&group("mimalloc", 64, 1000), 3), Some(3 * MIMALLOC_PAGE));
         assert_eq!(bytes(&group("cpython", 64, 1000), 3), Some(CPYTHON_ARENA));
         assert_eq!(bytes(&group("gperftools", 64, 1000), 1), None);
+    }
+
+    #[test]
+    fn the_caches_of_a_group_with_several_sizes_hold_back_blocks_of_each() {
+        let strings = GroupSums { sizes: 10, ..group("glibc", 208, 5000) };
+        let bounds = Bounds::new(&[&strings], 1, None);
+        assert_eq!(bounds.held_back_bytes, Some(10 * 7 * 2 * PAGE));
+    }
+
+    #[test]
+    fn free_lists_of_cpython_can_hold_back_an_arena_for_each_tuple() {
+        let typed = |name: &str, blocks| GroupSums {
+            block_type: Some(format!("Python {name}")),
+            ..group("cpython", 64, blocks)
+        };
+        let bounds = Bounds::new(&[&typed("tuple", 3000)], 1, None);
+        assert_eq!(bounds.held_back_bytes, Some(2001 * CPYTHON_ARENA));
+        assert!(bounds.because[0].contains("gc.collect()"), "{:?}", bounds.because);
+        let few = Bounds::new(&[&typed("dict", 3)], 1, None);
+        assert_eq!(few.held_back_bytes, Some(4 * CPYTHON_ARENA));
+        let other = Bounds::new(&[&typed("Node", 3000)], 1, None);
+        assert_eq!(other.held_back_bytes, Some(CPYTHON_ARENA));
     }
 
     #[test]

@@ -56,6 +56,25 @@ impl Holders {
         gain
     }
 
+    /// Returns the units that a group holds, alone or with others.
+    pub fn held_by(&self, bit: u64) -> UnitSums {
+        let mut held = UnitSums::default();
+        let all = self.0.iter().filter(|(holders, _)| **holders & bit != 0);
+        all.for_each(|(_, sums)| held.add(*sums));
+        held
+    }
+
+    /// Returns the same units with other bits for the groups: `bits` has the new one of each.
+    pub fn with_bits(&self, bits: &[u64]) -> Self {
+        let mut changed = Self::default();
+        for (set, sums) in &self.0 {
+            let of_groups = bits.iter().enumerate().filter(|(place, _)| set >> place & 1 == 1);
+            let new = of_groups.fold(set & (CACHED | REST), |all, (_, bit)| all | bit);
+            changed.add(new, *sums);
+        }
+        changed
+    }
+
     /// Returns the units that nothing holds.
     pub fn free(&self) -> UnitSums {
         self.0.get(&0).copied().unwrap_or_default()

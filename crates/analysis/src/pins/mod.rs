@@ -2,10 +2,12 @@
 //!
 //! - [`holders`]: sets of groups, and what becomes free with them.
 //! - [`bounds`]: what the caches of an allocator can hold back.
+//! - [`joined`]: groups of one holder, whatever their sizes.
 //! - [`remedies`]: what would cure it.
 
 pub mod bounds;
 pub mod holders;
+pub mod joined;
 pub mod remedies;
 
 use lowtide_model::bytes::Human;
@@ -20,10 +22,15 @@ use holders::{CACHED, Holders, MAX_GROUPS, REST, SMALL_SET, UnitSums};
 pub struct GroupSums {
     /// The allocator.
     pub allocator: &'static str,
-    /// Size of a block in bytes, including the overhead of the allocator.
-    pub size_bytes: u64,
+    /// The smallest and the largest size of a block in bytes, including the overhead of the
+    /// allocator.
+    pub size_bytes: [u64; 2],
+    /// Number of different sizes.
+    pub sizes: u64,
     /// Their type.
     pub block_type: Option<String>,
+    /// What holds most of them, if it was searched for.
+    pub holder: Option<String>,
     /// Number of blocks.
     pub blocks: u64,
     /// Their bytes.
@@ -37,6 +44,11 @@ pub struct GroupSums {
 impl GroupSums {
     /// Adds the blocks of another group.
     pub fn add(&mut self, other: &Self) {
+        self.size_bytes = [
+            self.size_bytes[0].min(other.size_bytes[0]),
+            self.size_bytes[1].max(other.size_bytes[1]),
+        ];
+        self.sizes += other.sizes;
         self.blocks += other.blocks;
         self.bytes += other.bytes;
         self.units += other.units;
@@ -77,7 +89,10 @@ impl HeapPins {
         let pinned_bytes = self.pinned_bytes();
         let sets = self.holders.sets(pinned_bytes);
         let in_set = sets.last().copied().unwrap_or(0);
-        let is_shown = |place: usize| place < top || Self::bit(place) & in_set & !REST != 0;
+        let least = (pinned_bytes as f64 * MIN_SHOWN) as u64;
+        let is_large = |place: usize| self.groups[place].pinned_bytes >= least;
+        let is_shown =
+            |place: usize| place < top && is_large(place) || Self::bit(place) & in_set & !REST != 0;
         let shown: Vec<usize> = (0..self.groups.len()).filter(|place| is_shown(*place)).collect();
         let mut groups = self.listed(&shown);
         groups.extend(self.others(&shown));
@@ -99,7 +114,8 @@ impl HeapPins {
         }
     }
 
-    fn pinned_bytes(&self) -> u64 {
+    /// Returns the free bytes on pages that something holds, without scaling.
+    pub fn pinned_bytes(&self) -> u64 {
         let groups: u64 = self.groups.iter().map(|group| group.pinned_bytes).sum();
         groups + self.cached.pinned_bytes + self.fixed_bytes
     }
@@ -126,8 +142,9 @@ impl HeapPins {
             PinGroup {
                 kind: PinKind::Blocks,
                 allocator: Some(sums.allocator.to_owned()),
-                size_bytes: Some([sums.size_bytes; 2]),
+                size_bytes: Some(sums.size_bytes),
                 block_type: sums.block_type.clone(),
+                holder: sums.holder.clone(),
                 ..self.group(sums, gain, with_previous)
             }
         };
@@ -203,6 +220,8 @@ impl HeapPins {
     }
 }
 
+/// Part of the pinned memory below which a group is counted with all others.
+const MIN_SHOWN: f64 = 0.001;
 /// Amount of pinned memory below which its cause is not named, in bytes.
 const MIN_NAMED: u64 = 1 << 20;
 /// Part of the pinned memory that a set must free to be named as its cause.
@@ -217,14 +236,11 @@ pub fn sentence(pins: &Pins) -> Option<String> {
     let about = if pins.estimated { "≈" } else { "" };
     let is_most = |bytes: u64| bytes as f64 >= pins.pinned_bytes as f64 * MOST;
     if let Some(set) = pins.sets.iter().find(|set| is_most(set.gain_free_bytes)) {
-        let mut sizes: Vec<u64> = set
-            .groups
-            .iter()
-            .filter_map(|place| Some(pins.groups.get(*place)?.size_bytes?[0]))
-            .collect();
+        let mut sizes: Vec<[u64; 2]> =
+            set.groups.iter().filter_map(|place| pins.groups.get(*place)?.size_bytes).collect();
         sizes.sort_unstable();
         sizes.dedup();
-        let sizes: Vec<String> = sizes.iter().map(|bytes| format!("{bytes} B")).collect();
+        let sizes: Vec<String> = sizes.iter().map(|sizes| range(*sizes)).collect();
         return Some(format!(
             "{about}{} of the free memory is pinned by {about}{} in blocks of {} (--pins shows their types and holders)",
             Human(set.gain_free_bytes),
@@ -232,12 +248,39 @@ pub fn sentence(pins: &Pins) -> Option<String> {
             sizes.join(" and ")
         ));
     }
+    if let Some(sentence) = many_sizes(pins, is_most) {
+        return Some(sentence);
+    }
     is_most(pins.crowded_bytes).then(|| {
         format!(
             "{about}{} of the free memory is on pages that blocks of more than {SMALL_SET} sizes share: no few sizes pin it",
             Human(pins.crowded_bytes)
         )
     })
+}
+
+/// Names the sizes of the groups that pin most of the memory only all together.
+fn many_sizes(pins: &Pins, is_most: impl Fn(u64) -> bool) -> Option<String> {
+    let blocks: Vec<&PinGroup> =
+        pins.groups.iter().filter(|group| group.kind == PinKind::Blocks).collect();
+    let place = blocks.iter().position(|group| is_most(group.gain_with_previous_bytes))?;
+    let together = &blocks[..=place];
+    let sizes = together.iter().filter_map(|group| group.size_bytes);
+    let [low, high] = sizes.reduce(|a, b| [a[0].min(b[0]), a[1].max(b[1])])?;
+    let about = if pins.estimated { "≈" } else { "" };
+    Some(format!(
+        "{about}{} on pages with free memory is pinned by {about}{} in blocks of {} sizes, {} (--pins shows their \
+         types and holders)",
+        Human(blocks[place].gain_with_previous_bytes),
+        Human(together.iter().map(|group| group.bytes).sum()),
+        together.len(),
+        range([low, high])
+    ))
+}
+
+/// Formats the sizes of blocks.
+fn range([low, high]: [u64; 2]) -> String {
+    if low == high { format!("{low} B") } else { format!("{low} to {high} B") }
 }
 
 #[cfg(test)]
@@ -251,7 +294,8 @@ mod tests {
     fn heap() -> HeapPins {
         let group = |size_bytes, blocks, pinned_bytes| GroupSums {
             allocator: "glibc",
-            size_bytes,
+            size_bytes: [size_bytes; 2],
+            sizes: 1,
             blocks,
             bytes: size_bytes * blocks,
             units: 50_000,

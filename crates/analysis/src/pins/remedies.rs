@@ -48,7 +48,7 @@ fn who_frees(allocator: &str) -> Option<&'static str> {
     match allocator {
         "mimalloc" => Some(
             "if another thread frees them, their memory returns only after the thread that allocated them \
-             collects (mi_collect) or ends",
+             collects (mi_collect) or ends; with mimalloc 2, another thread must then call mi_collect(true)",
         ),
         _ => None,
     }

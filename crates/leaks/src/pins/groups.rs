@@ -124,7 +124,9 @@ fn sums(group: &Group, types: &[String]) -> GroupSums {
     let name = usize::from(type_id).checked_sub(1).and_then(|place| types.get(place));
     GroupSums {
         allocator: kind.allocator(),
-        size_bytes: bytes,
+        size_bytes: [bytes; 2],
+        sizes: 1,
+        holder: None,
         block_type: name.cloned(),
         blocks: group.blocks,
         bytes: group.bytes,

@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
 
+use lowtide_analysis::pins::holders::MAX_GROUPS;
+use lowtide_analysis::pins::{GroupSums, HeapPins};
 use lowtide_heap::blocks::Block;
-use lowtide_model::pins::{PinGroup, PinKind};
 use lowtide_probe::inspect::BlockReader;
 use lowtide_probe::target::{Target, TargetError};
 
@@ -13,8 +14,11 @@ use super::units::{BlockClass, BlockInRoom};
 use crate::book::{FIRST_COHORT, Survivor};
 use crate::evidence::{self, Search};
 
-/// Number of blocks of a group whose holders are searched for.
+/// Maximum number of blocks of a group whose holders are searched for, and of all groups.
 const SAMPLED: u64 = 200;
+const SAMPLED_IN_ALL: u64 = 4000;
+/// Part of the pinned memory from which the holders of a group are searched for.
+const MIN_PART: f64 = 0.001;
 /// Maximum number of blocks in use of a heap whose pointers are searched: they take 64 MiB at most.
 const MAX_BLOCKS: u64 = 2_000_000;
 /// The note of a heap with more blocks.
@@ -31,8 +35,9 @@ pub(super) struct Samples {
 impl Samples {
     /// Creates samples of groups with these numbers of blocks.
     pub(super) fn new(counts: &[u64]) -> Self {
+        let sampled = SAMPLED.min(SAMPLED_IN_ALL / (counts.len() as u64).max(1)).max(1);
         Self {
-            steps: counts.iter().map(|count| count.div_ceil(SAMPLED).max(1)).collect(),
+            steps: counts.iter().map(|count| count.div_ceil(sampled).max(1)).collect(),
             seen: vec![0; counts.len()],
             blocks: vec![Vec::new(); counts.len()],
         }
@@ -75,8 +80,11 @@ impl Samples {
 }
 
 impl HeldMemory {
-    /// Returns samples of the blocks of groups that pin memory.
-    pub(super) fn samples(&self, groups: &[PinGroup]) -> Samples {
+    /// Returns samples of the blocks of the groups that pin most memory.
+    pub(super) fn samples(&self, heap: &HeapPins) -> Samples {
+        let least = (heap.pinned_bytes() as f64 * MIN_PART) as u64;
+        let groups = &heap.groups[..heap.groups.len().min(MAX_GROUPS)];
+        let groups = &groups[..groups.partition_point(|group| group.pinned_bytes >= least)];
         let counts: Vec<u64> = groups.iter().map(|group| group.blocks).collect();
         let mut samples = Samples::new(&counts);
         let mut place_of: HashMap<BlockClass, Option<usize>> = HashMap::new();
@@ -92,13 +100,12 @@ impl HeldMemory {
     }
 
     /// Returns whether blocks of a class belong to a group.
-    fn is_of(&self, class: BlockClass, group: &PinGroup) -> bool {
+    fn is_of(&self, class: BlockClass, group: &GroupSums) -> bool {
         let BlockClass { kind, bytes, type_id, is_cached } = class;
         let name = usize::from(type_id).checked_sub(1).and_then(|id| self.census.types.get(id));
-        group.kind == PinKind::Blocks
-            && !is_cached
-            && group.allocator.as_deref() == Some(kind.allocator())
-            && group.size_bytes == Some([bytes; 2])
+        !is_cached
+            && group.allocator == kind.allocator()
+            && group.size_bytes == [bytes; 2]
             && group.block_type.as_ref() == name
     }
 }

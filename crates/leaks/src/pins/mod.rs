@@ -55,18 +55,19 @@ const SLICE: u64 = 1 << 30;
 pub fn pins(target: &Target, top: usize, interrupt: &AtomicBool) -> Result<Pins, TargetError> {
     let cpu = thread_cpu_s();
     let held = HeldMemory::read(target, true)?;
-    let mut pins = held.pins(top);
-    if pins.pinned_bytes > 0 {
-        let samples = held.samples(&pins.groups);
+    let mut heap = held.sums();
+    let mut notes = held.notes();
+    if heap.pinned_bytes() > 0 {
+        let samples = held.samples(&heap);
+        let blocks = heap.groups.iter().map(|group| group.blocks).sum();
         // Its memory is not needed any more.
         drop(held);
-        match samples.holders(target, pins.blocks, interrupt)? {
-            Ok(names) => {
-                pins.groups.iter_mut().zip(names).for_each(|(group, name)| group.holder = name)
-            }
-            Err(reason) => pins.notes.push(reason.to_owned()),
+        match samples.holders(target, blocks, interrupt)? {
+            Ok(names) => heap = heap.with_holders(names),
+            Err(reason) => notes.push(reason.to_owned()),
         }
     }
+    let mut pins = Pins { notes, ..heap.report(top) };
     pins.cpu_s = thread_cpu_s() - cpu;
     Ok(pins)
 }
@@ -144,12 +145,13 @@ impl HeldMemory {
     /// Reports the groups of blocks that pin memory, the `top` largest.
     pub fn pins(&self, top: usize) -> Pins {
         let cpu = thread_cpu_s();
-        let mut pins = self.sums().report(top);
-        if self.census.rooms.is_empty() {
-            pins.notes.push(NO_HEAP.to_owned());
-        }
-        pins.cpu_s = self.cpu_s + thread_cpu_s() - cpu;
-        pins
+        let pins = Pins { notes: self.notes(), ..self.sums().report(top) };
+        Pins { cpu_s: self.cpu_s + thread_cpu_s() - cpu, ..pins }
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let is_empty = self.census.rooms.is_empty();
+        is_empty.then(|| NO_HEAP.to_owned()).into_iter().collect()
     }
 
     /// Returns the memory that a release returns after all blocks were freed that are no longer
