@@ -4,7 +4,8 @@
 //! memory has changed, and periodically. A ledger whose RSS differs much from that of a moment does
 //! not belong to it. Of the ledgers with a similar RSS, the last one before the load belongs to the
 //! baseline, the first one to the peak (memory that was freed later may still be resident), and the
-//! last one to the settled moment. If a load reports that all its requests are over while its
+//! last one to the settled moment, unless it is too old: memory that is freed changes its owner and
+//! may stay resident. If a load reports that all its requests are over while its
 //! connections are still open, the first ledger after that belongs to this moment, unless another
 //! event came before it.
 
@@ -18,6 +19,10 @@ const NEAR: f64 = 0.1;
 const NEAR_RISE: f64 = 0.05;
 /// or in bytes.
 const NEAR_BYTES: f64 = 1_048_576.0;
+/// Maximum age of the ledger at the settled moment: in seconds,
+const RECENT_S: f64 = 1.0;
+/// or as a part of the time since the load, during which a subject rests.
+const RECENT: f64 = 0.1;
 
 /// Returns the ledgers at the moments of a trial; `figures` are its metrics by RSS.
 pub fn ledgers<'t>(trial: &'t TrialRecord, figures: &TrialMetrics) -> AtEvents<&'t LedgerReading> {
@@ -40,7 +45,10 @@ pub fn ledgers<'t>(trial: &'t TrialRecord, figures: &TrialMetrics) -> AtEvents<&
     let load_is_first = span.is_none_or(|(from, _)| figures.load_begin < from);
     let from = if load_is_first { figures.load_begin } else { none };
     let end = span.map_or(all, |(_, to)| to);
-    let settled = span.and_then(|(from, to)| near(figures.settled, from, to).next_back());
+    let settled = span.and_then(|(from, to)| {
+        let recent = (to - RECENT_S.max((to - from) * RECENT)).max(from);
+        near(figures.settled, recent, to).next_back()
+    });
     AtEvents {
         baseline: near(figures.baseline, none, begin).next_back(),
         peak: near(figures.peak, from, end).next(),
@@ -106,6 +114,34 @@ mod tests {
         trial.ledgers.retain(|l| l.t_s > 10.0 && l.t_s < 15.0);
         let found = ledgers(&trial, &figures);
         assert_eq!(found, AtEvents::default());
+    }
+
+    #[test]
+    fn a_ledger_from_before_memory_was_freed_is_not_that_of_the_settled_moment() {
+        let course = |t: f64| if t < 0.5 { 10.0 } else { 55.0 };
+        let mut trial = trial("glibc", 1, false)
+            .with_samples(0.0, 3.0, course)
+            .with_mark(0.0, Event::Start, None)
+            .with_mark(3.0, Event::Exit, None)
+            .ended(3.1, Outcome::Done);
+        let reading = |t_s: f64, owner: Owner| {
+            let mut ledger = Ledger::default();
+            ledger.add(owner, 55 * MIB);
+            LedgerReading {
+                t_s,
+                processes: 1,
+                rss_bytes: 55 * MIB,
+                ledger,
+                managers: Vec::new(),
+                heap: None,
+            }
+        };
+        trial.ledgers = vec![reading(0.8, Owner::Allocated)];
+        let figures = measure(&trial, Metric::Rss);
+        assert_eq!(ledgers(&trial, &figures).settled, None);
+        trial.ledgers.push(reading(2.5, Owner::Reclaimable));
+        let settled = ledgers(&trial, &figures).settled.map(|l| l.t_s);
+        assert_eq!(settled, Some(2.5));
     }
 
     #[test]
