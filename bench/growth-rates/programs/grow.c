@@ -111,6 +111,26 @@ static void dirty(long bytes) {
     memset(base + kept, 1, bytes);
     kept += bytes;
 }
+// locked: reads a file through a mapping that it locks in memory, part by part.
+static void locked(long bytes) {
+    static char *base;
+    if (!base) base = mapped(4L << 30, MAP_SHARED, file(4L << 30), 0);
+    if (mlock(base + kept, bytes)) exit(3);
+    kept += bytes;
+}
+// tables: touches one page in each 2 MiB, so that each needs a page table of its own.
+static void tables(long bytes) {
+    static char *base;
+    static long at;
+    if (!base) {
+        base = mapped(1L << 42, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        madvise(base, 1L << 42, MADV_NOHUGEPAGE);
+    }
+    static volatile char sum;
+    // Reading maps the zero page, which RSS does not count.
+    for (long i = 0; i < bytes; i += 4096, at += 2 << 20) sum += base[at];
+    kept += bytes;
+}
 // copies: writes into a private mapping of a file: the pages are the program's own.
 static void copies(long bytes) {
     static char *base;
@@ -206,7 +226,7 @@ static void level(long bytes) { free(memset(malloc(bytes), 1, bytes)); }
 static const struct { const char *name; void (*grow)(long); } KINDS[] = {
     {"unjoined", unjoined}, {"living", living}, {"deep", deep}, {"memfd", memfd},
     {"sysv", sysv}, {"anonymous", anonymous}, {"reserve", reserve}, {"break", program_break},
-    {"clean", clean}, {"dirty", dirty}, {"copies", copies}, {"one_block", one_block},
+    {"clean", clean}, {"dirty", dirty}, {"locked", locked}, {"tables", tables}, {"copies", copies}, {"one_block", one_block},
     {"vector", vector}, {"lost", lost}, {"random_sizes", random_sizes}, {"list", list},
     {"backlog", backlog}, {"fragments", fragments}, {"bursts", bursts}, {"saw", saw},
     {"late", late}, {"stops", stops}, {"level", level},

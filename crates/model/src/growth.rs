@@ -10,6 +10,10 @@ use crate::runtime_kind::RuntimeKind;
 pub struct Growth {
     /// RSS at the beginning and at the end, in bytes.
     pub rss_bytes: [u64; 2],
+    /// Page tables at the beginning and at the end, in bytes. RSS does not count them, but the
+    /// limit of a cgroup does. `null` if they were not read.
+    #[serde(default)]
+    pub page_tables_bytes: Option<[u64; 2]>,
     /// Time between them, in seconds.
     pub elapsed_s: f64,
     /// The course of RSS without pages of files.
@@ -33,6 +37,11 @@ pub struct Growth {
     /// does not grow mainly by pages of files.
     #[serde(default)]
     pub dirty_files_bytes: Option<u64>,
+    /// Maximum number of bytes in pages of files that some process has locked in memory, which the
+    /// kernel does not drop: those of the process by a sample, as for `dirty_files_bytes`, or those
+    /// of the machine. `null` as there.
+    #[serde(default)]
+    pub locked_files_bytes: Option<u64>,
     /// The growth of each owner, the largest first.
     pub by: Vec<GrowthPart>,
 }
@@ -67,6 +76,10 @@ pub struct GrowthPart {
     /// Change of `count`; `null` if it is not known.
     #[serde(default)]
     pub more: Option<i64>,
+    /// Whether these are pages of files that the kernel cannot take back: of a file that exists in
+    /// memory only (ramfs), or locked by the process (`mlock`).
+    #[serde(default)]
+    pub kept: bool,
     /// Growth in bytes; negative if it shrank.
     pub bytes: i64,
     /// Growth in bytes per hour. The rates of all owners add up to that of RSS.
@@ -102,11 +115,12 @@ impl Growth {
             GrowthCourse::Level | GrowthCourse::Once => 0,
             _ => self.lasting_bytes_per_hour(),
         };
+        let rate = rate.max(0).saturating_add(self.page_tables_bytes_per_hour());
         self.seconds_to_limit = seconds_to_limit(limit_bytes, used_bytes, rate);
     }
 
-    /// Returns the growth without pages of files, in bytes. The kernel drops those pages before a
-    /// limit is reached.
+    /// Returns the growth without pages of files that the kernel can drop, in bytes: it does that
+    /// before a limit is reached.
     pub fn kept_bytes(&self) -> i64 {
         let rise = self.rss_bytes[1] as i64 - self.rss_bytes[0] as i64;
         rise - self.files_bytes()
@@ -117,7 +131,7 @@ impl Growth {
         self.rss_bytes_per_hour - self.of_files(|part| part.bytes_per_hour)
     }
 
-    /// Returns the growth of pages of files, in bytes.
+    /// Returns the growth of pages of files that the kernel can drop, in bytes.
     pub fn files_bytes(&self) -> i64 {
         self.of_files(|part| part.bytes)
     }
@@ -135,8 +149,25 @@ impl Growth {
         self.kept_bytes_per_hour().max(followed.map(|part| part.bytes_per_hour).sum())
     }
 
+    /// Returns the growth of page tables from the beginning to the end, in an hour; 0 if they did
+    /// not grow noticeably.
+    pub fn page_tables_bytes_per_hour(&self) -> i64 {
+        let rise = self.page_tables_rise().unwrap_or(0) as f64;
+        if self.elapsed_s > 0.0 { (rise / self.elapsed_s * 3600.0) as i64 } else { 0 }
+    }
+
+    /// Returns the growth of page tables in bytes, if it is noticeable beside that of RSS: at least
+    /// 1 MiB, 2 % of RSS, and half of the growth of RSS.
+    pub fn page_tables_rise(&self) -> Option<u64> {
+        let [before, after] = self.page_tables_bytes?;
+        let rise = after.saturating_sub(before);
+        let rss_rise = self.rss_bytes[1].saturating_sub(self.rss_bytes[0]);
+        let least = (self.rss_bytes[0] / 50).max(1 << 20).max(rss_rise / 2);
+        (rise >= least).then_some(rise)
+    }
+
     fn of_files(&self, bytes: impl Fn(&GrowthPart) -> i64) -> i64 {
-        let files = self.by.iter().filter(|part| part.owner == Owner::File.key());
+        let files = self.by.iter().filter(|part| part.owner == Owner::File.key() && !part.kept);
         files.map(bytes).sum()
     }
 }

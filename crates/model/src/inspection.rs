@@ -45,6 +45,11 @@ pub struct Observation {
     pub shared: Vec<NamedMemory>,
     /// The row `file` by name, the largest first; at most 16.
     pub files: Vec<NamedMemory>,
+    /// The part of the row `file` that the kernel cannot take back when memory is short, in bytes:
+    /// pages of files that exist in memory only (ramfs), and pages that the process has locked
+    /// (`mlock`).
+    #[serde(default)]
+    pub kept_file_bytes: u64,
     /// Pages of files that the process changed in private mappings, a part of the row
     /// `program_data`, by name, the largest first; at most 16.
     #[serde(default)]
@@ -334,13 +339,22 @@ pub struct NamedMemory {
     pub bytes: u64,
     /// Number of mappings that have resident pages.
     pub mappings: u64,
+    /// The part of a file's bytes that the kernel cannot take back: see
+    /// [`Observation::kept_file_bytes`].
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub kept_bytes: u64,
 }
 
 impl NamedMemory {
     /// Creates it from its name, its resident bytes and the number of its mappings.
     pub fn new(name: String, bytes: u64, mappings: u64) -> Self {
-        Self { name, bytes, mappings }
+        Self { name, bytes, mappings, kept_bytes: 0 }
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(bytes: &u64) -> bool {
+    *bytes == 0
 }
 
 /// glibc's settings in force.

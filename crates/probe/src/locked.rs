@@ -33,11 +33,35 @@ pub struct LockedMemory {
     /// (VFIO), and their place is unknown. If that is not known, all locked bytes of a process that
     /// uses VFIO, and otherwise 0.
     pub unplaced_bytes: u64,
+    /// The mappings of files that are surely locked, in order of address.
+    pub files: Vec<Range<u64>>,
 }
 
 impl LockedMemory {
     /// Finds the locked memory. `status` and `maps` have just been read.
     pub fn find(target: &Target, status: &Status, maps: &[Mapping]) -> Self {
+        let files = surely_locked_files(maps, status.locked_bytes);
+        Self { files, ..Self::of_heap(target, status, maps) }
+    }
+
+    /// Finds the same, and asks the kernel for the locked mappings of files too if their number is
+    /// in doubt.
+    pub fn find_with_files(target: &Target, status: &Status, maps: &[Mapping]) -> Self {
+        let found = Self::find(target, status, maps);
+        let is_file = |m: &&Mapping| m.has_file() && m.size() <= status.locked_bytes;
+        let may_be: u64 = maps.iter().filter(is_file).map(Mapping::size).sum();
+        let sure: u64 = found.files.iter().map(|range| range.end - range.start).sum();
+        let is_cheap = smaps::is_cheap_to_walk(maps, status.rss_bytes());
+        if may_be == sure || !is_cheap {
+            return found;
+        }
+        let Some(locked) = read(target, status.locked_bytes) else { return found };
+        let is_locked = |m: &&Mapping| has(&locked, m.start);
+        let files = maps.iter().filter(|m| m.has_file()).filter(is_locked);
+        Self { files: files.map(|m| m.start..m.end).collect(), ..found }
+    }
+
+    fn of_heap(target: &Target, status: &Status, maps: &[Mapping]) -> Self {
         let ranges = lockable(maps, status.locked_bytes);
         let vfio_bytes = if maps.iter().any(is_of_vfio) { status.locked_bytes } else { 0 };
         if ranges.is_empty() {
@@ -51,7 +75,8 @@ impl LockedMemory {
             false => None,
         };
         let Some(locked) = locked else {
-            return Self { ranges, is_uncertain: true, unplaced_bytes: vfio_bytes };
+            let unplaced_bytes = vfio_bytes;
+            return Self { ranges, is_uncertain: true, unplaced_bytes, ..Self::default() };
         };
         let placed_bytes: u64 = locked.iter().map(|range| range.end - range.start).sum();
         // The process may have changed its locks meanwhile.
@@ -59,9 +84,15 @@ impl LockedMemory {
         Self {
             unplaced_bytes: status.locked_bytes.min(now_bytes).saturating_sub(placed_bytes),
             ranges: locked,
-            is_uncertain: false,
+            ..Self::default()
         }
     }
+}
+
+/// Returns whether an address is in one of these ranges, which are in order of address.
+pub(crate) fn has(ranges: &[Range<u64>], address: u64) -> bool {
+    let place = ranges.partition_point(|range| range.end <= address);
+    ranges.get(place).is_some_and(|range| range.contains(&address))
 }
 
 /// Returns whether a mapping is of a device that is driven from user space by VFIO.
@@ -74,6 +105,20 @@ fn is_of_vfio(mapping: &Mapping) -> bool {
 fn lockable(maps: &[Mapping], locked_bytes: u64) -> Vec<Range<u64>> {
     let heap = maps.iter().filter_map(heap::mapping).map(|mapping| mapping.range);
     heap.filter(|range| range.end - range.start <= locked_bytes).collect()
+}
+
+/// Returns the mappings of files that are locked, if the process has locked this many bytes: those
+/// without which the others that may be locked do not add up to the count.
+fn surely_locked_files(maps: &[Mapping], locked_bytes: u64) -> Vec<Range<u64>> {
+    let may_be = |m: &&Mapping| m.size() <= locked_bytes && !m.name.starts_with("[v");
+    if maps.iter().any(is_of_vfio) {
+        // The count also has what the driver has pinned.
+        return Vec::new();
+    }
+    let all: u64 = maps.iter().filter(may_be).map(Mapping::size).sum();
+    let is_needed = |m: &&Mapping| all - m.size() < locked_bytes;
+    let files = maps.iter().filter(|m| m.has_file()).filter(may_be).filter(is_needed);
+    files.map(|m| m.start..m.end).collect()
 }
 
 /// Returns whether all mappings are locked, as by `mlockall`: the count is their sum. The kernel's
@@ -109,6 +154,24 @@ mod tests {
             ["/dev/vfio/7", "anon_inode:[vfio-device]", "/dev/zero"].map(of),
             [4096, 4096, 0]
         );
+    }
+
+    #[test]
+    fn files_without_which_the_others_do_not_add_up_to_the_count_are_locked() {
+        let maps = maps::parse(
+            "00a00000-00b00000 rw-p 00000000 00:00 0        [heap]\n\
+             7f1200000000-7f1201000000 r--s 00000000 fe:01 12   /data\n\
+             7f1300000000-7f1300001000 r--p 00100000 fe:01 11   /lib/libc.so.6\n",
+        );
+        let maps = maps.unwrap();
+        let data = 0x7f12_0000_0000..0x7f12_0100_0000;
+        assert_eq!(surely_locked_files(&maps, 0), []);
+        let library = 0x7f13_0000_0000..0x7f13_0000_1000;
+        assert_eq!(surely_locked_files(&maps, 4096), std::slice::from_ref(&library));
+        // The heap alone, or the file alone.
+        assert_eq!(surely_locked_files(&maps, 1 << 20), []);
+        assert_eq!(surely_locked_files(&maps, 16 << 20), std::slice::from_ref(&data));
+        assert!(has(std::slice::from_ref(&data), data.start + 7) && !has(&[data], 7));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use lowtide_model::growth::Growth;
 
-use crate::memory::{LiveMemory, PageKind};
+use crate::memory::{FilePages, LiveMemory, PageKind};
 use crate::proc::cgroup::{Groups, inside};
 use crate::target::Target;
 
@@ -145,26 +145,36 @@ impl MemoryPressure {
 }
 
 /// Adds to the growth of a process the limit that it reaches first, and how many pages of files may
-/// be dirty.
+/// be dirty or locked.
 pub fn complete_growth(target: &Target, growth: &mut Growth) {
     let limit = MemoryPressure::nearest_limit(target.pid);
     growth.set_limit(limit.limit_bytes, limit.used_bytes);
     if growth.files_bytes() > growth.kept_bytes().max(0) {
         let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-        let known = [dirty_bytes(&meminfo), dirty_bytes_of(target)];
-        growth.dirty_files_bytes = known.into_iter().flatten().min();
+        let sample = sample_of_files(target);
+        let least = |known: [Option<u64>; 2]| known.into_iter().flatten().min();
+        growth.dirty_files_bytes =
+            least([dirty_bytes(&meminfo), sample.map(|sample| sample.dirty_bytes)]);
+        growth.locked_files_bytes =
+            least([locked_bytes(&meminfo), sample.map(|sample| sample.locked_bytes)]);
     }
 }
 
-/// Returns the maximum number of bytes in dirty pages of files in a process, by a sample.
-fn dirty_bytes_of(target: &Target) -> Option<u64> {
+/// Samples the pages of files in a process.
+fn sample_of_files(target: &Target) -> Option<FilePages> {
     let memory = LiveMemory::pages_only(target.pid).ok()?;
     let maps = target.maps().ok()?;
     let files = maps.iter().filter(|mapping| mapping.has_file());
     let pages = files.filter_map(|mapping| memory.pages(mapping.start..mapping.end).ok()).flatten();
     let pages = pages.filter(|pages| pages.kind == PageKind::File).map(|pages| pages.range);
     let pages: Vec<Range<u64>> = pages.take(MAX_RUNS).collect();
-    memory.dirty_bytes_at_most(&pages).filter(|_| pages.len() < MAX_RUNS)
+    memory.sample_of_files(&pages).filter(|_| pages.len() < MAX_RUNS)
+}
+
+/// Returns the pages of the machine that the kernel cannot take back, because they are locked or
+/// exist in memory only, from the text of `/proc/meminfo`.
+fn locked_bytes(meminfo: &str) -> Option<u64> {
+    field(meminfo, "Unevictable:")?.checked_mul(1024)
 }
 
 /// Returns the dirty pages of all files of the machine, and those that are being written, from the

@@ -15,6 +15,13 @@ const TRACEMALLOC: &str = "in the interpreter that grows; for lines of code, in 
 /// Returns a command that divides most of the growth of a process, if that is memory which lowtide
 /// does not follow. Each one is tried on a real program by the tests of `lowtide leaks`.
 pub fn divide_growth(growth: &Growth, pid: u32) -> Option<String> {
+    if growth.page_tables_rise().is_some() {
+        let command =
+            format!("awk '/^Vm(Size|RSS|PTE):/' /proc/{pid}/status; wc -l /proc/{pid}/maps");
+        let remark =
+            "addresses and mappings: a page table for each 2 MiB in which a page was touched";
+        return Some(with_remark(&command, remark));
+    }
     let part = growth.by.iter().find(|part| !part.is_followed())?;
     let is_most = part.bytes > 0 && growth.followed_share < 0.5;
     is_most.then(|| divide(part, growth, pid))
@@ -130,6 +137,7 @@ mod tests {
             name: name.map(str::to_owned),
             count: None,
             more: None,
+            kept: false,
             bytes: 1 << 20,
             bytes_per_hour: 1 << 30,
         };
@@ -142,6 +150,8 @@ mod tests {
             limit_bytes: None,
             seconds_to_limit: None,
             dirty_files_bytes: None,
+            page_tables_bytes: None,
+            locked_files_bytes: None,
             by: vec![part("allocated", None), found],
         };
         for (found, tool) in [

@@ -10,7 +10,7 @@ use lowtide_model::verdict::{Verdict, VerdictKind};
 use super::course::{course, has_risen, is_noticeable};
 use super::owners::{OwnerBytes, growth};
 use super::trend::{MIN_SAMPLES, line_slope, rising};
-use super::words::{fate_of_files, sentence};
+use super::words::{fate_of_files, page_tables, sentence};
 use crate::diagnose::diagnose;
 
 /// Minimum growth of memory in use, in bytes; less is noise.
@@ -33,11 +33,14 @@ const FREE: [Owner; 5] =
 #[derive(Debug, Clone, Default)]
 pub struct Follower {
     program: Option<Program>,
-    /// Readings of RSS without pages of files: times in seconds, and bytes.
+    /// Readings of RSS without pages of files that the kernel can drop: times in seconds, and
+    /// bytes.
     readings: Series<(f64, u64)>,
     in_use: Series<InUse>,
     owners: Series<(f64, OwnerBytes)>,
     is_brief: bool,
+    /// Pages of files that the kernel cannot take back, at the last observation, in bytes.
+    kept_file_bytes: u64,
 }
 
 /// Identifies a program: [`Observation::image`], and whether its heap was walked.
@@ -49,6 +52,8 @@ struct InUse {
     t_s: f64,
     /// Allocated, managed by a runtime, or mapped by the program itself.
     bytes: u64,
+    /// Page tables.
+    page_tables_bytes: u64,
     /// Chunks in use, by size.
     by_size: Vec<Bin>,
 }
@@ -61,9 +66,11 @@ impl Follower {
         Self { is_brief: true, ..self }
     }
 
-    /// Adds a reading of RSS between two inspections: its bytes without pages of files.
-    pub fn read(&mut self, t_s: f64, kept_bytes: u64) {
-        self.readings.add((t_s, kept_bytes));
+    /// Adds a reading of RSS between two inspections, and the part of it that is pages of files,
+    /// in bytes.
+    pub fn read(&mut self, t_s: f64, rss_bytes: u64, file_bytes: u64) {
+        let droppable_bytes = file_bytes.saturating_sub(self.kept_file_bytes);
+        self.readings.add((t_s, rss_bytes.saturating_sub(droppable_bytes)));
     }
 
     /// Adds an observation, `t_s` seconds after the first. One that lacks parts is left out.
@@ -83,14 +90,15 @@ impl Follower {
         }
         self.program = Some(program);
         let rss_bytes = observation.kernel_rss_bytes.unwrap_or(observation.rss_bytes);
-        let kept_bytes = rss_bytes.saturating_sub(observation.ledger.bytes(Owner::File));
-        self.readings.add((t_s, kept_bytes));
+        self.kept_file_bytes = observation.kept_file_bytes;
+        self.read(t_s, rss_bytes, observation.ledger.bytes(Owner::File));
         let by_size = match self.is_brief {
             true => Vec::new(),
             false => observation.allocated_by_size.clone(),
         };
         let bytes = IN_USE.iter().map(|owner| observation.ledger.bytes(*owner)).sum();
-        self.in_use.add(InUse { t_s, bytes, by_size });
+        let page_tables_bytes = observation.page_tables_bytes.unwrap_or(0);
+        self.in_use.add(InUse { t_s, bytes, page_tables_bytes, by_size });
         if self.is_brief {
             self.owners.samples.truncate(1);
         }
@@ -143,7 +151,8 @@ impl Follower {
         self.readings.samples.len()
     }
 
-    /// Returns the first and the last reading of RSS without pages of files, in bytes.
+    /// Returns the first and the last reading of RSS without pages of files that the kernel can
+    /// drop, in bytes.
     pub fn kept_bytes(&self) -> Option<[u64; 2]> {
         let readings = &self.readings.samples;
         Some([readings.first()?.1, readings.last()?.1])
@@ -155,17 +164,26 @@ impl Follower {
     fn judge(&self, verdict: &mut Verdict) {
         let in_use = self.growing();
         let growth = self.growth().filter(|growth| self.is_steady(growth));
-        if in_use.is_none() && growth.is_none() {
+        let tables = self.growing_page_tables();
+        if in_use.is_none() && growth.is_none() && tables.is_none() {
             return;
         }
         let said = growth.as_ref().map(sentence);
         let is_free = growth.as_ref().is_some_and(is_in_free_memory);
-        if is_free && in_use.is_none() {
+        if is_free && in_use.is_none() && tables.is_none() {
             verdict.because.splice(0..0, said);
             return;
         }
-        let because = said.into_iter().chain(in_use.into_iter().flatten()).collect();
+        let because = said.into_iter().chain(in_use.into_iter().flatten()).chain(tables).collect();
         *verdict = Verdict { kind: VerdictKind::Growing, because };
+    }
+
+    /// Returns a sentence on page tables if they grew from inspection to inspection.
+    fn growing_page_tables(&self) -> Option<String> {
+        let samples = self.in_use.samples.iter();
+        let bytes: Vec<(f64, f64)> =
+            samples.map(|sample| (sample.t_s, sample.page_tables_bytes as f64)).collect();
+        rising(&bytes).and_then(|_| page_tables(&self.growth()?))
     }
 
     /// Adds a sentence on the growth so far, unless the verdict or its reasons have one already.
@@ -177,8 +195,11 @@ impl Follower {
         let (count, time) = self.span();
         let time = HumanSeconds(time);
         let few = format!("too few samples to decide whether it grows ({count} in {time})");
-        let level =
-            || format!("memory in use and RSS did not grow in {time} ({count} inspections)");
+        let tables = growth.and_then(page_tables).map(|said| format!("; {said}"));
+        let level = || {
+            let tables = tables.as_deref().unwrap_or_default();
+            format!("memory in use and RSS did not grow in {time} ({count} inspections){tables}")
+        };
         let course = growth.map_or(GrowthCourse::Unknown, |growth| growth.course);
         let rose = growth.filter(|growth| match course {
             GrowthCourse::Little => true,
@@ -347,6 +368,8 @@ fn classes(samples: &[InUse]) -> Vec<GrowingClass> {
 #[cfg(test)]
 mod tests {
     use super::super::owners::tests::observed;
+    use lowtide_model::inspection::NamedMemory;
+
     use super::*;
 
     const MIB: u64 = 1 << 20;
@@ -438,6 +461,50 @@ mod tests {
         assert_eq!(found.kind, VerdictKind::Live);
         assert!(found.because[1].contains("190 MiB in pages of mapped files"), "{found:?}");
         assert!(!found.because[1].contains("did not grow"), "{found:?}");
+    }
+
+    #[test]
+    fn pages_of_files_that_the_kernel_cannot_take_back_are_growth() {
+        let mut follower = Follower::default();
+        for second in 0..20 {
+            let mut found = observed(&[(Owner::Allocated, 30), (Owner::File, 10 * second)], &[]);
+            let mut named = NamedMemory::new("/data".to_owned(), (10 * second) << 20, 1);
+            named.kept_bytes = named.bytes;
+            found.kept_file_bytes = named.bytes;
+            found.files = vec![named];
+            follower.add(second as f64, &found);
+        }
+        let found = verdict(&follower);
+        assert_eq!(found.kind, VerdictKind::Growing);
+        let expected = "190 MiB in pages of /data, which the kernel cannot take back";
+        assert!(found.because[0].contains(expected), "{found:?}");
+        let growth = follower.growth().unwrap();
+        assert_eq!((growth.files_bytes(), growth.kept_bytes()), (0, 190 << 20));
+        assert_eq!(growth.lasting_bytes_per_hour(), growth.rss_bytes_per_hour);
+    }
+
+    #[test]
+    fn growth_of_page_tables_is_growth_that_rss_does_not_have() {
+        let of = |mib: fn(u64) -> u64| {
+            let mut follower = Follower::default();
+            for second in 0..20 {
+                let mut found = observed(&[(Owner::Allocated, 30)], &[]);
+                found.page_tables_bytes = Some(mib(second) << 20);
+                follower.add(second as f64, &found);
+            }
+            follower
+        };
+        let growing = of(|second| 1 + second);
+        let found = verdict(&growing);
+        assert_eq!(found.kind, VerdictKind::Growing);
+        assert!(found.because[0].contains("from 1.00 MiB to 20.0 MiB"), "{found:?}");
+        let mut growth = growing.growth().unwrap();
+        growth.set_limit(Some(2 << 30), Some(1 << 30));
+        assert!(growth.seconds_to_limit.is_some_and(|left_s| left_s < 1100.0), "{growth:?}");
+        let once = verdict(&of(|second| if second < 19 { 1 } else { 20 }));
+        assert_eq!(once.kind, VerdictKind::Live);
+        assert!(once.because[1].contains("grew by 19.0 MiB"), "{once:?}");
+        assert_eq!(verdict(&of(|_| 20)).kind, VerdictKind::Live);
     }
 
     #[test]

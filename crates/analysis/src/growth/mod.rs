@@ -20,7 +20,7 @@ pub use follower::{Follower, is_of_files};
 pub use trend::MIN_SAMPLES;
 pub(crate) use trend::rising;
 pub(crate) use words::fate_of_files;
-pub use words::{sentence, until_limit};
+pub use words::{page_tables, sentence, until_limit};
 
 #[cfg(test)]
 pub(crate) mod tests {

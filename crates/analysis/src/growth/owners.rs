@@ -9,13 +9,15 @@ use lowtide_model::ledger::{Owner, State};
 
 use super::trend::line_slope;
 
-/// The name of an owner in the ledger, and the name of a part of it.
-type Key = (&'static str, Option<String>);
+/// The name of an owner in the ledger, the name of a part of it, and whether it is the part of a
+/// file that the kernel cannot take back.
+type Key = (&'static str, Option<String>, bool);
 
 /// Resident memory by owner. The parts add up to RSS.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct OwnerBytes {
     rss_bytes: u64,
+    page_tables_bytes: Option<u64>,
     parts: BTreeMap<Key, Part>,
     /// The owners of which only the largest names are known.
     cut: BTreeSet<&'static str>,
@@ -49,6 +51,7 @@ pub(super) fn growth(samples: &[(f64, OwnerBytes)], since_s: f64) -> Growth {
             GrowthPart {
                 owner: key.0.to_owned(),
                 name: key.1.clone(),
+                kept: key.2,
                 count: new.and_then(|part| part.count),
                 more: new.and_then(|new| {
                     let old = old.map_or(Some(0), |old| old.count)?;
@@ -64,6 +67,10 @@ pub(super) fn growth(samples: &[(f64, OwnerBytes)], since_s: f64) -> Growth {
     let rise = after.rss_bytes as i64 - before.rss_bytes as i64;
     let mut growth = Growth {
         rss_bytes: [before.rss_bytes, after.rss_bytes],
+        page_tables_bytes: before
+            .page_tables_bytes
+            .zip(after.page_tables_bytes)
+            .map(|(before, after)| [before, after]),
         elapsed_s: last_s - first_s,
         course: GrowthCourse::Unknown,
         rss_bytes_per_hour: per_hour(rated, |all| all.rss_bytes as f64),
@@ -71,6 +78,7 @@ pub(super) fn growth(samples: &[(f64, OwnerBytes)], since_s: f64) -> Growth {
         limit_bytes: None,
         seconds_to_limit: None,
         dirty_files_bytes: None,
+        locked_files_bytes: None,
         by,
     };
     if rise > 0 {
@@ -89,8 +97,10 @@ fn per_hour(samples: &[(f64, OwnerBytes)], bytes: impl Fn(&OwnerBytes) -> f64) -
 fn unsure_names(samples: &[(f64, OwnerBytes)]) -> BTreeSet<Key> {
     let mut keys: BTreeSet<&Key> = samples.iter().flat_map(|(_, all)| all.parts.keys()).collect();
     keys.retain(|key| {
-        let is_cut =
-            |(_, all): &(f64, OwnerBytes)| all.cut.contains(key.0) && !all.parts.contains_key(*key);
+        let is_cut = |(_, all): &(f64, OwnerBytes)| {
+            let has = |kept| all.parts.contains_key(&(key.0, key.1.clone(), kept));
+            all.cut.contains(key.0) && !has(false) && !has(true)
+        };
         key.1.is_some() && samples.iter().any(is_cut)
     });
     keys.into_iter().cloned().collect()
@@ -100,7 +110,8 @@ impl OwnerBytes {
     /// Adds up the owners of an observation.
     pub(super) fn new(observation: &Observation) -> Self {
         let ledger = &observation.ledger;
-        let mut all = Self { rss_bytes: ledger.total(), ..Self::default() };
+        let page_tables_bytes = observation.page_tables_bytes;
+        let mut all = Self { rss_bytes: ledger.total(), page_tables_bytes, ..Self::default() };
         for row in ledger.rows() {
             match (row.owner, row.manager, row.state) {
                 (_, Some(manager), Some(State::Allocated)) => {
@@ -121,10 +132,12 @@ impl OwnerBytes {
             }
         }
         let managers = Manager::outside_of_walked(&observation.managers, ledger).into_iter();
-        let managers = managers.map(|manager| (manager.name, manager.bytes, None)).collect();
-        let named = |all: &[NamedMemory]| -> Vec<(String, u64, Option<u64>)> {
-            let part =
-                |named: &NamedMemory| (named.name.clone(), named.bytes, Some(named.mappings));
+        let managers = managers.map(|manager| (manager.name, [manager.bytes, 0], None)).collect();
+        let named = |all: &[NamedMemory]| -> Vec<(String, [u64; 2], Option<u64>)> {
+            let part = |named: &NamedMemory| {
+                let kept = named.kept_bytes.min(named.bytes);
+                (named.name.clone(), [named.bytes - kept, kept], Some(named.mappings))
+            };
             all.iter().map(part).collect()
         };
         for (owner, parts) in [
@@ -135,16 +148,26 @@ impl OwnerBytes {
         ] {
             let rows = ledger.rows().iter();
             let rows = rows.filter(|row| row.owner == owner && row.manager.is_none());
-            let mut rest: u64 = rows.map(|row| row.bytes).sum();
+            let bytes: u64 = rows.map(|row| row.bytes).sum();
+            let kept =
+                if owner == Owner::File { observation.kept_file_bytes.min(bytes) } else { 0 };
+            // Those that the kernel can take back, and those that it cannot.
+            let mut rest = [bytes - kept, kept];
             if parts.len() >= MAX_NAMED {
                 all.cut.insert(owner.key());
             }
+            let mut add = |name: Option<&str>, kept: bool, bytes, count| {
+                all.add_part((owner.key(), name.map(str::to_owned), kept), bytes, count);
+            };
             for (name, bytes, count) in parts {
-                let bytes = bytes.min(rest);
-                rest -= bytes;
-                all.add(owner, Some(&name), bytes, count);
+                for kept in [false, true] {
+                    let bytes = bytes[usize::from(kept)].min(rest[usize::from(kept)]);
+                    rest[usize::from(kept)] -= bytes;
+                    add(Some(&name), kept, bytes, count);
+                }
             }
-            all.add(owner, None, rest, None);
+            add(None, false, rest[0], None);
+            add(None, true, rest[1], None);
         }
         all
     }
@@ -154,7 +177,7 @@ impl OwnerBytes {
         let mut all = Self { parts: BTreeMap::new(), ..self.clone() };
         for (key, part) in &self.parts {
             if names.contains(key) {
-                all.parts.entry((key.0, None)).or_default().bytes += part.bytes;
+                all.parts.entry((key.0, None, key.2)).or_default().bytes += part.bytes;
             } else {
                 let own = all.parts.entry(key.clone()).or_default();
                 own.bytes += part.bytes;
@@ -165,8 +188,12 @@ impl OwnerBytes {
     }
 
     fn add(&mut self, owner: Owner, name: Option<&str>, bytes: u64, count: Option<u64>) {
+        self.add_part((owner.key(), name.map(str::to_owned), false), bytes, count);
+    }
+
+    fn add_part(&mut self, key: Key, bytes: u64, count: Option<u64>) {
         if bytes > 0 {
-            let part = self.parts.entry((owner.key(), name.map(str::to_owned))).or_default();
+            let part = self.parts.entry(key).or_default();
             part.bytes += bytes;
             part.count = part.count.max(count);
         }

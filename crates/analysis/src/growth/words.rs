@@ -42,9 +42,32 @@ pub fn sentence(growth: &Growth) -> String {
     )
 }
 
+/// Returns a sentence on the growth of page tables, if it is noticeable.
+pub fn page_tables(growth: &Growth) -> Option<String> {
+    let rise = growth.page_tables_rise()?;
+    let [before, after] = growth.page_tables_bytes?;
+    Some(format!(
+        "page tables, which RSS does not count, grew by {}, from {} to {}: the program maps ever more addresses, or \
+         touches them far apart",
+        Human(rise),
+        Human(before),
+        Human(after)
+    ))
+}
+
 /// Returns what the kernel does with the pages of files that grew.
 pub(crate) fn fate_of_files(growth: &Growth) -> String {
     let files = u64::try_from(growth.files_bytes()).unwrap_or(0);
+    match growth.locked_files_bytes {
+        Some(locked) if locked as f64 >= NAMED * files as f64 => {
+            return format!(
+                "up to ≈ {} of these pages are locked in memory, by this process or another one: the kernel does \
+                 not take them back",
+                Human(locked.min(files))
+            );
+        }
+        _ => {}
+    }
     match growth.dirty_files_bytes {
         Some(dirty) if (dirty as f64) < NAMED * files as f64 => format!(
             "these pages are clean (at most ≈ {} are not): the kernel takes them back when memory is short, so \
@@ -63,7 +86,7 @@ pub(crate) fn fate_of_files(growth: &Growth) -> String {
 fn by_owner_alone(by: &[GrowthPart]) -> Vec<GrowthPart> {
     let mut all: Vec<GrowthPart> = Vec::new();
     for part in by {
-        match all.iter_mut().find(|known| known.owner == part.owner) {
+        match all.iter_mut().find(|known| (&known.owner, known.kept) == (&part.owner, part.kept)) {
             Some(known) => known.bytes += part.bytes,
             None => all.push(GrowthPart { name: None, ..part.clone() }),
         }
@@ -98,8 +121,11 @@ fn described(part: &GrowthPart) -> String {
         },
         ("shared", Some(name)) => format!("in shared memory ({name}{})", more(part, ", ", "")),
         ("shared", None) => "in shared memory".to_owned(),
-        ("file", Some(name)) => format!("in pages of {name}"),
-        ("file", None) => "in pages of mapped files".to_owned(),
+        ("file", _) => {
+            let name = name.unwrap_or("mapped files");
+            let kept = ", which the kernel cannot take back (locked in memory, or on ramfs)";
+            format!("in pages of {name}{}", if part.kept { kept } else { "" })
+        }
         ("program_data", Some(name)) => {
             format!("in private copies of changed pages of {name}")
         }
@@ -124,10 +150,11 @@ fn more(part: &GrowthPart, before: &str, after: &str) -> String {
 
 /// Returns a sentence on the time until the process reaches its limit; `None` if that is not known.
 pub fn until_limit(growth: &Growth) -> Option<String> {
+    let rate = growth.lasting_bytes_per_hour().max(0) + growth.page_tables_bytes_per_hour();
     let (left_s, limit) = growth.seconds_to_limit.zip(growth.limit_bytes)?;
     Some(format!(
         "at {} an hour, the limit of {} is reached in {}",
-        Human(u64::try_from(growth.lasting_bytes_per_hour()).ok()?),
+        Human(u64::try_from(rate).ok()?),
         Human(limit),
         HumanSeconds(left_s)
     ))
@@ -152,6 +179,20 @@ mod tests {
         (before.shared, after.shared) = (shared(1), shared(11));
         let said = sentence(&growth_between(&before, &after));
         assert!(said.ends_with(": 120 MiB in shared memory"), "{said}");
+    }
+
+    #[test]
+    fn pages_of_a_file_that_are_locked_are_not_said_to_be_taken_back() {
+        let before = observed(&[(Owner::File, 100)], &[]);
+        let after = observed(&[(Owner::File, 300)], &[]);
+        let growth = growth_between(&before, &after);
+        let by = |locked_mib: u64| Growth {
+            locked_files_bytes: Some(locked_mib << 20),
+            dirty_files_bytes: Some(0),
+            ..growth.clone()
+        };
+        assert!(fate_of_files(&by(150)).ends_with("the kernel does not take them back"));
+        assert!(fate_of_files(&by(1)).contains("cause no OOM kill"));
     }
 
     #[test]

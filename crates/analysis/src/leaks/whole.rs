@@ -7,7 +7,7 @@ use lowtide_model::growth::{Growth, GrowthCourse};
 use lowtide_model::inspection::Observation;
 use lowtide_model::leaks::{LeakKind, LeakReport, LeakVerdict};
 
-use crate::growth::{fate_of_files, has_risen, is_of_files, sentence};
+use crate::growth::{fate_of_files, has_risen, is_of_files, page_tables, sentence};
 
 /// Minimum number of readings of RSS that show that a process does not grow.
 const MIN_READINGS: usize = 8;
@@ -54,7 +54,15 @@ fn reconcile_level(report: &mut LeakReport, growth: &Growth) {
             report.bytes_per_hour = u64::try_from(growth.rss_bytes_per_hour).unwrap_or(0);
             (LeakKind::Elsewhere, fate_of_files(growth))
         }
-        _ => return,
+        _ => match page_tables(growth) {
+            Some(said) => {
+                let kind = LeakKind::Elsewhere;
+                report.seconds_to_limit = growth.seconds_to_limit;
+                report.verdict = LeakVerdict { kind, because: vec![said] };
+                return;
+            }
+            None => return,
+        },
     };
     let because = vec![sentence(growth), why];
     report.verdict = LeakVerdict { kind, because };

@@ -209,8 +209,8 @@ impl WholeProcess {
     /// Reads RSS.
     fn read(&mut self, target: &Target) {
         if let Ok(status) = target.status() {
-            let kept_bytes = status.rss_bytes().saturating_sub(status.file_bytes);
-            self.follower.read(self.begin.elapsed().as_secs_f64(), kept_bytes);
+            let t_s = self.begin.elapsed().as_secs_f64();
+            self.follower.read(t_s, status.rss_bytes(), status.file_bytes);
         }
     }
 

@@ -144,10 +144,12 @@ pub(super) fn next(found: &Inspection, service: &Service) -> String {
         | VerdictKind::OutsideHeap
         | VerdictKind::Runtime
         | VerdictKind::Inconclusive => match &found.growth {
-            Some(growth) if growth.course == GrowthCourse::Level => match is_of_files(growth) {
-                true => divide_growth(growth, pid).unwrap_or(leaks),
-                false => "nothing to do: it did not grow while it was watched".to_owned(),
-            },
+            Some(growth) if growth.course == GrowthCourse::Level => {
+                match is_of_files(growth) || growth.page_tables_rise().is_some() {
+                    true => divide_growth(growth, pid).unwrap_or(leaks),
+                    false => "nothing to do: it did not grow while it was watched".to_owned(),
+                }
+            }
             // Also if the watch was too short for a course: a longer one is a search for leaks.
             Some(_) => leaks,
             None => format!("lowtide inspect --watch 60s {pid}     (does it grow?)"),
@@ -417,6 +419,7 @@ pub(super) mod tests {
             name: None,
             count: None,
             more: None,
+            kept: false,
             bytes: mib << 20,
             bytes_per_hour: mib << 30,
         };
@@ -429,6 +432,8 @@ pub(super) mod tests {
             limit_bytes: None,
             seconds_to_limit: None,
             dirty_files_bytes: None,
+            page_tables_bytes: None,
+            locked_files_bytes: None,
             by,
         };
         let mut found = found(VerdictKind::OutsideHeap, &[]);

@@ -63,6 +63,8 @@ fn the_step_after_an_inspection_leads_on() {
         seconds_to_limit: None,
         by: vec![],
         dirty_files_bytes: None,
+        page_tables_bytes: None,
+        locked_files_bytes: None,
     };
     let courses = [GrowthCourse::Level, GrowthCourse::Steady, GrowthCourse::Unknown];
     for verdict in VerdictKind::ALL {

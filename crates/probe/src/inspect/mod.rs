@@ -155,9 +155,10 @@ impl Inspector {
         };
         match (&mut memory, maps) {
             (Some(memory), Some(maps)) => {
-                let locked = LockedMemory::find(target, &target.status()?, &maps);
+                let locked = LockedMemory::find_with_files(target, &target.status()?, &maps);
                 memory.set_locked(locked.ranges);
-                self.inside(target, memory, &maps, &mut observation, unreadable)?;
+                let seen = (maps.as_slice(), locked.files.as_slice());
+                self.inside(target, memory, seen, &mut observation, unreadable)?;
                 if locked.is_uncertain && observation.ledger.bytes(Owner::Locked) > 0 {
                     observation.notes.push(UNCERTAIN.to_owned());
                 }
@@ -215,7 +216,7 @@ impl Inspector {
         &mut self,
         target: &Target,
         memory: &LiveMemory,
-        maps: &[Mapping],
+        (maps, locked_files): (&[Mapping], &[std::ops::Range<u64>]),
         observation: &mut Observation,
         unreadable: Option<Unreadable>,
     ) -> Result<(), TargetError> {
@@ -252,6 +253,7 @@ impl Inspector {
             stacks: &stacks,
             walked: &walked,
             files,
+            locked_files,
         };
         let rest = attributor.attribute(memory).map_err(|error| target.failed(error))?;
         observation.ledger.join(&rest.ledger);
@@ -259,6 +261,7 @@ impl Inspector {
             Manager::join(rest.managers(), &heaps::walked_runtimes(&observation.ledger));
         observation.shared = rest.shared();
         observation.files = rest.files();
+        observation.kept_file_bytes = rest.kept_file_bytes;
         observation.changed_files = rest.changed_files();
         observation.anonymous_mappings = Some(rest.anonymous_mappings);
         self::status(target, maps, observation)

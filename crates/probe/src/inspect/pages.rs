@@ -12,6 +12,7 @@ use lowtide_heap::ranges::without;
 use lowtide_model::inspection::{MAX_NAMED, Manager, NamedMemory};
 use lowtide_model::ledger::{Ledger, Owner};
 
+use crate::locked;
 use crate::memory::{LiveMemory, PageKind};
 use crate::proc::maps::Mapping;
 use crate::proc::mountinfo;
@@ -30,12 +31,16 @@ pub(super) struct Attributor<'a> {
     pub(super) walked: &'a WalkedHeaps,
     /// The file systems that the process sees.
     pub(super) files: &'a FileSystems,
+    /// The mappings of files that the process has locked.
+    pub(super) locked_files: &'a [Range<u64>],
 }
 
 /// File systems that are not on a disk, by device.
 #[derive(Debug, Default)]
 pub(super) struct FileSystems {
     memory: BTreeSet<(u32, u32)>,
+    /// Those whose pages exist in memory only, and never in swap either.
+    ram: BTreeSet<(u32, u32)>,
     huge_pages: BTreeSet<(u32, u32)>,
 }
 
@@ -44,6 +49,7 @@ impl FileSystems {
     pub(super) fn parse(mountinfo: &str) -> Self {
         Self {
             memory: mountinfo::devices(mountinfo, |name| matches!(name, "tmpfs" | "devtmpfs")),
+            ram: mountinfo::devices(mountinfo, |name| matches!(name, "ramfs" | "rootfs")),
             huge_pages: mountinfo::devices(mountinfo, |name| name == "hugetlbfs")
                 .into_iter()
                 .chain(unmounted_huge_pages().iter().copied())
@@ -58,6 +64,12 @@ impl FileSystems {
         const NAMES: [&str; 4] = ["/dev/shm/", "/memfd:", "/SYSV", "/dev/zero"];
         let is_named = NAMES.iter().any(|begin| mapping.name.starts_with(begin));
         is_named || self.memory.contains(&mapping.file.device)
+    }
+
+    /// Returns whether the kernel cannot take back the pages of the file of a mapping: they exist
+    /// in memory only.
+    fn is_ram(&self, mapping: &Mapping) -> bool {
+        mapping.name.starts_with("/secretmem") || self.ram.contains(&mapping.file.device)
     }
 
     /// Returns whether the pages are from the pool of huge pages, which are counted separately and
@@ -113,6 +125,8 @@ pub(super) struct Attribution {
     shared: Named,
     /// Memory of [`Owner::File`] by the name of the file.
     files: Named,
+    /// The part of [`Owner::File`] that the kernel cannot take back.
+    pub(super) kept_file_bytes: u64,
     /// Private copies of pages of files, a part of [`Owner::ProgramData`], by the name of the file.
     changed_files: Named,
     /// Number of mappings with pages of [`Owner::AnonymousOther`].
@@ -121,23 +135,23 @@ pub(super) struct Attribution {
 
 /// Resident bytes and the number of mappings, by name.
 #[derive(Debug, Default)]
-struct Named(BTreeMap<String, (u64, u64)>);
+struct Named(BTreeMap<String, NamedMemory>);
 
 impl Named {
-    fn add(&mut self, name: impl FnOnce() -> String, bytes: u64) {
+    fn add(&mut self, name: impl FnOnce() -> String, bytes: u64, kept_bytes: u64) {
         if bytes > 0 {
-            let (sum, mappings) = self.0.entry(name()).or_default();
-            *sum += bytes;
-            *mappings += 1;
+            let name = name();
+            let new = || NamedMemory::new(name.clone(), 0, 0);
+            let all = self.0.entry(name.clone()).or_insert_with(new);
+            all.bytes += bytes;
+            all.kept_bytes += kept_bytes;
+            all.mappings += 1;
         }
     }
 
     /// Returns those with most bytes, the largest first.
     fn largest(&self) -> Vec<NamedMemory> {
-        let named = |(name, (bytes, mappings)): (&String, &(u64, u64))| {
-            NamedMemory::new(name.clone(), *bytes, *mappings)
-        };
-        let mut all: Vec<NamedMemory> = self.0.iter().map(named).collect();
+        let mut all: Vec<NamedMemory> = self.0.values().cloned().collect();
         all.sort_by_key(|named| std::cmp::Reverse(named.bytes));
         all.truncate(MAX_NAMED);
         all
@@ -298,10 +312,16 @@ impl Attributor<'_> {
                     PageKind::Swapped => {}
                 }
             }
-            found.changed_files.add(|| name_of_file(mapping), changed_bytes);
+            found.changed_files.add(|| name_of_file(mapping), changed_bytes, 0);
             match of_file.owner.owner {
-                Owner::Shared => found.shared.add(|| self.name_of_shared(mapping), of_file_bytes),
-                Owner::File => found.files.add(|| name_of_file(mapping), of_file_bytes),
+                Owner::Shared => {
+                    found.shared.add(|| self.name_of_shared(mapping), of_file_bytes, 0);
+                }
+                Owner::File => {
+                    let kept_bytes = if self.is_kept(mapping) { of_file_bytes } else { 0 };
+                    found.kept_file_bytes += kept_bytes;
+                    found.files.add(|| name_of_file(mapping), of_file_bytes, kept_bytes);
+                }
                 _ => {}
             }
             return Ok(());
@@ -311,6 +331,11 @@ impl Attributor<'_> {
             share_out(run, claims, unclaimed, found);
         }
         Ok(())
+    }
+
+    /// Returns whether the kernel cannot take back the pages of the file of a mapping.
+    fn is_kept(&self, mapping: &Mapping) -> bool {
+        self.files.is_ram(mapping) || locked::has(self.locked_files, mapping.start)
     }
 
     /// Returns the name of shared memory: by its program if that is known, else by its mapping.

@@ -1,6 +1,6 @@
 //! The memory of a live process, read without making any of its pages resident.
 
-mod dirty;
+mod file_pages;
 mod zero_page;
 
 use std::fs::File;
@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use lowtide_heap::memory::Memory;
 use rustix::ioctl::{Opcode, Updater, opcode};
 
+pub use file_pages::FilePages;
 use zero_page::ZeroPages;
 
 /// Maximum number of pages per scan. The kernel holds the lock of the process's mappings meanwhile,

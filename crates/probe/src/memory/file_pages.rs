@@ -1,4 +1,4 @@
-//! Dirty pages of files, by a sample. `smaps` counts all of them, but the kernel then holds the
+//! Dirty and locked pages of files, by a sample. `smaps` counts all of them, but the kernel then holds the
 //! lock of the mappings for 10 to 50 ms for each GB; one entry of the page map takes microseconds.
 //!
 //! Source: Documentation/admin-guide/mm/pagemap.rst, and `stable_page_flags` in fs/proc/page.c.
@@ -11,8 +11,8 @@ use super::LiveMemory;
 
 /// Number of pages in a sample: 2 to 10 ms.
 const SAMPLE: u64 = 2048;
-/// Added to the number of dirty pages in a sample, for the upper end of its 95 % interval if there
-/// are none (the rule of three).
+/// Added to a number of pages in a sample, for the upper end of its 95 % interval if there are none
+/// (the rule of three).
 const UNSEEN: u64 = 3;
 /// Pages of the largest folio of a file (2 MiB).
 const FOLIO_PAGES: u64 = 512;
@@ -22,44 +22,51 @@ const DIRTY: u64 = 1 << 4;
 const WRITEBACK: u64 = 1 << 8;
 const SWAP_BACKED: u64 = 1 << 14;
 const TAIL: u64 = 1 << 16;
+const UNEVICTABLE: u64 = 1 << 18;
+const LOCKED: u64 = 1 << 33;
 
 /// Page map: the page is present, and its number.
 const IS_PRESENT: u64 = 1 << 63;
 const PAGE_NUMBER: u64 = (1 << 55) - 1;
 
+/// Maximum numbers of bytes among pages of files: the upper ends of 95 % intervals.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FilePages {
+    /// In pages that are dirty, or being written.
+    pub dirty_bytes: u64,
+    /// In pages that some process has locked in memory, or that exist in memory only.
+    pub locked_bytes: u64,
+}
+
 impl LiveMemory {
-    /// Returns the maximum number of bytes in dirty pages of files among these pages: the upper
-    /// end of the 95 % interval of a sample. `None` if the flags of pages may not be read (this
+    /// Samples pages of files among these pages. `None` if the flags of pages may not be read (this
     /// requires root), or without pages.
-    pub fn dirty_bytes_at_most(&self, pages: &[Range<u64>]) -> Option<u64> {
+    pub fn sample_of_files(&self, pages: &[Range<u64>]) -> Option<FilePages> {
         let flags = File::open("/proc/kpageflags").ok()?;
         let count = pages.iter().map(|run| (run.end - run.start) / self.page).sum::<u64>();
         let step = count.div_ceil(SAMPLE).max(1);
-        let (mut sampled, mut dirty) = (0_u64, 0_u64);
+        let (mut sampled, mut dirty, mut locked) = (0_u64, 0_u64, 0_u64);
         let mut skipped = step / 2;
         for run in pages {
             let in_run = (run.end - run.start) / self.page;
             let mut place = skipped;
             while place < in_run {
-                if let Some(is_dirty) = self.is_dirty(run.start + place * self.page, &flags)? {
+                if let Some(found) = self.flags_of_file(run.start + place * self.page, &flags)? {
                     sampled += 1;
-                    dirty += u64::from(is_dirty);
+                    dirty += u64::from(found & (DIRTY | WRITEBACK) != 0);
+                    locked += u64::from(found & (UNEVICTABLE | LOCKED) != 0);
                 }
                 place += step;
             }
             skipped = place - in_run;
         }
-        let all = count * self.page;
-        // The interval of a share is at most that wide.
-        let most = dirty + UNSEEN + 2 * (dirty as f64).sqrt().ceil() as u64;
+        let at_most = |found| at_most(found, sampled, count * self.page);
         (sampled > 0)
-            .then(|| (u128::from(all) * u128::from(most) / u128::from(sampled)) as u64)
-            .map(|bytes| bytes.min(all))
+            .then(|| FilePages { dirty_bytes: at_most(dirty), locked_bytes: at_most(locked) })
     }
 
-    /// Returns whether a page of a file is dirty, or being written; `None` in `Some` if it is no
-    /// longer a page of a file.
-    fn is_dirty(&self, address: u64, flags: &File) -> Option<Option<bool>> {
+    /// Returns the flags of a page of a file; `None` in `Some` if it is no longer such a page.
+    fn flags_of_file(&self, address: u64, flags: &File) -> Option<Option<u64>> {
         let entry = word(&self.pagemap, address / self.page)?;
         if entry & IS_PRESENT == 0 {
             return Some(None);
@@ -73,9 +80,16 @@ impl LiveMemory {
         if found & TAIL != 0 {
             found = head(flags, number)?;
         }
-        let is_of_file = found & SWAP_BACKED == 0;
-        Some(is_of_file.then_some(found & (DIRTY | WRITEBACK) != 0))
+        Some((found & SWAP_BACKED == 0).then_some(found))
     }
+}
+
+/// Returns the upper end of the 95 % interval of the bytes of which `found` of `sampled` pages are
+/// a sample. The interval of a share is at most that wide.
+fn at_most(found: u64, sampled: u64, all_bytes: u64) -> u64 {
+    let most = found + UNSEEN + 2 * (found as f64).sqrt().ceil() as u64;
+    let bytes = u128::from(all_bytes) * u128::from(most) / u128::from(sampled.max(1));
+    (bytes as u64).min(all_bytes)
 }
 
 /// Returns the flags of the head of a folio, some of which its other pages lack on older kernels.
@@ -134,9 +148,9 @@ mod tests {
         let (first, middle) = (at as u64, at as u64 + LENGTH as u64 / 2);
         let pages = [first..middle, middle..first + LENGTH as u64];
         touch(false);
-        let clean = memory.dirty_bytes_at_most(&pages).unwrap();
+        let clean = memory.sample_of_files(&pages).unwrap().dirty_bytes;
         touch(true);
-        let dirty = memory.dirty_bytes_at_most(&pages).unwrap();
+        let dirty = memory.sample_of_files(&pages).unwrap().dirty_bytes;
         // SAFETY: the mapping was made above, and nothing refers to it any more.
         #[expect(unsafe_code, reason = "a mapping of a file")]
         unsafe {
