@@ -1,5 +1,6 @@
-//! Dirty and locked pages of files, by a sample. `smaps` counts all of them, but the kernel then holds the
-//! lock of the mappings for 10 to 50 ms for each GB; one entry of the page map takes microseconds.
+//! Dirty and locked pages of files, by a sample. `smaps` counts all of them, but the kernel then
+//! holds the lock of the mappings for 10 to 50 ms for each GB; one entry of the page map takes
+//! microseconds.
 //!
 //! Source: Documentation/admin-guide/mm/pagemap.rst, and `stable_page_flags` in fs/proc/page.c.
 
