@@ -14,7 +14,7 @@
 //!   program's own mappings);
 //! - **growing**: over time, memory in use grew from inspection to inspection.
 
-use crate::evidence::{Evidence, NOTABLE};
+use crate::evidence::{Evidence, NAMED, NOTABLE};
 use crate::remedies::remedies;
 use lowtide_model::bytes::Human;
 use lowtide_model::inspection::{Inspection, Observation, SCHEMA, WalkedHeap};
@@ -116,6 +116,14 @@ fn verdict(facts: &Evidence<'_>) -> Verdict {
         VerdictKind::Live
     };
     because.extend(facts.owners());
+    let again = facts.mapped_again_bytes.filter(|bytes| facts.share(*bytes) >= NAMED);
+    because.extend(again.map(|bytes| {
+        format!(
+            "{} are no memory of their own: the process maps the same pages at several addresses, and RSS counts them \
+             at each",
+            facts.part(bytes)
+        )
+    }));
     let is_unnamed =
         matches!(kind, VerdictKind::Live | VerdictKind::OutsideHeap | VerdictKind::Runtime);
     if is_unnamed && facts.heap.is_some() {
@@ -276,6 +284,18 @@ pub(crate) mod tests {
             verdict.because[0],
             "70.0 MiB (50 % of RSS) are shared memory: PostgreSQL's shared memory"
         );
+    }
+
+    #[test]
+    fn pages_that_rss_counts_several_times_are_named() {
+        let said = |mib: u64| {
+            let found = observed(&[(Owner::Runtime, 400), (Owner::File, 30)]);
+            let found = Observation { mapped_again_bytes: Some(mib * MIB), ..found };
+            diagnose(found).verdict.because
+        };
+        let sentence = "172 MiB (40 % of RSS) are no memory of their own";
+        assert!(said(172).iter().any(|reason| reason.starts_with(sentence)), "{:?}", said(172));
+        assert!(said(4).iter().all(|reason| !reason.contains("no memory")));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use lowtide_model::runtime_kind::RuntimeKind;
 /// Share of RSS from which on free memory justifies a verdict.
 pub(crate) const NOTABLE: f64 = 0.2;
 /// Share of RSS from which on an owner is named in the reasons. The largest one is always named.
-const NAMED: f64 = 0.1;
+pub(crate) const NAMED: f64 = 0.1;
 /// Maximum number of owners in the reasons.
 const MAX_NAMED: usize = 4;
 /// Size from which on a block is named, in bytes.

@@ -57,6 +57,10 @@ pub struct Observation {
     /// Number of mappings that have resident pages of the owner `anonymous_other`; `None` if they
     /// were not read.
     pub anonymous_mappings: Option<u64>,
+    /// Bytes of pages that the process maps at several addresses, without the first address of
+    /// each: RSS counts a page at each address. `None` if they were not read.
+    #[serde(default)]
+    pub mapped_again_bytes: Option<u64>,
     /// Bytes of the heap, resident or not, that could not be walked.
     pub unwalked_bytes: u64,
     /// Lazily freed bytes (`MADV_FREE`): part of RSS until the kernel reclaims them.

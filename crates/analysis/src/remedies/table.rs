@@ -361,11 +361,14 @@ pub(super) static TABLE: &[Row] = &[
         ..in_runtime(
             "hotspot/shenandoah",
             RuntimeKind::HotSpot,
-            "Shenandoah returns free memory by itself: a shorter -XX:ShenandoahUncommitDelay returns it sooner; -Xmx \
+            "Shenandoah returns regions that have been empty for -XX:ShenandoahUncommitDelay (default 300000 ms), and \
+             collects in an idle program only every -XX:ShenandoahGuaranteedGCInterval (default 300000 ms): shorter \
+             times, after -XX:+UnlockExperimentalVMOptions, return memory sooner; jcmd PID GC.run collects now; -Xmx \
              bounds the heap",
             (
-                "OpenJDK's wiki, Shenandoah, Heap footprint",
-                "regions that were empty for this time are uncommitted",
+                "OpenJDK, shenandoah_globals.hpp, ShenandoahUncommitDelay and ShenandoahGuaranteedGCInterval",
+                "both are experimental flags, in milliseconds: without the unlock flag before them, the JVM does not \
+                 start",
             ),
         )
     },

@@ -147,6 +147,10 @@ pub(super) fn next(found: &Inspection, service: &Service) -> String {
             Some(growth) if growth.course == GrowthCourse::Level => {
                 match is_of_files(growth) || growth.page_tables_rise().is_some() {
                     true => divide_growth(growth, pid).unwrap_or(leaks),
+                    false if found.verdict.kind == VerdictKind::Runtime && has_advice(found) => {
+                        "the advice above, if that is too much: it did not grow while it was watched"
+                            .to_owned()
+                    }
                     false => "nothing to do: it did not grow while it was watched".to_owned(),
                 }
             }
@@ -155,6 +159,12 @@ pub(super) fn next(found: &Inspection, service: &Service) -> String {
             None => format!("lowtide inspect --watch 60s {pid}     (does it grow?)"),
         },
     }
+}
+
+/// Returns whether there is advice for the memory that a runtime, or an allocator that is not
+/// walked, manages.
+fn has_advice(found: &Inspection) -> bool {
+    found.remedies.iter().any(|remedy| remedy.kind == RemedyKind::Runtime)
 }
 
 /// Returns whether a release returns at least as much as a purge by the program itself.
@@ -289,11 +299,37 @@ fn load(found: &Inspection, place: &Listening) -> String {
         format!("pgbench -h {address} -p {port} -c 8 -T 30 postgres")
     } else if has("InnoDB") {
         format!("mysqlslap -h {address} -P {port} --auto-generate-sql -c 8 -i 20")
-    } else if NOT_HTTP.contains(port) {
+    } else if NOT_HTTP.contains(port) || speaks_another_protocol(found) {
         YOUR_LOAD.to_owned()
     } else {
         format!("lowtide load http://{place}/ -n 10000 -c 32")
     }
+}
+
+/// Returns whether the program is a server of a protocol other than HTTP, whatever its port is.
+fn speaks_another_protocol(found: &Inspection) -> bool {
+    const PROGRAMS: [&str; 16] = [
+        "redis-server",
+        "valkey-server",
+        "keydb-server",
+        "memcached",
+        "mongod",
+        "mosquitto",
+        "named",
+        "unbound",
+        "slapd",
+        "dovecot",
+        "sshd",
+        "vsftpd",
+        "smbd",
+        "turnserver",
+        "beanstalkd",
+        "nsd",
+    ];
+    let first = found.observation.command.first().map(String::as_str).unwrap_or_default();
+    // A title can follow the name: `redis-server *:6379`.
+    let path = first.split_whitespace().next().unwrap_or_default();
+    PROGRAMS.contains(&path.rsplit('/').next().unwrap_or_default())
 }
 
 /// Registered ports of services that do not speak HTTP (IANA's list): FTP, SSH, SMTP, DNS, LDAP,
@@ -476,7 +512,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_study_of_fragmentation_tries_what_returns_memory_and_a_load_only_of_its_protocol() {
-        let found = found(VerdictKind::Fragmentation, &[]);
+        let mut found = found(VerdictKind::Fragmentation, &[]);
         let dns = Listening { address: "127.0.0.1".into(), port: 53 };
         let said = next(&found, &Service { listening: Some(dns), directory: None, ..server() });
         let study = "lowtide study -a glibc,jemalloc,mimalloc -t jemalloc/background_thread -p none,adaptive";
@@ -484,6 +520,30 @@ pub(super) mod tests {
         assert!(said.contains("--load 'YOUR LOAD' -- ruby app.rb"), "{said}");
         assert!(said.contains("(YOUR LOAD: a client of its protocol)"), "{said}");
         assert!(!said.contains("http://"), "{said}");
+        // A server whose protocol is known, at any port, also if it shows a title.
+        for command in ["/usr/bin/redis-server", "redis-server 127.0.0.1:16379"] {
+            found.observation.command = vec![command.to_owned()];
+            assert!(next(&found, &server()).contains("--load 'YOUR LOAD'"), "{command}");
+        }
+    }
+
+    #[test]
+    fn a_level_runtime_with_advice_is_not_called_nothing_to_do() {
+        let mut found = found(VerdictKind::Runtime, &[(RemedyKind::Runtime, None)]);
+        found.growth = Some(Growth {
+            rss_bytes: [1 << 30, 1 << 30],
+            elapsed_s: 60.0,
+            course: GrowthCourse::Level,
+            rss_bytes_per_hour: 0,
+            followed_share: 0.0,
+            limit_bytes: None,
+            seconds_to_limit: None,
+            dirty_files_bytes: None,
+            by: vec![],
+        });
+        assert!(next(&found, &server()).starts_with("the advice above"));
+        found.remedies.clear();
+        assert!(next(&found, &server()).starts_with("nothing to do"));
     }
 
     #[test]

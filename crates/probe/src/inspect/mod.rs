@@ -264,6 +264,7 @@ impl Inspector {
         observation.kept_file_bytes = rest.kept_file_bytes;
         observation.changed_files = rest.changed_files();
         observation.anonymous_mappings = Some(rest.anonymous_mappings);
+        observation.mapped_again_bytes = Some(rest.mapped_again_bytes());
         self::status(target, maps, observation)
     }
 }

@@ -8,13 +8,13 @@ use std::sync::OnceLock;
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use lowtide_heap::memory::Memory;
-use lowtide_heap::ranges::without;
+use lowtide_heap::ranges::{joined, without};
 use lowtide_model::inspection::{MAX_NAMED, Manager, NamedMemory};
 use lowtide_model::ledger::{Ledger, Owner};
 
 use crate::locked;
 use crate::memory::{LiveMemory, PageKind};
-use crate::proc::maps::Mapping;
+use crate::proc::maps::{FileId, Mapping};
 use crate::proc::mountinfo;
 use lowtide_model::runtime_kind::RuntimeKind;
 
@@ -131,6 +131,8 @@ pub(super) struct Attribution {
     changed_files: Named,
     /// Number of mappings with pages of [`Owner::AnonymousOther`].
     pub(super) anonymous_mappings: u64,
+    /// Resident parts of the files of which the process maps a part several times, as offsets.
+    repeated: BTreeMap<FileId, Vec<Range<u64>>>,
 }
 
 /// Resident bytes and the number of mappings, by name.
@@ -198,6 +200,18 @@ impl Attribution {
         self.files.largest()
     }
 
+    /// Returns the bytes of pages that the process maps at several addresses, without the first
+    /// address of each: RSS counts a page at each address.
+    pub(super) fn mapped_again_bytes(&self) -> u64 {
+        let bytes = |ranges: &[Range<u64>]| -> u64 { ranges.iter().map(|r| r.end - r.start).sum() };
+        let again = |ranges: &Vec<Range<u64>>| {
+            let mut in_order = ranges.clone();
+            in_order.sort_unstable_by_key(|range| range.start);
+            bytes(ranges) - bytes(&joined(in_order))
+        };
+        self.repeated.values().map(again).sum()
+    }
+
     /// Returns the files of which the process changed most private pages, the largest first.
     pub(super) fn changed_files(&self) -> Vec<NamedMemory> {
         self.changed_files.largest()
@@ -215,7 +229,7 @@ impl Attributor<'_> {
             memory,
             &WalkedHeaps { allocators, areas: taken.clone(), ..WalkedHeaps::default() },
         );
-        let mut found = Attribution::default();
+        let mut found = Attribution { repeated: repeated(self.maps), ..Attribution::default() };
         // The heap has counted its own bytes; the rest of its first and last page is padding.
         for (exact, whole) in exact.iter().zip(&taken) {
             if exact != whole {
@@ -303,6 +317,12 @@ impl Attributor<'_> {
                     PageKind::File => {
                         found.add(&of_file, bytes);
                         of_file_bytes += bytes;
+                        if let Some(parts) = found.repeated.get_mut(&mapping.file) {
+                            let begin = mapping
+                                .offset
+                                .saturating_add(pages.range.start.saturating_sub(mapping.start));
+                            parts.push(begin..begin.saturating_add(bytes));
+                        }
                     }
                     // Pages of a file that were written to, and thus became private to the process.
                     PageKind::Anonymous => {
@@ -365,6 +385,24 @@ impl Attributor<'_> {
     }
 }
 
+/// Returns the files of which a part is mapped several times, without any pages.
+fn repeated(maps: &[Mapping]) -> BTreeMap<FileId, Vec<Range<u64>>> {
+    let of_files = maps.iter().filter(|mapping| mapping.has_file());
+    let mut parts: Vec<(FileId, u64, u64)> =
+        of_files.map(|m| (m.file, m.offset, m.offset.saturating_add(m.end - m.start))).collect();
+    parts.sort_unstable();
+    let mut found = BTreeMap::new();
+    let mut last: Option<(FileId, u64)> = None;
+    for (file, start, end) in parts {
+        let of_same = last.filter(|(other, _)| *other == file).map(|(_, end)| end);
+        if of_same.is_some_and(|end| start < end) {
+            found.insert(file, Vec::new());
+        }
+        last = Some((file, end.max(of_same.unwrap_or(0))));
+    }
+    found
+}
+
 fn name_of_file(mapping: &Mapping) -> String {
     mapping.name.trim_end_matches(" (deleted)").to_owned()
 }
@@ -414,6 +452,22 @@ mod tests {
                 .into_iter()
                 .any(is_device)
         );
+    }
+
+    #[test]
+    fn only_pages_that_are_mapped_again_count_as_repeated() {
+        let maps = "7f00000-7f04000 rw-s 00000000 00:01 12 /memfd:a\n\
+                    7f10000-7f14000 rw-s 00002000 00:01 12 /memfd:a\n\
+                    7f20000-7f24000 rw-s 00000000 00:01 13 /memfd:b\n\
+                    7f30000-7f34000 rw-s 00004000 00:01 13 /memfd:b\n";
+        let [a, b] = [12, 13].map(|inode| FileId { device: (0, 1), inode });
+        let repeated = repeated(&maps::parse(maps).unwrap());
+        let mut found = Attribution { repeated, ..Attribution::default() };
+        assert_eq!(found.repeated.keys().collect::<Vec<_>>(), [&a]);
+        assert!(!found.repeated.contains_key(&b));
+        // Two of four pages are the same, and one of them is mapped a third time.
+        found.repeated.insert(a, vec![0x2000..0x6000, 0..0x4000, 0x2000..0x3000]);
+        assert_eq!(found.mapped_again_bytes(), 0x3000);
     }
 
     #[test]

@@ -65,14 +65,13 @@ fn beside(inspection: &Inspection, screen: Screen) -> String {
     if observation.swap_bytes > 0 {
         parts.push(format!("swapped out: {}", Human(observation.swap_bytes)));
     }
+    let is_notable = |bytes: &u64| *bytes > observation.rss_bytes / 100;
     let amounts = [
         ("freed lazily, still counted", observation.lazyfree_bytes),
         ("in huge pages", observation.anon_huge_bytes),
-        // Those of a usual process are small beside RSS.
-        (
-            "page tables, not counted",
-            observation.page_tables_bytes.filter(|bytes| *bytes > observation.rss_bytes / 100),
-        ),
+        // These two of a usual process are small beside RSS.
+        ("counted again, mapped several times", observation.mapped_again_bytes.filter(is_notable)),
+        ("page tables, not counted", observation.page_tables_bytes.filter(is_notable)),
         ("not walked", Some(observation.unwalked_bytes)),
     ];
     for (what, bytes) in amounts {

@@ -226,7 +226,7 @@ impl LeakState {
                 "no block was seen to grow for hours, which is too little for a verdict".to_owned()
             }
             (LeakKind::Growing | LeakKind::Filling, Some(longer)) => {
-                format!("{longer}, to see whether it stops")
+                format!("{longer}     (does it stop?)")
             }
             (LeakKind::Growing | LeakKind::Filling, None) => {
                 "find out why the code or the holder above keeps these blocks".to_owned()
@@ -248,7 +248,7 @@ impl LeakState {
                 "find out why the code above does not free these blocks".to_owned()
             }
             (LeakKind::Lost, Some(longer)) if self.is_sampled => {
-                format!("{longer}, for stacks of these blocks")
+                format!("{longer}     (for stacks of these blocks)")
             }
             (LeakKind::Lost | LeakKind::LostBefore, _) => {
                 "find the code that allocates blocks of this type and size".to_owned()
