@@ -55,6 +55,7 @@ pub fn diagnose(observation: Observation) -> Inspection {
         growth: None,
         pins: None,
         blocks: None,
+        saved: None,
     }
 }
 

@@ -9,6 +9,7 @@ pub mod compare;
 pub mod diagnose;
 mod evidence;
 pub mod growth;
+pub mod heap_difference;
 pub mod leaks;
 pub mod metrics;
 pub mod pins;

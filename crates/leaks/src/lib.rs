@@ -10,6 +10,7 @@
 //! - [`pointers`]: pointers to blocks.
 //! - [`stacks`]: call stacks of the allocations that survive.
 //! - [`types`]: the types of blocks.
+//! - [`heap_file`]: the structure of a heap in a file.
 //! - [`files`]: the files that a process has mapped: their bytes, and names of their symbols.
 //!
 //! # How a search works
@@ -43,6 +44,7 @@ pub mod files;
 pub mod finder;
 pub mod group;
 mod grown;
+pub mod heap_file;
 pub mod history;
 pub mod pins;
 pub mod pointers;

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::allocator_kind::AllocatorKind;
 use crate::growth::Growth;
+use crate::heap_file::Origin;
 use crate::ledger::{Coverage, Ledger, Owner, Row};
 use crate::pins::{BlockCensus, Pins};
 use crate::remedy::Remedy;
@@ -13,7 +14,7 @@ use crate::verdict::Verdict;
 pub const SCHEMA: &str = "lowtide.inspect/1";
 
 /// The facts that one inspection of a process measured. Unknown values are `None`.
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Observation {
     /// Its PID in the namespace of lowtide.
     pub pid: u32,
@@ -108,7 +109,7 @@ pub struct Observation {
 }
 
 /// A heap that was walked, in resident bytes.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WalkedHeap {
     /// Its allocator.
     pub allocator: AllocatorKind,
@@ -177,7 +178,7 @@ impl WalkedHeap {
 
 /// Predicted gains of remedies for walked heaps, in bytes; `None` for a remedy that the allocator
 /// does not have.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeapPrediction {
     /// By a `malloc_trim(0)` in the program.
     pub trim_bytes: Option<u64>,
@@ -233,10 +234,13 @@ pub struct Inspection {
     /// Its blocks in use, if they were counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub blocks: Option<BlockCensus>,
+    /// The origin of the observation, if it was read from a heap file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub saved: Option<Origin>,
 }
 
 /// The allocator of a process.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Allocator {
     /// Its kind.
     #[serde(rename = "name")]
@@ -550,7 +554,7 @@ pub struct CPythonHeap {
 impl CPythonHeap {
     /// Returns the bytes of pools without a block in use.
     pub fn free_pool_bytes(&self) -> u64 {
-        self.free_pools * self.pool_bytes
+        self.free_pools.saturating_mul(self.pool_bytes)
     }
 }
 

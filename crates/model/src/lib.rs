@@ -14,6 +14,7 @@ pub mod event;
 pub mod fuzzing;
 pub mod group;
 pub mod growth;
+pub mod heap_file;
 pub mod heap_summary;
 pub mod inspection;
 pub mod leaks;

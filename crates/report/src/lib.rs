@@ -7,6 +7,7 @@
 
 mod blocks;
 pub mod csv;
+pub mod difference;
 pub mod divide;
 pub mod group;
 mod heaps;

@@ -75,7 +75,10 @@ impl Tcache {
 fn held_back_bytes(group: &GroupSums, threads: u64, tcache: Tcache) -> Option<u64> {
     // A block of a page or less can begin before a page and end after its begin.
     let pages = group.size_bytes[1].div_ceil(PAGE) + 1;
-    let in_caches = |count: u64| (threads * count * group.sizes).min(group.blocks) * pages * PAGE;
+    let in_caches = |count: u64| {
+        let cached = threads.saturating_mul(count).saturating_mul(group.sizes);
+        cached.min(group.blocks).saturating_mul(pages * PAGE)
+    };
     match group.allocator {
         "glibc" if group.size_bytes[0] <= tcache.largest_bytes => Some(in_caches(tcache.count)),
         "glibc" => Some(0),

@@ -254,6 +254,8 @@ Examples:
 
 pub(crate) const INSPECT_HELP: &str = "\
 The process is read from outside: no thread stops, and nothing in it changes.
+A FILE that --save wrote takes the place of a process. Of two files, the
+difference is shown.
 
 Exit codes: 0 done; 1 failed; 2 usage; 3 not permitted; 4 the process is gone;
 130 interrupted. For several processes, the worst of their codes.
@@ -264,6 +266,9 @@ Examples:
   lowtide inspect 4711 --pins
   lowtide inspect 4711 --blocks --top 20
   lowtide inspect 4711 --watch 10m
+  lowtide inspect 4711 --save app.heap
+  lowtide inspect app.heap --pins
+  lowtide inspect monday.heap friday.heap
   lowtide inspect --cgroup /system.slice/app.service --json";
 
 pub(crate) const REPORT_HELP: &str = "\

@@ -22,7 +22,7 @@ use crate::args::load_values::{IdleClose, named};
 use crate::args::values::{
     AllocatorChoice, DEFAULT_INTERVAL, DEFAULT_LISTEN, DEFAULT_MAX_PAUSE, DEFAULT_TOP_INTERVAL,
 };
-use crate::select::selector::{ProcessFilter, Selector};
+use crate::select::selector::{ProcessFilter, ProcessesOrFiles, Selector};
 use crate::top::rows::{GroupKey, SortKey};
 
 const STYLES: Styles = Styles::styled()
@@ -142,7 +142,7 @@ pub(crate) struct DemoArgs {
 #[command(after_long_help = help::INSPECT_HELP)]
 pub(crate) struct InspectArgs {
     #[command(flatten)]
-    pub(crate) selector: Selector,
+    pub(crate) targets: ProcessesOrFiles,
 
     /// Show each arena of the heap, its free blocks by size, and the settings in force
     #[arg(long)]
@@ -172,6 +172,11 @@ pub(crate) struct InspectArgs {
     /// Repeat the inspection for this time, and judge whether RSS grows, and in what
     #[arg(long, value_name = "DURATION", value_parser = values::inspect_watch)]
     pub(crate) watch: Option<Duration>,
+
+    /// Also save what was found in a file, without the content of memory, for another machine or a
+    /// bug report; the file must not exist
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["watch", "malloc_info"])]
+    pub(crate) save: Option<PathBuf>,
 
     #[command(flatten)]
     pub(crate) deadline: DeadlineArgs,

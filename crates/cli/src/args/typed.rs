@@ -1,5 +1,5 @@
 //! The words of the command line. Without a verb, a process is inspected: `lowtide 4711` and
-//! `lowtide python3`.
+//! `lowtide python3`; or a heap file: `lowtide app.heap`.
 
 use std::ffi::OsString;
 
@@ -13,12 +13,13 @@ pub(crate) fn typed() -> Vec<OsString> {
     with_verb(std::env::args_os().collect(), |name| !named(name).is_empty())
 }
 
-/// Adds the verb to words without one, if the first names a process.
+/// Adds the verb to words without one, if the first names a process or a heap file.
 fn with_verb(mut words: Vec<OsString>, is_process: impl Fn(&str) -> bool) -> Vec<OsString> {
     let verb: &[&str] = match words.get(1).and_then(|word| word.to_str()) {
         None => return words,
         Some(word) if word.starts_with('-') || is_verb(word) => return words,
         Some(word) if word.parse::<u32>().is_ok() => &["inspect"],
+        Some(word) if word.ends_with(".heap") => &["inspect"],
         Some(word) if is_process(word) => &["inspect", "--comm"],
         Some(_) => return words,
     };
@@ -43,6 +44,7 @@ mod tests {
         };
         assert_eq!(typed("lowtide 4711 --json"), "lowtide inspect 4711 --json");
         assert_eq!(typed("lowtide python3"), "lowtide inspect --comm python3");
+        assert_eq!(typed("lowtide a.heap b.heap"), "lowtide inspect a.heap b.heap");
         for line in ["lowtide", "lowtide top", "lowtide help", "lowtide --json", "lowtide insect"] {
             assert_eq!(typed(line), line);
         }

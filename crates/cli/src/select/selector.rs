@@ -1,7 +1,7 @@
 //! The processes that a verb acts on: PIDs, or filters that select processes.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use lowtide_probe::process::ProcReader;
@@ -24,6 +24,61 @@ pub(crate) struct Selector {
 
     #[command(flatten)]
     filter: ProcessFilter,
+}
+
+/// Processes, or heap files in their place.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct ProcessesOrFiles {
+    /// Processes, or files that --save wrote
+    #[arg(
+        value_name = "PID|FILE", value_parser = process_or_file, conflicts_with_all = ["exe", "comm", "cgroup", "all"],
+        required_unless_present_any = ["exe", "comm", "cgroup", "all"],
+    )]
+    named: Vec<ProcessOrFile>,
+
+    #[command(flatten)]
+    filter: ProcessFilter,
+}
+
+/// A process by its PID, or a file.
+#[derive(Debug, Clone)]
+enum ProcessOrFile {
+    Process(u32),
+    File(PathBuf),
+}
+
+impl ProcessesOrFiles {
+    /// Returns the files.
+    pub(crate) fn files(&self) -> Vec<&Path> {
+        let files = self.named.iter().filter_map(|named| match named {
+            ProcessOrFile::File(path) => Some(path.as_path()),
+            ProcessOrFile::Process(_) => None,
+        });
+        files.collect()
+    }
+
+    /// Returns the processes.
+    pub(crate) fn selector(&self) -> Selector {
+        let pid = |named: &ProcessOrFile| match named {
+            ProcessOrFile::Process(pid) => Some(*pid),
+            ProcessOrFile::File(_) => None,
+        };
+        let pids = self.named.iter().filter_map(pid).collect();
+        Selector { pids, filter: self.filter.clone() }
+    }
+}
+
+/// Parses a PID, the name of a process, or the path of a file. A path contains a slash, ends with
+/// `.heap`, or is that of a file while no process has this name.
+fn process_or_file(text: &str) -> Result<ProcessOrFile, String> {
+    let file = || ProcessOrFile::File(PathBuf::from(text));
+    if text.contains('/') || text.ends_with(".heap") {
+        return Ok(file());
+    }
+    match pid(text) {
+        Err(_) if Path::new(text).is_file() => Ok(file()),
+        found => found.map(ProcessOrFile::Process),
+    }
 }
 
 /// Processes by what they are.

@@ -9,6 +9,7 @@ use lowtide_analysis::growth::{Follower, until_limit};
 use lowtide_analysis::pins::sentence;
 use lowtide_leaks::evidence::Search;
 use lowtide_leaks::finder::LeakFinder;
+use lowtide_leaks::heap_file::HeapFile;
 use lowtide_leaks::pins::{self, HeldMemory};
 use lowtide_model::growth::GrowthCourse;
 use lowtide_model::inspection::Inspection;
@@ -23,6 +24,7 @@ use lowtide_probe::target::{Target, TargetError};
 use lowtide_release::predict_refusal;
 use lowtide_report::inspection;
 
+use super::heap_files::{self, save};
 use super::next_step::{Service, next, to_paste};
 use crate::args::InspectArgs;
 use crate::args::values::MIN_INSPECTION_INTERVAL;
@@ -40,12 +42,23 @@ use crate::watcher::between_inspections;
 /// Maximum number of groups of blocks that are checked for leaks.
 const MAX_GROUPS: usize = 20;
 /// Number of groups of blocks from which the cause of a fragmentation is named.
-const NAMED_SIZES: usize = 10;
+pub(super) const NAMED_SIZES: usize = 10;
 /// Number of inspections over the time of `--watch`, if it is long enough for them.
 const INSPECTIONS: u32 = 20;
 
 pub(crate) fn run(args: &InspectArgs, output: &Output) -> Result<Exit, Failure> {
-    let order = args.selector.select()?;
+    let files = args.targets.files();
+    let selector = args.targets.selector();
+    if !files.is_empty() {
+        return heap_files::run(args, &files, selector.is_by_number(), output);
+    }
+    let order = selector.select()?;
+    if args.save.is_some() && order.len() != 1 {
+        return Err(Failure::usage(format!(
+            "--save writes the file of one process, but {} processes are selected: name one PID",
+            order.len()
+        )));
+    }
     if args.malloc_info {
         let [selected] = order.as_slice() else {
             return Err(Failure::usage(format!(
@@ -64,16 +77,15 @@ pub(crate) fn run(args: &InspectArgs, output: &Output) -> Result<Exit, Failure> 
         args,
         inspector: Inspector::default().with_patience(args.deadline.patience()),
         again: Rerun::typed(),
-        has_totals: args.selector.has_totals(order.len(), output),
+        has_totals: selector.has_totals(order.len(), output),
         is_one: order.len() == 1,
         printed: 0,
         largest: None,
         interrupt: &interrupt,
         output,
     };
-    let exit = each_process(&args.selector, &order, &interrupt, output, |pid, group| {
-        pages.add(pid, group)
-    })?;
+    let exit =
+        each_process(&selector, &order, &interrupt, output, |pid, group| pages.add(pid, group))?;
     pages.end()?;
     Ok(exit)
 }
@@ -99,11 +111,14 @@ impl Pages<'_> {
     /// stdout cannot be written.
     fn add(&mut self, pid: u32, group: &mut Group) -> Result<Outcome, Failure> {
         let again = self.again.only(pid);
-        let Inspected { inspection, service, ended } = match self.inspect(pid, group) {
+        let Inspected { inspection, service, ended, file } = match self.inspect(pid, group) {
             Ok(inspected) => inspected,
             Err(error) => return Ok(Err(failure(&error, &again))),
         };
         self.show(&inspection, &service)?;
+        if let (Some(path), Some(file)) = (&self.args.save, file) {
+            save(path, &file)?;
+        }
         let unreadable = inspection.observation.unreadable;
         let limited = unreadable.map(|what| not_permitted(what, pid, &again));
         let ended = ended.map(|error| failure(&error, &again));
@@ -125,7 +140,15 @@ impl Pages<'_> {
             Some(time) => over_time(&mut self.inspector, &target, time, self.interrupt),
             None => self.inspector.inspect(&target).map(|found| Inspected::now(diagnose(found))),
         }?;
-        withdraw_refused_release(&mut inspected.inspection, &target);
+        let is_refused = withdraw_refused_release(&mut inspected.inspection, &target);
+        let is_readable = inspected.inspection.observation.unreadable.is_none();
+        if self.args.save.is_some() && is_readable {
+            let (observation, never) =
+                (inspected.inspection.observation.clone(), AtomicBool::new(false));
+            let read =
+                move |target: &Target| HeapFile::read(target, observation, is_refused, &never);
+            inspected.file = Some(patiently(&target, self.args, read)?);
+        }
         let is_full = self.has_pages() || self.output.json;
         if is_full && inspected.inspection.observation.unreadable.is_none() {
             add_blocks(&mut inspected.inspection, &target, self.args)?;
@@ -204,7 +227,7 @@ fn add_blocks(
 
 /// Adds what pins the memory to a verdict of fragmentation, after the first reason, which it
 /// explains.
-fn name_cause(found: &mut Inspection, pins: &Pins) {
+pub(super) fn name_cause(found: &mut Inspection, pins: &Pins) {
     if found.verdict.kind == VerdictKind::Fragmentation {
         let place = found.verdict.because.len().min(1);
         sentence(pins).into_iter().for_each(|cause| found.verdict.because.insert(place, cause));
@@ -248,14 +271,17 @@ fn print_malloc_info(pid: u32, output: &Output) -> Result<Exit, Failure> {
 }
 
 /// Removes the remedy of a release if a release would be refused, and adds a note with the reason.
-fn withdraw_refused_release(found: &mut Inspection, target: &Target) {
+/// Returns whether it was removed.
+fn withdraw_refused_release(found: &mut Inspection, target: &Target) -> bool {
     if !found.remedies.iter().any(|remedy| remedy.kind == RemedyKind::Release) {
-        return;
+        return false;
     }
-    if let Some(refusal) = in_time(target, |target| predict_refusal(&target)).flatten() {
+    let refusal = in_time(target, |target| predict_refusal(&target)).flatten();
+    if let Some(refusal) = &refusal {
         found.remedies.retain(|remedy| remedy.kind != RemedyKind::Release);
         found.observation.notes.push(format!("lowtide release would refuse it: {refusal}"));
     }
+    refusal.is_some()
 }
 
 /// The last inspection, with a verdict from the whole watch, and the error that ended the watch.
@@ -263,11 +289,13 @@ struct Inspected {
     inspection: Inspection,
     service: Service,
     ended: Option<TargetError>,
+    /// What is to be saved.
+    file: Option<HeapFile>,
 }
 
 impl Inspected {
     fn now(inspection: Inspection) -> Self {
-        Self { inspection, service: Service::default(), ended: None }
+        Self { inspection, service: Service::default(), ended: None, file: None }
     }
 }
 

@@ -4,6 +4,7 @@ pub(crate) mod attach;
 pub(crate) mod completions;
 pub(crate) mod demo;
 pub(crate) mod exporter;
+mod heap_files;
 pub(crate) mod inspect;
 pub(crate) mod leaks;
 mod leaks_record;

@@ -43,6 +43,11 @@ pub(crate) fn hold_inspection(found: &Value) {
     hold(&validator("lowtide.inspect.1.json"), found);
 }
 
+/// Validates the difference of two heap files against its schema.
+pub(crate) fn hold_difference(found: &Value) {
+    hold(&validator("lowtide.difference.1.json"), found);
+}
+
 /// Validates the output of `lowtide leaks` against its schema.
 pub(crate) fn hold_leaks(found: &Value) {
     hold(&validator("lowtide.leaks.1.json"), found);

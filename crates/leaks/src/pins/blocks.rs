@@ -18,6 +18,9 @@ const MAX_GROUPS: usize = 64 << 10;
 /// and its type.
 pub(super) type Class = (Option<RoomKind>, u64, TypeId);
 
+/// Number and bytes of blocks.
+type Sums = (u64, u64);
+
 impl HeldMemory {
     /// Calls `each` for each block in use, in order of address.
     fn each_block(&self, mut each: impl FnMut(Block, Class)) {
@@ -38,19 +41,7 @@ impl HeldMemory {
     /// Counts the blocks in use. Returns the `top` groups with the most bytes, and samples of their
     /// blocks.
     pub(super) fn count(&self, top: usize) -> (BlockCensus, Samples) {
-        let mut sums: HashMap<Class, (u64, u64)> = HashMap::new();
-        let mut total = (0, 0);
-        self.each_block(|block, class| {
-            let is_counted = sums.len() < MAX_GROUPS || sums.contains_key(&class);
-            let sums = is_counted.then(|| sums.entry(class).or_default());
-            for sums in sums.into_iter().chain([&mut total]) {
-                sums.0 += 1;
-                sums.1 += block.bytes;
-            }
-        });
-        let mut order: Vec<(Class, (u64, u64))> = sums.into_iter().collect();
-        order.sort_unstable_by_key(|(class, (count, bytes))| (Reverse((*bytes, *count)), *class));
-        order.truncate(top);
+        let (order, total) = self.largest(top);
         let counts: Vec<u64> = order.iter().map(|(_, (count, _))| *count).collect();
         let mut samples = Samples::new(&counts);
         let places: HashMap<Class, usize> =
@@ -60,6 +51,34 @@ impl HeldMemory {
                 samples.add(*place, &block);
             }
         });
+        (self.census_of(&order, total), samples)
+    }
+
+    /// Counts the blocks in use, without names of what holds them.
+    pub fn blocks(&self, top: usize) -> BlockCensus {
+        let (order, total) = self.largest(top);
+        self.census_of(&order, total)
+    }
+
+    /// Returns the `top` classes with the most bytes, and the sums of all.
+    fn largest(&self, top: usize) -> (Vec<(Class, Sums)>, Sums) {
+        let mut sums: HashMap<Class, Sums> = HashMap::new();
+        let mut total = (0, 0);
+        self.each_block(|block, class| {
+            let is_counted = sums.len() < MAX_GROUPS || sums.contains_key(&class);
+            let sums = is_counted.then(|| sums.entry(class).or_default());
+            for sums in sums.into_iter().chain([&mut total]) {
+                sums.0 += 1;
+                sums.1 += block.bytes;
+            }
+        });
+        let mut order: Vec<(Class, Sums)> = sums.into_iter().collect();
+        order.sort_unstable_by_key(|(class, (count, bytes))| (Reverse((*bytes, *count)), *class));
+        order.truncate(top);
+        (order, total)
+    }
+
+    fn census_of(&self, order: &[(Class, Sums)], total: Sums) -> BlockCensus {
         let listed =
             order.iter().fold((0, 0), |(count, bytes), (_, sums)| (count + sums.0, bytes + sums.1));
         let mut groups: Vec<BlockGroup> =
@@ -69,15 +88,14 @@ impl HeldMemory {
             let group = self.group((None, 0, 0), others, total.1);
             groups.push(BlockGroup { allocator: None, ..group });
         }
-        let census = BlockCensus {
+        BlockCensus {
             blocks: self.scaled(total.0),
             bytes: self.scaled(total.1),
             estimated: self.is_estimated(),
             groups,
             notes: Vec::new(),
             cpu_s: 0.0,
-        };
-        (census, samples)
+        }
     }
 
     fn group(&self, class: Class, (blocks, bytes): (u64, u64), all_bytes: u64) -> BlockGroup {

@@ -13,18 +13,18 @@ use crate::pointers::index::{IndexBuilder, OrderedBlocks};
 use crate::types::{PYTHON_TYPES, TypeWord, may_be_count};
 
 /// Maximum number of blocks, which take 48 MiB. A larger heap is sampled.
-const MAX_BLOCKS: usize = 6_500_000;
+pub(super) const MAX_BLOCKS: usize = 6_500_000;
 /// Maximum number of rooms before a heap is sampled, which take 8 MiB.
-const MAX_ROOMS: usize = 200_000;
+pub(super) const MAX_ROOMS: usize = 200_000;
 /// Number of places of the parts in which a heap is sampled. Most rooms are smaller.
 const PLACES_OF_PART: u64 = (4 << 20) / PLACE;
 /// Maximum sampling, as a power of two.
 const MAX_SAMPLING: u32 = 16;
 /// Maximum number of words that are tried as a type, and of types.
 const MAX_WORDS: usize = 64 << 10;
-const MAX_TYPES: usize = 4096;
+pub(super) const MAX_TYPES: usize = 4096;
 /// Maximum number of blocks in caches that are distinguished.
-const MAX_CACHED: usize = 1 << 20;
+pub(super) const MAX_CACHED: usize = 1 << 20;
 
 /// The number of a type; 0 if a block has none.
 pub(super) type TypeId = u16;

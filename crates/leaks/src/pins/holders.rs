@@ -53,6 +53,17 @@ impl Samples {
         self.seen[place] += 1;
     }
 
+    /// Returns the number of groups.
+    pub(super) fn len(&self) -> usize {
+        self.blocks.len()
+    }
+
+    /// Adds the groups of other samples, after these.
+    pub(super) fn and(mut self, other: Self) -> Self {
+        self.blocks.extend(other.blocks);
+        self
+    }
+
     /// Names what holds the blocks of each group. `all` is the number of blocks in use of the
     /// process. Returns the reason if it is not searched for.
     ///

@@ -2,6 +2,7 @@
 //!
 //! - `blocks`: the blocks in use by size and type.
 //! - `census`: the blocks of a walk with their types, and the rooms that they are in.
+//! - `columns`: the blocks, rooms and resident pages as bytes of a file.
 //! - `groups`: the groups of blocks, and their shares of the pinned memory.
 //! - `holders`: what holds the blocks of a group.
 //! - `units`: the units of memory with the blocks that hold them.
@@ -13,6 +14,7 @@
 
 mod blocks;
 mod census;
+mod columns;
 mod groups;
 mod holders;
 mod units;
@@ -21,20 +23,23 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 
-use lowtide_analysis::pins::HeapPins;
-use lowtide_analysis::pins::holders::{Holders, REST, UnitSums};
+use lowtide_analysis::pins::holders::{Holders, MAX_GROUPS, REST, UnitSums};
+use lowtide_analysis::pins::{GroupSums, HeapPins};
 use lowtide_heap::memory::Memory;
 use lowtide_heap::ranges::{joined, overlaps};
 use lowtide_heap::rooms::Room;
 use lowtide_model::inspection::Tunables;
-use lowtide_model::pins::{BlockCensus, Pins};
+use lowtide_model::pins::{BlockCensus, BlockGroup, Pins};
 use lowtide_probe::inspect::BlockReader;
 use lowtide_probe::locked::LockedMemory;
 use lowtide_probe::machine::thread_cpu_s;
 use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::target::{Target, TargetError};
+use serde::{Deserialize, Serialize};
 
 use crate::files::Image;
+
+pub(crate) use columns::{Summary, decode, encode};
 
 use census::{Census, CensusBuilder, TypeReader};
 use groups::Groups;
@@ -96,6 +101,69 @@ pub fn blocks(
     Ok(census)
 }
 
+/// Names what holds the blocks of the groups that pin most memory, and of the `top` groups with the
+/// most bytes. Returns the reason if that is not searched for.
+///
+/// # Errors
+/// Fails if the process has ended, or executes another program.
+pub fn name_holders(
+    held: &HeldMemory,
+    target: &Target,
+    top: usize,
+    interrupt: &AtomicBool,
+) -> Result<Result<Holdings, &'static str>, TargetError> {
+    let heap = held.sums();
+    let (census, of_blocks) = held.count(top);
+    let of_pins = held.samples(&heap);
+    let pinning = of_pins.len();
+    let mut names = match of_pins.and(of_blocks).holders(target, census.blocks, interrupt)? {
+        Ok(names) => names,
+        Err(reason) => return Ok(Err(reason)),
+    };
+    let of_blocks = names.split_off(pinning);
+    let pins = heap.groups.iter().map(Holdings::name_of_sums).zip(names);
+    let blocks = census.groups.iter().map(Holdings::name_of_group).zip(of_blocks);
+    Ok(Ok(Holdings { pins: Holdings::known(pins), blocks: Holdings::known(blocks) }))
+}
+
+/// The allocator, the size and the type of a group of blocks.
+type GroupName = (Option<String>, u64, Option<String>);
+
+/// What holds the blocks of the largest groups, as it was when the process was read.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holdings {
+    /// By groups that pin memory.
+    pins: Vec<(GroupName, String)>,
+    /// By groups of blocks.
+    blocks: Vec<(GroupName, String)>,
+}
+
+impl Holdings {
+    fn name_of_sums(group: &GroupSums) -> GroupName {
+        (Some(group.allocator.to_owned()), group.size_bytes[0], group.block_type.clone())
+    }
+
+    fn name_of_group(group: &BlockGroup) -> GroupName {
+        (group.allocator.clone(), group.size_bytes[0], group.block_type.clone())
+    }
+
+    /// Keeps the groups whose holders are known.
+    fn known(named: impl Iterator<Item = (GroupName, Option<String>)>) -> Vec<(GroupName, String)> {
+        named.filter_map(|(group, holder)| Some((group, holder?))).collect()
+    }
+
+    fn holder(known: &[(GroupName, String)], group: &GroupName) -> Option<String> {
+        known.iter().find(|(name, _)| name == group).map(|(_, holder)| holder.clone())
+    }
+
+    /// Names the holders of the groups.
+    pub fn add_to_blocks(&self, census: &mut BlockCensus) {
+        for group in &mut census.groups {
+            group.holder = Self::holder(&self.blocks, &Self::name_of_group(group));
+        }
+    }
+}
+
 /// The blocks of a process, and the memory that they hold.
 #[derive(Debug)]
 pub struct HeldMemory {
@@ -147,6 +215,17 @@ impl HeldMemory {
         let cpu = thread_cpu_s();
         let pins = Pins { notes: self.notes(), ..self.sums().report(top) };
         Pins { cpu_s: self.cpu_s + thread_cpu_s() - cpu, ..pins }
+    }
+
+    /// Reports the same with the names of what holds the blocks.
+    pub fn pins_held_by(&self, holdings: &Holdings, top: usize) -> Pins {
+        let mut heap = self.sums();
+        if heap.pinned_bytes() > 0 {
+            let known = heap.groups.iter().take(MAX_GROUPS).map(Holdings::name_of_sums);
+            let names = known.map(|name| Holdings::holder(&holdings.pins, &name)).collect();
+            heap = heap.with_holders(names);
+        }
+        Pins { notes: self.notes(), ..heap.report(top) }
     }
 
     fn notes(&self) -> Vec<String> {

@@ -2,12 +2,14 @@
 //! what it rests on.
 
 mod ledger;
+mod origin;
 mod summary;
 
 use lowtide_model::bytes::Human;
 use lowtide_model::inspection::Inspection;
 use lowtide_model::remedy::{Remedy, RemedyKind};
 
+pub(crate) use origin::time;
 pub use summary::{heading, line, outside_heap};
 
 use crate::blocks;
@@ -27,6 +29,7 @@ const MIN_GAIN: f64 = 0.01;
 /// line for each heap with free memory. `arenas` shows each arena instead of this line.
 pub fn render(inspection: &Inspection, arenas: bool, screen: Screen) -> String {
     let mut out = head(inspection, screen);
+    out.extend(inspection.saved.iter().map(|origin| origin::render(origin, screen)));
     out.push('\n');
     let verdict = &inspection.verdict;
     let kind = verdict.kind.name().replace('_', " ");

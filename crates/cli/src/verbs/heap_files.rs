@@ -1,0 +1,161 @@
+//! `lowtide inspect --save FILE PID`, `lowtide inspect FILE`, and `lowtide inspect FILE FILE`.
+
+use std::io::Read;
+use std::path::Path;
+
+use lowtide_analysis::diagnose::diagnose;
+use lowtide_analysis::heap_difference;
+use lowtide_leaks::heap_file::{HeapFile, MAX_FILE_BYTES};
+use lowtide_model::bytes::Human;
+use lowtide_model::heap_file::ComparedHeap;
+use lowtide_model::inspection::Inspection;
+use lowtide_model::remedy::RemedyKind;
+use lowtide_model::verdict::VerdictKind;
+use lowtide_record::files;
+use lowtide_report::{difference, inspection};
+
+use super::inspect::{NAMED_SIZES, name_cause};
+use crate::args::InspectArgs;
+use crate::console::output::{Output, note};
+use crate::failure::exit::{Exit, Failure};
+use crate::shell::quoted;
+
+/// Writes a file, which must not exist. It is complete, or absent.
+pub(super) fn save(path: &Path, file: &HeapFile) -> Result<(), Failure> {
+    let bytes = file.to_bytes().map_err(Failure::failed)?;
+    files::write_whole(path, &bytes, false)
+        .map_err(|error| Failure::record_not_created(path, &error))?;
+    let name = quoted(&path.display().to_string());
+    let size = Human(bytes.len() as u64);
+    note!("saved {size} without the content of memory: lowtide inspect {name}");
+    Ok(())
+}
+
+/// Shows a file, or the difference between two.
+pub(super) fn run(
+    args: &InspectArgs,
+    paths: &[&Path],
+    has_processes: bool,
+    output: &Output,
+) -> Result<Exit, Failure> {
+    let first = paths.first().map_or(String::new(), |path| path.display().to_string());
+    let flags = [
+        (args.watch.is_some(), "--watch"),
+        (args.malloc_info, "--malloc-info"),
+        (args.save.is_some(), "--save"),
+    ];
+    if let Some((_, flag)) = flags.into_iter().find(|(is_given, _)| *is_given) {
+        return Err(Failure::usage(format!(
+            "{first} is a file, and {flag} needs a process: name its PID"
+        )));
+    }
+    match paths {
+        _ if has_processes => Err(Failure::usage(
+            "a file and a process cannot be compared: save the process first, with lowtide inspect --save FILE PID",
+        )),
+        [path] => show(args, path, output),
+        [before, after] => compare(args, before, after, output),
+        _ => Err(Failure::usage(format!(
+            "{} files are named: name one to show it, or two to compare them",
+            paths.len()
+        ))),
+    }
+}
+
+/// Reads a file, which may come from anyone.
+fn read(path: &Path) -> Result<HeapFile, Failure> {
+    let failed = |reason: &dyn std::fmt::Display| {
+        Failure::failed(format!("{} cannot be read: {reason}", path.display()))
+    };
+    let file = files::open_read(path).map_err(|error| failed(&error))?;
+    let mut bytes = Vec::new();
+    file.take(MAX_FILE_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(|error| failed(&error))?;
+    HeapFile::from_bytes(&bytes).map_err(|error| failed(&error))
+}
+
+fn show(args: &InspectArgs, path: &Path, output: &Output) -> Result<Exit, Failure> {
+    let file = read(path)?;
+    let found = concluded(&file, args);
+    if output.json {
+        output.object(&found)?;
+        return Ok(Exit::Done);
+    }
+    output.text(&inspection::render(&found, args.arenas, output.screen()))?;
+    let name = quoted(&path.display().to_string());
+    output.text(&format!("next: {}\n", next(&found, &name)))?;
+    Ok(Exit::Done)
+}
+
+/// Concludes from a file what an inspection concludes from a process.
+fn concluded(file: &HeapFile, args: &InspectArgs) -> Inspection {
+    let mut found = diagnose(file.observation.clone());
+    // The PID may now be that of another process, on another machine.
+    let command = format!(": lowtide release {}", found.observation.pid);
+    if file.release_is_refused {
+        found.remedies.retain(|remedy| remedy.kind != RemedyKind::Release);
+    }
+    for remedy in &mut found.remedies {
+        remedy.how = remedy.how.replace(&command, ", if it still runs: lowtide release");
+    }
+    if args.blocks {
+        found.blocks = Some(file.blocks(args.top));
+    }
+    if args.pins {
+        let pins = file.pins(args.top);
+        name_cause(&mut found, &pins);
+        found.pins = Some(pins);
+    } else if found.verdict.kind == VerdictKind::Fragmentation {
+        name_cause(&mut found, &file.pins(NAMED_SIZES));
+    }
+    found.saved = Some(file.origin.clone());
+    found
+}
+
+/// Returns the command to run next. The process itself may be out of reach.
+fn next(found: &Inspection, name: &str) -> String {
+    let is_fragmented = found.verdict.kind == VerdictKind::Fragmentation;
+    match (&found.pins, &found.blocks) {
+        (None, _) if is_fragmented => format!("lowtide inspect {name} --pins"),
+        (_, None) => format!("lowtide inspect {name} --blocks"),
+        _ => {
+            format!("lowtide inspect {name} OTHER.heap     (what differs from a file saved later)")
+        }
+    }
+}
+
+fn compare(
+    args: &InspectArgs,
+    before: &Path,
+    after: &Path,
+    output: &Output,
+) -> Result<Exit, Failure> {
+    let (from, to) = (read(before)?, read(after)?);
+    let found = heap_difference::compare(
+        heap_difference::Heap {
+            compared: compared(&from, before),
+            ledger: &from.observation.ledger,
+            blocks: from.blocks(usize::MAX),
+        },
+        heap_difference::Heap {
+            compared: compared(&to, after),
+            ledger: &to.observation.ledger,
+            blocks: to.blocks(usize::MAX),
+        },
+        args.top,
+    );
+    match output.json {
+        true => output.object(&found)?,
+        false => output.text(&difference::render(&found, output.screen()))?,
+    }
+    Ok(Exit::Done)
+}
+
+fn compared(file: &HeapFile, path: &Path) -> ComparedHeap {
+    ComparedHeap {
+        file: path.display().to_string(),
+        pid: file.observation.pid,
+        command: file.observation.command.clone(),
+        unix_s: file.origin.unix_s,
+        rss_bytes: file.observation.rss_bytes,
+    }
+}

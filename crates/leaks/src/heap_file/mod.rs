@@ -1,0 +1,225 @@
+//! The structure of a process's memory in a file: what `lowtide inspect --save` writes.
+//!
+//! The file has what the walks of an inspection found, and no content of memory: the observation
+//! (ledger, heaps, arenas), the mappings with their resident bytes, the address, the size and the
+//! type of each block in use, the memory in which blocks share pages, and its resident pages.
+//! Everything that an inspection concludes from them is concluded again when the file is read. The
+//! walkers of all allocators report to the same `BlockVisitor`, so this module knows none of them.
+//!
+//! The words from which the structure was read are not kept. They lie between the content of blocks
+//! and of freed blocks, and no rule that holds for all allocators separates them.
+//!
+//! - [`envelope`]: the head of the file with its checksum, and the compressed body.
+//! - [`bounds`]: the limits of a body, which can come from anyone.
+
+mod bounds;
+mod envelope;
+
+use std::sync::atomic::AtomicBool;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use lowtide_heap::memory::Memory;
+use lowtide_model::heap_file::{Origin, SavedMapping};
+use lowtide_model::inspection::{CLibrary, HeapPrediction, Observation};
+use lowtide_model::pins::{BlockCensus, Pins};
+use lowtide_probe::machine;
+use lowtide_probe::memory::LiveMemory;
+use lowtide_probe::proc::maps::Mapping;
+use lowtide_probe::target::{Target, TargetError};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::pins::{self, HeldMemory, Holdings};
+
+pub use envelope::MAX_FILE_BYTES;
+pub use envelope::open as body;
+
+/// Number of groups whose holders are saved.
+const NAMED_GROUPS: usize = 40;
+
+/// The reason why a file is not a valid heap file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum HeapFileError {
+    /// It does not begin like one.
+    #[error("it is not a heap file, which lowtide inspect --save writes")]
+    Format,
+    /// Another version of the format.
+    #[error(
+        "its format has version {0}, and this lowtide reads version 1: use the lowtide that wrote it"
+    )]
+    Version(u32),
+    /// It was changed or cut off.
+    #[error("it is damaged, or was not copied completely: its checksum is wrong")]
+    Damaged,
+    /// Its body is larger than any that lowtide writes.
+    #[error("it is larger than any heap file that lowtide writes")]
+    TooLarge,
+    /// Its checksum is right, and its content is impossible.
+    #[error("its content is invalid: lowtide did not write it")]
+    Invalid,
+}
+
+/// A process as it was when it was saved.
+#[derive(Debug)]
+pub struct HeapFile {
+    /// Where and when it was saved.
+    pub origin: Origin,
+    /// The observation, without the identity of its program.
+    pub observation: Observation,
+    /// Whether a release would have been refused.
+    pub release_is_refused: bool,
+    held: HeldMemory,
+    holders: Holders,
+}
+
+/// What held the blocks, or the reason why it is not known.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+enum Holders {
+    Known(Holdings),
+    Unknown(String),
+}
+
+/// The part of a body that is JSON.
+#[derive(Debug, Serialize, Deserialize)]
+struct Text {
+    origin: Origin,
+    observation: Observation,
+    release_is_refused: bool,
+    heap: Option<HeapPrediction>,
+    /// The name and the version of the C library.
+    c_library: Option<(String, Option<String>)>,
+    /// The prediction and the variable of each heap of the observation.
+    heaps: Vec<(HeapPrediction, Option<String>)>,
+    holders: Holders,
+    summary: pins::Summary,
+}
+
+impl HeapFile {
+    /// Reads the blocks of a process that was just observed. The process is not stopped.
+    ///
+    /// # Errors
+    /// Fails if its memory may not be read, if it has ended, or executes another program.
+    pub fn read(
+        target: &Target,
+        observation: Observation,
+        release_is_refused: bool,
+        interrupt: &AtomicBool,
+    ) -> Result<Self, TargetError> {
+        let held = HeldMemory::read(target, true)?;
+        let holders = match pins::name_holders(&held, target, NAMED_GROUPS, interrupt)? {
+            Ok(holdings) => Holders::Known(holdings),
+            Err(reason) => Holders::Unknown(reason.to_owned()),
+        };
+        let origin = origin(target)?;
+        if target.stat()?.image != observation.image {
+            return Err(TargetError::Replaced(target.pid));
+        }
+        let observation = Observation { image: (0, 0), ..observation };
+        Ok(Self { origin, observation, release_is_refused, held, holders })
+    }
+
+    /// Returns the bytes of the file.
+    ///
+    /// # Errors
+    /// Fails if the body is larger than a reader permits.
+    pub fn to_bytes(&self) -> Result<Vec<u8>, HeapFileError> {
+        let (summary, columns) = pins::encode(&self.held);
+        let observation = &self.observation;
+        let text = Text {
+            origin: self.origin.clone(),
+            release_is_refused: self.release_is_refused,
+            heap: observation.heap,
+            c_library: observation
+                .c_library
+                .as_ref()
+                .map(|c| (c.name.to_owned(), c.version.clone())),
+            heaps: observation.heaps.iter().map(|h| (h.prediction, h.variable.clone())).collect(),
+            holders: self.holders.clone(),
+            summary,
+            observation: observation.clone(),
+        };
+        let text = serde_json::to_vec(&text).map_err(|_| HeapFileError::Invalid)?;
+        envelope::seal(&text, &columns)
+    }
+
+    /// Reads the bytes of a file, which may come from anyone.
+    ///
+    /// # Errors
+    /// Fails if they are not those of a heap file.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, HeapFileError> {
+        let body = envelope::open(bytes)?;
+        let (text, columns) = envelope::parts(&body)?;
+        let value = serde_json::from_slice(text).map_err(|_| HeapFileError::Invalid)?;
+        bounds::check(&value)?;
+        let text: Text = serde_json::from_value(value).map_err(|_| HeapFileError::Invalid)?;
+        let Text { origin, mut observation, heap, c_library, heaps, holders, summary, .. } = text;
+        let is_consistent = observation.rss_bytes == observation.ledger.total()
+            && observation.heaps.len() == heaps.len();
+        if !is_consistent {
+            return Err(HeapFileError::Invalid);
+        }
+        observation.heap = heap;
+        observation.c_library = c_library.and_then(|(name, version)| {
+            let name = ["glibc", "musl"].into_iter().find(|known| *known == name)?;
+            Some(CLibrary { name, version })
+        });
+        for (heap, (prediction, variable)) in observation.heaps.iter_mut().zip(heaps) {
+            (heap.prediction, heap.variable) = (prediction, variable);
+        }
+        let held = pins::decode(summary, columns).map_err(|_| HeapFileError::Invalid)?;
+        let release_is_refused = text.release_is_refused;
+        Ok(Self { origin, observation, release_is_refused, held, holders })
+    }
+
+    /// Reports the groups of blocks that pin memory, the `top` largest.
+    pub fn pins(&self, top: usize) -> Pins {
+        match &self.holders {
+            Holders::Known(holdings) => self.held.pins_held_by(holdings, top),
+            Holders::Unknown(reason) => {
+                let mut pins = self.held.pins(top);
+                pins.notes.push(reason.clone());
+                pins
+            }
+        }
+    }
+
+    /// Counts the blocks in use, in the `top` groups with the most bytes.
+    pub fn blocks(&self, top: usize) -> BlockCensus {
+        let mut census = self.held.blocks(top);
+        match &self.holders {
+            Holders::Known(holdings) => holdings.add_to_blocks(&mut census),
+            Holders::Unknown(reason) => census.notes.push(reason.clone()),
+        }
+        census
+    }
+}
+
+/// Describes this machine and the mappings of a process.
+fn origin(target: &Target) -> Result<Origin, TargetError> {
+    let memory = LiveMemory::open(target.pid).map_err(|error| target.failed(error))?;
+    let maps = target.maps().map_err(|error| target.failed(error))?;
+    let machine = machine::detect();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Ok(Origin {
+        lowtide: env!("CARGO_PKG_VERSION").to_owned(),
+        unix_s: now.as_secs_f64(),
+        kernel: machine.kernel,
+        architecture: machine.architecture,
+        page_bytes: memory.page_bytes(),
+        mappings: maps.iter().map(|mapping| saved_mapping(mapping, &memory)).collect(),
+    })
+}
+
+fn saved_mapping(mapping: &Mapping, memory: &LiveMemory) -> SavedMapping {
+    let resident = memory.resident(mapping.start..mapping.end);
+    SavedMapping {
+        addresses: format!("{:x}-{:x}", mapping.start, mapping.end),
+        permissions: mapping.permissions.to_string(),
+        name: mapping.name.clone(),
+        bytes: mapping.size(),
+        resident_bytes: resident.iter().map(|run| run.end - run.start).sum(),
+    }
+}
+
+#[cfg(test)]
+mod tests;
