@@ -539,6 +539,8 @@ pub(super) mod tests {
             limit_bytes: None,
             seconds_to_limit: None,
             dirty_files_bytes: None,
+            locked_files_bytes: None,
+            page_tables_bytes: None,
             by: vec![],
         });
         assert!(next(&found, &server()).starts_with("the advice above"));
