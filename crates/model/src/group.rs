@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use crate::cgroup::CgroupLedger;
+
 /// Value of the object's `schema`.
 pub const SCHEMA: &str = "lowtide.whole/1";
 
@@ -33,6 +35,8 @@ pub struct GroupTotals {
     pub returned_bytes: Option<u64>,
     /// Number of processes that were refused; absent for an inspection.
     pub refused: Option<u64>,
+    /// What the cgroup is charged for, if `inspect` was given one that has an account.
+    pub cgroup: Option<CgroupLedger>,
 }
 
 impl Default for GroupTotals {
@@ -49,6 +53,7 @@ impl Default for GroupTotals {
             reclaimable_bytes: None,
             returned_bytes: None,
             refused: None,
+            cgroup: None,
         }
     }
 }

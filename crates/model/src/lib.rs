@@ -7,6 +7,7 @@ pub mod act;
 pub mod allocator_facts;
 pub mod allocator_kind;
 pub mod bytes;
+pub mod cgroup;
 pub mod duration;
 pub mod event;
 #[cfg(feature = "fuzzing")]

@@ -15,6 +15,7 @@
 //! - [`sampler`]: one sample of such a tree per tick.
 //! - [`sockets`]: TCP connections.
 //! - [`permission`]: permission to inspect another process.
+//! - [`cgroup`]: what a memory cgroup is charged for.
 //! - [`selection`]: processes by their program, name or control group.
 //! - [`machine`]: the properties of the machine that matter for memory.
 //!
@@ -42,6 +43,7 @@
 //! (`diagnose`), and compares several observations (`growth`).
 
 mod abandoned;
+pub mod cgroup;
 pub mod detect;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]

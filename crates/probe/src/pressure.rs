@@ -17,7 +17,7 @@ use crate::target::Target;
 /// Maximum number of runs of file pages that are sampled.
 const MAX_RUNS: usize = 1 << 18;
 /// Minimum value that means no limit, in bytes: version 1 prints a number near 2^63.
-const NO_LIMIT: u64 = 1 << 60;
+pub(crate) const NO_LIMIT: u64 = 1 << 60;
 
 /// The files with the limits and stalls of one process's memory.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -221,14 +221,14 @@ fn of_machine(proc: &Path) -> MemoryPressure {
 }
 
 /// Parses PSI: `some avg10=0.00 avg60=…`.
-fn stall_percent(text: &str) -> Option<f64> {
+pub(crate) fn stall_percent(text: &str) -> Option<f64> {
     let some = text.lines().find_map(|line| line.strip_prefix("some "))?;
     let value = some.split_ascii_whitespace().find_map(|field| field.strip_prefix("avg10="))?;
     value.parse().ok().filter(|percent: &f64| percent.is_finite())
 }
 
 /// Returns the number after a key at the start of a line.
-fn field(text: &str, key: &str) -> Option<u64> {
+pub(crate) fn field(text: &str, key: &str) -> Option<u64> {
     let mut lines = text.lines().map(str::split_ascii_whitespace);
     lines.find_map(|mut words| (words.next()? == key).then(|| words.next()?.parse().ok())?)
 }

@@ -6,6 +6,7 @@
 //! formats only render both.
 
 mod blocks;
+pub mod cgroup;
 pub mod csv;
 pub mod difference;
 pub mod divide;

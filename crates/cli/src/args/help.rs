@@ -257,8 +257,11 @@ The process is read from outside: no thread stops, and nothing in it changes.
 A FILE that --save wrote takes the place of a process. Of two files, the
 difference is shown.
 
-Exit codes: 0 done; 1 failed; 2 usage; 3 not permitted; 4 the process is gone;
-130 interrupted. For several processes, the worst of their codes.
+With --cgroup alone, the memory that counts towards the limit of the cgroup comes
+first, by kind: also what belongs to no process.
+
+Exit codes: 0 done; 1 failed; 2 usage; 3 not permitted; 4 the process or cgroup is
+gone; 130 interrupted. For several processes, the worst of their codes.
 
 Examples:
   lowtide inspect 4711

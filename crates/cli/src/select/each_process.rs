@@ -11,17 +11,17 @@ use crate::select::selector::{Selected, Selector};
 pub(crate) type Outcome = Result<Exit, Failure>;
 
 /// Runs a verb on each process in turn, prints the failures of all but a single process and the
-/// totals of several, and returns the worst exit code. An error of `verb` itself ends the loop:
-/// nothing can be printed any more.
+/// totals of several, which start as `group`, and returns the worst exit code. An error of `verb`
+/// itself ends the loop: nothing can be printed any more.
 pub(crate) fn each_process(
     selector: &Selector,
     selected: &[Selected],
+    mut group: Group,
     interrupt: &AtomicBool,
     output: &Output,
     mut verb: impl FnMut(u32, &mut Group) -> Result<Outcome, Failure>,
 ) -> Outcome {
     let mut worst = Exit::Done;
-    let mut group = Group::default();
     for process in selected {
         if interrupt.load(Ordering::Relaxed) {
             worst = Exit::Interrupted;

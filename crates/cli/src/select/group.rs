@@ -1,5 +1,6 @@
 //! Totals of several processes.
 
+use lowtide_model::cgroup::CgroupLedger;
 use lowtide_model::group::GroupTotals;
 use lowtide_model::inspection::Inspection;
 use lowtide_model::ledger::Owner;
@@ -28,6 +29,11 @@ pub(crate) fn proportion(target: &Target) -> Option<Proportion> {
 }
 
 impl Group {
+    /// Returns the totals of a cgroup's processes, before any process.
+    pub(crate) fn of_cgroup(cgroup: Option<CgroupLedger>) -> Self {
+        Self { totals: GroupTotals { cgroup, ..GroupTotals::default() }, ..Self::default() }
+    }
+
     /// Adds the release from one process.
     pub(crate) fn add_release(
         &mut self,
@@ -86,6 +92,10 @@ impl Group {
         }
         if output.json {
             return output.object(&self.totals);
+        }
+        // A cgroup can have memory and no process.
+        if self.totals.processes + self.totals.unreadable == 0 {
+            return Ok(());
         }
         output.text(&format!("\n{}\n", sentence(&self.totals)))
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use lowtide_probe::cgroup::path_of;
 use lowtide_probe::process::ProcReader;
 use lowtide_probe::selection::{Selection, with_descendants};
 use lowtide_survey::Filter;
@@ -92,8 +93,9 @@ pub(crate) struct ProcessFilter {
     #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     comm: Option<String>,
 
-    /// All processes in this control group or below it; the path as in /proc/PID/cgroup
-    #[arg(long, value_name = "PATH", value_parser = cgroup)]
+    /// All processes in this control group or below it: its path as in /proc/PID/cgroup, its
+    /// directory, or the PID of a process in it
+    #[arg(long, value_name = "PATH|PID", value_parser = cgroup)]
     cgroup: Option<String>,
 
     /// All processes
@@ -137,11 +139,17 @@ pub(crate) fn named(name: &str) -> Vec<u32> {
     processes.into_iter().collect()
 }
 
-/// Parses the path of a cgroup. An empty path would select all processes.
+/// Parses the path of a cgroup, or the PID of a process in it. An empty path would select all
+/// processes, and so would a process that is in no group.
 fn cgroup(text: &str) -> Result<String, String> {
-    match text.starts_with('/') {
-        true => Ok(text.to_owned()),
-        false => Err("write the path as in /proc/PID/cgroup, starting with /".to_owned()),
+    let is_pid = text.parse::<u32>().is_ok();
+    match path_of(text) {
+        Some(path) if is_pid && path.trim_matches('/').is_empty() => {
+            Err(format!("process {text} is in the root cgroup: name the path of another one"))
+        }
+        Some(path) => Ok(path),
+        None if is_pid => Err(format!("there is no process {text}")),
+        None => Err("write the path as in /proc/PID/cgroup, starting with /, or a PID".to_owned()),
     }
 }
 
@@ -215,6 +223,13 @@ impl Selector {
     /// group has.
     pub(crate) fn has_totals(&self, processes: usize, output: &Output) -> bool {
         self.is_group() || (processes > 1 && !output.json)
+    }
+
+    /// Returns the cgroup, if it is the only thing that selects processes.
+    pub(crate) fn only_cgroup(&self) -> Option<&str> {
+        let ProcessFilter { exe, comm, cgroup, subprocesses, .. } = &self.filter;
+        let is_only = exe.is_none() && comm.is_none() && !subprocesses;
+        cgroup.as_deref().filter(|_| is_only)
     }
 
     /// Returns whether all processes are selected.

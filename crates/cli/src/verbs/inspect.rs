@@ -17,12 +17,14 @@ use lowtide_model::leaks::LeakKind;
 use lowtide_model::pins::Pins;
 use lowtide_model::remedy::RemedyKind;
 use lowtide_model::verdict::{Verdict, VerdictKind};
+use lowtide_probe::cgroup::CgroupError;
 use lowtide_probe::inspect::{Inspector, malloc_info};
 use lowtide_probe::patience::Patience;
 use lowtide_probe::pressure::complete_growth;
 use lowtide_probe::target::{Target, TargetError};
 use lowtide_release::predict_refusal;
 use lowtide_report::inspection;
+use lowtide_report::text::printable;
 
 use super::heap_files::{self, save};
 use super::next_step::{Service, next, to_paste};
@@ -33,9 +35,12 @@ use crate::console::output::{Output, note};
 use crate::failure::exit::{Exit, Failure};
 use crate::failure::rerun::Rerun;
 use crate::failure::target_error::{failure, not_permitted};
+use crate::select::container::{self, Container};
 use crate::select::each_process::{Outcome, each_process};
 use crate::select::group::Group;
 use crate::select::patient_finder::PatientFinder;
+use crate::select::selector::Selected;
+use crate::select::selector::Selector;
 use crate::select::wait::{in_time, wait_until};
 use crate::watcher::between_inspections;
 
@@ -52,7 +57,9 @@ pub(crate) fn run(args: &InspectArgs, output: &Output) -> Result<Exit, Failure> 
     if !files.is_empty() {
         return heap_files::run(args, &files, selector.is_by_number(), output);
     }
-    let order = selector.select()?;
+    let container = Container::find(&selector);
+    let ledger = container.read()?;
+    let order = selected(&selector, &container, ledger.is_some())?;
     if args.save.is_some() && order.len() != 1 {
         return Err(Failure::usage(format!(
             "--save writes the file of one process, but {} processes are selected: name one PID",
@@ -78,16 +85,45 @@ pub(crate) fn run(args: &InspectArgs, output: &Output) -> Result<Exit, Failure> 
         inspector: Inspector::default().with_patience(args.deadline.patience()),
         again: Rerun::typed(),
         has_totals: selector.has_totals(order.len(), output),
-        is_one: order.len() == 1,
+        is_one: order.len() == 1 && ledger.is_none(),
         printed: 0,
         largest: None,
         interrupt: &interrupt,
         output,
     };
-    let exit =
-        each_process(&selector, &order, &interrupt, output, |pid, group| pages.add(pid, group))?;
+    if let Some(ledger) = ledger.as_ref().filter(|_| !output.json) {
+        output.text(&lowtide_report::cgroup::render(ledger, output.screen()))?;
+        output.text(if order.is_empty() { "" } else { "\n" })?;
+    }
+    let group = Group::of_cgroup(ledger);
+    let exit = each_process(&selector, &order, group, &interrupt, output, |pid, group| {
+        pages.add(pid, group)
+    })?;
     pages.end()?;
     Ok(exit)
+}
+
+/// Returns the selected processes. A cgroup with a ledger need not have any; of one without, the
+/// reason is printed.
+fn selected(
+    selector: &Selector,
+    container: &Container,
+    has_ledger: bool,
+) -> Result<Vec<Selected>, Failure> {
+    match (selector.select(), container.reason()) {
+        (Err(failure), None) if has_ledger && failure.exit() == Exit::Gone => Ok(Vec::new()),
+        (Err(failure), Some(reason))
+            if failure.exit() == Exit::Gone && *reason != CgroupError::NoController =>
+        {
+            Err(container::failure(reason))
+        }
+        (selected, reason) => {
+            if let Some(reason) = reason {
+                note!("lowtide: no ledger of the cgroup: {}", printable(&reason.to_string()));
+            }
+            selected
+        }
+    }
 }
 
 /// The printed inspections: a page for a single process or with `--each`, a line for each of

@@ -57,7 +57,9 @@ pub(crate) fn run(args: &ReleaseArgs, output: &Output) -> Result<Exit, Failure> 
     let has_totals = args.selector.has_totals(pids.len(), output);
     let releaser =
         ReleaseRunner { args, again, options, has_totals, interrupt: &interrupt, output };
-    each_process(&args.selector, &pids, &interrupt, output, |pid, group| releaser.on(pid, group))
+    each_process(&args.selector, &pids, Group::default(), &interrupt, output, |pid, group| {
+        releaser.on(pid, group)
+    })
 }
 
 /// Lists the selected processes, and asks whether to release their memory.

@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{FileType, Mode, OFlags, fstat, fstatfs, open, openat};
 
+pub(crate) use remote::{is_remote_type, shared_memory_device};
 pub use remote::{read_remote_files_by, serve};
 
 use crate::abandoned;

@@ -54,7 +54,7 @@ pub(super) fn reader() -> Option<fn() -> Command> {
 
 /// Returns whether a file system of this type may be slow, or may not answer: it is on a network,
 /// or of a FUSE server.
-fn is_remote_type(name: &str) -> bool {
+pub(crate) fn is_remote_type(name: &str) -> bool {
     const NAMES: [&str; 15] = [
         "9p", "afs", "beegfs", "ceph", "cifs", "fuse", "fuseblk", "gpfs", "lustre", "ncpfs", "nfs",
         "nfs4", "smb3", "smbfs", "virtiofs",
@@ -121,7 +121,7 @@ impl FileSystems {
 
 /// Returns the device of the kernel's own mount of shared memory (memfd, System V, `/dev/zero`),
 /// which no list of mounts contains. The first call needs `memfd_create`.
-pub(super) fn shared_memory_device() -> Option<(u32, u32)> {
+pub(crate) fn shared_memory_device() -> Option<(u32, u32)> {
     static DEVICE: OnceLock<Option<(u32, u32)>> = OnceLock::new();
     let find = || {
         let file = memfd_create("lowtide", MemfdFlags::CLOEXEC).ok()?;

@@ -11,7 +11,7 @@ use crate::owners::{ink, meaning, places};
 use crate::screen::{Screen, dim, escape_of, hanging};
 
 /// Maximum width of the bar of RSS, in columns.
-const MAX_BAR_WIDTH: usize = 100;
+pub(crate) const MAX_BAR_WIDTH: usize = 100;
 /// Minimum part of RSS of a row. Smaller ones are shown together in one row.
 const MIN_SHARE: f64 = 0.01;
 /// Colour and letter of the small rows.
@@ -102,7 +102,7 @@ fn bar(rows: &Rows, total: u64, screen: Screen) -> String {
     out
 }
 
-fn cells((colour, letter): (Color, char), places: usize, screen: Screen) -> String {
+pub(crate) fn cells((colour, letter): (Color, char), places: usize, screen: Screen) -> String {
     match (places, screen.colour) {
         (0, _) => String::new(),
         (_, true) => format!("{}{}\x1b[0m", escape_of(colour), "█".repeat(places)),
@@ -112,7 +112,7 @@ fn cells((colour, letter): (Color, char), places: usize, screen: Screen) -> Stri
 
 /// Formats a row: its ink, its name, whether it is an estimate, its bytes and share, and what it
 /// is.
-fn line(
+pub(crate) fn line(
     ink: (Color, char),
     (name, about, bytes, share): (&str, char, u64, f64),
     text: &str,

@@ -1,7 +1,7 @@
 //! An inspection for people, readable at night in a terminal of 80 × 24: the answer first, then
 //! what it rests on.
 
-mod ledger;
+pub(crate) mod ledger;
 mod origin;
 mod summary;
 

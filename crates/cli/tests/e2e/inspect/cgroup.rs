@@ -1,0 +1,154 @@
+//! `lowtide inspect --cgroup`: the ledger of a cgroup.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+use super::Subject;
+use crate::schemas::hold_whole;
+use crate::support::{lowtide, until};
+
+const MIB: i64 = 1 << 20;
+
+/// A memory cgroup of a test, of version 1 or 2.
+struct Group {
+    directory: PathBuf,
+    path: String,
+}
+
+impl Group {
+    fn new(name: &str) -> Self {
+        let root = ["/sys/fs/cgroup/memory", "/sys/fs/cgroup"].map(Path::new);
+        let root = root.into_iter().find(|root| root.join("cgroup.procs").exists());
+        let path = format!("/lowtide-{name}-{}", std::process::id());
+        let directory = root.expect("a memory cgroup hierarchy").join(&path[1..]);
+        std::fs::create_dir(&directory).unwrap();
+        Self { directory, path }
+    }
+
+    /// Starts a shell in it that executes a script, prints `ready`, and waits.
+    fn run(&self, script: &str) -> Subject {
+        let procs = self.directory.join("cgroup.procs");
+        let script = format!("echo $$ > {} && {script} && echo ready && read x", procs.display());
+        Subject::start(Command::new("sh").args(["-c", &script]))
+    }
+
+    fn set_limit(&self, bytes: i64) {
+        let names = ["memory.limit_in_bytes", "memory.max"].map(|name| self.directory.join(name));
+        let file = names.iter().find(|file| file.exists()).unwrap();
+        std::fs::write(file, bytes.to_string()).unwrap();
+    }
+
+    fn ledger(&self) -> Value {
+        let output = inspect(&self.path, &["--json"]);
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        let text = String::from_utf8(output.stdout).unwrap();
+        let whole: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+        hold_whole(&whole);
+        let ledger = whole["cgroup"].clone();
+        let sum: i64 = rows(&ledger).map(|row| row["bytes"].as_i64().unwrap()).sum();
+        assert_eq!(ledger["charged_bytes"], sum, "{ledger:#}");
+        ledger
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        until("the group to be empty", || std::fs::remove_dir(&self.directory).ok());
+    }
+}
+
+/// A file that is removed at the end.
+struct Removed(PathBuf);
+
+impl Drop for Removed {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn inspect(group: &str, words: &[&str]) -> Output {
+    lowtide().args(["inspect", "--cgroup", group]).args(words).output().unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn rows(ledger: &Value) -> impl Iterator<Item = &Value> {
+    ledger["rows"].as_array().unwrap().iter()
+}
+
+fn bytes(ledger: &Value, kind: &str) -> i64 {
+    rows(ledger).filter(|row| row["kind"] == kind).map(|row| row["bytes"].as_i64().unwrap()).sum()
+}
+
+#[test]
+#[ignore = "needs root: it makes a memory cgroup"]
+fn shared_memory_that_nobody_maps_stays_charged_after_its_writer() {
+    let group = Group::new("shm");
+    let file = Removed(format!("/dev/shm/lowtide-{}", std::process::id()).into());
+    let script = format!("head -c 32M /dev/zero > {}", file.0.display());
+    let subject = group.run(&script);
+    let ledger = group.ledger();
+    assert!((bytes(&ledger, "shmem_unmapped") - 32 * MIB).abs() < MIB, "{ledger:#}");
+    let listed = ledger["files"].as_array().unwrap();
+    let own = listed.iter().find(|found| found["path"] == file.0.to_str().unwrap()).unwrap();
+    assert_eq!((&own["bytes"], &own["charged"]), (&(32 * MIB).into(), &true.into()), "{own:#}");
+    drop(subject);
+    until("the end of its process", || (group.ledger()["processes"] == 0).then_some(()));
+    let page = inspect(&group.path, &[]);
+    let text = String::from_utf8(page.stdout).unwrap();
+    assert!(text.contains("shared memory that no process maps: 32.0 MiB"), "{text}");
+    drop(file);
+    let path = group.path.clone();
+    drop(group);
+    let output = inspect(&path, &[]);
+    assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
+    assert!(stderr(&output).contains("it may have been removed"), "{}", stderr(&output));
+}
+
+#[test]
+#[ignore = "needs root: it makes a memory cgroup"]
+fn the_files_of_other_groups_are_not_listed() {
+    let (group, other) = (Group::new("own"), Group::new("other"));
+    let file = Removed(format!("/dev/shm/lowtide-o-{}", std::process::id()).into());
+    let _writer = other.run(&format!("head -c 8M /dev/zero > {}", file.0.display()));
+    let reader = group.run(&format!("exec 3< {}", file.0.display()));
+    let ledger = group.ledger();
+    let path = file.0.to_str().unwrap();
+    let listed = ledger["files"].as_array().unwrap();
+    assert!(listed.iter().all(|found| found["path"] != path), "{ledger:#}");
+    // A process stands for its group.
+    let output = inspect(&reader.pid().to_string(), &[]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.starts_with(&group.path), "{text}");
+}
+
+#[test]
+#[ignore = "needs root: it makes a memory cgroup"]
+fn the_lowest_limit_of_a_group_and_its_parents_is_shown() {
+    let group = Group::new("limit");
+    group.set_limit(64 * MIB);
+    let _subject = group.run("a=$(head -c 8M /dev/zero | tr '\\0' a)");
+    let ledger = group.ledger();
+    assert_eq!(ledger["limit_bytes"], 64 * MIB, "{ledger:#}");
+    assert_eq!(ledger["limits"][0]["path"], group.path.as_str(), "{ledger:#}");
+    // The kernel adds up its counts every two seconds.
+    until("the memory of the process", || (bytes(&group.ledger(), "anon") > 0).then_some(()));
+}
+
+#[test]
+fn a_cgroup_that_does_not_exist_is_gone() {
+    let output = inspect("/lowtide-no-such-group", &[]);
+    assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
+}
+
+#[test]
+fn what_names_no_cgroup_is_a_usage_error() {
+    for word in ["docker", "4294967295"] {
+        let output = inspect(word, &[]);
+        assert_eq!(output.status.code(), Some(2), "{word}: {}", stderr(&output));
+    }
+}

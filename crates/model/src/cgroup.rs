@@ -1,0 +1,198 @@
+//! The memory that a cgroup is charged for, by kind: the key `cgroup` of `lowtide.whole/1`.
+
+use serde::Serialize;
+
+/// Maximum part of the charge in the row `rest` of a complete ledger.
+const MAX_REST: f64 = 0.02;
+
+/// The charge of a cgroup as disjoint rows that add up to it. Unknown values are `None`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct CgroupLedger {
+    /// Its path, as in `/proc/PID/cgroup`.
+    pub path: String,
+    /// Version of its hierarchy: 1 or 2.
+    pub version: u32,
+    /// Bytes that count towards its limit: `memory.current`, in version 1 `memory.usage_in_bytes`.
+    pub charged_bytes: u64,
+    /// Whether the charge moved while it was read, twice: the rows are of different moments.
+    pub moved: bool,
+    /// The lowest limit of it and its parents, in bytes.
+    pub limit_bytes: Option<u64>,
+    /// Each limit, from its own to the topmost.
+    pub limits: Vec<CgroupLimit>,
+    /// The charge without inactive file pages: what Kubernetes compares and shows.
+    pub working_set_bytes: u64,
+    /// Page cache and reclaimable slab, in bytes: what the kernel can reclaim before it kills.
+    pub reclaimable_bytes: u64,
+    /// The rows.
+    pub rows: Vec<CgroupRow>,
+    /// Whether the row `rest` is above 2 % of the charge.
+    pub incomplete: bool,
+    /// Bytes of the page cache that are to be written back, or are being written.
+    pub dirty_bytes: u64,
+    /// Files in shared memory that the charge can contain, the largest first.
+    pub files: Vec<CgroupFile>,
+    /// The processes with the largest parts of rows.
+    pub holders: Vec<CgroupHolder>,
+    /// Number of processes, in the PID namespace of lowtide.
+    pub processes: u64,
+    /// Number of cgroups, with those below it; `None` if there are too many to count.
+    pub groups: Option<u64>,
+    /// Number of removed cgroups below it that still have a charge (version 2).
+    pub removed_groups: Option<u64>,
+    /// Swapped memory, in bytes. It is not part of the charge.
+    pub swap_bytes: Option<u64>,
+    /// Events since it was created.
+    pub events: CgroupEvents,
+    /// Share of the last 10 s in which some task waited for memory, in percent (PSI).
+    pub stall_percent: Option<f64>,
+    /// What was left out or is uncertain, as sentences.
+    pub notes: Vec<String>,
+}
+
+/// The limit of a cgroup.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct CgroupLimit {
+    /// Its path below the mount point.
+    pub path: String,
+    /// The limit, in bytes.
+    pub limit_bytes: Option<u64>,
+    /// The limit above which it is throttled (`memory.high`), in bytes.
+    pub high_bytes: Option<u64>,
+    /// Its charge, in bytes.
+    pub charged_bytes: Option<u64>,
+}
+
+/// The kind of a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CgroupKind {
+    /// Anonymous memory of processes.
+    Anon,
+    /// Shared memory (tmpfs, memfd, System V) that a process maps.
+    ShmemMapped,
+    /// Shared memory that no process maps.
+    ShmemUnmapped,
+    /// Page cache that was used repeatedly.
+    FileActive,
+    /// Page cache that was used once.
+    FileInactive,
+    /// Page cache on neither list, such as locked pages.
+    FileOther,
+    /// Kernel objects that can be reclaimed, such as cached directory entries.
+    SlabReclaimable,
+    /// Kernel objects that cannot be reclaimed.
+    SlabUnreclaimable,
+    /// Page tables.
+    PageTables,
+    /// Kernel stacks of threads.
+    KernelStacks,
+    /// Buffers of TCP connections.
+    Sockets,
+    /// Per-processor memory of the kernel.
+    Percpu,
+    /// Kernel memory in contiguous addresses, such as large tables of file descriptors.
+    Vmalloc,
+    /// Swapped pages that are kept compressed in memory.
+    Zswap,
+    /// Huge pages of the kernel's pool.
+    Hugetlb,
+    /// Other kernel memory: pipes, buffers of unix sockets; in version 1, slab too.
+    KernelOther,
+    /// Charged in advance, for each processor.
+    Stock,
+    /// The rest.
+    Rest,
+}
+
+impl CgroupKind {
+    /// Returns its name in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Anon => "anon",
+            Self::ShmemMapped => "shmem_mapped",
+            Self::ShmemUnmapped => "shmem_unmapped",
+            Self::FileActive => "file_active",
+            Self::FileInactive => "file_inactive",
+            Self::FileOther => "file_other",
+            Self::SlabReclaimable => "slab_reclaimable",
+            Self::SlabUnreclaimable => "slab_unreclaimable",
+            Self::PageTables => "page_tables",
+            Self::KernelStacks => "kernel_stacks",
+            Self::Sockets => "sockets",
+            Self::Percpu => "percpu",
+            Self::Vmalloc => "vmalloc",
+            Self::Zswap => "zswap",
+            Self::Hugetlb => "hugetlb",
+            Self::KernelOther => "kernel_other",
+            Self::Stock => "stock",
+            Self::Rest => "rest",
+        }
+    }
+}
+
+/// A part of the charge.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct CgroupRow {
+    /// Its kind.
+    pub kind: CgroupKind,
+    /// Its bytes. Only those of the rest can be below 0.
+    pub bytes: i64,
+    /// Whether they are an estimate.
+    pub estimated: bool,
+    /// Maximum of the stock, in bytes; `None` for the other rows.
+    pub bound_bytes: Option<u64>,
+}
+
+/// A file in shared memory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct CgroupFile {
+    /// Its path in the mount namespace of a process, or the name of its memory.
+    pub path: String,
+    /// The row that most of it belongs to.
+    pub kind: CgroupKind,
+    /// Its bytes, in memory or swapped out.
+    pub bytes: u64,
+    /// Its bytes that a process maps.
+    pub mapped_bytes: u64,
+    /// Whether it has no name any more.
+    pub deleted: bool,
+    /// Whether its pages are charged to this cgroup; `None` if that cannot be read.
+    pub charged: Option<bool>,
+}
+
+/// The part of a row that is due to a process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct CgroupHolder {
+    /// The row.
+    pub kind: CgroupKind,
+    /// Its PID.
+    pub pid: u32,
+    /// Its short name.
+    pub name: String,
+    /// Bytes. Pages that processes share count for each of them.
+    pub bytes: u64,
+}
+
+/// Events of a cgroup.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct CgroupEvents {
+    /// How often its limit was reached.
+    pub max: Option<u64>,
+    /// Number of its processes that the kernel has killed for lack of memory.
+    pub oom_kill: Option<u64>,
+}
+
+impl CgroupLedger {
+    /// Returns the bytes of a kind.
+    pub fn bytes(&self, kind: CgroupKind) -> i64 {
+        self.rows.iter().filter(|row| row.kind == kind).map(|row| row.bytes).sum()
+    }
+
+    /// Sets the rows, and whether they are complete.
+    pub fn set_rows(&mut self, rows: Vec<CgroupRow>) {
+        self.rows = rows;
+        let rest = self.bytes(CgroupKind::Rest).unsigned_abs();
+        self.incomplete = rest as f64 > self.charged_bytes as f64 * MAX_REST;
+    }
+}

@@ -1,0 +1,152 @@
+//! The files of a tmpfs that a process sees.
+//!
+//! The process chooses what is mounted, and can change it meanwhile. So each path is resolved
+//! without symbolic links and without entering another mount, and only below mounts of which none
+//! is on a network or of a FUSE server.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, open, openat2};
+
+use super::descriptors::mount_id;
+use crate::mapped::is_remote_type;
+use crate::proc::links;
+use crate::proc::mountinfo::{self, Mount};
+
+/// Maximum number of entries of a search.
+pub(super) const MAX_ENTRIES: usize = 50_000;
+/// Maximum length of a `mountinfo` that is searched, in bytes.
+const MAX_MOUNTINFO: usize = 4 << 20;
+
+/// The mounts that a process sees.
+#[derive(Debug, Default)]
+pub(super) struct Mounts(BTreeMap<u64, Mount>);
+
+impl Mounts {
+    pub(super) fn read(pid: u32) -> Self {
+        let text = fs::read(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text[..text.len().min(MAX_MOUNTINFO)]);
+        Self(mountinfo::mounts(&text).map(|mount| (mount.id, mount)).collect())
+    }
+
+    pub(super) fn is_tmpfs(&self, id: u64) -> bool {
+        self.0.get(&id).is_some_and(|mount| mount.of_type == "tmpfs")
+    }
+
+    pub(super) fn tmpfs(&self) -> impl Iterator<Item = &Mount> {
+        self.0.values().filter(|mount| mount.of_type == "tmpfs")
+    }
+
+    /// Returns whether the way to a mount leads over local file systems only.
+    fn is_reached_locally(&self, mount: &Mount) -> bool {
+        let mut at = mount;
+        for _ in 0..self.0.len() {
+            let Some(parent) = self.0.get(&at.parent).filter(|parent| parent.id != at.id) else {
+                return true;
+            };
+            if is_remote_type(&parent.of_type) {
+                return false;
+            }
+            at = parent;
+        }
+        false
+    }
+}
+
+/// The limits of a search in all tmpfs.
+#[derive(Debug)]
+pub(super) struct SearchLimits {
+    pub(super) entries: usize,
+    pub(super) end: Instant,
+}
+
+impl SearchLimits {
+    pub(super) fn is_reached(&self) -> bool {
+        self.entries >= MAX_ENTRIES || Instant::now() > self.end
+    }
+}
+
+/// Calls a function with the path of each regular file of a tmpfs that has memory.
+///
+/// # Errors
+/// Fails if the mount cannot be reached, or is covered by another one.
+pub(super) fn walk(
+    pid: u32,
+    mounts: &Mounts,
+    mount: &Mount,
+    limits: &mut SearchLimits,
+    mut each: impl FnMut(PathBuf, &Stat),
+) -> io::Result<()> {
+    if !mounts.is_reached_locally(mount) {
+        return Err(io::Error::other("it is below a network or FUSE file system"));
+    }
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let root = open(links::link_to_root(pid), flags, Mode::empty())?;
+    let relative = relative(&mount.point);
+    let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    let top = openat2(&root, relative, flags, Mode::empty(), resolve)?;
+    if mount_id("self", top.as_raw_fd()) != Some(mount.id) {
+        return Err(io::Error::other("another mount covers it"));
+    }
+    let mut next = vec![PathBuf::from(".")];
+    while let Some(directory) = next.pop() {
+        let Ok(listed) = within(&top, &directory, OFlags::RDONLY | OFlags::DIRECTORY) else {
+            continue;
+        };
+        for entry in Dir::new(listed)?.flatten() {
+            if limits.is_reached() {
+                return Ok(());
+            }
+            limits.entries += 1;
+            let name = entry.file_name().to_bytes();
+            if matches!(name, b"." | b"..") {
+                continue;
+            }
+            let path = directory.join(OsStr::from_bytes(name));
+            match entry.file_type() {
+                FileType::Directory => next.push(path),
+                FileType::RegularFile => {
+                    let file = within(&top, &path, OFlags::PATH | OFlags::NOFOLLOW);
+                    let found = file.and_then(|file| Ok(fstat(&file)?));
+                    if let Some(found) = found.ok().filter(|found| found.st_blocks > 0) {
+                        let below = path.strip_prefix(".").unwrap_or(&path);
+                        each(Path::new(&mount.point).join(below), &found);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+fn relative(point: &str) -> &str {
+    let relative = point.trim_start_matches('/');
+    if relative.is_empty() { "." } else { relative }
+}
+
+fn within(top: impl AsFd, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
+    let resolve = ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS | ResolveFlags::BENEATH;
+    Ok(openat2(top, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve)?)
+}
+
+/// Opens a file of a tmpfs by its path in the mount namespace of a process, without any access to
+/// its content.
+///
+/// # Errors
+/// Fails if there is no such file any more.
+pub(super) fn find_file(pid: u32, path: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let root = open(links::link_to_root(pid), flags, Mode::empty())?;
+    let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let path = path.to_string_lossy();
+    Ok(openat2(&root, relative(&path), flags, Mode::empty(), resolve)?)
+}
