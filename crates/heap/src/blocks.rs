@@ -176,6 +176,21 @@ impl<'v> BlockCollector<'v> {
         }
     }
 
+    /// Returns whether the blocks that begin in a range are wanted.
+    pub(crate) fn wants(&self, range: &Range<u64>) -> bool {
+        let wants = |at: u64| self.visitor.as_ref().is_some_and(|v| v.wants(at / PLACE));
+        range.end - range.start >= PLACE || wants(range.start) || wants(range.end - 1)
+    }
+
+    /// Goes on to an address, and passes on each place before it, also if no block begins there.
+    pub(crate) fn go_to(&mut self, at: u64) {
+        while self.place < at / PLACE {
+            let next = (self.place + 1).saturating_mul(PLACE);
+            self.end(next);
+            self.enter(next / PLACE);
+        }
+    }
+
     /// Ends collecting at an address.
     pub(crate) fn end(&mut self, at: u64) {
         self.pass_on(at);

@@ -50,11 +50,12 @@ pub fn damaged_heap(bytes: &[u8]) {
 }
 
 /// The folders of saved heaps, besides that of CPython.
-const KINDS: [(&str, AllocatorKind); 4] = [
+const KINDS: [(&str, AllocatorKind); 5] = [
     ("ptmalloc", AllocatorKind::Glibc),
     ("jemalloc", AllocatorKind::Jemalloc),
     ("mimalloc", AllocatorKind::Mimalloc),
     ("gperftools", AllocatorKind::Gperftools),
+    ("musl", AllocatorKind::Musl),
 ];
 
 /// Returns all saved heaps; `None` stands for CPython.

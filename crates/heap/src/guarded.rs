@@ -12,7 +12,7 @@ use crate::memory::Memory;
 use crate::ptmalloc::HeapMapping;
 use crate::ranges::without;
 use crate::residency::Residency;
-use crate::{gperftools, jemalloc, mimalloc, ptmalloc};
+use crate::{gperftools, jemalloc, mimalloc, musl, ptmalloc};
 
 /// A heap whose free pages are guarded by locks, by bits that can be claimed, or by the threads
 /// that own them.
@@ -25,6 +25,7 @@ enum Guards {
     Jemalloc(jemalloc::Locks, jemalloc::Layout),
     Mimalloc((), mimalloc::Layout),
     Gperftools(gperftools::Lock, gperftools::Layout),
+    Musl(Infallible, musl::Layout),
 }
 
 /// Evaluates an expression for the guards and the layout of any allocator.
@@ -38,6 +39,7 @@ macro_rules! for_guards {
             Guards::Jemalloc($guards, $layout) => $value,
             Guards::Mimalloc($guards, $layout) => $value,
             Guards::Gperftools($guards, $layout) => $value,
+            Guards::Musl($guards, $layout) => $value,
         }
     };
 }
@@ -66,6 +68,7 @@ impl GuardedHeap {
             HeapLayout::Jemalloc(layout) => guarded!(Jemalloc, layout),
             HeapLayout::Mimalloc(layout) => guarded!(Mimalloc, layout),
             HeapLayout::Gperftools(layout) => guarded!(Gperftools, layout),
+            HeapLayout::Musl(layout) => guarded!(Musl, layout),
         };
         Ok(Self(guards))
     }

@@ -10,7 +10,7 @@ use crate::allocator::Allocator;
 use crate::blocks::Visitor;
 use crate::memory::Memory;
 use crate::ptmalloc::HeapMapping;
-use crate::{gperftools, jemalloc, mimalloc, ptmalloc};
+use crate::{gperftools, jemalloc, mimalloc, musl, ptmalloc};
 
 /// The addresses and the layout of the structures of a heap.
 #[derive(Debug)]
@@ -23,6 +23,8 @@ pub enum HeapLayout {
     Mimalloc(mimalloc::Layout),
     /// The heap of gperftools' tcmalloc.
     Gperftools(gperftools::Layout),
+    /// The heap of musl.
+    Musl(musl::Layout),
 }
 
 /// Evaluates an expression for the layout of any allocator.
@@ -36,6 +38,7 @@ macro_rules! for_layout {
             HeapLayout::Jemalloc($layout) => $value,
             HeapLayout::Mimalloc($layout) => $value,
             HeapLayout::Gperftools($layout) => $value,
+            HeapLayout::Musl($layout) => $value,
         }
     };
 }
@@ -56,8 +59,8 @@ impl HeapLayout {
             AllocatorKind::Jemalloc => found(memory, places).map(Self::Jemalloc),
             AllocatorKind::Mimalloc => found(memory, places).map(Self::Mimalloc),
             AllocatorKind::Gperftools => found(memory, places).map(Self::Gperftools),
-            AllocatorKind::Musl
-            | AllocatorKind::Tcmalloc
+            AllocatorKind::Musl => found(memory, places).map(Self::Musl),
+            AllocatorKind::Tcmalloc
             | AllocatorKind::Snmalloc
             | AllocatorKind::Rpmalloc
             | AllocatorKind::Scudo

@@ -12,7 +12,7 @@
 //! - [`guarded`]: one interface to such pages of all allocators except glibc's.
 //! - [`layout`]: one interface to the heaps of all allocators.
 //! - [`ptmalloc`]: the heap of glibc, chunk by chunk.
-//! - [`jemalloc`], [`mimalloc`], [`gperftools`]: the heaps of other allocators.
+//! - [`jemalloc`], [`mimalloc`], [`gperftools`], [`musl`]: the heaps of other allocators.
 //! - [`pymalloc`]: the heap of CPython's own allocator.
 //! - [`hotspot`]: the heap of Java objects, as HotSpot describes it.
 //! - [`ruby`], [`zend`]: the memory of Ruby and PHP.
@@ -38,6 +38,8 @@
 //! - **gperftools.** `gperftools/page_map.rs` finds the page map in zeroed data, and the spans in
 //!   it. `caches.rs` finds the blocks in the caches of threads, and in the transfer caches between
 //!   them.
+//! - **musl.** `musl/context.rs` finds the allocator's context by its secret, and the records of
+//!   all groups of slots. Slots are read only if their blocks are wanted.
 //! - **CPython and HotSpot.** [`pymalloc`] recognises arenas by the headers of their pools,
 //!   [`hotspot`] the Java heap by HotSpot's own variables, which `lowtide-probe` finds in its
 //!   library.
@@ -59,6 +61,7 @@ pub mod jemalloc;
 pub mod layout;
 pub mod memory;
 pub mod mimalloc;
+pub mod musl;
 pub mod ptmalloc;
 pub mod pymalloc;
 pub mod ranges;

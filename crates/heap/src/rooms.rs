@@ -1,10 +1,10 @@
 //! The memory in which blocks share pages, and the rule by which blocks hold a page.
 //!
 //! A *room* is memory that an allocator cuts into blocks: a stretch of chunks of glibc, a slab of
-//! jemalloc, a page of mimalloc, a span of gperftools, an arena of CPython. Its unit is the memory
-//! that is returned to the OS as a whole: a page, or the room. Blocks *hold* a unit if they overlap
-//! its window. After all blocks that hold a unit are freed, and are in no cache, the allocator or a
-//! release can return it, in whatever order they are freed.
+//! jemalloc, a page of mimalloc, a span of gperftools, an arena of CPython, a group of musl. Its
+//! unit is the memory that is returned to the OS as a whole: a page, or the room. Blocks *hold* a
+//! unit if they overlap its window. After all blocks that hold a unit are freed, and are in no
+//! cache, the allocator or a release can return it, in whatever order they are freed.
 //!
 //! A walker reports each of its rooms with
 //! [`BlockVisitor::room`](crate::blocks::BlockVisitor::room), after the blocks in it.
@@ -27,6 +27,8 @@ pub enum RoomKind {
     GperftoolsSpan,
     /// An arena of CPython.
     CPythonArena,
+    /// A group of slots of musl, with the groups in its slots.
+    MuslGroup,
 }
 
 /// A room of a heap.
@@ -47,12 +49,13 @@ impl RoomKind {
             Self::MimallocPage => "mimalloc",
             Self::GperftoolsSpan => "gperftools",
             Self::CPythonArena => "cpython",
+            Self::MuslGroup => "musl",
         }
     }
 
     /// Returns whether the room is its only unit. Otherwise, each page is one.
     pub fn is_one_unit(self) -> bool {
-        matches!(self, Self::MimallocPage | Self::GperftoolsSpan | Self::CPythonArena)
+        !matches!(self, Self::GlibcStretch | Self::JemallocSlab)
     }
 
     /// Returns the number of bytes before a page that belong to its window. In glibc, the fields of

@@ -10,7 +10,7 @@ use std::time::Duration;
 use lowtide_heap::memory::{Memory, Saved};
 use lowtide_heap::ptmalloc::{HeapMapping, Layout, walk};
 use lowtide_heap::residency::Residency;
-use lowtide_heap::{gperftools, jemalloc, mimalloc, pymalloc, ruby, zend};
+use lowtide_heap::{gperftools, jemalloc, mimalloc, musl, pymalloc, ruby, zend};
 use proptest::prelude::*;
 
 /// Addresses of the data of the C library, the main heap and the heaps of threads.
@@ -173,7 +173,7 @@ proptest! {
             memory.memory.blocks.iter().map(|(at, b)| *at..*at + b.len() as u64).collect();
         // The same bytes as zeroed data, and as whole regions around them.
         let regions = [BRK..BRK + (64 << 20), THREADS..THREADS + (1 << 31)];
-        let finders: [&dyn Fn() -> Vec<Range<u64>>; 7] = [
+        let finders: [&dyn Fn() -> Vec<Range<u64>>; 8] = [
             &|| jemalloc::areas(&memory, &ranges, &regions),
             &|| gperftools::spans(&memory, &ranges, &regions),
             &|| mimalloc::areas(&memory, &regions),
@@ -184,6 +184,10 @@ proptest! {
             },
             &|| ruby::pages(&memory, &regions),
             &|| zend::chunks(&memory, &regions),
+            &|| {
+                let found = musl::Layout::find(&memory, &ranges);
+                found.map_or(Vec::new(), |layout| musl::walk(&memory, &layout, &regions, None).areas)
+            },
         ];
         for find in finders {
             memory.reads.set(0);

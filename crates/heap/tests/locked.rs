@@ -21,7 +21,7 @@ use lowtide_model::ledger::Owner;
 /// All addresses, because the mapped files of the saved programs are not saved.
 const EVERYWHERE: Range<u64> = 0..ADDRESS_END;
 
-const HEAPS: [(AllocatorKind, &str, &str); 9] = [
+const HEAPS: [(AllocatorKind, &str, &str); 10] = [
     (AllocatorKind::Glibc, "ptmalloc/2.36-log-uniform", "2.36"),
     (AllocatorKind::Glibc, "ptmalloc/2.31-pieces", "2.31"),
     (AllocatorKind::Glibc, "ptmalloc/2.44-pieces", "2.44"),
@@ -31,6 +31,7 @@ const HEAPS: [(AllocatorKind, &str, &str); 9] = [
     (AllocatorKind::Mimalloc, "mimalloc/3.3.2", "3.3.2"),
     (AllocatorKind::Gperftools, "gperftools/2.16", "2.16"),
     (AllocatorKind::Gperftools, "gperftools/2.8.1", "2.8.1"),
+    (AllocatorKind::Musl, "musl/1.2.3", "1.2.3"),
 ];
 
 fn load(name: &str) -> SavedHeap {

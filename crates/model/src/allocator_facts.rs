@@ -115,6 +115,8 @@ const GPERFTOOLS: AllocatorFacts = AllocatorFacts {
     allocation_functions: &[&NEW, &["tc_malloc", "tc_calloc", "tc_realloc", "tc_memalign"]],
 };
 
+const MUSL: AllocatorFacts = AllocatorFacts { is_walked: true, ..NONE };
+
 const TCMALLOC: AllocatorFacts =
     AllocatorFacts { own_symbols: &["TCMallocInternalMalloc"], ..NONE };
 
@@ -140,7 +142,8 @@ impl AllocatorKind {
             Self::Snmalloc => &SNMALLOC,
             Self::Rpmalloc => &RPMALLOC,
             Self::Scudo => &SCUDO,
-            Self::PartitionAlloc | Self::Musl | Self::Other(_) | Self::Unknown => &NONE,
+            Self::Musl => &MUSL,
+            Self::PartitionAlloc | Self::Other(_) | Self::Unknown => &NONE,
         }
     }
 

@@ -1,9 +1,10 @@
-//! Creates the saved heaps of `crates/heap/tests/saved/jemalloc`, `mimalloc` and `gperftools`:
-//! `cargo run -p lowtide-probe --example save_other_heaps -- DIRECTORY NAME=PROGRAM…`
+//! Creates the saved heaps of `crates/heap/tests/saved/jemalloc`, `mimalloc`, `gperftools` and
+//! `musl`: `cargo run -p lowtide-probe --example save_other_heaps -- DIRECTORY NAME=PROGRAM…`
 //!
 //! A program is a library to preload (its name ends in `.so`), or one that uses the protocol of the
-//! subject of `tests/walked`. A heap is saved with the program's own count and the allocator's
-//! statistics beside it, and with the memory that a purge returned to the OS.
+//! subject of `tests/walked` (with musl, it is compiled with `-D'malloc_trim(pad)=0'`). A heap is
+//! saved with the program's own count and the allocator's statistics beside it, and with the memory
+//! that a purge returned to the OS.
 
 #[allow(dead_code, clippy::unwrap_used)]
 #[path = "../tests/walked/subject.rs"]
@@ -15,7 +16,8 @@ use std::process::Command;
 use lowtide_heap::guarded::GuardedHeap;
 use lowtide_heap::layout::{HeapLayout, Places};
 use lowtide_heap::memory::ADDRESS_END;
-use lowtide_heap::saved::MemoryRecorder;
+use lowtide_heap::saved::{AnyBlocks, MemoryRecorder};
+use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_probe::detect::Detector;
 use lowtide_probe::heap;
 use lowtide_probe::memory::LiveMemory;
@@ -39,7 +41,10 @@ fn main() -> Result<()> {
         let keep = "dirty_decay_ms:-1,muzzy_decay_ms:-1";
         command.env("MALLOC_CONF", keep).env("_RJEM_MALLOC_CONF", keep);
         command.env("MIMALLOC_PURGE_DELAY", "1000000");
-        let mut subject = Subject::start(&mut command, 4_000_000, 20, 2);
+        // A smaller heap of musl has groups of a few slots, and no free page.
+        let is_musl = name.starts_with("1.2.");
+        let (bytes, kept_percent) = if is_musl { (160_000_000, 8) } else { (4_000_000, 20) };
+        let mut subject = Subject::start(&mut command, bytes, kept_percent, 2);
         subject.statistics();
         let statistics = subject.statistics();
         let maps = std::fs::read_to_string(format!("/proc/{}/maps", subject.pid()))?;
@@ -53,7 +58,10 @@ fn main() -> Result<()> {
         let places = Places { data: &[], zeroed_data: &data, mappings: &mappings };
         let layout = HeapLayout::find(&allocator.kind, &recorder, &places);
         let layout = layout.ok_or_else(|| Error::other("no heap"))?;
-        let found = layout.walk(&recorder, &mappings, None).map_err(Error::other)?;
+        // The sizes of musl's blocks are in its slots.
+        let mut blocks = AnyBlocks;
+        let visitor = (allocator.kind == AllocatorKind::Musl).then_some(&mut blocks as _);
+        let found = layout.walk(&recorder, &mappings, visitor).map_err(Error::other)?;
         // The guards of its free pages, if any.
         let version = allocator.version.as_deref();
         let everywhere = 0..ADDRESS_END;

@@ -53,6 +53,9 @@ const MIMALLOC_MEDIUM_PAGE: u64 = 512 << 10;
 /// Size of the largest block in a small page, in bytes.
 const MIMALLOC_SMALL: u64 = 8 << 10;
 
+/// Maximum number of slots of a group of musl.
+const MUSL_SLOTS: u64 = 32;
+
 /// The caches of threads of glibc.
 #[derive(Debug, Clone, Copy)]
 struct Tcache {
@@ -88,6 +91,9 @@ fn held_back_bytes(group: &GroupSums, threads: u64, tcache: Tcache) -> Option<u6
             Some(threads * group.sizes * MIMALLOC_PAGE)
         }
         "mimalloc" => Some(threads * group.sizes * MIMALLOC_MEDIUM_PAGE),
+        "musl" => {
+            Some(group.size_bytes[1].saturating_mul(MUSL_SLOTS).saturating_mul(group.sizes) + PAGE)
+        }
         _ => None,
     }
 }
@@ -142,6 +148,9 @@ fn because(allocator: &str, tcache: Tcache) -> Option<String> {
         }
         "mimalloc" => Some("mimalloc keeps one page of each size and thread for a while"),
         "cpython" => Some("CPython keeps one free arena"),
+        "musl" => {
+            Some("musl keeps one free group of a size that was often allocated and freed in turn")
+        }
         "gperftools" => Some(
             "freed blocks first go to the caches of threads, which may hold back all of them \
              (TCMALLOC_MAX_TOTAL_THREAD_CACHE_BYTES)",
@@ -170,6 +179,7 @@ mod tests {
         assert_eq!(bytes(&group("mimalloc", 64, 1000), 3), Some(3 * MIMALLOC_PAGE));
         assert_eq!(bytes(&group("cpython", 64, 1000), 3), Some(CPYTHON_ARENA));
         assert_eq!(bytes(&group("gperftools", 64, 1000), 1), None);
+        assert_eq!(bytes(&group("musl", 64, 1000), 3), Some(32 * 64 + PAGE));
     }
 
     #[test]

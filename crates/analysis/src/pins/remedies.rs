@@ -31,7 +31,7 @@ fn own_memory(allocator: &str) -> Option<&'static str> {
             "change of code: allocate them in a heap of their own (mi_heap_new, then mi_heap_malloc), or before \
              the burst; another allocator that separates sizes mixes them as well",
         ),
-        "gperftools" => Some(
+        "gperftools" | "musl" => Some(
             "change of code: allocate them from a pool of their own, or before the burst; another allocator that \
              separates sizes mixes them as well",
         ),

@@ -39,6 +39,7 @@ pub(crate) fn remedies(facts: &Evidence<'_>, verdict: &Verdict) -> Vec<Remedy> {
         found.push(against_fragmentation(facts));
     }
     found.extend(of_managers(facts));
+    found.extend(of_musl(facts));
     found.extend(of_named_runtimes(facts));
     found
 }
@@ -180,6 +181,17 @@ fn purge_call(heap: &WalkedHeap, facts: &Evidence<'_>) -> String {
 
 fn has_python(facts: &Evidence<'_>) -> bool {
     facts.runtimes.iter().any(|runtime| runtime.name == RuntimeKind::Python.name())
+}
+
+/// Returns the remedies for a walked heap of musl, if notable memory in it is free: musl has no
+/// function that returns it.
+fn of_musl(facts: &Evidence<'_>) -> Vec<Remedy> {
+    let of_musl = facts.heaps.iter().filter(|heap| heap.allocator == AllocatorKind::Musl);
+    let free: u64 = of_musl.map(|heap| heap.reclaimable_bytes + heap.fragmented_bytes).sum();
+    match facts.share(free) >= NOTABLE {
+        true => of_manager(AllocatorKind::Musl.name(), facts),
+        false => Vec::new(),
+    }
 }
 
 /// Returns the free bytes in heaps of glibc, if they are notable.

@@ -166,10 +166,10 @@ the allocation functions, in short windows: 1 % of the time (--overhead), and at
 CAP_PERFMON, or before Linux 6.10 CAP_SYS_ADMIN. A program with Go code or shadow
 stacks is read, but no stacks are taken.
 
-lowtide reads the blocks of glibc, jemalloc, mimalloc, gperftools' tcmalloc and
-CPython. For other processes, it reports the growth of each owner. A heap of more
-than 2.5 million blocks is sampled: counts and rates are then estimates, with a
-95 % confidence interval of each rate.
+lowtide reads the blocks of glibc, musl, jemalloc, mimalloc, gperftools'
+tcmalloc and CPython. For other processes, it reports the growth of each owner.
+A heap of more than 2.5 million blocks is sampled: counts and rates are then
+estimates, with a 95 % confidence interval of each rate.
 
 Examples:
   lowtide leaks 4711 --duration 2m

@@ -134,7 +134,7 @@ pub(super) fn next(found: &Inspection, service: &Service) -> String {
             format!("lowtide release {pid}\n      {}", study(found, service))
         }
         VerdictKind::Hoard | VerdictKind::Locked | VerdictKind::Fragmentation => {
-            study(found, service)
+            of_musl(found).unwrap_or_else(|| study(found, service))
         }
         VerdictKind::Leak => leaks,
         VerdictKind::Growing => {
@@ -175,6 +175,15 @@ fn is_release_the_remedy(found: &Inspection) -> bool {
     };
     let purge_bytes = most(RemedyKind::Purge).unwrap_or(0);
     most(RemedyKind::Release).is_some_and(|release_bytes| release_bytes >= purge_bytes)
+}
+
+/// Returns the next step for a program of musl: the allocators of a study are libraries for glibc,
+/// and musl has no setting.
+fn of_musl(found: &Inspection) -> Option<String> {
+    let allocator = found.observation.allocator.as_ref();
+    allocator.filter(|allocator| allocator.kind == AllocatorKind::Musl)?;
+    let sentence = "nothing to run: no setting, policy or release returns free memory of musl; see the advice above";
+    Some(sentence.to_owned())
 }
 
 /// Returns a study of the recommended settings beside other allocators.
@@ -604,6 +613,17 @@ pub(super) mod tests {
         assert_eq!(printed(rss / 50), "");
         assert_eq!(printed(rss / 3), "", "more than twice as much is free");
         assert!(printed(rss).contains("MIMALLOC_PURGE_DELAY"));
+    }
+
+    #[test]
+    fn a_program_of_musl_gets_no_study_of_libraries_for_glibc() {
+        let mut found = found(VerdictKind::Fragmentation, &[]);
+        for linkage in [Linkage::Static, Linkage::Dynamic] {
+            let kind = AllocatorKind::Musl;
+            found.observation.allocator =
+                Some(Allocator { kind, version: None, linkage: Some(linkage) });
+            assert!(next(&found, &server()).starts_with("nothing to run: no setting"));
+        }
     }
 
     #[test]

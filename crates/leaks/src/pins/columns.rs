@@ -30,12 +30,13 @@ const MAX_BLOCK_BYTES: f64 = (1_u64 << 50) as f64;
 const MAX_THREADS: u64 = 4 << 20;
 /// Minimum and maximum size of a page, in bytes.
 const PAGES: std::ops::RangeInclusive<u64> = 4096..=65536;
-const KINDS: [RoomKind; 5] = [
+const KINDS: [RoomKind; 6] = [
     RoomKind::GlibcStretch,
     RoomKind::JemallocSlab,
     RoomKind::MimallocPage,
     RoomKind::GperftoolsSpan,
     RoomKind::CPythonArena,
+    RoomKind::MuslGroup,
 ];
 
 /// The columns are not those of a heap: they end early, or contain an impossible value.

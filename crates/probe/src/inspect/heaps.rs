@@ -18,6 +18,7 @@ use lowtide_heap::pymalloc;
 use lowtide_heap::ranges::{joined, without};
 use lowtide_heap::residency::Residency;
 use lowtide_model::allocator_kind::AllocatorKind;
+use lowtide_model::bytes::Human;
 use lowtide_model::inspection::{
     Bin, CPythonHeap, CPythonSizeClass, Manager, Observation, WalkedHeap,
 };
@@ -87,11 +88,8 @@ impl HeapWalks<'_, '_> {
             let mappings = &self.mappings;
             let places = Places { data: &data, zeroed_data: &zeroed_data, mappings };
             let Some(layout) = HeapLayout::find(&allocator.kind, memory, &places) else {
-                let is_glibc = allocator.kind == AllocatorKind::Glibc;
-                if is_glibc && maps.iter().any(|m| m.name == "[heap]") {
-                    let note = "its heap has an unknown layout, and was not walked";
-                    self.observation.notes.push(note.to_owned());
-                }
+                let note = self.not_found(&allocator.kind);
+                self.observation.notes.extend(note.map(str::to_owned));
                 continue;
             };
             let mut walked = layout.walk(memory, &self.mappings, lend(&mut self.visitor));
@@ -107,6 +105,21 @@ impl HeapWalks<'_, '_> {
             }
             self.add_walk((&allocator.kind, None), walked);
             self.name_variable(&allocator.kind, &allocator.path);
+        }
+    }
+
+    /// Returns the note about an allocator whose heap was not found, if it should have been.
+    fn not_found(&self, kind: &AllocatorKind) -> Option<&'static str> {
+        match kind {
+            AllocatorKind::Glibc => {
+                let has_heap = self.maps.iter().any(|m| m.name == "[heap]");
+                has_heap.then_some("its heap has an unknown layout, and was not walked")
+            }
+            AllocatorKind::Musl => Some(
+                "its heap was not walked: it has none of musl's mallocng (musl 1.2.1 and newer), because it is older, \
+                 has not allocated yet, never frees memory, or has another malloc",
+            ),
+            _ => None,
         }
     }
 
@@ -289,6 +302,12 @@ impl HeapWalks<'_, '_> {
                 "{torn} of {} arenas could not be walked completely: they changed too fast, or parts \
                  of them are swapped out",
                 walked.arenas.len()
+            ));
+        }
+        if walked.arenas.is_empty() && walked.unwalked_bytes > 0 {
+            observation.notes.push(format!(
+                "parts of the heap of {kind} ({}) could not be walked, because they changed meanwhile or are damaged",
+                Human(walked.unwalked_bytes)
             ));
         }
         observation.ledger.join(&walked.ledger);

@@ -1,14 +1,11 @@
 //! The blocks in use of each allocator, compared with the program's own count.
 
-#[path = "../all_blocks/mod.rs"]
-mod all_blocks;
-
 use std::process::Command;
 
-use all_blocks::Blocks;
 use lowtide_probe::inspect::BlockReader;
 use lowtide_probe::target::Target;
 
+use crate::all_blocks::Blocks;
 use crate::subject::{Subject, bundled, compile, start};
 
 /// Allocations of the C library and the program beside the counted blocks, in bytes.

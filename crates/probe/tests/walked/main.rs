@@ -3,9 +3,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+#[path = "../all_blocks/mod.rs"]
+mod all_blocks;
 mod blocks;
 mod gperftools;
 mod jemalloc;
 mod library;
 mod mimalloc;
+mod musl;
 mod subject;
