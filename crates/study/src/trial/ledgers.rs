@@ -26,8 +26,8 @@ const SHARE: u32 = 50;
 /// Minimum difference of RSS that counts as a change: as a part of it, and in bytes.
 const CHANGED: f64 = 0.1;
 const CHANGED_BYTES: u64 = 1 << 20;
-/// Minimum time between two ledgers when RSS has not changed. A command that ends by itself announces
-/// nothing: its last ledger must be recent.
+/// Minimum time between two ledgers when RSS has not changed. A command that ends by itself
+/// announces nothing: its last ledger must be recent.
 const UNCHANGED_INTERVAL: Duration = Duration::from_millis(500);
 /// Maximum time for a ledger: a tree that takes longer has changed meanwhile.
 const LEDGER_TIMEOUT: Duration = Duration::from_secs(5);
