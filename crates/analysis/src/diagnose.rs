@@ -16,6 +16,7 @@
 
 use crate::evidence::{Evidence, NAMED, NOTABLE};
 use crate::remedies::remedies;
+use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_model::bytes::Human;
 use lowtide_model::inspection::{Inspection, Observation, SCHEMA, WalkedHeap};
 use lowtide_model::ledger::Owner;
@@ -78,8 +79,9 @@ fn verdict(facts: &Evidence<'_>) -> Verdict {
         VerdictKind::Inconclusive
     } else if facts.share(reclaimable) >= NOTABLE && reclaimable >= fragmented + in_cpython {
         because.push(format!(
-            "{} were freed and are still held, in whole pages that can be returned{}",
+            "{} were freed and are still held, in whole pages {}{}",
             facts.part(reclaimable),
+            if is_of_musl(facts, reclaimable) { NOT_OF_MUSL } else { "that can be returned" },
             in_library(facts, reclaimable, |heap| heap.reclaimable_bytes)
         ));
         VerdictKind::Hoard
@@ -106,6 +108,9 @@ fn verdict(facts: &Evidence<'_>) -> Verdict {
         because.extend(notable.map(|(bytes, what)| format!("{} {what}", facts.part(*bytes))));
         because.push(match reclaimable {
             0 => "none of it can be returned as it is".to_owned(),
+            _ if is_of_musl(facts, reclaimable) => {
+                format!("{} are in whole pages {NOT_OF_MUSL}", facts.part(reclaimable))
+            }
             _ => format!("only {} can be returned as they are", facts.part(reclaimable)),
         });
         VerdictKind::Fragmentation
@@ -146,6 +151,15 @@ fn in_library(facts: &Evidence<'_>, bytes: u64, of: impl Fn(&WalkedHeap) -> u64)
         Some(heap) => format!(" ({}: {})", heap.name(), Human(of(heap))),
         None => String::new(),
     }
+}
+
+/// What follows "whole pages" for memory that `lowtide release` refuses to return.
+const NOT_OF_MUSL: &str = "that musl keeps, and lowtide does not release memory of musl";
+
+/// Returns whether most reclaimable memory is in a heap of musl.
+fn is_of_musl(facts: &Evidence<'_>, reclaimable: u64) -> bool {
+    let of_musl = facts.heaps.iter().filter(|heap| heap.allocator == AllocatorKind::Musl);
+    of_musl.map(|heap| heap.reclaimable_bytes).sum::<u64>() > reclaimable / 2
 }
 
 /// Returns the reason why CPython's arenas are not returned; an empty text if it is not known.

@@ -177,6 +177,16 @@ fn a_purge_of_a_library_heap_names_the_library_and_no_glibc_setting() {
 }
 
 #[test]
+fn free_pages_of_musl_are_not_said_to_be_returnable() {
+    let mut found = observed(&[(Owner::Allocated, 100), (Owner::Reclaimable, 900)]);
+    let prediction = HeapPrediction::default();
+    found.heaps = vec![WalkedHeap::new(AllocatorKind::Musl, None, &found.ledger, prediction)];
+    let found = diagnose(found);
+    let because = &found.verdict.because[0];
+    assert!(because.ends_with("and lowtide does not release memory of musl"), "{because}");
+}
+
+#[test]
 fn the_variable_of_a_jemalloc_is_the_one_that_its_build_reads() {
     let remedy = |library: Option<&str>, variable: Option<&str>| {
         let mut ledger = Ledger::default();
