@@ -4,7 +4,8 @@
 //! memory has changed, and periodically. A ledger whose RSS differs much from that of a moment does
 //! not belong to it. Of the ledgers with a similar RSS, the last one before the load belongs to the
 //! baseline, the first one to the peak (memory that was freed later may still be resident), and the
-//! last one to the settled moment, unless it is too old: memory that is freed changes its owner and
+//! last one to the settled moment. For a command that does not announce the end of its load, it must
+//! be recent, or from the last phase that it announced: memory that is freed changes its owner, and
 //! may stay resident. If a load reports that all its requests are over while its
 //! connections are still open, the first ledger after that belongs to this moment, unless another
 //! event came before it.
@@ -19,10 +20,11 @@ const NEAR: f64 = 0.1;
 const NEAR_RISE: f64 = 0.05;
 /// or in bytes.
 const NEAR_BYTES: f64 = 1_048_576.0;
-/// Maximum age of the ledger at the settled moment: in seconds,
+/// Maximum age of the settled ledger of a command that does not announce the end of its load: in
+/// seconds,
 const RECENT_S: f64 = 1.0;
-/// or as a part of the time since the load, during which a subject rests.
-const RECENT: f64 = 0.1;
+/// or as a part of the time since the peak.
+const RECENT: f64 = 0.5;
 
 /// Returns the ledgers at the moments of a trial; `figures` are its metrics by RSS.
 pub fn ledgers<'t>(trial: &'t TrialRecord, figures: &TrialMetrics) -> AtEvents<&'t LedgerReading> {
@@ -46,8 +48,11 @@ pub fn ledgers<'t>(trial: &'t TrialRecord, figures: &TrialMetrics) -> AtEvents<&
     let from = if load_is_first { figures.load_begin } else { none };
     let end = span.map_or(all, |(_, to)| to);
     let settled = span.and_then(|(from, to)| {
-        let recent = (to - RECENT_S.max((to - from) * RECENT)).max(from);
-        near(figures.settled, recent, to).next_back()
+        let recent = to - RECENT_S.max((to - from) * RECENT);
+        let phase = trial.marks.iter().rfind(|m| m.mark == Event::Phase && m.t_s <= to);
+        let known = phase.map_or(recent, |m| recent.min(m.t_s - MOMENT_S));
+        let from = if load_is_first { from } else { known.max(from) };
+        near(figures.settled, from, to).next_back()
     });
     AtEvents {
         baseline: near(figures.baseline, none, begin).next_back(),
