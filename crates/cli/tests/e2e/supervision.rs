@@ -361,7 +361,11 @@ fn run_passes_on_the_output_and_the_exit_code_of_the_command() {
     let run = |words: &[&str]| lowtide().arg("run").args(words).output().unwrap();
     let output = run(&["--", "sh", "-c", "echo out; echo err >&2; exit 7"]);
     assert_eq!(output.status.code(), Some(7));
-    assert_eq!((output.stdout, output.stderr), (b"out\n".to_vec(), b"err\n".to_vec()));
+    assert_eq!(output.stdout, b"out\n");
+    // The totals follow if the command took a second, as it can on a busy machine.
+    let said = String::from_utf8(output.stderr).unwrap();
+    let totals = said.strip_prefix("err\n").unwrap();
+    assert!(["", "lowtide: nothing was released\n"].contains(&totals), "{said}");
     for (words, code) in [
         (&["--", "/no/such/program"][..], 127),
         (&["--", "/etc/passwd"], 126),
