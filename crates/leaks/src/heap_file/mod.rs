@@ -9,8 +9,8 @@
 //! The words from which the structure was read are not kept. They lie between the content of blocks
 //! and of freed blocks, and no rule that holds for all allocators separates them.
 //!
-//! - [`envelope`]: the head of the file with its checksum, and the compressed body.
-//! - [`bounds`]: the limits of a body, which can come from anyone.
+//! - `envelope`: the head of the file with its checksum, and the compressed body.
+//! - `bounds`: the limits of a body, which can come from anyone.
 
 mod bounds;
 mod envelope;
