@@ -1,7 +1,7 @@
 //! What a memory cgroup is charged for, by kind.
 //!
-//! The rows come from the kernel's account ([`account`]). What it does not divide is estimated from
-//! the processes ([`holdings`]): shared memory that is mapped, and in version 1 page tables and
+//! The rows come from the kernel's account (`account`). What it does not divide is estimated from
+//! the processes (`holdings`): shared memory that is mapped, and in version 1 page tables and
 //! kernel stacks. Sources: Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst.
 //!
 //! A cgroup is hostile input: its names, its number of groups, processes and files are bounded, and
