@@ -4,9 +4,9 @@
 //! memory has changed, and periodically. A ledger whose RSS differs much from that of a moment does
 //! not belong to it. Of the ledgers with a similar RSS, the last one before the load belongs to the
 //! baseline, the first one to the peak (memory that was freed later may still be resident), and the
-//! last one to the settled moment. For a command that does not announce the end of its load, it must
-//! be recent, or from the last phase that it announced: memory that is freed changes its owner, and
-//! may stay resident. If a load reports that all its requests are over while its
+//! last one to the settled moment. For a command that does not announce the end of its load, it
+//! must be recent, or from the last phase that it announced: memory that is freed changes its
+//! owner, and may stay resident. If a load reports that all its requests are over while its
 //! connections are still open, the first ledger after that belongs to this moment, unless another
 //! event came before it.
 
