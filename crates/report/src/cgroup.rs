@@ -4,6 +4,7 @@ use lowtide_model::bytes::Human;
 use lowtide_model::cgroup::{CgroupFile, CgroupKind, CgroupLedger, CgroupRow};
 use ratatui_core::style::Color;
 
+use crate::group::processes;
 use crate::inspection::ledger::{MAX_BAR_WIDTH, cells, line};
 use crate::screen::{Screen, bold, dim};
 use crate::text::{printable, shortened, wrapped};
@@ -32,11 +33,9 @@ pub fn render(ledger: &CgroupLedger, screen: Screen) -> String {
 
 fn head(ledger: &CgroupLedger, screen: Screen) -> String {
     let path = shortened(&printable(&ledger.path), usize::from(screen.width));
-    let processes = ledger.processes;
-    let plural = if processes == 1 { "process" } else { "processes" };
     let mut facts = vec![
         format!("cgroup v{}", ledger.version),
-        format!("{processes} {plural}"),
+        processes(ledger.processes),
         match ledger.limit_bytes {
             Some(limit) => format!("limit {}{}", Human(limit), limiting(ledger)),
             None => "no limit".to_owned(),

@@ -3,7 +3,8 @@
 use lowtide_model::bytes::Human;
 use lowtide_model::group::GroupTotals;
 
-fn processes(count: u64) -> String {
+/// Formats a number of processes.
+pub fn processes(count: u64) -> String {
     format!("{count} {}", if count == 1 { "process" } else { "processes" })
 }
 

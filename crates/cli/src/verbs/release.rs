@@ -13,6 +13,7 @@ use lowtide_probe::proc::status::Status;
 use lowtide_probe::process::ProcReader;
 use lowtide_probe::target::Target;
 use lowtide_release::{Hold, Options, PeriodicThread, ReleaseError, ReleaseProgress, release};
+use lowtide_report::group::processes;
 use lowtide_report::release as picture;
 use lowtide_report::text::printable;
 
@@ -64,8 +65,7 @@ pub(crate) fn run(args: &ReleaseArgs, output: &Output) -> Result<Exit, Failure> 
 
 /// Lists the selected processes, and asks whether to release their memory.
 fn is_wanted(pids: &[Selected]) -> Result<bool, Failure> {
-    let processes =
-        format!("{} {}", pids.len(), if pids.len() == 1 { "process" } else { "processes" });
+    let processes = processes(pids.len() as u64);
     if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
         let message = format!(
             "the release from {processes} needs a confirmation, and there is no terminal for it: add --yes to \

@@ -1,5 +1,7 @@
 //! Where and when a heap file was written.
 
+use std::time::{Duration, UNIX_EPOCH};
+
 use lowtide_model::heap_file::Origin;
 
 use crate::screen::{Screen, dim};
@@ -18,23 +20,14 @@ pub(super) fn render(origin: &Origin, screen: Screen) -> String {
     format!("{}\n", dim(&wrapped(&printable(&text), screen.width), screen))
 }
 
-/// Formats a time in seconds since 1970, in UTC.
+/// Seconds from 1970 to the last second of the year 9999, the latest that is formatted.
+const LATEST: f64 = 253_402_300_799.0;
+
+/// Formats a time in seconds since 1970, in UTC. A heap file can contain any number.
 pub(crate) fn time(unix_s: f64) -> String {
-    let seconds = unix_s as i64;
-    let (days, second) = (seconds.div_euclid(86400), seconds.rem_euclid(86400));
-    // Days since 1 March of the year 0; the era of 400 years has 146,097 days (civil_from_days of
-    // Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms").
-    let days = days + 719_468;
-    let day_of_era = days.rem_euclid(146_097);
-    let year_of_era =
-        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month + 2) / 5 + 1;
-    let month = if month < 10 { month + 3 } else { month - 9 };
-    let year = year_of_era + days.div_euclid(146_097) * 400 + i64::from(month <= 2);
-    let (hour, minute) = (second / 3600, second / 60 % 60);
-    format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02}:{:02} UTC", second % 60)
+    let since = Duration::from_secs(unix_s.clamp(0.0, LATEST) as u64);
+    let text = humantime::format_rfc3339_seconds(UNIX_EPOCH + since).to_string();
+    text.replace('T', " ").replace('Z', " UTC")
 }
 
 #[cfg(test)]
