@@ -93,9 +93,11 @@ fn groups(
 
 /// Returns the groups by their keys, without the group of all other blocks.
 fn by_key(census: &BlockCensus) -> BTreeMap<Key<'_>, &BlockGroup> {
-    let key = |group: &'_ BlockGroup| -> (u64, bool) { (group.size_bytes[0], group.blocks > 0) };
-    let named = census.groups.iter().filter(|group| key(group) != (0, true));
-    named
+    let is_others = |group: &BlockGroup| group.size_bytes[0] == 0 && group.blocks > 0;
+    census
+        .groups
+        .iter()
+        .filter(|group| !is_others(group))
         .map(|group| {
             let key =
                 (group.allocator.as_deref(), group.size_bytes[0], group.block_type.as_deref());

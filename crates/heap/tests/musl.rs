@@ -113,7 +113,7 @@ fn a_chain_of_pages_that_is_a_ring_ends() {
     let mut word = [0; 8];
     lowtide_heap::memory::Memory::read(&saved.memory, at + 56, &mut word);
     let head = u64::from_le_bytes(word);
-    // The tail of the context still is a page whose next page is none, or it is no context.
+    // If the first page is also the last one, the context is no longer valid.
     write(&mut saved.memory, head + 8, head);
     if let Some(heap) = walked(&saved) {
         assert!(heap.torn_bytes > 0 && rows(&heap) <= rows(&before), "{heap:?}");

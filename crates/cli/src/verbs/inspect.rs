@@ -39,8 +39,7 @@ use crate::select::container::{self, Container};
 use crate::select::each_process::{Outcome, each_process};
 use crate::select::group::Group;
 use crate::select::patient_finder::PatientFinder;
-use crate::select::selector::Selected;
-use crate::select::selector::Selector;
+use crate::select::selector::{Selected, Selector};
 use crate::select::wait::{in_time, wait_until};
 use crate::watcher::between_inspections;
 

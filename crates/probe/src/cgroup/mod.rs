@@ -57,8 +57,8 @@ pub fn read(group: &CgroupDirectory) -> Result<CgroupLedger, CgroupError> {
     Ok(ledger(group, &account, &tree, &holdings, moved))
 }
 
-/// Reads the account. While the kernel's counts lag behind the charge, their sum is above it: it is
-/// read once more when they are up to date. Returns whether they still lag.
+/// Reads the account. If the sum of its parts is above the charge, the kernel has not added them up
+/// yet, and the account is read once more after that. Returns whether the sum is still above it.
 fn settled(group: &CgroupDirectory) -> Result<(Account, bool), CgroupError> {
     let account = Account::read(group)?;
     if !account.lags() {
