@@ -14,6 +14,12 @@ pub fn joined(ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     all
 }
 
+/// Merges ranges that touch or overlap, in any order.
+pub fn union(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    ranges.sort_unstable_by_key(|range| range.start);
+    joined(ranges)
+}
+
 /// Splits a range into parts of at most `most` bytes, whose resident pages are queried one part at
 /// a time.
 pub(crate) fn parts(range: Range<u64>, most: u64) -> impl Iterator<Item = Range<u64>> {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use crate::memory::{ADDRESS_END, Memory, resident_places, word};
-use crate::ranges::joined;
+use crate::ranges::union;
 
 /// Size of a chunk, and alignment of chunks and huge blocks, in bytes (`ZEND_MM_CHUNK_SIZE`).
 const CHUNK: u64 = 2 << 20;
@@ -35,8 +35,7 @@ pub fn chunks(memory: &impl Memory, anonymous: &[Range<u64>]) -> Vec<Range<u64>>
         of_heap(memory, heap, &mut found);
     }
     found.retain(is_inside);
-    found.sort_unstable_by_key(|range| range.start);
-    joined(found)
+    union(found)
 }
 
 /// Returns the heap of a chunk: `{ heap, next, prev }`, each in a chunk.

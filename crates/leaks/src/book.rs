@@ -12,7 +12,7 @@ use std::ops::Range;
 
 use lowtide_analysis::leaks::LostCounts;
 use lowtide_heap::blocks::{Block, BlockVisitor, PLACE};
-use lowtide_heap::ranges::joined;
+use lowtide_heap::ranges::union;
 use lowtide_model::survivors::{ClassSizes, CohortCount, LARGE_BYTES, PARTS, size_class};
 
 /// The cohort of the blocks that existed before the first snapshot.
@@ -289,9 +289,8 @@ impl Book {
     }
 
     fn remember_unread(&mut self) {
-        let mut unread = std::mem::take(&mut self.unread);
-        unread.sort_unstable_by_key(|range| range.start);
-        let ranges = joined(unread);
+        let unread = std::mem::take(&mut self.unread);
+        let ranges = union(unread);
         let since = |range: &Range<u64>| {
             let overlapping = self.unread_before.iter();
             let before = overlapping

@@ -16,6 +16,8 @@ use std::fs::File;
 use std::io::BufReader;
 use std::ops::Range;
 
+use lowtide_heap::ranges::hold;
+
 use crate::heap;
 use crate::proc::maps::Mapping;
 use crate::proc::smaps;
@@ -91,8 +93,7 @@ impl LockedMemory {
 
 /// Returns whether an address is in one of these ranges, which are in order of address.
 pub(crate) fn has(ranges: &[Range<u64>], address: u64) -> bool {
-    let place = ranges.partition_point(|range| range.end <= address);
-    ranges.get(place).is_some_and(|range| range.contains(&address))
+    hold(ranges, &(address..address.saturating_add(1)))
 }
 
 /// Returns whether a mapping is of a device that is driven from user space by VFIO.

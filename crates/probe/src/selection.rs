@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use crate::proc::cgroup::Groups;
 use crate::proc::links;
+use crate::proc::pids;
 use crate::proc::stat::Stat;
 use crate::tree;
 
@@ -37,10 +38,9 @@ impl Selection {
         let own = std::process::id();
         let exe = self.program();
         let mut found = BTreeSet::new();
-        for entry in fs::read_dir("/proc")? {
-            let pid = entry?.file_name().to_str().and_then(|name| name.parse::<u32>().ok());
-            let Some(pid) = pid.filter(|pid| *pid != own) else { continue };
-            if self.is_meant(pid, exe.as_deref()) {
+        for pid in pids()? {
+            let pid = pid?;
+            if pid != own && self.is_meant(pid, exe.as_deref()) {
                 found.insert(pid);
             }
         }

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::Read;
 
+use crate::proc::pids;
 use crate::proc::stat::Stat;
 
 /// Finds the descendants of a process.
@@ -95,11 +96,8 @@ fn descend(root: u32, found: &mut BTreeSet<u32>) -> bool {
 /// Reads the parent of every process of the machine.
 fn scan(root: u32) -> BTreeSet<u32> {
     let mut parents: Vec<(u32, u32)> = Vec::new();
-    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse().ok()) else {
-            continue;
-        };
-        let Ok(bytes) = fs::read(entry.path().join("stat")) else { continue };
+    for pid in pids().into_iter().flatten().flatten() {
+        let Ok(bytes) = fs::read(format!("/proc/{pid}/stat")) else { continue };
         if let Ok(stat) = Stat::parse(&String::from_utf8_lossy(&bytes)) {
             parents.push((pid, stat.parent));
         }

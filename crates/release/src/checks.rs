@@ -18,11 +18,11 @@ use lowtide_probe::locked::LockedMemory;
 use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::permission::{Access, required};
 use lowtide_probe::proc::cgroup::Groups;
-use lowtide_probe::proc::is_gone;
 use lowtide_probe::proc::maps::Mapping;
 use lowtide_probe::proc::stat::Stat;
 use lowtide_probe::proc::status::Status;
 use lowtide_probe::proc::task::{self, Thread};
+use lowtide_probe::proc::{is_gone, pids};
 use lowtide_probe::program::ProgramError;
 use lowtide_probe::target::{Target, TargetError};
 
@@ -402,12 +402,8 @@ pub(crate) fn check_frozen(target: &Target) -> Result<(), Refusal> {
 /// Fails if another process shares it, or if the process itself has ended.
 fn check_shared_memory(target: &Target) -> Result<(), Abort> {
     let image = target.stat()?.image;
-    let others = fs::read_dir("/proc").map_err(|error| target.failed(error))?;
-    for other in others {
-        let other = other.map_err(|error| target.failed(error))?;
-        let Some(pid) = other.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
-            continue;
-        };
+    for pid in pids().map_err(|error| target.failed(error))? {
+        let pid = pid.map_err(|error| target.failed(error))?;
         // The same program at the same random address: shared memory, or that of a fork. A process
         // whose image may not be seen has a different one: a process that shares memory and changes
         // its credentials hides the target's image as well (`commit_creds`, `set_dumpable`).

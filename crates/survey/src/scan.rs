@@ -1,12 +1,13 @@
 //! Lists the processes of the host, and reads the RSS of each.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Read};
 use std::time::Instant;
 
 use lowtide_probe::proc::cgroup::Groups;
 use lowtide_probe::proc::links;
+use lowtide_probe::proc::pids;
 use lowtide_probe::proc::stat::Stat;
 use lowtide_probe::selection::Selection;
 
@@ -136,10 +137,9 @@ pub(crate) fn scan(known: &BTreeMap<u32, Identity>, filter: &Filter) -> io::Resu
     let own = std::process::id();
     let mut found = Vec::new();
     let mut text = Vec::new();
-    for entry in fs::read_dir("/proc")? {
-        let pid = entry?.file_name().to_str().and_then(|name| name.parse::<u32>().ok());
-        let Some(pid) = pid.filter(|pid| *pid != own) else { continue };
-        let Some(stat) = stat(pid, &mut text) else { continue };
+    for pid in pids()? {
+        let pid = pid?;
+        let Some(stat) = (pid != own).then(|| stat(pid, &mut text)).flatten() else { continue };
         if stat.has_ended() || stat.is_kernel_thread() {
             continue;
         }
@@ -217,7 +217,7 @@ mod tests {
         io::BufRead::read_line(&mut io::BufReader::new(output), &mut line).unwrap();
         let child: u32 = line.trim().parse().unwrap();
         // Until it executes `sleep`, the child has its parent's name.
-        while fs::read_to_string(format!("/proc/{child}/comm")).unwrap().trim() == name {
+        while std::fs::read_to_string(format!("/proc/{child}/comm")).unwrap().trim() == name {
             std::thread::yield_now();
         }
         let selection = Selection { comm: Some(name), ..Selection::default() };

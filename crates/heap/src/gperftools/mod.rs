@@ -21,7 +21,7 @@ use std::ops::Range;
 
 use crate::blocks::{BlockCollector, Visitor};
 use crate::memory::Memory;
-use crate::ranges::joined;
+use crate::ranges::{joined, union};
 use crate::residency::Residency;
 use crate::rewalk::least_torn;
 use crate::rooms::RoomKind;
@@ -77,8 +77,7 @@ pub fn spans(
             found.extend(map.spans(&leaves).iter().map(page_map::Span::range));
         }
     }
-    found.sort_unstable_by_key(|range| range.start);
-    joined(found)
+    union(found)
 }
 
 /// Walks the heap, as far as it lies in `anonymous`.
@@ -147,8 +146,7 @@ fn walk_once(
     let own = crate::ranges::gaps(joined(own).into_iter(), &areas);
     heap.metadata_bytes = own.iter().map(|range| residency.bytes(range.clone())).sum();
     areas.extend(own);
-    areas.sort_unstable_by_key(|range| range.start);
-    heap.areas = joined(areas);
+    heap.areas = union(areas);
     heap
 }
 

@@ -29,7 +29,7 @@ use std::ops::Range;
 
 use crate::blocks::{BlockCollector, Visitor};
 use crate::memory::Memory;
-use crate::ranges::{gaps, joined};
+use crate::ranges::{gaps, joined, union};
 use crate::residency::{FreeBytes, Residency};
 use crate::rewalk::least_torn;
 use crate::rooms::RoomKind;
@@ -89,8 +89,7 @@ pub fn areas(
 /// Returns extents and base blocks in order, adjacent ones merged.
 fn together(mut extents: Vec<Range<u64>>, blocks: Vec<Range<u64>>) -> Vec<Range<u64>> {
     extents.extend(blocks);
-    extents.sort_unstable_by_key(|range| range.start);
-    joined(extents)
+    union(extents)
 }
 
 /// Decides the version by the size classes of extents, which are in both the tree and the records.

@@ -28,7 +28,7 @@ use std::ops::Range;
 use crate::blocks::{BlockCollector, Visitor};
 use crate::droppable::Unguarded;
 use crate::memory::Memory;
-use crate::ranges::{gaps, joined};
+use crate::ranges::{gaps, union};
 use crate::residency::Residency;
 use crate::rewalk::least_torn;
 use crate::rooms::RoomKind;
@@ -59,9 +59,8 @@ impl Layout {
 
     /// Returns the addresses of mimalloc's own records, in order and disjoint.
     pub fn records(&self) -> Vec<Range<u64>> {
-        let mut heads: Vec<Range<u64>> = self.places.iter().map(Place::head).collect();
-        heads.sort_unstable_by_key(|range| range.start);
-        joined(heads)
+        let heads: Vec<Range<u64>> = self.places.iter().map(Place::head).collect();
+        union(heads)
     }
 }
 
@@ -104,9 +103,8 @@ pub fn areas(memory: &impl Memory, anonymous: &[Range<u64>]) -> Vec<Range<u64>> 
 }
 
 fn areas_of(places: &[Place]) -> Vec<Range<u64>> {
-    let mut ranges: Vec<Range<u64>> = places.iter().map(Place::range).collect();
-    ranges.sort_unstable_by_key(|range| range.start);
-    joined(ranges)
+    let ranges: Vec<Range<u64>> = places.iter().map(Place::range).collect();
+    union(ranges)
 }
 
 /// Walks the heap.

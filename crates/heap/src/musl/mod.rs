@@ -29,7 +29,7 @@ use std::ops::Range;
 
 use crate::blocks::{BlockCollector, Visitor};
 use crate::memory::Memory;
-use crate::ranges::{joined, overlaps};
+use crate::ranges::{overlaps, union};
 use crate::residency::Residency;
 use crate::rewalk::least_torn;
 use context::{Context, Records};
@@ -91,7 +91,6 @@ fn walk_once(
     let own: Vec<Range<u64>> = own.collect();
     heap.metadata_bytes += own.iter().map(|page| residency.bytes(page.clone())).sum::<u64>();
     areas.extend(own);
-    areas.sort_unstable_by_key(|range| range.start);
-    heap.areas = joined(areas);
+    heap.areas = union(areas);
     heap
 }

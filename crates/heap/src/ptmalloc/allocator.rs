@@ -12,7 +12,7 @@ use crate::allocator::{Allocator, Places, Walked};
 use crate::blocks::Visitor;
 use crate::droppable::{Droppable, Sums, Unguarded};
 use crate::memory::Memory;
-use crate::ranges::joined;
+use crate::ranges::union;
 
 impl Allocator for Layout {
     const KIND: AllocatorKind = AllocatorKind::Glibc;
@@ -86,8 +86,7 @@ fn walked(heap: Heap, layout: &Layout) -> Walked {
 fn structures(layout: &Layout, caches: &Caches) -> Vec<Range<u64>> {
     let mut all = layout.structures();
     all.extend(caches.structures());
-    all.sort_unstable_by_key(|range| range.start);
-    joined(all)
+    union(all)
 }
 
 fn arena(id: u64, found: &WalkedArena) -> Arena {

@@ -5,7 +5,7 @@ use std::io::Read;
 use std::ops::Range;
 use std::path::Path;
 
-use lowtide_heap::ranges::{joined, without};
+use lowtide_heap::ranges::{joined, union, without};
 use lowtide_probe::detect::{self, Claim, Stack};
 use lowtide_probe::inspect::BlockWalk;
 use lowtide_probe::memory::{LiveMemory, PageKind};
@@ -75,8 +75,7 @@ impl Roots {
         // the block before it, so these pointers would make lost blocks reachable.
         let mut heaps = heaps_with_blocks(walk);
         heaps.extend_from_slice(&walk.heaps.structures);
-        heaps.sort_unstable_by_key(|range| range.start);
-        let heaps = joined(heaps);
+        let heaps = union(heaps);
         let maps = target.maps().unwrap_or_else(|_| walk.maps.clone());
         let stacks = detect::stacks(memory, &walk.detected, &maps, &pointers);
         let known = of_no_file(&walk.maps);
@@ -106,8 +105,7 @@ impl Roots {
             }
         }
         ranges.extend_from_slice(unknown);
-        ranges.sort_unstable_by_key(|range| range.start);
-        roots.ranges = joined(ranges);
+        roots.ranges = union(ranges);
         roots.stacks = stacks;
         roots
     }

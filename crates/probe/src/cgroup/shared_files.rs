@@ -4,21 +4,22 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs::{self, File};
 use std::io::{self, BufReader};
 use std::ops::Range;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use lowtide_heap::ranges::union;
 use lowtide_model::cgroup::{CgroupFile, CgroupKind};
 use rustix::fs::{FileType, MemfdFlags, Mode, OFlags, Stat, fstat, memfd_create, open};
 
 use super::descriptors::{Descriptors, mount_id};
 use super::tmpfs::{Mounts, SearchLimits, find_file, walk};
-use crate::mapped::shared_memory_device;
+use crate::mapped::{reopen, shared_memory_device};
 use crate::memory::charged::PageOwners;
 use crate::memory::{LiveMemory, PageKind};
-use crate::proc::is_gone;
 use crate::proc::maps::{self, FileId, Mapping};
 use crate::proc::status::Status;
+use crate::proc::{is_gone, pids};
 
 /// Maximum time to walk over file systems, and then to read mappings.
 const MAX_TIME: Duration = Duration::from_secs(2);
@@ -150,7 +151,7 @@ impl SharedFiles {
     fn add(&mut self, stat: &Stat, name: String, is_deleted: bool, place: Place) {
         let bytes = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512);
         let new = SharedFile { name, bytes, is_deleted, mapped: Vec::new(), place, charged: None };
-        self.files.entry(file_id(stat)).or_insert(new);
+        self.files.entry(FileId::of_stat(stat)).or_insert(new);
     }
 
     /// Adds open files that have no name in a tmpfs: removed ones, and memfd.
@@ -263,25 +264,21 @@ impl SharedFile {
         let of_file = pages.into_iter().filter(|pages| pages.kind == PageKind::File);
         let offset = |address: u64| (address - mapping.start).saturating_add(mapping.offset);
         self.mapped.extend(of_file.map(|p| offset(p.range.start)..offset(p.range.end)));
-        self.mapped = merged(std::mem::take(&mut self.mapped));
+        self.mapped = union(std::mem::take(&mut self.mapped));
         Ok(())
     }
 
     /// Opens it for reading, if it is still the same file.
-    fn open(&self, id: &FileId) -> io::Result<OwnedFd> {
+    fn open(&self, id: &FileId) -> io::Result<File> {
         let path = OFlags::PATH | OFlags::CLOEXEC;
         let found = match &self.place {
             Place::Path(pid, path) => find_file(*pid, path)?,
             Place::Link(link) => open(link, path, Mode::empty())?,
         };
-        let stat = fstat(&found)?;
-        let is_regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-        if !is_regular || file_id(&stat) != *id {
-            return Err(io::Error::other("it was replaced"));
+        match FileId::of_stat(&fstat(&found)?) == *id {
+            true => reopen(&found),
+            false => Err(io::Error::other("it was replaced")),
         }
-        let link = format!("/proc/self/fd/{}", found.as_raw_fd());
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        Ok(open(link, flags, Mode::empty())?)
     }
 
     fn listed(&self) -> CgroupFile {
@@ -298,25 +295,6 @@ impl SharedFile {
     }
 }
 
-fn file_id(stat: &Stat) -> FileId {
-    let device = stat.st_dev;
-    let device = (rustix::fs::major(device), rustix::fs::minor(device));
-    FileId { device, inode: stat.st_ino }
-}
-
-/// Returns ranges in order, without overlaps.
-fn merged(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
-    ranges.sort_by_key(|range| range.start);
-    let mut merged: Vec<Range<u64>> = Vec::with_capacity(ranges.len());
-    for range in ranges {
-        match merged.last_mut() {
-            Some(last) if last.end >= range.start => last.end = last.end.max(range.end),
-            _ => merged.push(range),
-        }
-    }
-    merged
-}
-
 /// Returns the number of the kernel's own mount of shared memory.
 fn kernels_mount() -> Option<u64> {
     let file = memfd_create("lowtide", MemfdFlags::CLOEXEC).ok()?;
@@ -325,9 +303,7 @@ fn kernels_mount() -> Option<u64> {
 
 fn visible_processes() -> BTreeSet<u32> {
     let own = std::process::id();
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    pids.filter(|pid| *pid != own).collect()
+    pids().into_iter().flatten().flatten().filter(|pid| *pid != own).collect()
 }
 
 #[cfg(test)]
@@ -337,6 +313,6 @@ mod tests {
     #[test]
     fn pages_that_several_mappings_contain_count_once() {
         let ranges = vec![8..12, 0..4, 2..6, 12..13];
-        assert_eq!(merged(ranges), [0..6, 8..13]);
+        assert_eq!(union(ranges), [0..6, 8..13]);
     }
 }

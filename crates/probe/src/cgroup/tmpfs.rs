@@ -87,11 +87,7 @@ pub(super) fn walk(
     if !mounts.is_reached_locally(mount) {
         return Err(io::Error::other("it is below a network or FUSE file system"));
     }
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let root = open(links::link_to_root(pid), flags, Mode::empty())?;
-    let relative = relative(&mount.point);
-    let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    let top = openat2(&root, relative, flags, Mode::empty(), resolve)?;
+    let top = in_root(pid, &mount.point, OFlags::DIRECTORY)?;
     if mount_id("self", top.as_raw_fd()) != Some(mount.id) {
         return Err(io::Error::other("another mount covers it"));
     }
@@ -127,9 +123,14 @@ pub(super) fn walk(
     Ok(())
 }
 
-fn relative(point: &str) -> &str {
-    let relative = point.trim_start_matches('/');
-    if relative.is_empty() { "." } else { relative }
+/// Opens a path in the mount namespace of a process, without any access to its content.
+fn in_root(pid: u32, path: &str, flags: OFlags) -> io::Result<OwnedFd> {
+    let directory = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let root = open(links::link_to_root(pid), directory, Mode::empty())?;
+    let path = path.trim_start_matches('/');
+    let path = if path.is_empty() { "." } else { path };
+    let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    Ok(openat2(&root, path, flags | OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve)?)
 }
 
 fn within(top: impl AsFd, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
@@ -141,12 +142,7 @@ fn within(top: impl AsFd, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
 /// its content.
 ///
 /// # Errors
-/// Fails if there is no such file any more.
+/// Fails if the file was removed.
 pub(super) fn find_file(pid: u32, path: &Path) -> io::Result<OwnedFd> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let root = open(links::link_to_root(pid), flags, Mode::empty())?;
-    let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let path = path.to_string_lossy();
-    Ok(openat2(&root, relative(&path), flags, Mode::empty(), resolve)?)
+    in_root(pid, &path.to_string_lossy(), OFlags::NOFOLLOW)
 }

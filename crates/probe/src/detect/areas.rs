@@ -26,7 +26,7 @@ use std::ops::Range;
 use lowtide_heap::hotspot::JavaHeap;
 use lowtide_heap::layout::managed_areas;
 use lowtide_heap::memory::Memory;
-use lowtide_heap::ranges::{joined, without};
+use lowtide_heap::ranges::{joined, union, without};
 use lowtide_heap::{mimalloc, pymalloc, ruby, zend};
 use lowtide_model::allocator_kind::AllocatorKind;
 
@@ -92,7 +92,7 @@ pub fn areas(
     let mappings: Vec<&Mapping> = maps.iter().filter(|m| is_private_memory(m)).collect();
     let mut known = proven(stacks);
     known.extend(walked.areas.iter().chain(&detected.zeroed_data).cloned());
-    let known = in_order(known);
+    let known = union(known);
     let unnamed = mappings.iter().filter(|m| !m.name.starts_with("[anon:"));
     let left = unnamed.flat_map(|m| without(m.start..m.end, &known));
     let left = joined(left.collect());
@@ -102,7 +102,7 @@ pub fn areas(
     let mut found = structures.found;
     // The form of a mapping is that of the part that nothing else claims.
     let others = ranges(found.iter()).into_iter().chain(ranges(stacks.iter())).chain(known);
-    let others = in_order(others.collect());
+    let others = union(others.collect());
     for mapping in mappings {
         for range in without(mapping.start..mapping.end, &others) {
             if let Some((owner, estimated)) = rules.owner(mapping, &range) {
@@ -142,11 +142,6 @@ fn is_mapped(maps: &[Mapping], range: &Range<u64>) -> bool {
         at = mapping.end;
     }
     at >= range.end
-}
-
-fn in_order(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
-    ranges.sort_unstable_by_key(|range| range.start);
-    joined(ranges)
 }
 
 /// Returns whether a mapping is private memory. A mapping that was never accessible has no resident

@@ -15,7 +15,7 @@
 
 use std::ops::Range;
 
-use lowtide_heap::ranges::{joined, without};
+use lowtide_heap::ranges::{union, without};
 
 /// A claim of an owner on memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,9 +46,8 @@ pub fn proven<O>(claims: &[Claim<O>]) -> Vec<Range<u64>> {
 
 /// Returns the addresses of some claims, in order and disjoint.
 pub(super) fn ranges<'c, O: 'c>(claims: impl Iterator<Item = &'c Claim<O>>) -> Vec<Range<u64>> {
-    let mut ranges: Vec<Range<u64>> = claims.map(|claim| claim.range.clone()).collect();
-    ranges.sort_unstable_by_key(|range| range.start);
-    joined(ranges)
+    let ranges: Vec<Range<u64>> = claims.map(|claim| claim.range.clone()).collect();
+    union(ranges)
 }
 
 /// Returns the parts of a claim outside of others, which are in order and disjoint.

@@ -15,7 +15,7 @@ use lowtide_heap::layout::{HeapLayout, Places, Walked};
 use lowtide_heap::memory::Memory;
 use lowtide_heap::ptmalloc::HeapMapping;
 use lowtide_heap::pymalloc;
-use lowtide_heap::ranges::{joined, without};
+use lowtide_heap::ranges::{joined, union, without};
 use lowtide_heap::residency::Residency;
 use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_model::bytes::Human;
@@ -344,8 +344,7 @@ fn proven_memory(
     let mut all = detect::proven(&stacks);
     all.extend(detect::proven(&areas));
     all.extend(heaps.areas.iter().chain(&detected.zeroed_data).cloned());
-    all.sort_unstable_by_key(|range| range.start);
-    joined(all)
+    union(all)
 }
 
 /// Guesses the heap of Java objects from private mappings, outside of `proven` memory, which is in

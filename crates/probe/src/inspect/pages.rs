@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use lowtide_heap::memory::Memory;
-use lowtide_heap::ranges::{joined, without};
+use lowtide_heap::ranges::{union, without};
 use lowtide_model::inspection::{MAX_NAMED, Manager, NamedMemory};
 use lowtide_model::ledger::{Ledger, Owner};
 
@@ -103,7 +103,7 @@ fn find_unmounted_huge_pages() -> Vec<(u32, u32)> {
     let files = sizes.filter_map(|size| memfd_create("lowtide", flags | size).ok());
     files
         .filter_map(|file| rustix::fs::fstat(file).ok())
-        .map(|stat| (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev)))
+        .map(|stat| FileId::of_stat(&stat).device)
         .collect()
 }
 
@@ -204,11 +204,7 @@ impl Attribution {
     /// address of each: RSS counts a page at each address.
     pub(super) fn mapped_again_bytes(&self) -> u64 {
         let bytes = |ranges: &[Range<u64>]| -> u64 { ranges.iter().map(|r| r.end - r.start).sum() };
-        let again = |ranges: &Vec<Range<u64>>| {
-            let mut in_order = ranges.clone();
-            in_order.sort_unstable_by_key(|range| range.start);
-            bytes(ranges) - bytes(&joined(in_order))
-        };
+        let again = |ranges: &Vec<Range<u64>>| bytes(ranges) - bytes(&union(ranges.clone()));
         self.repeated.values().map(again).sum()
     }
 

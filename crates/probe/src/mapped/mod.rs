@@ -310,14 +310,14 @@ fn in_root(pid: u32, path: &str) -> io::Result<OwnedFd> {
 
 fn is_same(place: &OwnedFd, wanted: FileId) -> io::Result<bool> {
     let stat = fstat(place)?;
-    let device = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
+    let FileId { device, inode } = FileId::of_stat(&stat);
     let has_device = device == wanted.device || OTHER_DEVICE.contains(&fstatfs(place)?.f_type);
-    Ok(stat.st_ino == wanted.inode && has_device)
+    Ok(inode == wanted.inode && has_device)
 }
 
 /// Opens a located file for reading. Opening anything but a regular file can block or have side
 /// effects.
-fn reopen(place: &OwnedFd) -> io::Result<File> {
+pub(crate) fn reopen(place: &OwnedFd) -> io::Result<File> {
     if FileType::from_raw_mode(fstat(place.as_fd())?.st_mode) != FileType::RegularFile {
         return Err(io::Error::other("it is not a regular file"));
     }

@@ -28,7 +28,7 @@ use rustix::fs::{MemfdFlags, fstat, memfd_create};
 use rustix::io::Errno;
 
 use super::{open_here, too_slow};
-use crate::proc::maps::{self, Mapping};
+use crate::proc::maps::{self, FileId, Mapping};
 use crate::proc::mountinfo;
 
 /// Maximum length of one answer, in bytes.
@@ -125,8 +125,7 @@ pub(crate) fn shared_memory_device() -> Option<(u32, u32)> {
     static DEVICE: OnceLock<Option<(u32, u32)>> = OnceLock::new();
     let find = || {
         let file = memfd_create("lowtide", MemfdFlags::CLOEXEC).ok()?;
-        let device = fstat(file).ok()?.st_dev;
-        Some((rustix::fs::major(device), rustix::fs::minor(device)))
+        Some(FileId::of_stat(&fstat(file).ok()?).device)
     };
     *DEVICE.get_or_init(find)
 }

@@ -3,22 +3,19 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::FileExt;
 use std::ptr::{NonNull, null_mut};
 
 use rustix::fs::{SeekFrom, fstat, seek};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
+use super::file_pages::{IS_PRESENT, PAGE_NUMBER, word};
+
 /// Number of pages of a file that are sampled.
 const SAMPLES: u64 = 64;
-/// A bit of an entry of the page map: the page is present. The lower bits are its frame
-/// (Documentation/admin-guide/mm/pagemap.rst).
-const PRESENT: u64 = 1 << 63;
-const FRAME: u64 = (1 << 55) - 1;
 
 /// The kernel's list of the owners of all pages, which only root can read.
 #[derive(Debug)]
-pub struct PageOwners {
+pub(crate) struct PageOwners {
     owners: File,
     pagemap: File,
 }
@@ -28,7 +25,7 @@ impl PageOwners {
     ///
     /// # Errors
     /// Fails without root, or if the kernel does not have it.
-    pub fn open() -> io::Result<Self> {
+    pub(crate) fn open() -> io::Result<Self> {
         let (owners, pagemap) =
             (File::open("/proc/kpagecgroup")?, File::open("/proc/self/pagemap")?);
         Ok(Self { owners, pagemap })
@@ -40,7 +37,7 @@ impl PageOwners {
     ///
     /// # Errors
     /// Fails if the file cannot be mapped, or on kernels before 5.14.
-    pub fn sample(&self, file: impl AsFd) -> io::Result<Vec<u64>> {
+    pub(crate) fn sample(&self, file: impl AsFd) -> io::Result<Vec<u64>> {
         let page = rustix::param::page_size() as u64;
         let size = u64::try_from(fstat(&file)?.st_size).unwrap_or(0);
         let length = usize::try_from(size.next_multiple_of(page)).map_err(io::Error::other)?;
@@ -62,16 +59,10 @@ impl PageOwners {
     fn owner(&self, address: u64) -> Option<u64> {
         let page = rustix::param::page_size() as u64;
         let entry = word(&self.pagemap, address / page)?;
-        let frame = entry & FRAME;
+        let frame = entry & PAGE_NUMBER;
         // Without CAP_SYS_ADMIN, the frame is 0.
-        (entry & PRESENT != 0 && frame != 0).then(|| word(&self.owners, frame))?
+        (entry & IS_PRESENT != 0 && frame != 0).then(|| word(&self.owners, frame))?
     }
-}
-
-fn word(file: &File, place: u64) -> Option<u64> {
-    let mut bytes = [0; 8];
-    file.read_exact_at(&mut bytes, place * 8).ok()?;
-    Some(u64::from_ne_bytes(bytes))
 }
 
 /// A file, mapped for reading.

@@ -27,8 +27,8 @@ const UNEVICTABLE: u64 = 1 << 18;
 const LOCKED: u64 = 1 << 33;
 
 /// Page map: the page is present, and its number.
-const IS_PRESENT: u64 = 1 << 63;
-const PAGE_NUMBER: u64 = (1 << 55) - 1;
+pub(super) const IS_PRESENT: u64 = 1 << 63;
+pub(super) const PAGE_NUMBER: u64 = (1 << 55) - 1;
 
 /// Maximum numbers of bytes among pages of files: the upper ends of 95 % intervals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,7 +66,8 @@ impl LiveMemory {
             .then(|| FilePages { dirty_bytes: at_most(dirty), locked_bytes: at_most(locked) })
     }
 
-    /// Returns the flags of a page of a file; `None` in `Some` if it is no longer such a page.
+    /// Returns the flags of a page: `Some(None)` if it is no longer a page of a file, and `None` if
+    /// they cannot be read.
     fn flags_of_file(&self, address: u64, flags: &File) -> Option<Option<u64>> {
         let entry = word(&self.pagemap, address / self.page)?;
         if entry & IS_PRESENT == 0 {
@@ -103,7 +104,8 @@ fn head(flags: &File, number: u64) -> Option<u64> {
     words.find(|word| word & TAIL == 0)
 }
 
-fn word(file: &File, place: u64) -> Option<u64> {
+/// Returns an entry of a list with 8 bytes for each page.
+pub(super) fn word(file: &File, place: u64) -> Option<u64> {
     let mut bytes = [0; 8];
     file.read_exact_at(&mut bytes, place.checked_mul(8)?).ok()?;
     Some(u64::from_ne_bytes(bytes))

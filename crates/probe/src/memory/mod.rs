@@ -1,6 +1,6 @@
 //! The memory of a live process, read without making any of its pages resident.
 
-pub mod charged;
+pub(crate) mod charged;
 mod file_pages;
 mod zero_page;
 

@@ -3,7 +3,7 @@
 use std::io::{self, BufRead};
 use std::ops::Deref;
 
-use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+use rustix::fs::{AtFlags, CWD, Stat, StatxFlags, statx};
 
 use super::ParseError;
 
@@ -62,6 +62,12 @@ pub struct FileId {
 }
 
 impl FileId {
+    /// Returns the file that a `stat` describes.
+    pub(crate) fn of_stat(stat: &Stat) -> Self {
+        let device = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
+        Self { device, inode: stat.st_ino }
+    }
+
     /// Returns the file that a path leads to. A remote file system is not asked: it may not answer.
     ///
     /// # Errors

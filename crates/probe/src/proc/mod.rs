@@ -13,7 +13,7 @@ pub mod status;
 pub mod task;
 
 use std::borrow::Cow;
-use std::fs::File;
+use std::fs::{self, DirEntry, File};
 use std::io;
 use std::os::unix::fs::FileExt;
 
@@ -33,6 +33,15 @@ impl From<ParseError> for io::Error {
     fn from(error: ParseError) -> Self {
         Self::new(io::ErrorKind::InvalidData, error)
     }
+}
+
+/// Returns the PIDs of the processes that lowtide sees.
+///
+/// # Errors
+/// Fails if `/proc` cannot be read.
+pub fn pids() -> io::Result<impl Iterator<Item = io::Result<u32>>> {
+    let pid = |entry: DirEntry| entry.file_name().to_str()?.parse().ok();
+    Ok(fs::read_dir("/proc")?.filter_map(move |entry| entry.map(pid).transpose()))
 }
 
 /// Returns whether an error means that the process has ended, which is normal between two reads.
