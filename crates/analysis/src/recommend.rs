@@ -6,7 +6,9 @@
 use crate::metrics::PerConnection;
 use crate::metrics::rise;
 use crate::requests::RequestCount;
-use crate::study_report::{FirstAndLater, Recommendation, Standing, TreatmentSummary};
+use crate::study_report::{
+    FirstAndLater, Recommendation, Standing, TreatmentSummary, more_repeats_could_help,
+};
 use crate::trial_result::{LoadResult, TrialOutcome, TrialResult};
 use lowtide_model::bytes::Human;
 use lowtide_model::stats::{ENOUGH_FOR_INTERVAL, Estimate};
@@ -346,9 +348,7 @@ fn open_because(
     yardstick: Yardstick,
 ) -> String {
     let mut text = doubts.join("; ");
-    let in_force = |s: &&TreatmentSummary| s.standing != Standing::NotInForce;
-    let could_more_help = summaries.iter().filter(in_force).count() > 1;
-    if could_more_help && plan.repeats < ENOUGH_FOR_INTERVAL as u32 {
+    if more_repeats_could_help(summaries) && plan.repeats < ENOUGH_FOR_INTERVAL as u32 {
         text += &format!("; run more repeats (--repeat {ENOUGH_FOR_INTERVAL})");
     }
     let reference = summaries.first().filter(|s| s.standing == Standing::Reference);

@@ -2,7 +2,7 @@
 
 use crate::metrics::{Metric, PerConnection};
 use crate::trial_result::TrialResult;
-use lowtide_model::stats::Estimate;
+use lowtide_model::stats::{ENOUGH_FOR_INTERVAL, Estimate};
 use lowtide_model::treatment::Treatment;
 use lowtide_record::plan::StudyPlan;
 use lowtide_record::shard::Shard;
@@ -48,6 +48,30 @@ pub struct StudyReport {
     /// The plan.
     #[serde(skip)]
     pub plan: StudyPlan,
+}
+
+impl StudyReport {
+    /// Returns the number of further trials that make intervals of ranges, and may so decide what
+    /// the repeats left open, and the time that they probably take, in seconds. `None` if the study
+    /// is decided, is a part, or has enough repeats.
+    pub fn undecided(&self) -> Option<(u64, f64)> {
+        let recommendation = self.recommendation.as_ref()?;
+        let missing = (ENOUGH_FOR_INTERVAL as u32).checked_sub(self.plan.repeats)?;
+        let could_help = !recommendation.resolved
+            && recommendation.treatment.is_some()
+            && more_repeats_could_help(&self.treatments)
+            && self.shard.is_none();
+        (could_help && missing > 0).then(|| {
+            let taken: f64 = self.trials.iter().filter_map(|trial| trial.wall_s).sum();
+            let share = f64::from(missing) / f64::from(self.plan.repeats.max(1));
+            (u64::from(missing) * self.treatments.len() as u64, taken * share)
+        })
+    }
+}
+
+/// Returns whether more repeats can decide anything: more than one treatment was in force.
+pub(crate) fn more_repeats_could_help(treatments: &[TreatmentSummary]) -> bool {
+    treatments.iter().filter(|summary| summary.standing != Standing::NotInForce).count() > 1
 }
 
 /// The summary of one treatment over its repeats.

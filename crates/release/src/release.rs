@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lowtide_heap::ptmalloc;
+use lowtide_model::duration::HumanSeconds;
 use lowtide_model::release::{Method, Release, ReleaseOutcome, RunsIn};
 use lowtide_probe::detect::DetectedAllocator;
 use lowtide_probe::memory::LiveMemory;
@@ -480,6 +481,12 @@ impl ReleaseRun<'_> {
         let mut worker = Worker::start(injected, heap.heap.ptmalloc(), options)?;
         let passed = self.run_passes(&mut worker, heap);
         let unreached = worker.unreached_owners();
+        if let Some(slice) = worker.shortened_slice() {
+            let slice = HumanSeconds(slice.as_secs_f64());
+            let note =
+                format!("pauses exceeded the bound: slices were shortened, to {slice} at least");
+            self.account.release.notes.push(note);
+        }
         let (counts, ended) = worker.stop();
         self.account.release.returned_bytes = counts.returned_bytes;
         self.account.release.lock_holds = counts.lock_holds;

@@ -69,7 +69,10 @@ pub(crate) struct WorkerOptions<'i> {
 pub(crate) struct Worker<'w, 'b, 't> {
     injected: &'w mut Injected<'b, 't>,
     runs_in: RunsIn,
+    max_pause: Duration,
+    /// The length of a slice, and its minimum so far.
     slice: Duration,
+    shortest_slice: Duration,
     batch: u32,
     clock: WorkerClock,
     /// The operations that were submitted so far.
@@ -105,10 +108,13 @@ impl<'w, 'b, 't> Worker<'w, 'b, 't> {
                 .with(field::NEXT, 0),
         )?;
         let (runs_in, interrupt, hold) = (options.runs_in, options.interrupt, options.hold);
+        let slice = longest_slice(options.max_pause);
         let mut worker = Self {
             injected,
             runs_in,
-            slice: options.max_pause.saturating_sub(SLICE_OVERHEAD).max(MIN_SLICE),
+            max_pause: options.max_pause,
+            slice,
+            shortest_slice: slice,
             batch: 0,
             clock: WorkerClock::KERNEL,
             submitted: Submitted::default(),
@@ -277,7 +283,9 @@ impl<'w, 'b, 't> Worker<'w, 'b, 't> {
         let started = Instant::now();
         loop {
             let begin = Instant::now();
-            self.injected.enter(Task::Slice(self.slice))?;
+            let pause = self.injected.enter(Task::Slice(self.slice))?;
+            self.slice = next_slice(self.slice, pause, self.max_pause);
+            self.shortest_slice = self.shortest_slice.min(self.slice);
             let now = self.injected.get(field::NEXT).zip(self.injected.get(field::LOCK_HOLDS));
             let now = now.ok_or_else(|| self.injected.io().because(UNREADABLE))?;
             if now.0 >= count {
@@ -311,6 +319,12 @@ impl<'w, 'b, 't> Worker<'w, 'b, 't> {
         let mut reasons = Reasons::default();
         self.busy_owners.values().for_each(|why| reasons.add(why));
         Some((self.busy_owners.len(), reasons.most_frequent()?.to_owned()))
+    }
+
+    /// Returns the length of the shortest slice, if slices were shortened because pauses exceeded
+    /// the bound.
+    pub(crate) fn shortened_slice(&self) -> Option<Duration> {
+        (self.shortest_slice < longest_slice(self.max_pause)).then_some(self.shortest_slice)
     }
 
     /// Ends the worker thread, if there is one, and returns the counts.
@@ -436,3 +450,36 @@ fn check_cloned(injected: &mut Injected<'_, '_>) -> Result<u32, Abort> {
 /// Message for a worker thread that has ended by itself.
 const ENDED: &str =
     "the thread of lowtide in it has ended, because it received no heartbeat in time";
+
+/// Returns the length of a slice whose pause stays within the bound while nothing disturbs it.
+fn longest_slice(max_pause: Duration) -> Duration {
+    max_pause.saturating_sub(SLICE_OVERHEAD).max(MIN_SLICE)
+}
+
+/// Returns the length of the next slice: half of the last one if its pause exceeded the bound,
+/// otherwise an eighth more. A thread that works for a shorter time is interrupted less often.
+fn next_slice(slice: Duration, pause: Duration, max_pause: Duration) -> Duration {
+    match pause > max_pause {
+        true => (slice / 2).max(MIN_SLICE),
+        false => (slice + slice / 8).min(longest_slice(max_pause)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slices_become_shorter_while_pauses_exceed_the_bound_and_recover() {
+        let bound = Duration::from_millis(1);
+        let mut slice = longest_slice(bound);
+        for _ in 0..10 {
+            slice = next_slice(slice, bound * 3, bound);
+        }
+        assert_eq!(slice, MIN_SLICE);
+        for _ in 0..100 {
+            slice = next_slice(slice, bound, bound);
+        }
+        assert_eq!(slice, longest_slice(bound));
+    }
+}

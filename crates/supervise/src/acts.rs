@@ -4,6 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use lowtide_model::act::{Act, ActEvent, SCHEMA};
 use lowtide_model::bytes::Human;
+use lowtide_model::duration::HumanSeconds;
 use lowtide_model::release::{Release, ReleaseOutcome};
 use lowtide_policy::{PolicyKind, Returned};
 use lowtide_record::v1::{HookRun, Line};
@@ -86,10 +87,10 @@ impl About<'_> {
     /// Returns the line about the pages of a release that came back.
     pub(crate) fn returned(&self, id: u64, released: u64, back: &Returned) -> Act {
         let message = format!(
-            "{} of {} came back within {:.0} s",
+            "{} of {} came back within {}",
             Human(back.bytes),
             Human(released),
-            back.after_s
+            HumanSeconds(back.after_s)
         );
         Act {
             returned_bytes: released,

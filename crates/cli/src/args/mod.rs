@@ -169,7 +169,8 @@ pub(crate) struct InspectArgs {
     #[arg(long, value_name = "COUNT", default_value_t = 10)]
     pub(crate) top: usize,
 
-    /// Repeat the inspection for this time, and judge whether RSS grows, and in what
+    /// Repeat the inspection for this time, and judge whether RSS grows, and in what; without a
+    /// duration, show the live view of `lowtide watch`
     #[arg(long, value_name = "DURATION", value_parser = values::inspect_watch)]
     pub(crate) watch: Option<Duration>,
 

@@ -46,6 +46,12 @@ impl Rerun {
         let (mut flags, mut processes) = (Vec::new(), Vec::new());
         let mut words = words.into_iter();
         while let Some(word) = words.next() {
+            if word == "--" {
+                // The words of a command, which can look like flags.
+                processes.push(word);
+                processes.extend(words.by_ref().map(|word| quoted(&word)));
+                break;
+            }
             let command = verb.unwrap_or(&cli);
             let Some(found) = flag(command, &word) else {
                 match verb {
@@ -184,6 +190,11 @@ mod tests {
         let chunks = again.with_value("method", "chunks").with("untested");
         let text = "lowtide release --method chunks --wait 5s --dry-run --untested 7";
         assert_eq!(chunks.to_string(), text);
+        let study = typed("study -a glibc,jemalloc --repeat 3 -- sh -c 'exit 0' --repeat 9");
+        assert_eq!(
+            study.with_value("repeat", "6").with("resume").to_string(),
+            "lowtide study -a glibc,jemalloc --repeat 6 --resume -- sh -c 'exit 0' --repeat 9"
+        );
         // A value may contain the name of a flag.
         let path =
             typed("leaks --stacks --pprof 'x --stacks' 7").without("stacks").with("no-stacks");

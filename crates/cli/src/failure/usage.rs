@@ -3,6 +3,9 @@
 use std::error::Error;
 use std::process::ExitCode;
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use lowtide_report::text::printable;
+
 use crate::args::values::InvalidValue;
 use crate::console::output::Output;
 use crate::failure::exit::{Exit, Failure};
@@ -15,11 +18,13 @@ pub(crate) fn report(error: &clap::Error, is_run: bool) -> ExitCode {
     // clap did not understand the whole line, so whether --json was given can only be guessed.
     let json = is_error && std::env::args_os().any(|word| word == "--json");
     let invalid = error.source().and_then(|source| source.downcast_ref::<InvalidValue>());
-    if invalid.is_some() || json {
+    let unknown = unknown_verb(error);
+    if invalid.is_some() || unknown.is_some() || json {
         let output = Output::new(json, clap::ColorChoice::Auto);
-        let failure = match invalid {
-            Some(invalid) => Failure::usage(invalid),
-            None => Failure::usage(sentence(error)).next("lowtide --help"),
+        let failure = match (invalid, unknown) {
+            (Some(invalid), _) => Failure::usage(invalid),
+            (None, Some(unknown)) => unknown,
+            (None, None) => Failure::usage(sentence(error)).next("lowtide --help"),
         };
         return output.fail(&failure.with_exit(exit));
     }
@@ -32,4 +37,23 @@ fn sentence(error: &clap::Error) -> String {
     let text = error.render().to_string();
     let message = text.trim().trim_start_matches("error: ");
     message.split("\n\n").next().unwrap_or_default().replace('\n', " ")
+}
+
+/// Returns the failure for a first word that is no verb, and no process or file to inspect. The
+/// next step is the most similar verb.
+fn unknown_verb(error: &clap::Error) -> Option<Failure> {
+    if error.kind() != ErrorKind::InvalidSubcommand {
+        return None;
+    }
+    let word = match error.get(ContextKind::InvalidSubcommand)? {
+        ContextValue::String(word) => printable(word),
+        _ => return None,
+    };
+    let similar = match error.get(ContextKind::SuggestedSubcommand) {
+        Some(ContextValue::Strings(verbs)) => verbs.first().map(String::as_str),
+        _ => None,
+    };
+    let message = format!("`{word}` is no verb of lowtide, and no process has this name");
+    let next = similar.map_or("lowtide --help".to_owned(), |verb| format!("lowtide {verb} --help"));
+    Some(Failure::usage(message).next(next))
 }

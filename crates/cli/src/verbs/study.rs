@@ -8,8 +8,11 @@ use lowtide_allocators::cache_directory;
 use lowtide_analysis::compare;
 use lowtide_analysis::study_report::StudyReport;
 use lowtide_analysis::trial_result::TrialOutcome;
+use lowtide_model::duration::HumanSeconds;
+use lowtide_model::stats::ENOUGH_FOR_INTERVAL;
 use lowtide_record::files;
 use lowtide_report::merge_shards;
+use lowtide_report::owners::counted;
 use lowtide_report::read::LoadedRecord;
 use lowtide_study::{
     AllocatorError, BorrowError, Obstacle, Plan, PlanError, Settings, StudyError, StudyRun,
@@ -24,7 +27,7 @@ use crate::failure::exit::{Exit, Failure};
 use crate::failure::rerun::Rerun;
 use crate::failure::target_error;
 use crate::present::{self, Report};
-use crate::{console::interrupt, keeper, shell};
+use crate::{console::interrupt, keeper};
 
 pub(crate) fn run(args: StudyArgs, output: &Output) -> Result<Exit, Failure> {
     let plan = Plan::new(settings(args)?).map_err(refused)?;
@@ -38,9 +41,7 @@ pub(crate) fn run(args: StudyArgs, output: &Output) -> Result<Exit, Failure> {
     let record = present::load(&ran.record)?;
     let study = record.study.clone();
     let exit = analyze(&plan, &ran, record, earlier.as_ref(), output)?;
-    if !study.complete {
-        print_how_to_resume(&plan, &study, &ran.record);
-    }
+    print_how_to_continue(&study, &ran.record);
     Ok(exit)
 }
 
@@ -145,16 +146,22 @@ fn check_load(plan: &Plan) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Prints how to resume a study that was interrupted, or in which trials failed.
-fn print_how_to_resume(plan: &Plan, study: &StudyReport, record: &Path) {
-    let done = study.trials.iter().filter(|trial| trial.outcome == TrialOutcome::Done).count();
-    let of = plan.for_record().slots().len();
-    let directory = shell::quoted(&record.display().to_string());
-    let how = match plan.settings.resume {
-        true => "run the same command again".to_owned(),
-        false => format!("add `--resume --output {directory}` to the same command"),
-    };
-    note!("{done} of {of} trials are done; to run the others, {how}");
+/// Prints how to continue a study that was interrupted, in which trials failed, or whose repeats do
+/// not decide.
+fn print_how_to_continue(study: &StudyReport, record: &Path) {
+    let again = Rerun::typed().with_value("output", &record.display().to_string()).with("resume");
+    if !study.complete {
+        let done = study.trials.iter().filter(|trial| trial.outcome == TrialOutcome::Done).count();
+        let of = study.plan.slots().len();
+        note!("{done} of {of} trials are done; the next command runs the others\n  next: {again}");
+    } else if let Some((trials, time)) = study.undecided() {
+        let again = again.with_value("repeat", &ENOUGH_FOR_INTERVAL.to_string());
+        note!(
+            "{} more, which take about {}, may decide it; the next command runs them\n  next: {again}",
+            counted(trials, "trial"),
+            HumanSeconds(time)
+        );
+    }
 }
 
 /// Returns the crossed thresholds of `--fail-on` and the regressions from `--baseline`.

@@ -210,15 +210,11 @@ fn failed_trials_are_retried_on_resume_and_the_option_is_printed() {
     let words = ["--prepare", ready.as_str()];
     let output = study.run("record", &words);
     assert_eq!(output.status.code(), Some(1));
-    let hint = format!("add `--resume --output {}` to the same", study.at("record").display());
+    let hint = format!("--output {} --resume", study.at("record").display());
     assert!(stderr_of(&output).contains("2 of 6 trials are done"), "{}", stderr_of(&output));
     assert!(stderr_of(&output).contains(&hint), "{}", stderr_of(&output));
     let again = study.run("record", &[&words[..], &["--resume"]].concat());
-    assert!(
-        stderr_of(&again).contains("run the others, run the same command again"),
-        "{}",
-        stderr_of(&again)
-    );
+    assert!(stderr_of(&again).contains("next: lowtide study "), "{}", stderr_of(&again));
     fs::write(&mended, "").unwrap();
     let output = study.run("record", &[&words[..], &["--resume"]].concat());
     assert_eq!(output.status.code(), Some(0), "{output:?}");
