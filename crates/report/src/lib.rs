@@ -20,7 +20,7 @@ pub mod markdown;
 mod merge_shards;
 mod overlay;
 pub mod owners;
-mod pins;
+pub mod pins;
 pub mod png;
 pub mod read;
 pub mod release;

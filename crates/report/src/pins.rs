@@ -13,7 +13,7 @@ use crate::text::{printable, thousands, wrapped};
 const MIN_PINNED: u64 = 1 << 20;
 
 /// Formats the pins of a process.
-pub(crate) fn render(pins: &Pins, screen: Screen) -> String {
+pub fn render(pins: &Pins, screen: Screen) -> String {
     let about = if pins.estimated { "≈" } else { "" };
     if pins.pinned_bytes < MIN_PINNED {
         let little = format!(

@@ -9,6 +9,7 @@ const TEXT: &[&str] = &[
     " q, Ctrl-C     quit; Esc: back, or quit",
     " p, space      freeze the display; sampling and recording continue",
     " a             the arenas of the heap",
+    " f             what pins free memory: blocks on its pages; read when opened",
     " l             the growing blocks from now on; s searches for holders",
     " j, k, arrows  scroll; PgUp, PgDn, Home, End",
     " +, -          longer or shorter interval",

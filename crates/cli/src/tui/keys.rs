@@ -11,6 +11,8 @@ pub(crate) enum Key {
     Pause,
     Arenas,
     Leaks,
+    /// Reads what pins memory, and shows it.
+    Pins,
     /// Asks for a search for pointers, in the panel of leaks.
     Seek,
     Help,
@@ -38,6 +40,7 @@ impl Key {
             KeyCode::Char('p' | ' ') => Self::Pause,
             KeyCode::Char('a') => Self::Arenas,
             KeyCode::Char('l') => Self::Leaks,
+            KeyCode::Char('f') => Self::Pins,
             KeyCode::Char('s') => Self::Seek,
             KeyCode::Char('?' | 'h') | KeyCode::F(1) => Self::Help,
             KeyCode::Char('+' | '=') => Self::Longer,

@@ -7,9 +7,9 @@ mod chart;
 mod help;
 mod history;
 mod keys;
-mod leaks;
 pub(crate) mod live;
 mod policy;
+mod report;
 pub(crate) mod state;
 pub(crate) mod terminal;
 #[cfg(test)]
@@ -28,6 +28,7 @@ use ratatui_crossterm::crossterm::event::KeyEvent;
 
 use crate::failure::exit::Failure;
 use crate::watcher::leaks::LeakWatch;
+use crate::watcher::pins::PinSearch;
 use crate::watcher::record::WatchRecord;
 use crate::watcher::{self, Watcher};
 use keys::Key;
@@ -59,7 +60,7 @@ pub(crate) fn run(
             "cannot draw on the terminal: {error}; pipe the output to get lines instead"
         ))
     };
-    let mut view = WatchView { options, watcher, state, record, leaks: None };
+    let mut view = WatchView { options, watcher, state, record, leaks: None, pins: None };
     live::show(&mut view, options.interrupt, cannot_draw)
 }
 
@@ -71,6 +72,8 @@ struct WatchView<'a> {
     record: Option<&'a mut WatchRecord>,
     /// The search for leaks, once a key has requested it.
     leaks: Option<LeakWatch>,
+    /// The search for what pins memory that a key has requested.
+    pins: Option<PinSearch>,
 }
 
 impl LiveView for WatchView<'_> {
@@ -88,7 +91,13 @@ impl LiveView for WatchView<'_> {
         if let Some(found) = latest {
             self.state.see_leaks(found);
         }
-        Ok(self.process_events()? || has_leaks)
+        let pins = self.pins.as_ref().and_then(PinSearch::result);
+        let has_pins = pins.is_some();
+        if let Some(found) = pins {
+            self.state.see_pins(found);
+            self.pins = None;
+        }
+        Ok(self.process_events()? || has_leaks || has_pins)
     }
 
     fn press(&mut self, key: KeyEvent) -> Option<()> {
@@ -102,6 +111,13 @@ impl LiveView for WatchView<'_> {
                 }
             }
             KeyRequest::Leaks => {}
+            KeyRequest::Pins if self.pins.is_none() => {
+                match self.options.target.try_clone().and_then(PinSearch::start) {
+                    Ok(started) => self.pins = Some(started),
+                    Err(error) => self.state.trouble = Some(error.to_string()),
+                }
+            }
+            KeyRequest::Pins => {}
             KeyRequest::Seek => self.leaks.iter().for_each(LeakWatch::seek),
         }
         None

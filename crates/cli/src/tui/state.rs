@@ -6,6 +6,7 @@ use std::time::Duration;
 use lowtide_analysis::growth::Follower;
 use lowtide_model::inspection::{Inspection, Observation, Unreadable};
 use lowtide_model::leaks::LeakReport;
+use lowtide_model::pins::Pins;
 use lowtide_probe::target::TargetError;
 
 use super::history::History;
@@ -25,6 +26,8 @@ pub(crate) enum Panel {
     Arenas,
     /// Growing blocks in the heap.
     Leaks,
+    /// What pins fragmented memory.
+    Pins,
     /// The keys.
     Help,
 }
@@ -36,6 +39,8 @@ pub(crate) enum KeyRequest {
     Interval(Duration),
     /// Start to search for leaks.
     Leaks,
+    /// Search for what pins memory.
+    Pins,
     /// Search for pointers to growing blocks.
     Seek,
 }
@@ -63,6 +68,8 @@ pub(crate) struct State {
     pub(crate) unreadable: Option<Unreadable>,
     /// The leaks found so far.
     pub(crate) leaks: Option<LeakReport>,
+    /// What pins memory, as it was when its panel was opened.
+    pub(crate) pins: Option<Pins>,
     /// The last error.
     pub(crate) trouble: Option<String>,
 }
@@ -82,6 +89,7 @@ impl State {
             ended_s: None,
             unreadable: None,
             leaks: None,
+            pins: None,
             trouble: None,
         }
     }
@@ -155,6 +163,14 @@ impl State {
         }
     }
 
+    /// Processes what pins memory.
+    pub(crate) fn see_pins(&mut self, found: Result<Pins, TargetError>) {
+        match found {
+            Ok(pins) => self.pins = Some(pins),
+            Err(error) => self.trouble = Some(format!("the blocks cannot be read: {error}")),
+        }
+    }
+
     fn observe(&mut self, t_s: f64, observation: Observation) {
         self.unreadable = observation.unreadable;
         let found = self.follower.observe(t_s, observation);
@@ -176,6 +192,10 @@ impl State {
             Key::Leaks => {
                 self.toggle(Panel::Leaks);
                 return (self.panel == Panel::Leaks).then_some(KeyRequest::Leaks);
+            }
+            Key::Pins => {
+                self.toggle(Panel::Pins);
+                return (self.panel == Panel::Pins).then_some(KeyRequest::Pins);
             }
             Key::Seek => return (self.panel == Panel::Leaks).then_some(KeyRequest::Seek),
             Key::Longer => {
@@ -202,7 +222,7 @@ impl State {
         const MAX_LINES: usize = 1000;
         let latest = self.history().latest.as_ref();
         let all = match self.panel {
-            Panel::Leaks => MAX_LINES,
+            Panel::Leaks | Panel::Pins => MAX_LINES,
             _ => latest.map_or(0, |found| found.observation.arenas.len()),
         };
         let last = all.saturating_sub(self.page.max(1));

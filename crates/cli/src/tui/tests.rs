@@ -8,6 +8,7 @@ use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_model::bytes::Resident;
 use lowtide_model::inspection::{Allocator, Arena, HeapPrediction, Linkage, Observation};
 use lowtide_model::ledger::{Ledger, Owner, Row};
+use lowtide_model::pins::Pins;
 use lowtide_model::release::ReleaseOutcome;
 use lowtide_model::sample::{Reading, Sample};
 use lowtide_model::verdict::VerdictKind;
@@ -418,4 +419,20 @@ fn a_policy_without_a_log_is_not_shown() {
     let mut state = minute();
     see_act(&mut state, 40.0, release(100, "the load has fallen"));
     assert_eq!(shown(&state, 80, 24), shown(&minute(), 80, 24));
+}
+
+#[test]
+fn the_key_of_pins_shows_what_pins_memory_as_it_was_when_it_was_pressed() {
+    let mut state = minute();
+    assert_eq!(state.press(Key::Pins), Some(KeyRequest::Pins));
+    assert!(shown(&state, 80, 24).contains("reading the blocks of the heap"));
+    let pins = |mib| Pins { pinned_bytes: mib * MIB, blocks: 1200, ..Pins::default() };
+    state.see_pins(Ok(pins(90)));
+    let view = shown(&state, 80, 24);
+    assert!(view.contains("90.0 MiB of free memory is pinned by 1,200 blocks in use"), "{view}");
+    assert_eq!(state.press(Key::Pins), None, "it closes the panel");
+    assert_eq!(state.press(Key::Pins), Some(KeyRequest::Pins));
+    state.see_pins(Err(TargetError::Gone(4711)));
+    let view = shown(&state, 80, 24);
+    assert!(view.contains("90.0 MiB"), "what is known stays: {view}");
 }

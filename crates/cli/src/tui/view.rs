@@ -13,7 +13,7 @@ use ratatui_core::style::Style;
 use super::canvas::{ScreenCanvas, bold, dim, reversed, whole};
 use super::history::History;
 use super::state::{Panel, State};
-use super::{arenas, chart, help, leaks};
+use super::{arenas, chart, help, report};
 
 /// Minimum height of the chart, in lines.
 const MIN_CHART_HEIGHT: u16 = 6;
@@ -28,7 +28,8 @@ pub(crate) fn draw(state: &State, colour: bool, area: Rect, buffer: &mut Buffer)
     match state.panel {
         Panel::Overview => overview(state, &mut canvas),
         Panel::Arenas => arenas::draw(state, &mut canvas),
-        Panel::Leaks => leaks::draw(state, &mut canvas),
+        Panel::Leaks => report::leaks(state, &mut canvas),
+        Panel::Pins => report::pins(state, &mut canvas),
         Panel::Help => help::draw(&mut canvas),
     }
 }
@@ -40,9 +41,9 @@ fn footer(state: &State, mut line: ScreenCanvas<'_>) {
         at = line.write(0, " paused ", reversed()) + 1;
     }
     let keys = match state.panel {
-        Panel::Overview => "q quit · p pause · a arenas · l leaks · ? help",
+        Panel::Overview => "q quit · a arenas · f pins · l leaks · ? help",
         Panel::Leaks => "q quit · Esc back · s search for holders · ? help",
-        Panel::Arenas | Panel::Help => "q quit · Esc back · j/k scroll · ? help",
+        Panel::Arenas | Panel::Pins | Panel::Help => "q quit · Esc back · j/k scroll · ? help",
     };
     at = line.write(at, keys, dim());
     for text in cost(state) {

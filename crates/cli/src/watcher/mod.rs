@@ -4,6 +4,7 @@
 
 pub(crate) mod acts;
 pub(crate) mod leaks;
+pub(crate) mod pins;
 pub(crate) mod record;
 
 use std::io;
