@@ -14,39 +14,60 @@ const MIN_PINNED: u64 = 1 << 20;
 
 /// Formats the pins of a process.
 pub fn render(pins: &Pins, screen: Screen) -> String {
-    let about = if pins.estimated { "≈" } else { "" };
-    if pins.pinned_bytes < MIN_PINNED {
-        let little = format!(
-            "only {} of free memory is on pages with blocks in use: there is little to gain",
-            Human(pins.pinned_bytes)
-        );
-        let sentence = if pins.blocks == 0 { pins.notes.last() } else { None };
-        let sentence = printable(sentence.unwrap_or(&little));
+    if let Some(sentence) = little(pins) {
         return format!("\n{}\n", wrapped(&format!("pins: {sentence}"), screen.width));
     }
-    let head = format!(
-        "{about}{} of free memory is pinned by {about}{} blocks in use on the same pages: no release returns it",
-        Human(pins.pinned_bytes),
-        thousands(pins.blocks)
-    );
-    let mut out = format!("\n{}\n", bold(&wrapped(&head, screen.width), screen));
+    let mut out = format!("\n{}\n", bold(&wrapped(&head(pins), screen.width), screen));
     let heads = ["pins", "blocks", "bytes", "pages", "alone", "with all"].map(str::to_owned);
     let _ = writeln!(out, "{}", dim(&format!("{}block", cells(&heads, screen)), screen));
     for group in &pins.groups {
         out += &row(group, screen);
     }
     out.push('\n');
-    for set in &pins.sets {
-        out += &sentence(set, pins, screen);
+    for sentence in gains(pins) {
+        let _ = writeln!(out, "{}", wrapped(&sentence, screen.width));
     }
-    out += &remedies(pins, screen);
+    for remedy in remedies(pins) {
+        out += &hanging(" - ", &remedy, screen);
+    }
     for sentence in beside(pins) {
         let _ = writeln!(out, "{}", wrapped(&sentence, screen.width));
     }
     out
 }
 
+/// Returns the sentence for a process that has little pinned memory, or of which it is not known.
+pub(crate) fn little(pins: &Pins) -> Option<String> {
+    let little = format!(
+        "only {} of free memory is on pages with blocks in use: there is little to gain",
+        Human(pins.pinned_bytes)
+    );
+    let sentence = if pins.blocks == 0 { pins.notes.last() } else { None };
+    (pins.pinned_bytes < MIN_PINNED).then(|| printable(sentence.unwrap_or(&little)))
+}
+
+/// Returns the sentence with all pinned memory.
+pub(crate) fn head(pins: &Pins) -> String {
+    let about = if pins.estimated { "≈" } else { "" };
+    format!(
+        "{about}{} of free memory is pinned by {about}{} blocks in use on the same pages: no release returns it",
+        Human(pins.pinned_bytes),
+        thousands(pins.blocks)
+    )
+}
+
+/// Returns a sentence for each set of groups.
+pub(crate) fn gains(pins: &Pins) -> Vec<String> {
+    pins.sets.iter().map(|set| sentence(set, pins)).collect()
+}
+
 fn row(group: &PinGroup, screen: Screen) -> String {
+    hanging(&cells(&values(group), screen), &name(group), screen)
+}
+
+/// Returns the values of a group: its share, its blocks and their bytes, its pages, and its gain
+/// alone and with all groups before it.
+pub(crate) fn values(group: &PinGroup) -> [String; 6] {
     let about = if group.estimated { "≈" } else { "" };
     let bytes = |bytes: u64| format!("{about}{}", Human(bytes));
     let is_listed = group.kind == PinKind::Blocks;
@@ -57,15 +78,14 @@ fn row(group: &PinGroup, screen: Screen) -> String {
     };
     let blocks = if group.blocks > 0 { thousands(group.blocks) } else { String::new() };
     let pages = if group.pages > 0 { thousands(group.pages) } else { String::new() };
-    let values = [
+    [
         bytes(group.pinned_bytes),
         blocks,
         bytes(group.bytes),
         pages,
         alone,
         gain(group.gain_with_previous_bytes),
-    ];
-    hanging(&cells(&values, screen), &name(group), screen)
+    ]
 }
 
 /// Minimum width of a screen for all columns. A narrow one has no own bytes and no pages.
@@ -81,7 +101,7 @@ fn cells([pins, blocks, bytes, pages, alone, with_all]: &[String; 6], screen: Sc
 }
 
 /// Names the blocks of a group.
-fn name(group: &PinGroup) -> String {
+pub(crate) fn name(group: &PinGroup) -> String {
     match group.kind {
         PinKind::Cached => return "free blocks in the caches of threads".to_owned(),
         PinKind::Other => return "all other blocks".to_owned(),
@@ -116,7 +136,7 @@ pub(crate) fn size(bytes: u64) -> String {
     if bytes < 10_000 { format!("{} B", thousands(bytes)) } else { Human(bytes).to_string() }
 }
 
-fn sentence(set: &PinSet, pins: &Pins, screen: Screen) -> String {
+fn sentence(set: &PinSet, pins: &Pins) -> String {
     let about = if pins.estimated { "≈" } else { "" };
     let members: Vec<String> =
         set.groups.iter().filter_map(|place| pins.groups.get(*place)).map(short_name).collect();
@@ -129,14 +149,13 @@ fn sentence(set: &PinSet, pins: &Pins, screen: Screen) -> String {
         Some(least) => format!(" (at least {}: caches can hold some back)", Human(least)),
         None => " (caches can hold back some or all of it)".to_owned(),
     };
-    let head = format!(
+    format!(
         "if {} ({about}{} blocks, {about}{}){held} were freed, {about}{} more could be returned{bounds}",
         printable(&members.join(" and ")),
         thousands(set.blocks),
         Human(set.bytes),
         Human(set.gain_bytes),
-    );
-    format!("{}\n", wrapped(&head, screen.width))
+    )
 }
 
 /// Returns what holds all groups of a set, if it has several.
@@ -147,15 +166,16 @@ fn common_holder<'p>(set: &PinSet, pins: &'p Pins) -> Option<&'p str> {
     (set.groups.len() > 1 && is_common).then_some(first)
 }
 
-/// Formats what would cure the sets, each remedy once.
-fn remedies(pins: &Pins, screen: Screen) -> String {
-    let mut all: Vec<&String> = Vec::new();
+/// Returns what would cure the sets, each remedy once.
+pub(crate) fn remedies(pins: &Pins) -> Vec<String> {
+    let mut all: Vec<String> = Vec::new();
     for remedy in pins.sets.iter().flat_map(|set| &set.remedies) {
+        let remedy = printable(remedy);
         if !all.contains(&remedy) {
             all.push(remedy);
         }
     }
-    all.into_iter().map(|remedy| hanging(" - ", &printable(remedy), screen)).collect()
+    all
 }
 
 fn short_name(group: &PinGroup) -> String {
@@ -167,7 +187,7 @@ fn short_name(group: &PinGroup) -> String {
 }
 
 /// Returns sentences about the values.
-fn beside(pins: &Pins) -> Vec<String> {
+pub(crate) fn beside(pins: &Pins) -> Vec<String> {
     let mut found = Vec::new();
     if pins.crowded_bytes > 0 {
         found.push(format!(

@@ -653,7 +653,8 @@ pub(crate) struct StudyArgs {
 #[command(after_long_help = help::REPORT_HELP)]
 pub(crate) struct ReportArgs {
     /// Directories of records, or single files in them. Parts of one study (--shard) are combined;
-    /// other records are overlaid. The record of a load is overlaid on the records of the same time
+    /// other records are overlaid. The record of a load is overlaid on the records of the same
+    /// time. Or a single file of lowtide leaks --output or lowtide inspect --save
     #[arg(required = true, value_name = "RECORD")]
     pub(crate) records: Vec<PathBuf>,
 

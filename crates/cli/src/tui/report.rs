@@ -1,5 +1,5 @@
-//! The panels that show a report of another verb as text that can be scrolled: the leaks so far, and
-//! what pins memory.
+//! The panels that show a report of another verb as text that can be scrolled: the leaks so far,
+//! and what pins memory.
 
 use lowtide_report::Screen;
 use lowtide_report::{leaks, pins};

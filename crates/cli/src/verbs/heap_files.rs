@@ -5,7 +5,7 @@ use std::path::Path;
 
 use lowtide_analysis::diagnose::diagnose;
 use lowtide_analysis::heap_difference;
-use lowtide_leaks::heap_file::{HeapFile, MAX_FILE_BYTES};
+use lowtide_leaks::heap_file::{HeapFile, MAGIC, MAX_FILE_BYTES};
 use lowtide_model::bytes::Human;
 use lowtide_model::heap_file::ComparedHeap;
 use lowtide_model::inspection::Inspection;
@@ -27,7 +27,10 @@ pub(super) fn save(path: &Path, file: &HeapFile) -> Result<(), Failure> {
         .map_err(|error| Failure::record_not_created(path, &error))?;
     let name = quoted(&path.display().to_string());
     let size = Human(bytes.len() as u64);
-    note!("saved {size} without the content of memory: lowtide inspect {name}");
+    note!(
+        "saved {size} without the content of memory: lowtide inspect {name}\n  next: lowtide report {name} --html \
+         FILE     (as a page)"
+    );
     Ok(())
 }
 
@@ -75,7 +78,8 @@ fn read(path: &Path) -> Result<HeapFile, Failure> {
 
 fn show(args: &InspectArgs, path: &Path, output: &Output) -> Result<Exit, Failure> {
     let file = read(path)?;
-    let found = concluded(&file, args);
+    let InspectArgs { blocks, pins, top, .. } = *args;
+    let found = concluded(&file, Parts { blocks, pins, top });
     if output.json {
         output.object(&found)?;
         return Ok(Exit::Done);
@@ -86,8 +90,29 @@ fn show(args: &InspectArgs, path: &Path, output: &Output) -> Result<Exit, Failur
     Ok(Exit::Done)
 }
 
+/// Returns whether a file begins like a heap file.
+pub(super) fn is_heap_file(path: &Path) -> bool {
+    let mut first = [0; MAGIC.len()];
+    files::open_read(path).is_ok_and(|mut file| file.read_exact(&mut first).is_ok())
+        && first == MAGIC
+}
+
+/// Reads everything that a file leads to, with the `top` largest groups of blocks.
+pub(super) fn everything(path: &Path, top: usize) -> Result<Inspection, Failure> {
+    Ok(concluded(&read(path)?, Parts { blocks: true, pins: true, top }))
+}
+
+/// What is concluded about blocks.
+#[derive(Debug, Clone, Copy)]
+struct Parts {
+    blocks: bool,
+    pins: bool,
+    /// Number of groups.
+    top: usize,
+}
+
 /// Concludes from a file what an inspection concludes from a process.
-fn concluded(file: &HeapFile, args: &InspectArgs) -> Inspection {
+fn concluded(file: &HeapFile, parts: Parts) -> Inspection {
     let mut found = diagnose(file.observation.clone());
     // The PID may now be that of another process, on another machine.
     let command = format!(": lowtide release {}", found.observation.pid);
@@ -97,11 +122,11 @@ fn concluded(file: &HeapFile, args: &InspectArgs) -> Inspection {
     for remedy in &mut found.remedies {
         remedy.how = remedy.how.replace(&command, ", if it still runs: lowtide release");
     }
-    if args.blocks {
-        found.blocks = Some(file.blocks(args.top));
+    if parts.blocks {
+        found.blocks = Some(file.blocks(parts.top));
     }
-    if args.pins {
-        let pins = file.pins(args.top);
+    if parts.pins {
+        let pins = file.pins(parts.top);
         name_cause(&mut found, &pins);
         found.pins = Some(pins);
     } else if found.verdict.kind == VerdictKind::Fragmentation {

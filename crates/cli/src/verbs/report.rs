@@ -6,17 +6,25 @@ use lowtide_model::leaks::LeakReport;
 use lowtide_record::ReadError;
 use lowtide_record::files;
 use lowtide_report::read::{self, LoadError, LoadedRecord, Opened};
-use lowtide_report::{csv, leaks, merge_shards, overlay, png};
+use lowtide_report::{csv, inspection, leaks, merge_shards, overlay, png};
 
 use crate::args::ReportArgs;
 use crate::console::output::{Output, note};
 use crate::failure::exit::{Exit, Failure};
 use crate::present::{Report, unread};
 
+use super::heap_files;
+
+/// Number of groups of blocks in the report of a heap file.
+const TOP: usize = 20;
+
 pub(crate) fn run(args: &ReportArgs, output: &Output) -> Result<Exit, Failure> {
     check(args, output)?;
     if let Some(reports) = args.records.iter().find_map(|path| leaks::read(path)) {
         return of_leaks(args, &reports, output);
+    }
+    if let Some(path) = args.records.iter().find(|path| heap_files::is_heap_file(path)) {
+        return of_heap_file(args, path, output);
     }
     let records = open(&args.records)?;
     if let [first, others @ ..] = records.as_slice()
@@ -83,6 +91,39 @@ fn of_leaks(args: &ReportArgs, reports: &[LeakReport], output: &Output) -> Resul
         } else if args.html.is_none() {
             output.text(&leaks::render(last, output.screen()))?;
         }
+    }
+    Ok(Exit::Done)
+}
+
+/// Reports a file of `lowtide inspect --save`.
+fn of_heap_file(args: &ReportArgs, path: &Path, output: &Output) -> Result<Exit, Failure> {
+    if args.records.len() > 1 {
+        return Err(Failure::usage(
+            "a heap file cannot be overlaid on another record: report each separately, or compare two heap files with \
+             lowtide inspect FILE FILE",
+        ));
+    }
+    if args.markdown.is_some() || args.csv.is_some() {
+        return Err(Failure::usage(
+            "a heap file can be shown as text, as --html FILE, --svg FILE, --png FILE or as --json",
+        ));
+    }
+    let found = heap_files::everything(path, TOP)?;
+    if let Some(path) = &args.html {
+        let page = inspection::page(&found).map_err(Failure::failed)?;
+        write(path, page.as_bytes(), args.force, output)?;
+    }
+    if let Some(path) = &args.svg {
+        write(path, inspection::chart(&found).svg.as_bytes(), args.force, output)?;
+    }
+    if let Some(path) = &args.png {
+        let bytes = png::render(&inspection::chart(&found)).map_err(Failure::failed)?;
+        write(path, &bytes, args.force, output)?;
+    }
+    if output.json {
+        output.object(&found)?;
+    } else if args.html.is_none() && args.svg.is_none() && args.png.is_none() {
+        output.text(&inspection::render(&found, false, output.screen()))?;
     }
     Ok(Exit::Done)
 }

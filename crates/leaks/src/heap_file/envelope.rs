@@ -9,7 +9,7 @@ use miniz_oxide::{deflate, inflate};
 use super::HeapFileError;
 
 /// The first bytes of every heap file.
-const MAGIC: &[u8] = b"lowtide.heap-file/";
+pub const MAGIC: &[u8] = b"lowtide.heap-file/";
 /// Maximum size of a file, in bytes.
 pub const MAX_FILE_BYTES: usize = 256 << 20;
 /// Maximum size of a body, in bytes. The columns of the largest heap take 150 MB.

@@ -31,8 +31,8 @@ use thiserror::Error;
 
 use crate::pins::{self, HeldMemory, Holdings};
 
-pub use envelope::MAX_FILE_BYTES;
 pub use envelope::open as body;
+pub use envelope::{MAGIC, MAX_FILE_BYTES};
 
 /// Number of groups whose holders are saved.
 const NAMED_GROUPS: usize = 40;

@@ -1,6 +1,7 @@
 //! An inspection for people, readable at night in a terminal of 80 × 24: the answer first, then
 //! what it rests on.
 
+mod html;
 pub(crate) mod ledger;
 mod origin;
 mod summary;
@@ -9,6 +10,7 @@ use lowtide_model::bytes::Human;
 use lowtide_model::inspection::Inspection;
 use lowtide_model::remedy::{Remedy, RemedyKind};
 
+pub use html::{chart, page};
 pub(crate) use origin::time;
 pub use summary::{heading, line, outside_heap};
 

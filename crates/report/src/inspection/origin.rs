@@ -9,6 +9,11 @@ use crate::text::{printable, wrapped};
 
 /// Formats the origin of a file.
 pub(super) fn render(origin: &Origin, screen: Screen) -> String {
+    format!("{}\n", dim(&wrapped(&sentence(origin), screen.width), screen))
+}
+
+/// Returns when, with what and where a file was written.
+pub(super) fn sentence(origin: &Origin) -> String {
     let machine = [Some("Linux"), origin.kernel.as_deref(), origin.architecture.as_deref()];
     let machine: Vec<&str> = machine.into_iter().flatten().collect();
     let text = format!(
@@ -17,7 +22,7 @@ pub(super) fn render(origin: &Origin, screen: Screen) -> String {
         origin.lowtide,
         machine.join(" ")
     );
-    format!("{}\n", dim(&wrapped(&printable(&text), screen.width), screen))
+    printable(&text)
 }
 
 /// Seconds from 1970 to the last second of the year 9999, the latest that is formatted.

@@ -3,6 +3,7 @@
 
 mod bars;
 mod canvas;
+mod inspection;
 mod leaks;
 mod overview;
 mod panel;
@@ -12,6 +13,7 @@ use canvas::{Canvas, fitted};
 
 pub use canvas::Picture;
 pub(crate) use canvas::{CONNECTIONS, INNER, OUTER, PALETTE, PALETTE_ON_DARK, Text, Theme};
+pub(crate) use inspection::chart as inspection_chart;
 pub(crate) use leaks::chart as leaks_chart;
 
 /// Width of the whole picture, in pixels.

@@ -72,6 +72,30 @@ fn a_file_leads_to_the_same_conclusions_as_its_process() {
 }
 
 #[test]
+fn a_file_is_reported_as_text_as_a_page_and_as_charts() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("s.heap");
+    save(&secretive(), &path);
+    let report = |words: &[&str]| {
+        let mut command = lowtide();
+        command.args(words).arg("report").arg(&path).current_dir(directory.path());
+        command.args(["--html", "s.html", "--svg", "s.svg", "--png", "s.png"]);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        output
+    };
+    let found = object(&report(&["--json"]));
+    hold_inspection(&found);
+    assert!(found["pins"].is_object() && found["blocks"].is_object(), "{found:#}");
+    let written = |name| std::fs::read_to_string(directory.path().join(name)).unwrap();
+    let [page, svg] = ["s.html", "s.svg"].map(written);
+    assert!(page.contains("blocks in use") && svg.contains("RSS by owner"), "{svg}");
+    let text = lowtide().arg("report").arg(&path).output().unwrap();
+    let text = String::from_utf8_lossy(&text.stdout).into_owned();
+    assert!(text.contains("blocks in use, resident or not"), "{text}");
+}
+
+#[test]
 fn the_difference_of_two_files_names_what_grew() {
     let directory = tempfile::tempdir().unwrap();
     let (before, after) = (directory.path().join("a.heap"), directory.path().join("b.heap"));
@@ -108,6 +132,9 @@ fn bad_files_and_combinations_are_refused_in_a_sentence() {
         (&["inspect", "./missing.heap"], 1, "cannot be read"),
         (&["inspect", "/proc/self/mem"], 1, "cannot be read"),
         (&["release", name], 2, "process"),
+        (&["report", name, name], 2, "report each separately"),
+        (&["report", name, "--csv"], 2, "can be shown as text"),
+        (&["report", cut.to_str().unwrap()], 1, "was not copied completely"),
     ] {
         let output = lowtide().args(words).current_dir(directory.path()).output().unwrap();
         let text = String::from_utf8_lossy(&output.stderr);
