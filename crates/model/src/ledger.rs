@@ -214,7 +214,12 @@ impl Ledger {
 
     /// Adds the rows of another process.
     pub fn join(&mut self, other: &Self) {
-        other.0.iter().for_each(|row| self.add_row(*row));
+        self.extend(&other.0);
+    }
+
+    /// Adds rows.
+    pub fn extend(&mut self, rows: &[Row]) {
+        rows.iter().for_each(|row| self.add_row(*row));
     }
 
     fn add_row(&mut self, row: Row) {

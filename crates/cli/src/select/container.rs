@@ -28,6 +28,11 @@ impl Container {
         }
     }
 
+    /// Returns whether there is a ledger to read.
+    pub(crate) fn is_found(&self) -> bool {
+        matches!(self, Self::Found(_))
+    }
+
     /// Reads the ledger; `None` if there is none to read.
     ///
     /// # Errors

@@ -10,13 +10,13 @@ use crate::select::selector::{Selected, Selector};
 /// The result for one process.
 pub(crate) type Outcome = Result<Exit, Failure>;
 
-/// Runs a verb on each process in turn, prints the failures of all but a single process and the
-/// totals of several, which start as `group`, and returns the worst exit code. An error of `verb`
-/// itself ends the loop: nothing can be printed any more.
+/// Runs a verb on each process in turn, prints the failures of all but a single process, adds up
+/// the totals in `group`, and returns the worst exit code. An error of `verb` itself ends the loop:
+/// nothing can be printed any more.
 pub(crate) fn each_process(
     selector: &Selector,
     selected: &[Selected],
-    mut group: Group,
+    group: &mut Group,
     interrupt: &AtomicBool,
     output: &Output,
     mut verb: impl FnMut(u32, &mut Group) -> Result<Outcome, Failure>,
@@ -30,7 +30,7 @@ pub(crate) fn each_process(
         if !selector.still_means(process) {
             continue;
         }
-        let exit = match verb(process.pid, &mut group)? {
+        let exit = match verb(process.pid, group)? {
             Ok(exit) => exit,
             // A selected process may have ended since. This is an error only if it was selected by
             // PID.
@@ -47,9 +47,6 @@ pub(crate) fn each_process(
             }
         };
         worst = worst.or(exit);
-    }
-    if selector.has_totals(selected.len(), output) {
-        group.print(output)?;
     }
     Ok(worst)
 }

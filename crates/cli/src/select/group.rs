@@ -1,17 +1,23 @@
 //! Totals of several processes.
 
-use lowtide_model::cgroup::CgroupLedger;
+use lowtide_model::cgroup::{AnonCount, AnonProcess, CgroupLedger};
 use lowtide_model::group::GroupTotals;
 use lowtide_model::inspection::Inspection;
 use lowtide_model::ledger::Owner;
 use lowtide_model::release::{Release, ReleaseOutcome};
+use lowtide_model::remedy::RemedyKind;
 use lowtide_probe::inspect::Proportion;
-use lowtide_probe::target::Target;
+use lowtide_probe::proc::status::Status;
+use lowtide_probe::target::{Target, TargetError};
 use lowtide_report::group::sentence;
+use lowtide_report::text::{shortened, without_directory};
 
 use crate::console::output::Output;
 use crate::failure::exit::Failure;
 use crate::select::wait::in_time;
+
+/// Maximum length of a command in the ledger of a cgroup, in characters.
+const MAX_NAME: usize = 60;
 
 /// The totals of the processes that were inspected or released from so far.
 #[derive(Debug, Default)]
@@ -21,6 +27,8 @@ pub(crate) struct Group {
     is_pss_unknown: bool,
     /// Whether the PSS of one process before its release is unknown.
     is_pss_before_unknown: bool,
+    /// The anonymous memory of each process.
+    anon: Vec<AnonProcess>,
 }
 
 /// Returns the PSS of a process, if it can be read.
@@ -29,9 +37,15 @@ pub(crate) fn proportion(target: &Target) -> Option<Proportion> {
 }
 
 impl Group {
-    /// Returns the totals of a cgroup's processes, before any process.
-    pub(crate) fn of_cgroup(cgroup: Option<CgroupLedger>) -> Self {
-        Self { totals: GroupTotals { cgroup, ..GroupTotals::default() }, ..Self::default() }
+    /// Adds the ledger of the cgroup of all processes.
+    pub(crate) fn set_cgroup(&mut self, mut ledger: CgroupLedger) {
+        ledger.set_anon(std::mem::take(&mut self.anon));
+        self.totals.cgroup = Some(ledger);
+    }
+
+    /// Returns the ledger of the cgroup of all processes.
+    pub(crate) fn cgroup(&self) -> Option<&CgroupLedger> {
+        self.totals.cgroup.as_ref()
     }
 
     /// Adds the release from one process.
@@ -55,13 +69,29 @@ impl Group {
 
     /// Adds the inspection of one process.
     pub(crate) fn add_inspection(&mut self, target: &Target, found: &Inspection) {
-        self.add_proportion(proportion(target), None);
+        let now = proportion(target);
+        self.anon.extend(now.map(|now| anon(found, now.anon)));
+        self.add_proportion(now, None);
         let totals = &mut self.totals;
         totals.rss_bytes += found.observation.rss_bytes;
         *totals.allocated_bytes.get_or_insert(0) +=
             found.observation.ledger.bytes(Owner::Allocated);
         *totals.reclaimable_bytes.get_or_insert(0) +=
             found.observation.ledger.bytes(Owner::Reclaimable);
+    }
+
+    /// Adds the anonymous memory of a process that could not be inspected.
+    pub(crate) fn add_unread(&mut self, pid: u32, error: &TargetError) {
+        let reason = match error {
+            TargetError::Blocked(_) => "blocked",
+            TargetError::Slow(_) => "slow",
+            _ => "failed",
+        };
+        // A process that has ended has no memory.
+        let Ok(status) = Status::read(pid) else { return };
+        let count = AnonCount { resident_bytes: status.anon_bytes, proportional_bytes: None };
+        let name = command(pid);
+        self.anon.push(AnonProcess::unread(pid, name, count, reason.to_owned()));
     }
 
     /// Counts a process that could not be inspected.
@@ -99,4 +129,22 @@ impl Group {
         }
         output.text(&format!("\n{}\n", sentence(&self.totals)))
     }
+}
+
+/// Divides the anonymous memory of an inspected process.
+fn anon(found: &Inspection, count: AnonCount) -> AnonProcess {
+    let observation = &found.observation;
+    let name = shortened(without_directory(&observation.command.join(" ")), MAX_NAME);
+    if observation.unreadable.is_some() {
+        return AnonProcess::unread(observation.pid, name, count, "not_permitted".to_owned());
+    }
+    let release = found.remedies.iter().find(|remedy| remedy.kind == RemedyKind::Release);
+    let releasable_bytes = release.and_then(|remedy| remedy.predicted_bytes).unwrap_or(0);
+    AnonProcess::new(observation.pid, name, &observation.ledger, count, releasable_bytes)
+}
+
+/// Returns the short name of a process.
+fn command(pid: u32) -> String {
+    let text = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    format!("[{}]", String::from_utf8_lossy(&text).trim_end())
 }

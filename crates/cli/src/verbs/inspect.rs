@@ -11,6 +11,7 @@ use lowtide_leaks::evidence::Search;
 use lowtide_leaks::finder::LeakFinder;
 use lowtide_leaks::heap_file::HeapFile;
 use lowtide_leaks::pins::{self, HeldMemory};
+use lowtide_model::cgroup::CgroupLedger;
 use lowtide_model::growth::GrowthCourse;
 use lowtide_model::inspection::Inspection;
 use lowtide_model::leaks::LeakKind;
@@ -23,8 +24,8 @@ use lowtide_probe::patience::Patience;
 use lowtide_probe::pressure::complete_growth;
 use lowtide_probe::target::{Target, TargetError};
 use lowtide_release::predict_refusal;
-use lowtide_report::inspection;
 use lowtide_report::text::printable;
+use lowtide_report::{cgroup, inspection};
 
 use super::heap_files::{self, save};
 use super::next_step::{Service, next, to_paste};
@@ -57,8 +58,7 @@ pub(crate) fn run(args: &InspectArgs, output: &Output) -> Result<Exit, Failure> 
         return heap_files::run(args, &files, selector.is_by_number(), output);
     }
     let container = Container::find(&selector);
-    let ledger = container.read()?;
-    let order = selected(&selector, &container, ledger.is_some())?;
+    let order = selected(&selector, &container)?;
     if args.save.is_some() && order.len() != 1 {
         return Err(Failure::usage(format!(
             "--save writes the file of one process, but {} processes are selected: name one PID",
@@ -84,33 +84,36 @@ pub(crate) fn run(args: &InspectArgs, output: &Output) -> Result<Exit, Failure> 
         inspector: Inspector::default().with_patience(args.deadline.patience()),
         again: Rerun::typed(),
         has_totals: selector.has_totals(order.len(), output),
-        is_one: order.len() == 1 && ledger.is_none(),
+        is_one: order.len() == 1 && !container.is_found(),
+        held: container.is_found().then(String::new),
         printed: 0,
         largest: None,
         interrupt: &interrupt,
         output,
     };
-    if let Some(ledger) = ledger.as_ref().filter(|_| !output.json) {
-        output.text(&lowtide_report::cgroup::render(ledger, output.screen()))?;
-        output.text(if order.is_empty() { "" } else { "\n" })?;
-    }
-    let group = Group::of_cgroup(ledger);
-    let exit = each_process(&selector, &order, group, &interrupt, output, |pid, group| {
+    let mut group = Group::default();
+    let exit = each_process(&selector, &order, &mut group, &interrupt, output, |pid, group| {
         pages.add(pid, group)
     })?;
+    let ledger = container.read();
+    if let Ok(Some(ledger)) = &ledger {
+        group.set_cgroup(ledger.clone());
+    }
+    pages.print_held(group.cgroup())?;
+    if pages.has_totals {
+        group.print(output)?;
+    }
     pages.end()?;
-    Ok(exit)
+    ledger.map(|_| exit)
 }
 
 /// Returns the selected processes. A cgroup with a ledger need not have any; of one without, the
 /// reason is printed.
-fn selected(
-    selector: &Selector,
-    container: &Container,
-    has_ledger: bool,
-) -> Result<Vec<Selected>, Failure> {
+fn selected(selector: &Selector, container: &Container) -> Result<Vec<Selected>, Failure> {
     match (selector.select(), container.reason()) {
-        (Err(failure), None) if has_ledger && failure.exit() == Exit::Gone => Ok(Vec::new()),
+        (Err(failure), None) if container.is_found() && failure.exit() == Exit::Gone => {
+            Ok(Vec::new())
+        }
         (Err(failure), Some(reason))
             if failure.exit() == Exit::Gone && *reason != CgroupError::NoController =>
         {
@@ -134,6 +137,8 @@ struct Pages<'a> {
     has_totals: bool,
     /// Whether a single process is selected.
     is_one: bool,
+    /// The text of the processes of a cgroup, which comes after its ledger.
+    held: Option<String>,
     printed: usize,
     /// RSS in bytes and PID of the largest process.
     largest: Option<(u64, u32)>,
@@ -148,7 +153,10 @@ impl Pages<'_> {
         let again = self.again.only(pid);
         let Inspected { inspection, service, ended, file } = match self.inspect(pid, group) {
             Ok(inspected) => inspected,
-            Err(error) => return Ok(Err(failure(&error, &again))),
+            Err(error) => {
+                group.add_unread(pid, &error);
+                return Ok(Err(failure(&error, &again)));
+            }
         };
         self.show(&inspection, &service)?;
         if let (Some(path), Some(file)) = (&self.args.save, file) {
@@ -212,13 +220,26 @@ impl Pages<'_> {
         self.printed += 1;
         let rss_bytes = found.observation.rss_bytes;
         self.largest = self.largest.max(Some((rss_bytes, found.observation.pid)));
-        if self.has_pages() {
+        let text = if self.has_pages() {
             let between = if is_first { "" } else { "\n" };
-            output.text(between)?;
-            return show_page(found, service, self.args.arenas, output);
+            between.to_owned() + &page(found, service, self.args.arenas, output)
+        } else {
+            let heading = if is_first { inspection::heading() } else { String::new() };
+            heading + &inspection::line(found, output.screen())
+        };
+        match &mut self.held {
+            Some(held) => held.push_str(&text),
+            None => output.text(&text)?,
         }
-        let heading = if is_first { inspection::heading() } else { String::new() };
-        output.text(&(heading + &inspection::line(found, output.screen())))
+        Ok(())
+    }
+
+    /// Prints the ledger of a cgroup, and then the text of its processes.
+    fn print_held(&mut self, ledger: Option<&CgroupLedger>) -> Result<(), Failure> {
+        let Some(held) = self.held.take().filter(|_| !self.output.json) else { return Ok(()) };
+        let ledger = ledger.map(|ledger| cgroup::render(ledger, self.output.screen()));
+        let between = if held.is_empty() || ledger.is_none() { "" } else { "\n" };
+        self.output.text(&(ledger.unwrap_or_default() + between + &held))
     }
 
     /// Prints the next step after lines of several processes.
@@ -459,17 +480,11 @@ fn add_growth(inspection: &mut Inspection, follower: &Follower, target: &Target)
     }
 }
 
-fn show_page(
-    found: &Inspection,
-    service: &Service,
-    arenas: bool,
-    output: &Output,
-) -> Result<(), Failure> {
-    output.text(&inspection::render(found, arenas, output.screen()))?;
+fn page(found: &Inspection, service: &Service, arenas: bool, output: &Output) -> String {
+    let page = inspection::render(found, arenas, output.screen());
     // If a permission is missing, the error that follows names the next step.
     if found.observation.unreadable.is_some() {
-        return Ok(());
+        return page;
     }
-    output.text(&format!("next: {}\n", next(found, service)))?;
-    output.text(&to_paste(found, service))
+    format!("{page}next: {}\n{}", next(found, service), to_paste(found, service))
 }

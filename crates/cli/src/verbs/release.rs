@@ -58,9 +58,15 @@ pub(crate) fn run(args: &ReleaseArgs, output: &Output) -> Result<Exit, Failure> 
     let has_totals = args.selector.has_totals(pids.len(), output);
     let releaser =
         ReleaseRunner { args, again, options, has_totals, interrupt: &interrupt, output };
-    each_process(&args.selector, &pids, Group::default(), &interrupt, output, |pid, group| {
-        releaser.on(pid, group)
-    })
+    let mut group = Group::default();
+    let exit =
+        each_process(&args.selector, &pids, &mut group, &interrupt, output, |pid, group| {
+            releaser.on(pid, group)
+        })?;
+    if has_totals {
+        group.print(output)?;
+    }
+    Ok(exit)
 }
 
 /// Lists the selected processes, and asks whether to release their memory.

@@ -2,6 +2,8 @@
 
 use std::io;
 
+use lowtide_model::cgroup::AnonCount;
+
 use super::{Target, TargetError, rollup};
 use crate::memory::LiveMemory;
 use crate::proc::maps::Mapping;
@@ -46,6 +48,8 @@ pub struct Proportion {
     /// Whether it is an estimate from its anonymous memory, because its threads would have to wait
     /// for the kernel.
     pub is_estimate: bool,
+    /// Its anonymous memory.
+    pub anon: AnonCount,
 }
 
 impl Proportion {
@@ -56,9 +60,12 @@ impl Proportion {
     pub fn read(target: &Target) -> Result<Self, TargetError> {
         let status = target.status()?;
         let maps = target.maps().map_err(|error| target.failed(error))?;
-        Ok(match rollup(target, &maps, status.rss_bytes()) {
-            Some(rollup) => Self { pss_bytes: rollup.pss_bytes, is_estimate: false },
-            None => Self { pss_bytes: status.anon_bytes, is_estimate: true },
+        let rollup = rollup(target, &maps, status.rss_bytes());
+        let proportional_bytes = rollup.and_then(|rollup| rollup.anon_pss_bytes);
+        Ok(Self {
+            pss_bytes: rollup.map_or(status.anon_bytes, |rollup| rollup.pss_bytes),
+            is_estimate: rollup.is_none(),
+            anon: AnonCount { resident_bytes: status.anon_bytes, proportional_bytes },
         })
     }
 }

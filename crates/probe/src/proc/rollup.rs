@@ -9,6 +9,8 @@ pub struct Rollup {
     pub rss_bytes: u64,
     /// Proportional set size.
     pub pss_bytes: u64,
+    /// Proportional anonymous memory; `None` before Linux 5.4.
+    pub anon_pss_bytes: Option<u64>,
     /// Bytes released with `MADV_FREE` that the kernel has not reclaimed yet.
     pub lazyfree_bytes: u64,
     /// Anonymous memory in huge pages.
@@ -23,7 +25,8 @@ impl Rollup {
     pub fn parse(text: &str) -> Result<Self, ParseError> {
         let error = |what: &str| ParseError { file: "smaps_rollup", what: what.to_owned() };
         let mut rollup = Self::default();
-        let mut found = false;
+        let (mut found, mut anon_pss_bytes) = (false, 0);
+        let mut has_anon = false;
         for line in text.lines() {
             let Some((key, value)) = line.split_once(':') else {
                 continue;
@@ -33,6 +36,10 @@ impl Rollup {
                     found = true;
                     &mut rollup.pss_bytes
                 }
+                "Pss_Anon" => {
+                    has_anon = true;
+                    &mut anon_pss_bytes
+                }
                 "Rss" => &mut rollup.rss_bytes,
                 "LazyFree" => &mut rollup.lazyfree_bytes,
                 "AnonHugePages" => &mut rollup.anon_huge_bytes,
@@ -41,6 +48,7 @@ impl Rollup {
             let kib = value.split_ascii_whitespace().next().and_then(|v| v.parse::<u64>().ok());
             *target = kib.and_then(|k| k.checked_mul(1024)).ok_or_else(|| error(key))?;
         }
+        rollup.anon_pss_bytes = has_anon.then_some(anon_pss_bytes);
         if found { Ok(rollup) } else { Err(error("has no Pss")) }
     }
 }
@@ -56,6 +64,7 @@ mod tests {
             LazyFree:             12 kB\nAnonHugePages:      2048 kB\n";
         let rollup = Rollup::parse(text).unwrap();
         assert_eq!((rollup.rss_bytes, rollup.pss_bytes), (8 << 20, 5000 << 10));
+        assert_eq!(rollup.anon_pss_bytes, Some(4000 << 10));
         assert_eq!((rollup.lazyfree_bytes, rollup.anon_huge_bytes), (12 << 10, 2 << 20));
     }
 

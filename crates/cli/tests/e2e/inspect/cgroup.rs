@@ -49,6 +49,10 @@ impl Group {
         let ledger = whole["cgroup"].clone();
         let sum: i64 = rows(&ledger).map(|row| row["bytes"].as_i64().unwrap()).sum();
         assert_eq!(ledger["charged_bytes"], sum, "{ledger:#}");
+        let anon = &ledger["anon"];
+        let owned: i64 = by_owner(anon).map(|(_, bytes)| bytes).sum();
+        let sum = owned + anon["other_bytes"].as_i64().unwrap();
+        assert_eq!(sum, bytes(&ledger, "anon"), "{ledger:#}");
         ledger
     }
 }
@@ -78,6 +82,11 @@ fn stderr(output: &Output) -> String {
 
 fn rows(ledger: &Value) -> impl Iterator<Item = &Value> {
     ledger["rows"].as_array().unwrap().iter()
+}
+
+fn by_owner(anon: &Value) -> impl Iterator<Item = (&str, i64)> {
+    let rows = anon["owners"].as_array().unwrap().iter();
+    rows.map(|row| (row["owner"].as_str().unwrap(), row["bytes"].as_i64().unwrap()))
 }
 
 fn bytes(ledger: &Value, kind: &str) -> i64 {
@@ -136,7 +145,11 @@ fn the_lowest_limit_of_a_group_and_its_parents_is_shown() {
     assert_eq!(ledger["limit_bytes"], 64 * MIB, "{ledger:#}");
     assert_eq!(ledger["limits"][0]["path"], group.path.as_str(), "{ledger:#}");
     // The kernel adds up its counts every two seconds.
-    until("the memory of the process", || (bytes(&group.ledger(), "anon") > 0).then_some(()));
+    until("the memory of the process", || (bytes(&group.ledger(), "anon") > 8 * MIB).then_some(()));
+    let anon = &group.ledger()["anon"];
+    let allocated = by_owner(anon).find(|(owner, _)| *owner == "allocated").unwrap().1;
+    assert!((allocated - 8 * MIB).abs() < MIB, "{anon:#}");
+    assert!(anon["other_bytes"].as_i64().unwrap().abs() < MIB, "{anon:#}");
 }
 
 #[test]

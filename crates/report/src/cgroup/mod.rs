@@ -1,20 +1,15 @@
 //! The ledger of a cgroup for people: the answer first, then its rows.
 
+mod parts;
+mod rows;
+
 use lowtide_model::bytes::Human;
-use lowtide_model::cgroup::{CgroupFile, CgroupKind, CgroupLedger, CgroupRow};
-use ratatui_core::style::Color;
+use lowtide_model::cgroup::{CgroupKind, CgroupLedger, CgroupRow};
 
 use crate::group::processes;
-use crate::inspection::ledger::{MAX_BAR_WIDTH, cells, line};
 use crate::screen::{Screen, bold, dim};
 use crate::text::{printable, shortened, wrapped};
-
-/// Minimum part of the charge of a row of its own.
-const MIN_SHARE: f64 = 0.01;
-/// Number of files that are shown.
-const FILES: usize = 3;
-/// Maximum length of the path of a file, in characters.
-const MAX_PATH: usize = 48;
+use rows::{MIN_SHARE, rows};
 
 /// Formats the ledger of a cgroup.
 pub fn render(ledger: &CgroupLedger, screen: Screen) -> String {
@@ -23,6 +18,7 @@ pub fn render(ledger: &CgroupLedger, screen: Screen) -> String {
     out += &bold(&wrapped(&printable(&answer(ledger)), screen.width), screen);
     out.push_str("\n\n");
     out += &rows(ledger, screen);
+    out += &returnable(ledger, screen);
     out += &beside(ledger, screen);
     for note in &ledger.notes {
         out += &wrapped(&printable(&format!("note: {note}")), screen.width);
@@ -41,7 +37,6 @@ fn head(ledger: &CgroupLedger, screen: Screen) -> String {
             None => "no limit".to_owned(),
         },
         format!("working set {}", Human(ledger.working_set_bytes)),
-        format!("reclaimable by the kernel {}", Human(ledger.reclaimable_bytes)),
     ];
     for (count, what) in [(ledger.events.max, "limit hits"), (ledger.events.oom_kill, "OOM kills")]
     {
@@ -173,95 +168,20 @@ fn human(bytes: i64) -> String {
     format!("{sign}{}", Human(bytes.unsigned_abs()))
 }
 
-fn rows(ledger: &CgroupLedger, screen: Screen) -> String {
-    let charged = ledger.charged_bytes.max(1) as f64;
-    let share = |row: &CgroupRow| row.bytes as f64 / charged;
-    let is_large = |row: &&CgroupRow| share(row) >= MIN_SHARE;
-    let (large, small): (Vec<&CgroupRow>, Vec<&CgroupRow>) =
-        ledger.rows.iter().filter(|row| row.bytes != 0).partition(is_large);
-    let width = usize::from(screen.width).min(MAX_BAR_WIDTH);
-    let places = |row: &CgroupRow| (share(row) * width as f64).floor() as usize;
-    let bar: String = large.iter().map(|row| cells(ink(row.kind), places(row), screen)).collect();
-    let mut out = format!("charged {}\n{bar}\n", Human(ledger.charged_bytes));
-    for row in large {
-        let about = if row.estimated { '≈' } else { ' ' };
-        let bytes = row.bytes.unsigned_abs();
-        let text = meaning(ledger, row);
-        out += &line(ink(row.kind), (row.kind.name(), about, bytes, share(row)), &text, screen);
-        if matches!(row.kind, CgroupKind::ShmemMapped | CgroupKind::ShmemUnmapped) {
-            out += &files(ledger, row.kind, screen);
-        }
+/// Returns how much of the charge can be returned, and by whom.
+fn returnable(ledger: &CgroupLedger, screen: Screen) -> String {
+    let mut parts = Vec::new();
+    if let Some(anon) = &ledger.anon {
+        let about = if anon.processes.iter().any(|found| found.estimated) { "≈ " } else { "" };
+        parts.push(format!("{about}{} by lowtide release", Human(anon.releasable_bytes)));
     }
-    let bytes = small.iter().map(|row| row.bytes).sum::<i64>();
-    if bytes > 0 {
-        let names: Vec<&str> = small.iter().map(|row| row.kind.name()).collect();
-        let numbers = ("others", ' ', bytes.unsigned_abs(), bytes as f64 / charged);
-        out += &line((Color::DarkGray, '.'), numbers, &names.join(", "), screen);
+    let by_kernel = Human(ledger.reclaimable_bytes);
+    parts.push(format!("{by_kernel} by the kernel before it kills (page cache, slab)"));
+    let unmapped = ledger.bytes(CgroupKind::ShmemUnmapped).unsigned_abs();
+    if unmapped as f64 >= ledger.charged_bytes as f64 * MIN_SHARE {
+        parts.push(format!("{} by deleting and closing files in shared memory", Human(unmapped)));
     }
-    out
-}
-
-fn files(ledger: &CgroupLedger, kind: CgroupKind, screen: Screen) -> String {
-    let of_row = ledger.files.iter().filter(|file| file.kind == kind);
-    let describe = |file: &CgroupFile| {
-        let path = shortened(&printable(&file.path), MAX_PATH);
-        let deleted = if file.deleted { " (deleted)" } else { "" };
-        let whose = if file.charged.is_none() { ", maybe of another cgroup" } else { "" };
-        dim(&format!("     {:>10}  {path}{deleted}{whose}", Human(file.bytes).to_string()), screen)
-            + "\n"
-    };
-    of_row.take(FILES).map(describe).collect()
-}
-
-/// Returns what a row is, and who has most of it.
-fn meaning(ledger: &CgroupLedger, row: &CgroupRow) -> String {
-    let mut text = match row.kind {
-        CgroupKind::Anon => "of processes".to_owned(),
-        CgroupKind::ShmemMapped => "tmpfs, memfd, System V".to_owned(),
-        CgroupKind::ShmemUnmapped => "files that no process maps".to_owned(),
-        CgroupKind::FileActive => "page cache, used repeatedly".to_owned(),
-        CgroupKind::FileInactive => "page cache, used once".to_owned(),
-        CgroupKind::FileOther => "page cache, locked or just read".to_owned(),
-        CgroupKind::SlabReclaimable => "cached names and inodes of files".to_owned(),
-        CgroupKind::SlabUnreclaimable => "kernel objects in use".to_owned(),
-        CgroupKind::PageTables => "page tables".to_owned(),
-        CgroupKind::KernelStacks => "kernel stacks of threads".to_owned(),
-        CgroupKind::Sockets => "buffers of TCP".to_owned(),
-        CgroupKind::Percpu => "per processor".to_owned(),
-        CgroupKind::Vmalloc => "large kernel tables".to_owned(),
-        CgroupKind::Zswap => "compressed swap".to_owned(),
-        CgroupKind::Hugetlb => "huge pages of the pool".to_owned(),
-        CgroupKind::KernelOther if ledger.version == 1 => "slab, pipes, unix sockets".to_owned(),
-        CgroupKind::KernelOther => "pipes, unix sockets".to_owned(),
-        CgroupKind::Stock => {
-            format!("charged in advance, ≤ {}", Human(row.bound_bytes.unwrap_or(0)))
-        }
-        CgroupKind::Rest => "not in the kernel's account".to_owned(),
-    };
-    let holders = ledger.holders.iter().filter(|holder| holder.kind == row.kind);
-    let most = holders.max_by_key(|holder| holder.bytes);
-    if let Some(most) = most.filter(|holder| holder.bytes as f64 >= row.bytes as f64 / 4.0) {
-        let (name, size) = (printable(&most.name), Human(most.bytes));
-        text += &format!("; {name} {}: {size}", most.pid);
-    }
-    let is_cache = matches!(row.kind, CgroupKind::FileInactive);
-    if is_cache && ledger.dirty_bytes > 0 {
-        text += &format!("; {} dirty", Human(ledger.dirty_bytes));
-    }
-    text
-}
-
-fn ink(kind: CgroupKind) -> (Color, char) {
-    match kind {
-        CgroupKind::Anon => (Color::Blue, 'A'),
-        CgroupKind::ShmemMapped => (Color::Cyan, 'S'),
-        CgroupKind::ShmemUnmapped => (Color::Red, 'U'),
-        CgroupKind::FileActive | CgroupKind::FileInactive | CgroupKind::FileOther => {
-            (Color::Green, 'F')
-        }
-        CgroupKind::Stock | CgroupKind::Rest => (Color::DarkGray, '?'),
-        _ => (Color::Yellow, 'K'),
-    }
+    format!("{}\n", wrapped(&format!("can be returned: {}", parts.join(" · ")), screen.width))
 }
 
 fn beside(ledger: &CgroupLedger, screen: Screen) -> String {
@@ -278,6 +198,9 @@ fn beside(ledger: &CgroupLedger, screen: Screen) -> String {
 
 #[cfg(test)]
 mod tests {
+    use lowtide_model::cgroup::{AnonCount, AnonProcess, CgroupFile};
+    use lowtide_model::ledger::Owner;
+
     use super::*;
 
     fn row(kind: CgroupKind, mib: i64) -> CgroupRow {
@@ -312,6 +235,30 @@ mod tests {
             "{page}"
         );
         assert!(page.lines().count() <= 22, "{page}");
+        assert!(page.lines().all(|line| line.chars().count() <= 80), "{page}");
+    }
+
+    #[test]
+    fn owners_and_what_can_be_returned_are_shown() {
+        let mut own = lowtide_model::ledger::Ledger::default();
+        own.add(Owner::Allocated, 20 << 20);
+        own.add(Owner::Reclaimable, 20 << 20);
+        let count = AnonCount { resident_bytes: 40 << 20, proportional_bytes: Some(40 << 20) };
+        let server = AnonProcess::new(7, "server".to_owned(), &own, count, 20 << 20);
+        let count = AnonCount { resident_bytes: 20 << 20, proportional_bytes: None };
+        let slow = AnonProcess::unread(8, "fuse\x1b".to_owned(), count, "slow".to_owned());
+        let mut found = ledger();
+        found.set_anon(vec![server, slow]);
+        let page = render(&found, Screen { width: 80, colour: false });
+        for line in [
+            "20.0 MiB  allocated: in use by the program",
+            "20.0 MiB  reclaimable: freed, whole pages: can be returned",
+            "8: not inspected (slow)",
+            "can be returned: ≈ 20.0 MiB by lowtide release · 10.0 MiB by the kernel",
+        ] {
+            assert!(page.contains(line), "{line}: {page}");
+        }
+        assert!(!page.contains('\x1b'), "{page}");
         assert!(page.lines().all(|line| line.chars().count() <= 80), "{page}");
     }
 

@@ -1,6 +1,10 @@
 //! The memory that a cgroup is charged for, by kind: the key `cgroup` of `lowtide.whole/1`.
 
+mod anon;
+
 use serde::Serialize;
+
+pub use anon::{AnonCount, AnonProcess, CgroupAnon};
 
 /// Maximum part of the charge in the row `rest` of a complete ledger.
 const MAX_REST: f64 = 0.02;
@@ -26,6 +30,8 @@ pub struct CgroupLedger {
     pub reclaimable_bytes: u64,
     /// The rows.
     pub rows: Vec<CgroupRow>,
+    /// The row `anon` by owner and by process; `None` if the processes were not inspected.
+    pub anon: Option<CgroupAnon>,
     /// Whether the row `rest` is above 2 % of the charge.
     pub incomplete: bool,
     /// Bytes of the page cache that are to be written back, or are being written.
@@ -187,6 +193,11 @@ impl CgroupLedger {
     /// Returns the bytes of a kind.
     pub fn bytes(&self, kind: CgroupKind) -> i64 {
         self.rows.iter().filter(|row| row.kind == kind).map(|row| row.bytes).sum()
+    }
+
+    /// Sets the processes that have the anonymous memory.
+    pub fn set_anon(&mut self, processes: Vec<AnonProcess>) {
+        self.anon = Some(CgroupAnon::new(processes, self.bytes(CgroupKind::Anon)));
     }
 
     /// Sets the rows, and whether they are complete.

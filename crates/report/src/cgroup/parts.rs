@@ -1,0 +1,81 @@
+//! The parts of a row: owners of anonymous memory, and files.
+
+use lowtide_model::bytes::Human;
+use lowtide_model::cgroup::{CgroupAnon, CgroupFile, CgroupKind, CgroupLedger};
+use lowtide_model::ledger::{Row, State};
+
+use crate::screen::{Screen, dim};
+use crate::text::{printable, shortened};
+
+/// Number of parts of a row that are shown.
+const SHOWN: usize = 3;
+/// Minimum part of the charge of an owner that is shown.
+const MIN_SHARE: f64 = 0.01;
+/// Maximum length of the path of a file, in characters.
+const MAX_PATH: usize = 48;
+
+/// Formats the parts of a row, one on each line.
+pub(super) fn of_row(ledger: &CgroupLedger, kind: CgroupKind, screen: Screen) -> String {
+    match kind {
+        CgroupKind::Anon => ledger.anon.iter().map(|anon| owners(ledger, anon, screen)).collect(),
+        CgroupKind::ShmemMapped | CgroupKind::ShmemUnmapped => files(ledger, kind, screen),
+        _ => String::new(),
+    }
+}
+
+fn part(bytes: u64, about: bool, text: &str, screen: Screen) -> String {
+    let about = if about { "≈" } else { " " };
+    dim(&format!("    {about}{:>10}  {text}", Human(bytes).to_string()), screen) + "\n"
+}
+
+/// Formats the owners of anonymous memory, and the processes that could not be inspected.
+fn owners(ledger: &CgroupLedger, anon: &CgroupAnon, screen: Screen) -> String {
+    let mut largest: Vec<&Row> = anon.owners.iter().collect();
+    largest.sort_by_key(|row| std::cmp::Reverse(row.bytes));
+    let is_large = |row: &&Row| row.bytes as f64 >= ledger.charged_bytes as f64 * MIN_SHARE;
+    let (shown, rest): (Vec<&Row>, Vec<&Row>) = largest.into_iter().partition(is_large);
+    let mut out: String =
+        shown.iter().map(|row| part(row.bytes, row.estimated, &owner(row), screen)).collect();
+    let rest: u64 = rest.iter().map(|row| row.bytes).sum();
+    if rest > 0 && !shown.is_empty() {
+        out += &part(rest, false, "other owners", screen);
+    }
+    let unread = anon.processes.iter().filter(|process| process.unread.is_some());
+    for process in unread.take(SHOWN) {
+        let reason = process.unread.as_deref().unwrap_or_default().replace('_', " ");
+        let name = printable(&process.name);
+        let text = format!("{name} {}: not inspected ({reason})", process.pid);
+        out += &part(process.bytes, process.estimated, &text, screen);
+    }
+    let elsewhere = anon.other_bytes.min(0).unsigned_abs();
+    let held: u64 = anon.owners.iter().map(|row| row.bytes).sum();
+    if elsewhere > held / 20 {
+        let text = "of these bytes are charged to another cgroup, or were returned meanwhile";
+        out += &part(elsewhere, true, text, screen);
+    }
+    out
+}
+
+/// Returns the name of an owner, and its meaning.
+fn owner(row: &Row) -> String {
+    let Some(runtime) = row.manager else {
+        return format!("{}: {}", row.owner.name(), row.owner.meaning());
+    };
+    let state = match row.state {
+        Some(State::Allocated) => "in use",
+        Some(State::Free) => "free",
+        _ => "not divided",
+    };
+    format!("heap of {}: {state}", runtime.kind().name())
+}
+
+fn files(ledger: &CgroupLedger, kind: CgroupKind, screen: Screen) -> String {
+    let of_row = ledger.files.iter().filter(|file| file.kind == kind);
+    let describe = |file: &CgroupFile| {
+        let path = shortened(&printable(&file.path), MAX_PATH);
+        let deleted = if file.deleted { " (deleted)" } else { "" };
+        let whose = if file.charged.is_none() { ", maybe of another cgroup" } else { "" };
+        part(file.bytes, false, &format!("{path}{deleted}{whose}"), screen)
+    };
+    of_row.take(SHOWN).map(describe).collect()
+}

@@ -1,0 +1,102 @@
+//! The rows of the ledger of a cgroup, with their parts.
+
+use lowtide_model::bytes::Human;
+use lowtide_model::cgroup::{CgroupKind, CgroupLedger, CgroupRow};
+use ratatui_core::style::Color;
+
+use super::parts;
+use crate::inspection::ledger::{MAX_BAR_WIDTH, cells, line};
+use crate::screen::Screen;
+use crate::text::printable;
+
+/// Minimum part of the charge of a row of its own.
+pub(super) const MIN_SHARE: f64 = 0.01;
+
+/// Formats the bar and the rows.
+pub(super) fn rows(ledger: &CgroupLedger, screen: Screen) -> String {
+    let charged = ledger.charged_bytes.max(1) as f64;
+    let share = |row: &CgroupRow| row.bytes as f64 / charged;
+    let is_large = |row: &&CgroupRow| share(row) >= MIN_SHARE;
+    let (large, small): (Vec<&CgroupRow>, Vec<&CgroupRow>) =
+        ledger.rows.iter().filter(|row| row.bytes != 0).partition(is_large);
+    let width = usize::from(screen.width).min(MAX_BAR_WIDTH);
+    let places = |row: &CgroupRow| (share(row) * width as f64).floor() as usize;
+    let bar: String = large.iter().map(|row| cells(ink(row.kind), places(row), screen)).collect();
+    let mut out = format!("charged {}\n{bar}\n", Human(ledger.charged_bytes));
+    for row in large {
+        let about = if row.estimated { '≈' } else { ' ' };
+        let bytes = row.bytes.unsigned_abs();
+        let text = meaning(ledger, row);
+        out += &line(ink(row.kind), (row.kind.name(), about, bytes, share(row)), &text, screen);
+        out += &parts::of_row(ledger, row.kind, screen);
+    }
+    let bytes = small.iter().map(|row| row.bytes).sum::<i64>();
+    if bytes > 0 {
+        let names: Vec<&str> = small.iter().map(|row| row.kind.name()).collect();
+        let numbers = ("others", ' ', bytes.unsigned_abs(), bytes as f64 / charged);
+        out += &line((Color::DarkGray, '.'), numbers, &names.join(", "), screen);
+    }
+    out
+}
+
+/// Returns what a row is, and who has most of it.
+fn meaning(ledger: &CgroupLedger, row: &CgroupRow) -> String {
+    let mut text = match row.kind {
+        CgroupKind::Anon => "of processes".to_owned(),
+        CgroupKind::ShmemMapped => "tmpfs, memfd, System V".to_owned(),
+        CgroupKind::ShmemUnmapped => "files that no process maps".to_owned(),
+        CgroupKind::FileActive => "page cache, used repeatedly".to_owned(),
+        CgroupKind::FileInactive => "page cache, used once".to_owned(),
+        CgroupKind::FileOther => "page cache, locked or just read".to_owned(),
+        CgroupKind::SlabReclaimable => "cached names and inodes of files".to_owned(),
+        CgroupKind::SlabUnreclaimable => "kernel objects in use".to_owned(),
+        CgroupKind::PageTables => "page tables".to_owned(),
+        CgroupKind::KernelStacks => "kernel stacks of threads".to_owned(),
+        CgroupKind::Sockets => "buffers of TCP".to_owned(),
+        CgroupKind::Percpu => "per processor".to_owned(),
+        CgroupKind::Vmalloc => "large kernel tables".to_owned(),
+        CgroupKind::Zswap => "compressed swap".to_owned(),
+        CgroupKind::Hugetlb => "huge pages of the pool".to_owned(),
+        CgroupKind::KernelOther if ledger.version == 1 => "slab, pipes, unix sockets".to_owned(),
+        CgroupKind::KernelOther => "pipes, unix sockets".to_owned(),
+        CgroupKind::Stock => {
+            format!("charged in advance, ≤ {}", Human(row.bound_bytes.unwrap_or(0)))
+        }
+        CgroupKind::Rest => "not in the kernel's account".to_owned(),
+    };
+    if let Some((name, pid, bytes)) = largest_holder(ledger, row) {
+        text += &format!("; {} {pid}: {}", printable(name), Human(bytes));
+    }
+    let is_cache = matches!(row.kind, CgroupKind::FileInactive);
+    if is_cache && ledger.dirty_bytes > 0 {
+        text += &format!("; {} dirty", Human(ledger.dirty_bytes));
+    }
+    text
+}
+
+/// Returns the name, the PID and the bytes of the process with at least a quarter of a row.
+fn largest_holder<'l>(ledger: &'l CgroupLedger, row: &CgroupRow) -> Option<(&'l str, u32, u64)> {
+    let inspected = ledger.anon.as_ref().filter(|_| row.kind == CgroupKind::Anon);
+    let most = match inspected {
+        Some(anon) => anon.processes.first().map(|most| (most.name.as_str(), most.pid, most.bytes)),
+        None => {
+            let holders = ledger.holders.iter().filter(|holder| holder.kind == row.kind);
+            let most = holders.max_by_key(|holder| holder.bytes);
+            most.map(|most| (most.name.as_str(), most.pid, most.bytes))
+        }
+    };
+    most.filter(|(_, _, bytes)| *bytes as f64 >= row.bytes as f64 / 4.0)
+}
+
+fn ink(kind: CgroupKind) -> (Color, char) {
+    match kind {
+        CgroupKind::Anon => (Color::Blue, 'A'),
+        CgroupKind::ShmemMapped => (Color::Cyan, 'S'),
+        CgroupKind::ShmemUnmapped => (Color::Red, 'U'),
+        CgroupKind::FileActive | CgroupKind::FileInactive | CgroupKind::FileOther => {
+            (Color::Green, 'F')
+        }
+        CgroupKind::Stock | CgroupKind::Rest => (Color::DarkGray, '?'),
+        _ => (Color::Yellow, 'K'),
+    }
+}
