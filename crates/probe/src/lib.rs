@@ -63,6 +63,7 @@ pub mod process;
 pub mod program;
 pub mod sampler;
 pub mod selection;
+mod sock_diag;
 pub mod sockets;
 pub mod target;
 pub mod tree;

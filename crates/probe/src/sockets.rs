@@ -7,22 +7,16 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
-use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
-
-use rustix::net::netlink::{SOCK_DIAG, SocketAddrNetlink};
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, sendto, socket_with,
-};
 
 use crate::proc::is_gone;
 use crate::process::ProcReader;
+use crate::sock_diag::{DiagSocket, u32_at};
 
 /// Counts the connections of a tree.
 #[derive(Debug)]
 pub struct Sockets {
-    socket: OwnedFd,
-    buffer: Vec<u8>,
+    socket: DiagSocket,
     /// The owner of each current connection.
     owners: HashMap<u32, SocketOwner>,
     /// The sockets of each process's descriptors, as far as they were looked up.
@@ -124,8 +118,7 @@ impl Sockets {
     pub fn open() -> io::Result<Self> {
         let namespace = std::fs::metadata("/proc/self/ns/net");
         let mut sockets = Self {
-            socket: open_diag()?,
-            buffer: vec![0; 1 << 16],
+            socket: DiagSocket::open()?,
             owners: HashMap::new(),
             descriptors: HashMap::new(),
             namespace: namespace.ok().map(|meta| std::os::unix::fs::MetadataExt::ino(&meta)),
@@ -159,14 +152,7 @@ impl Sockets {
         if !processes.iter().all(|process| self.is_neighbour(process)) {
             return None;
         }
-        let now = match self.established() {
-            Ok(now) => now,
-            Err(_) => {
-                // The rest of the answer must not be taken for the next one.
-                self.socket = open_diag().ok()?;
-                return None;
-            }
-        };
+        let now = self.established().ok()?;
         let known = std::mem::take(&mut self.owners);
         self.owners = now
             .into_iter()
@@ -230,18 +216,13 @@ impl Sockets {
 
     /// Returns the inodes of all established connections of this network namespace.
     fn established(&mut self) -> io::Result<Vec<u32>> {
-        let to = SocketAddrNetlink::new(0, 0);
-        sendto(&self.socket, &dump_request(), SendFlags::empty(), &to)?;
         let mut inodes = Vec::new();
-        loop {
-            let (length, _) = recv(&self.socket, self.buffer.as_mut_slice(), RecvFlags::empty())?;
-            if length == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-            if read_answer(&self.buffer[..length.min(self.buffer.len())], &mut inodes)? {
-                return Ok(inodes);
-            }
-        }
+        // A connection that was not accepted yet has no inode.
+        let inode = |message: &[u8]| u32_at(message, INODE_AT).filter(|inode| *inode != 0);
+        self.socket.dump(TCPDIAG_GETSOCK, &established_request(), |message| {
+            inodes.extend(inode(message));
+        })?;
+        Ok(inodes)
     }
 }
 
@@ -275,66 +256,20 @@ fn established_in(text: &str) -> impl Iterator<Item = u32> {
     })
 }
 
-fn open_diag() -> io::Result<OwnedFd> {
-    let socket = socket_with(
-        AddressFamily::NETLINK,
-        SocketType::RAW,
-        SocketFlags::CLOEXEC,
-        Some(SOCK_DIAG),
-    )?;
-    Ok(socket)
-}
-
 /// `TCPDIAG_GETSOCK`, the older request of inet_diag(7): the one that asks for IPv4 and IPv6
 /// together.
 const TCPDIAG_GETSOCK: u16 = 18;
-const NLM_F_REQUEST: u16 = 0x1;
-const NLM_F_DUMP: u16 = 0x300;
-const NLMSG_ERROR: u16 = 2;
-const NLMSG_DONE: u16 = 3;
-const HEADER: usize = 16;
 const TCP_ESTABLISHED: u32 = 1;
 /// Offset of `idiag_inode` in `struct inet_diag_msg`, in bytes.
 const INODE_AT: usize = 68;
 
-/// Returns the request: `struct nlmsghdr` and `struct inet_diag_req` of linux/inet_diag.h.
-fn dump_request() -> Vec<u8> {
-    const BODY: usize = 60;
-    let mut request = Vec::with_capacity(HEADER + BODY);
-    request.extend(((HEADER + BODY) as u32).to_ne_bytes());
-    request.extend(TCPDIAG_GETSOCK.to_ne_bytes());
-    request.extend((NLM_F_REQUEST | NLM_F_DUMP).to_ne_bytes());
-    request.extend([0; 8]);
+/// Returns the request: `struct inet_diag_req` of linux/inet_diag.h.
+fn established_request() -> Vec<u8> {
     // Family, lengths of addresses, extensions; the id of a socket; then states and a database.
-    request.extend([0; 4 + 48]);
+    let mut request = vec![0; 4 + 48];
     request.extend((1_u32 << TCP_ESTABLISHED).to_ne_bytes());
     request.extend([0; 4]);
     request
-}
-
-/// Reads the inodes from one datagram. Returns `true` if it is the last.
-fn read_answer(mut bytes: &[u8], inodes: &mut Vec<u32>) -> io::Result<bool> {
-    let u32_at = |bytes: &[u8], at: usize| -> Option<u32> {
-        Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
-    };
-    while bytes.len() >= HEADER {
-        let length = u32_at(bytes, 0).unwrap_or(0) as usize;
-        let kind = u16::from_ne_bytes([bytes[4], bytes[5]]);
-        if length < HEADER || length > bytes.len() {
-            return Err(io::ErrorKind::InvalidData.into());
-        }
-        match kind {
-            NLMSG_DONE => return Ok(true),
-            NLMSG_ERROR => {
-                let code = u32_at(bytes, HEADER).unwrap_or(0) as i32;
-                return Err(io::Error::from_raw_os_error(-code));
-            }
-            // A connection that was not accepted yet has no inode.
-            _ => inodes.extend(u32_at(bytes, HEADER + INODE_AT).filter(|inode| *inode != 0)),
-        }
-        bytes = &bytes[length.next_multiple_of(4).min(bytes.len())..];
-    }
-    Ok(false)
 }
 
 #[cfg(test)]
@@ -382,14 +317,6 @@ mod tests {
             assert!(std::time::Instant::now() < deadline, "closed connections still count");
             std::thread::yield_now();
         }
-    }
-
-    #[test]
-    fn a_malformed_reply_is_an_error_and_not_an_endless_loop() {
-        let mut inodes = Vec::new();
-        assert!(read_answer(&[0; 32], &mut inodes).is_err());
-        assert!(!read_answer(&[1, 2, 3], &mut inodes).unwrap());
-        assert!(inodes.is_empty());
     }
 
     #[test]

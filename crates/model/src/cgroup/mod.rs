@@ -1,10 +1,12 @@
 //! The memory that a cgroup is charged for, by kind: the key `cgroup` of `lowtide.whole/1`.
 
 mod anon;
+mod page_cache;
 
 use serde::Serialize;
 
 pub use anon::{AnonCount, AnonProcess, CgroupAnon};
+pub use page_cache::{CachedFile, CgroupPageCache};
 
 /// Maximum part of the charge in the row `rest` of a complete ledger.
 const MAX_REST: f64 = 0.02;
@@ -38,6 +40,8 @@ pub struct CgroupLedger {
     pub dirty_bytes: u64,
     /// Files in shared memory that the charge can contain, the largest first.
     pub files: Vec<CgroupFile>,
+    /// The page cache by file.
+    pub page_cache: CgroupPageCache,
     /// The processes with the largest parts of rows.
     pub holders: Vec<CgroupHolder>,
     /// Number of processes, in the PID namespace of lowtide.
@@ -167,11 +171,23 @@ pub struct CgroupFile {
     pub charged: Option<bool>,
 }
 
+/// What the kernel keeps for a process in a row that has several kinds of memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HolderPart {
+    /// Data in pipes that was not read yet.
+    Pipes,
+    /// Data that the process has written to unix sockets and that was not read yet.
+    UnixSockets,
+}
+
 /// The part of a row that is due to a process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CgroupHolder {
     /// The row.
     pub kind: CgroupKind,
+    /// What it is, if the row has several kinds of memory.
+    pub part: Option<HolderPart>,
     /// Its PID.
     pub pid: u32,
     /// Its short name.

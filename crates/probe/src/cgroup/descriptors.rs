@@ -1,20 +1,25 @@
-//! The open descriptors of the processes of a cgroup: pipes, and files in shared memory.
+//! The open descriptors of the processes of a cgroup: pipes, sockets, and files.
 //!
 //! Only links and `fdinfo` are read, which ask no file system for anything.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::PathBuf;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use rustix::fs::{FileType, MemfdFlags, fstat, memfd_create};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+
+use super::tmpfs::{FileSystem, Mounts};
 
 /// Maximum number of descriptors.
 const MAX_DESCRIPTORS: usize = 200_000;
 /// Maximum time to read them.
 const MAX_TIME: Duration = Duration::from_secs(2);
-/// Maximum number of pipes that are asked for their content.
-const MAX_PIPES: usize = 10_000;
+/// Maximum number of descriptors that are copied in the search for pipes.
+const MAX_COPIES: usize = 20_000;
 
 /// A descriptor of a process, with its link.
 #[derive(Debug)]
@@ -22,12 +27,14 @@ pub(super) struct Descriptor {
     pub(super) pid: u32,
     pub(super) number: i32,
     pub(super) link: String,
+    /// The kind of its file system; `None` for a pipe or a socket.
+    pub(super) file_system: Option<FileSystem>,
 }
 
-/// The descriptors of processes that are files or pipes.
+/// The descriptors of processes that are files, pipes or sockets.
 #[derive(Debug, Default)]
 pub(super) struct Descriptors {
-    pub(super) all: Vec<Descriptor>,
+    all: Vec<Descriptor>,
     /// Whether all were read.
     pub(super) is_complete: bool,
 }
@@ -36,6 +43,7 @@ impl Descriptors {
     pub(super) fn read(pids: &[u32]) -> Self {
         let end = Instant::now() + MAX_TIME;
         let mut found = Self { all: Vec::new(), is_complete: true };
+        let mut file_systems = FileSystems::default();
         for pid in pids {
             // A process that may not be inspected, or has ended.
             let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else { continue };
@@ -49,37 +57,107 @@ impl Descriptors {
                     continue;
                 };
                 let link = link.to_string_lossy().into_owned();
-                if link.starts_with('/') || link.starts_with("pipe:") {
-                    found.all.push(Descriptor { pid: *pid, number, link });
+                let is_file = link.starts_with('/');
+                if is_file || link.starts_with("pipe:") || link.starts_with("socket:") {
+                    let file_system = is_file.then(|| file_systems.of(*pid, number));
+                    found.all.push(Descriptor { pid: *pid, number, link, file_system });
                 }
             }
         }
         found
     }
 
-    /// Returns the unread bytes of pipes by process, each pipe once.
+    /// Returns the files on a kind of file system.
+    pub(super) fn files(&self, file_system: FileSystem) -> impl Iterator<Item = &Descriptor> {
+        self.all.iter().filter(move |found| found.file_system == Some(file_system))
+    }
+
+    /// Returns the process and the inode of each socket.
+    pub(super) fn sockets(&self) -> impl Iterator<Item = (u32, u32)> {
+        self.all.iter().filter_map(|found| {
+            let inode = found.link.strip_prefix("socket:[")?.strip_suffix(']')?;
+            Some((found.pid, inode.parse().ok()?))
+        })
+    }
+
+    /// Returns the unread bytes of pipes by process, each pipe once. A pipe with a name is a file.
     pub(super) fn pipes(&self) -> BTreeMap<u32, u64> {
-        let mut seen = HashSet::new();
+        let (mut seen, mut copies) = (HashSet::new(), 0);
         let mut bytes = BTreeMap::new();
         let mut process: Option<(u32, OwnedFd)> = None;
-        for descriptor in self.all.iter().filter(|found| found.link.starts_with("pipe:")) {
-            if seen.len() >= MAX_PIPES || !seen.insert(&descriptor.link) {
+        for descriptor in self.all.iter().filter(|found| found.can_be_pipe()) {
+            if copies >= MAX_COPIES || seen.contains(&descriptor.link) {
                 continue;
             }
+            copies += 1;
             if process.as_ref().is_none_or(|(pid, _)| *pid != descriptor.pid) {
                 process = pidfd(descriptor.pid).map(|pidfd| (descriptor.pid, pidfd));
             }
-            // A copy of the descriptor: opening the pipe would add a reader.
-            let copy = |pidfd| pidfd_getfd(pidfd, descriptor.number, PidfdGetfdFlags::empty());
-            let pipe = process.as_ref().and_then(|(_, pidfd)| copy(pidfd).ok());
-            let unread = pipe.and_then(|pipe| rustix::io::ioctl_fionread(&pipe).ok());
-            *bytes.entry(descriptor.pid).or_default() += unread.unwrap_or(0);
+            // Opening the pipe would add a reader.
+            let copy = process.as_ref().and_then(|(_, pidfd)| descriptor.copy(pidfd));
+            let Some(pipe) = copy.filter(is_pipe) else { continue };
+            seen.insert(&descriptor.link);
+            let unread = rustix::io::ioctl_fionread(&pipe).unwrap_or(0);
+            *bytes.entry(descriptor.pid).or_default() += unread;
         }
         bytes
     }
 }
 
-fn pidfd(pid: u32) -> Option<OwnedFd> {
+fn is_pipe(file: &OwnedFd) -> bool {
+    fstat(file).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Fifo)
+}
+
+impl Descriptor {
+    fn can_be_pipe(&self) -> bool {
+        match self.file_system {
+            Some(kind) => kind != FileSystem::Other,
+            None => self.link.starts_with("pipe:"),
+        }
+    }
+
+    /// Returns a copy of it, as `dup` would make one in the process. Nothing is opened.
+    pub(super) fn copy(&self, process: &OwnedFd) -> Option<OwnedFd> {
+        pidfd_getfd(process, self.number, PidfdGetfdFlags::empty()).ok()
+    }
+}
+
+/// The file systems of descriptors. Processes that see the same mounts share their list.
+#[derive(Debug, Default)]
+struct FileSystems {
+    kernels_own: Option<u64>,
+    namespaces: HashMap<PathBuf, Rc<Mounts>>,
+    of_process: Option<(u32, Rc<Mounts>)>,
+}
+
+impl FileSystems {
+    fn of(&mut self, pid: u32, number: i32) -> FileSystem {
+        let Some(id) = mount_id(&pid.to_string(), number) else { return FileSystem::Other };
+        if self.of_process.as_ref().is_none_or(|(process, _)| *process != pid) {
+            self.kernels_own = self.kernels_own.or_else(kernels_mount);
+            // A process that has ended sees nothing.
+            let namespace = fs::read_link(format!("/proc/{pid}/ns/mnt")).unwrap_or_default();
+            let mounts =
+                self.namespaces.entry(namespace).or_insert_with(|| Rc::new(Mounts::read(pid)));
+            self.of_process = Some((pid, Rc::clone(mounts)));
+        }
+        let known = self.of_process.as_ref().and_then(|(_, mounts)| mounts.file_system(id));
+        match known {
+            Some(known) => known,
+            None if self.kernels_own == Some(id) => FileSystem::SharedMemory,
+            None => FileSystem::Other,
+        }
+    }
+}
+
+/// Returns the number of the kernel's own mount of shared memory.
+fn kernels_mount() -> Option<u64> {
+    let file = memfd_create("lowtide", MemfdFlags::CLOEXEC).ok()?;
+    mount_id("self", file.as_raw_fd())
+}
+
+/// Opens a process, to copy its descriptors.
+pub(super) fn pidfd(pid: u32) -> Option<OwnedFd> {
     let pid = Pid::from_raw(i32::try_from(pid).ok()?)?;
     pidfd_open(pid, PidfdFlags::empty()).ok()
 }

@@ -1,15 +1,18 @@
 //! What the processes of a cgroup hold: the parts of its charge that the kernel does not divide.
 
+use std::collections::{BTreeMap, HashSet};
 use std::fs;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Sender, channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use lowtide_model::cgroup::{CgroupHolder, CgroupKind};
+use lowtide_model::cgroup::{CgroupHolder, CgroupKind, HolderPart};
 
+use super::cached_files::CachedFiles;
 use super::descriptors::Descriptors;
 use super::shared_files::SharedFiles;
 use super::tree::Tree;
+use super::unix_sockets::UnixSockets;
 use crate::proc::stat::Stat;
 use crate::proc::status::Status;
 
@@ -25,11 +28,20 @@ const NAMED: usize = 3;
 pub(super) struct Holdings {
     processes: Vec<Process>,
     pub(super) files: SharedFiles,
+    pub(super) cached: CachedFiles,
     pub(super) notes: Vec<String>,
 }
 
+/// A result of the search in the files and sockets of processes, in this order.
+enum Part {
+    Pipes(BTreeMap<u32, u64>),
+    Shared(SharedFiles),
+    Sockets(UnixSockets),
+    Cached(CachedFiles),
+}
+
 /// Returns the bytes that a process has of a row.
-type Part = fn(&Process) -> u64;
+type Bytes = fn(&Process) -> u64;
 
 #[derive(Debug, Clone, Default)]
 struct Process {
@@ -39,6 +51,7 @@ struct Process {
     page_tables_bytes: u64,
     stacks_bytes: u64,
     pipes_bytes: u64,
+    sockets_bytes: u64,
 }
 
 impl Process {
@@ -54,6 +67,7 @@ impl Process {
             page_tables_bytes: status.page_tables_bytes,
             stacks_bytes: stat.threads.saturating_mul(STACK_BYTES),
             pipes_bytes: 0,
+            sockets_bytes: 0,
         })
     }
 }
@@ -61,25 +75,47 @@ impl Process {
 impl Holdings {
     pub(super) fn read(tree: &Tree) -> Self {
         let pids = &tree.processes;
-        let mut processes: Vec<Process> = pids.iter().filter_map(|p| Process::read(*p)).collect();
+        let processes = pids.iter().filter_map(|pid| Process::read(*pid)).collect();
+        let mut holdings = Self { processes, ..Self::default() };
         let (sender, receiver) = channel();
-        let (of_thread, inodes): (Vec<u32>, _) =
-            (pids.iter().copied().collect(), tree.inodes.clone());
-        let searched = thread::Builder::new().spawn(move || {
-            let descriptors = Descriptors::read(&of_thread);
-            let pipes = descriptors.pipes();
-            let _ = sender.send((pipes, SharedFiles::search(&of_thread, &descriptors, &inodes)));
-        });
-        let found = searched.ok().and_then(|_| receiver.recv_timeout(MAX_SEARCH).ok());
-        let Some((pipes, files)) = found else {
-            let note = "the files of its shared memory could not be searched in time".to_owned();
-            return Self { processes, notes: vec![note], ..Self::default() };
-        };
-        for process in &mut processes {
-            process.pipes_bytes = pipes.get(&process.pid).copied().unwrap_or(0);
+        let (pids, own) = (pids.iter().copied().collect::<Vec<_>>(), tree.inodes.clone());
+        let search = move || search(&pids, &own, &sender);
+        let end = Instant::now() + MAX_SEARCH;
+        if thread::Builder::new().spawn(search).is_ok() {
+            while let Ok(part) =
+                receiver.recv_timeout(end.saturating_duration_since(Instant::now()))
+            {
+                holdings.add(part);
+            }
         }
-        let notes = files.notes();
-        Self { processes, files, notes }
+        holdings.add_notes();
+        holdings
+    }
+
+    fn add(&mut self, part: Part) {
+        let of = |bytes: &BTreeMap<u32, u64>, pid| bytes.get(&pid).copied().unwrap_or(0);
+        match part {
+            Part::Pipes(bytes) => {
+                self.processes.iter_mut().for_each(|p| p.pipes_bytes = of(&bytes, p.pid));
+            }
+            Part::Shared(files) => self.files = files,
+            Part::Sockets(sockets) => {
+                self.processes.iter_mut().for_each(|p| p.sockets_bytes = of(&sockets.bytes, p.pid));
+                if !sockets.is_complete {
+                    let note = "the unix sockets of some network namespaces cannot be read (this requires root)";
+                    self.notes.push(note.to_owned());
+                }
+            }
+            Part::Cached(files) => self.cached = files,
+        }
+    }
+
+    fn add_notes(&mut self) {
+        self.notes.extend(self.files.notes());
+        if !self.files.is_searched() {
+            let note = "the files of its shared memory could not be searched in time";
+            self.notes.push(note.to_owned());
+        }
     }
 
     pub(super) fn page_tables_bytes(&self) -> u64 {
@@ -96,18 +132,20 @@ impl Holdings {
 
     /// Returns the processes with the largest part of each row.
     pub(super) fn holders(&self) -> Vec<CgroupHolder> {
-        let parts: [(CgroupKind, Part); 4] = [
-            (CgroupKind::Anon, |process| process.anon_bytes),
-            (CgroupKind::PageTables, |process| process.page_tables_bytes),
-            (CgroupKind::KernelStacks, |process| process.stacks_bytes),
-            (CgroupKind::KernelOther, |process| process.pipes_bytes),
+        let parts: [(CgroupKind, Option<HolderPart>, Bytes); 5] = [
+            (CgroupKind::Anon, None, |process| process.anon_bytes),
+            (CgroupKind::PageTables, None, |process| process.page_tables_bytes),
+            (CgroupKind::KernelStacks, None, |process| process.stacks_bytes),
+            (CgroupKind::KernelOther, Some(HolderPart::Pipes), |process| process.pipes_bytes),
+            (CgroupKind::KernelOther, Some(HolderPart::UnixSockets), |p| p.sockets_bytes),
         ];
-        let of_row = |(kind, bytes): (CgroupKind, Part)| {
+        let of_row = |(kind, part, bytes): (CgroupKind, Option<HolderPart>, Bytes)| {
             let mut largest: Vec<&Process> = self.processes.iter().collect();
             largest.sort_by_key(|process| std::cmp::Reverse(bytes(process)));
             let holders = largest.into_iter().filter(move |process| bytes(process) > 0);
             holders.take(NAMED).map(move |process| CgroupHolder {
                 kind,
+                part,
                 pid: process.pid,
                 name: process.name.clone(),
                 bytes: bytes(process),
@@ -115,4 +153,15 @@ impl Holdings {
         };
         parts.into_iter().flat_map(of_row).collect()
     }
+}
+
+/// Searches the files and sockets of processes, and sends each result. `own` are the inodes of the
+/// cgroup and of all below it.
+fn search(pids: &[u32], own: &HashSet<u64>, to: &Sender<Part>) {
+    let descriptors = Descriptors::read(pids);
+    // Nobody reads what is sent too late.
+    let _ = to.send(Part::Pipes(descriptors.pipes()));
+    let _ = to.send(Part::Shared(SharedFiles::search(pids, &descriptors, own)));
+    let _ = to.send(Part::Sockets(UnixSockets::read(&descriptors)));
+    let _ = to.send(Part::Cached(CachedFiles::read(pids, &descriptors, own)));
 }

@@ -8,6 +8,7 @@
 //! nothing of a network or FUSE file system is asked for.
 
 mod account;
+mod cached_files;
 mod descriptors;
 mod directory;
 mod holdings;
@@ -15,11 +16,12 @@ mod rows;
 mod shared_files;
 mod tmpfs;
 mod tree;
+mod unix_sockets;
 
 use std::thread;
 use std::time::Duration;
 
-use lowtide_model::cgroup::CgroupLedger;
+use lowtide_model::cgroup::{CgroupLedger, CgroupPageCache};
 
 pub use directory::{CgroupDirectory, CgroupError, path_of};
 
@@ -111,5 +113,7 @@ fn ledger(
         ledger.rows.iter_mut().for_each(|row| row.estimated = true);
     }
     ledger.files = holdings.files.list();
+    let (cached, is_complete) = (holdings.cached.files.clone(), holdings.cached.is_complete);
+    ledger.page_cache = CgroupPageCache::new(account.cache(), cached, is_complete);
     ledger
 }

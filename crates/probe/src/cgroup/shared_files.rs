@@ -4,16 +4,15 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs::{self, File};
 use std::io::{self, BufReader};
 use std::ops::Range;
-use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use lowtide_heap::ranges::union;
 use lowtide_model::cgroup::{CgroupFile, CgroupKind};
-use rustix::fs::{FileType, MemfdFlags, Mode, OFlags, Stat, fstat, memfd_create, open};
+use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, open};
 
-use super::descriptors::{Descriptors, mount_id};
-use super::tmpfs::{Mounts, SearchLimits, find_file, walk};
+use super::descriptors::Descriptors;
+use super::tmpfs::{FileSystem, Mounts, SearchLimits, find_file, walk};
 use crate::mapped::{reopen, shared_memory_device};
 use crate::memory::charged::PageOwners;
 use crate::memory::{LiveMemory, PageKind};
@@ -156,20 +155,10 @@ impl SharedFiles {
 
     /// Adds open files that have no name in a tmpfs: removed ones, and memfd.
     fn add_descriptors(&mut self, descriptors: &Descriptors) {
-        let kernels_own = kernels_mount();
-        let mut of_process: Option<(u32, Mounts)> = None;
         if !descriptors.is_complete {
             self.omitted.insert("there are too many open files to read all of them");
         }
-        for found in descriptors.all.iter().filter(|found| found.link.starts_with('/')) {
-            let Some(id) = mount_id(&found.pid.to_string(), found.number) else { continue };
-            if of_process.as_ref().is_none_or(|(pid, _)| *pid != found.pid) {
-                of_process = Some((found.pid, Mounts::read(found.pid)));
-            }
-            let is_tmpfs = of_process.as_ref().is_some_and(|(_, mounts)| mounts.is_tmpfs(id));
-            if !is_tmpfs && Some(id) != kernels_own {
-                continue;
-            }
+        for found in descriptors.files(FileSystem::SharedMemory) {
             let link = PathBuf::from(format!("/proc/{}/fd/{}", found.pid, found.number));
             self.add_link(link, &found.link);
         }
@@ -215,6 +204,11 @@ impl SharedFiles {
             file.add_mapped(&mapping, memory)?;
         }
         Ok(())
+    }
+
+    /// Returns whether the search has ended.
+    pub(super) fn is_searched(&self) -> bool {
+        self.is_searched
     }
 
     /// Returns whether all mappings were read.
@@ -293,12 +287,6 @@ impl SharedFile {
             charged: self.charged,
         }
     }
-}
-
-/// Returns the number of the kernel's own mount of shared memory.
-fn kernels_mount() -> Option<u64> {
-    let file = memfd_create("lowtide", MemfdFlags::CLOEXEC).ok()?;
-    mount_id("self", file.as_raw_fd())
 }
 
 fn visible_processes() -> BTreeSet<u32> {

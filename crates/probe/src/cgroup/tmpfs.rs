@@ -25,6 +25,41 @@ pub(super) const MAX_ENTRIES: usize = 50_000;
 /// Maximum length of a `mountinfo` that is searched, in bytes.
 const MAX_MOUNTINFO: usize = 4 << 20;
 
+/// Types of file systems whose files have no pages in the page cache, or pages that do not belong
+/// to the file.
+const WITHOUT_CACHE: [&str; 19] = [
+    "autofs",
+    "binfmt_misc",
+    "bpf",
+    "cgroup",
+    "cgroup2",
+    "configfs",
+    "debugfs",
+    "devpts",
+    "devtmpfs",
+    "efivarfs",
+    "fusectl",
+    "hugetlbfs",
+    "mqueue",
+    "nsfs",
+    "proc",
+    "pstore",
+    "securityfs",
+    "sysfs",
+    "tracefs",
+];
+
+/// What a file system keeps its files in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum FileSystem {
+    /// In shared memory: tmpfs, or the kernel's own.
+    SharedMemory,
+    /// On a disk of this machine, or in the page cache alone (ramfs).
+    Local,
+    /// Elsewhere: on a network, in a FUSE server, or nowhere.
+    Other,
+}
+
 /// The mounts that a process sees.
 #[derive(Debug, Default)]
 pub(super) struct Mounts(BTreeMap<u64, Mount>);
@@ -36,8 +71,14 @@ impl Mounts {
         Self(mountinfo::mounts(&text).map(|mount| (mount.id, mount)).collect())
     }
 
-    pub(super) fn is_tmpfs(&self, id: u64) -> bool {
-        self.0.get(&id).is_some_and(|mount| mount.of_type == "tmpfs")
+    /// Returns the kind of file system of a mount; `None` if the process does not see it.
+    pub(super) fn file_system(&self, id: u64) -> Option<FileSystem> {
+        let of_type = self.0.get(&id)?.of_type.as_str();
+        Some(match of_type {
+            "tmpfs" => FileSystem::SharedMemory,
+            _ if is_remote_type(of_type) || WITHOUT_CACHE.contains(&of_type) => FileSystem::Other,
+            _ => FileSystem::Local,
+        })
     }
 
     pub(super) fn tmpfs(&self) -> impl Iterator<Item = &Mount> {

@@ -233,6 +233,20 @@ pub fn open_mapped(pid: u32, mapping: &Mapping) -> io::Result<MappedFile> {
     if file.is_remote && is_local_only { Err(left_unread()) } else { Ok(file) }
 }
 
+/// Opens the file that is mapped, if it is on a disk of this machine.
+///
+/// # Errors
+/// Like [`open_mapped`], and if it is remote.
+pub(crate) fn open_local(pid: u32, mapping: &Mapping) -> io::Result<File> {
+    if is_on_remote_device(pid, mapping) {
+        return Err(left_unread());
+    }
+    match open_here(pid, mapping)? {
+        MappedFile { opened: Opened::Here(file), is_remote: false } => Ok(file),
+        _ => Err(left_unread()),
+    }
+}
+
 /// Opens the file that is mapped, in this process.
 fn open_here(pid: u32, mapping: &Mapping) -> io::Result<MappedFile> {
     let place = by_range(pid, mapping).or_else(|_| by_path(pid, mapping))?;
@@ -317,8 +331,9 @@ fn is_same(place: &OwnedFd, wanted: FileId) -> io::Result<bool> {
 
 /// Opens a located file for reading. Opening anything but a regular file can block or have side
 /// effects.
-pub(crate) fn reopen(place: &OwnedFd) -> io::Result<File> {
-    if FileType::from_raw_mode(fstat(place.as_fd())?.st_mode) != FileType::RegularFile {
+pub(crate) fn reopen(place: impl AsFd) -> io::Result<File> {
+    let place = place.as_fd();
+    if FileType::from_raw_mode(fstat(place)?.st_mode) != FileType::RegularFile {
         return Err(io::Error::other("it is not a regular file"));
     }
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;

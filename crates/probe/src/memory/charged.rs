@@ -1,4 +1,4 @@
-//! The cgroup that the pages of a file in shared memory are charged to.
+//! The cgroup that the pages of a file are charged to.
 
 use std::fs::File;
 use std::io;
@@ -32,8 +32,7 @@ impl PageOwners {
     }
 
     /// Returns the inodes of the cgroups that own a sample of a file's pages, one for each page.
-    /// The file must be in shared memory, and only open for reading: a seal against writing would
-    /// fail while lowtide maps a file that it could write to.
+    /// The file must be in shared memory.
     ///
     /// # Errors
     /// Fails if the file cannot be mapped, or on kernels before 5.14.
@@ -41,7 +40,7 @@ impl PageOwners {
         let page = rustix::param::page_size() as u64;
         let size = u64::try_from(fstat(&file)?.st_size).unwrap_or(0);
         let length = usize::try_from(size.next_multiple_of(page)).map_err(io::Error::other)?;
-        let view = View::new(file.as_fd(), length)?;
+        let view = View::new(file.as_fd(), 0, length)?;
         let step = (size / SAMPLES).next_multiple_of(page).max(page);
         let mut found = Vec::new();
         let mut last = None;
@@ -56,7 +55,8 @@ impl PageOwners {
         Ok(found)
     }
 
-    fn owner(&self, address: u64) -> Option<u64> {
+    /// Returns the inode of the cgroup that owns the page that lowtide maps at an address.
+    pub(super) fn owner(&self, address: u64) -> Option<u64> {
         let page = rustix::param::page_size() as u64;
         let entry = word(&self.pagemap, address / page)?;
         let frame = entry & PAGE_NUMBER;
@@ -65,25 +65,41 @@ impl PageOwners {
     }
 }
 
-/// A file, mapped for reading.
-struct View {
+/// A part of a file, mapped for reading. The mapping is private: a shared one of a file that is
+/// open for writing would make the seal against writing fail.
+pub(super) struct View {
     start: NonNull<std::ffi::c_void>,
     length: usize,
 }
 
 #[expect(unsafe_code, reason = "maps a file, and never reads through the mapping")]
 impl View {
-    fn new(file: BorrowedFd<'_>, length: usize) -> io::Result<Self> {
+    pub(super) fn new(file: BorrowedFd<'_>, offset: u64, length: usize) -> io::Result<Self> {
+        let (read, private) = (ProtFlags::READ, MapFlags::PRIVATE);
         // SAFETY: the kernel chooses the place of a new mapping.
-        let start =
-            unsafe { mmap(null_mut(), length, ProtFlags::READ, MapFlags::SHARED, file, 0) }?;
+        let start = unsafe { mmap(null_mut(), length, read, private, file, offset) }?;
         let start = NonNull::new(start).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Self { start, length })
+        let view = Self { start, length };
+        // No page beside those that are wanted is read, and none counts as used because of this.
+        // SAFETY: the advice does not change the content of the new mapping.
+        unsafe { madvise(start.as_ptr(), length, Advice::Random) }?;
+        Ok(view)
+    }
+
+    /// Returns a byte for each page; bit 0 is set if the page is in the page cache.
+    ///
+    /// # Errors
+    /// Fails if the kernel does not tell.
+    pub(super) fn cached(&self) -> io::Result<Vec<u8>> {
+        let mut pages = vec![0; self.length.div_ceil(rustix::param::page_size())];
+        // SAFETY: the kernel writes a byte for each page of the mapping.
+        let done = unsafe { libc::mincore(self.start.as_ptr(), self.length, pages.as_mut_ptr()) };
+        if done == 0 { Ok(pages) } else { Err(io::Error::last_os_error()) }
     }
 
     /// Maps one page, and returns its address. Not by reading it: if the file was truncated
     /// meanwhile, that would end lowtide (SIGBUS).
-    fn populated(&self, offset: u64, page: u64) -> io::Result<u64> {
+    pub(super) fn populated(&self, offset: u64, page: u64) -> io::Result<u64> {
         let (at, page) = (offset as usize, page as usize);
         if at.saturating_add(page) > self.length {
             return Err(io::ErrorKind::UnexpectedEof.into());

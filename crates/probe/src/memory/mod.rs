@@ -2,6 +2,7 @@
 
 pub(crate) mod charged;
 mod file_pages;
+pub(crate) mod page_cache;
 mod zero_page;
 
 use std::fs::File;

@@ -198,7 +198,9 @@ fn beside(ledger: &CgroupLedger, screen: Screen) -> String {
 
 #[cfg(test)]
 mod tests {
-    use lowtide_model::cgroup::{AnonCount, AnonProcess, CgroupFile};
+    use lowtide_model::cgroup::{
+        AnonCount, AnonProcess, CachedFile, CgroupFile, CgroupHolder, CgroupPageCache, HolderPart,
+    };
     use lowtide_model::ledger::Owner;
 
     use super::*;
@@ -260,6 +262,35 @@ mod tests {
         }
         assert!(!page.contains('\x1b'), "{page}");
         assert!(page.lines().all(|line| line.chars().count() <= 80), "{page}");
+    }
+
+    #[test]
+    fn files_of_the_page_cache_and_unread_data_are_shown_below_their_rows() {
+        let file = CachedFile {
+            path: "/var/log/app.log".to_owned(),
+            pid: 7,
+            cached_bytes: 8 << 20,
+            dirty_bytes: Some(4 << 20),
+            charged_bytes: Some(8 << 20),
+            deleted: false,
+        };
+        let mut found = ledger();
+        found.page_cache = CgroupPageCache::new(10 << 20, vec![file], true);
+        found.holders = vec![CgroupHolder {
+            kind: CgroupKind::KernelOther,
+            part: Some(HolderPart::Pipes),
+            pid: 7,
+            name: "server".to_owned(),
+            bytes: 8 << 20,
+        }];
+        let page = render(&found, Screen { width: 80, colour: false });
+        for line in [
+            "     8.00 MiB  /var/log/app.log, 4.00 MiB dirty",
+            "     2.00 MiB  files that none of its processes has open",
+            "     8.00 MiB  unread in pipes of server 7",
+        ] {
+            assert!(page.contains(line), "{line}: {page}");
+        }
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! The parts of a row: owners of anonymous memory, and files.
 
 use lowtide_model::bytes::Human;
-use lowtide_model::cgroup::{CgroupAnon, CgroupFile, CgroupKind, CgroupLedger};
+use lowtide_model::cgroup::{
+    CachedFile, CgroupAnon, CgroupFile, CgroupHolder, CgroupKind, CgroupLedger, HolderPart,
+};
 use lowtide_model::ledger::{Row, State};
 
 use crate::screen::{Screen, dim};
@@ -19,6 +21,7 @@ pub(super) fn of_row(ledger: &CgroupLedger, kind: CgroupKind, screen: Screen) ->
     match kind {
         CgroupKind::Anon => ledger.anon.iter().map(|anon| owners(ledger, anon, screen)).collect(),
         CgroupKind::ShmemMapped | CgroupKind::ShmemUnmapped => files(ledger, kind, screen),
+        CgroupKind::KernelOther => holders(ledger, kind, screen),
         _ => String::new(),
     }
 }
@@ -78,4 +81,42 @@ fn files(ledger: &CgroupLedger, kind: CgroupKind, screen: Screen) -> String {
         part(file.bytes, false, &format!("{path}{deleted}{whose}"), screen)
     };
     of_row.take(SHOWN).map(describe).collect()
+}
+
+/// Formats the files of the page cache, below its last row.
+pub(super) fn page_cache(ledger: &CgroupLedger, screen: Screen) -> String {
+    let cache = &ledger.page_cache;
+    let is_large = |bytes: u64| bytes as f64 >= ledger.charged_bytes as f64 * MIN_SHARE;
+    let describe = |file: &CachedFile| {
+        let path = shortened(&printable(&file.path), MAX_PATH);
+        let deleted = if file.deleted { " (deleted)" } else { "" };
+        let dirty = file.dirty_bytes.filter(|bytes| is_large(*bytes));
+        let dirty = dirty.map_or(String::new(), |bytes| format!(", {} dirty", Human(bytes)));
+        let whose = if file.charged_bytes.is_none() { ", maybe of another cgroup" } else { "" };
+        let about = file.charged_bytes != Some(file.cached_bytes);
+        part(file.bytes(), about, &format!("{path}{deleted}{dirty}{whose}"), screen)
+    };
+    let shown = cache.files.iter().filter(|file| is_large(file.bytes())).take(SHOWN);
+    let mut out: String = shown.map(describe).collect();
+    if is_large(cache.closed_bytes) {
+        let text = "files that none of its processes has open";
+        out += &part(cache.closed_bytes, cache.estimated, text, screen);
+    }
+    out
+}
+
+/// Formats the processes with the largest parts of a row that has several kinds of memory.
+fn holders(ledger: &CgroupLedger, kind: CgroupKind, screen: Screen) -> String {
+    let describe = |holder: &CgroupHolder| {
+        let what = match holder.part? {
+            HolderPart::Pipes => "unread in pipes of",
+            HolderPart::UnixSockets => "unread in unix sockets, written by",
+        };
+        let text = format!("{what} {} {}", printable(&holder.name), holder.pid);
+        Some(part(holder.bytes, false, &text, screen))
+    };
+    let is_large =
+        |holder: &&CgroupHolder| holder.bytes as f64 >= ledger.charged_bytes as f64 * MIN_SHARE;
+    let of_row = ledger.holders.iter().filter(|holder| holder.kind == kind).filter(is_large);
+    of_row.take(2 * SHOWN).filter_map(describe).collect()
 }

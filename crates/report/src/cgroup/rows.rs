@@ -1,7 +1,7 @@
 //! The rows of the ledger of a cgroup, with their parts.
 
 use lowtide_model::bytes::Human;
-use lowtide_model::cgroup::{CgroupKind, CgroupLedger, CgroupRow};
+use lowtide_model::cgroup::{CgroupHolder, CgroupKind, CgroupLedger, CgroupRow};
 use ratatui_core::style::Color;
 
 use super::parts;
@@ -23,12 +23,16 @@ pub(super) fn rows(ledger: &CgroupLedger, screen: Screen) -> String {
     let places = |row: &CgroupRow| (share(row) * width as f64).floor() as usize;
     let bar: String = large.iter().map(|row| cells(ink(row.kind), places(row), screen)).collect();
     let mut out = format!("charged {}\n{bar}\n", Human(ledger.charged_bytes));
-    for row in large {
+    let last_of_cache = large.iter().rposition(|row| is_page_cache(row.kind));
+    for (place, row) in large.into_iter().enumerate() {
         let about = if row.estimated { '≈' } else { ' ' };
         let bytes = row.bytes.unsigned_abs();
         let text = meaning(ledger, row);
         out += &line(ink(row.kind), (row.kind.name(), about, bytes, share(row)), &text, screen);
         out += &parts::of_row(ledger, row.kind, screen);
+        if Some(place) == last_of_cache {
+            out += &parts::page_cache(ledger, screen);
+        }
     }
     let bytes = small.iter().map(|row| row.bytes).sum::<i64>();
     if bytes > 0 {
@@ -37,6 +41,10 @@ pub(super) fn rows(ledger: &CgroupLedger, screen: Screen) -> String {
         out += &line((Color::DarkGray, '.'), numbers, &names.join(", "), screen);
     }
     out
+}
+
+fn is_page_cache(kind: CgroupKind) -> bool {
+    matches!(kind, CgroupKind::FileActive | CgroupKind::FileInactive | CgroupKind::FileOther)
 }
 
 /// Returns what a row is, and who has most of it.
@@ -68,7 +76,8 @@ fn meaning(ledger: &CgroupLedger, row: &CgroupRow) -> String {
         text += &format!("; {} {pid}: {}", printable(name), Human(bytes));
     }
     let is_cache = matches!(row.kind, CgroupKind::FileInactive);
-    if is_cache && ledger.dirty_bytes > 0 {
+    // More than that is dirty on other lists, too.
+    if is_cache && (1..=row.bytes.unsigned_abs()).contains(&ledger.dirty_bytes) {
         text += &format!("; {} dirty", Human(ledger.dirty_bytes));
     }
     text
@@ -80,7 +89,9 @@ fn largest_holder<'l>(ledger: &'l CgroupLedger, row: &CgroupRow) -> Option<(&'l 
     let most = match inspected {
         Some(anon) => anon.processes.first().map(|most| (most.name.as_str(), most.pid, most.bytes)),
         None => {
-            let holders = ledger.holders.iter().filter(|holder| holder.kind == row.kind);
+            let is_of_row =
+                |holder: &&CgroupHolder| holder.kind == row.kind && holder.part.is_none();
+            let holders = ledger.holders.iter().filter(is_of_row);
             let most = holders.max_by_key(|holder| holder.bytes);
             most.map(|most| (most.name.as_str(), most.pid, most.bytes))
         }
@@ -93,9 +104,7 @@ fn ink(kind: CgroupKind) -> (Color, char) {
         CgroupKind::Anon => (Color::Blue, 'A'),
         CgroupKind::ShmemMapped => (Color::Cyan, 'S'),
         CgroupKind::ShmemUnmapped => (Color::Red, 'U'),
-        CgroupKind::FileActive | CgroupKind::FileInactive | CgroupKind::FileOther => {
-            (Color::Green, 'F')
-        }
+        kind if is_page_cache(kind) => (Color::Green, 'F'),
         CgroupKind::Stock | CgroupKind::Rest => (Color::DarkGray, '?'),
         _ => (Color::Yellow, 'K'),
     }

@@ -153,6 +153,44 @@ fn the_lowest_limit_of_a_group_and_its_parents_is_shown() {
 }
 
 #[test]
+#[ignore = "needs root: it makes a memory cgroup"]
+fn the_page_cache_of_open_and_closed_files_is_told_apart() {
+    let group = Group::new("cache");
+    let [open, closed] = ["open", "closed"].map(|name| {
+        let name = format!("lowtide-{name}-{}", std::process::id());
+        Removed(Path::new(env!("CARGO_TARGET_TMPDIR")).join(name))
+    });
+    // For writing only, as a log is.
+    let script = format!(
+        "head -c 16M /dev/zero > {} && exec 3>> {} && head -c 8M /dev/zero >&3 && mkfifo {2} && \
+         exec 4<> {2} && head -c 60000 /dev/zero >&4",
+        closed.0.display(),
+        open.0.display(),
+        closed.0.with_extension("pipe").display()
+    );
+    let _pipe = Removed(closed.0.with_extension("pipe"));
+    let _subject = group.run(&script);
+    let cached = || {
+        let cache = group.ledger()["page_cache"].clone();
+        let of = |name: &str| cache[name].as_i64().unwrap();
+        let is_near = |bytes: i64, mib: i64| (bytes - mib * MIB).abs() < 2 * MIB;
+        let is_divided = is_near(of("open_bytes"), 8) && is_near(of("closed_bytes"), 16);
+        is_divided.then_some(cache)
+    };
+    let cache = until("both files in the page cache", cached);
+    let file = &cache["files"][0];
+    assert_eq!(file["path"], open.0.to_str().unwrap(), "{cache:#}");
+    assert_eq!(
+        (&file["cached_bytes"], &file["charged_bytes"]),
+        (&(8 * MIB).into(), &(8 * MIB).into())
+    );
+    let ledger = group.ledger();
+    let holders = ledger["holders"].as_array().unwrap();
+    let pipe = holders.iter().find(|holder| holder["part"] == "pipes").unwrap();
+    assert_eq!(pipe["bytes"], 60_000, "{ledger:#}");
+}
+
+#[test]
 fn a_cgroup_that_does_not_exist_is_gone() {
     let output = inspect("/lowtide-no-such-group", &[]);
     assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
