@@ -16,9 +16,8 @@
 
 use crate::evidence::{Evidence, NAMED, NOTABLE};
 use crate::remedies::remedies;
-use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_model::bytes::Human;
-use lowtide_model::inspection::{Inspection, Observation, SCHEMA, WalkedHeap};
+use lowtide_model::inspection::{HeapPrediction, Inspection, Observation, SCHEMA, WalkedHeap};
 use lowtide_model::ledger::Owner;
 use lowtide_model::verdict::{Verdict, VerdictKind};
 
@@ -79,9 +78,9 @@ fn verdict(facts: &Evidence<'_>) -> Verdict {
         VerdictKind::Inconclusive
     } else if facts.share(reclaimable) >= NOTABLE && reclaimable >= fragmented + in_cpython {
         because.push(format!(
-            "{} were freed and are still held, in whole pages {}{}",
+            "{} were freed and are still held, in whole pages{}{}",
             facts.part(reclaimable),
-            if is_of_musl(facts, reclaimable) { NOT_OF_MUSL } else { "that can be returned" },
+            if is_predicted(facts, reclaimable) { " that can be returned" } else { "" },
             in_library(facts, reclaimable, |heap| heap.reclaimable_bytes)
         ));
         VerdictKind::Hoard
@@ -108,10 +107,10 @@ fn verdict(facts: &Evidence<'_>) -> Verdict {
         because.extend(notable.map(|(bytes, what)| format!("{} {what}", facts.part(*bytes))));
         because.push(match reclaimable {
             0 => "none of it can be returned as it is".to_owned(),
-            _ if is_of_musl(facts, reclaimable) => {
-                format!("{} are in whole pages {NOT_OF_MUSL}", facts.part(reclaimable))
+            _ if is_predicted(facts, reclaimable) => {
+                format!("only {} can be returned as they are", facts.part(reclaimable))
             }
-            _ => format!("only {} can be returned as they are", facts.part(reclaimable)),
+            _ => format!("only {} are in whole pages", facts.part(reclaimable)),
         });
         VerdictKind::Fragmentation
     } else if runtime > in_use.max(outside) {
@@ -153,13 +152,12 @@ fn in_library(facts: &Evidence<'_>, bytes: u64, of: impl Fn(&WalkedHeap) -> u64)
     }
 }
 
-/// What follows "whole pages" for memory that `lowtide release` refuses to return.
-const NOT_OF_MUSL: &str = "that musl keeps, and lowtide does not release memory of musl";
-
-/// Returns whether most reclaimable memory is in a heap of musl.
-fn is_of_musl(facts: &Evidence<'_>, reclaimable: u64) -> bool {
-    let of_musl = facts.heaps.iter().filter(|heap| heap.allocator == AllocatorKind::Musl);
-    of_musl.map(|heap| heap.reclaimable_bytes).sum::<u64>() > reclaimable / 2
+/// Returns whether the effect of a remedy is predicted for most reclaimable memory. For the rest it
+/// is not known whether anything returns it.
+fn is_predicted(facts: &Evidence<'_>, reclaimable: u64) -> bool {
+    let unpredicted =
+        facts.heaps.iter().filter(|heap| heap.prediction == HeapPrediction::default());
+    unpredicted.map(|heap| heap.reclaimable_bytes).sum::<u64>() <= reclaimable / 2
 }
 
 /// Returns the reason why CPython's arenas are not returned; an empty text if it is not known.

@@ -11,8 +11,8 @@ use lowtide_model::inspection::{Arena, Bin, HeapPrediction, Tunables};
 use lowtide_model::ledger::Ledger;
 
 use crate::blocks::Visitor;
-use crate::droppable::{Droppable, Sums, Unguarded};
-use crate::memory::Memory;
+use crate::droppable::{Droppable, Droppers, Sums, Unguarded};
+use crate::memory::{ADDRESS_END, Memory};
 use crate::ptmalloc::HeapMapping;
 use crate::ranges::joined;
 
@@ -51,8 +51,8 @@ pub(crate) trait Allocator: Sized {
         Vec::new()
     }
 
-    /// Finds the guards of the free pages. `module` are the ranges of the mapped file that contains
-    /// the allocator; `version` is the version of the allocator in that file.
+    /// Finds the guards of the free pages. `mappings` are those that may contain a part of the
+    /// heap, in order of address.
     ///
     /// # Errors
     /// Fails with the reason if the free pages cannot be dropped safely.
@@ -60,14 +60,12 @@ pub(crate) trait Allocator: Sized {
         &self,
         memory: &impl Memory,
         mappings: &[HeapMapping],
-        module: &[Range<u64>],
-        version: Option<&str>,
+        module: &Module<'_>,
     ) -> Result<Self::Guards, Unguarded>;
 
-    /// Returns whether its free memory belongs to threads
-    /// ([`Guard::Owner`](crate::droppable::Guard::Owner)).
-    fn is_owned(&self) -> bool {
-        false
+    /// Returns which threads may drop the free pages.
+    fn droppers(&self, _: &Self::Guards) -> Droppers {
+        Droppers::Any
     }
 
     /// Passes the resident free ranges to `visit`, and returns their sums.
@@ -78,6 +76,27 @@ pub(crate) trait Allocator: Sized {
         mappings: &[HeapMapping],
         visit: &mut dyn FnMut(Droppable),
     ) -> Sums;
+}
+
+/// The mapped file that contains an allocator, and its process.
+pub struct Module<'m> {
+    /// The addresses of the file.
+    pub ranges: &'m [Range<u64>],
+    /// The version of the allocator in it, if that is known.
+    pub version: Option<&'m str>,
+    /// Reads the code of the file: each part that could be read, with its address.
+    pub code: &'m dyn Fn() -> Vec<(u64, Vec<u8>)>,
+    /// Counts the threads of the process.
+    pub threads: &'m dyn Fn() -> usize,
+}
+
+impl<'m> Module<'m> {
+    /// Returns the module of a heap of which only the memory is known: it may be anywhere, and the
+    /// process counts as one with one thread.
+    pub fn unknown(version: Option<&'m str>) -> Self {
+        const EVERYWHERE: Range<u64> = 0..ADDRESS_END;
+        Self { ranges: &[EVERYWHERE], version, code: &Vec::new, threads: &|| 1 }
+    }
 }
 
 /// The memory in which the structures of a heap may be.

@@ -43,6 +43,21 @@ pub enum Guard {
         /// These bits.
         summary_bits: u64,
     },
+    /// The lock of musl's `malloc`, in the protocol of its `__lock`: 0 is free; the highest bit is
+    /// set while it is held, and the others count the threads that hold it or wait for it. It stops
+    /// the program only if it is held by a thread that musl counts: as long as musl counts one
+    /// thread, no thread takes locks.
+    MuslLock {
+        /// The address of the lock.
+        lock: u64,
+        /// The address of a word of 64 bits with the state of all locks (`struct __libc`): in byte
+        /// 3, whether they are taken, as a signed number; from byte 4 on, the number of threads
+        /// besides the first.
+        threads: u64,
+    },
+    /// The process has one thread. That thread drops the pages, while it waits outside of the
+    /// allocator.
+    OnlyThread,
     /// The range belongs to one thread. That thread drops the pages, while it waits outside of the
     /// allocator.
     Owner {
@@ -51,6 +66,21 @@ pub enum Guard {
         thread: u64,
         /// The list that contains the free block, if the range is a block.
         list: Option<List>,
+    },
+}
+
+/// The threads that may drop the free pages of a heap.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Droppers {
+    /// Any thread, also one of another program's making.
+    Any,
+    /// For each range, the thread that owns it ([`Guard::Owner`]).
+    Owners,
+    /// A thread of the process that musl counts ([`Guard::MuslLock`]), or its only thread.
+    Counted {
+        /// The address of musl's word with the number of threads; `None` if it is not known: then
+        /// only the only thread ([`Guard::OnlyThread`]).
+        threads: Option<u64>,
     },
 }
 

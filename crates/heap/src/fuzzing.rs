@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 use lowtide_model::allocator_kind::AllocatorKind;
 
-use crate::guarded::GuardedHeap;
+use crate::guarded::{GuardedHeap, Module};
 use crate::layout::{HeapLayout, Places};
 use crate::pymalloc;
 use crate::saved::{AnyBlocks, SavedHeap};
@@ -122,8 +122,8 @@ fn walk(saved: &SavedHeap, kind: &AllocatorKind) {
         AllocatorKind::Mimalloc => "3.3.2",
         _ => "2.16",
     };
-    let everywhere = Range { start: 0, end: END };
-    let guarded = GuardedHeap::find(layout, memory, &saved.mappings, &[everywhere], Some(version));
+    let module = Module::unknown(Some(version));
+    let guarded = GuardedHeap::find(layout, memory, &saved.mappings, &module);
     if let Ok(heap) = guarded {
         let mut bytes = 0_u64;
         let _ = heap.each_droppable(memory, &saved.mappings, &mut |range| {

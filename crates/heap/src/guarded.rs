@@ -5,8 +5,10 @@ use std::ops::Range;
 
 use lowtide_model::allocator_kind::AllocatorKind;
 
+pub use crate::allocator::Module;
+
 use crate::allocator::Allocator;
-use crate::droppable::{Droppable, Sums, Unguarded};
+use crate::droppable::{Droppable, Droppers, Sums, Unguarded};
 use crate::layout::HeapLayout;
 use crate::memory::Memory;
 use crate::ptmalloc::HeapMapping;
@@ -25,7 +27,7 @@ enum Guards {
     Jemalloc(jemalloc::Locks, jemalloc::Layout),
     Mimalloc((), mimalloc::Layout),
     Gperftools(gperftools::Lock, gperftools::Layout),
-    Musl(Infallible, musl::Layout),
+    Musl(musl::Guards, musl::Layout),
 }
 
 /// Evaluates an expression for the guards and the layout of any allocator.
@@ -46,8 +48,7 @@ macro_rules! for_guards {
 
 impl GuardedHeap {
     /// Finds the guards of a heap. `mappings` are those that may contain a part of the heap, in
-    /// order of address; `module` are the ranges of the mapped file that contains the allocator;
-    /// `version` is the version of the allocator in that file.
+    /// order of address.
     ///
     /// # Errors
     /// Fails with the reason if its free pages cannot be dropped safely.
@@ -55,12 +56,11 @@ impl GuardedHeap {
         layout: HeapLayout,
         memory: &impl Memory,
         mappings: &[HeapMapping],
-        module: &[Range<u64>],
-        version: Option<&str>,
+        module: &Module<'_>,
     ) -> Result<Self, Unguarded> {
         macro_rules! guarded {
             ($guards:ident, $layout:ident) => {
-                Guards::$guards($layout.guards(memory, mappings, module, version)?, $layout)
+                Guards::$guards($layout.guards(memory, mappings, module)?, $layout)
             };
         }
         let guards = match layout {
@@ -81,10 +81,9 @@ impl GuardedHeap {
         for_guards!(&self.0, _guards, layout => kind(layout))
     }
 
-    /// Returns whether its free memory belongs to threads
-    /// ([`Guard::Owner`](crate::droppable::Guard::Owner)).
-    pub fn is_owned(&self) -> bool {
-        for_guards!(&self.0, _guards, layout => layout.is_owned())
+    /// Returns which threads may drop its free pages.
+    pub fn droppers(&self) -> Droppers {
+        for_guards!(&self.0, guards, layout => layout.droppers(guards))
     }
 
     /// Passes the resident free ranges to `visit`, without their locked parts, and returns their

@@ -10,15 +10,13 @@ use std::ops::Range;
 
 use damage::{damage_each, load};
 use lowtide_heap::droppable::{Droppable, Guard, Holds, MAX_CHECKS, Sums};
-use lowtide_heap::guarded::GuardedHeap;
+use lowtide_heap::guarded::{GuardedHeap, Module};
 use lowtide_heap::layout::{HeapLayout, Places};
-use lowtide_heap::memory::{ADDRESS_END, Memory, word};
+use lowtide_heap::memory::{Memory, word};
+use lowtide_heap::musl;
+use lowtide_heap::ranges::joined;
 use lowtide_heap::saved::SavedHeap;
 use lowtide_model::allocator_kind::AllocatorKind;
-
-/// All addresses, because the mapped files of the saved programs are not saved, and their extent
-/// hooks are in one of them.
-const EVERYWHERE: Range<u64> = 0..ADDRESS_END;
 
 /// Returns the free ranges of a heap and their sums, or the reason why they are not guarded.
 fn droppable(
@@ -29,7 +27,7 @@ fn droppable(
     let memory = &saved.memory;
     let places = Places { data: &saved.data, zeroed_data: &saved.data, mappings: &saved.mappings };
     let layout = HeapLayout::find(kind, memory, &places)?;
-    let found = GuardedHeap::find(layout, memory, &saved.mappings, &[EVERYWHERE], Some(version));
+    let found = GuardedHeap::find(layout, memory, &saved.mappings, &Module::unknown(Some(version)));
     let mut ranges = Vec::new();
     let sums = found.and_then(|heap| {
         heap.each_droppable(memory, &saved.mappings, &mut |range| ranges.push(range))
@@ -71,6 +69,8 @@ fn assert_sound(name: &str, found: &[Droppable], sums: Sums, saved: &SavedHeap) 
                 }
                 assert_eq!(word(memory, summary).unwrap() & summary_bits, summary_bits, "{name}");
             }
+            Guard::OnlyThread => {}
+            Guard::MuslLock { .. } => panic!("{name}: the saved heaps have no code"),
             Guard::Owner { thread, list } => {
                 assert_ne!(thread, 0, "{name}: {range:x?}");
                 let Some(list) = list else { continue };
@@ -149,6 +149,21 @@ fn the_lock_of_gperftools_is_known_from_2_11_on() {
 }
 
 #[test]
+fn the_free_slots_of_musl_are_guarded_by_their_record_and_the_only_thread() {
+    let kind = AllocatorKind::Musl;
+    for name in ["1.2.3", "1.2.3-static"] {
+        let saved = load("musl", name);
+        let (found, sums) = droppable(&kind, name, &saved).unwrap().unwrap();
+        assert_sound(name, &found, sums, &saved);
+        let mappings: Vec<_> = saved.mappings.iter().map(|m| m.range.clone()).collect();
+        let layout = musl::Layout::find(&saved.memory, &saved.data).unwrap();
+        let walked = musl::walk(&saved.memory, &layout, &joined(mappings), None);
+        let guarded_bytes = walked.reclaimable_bytes;
+        assert_eq!(sums, Sums { guarded_bytes, ..Sums::default() }, "{name}");
+    }
+}
+
+#[test]
 fn the_free_ranges_of_a_damaged_heap_are_disjoint_and_sum_to_their_resident_bytes() {
     let walk = |kind: AllocatorKind, version: &'static str| {
         move |saved: &SavedHeap| {
@@ -161,5 +176,6 @@ fn the_free_ranges_of_a_damaged_heap_are_disjoint_and_sum_to_their_resident_byte
     };
     damage_each("jemalloc", &["5.2.1", "5.3.1"], walk(AllocatorKind::Jemalloc, "5.3.1"), u64::eq);
     damage_each("mimalloc", &["3.3.2"], walk(AllocatorKind::Mimalloc, "3.3.2"), u64::eq);
+    damage_each("musl", &["1.2.3-static"], walk(AllocatorKind::Musl, "1.2.3"), u64::eq);
     damage_each("gperftools", &["2.16"], walk(AllocatorKind::Gperftools, "2.16"), u64::eq);
 }

@@ -8,7 +8,7 @@ mod damage;
 
 use std::ops::Range;
 
-use lowtide_heap::guarded::GuardedHeap;
+use lowtide_heap::guarded::{GuardedHeap, Module};
 use lowtide_heap::layout::{HeapLayout, Places, Walked};
 use lowtide_heap::memory::ADDRESS_END;
 use lowtide_heap::ptmalloc;
@@ -67,8 +67,8 @@ fn droppable(kind: &AllocatorKind, version: &str, saved: &SavedHeap) -> Option<(
             .sum()
         }
         layout => {
-            let module = &[EVERYWHERE];
-            let heap = GuardedHeap::find(layout, memory, mappings, module, Some(version)).ok()?;
+            let module = Module::unknown(Some(version));
+            let heap = GuardedHeap::find(layout, memory, mappings, &module).ok()?;
             let mut visit = |free: lowtide_heap::droppable::Droppable| {
                 found.push((free.pages, free.resident_bytes));
             };

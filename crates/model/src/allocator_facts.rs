@@ -10,6 +10,9 @@ pub struct AllocatorFacts {
     /// The versions whose memory is released: the torture test ran with them. Empty if no version's
     /// is.
     pub released: &'static [&'static str],
+    /// Whether its memory is also released if its version is unknown: its structures and its lock
+    /// are found by what they contain, and are the same in all of its versions.
+    pub proves_itself: bool,
     /// A part of a version from which on a release can find the locks, and the reason why it cannot
     /// in older ones.
     pub released_from: Option<((u32, u32), &'static str)>,
@@ -34,6 +37,7 @@ const NEW: [&str; 4] = [
 const NONE: AllocatorFacts = AllocatorFacts {
     is_walked: false,
     released: &[],
+    proves_itself: false,
     released_from: None,
     purge_functions: &[],
     own_symbols: &[],
@@ -105,6 +109,7 @@ const MIMALLOC: AllocatorFacts = AllocatorFacts {
 const GPERFTOOLS: AllocatorFacts = AllocatorFacts {
     is_walked: true,
     released: &["2.16"],
+    proves_itself: false,
     released_from: Some((
         (2, 11),
         "the lock of the page heap cannot be located in gperftools 2.10 and older: use --method purge \
@@ -115,7 +120,9 @@ const GPERFTOOLS: AllocatorFacts = AllocatorFacts {
     allocation_functions: &[&NEW, &["tc_malloc", "tc_calloc", "tc_realloc", "tc_memalign"]],
 };
 
-const MUSL: AllocatorFacts = AllocatorFacts { is_walked: true, ..NONE };
+/// A static program does not contain its version.
+const MUSL: AllocatorFacts =
+    AllocatorFacts { is_walked: true, released: &["1.2.3", "1.2.5"], proves_itself: true, ..NONE };
 
 const TCMALLOC: AllocatorFacts =
     AllocatorFacts { own_symbols: &["TCMallocInternalMalloc"], ..NONE };
@@ -148,9 +155,10 @@ impl AllocatorKind {
     }
 
     /// Returns whether releases were tested with a version of the allocator. Of glibc, only the
-    /// first two numbers are compared.
+    /// first two numbers are compared. An unknown version is one that was tested only of an
+    /// allocator that proves itself.
     pub fn is_tested(&self, version: Option<&str>) -> bool {
-        let Some(version) = version else { return false };
+        let Some(version) = version else { return self.facts().proves_itself };
         let is_same = match self {
             Self::Glibc => |version: &str, tested: &str| {
                 let numbers = |text: &str| {
@@ -167,6 +175,15 @@ impl AllocatorKind {
             },
         };
         self.facts().released.iter().any(|tested| is_same(version, tested))
+    }
+
+    /// Returns whether a release knows the locks that the allocator takes in a program with this C
+    /// library: those of glibc, and of musl's own `malloc`.
+    pub fn has_known_locks(&self, c_library: &str) -> bool {
+        match self {
+            Self::Musl => c_library == "musl",
+            _ => c_library == "glibc",
+        }
     }
 
     /// Returns the allocators whose memory can be released, in some version.
@@ -194,7 +211,7 @@ mod tests {
     #[test]
     fn an_allocator_is_released_only_if_its_heap_is_walked() {
         let released: Vec<AllocatorKind> = AllocatorKind::releasable().collect();
-        assert_eq!(released.len(), 4);
+        assert_eq!(released.len(), 5);
         assert!(released.iter().all(|kind| kind.facts().is_walked));
     }
 

@@ -13,9 +13,8 @@ mod subject;
 use std::io::{Error, Result};
 use std::process::Command;
 
-use lowtide_heap::guarded::GuardedHeap;
+use lowtide_heap::guarded::{GuardedHeap, Module};
 use lowtide_heap::layout::{HeapLayout, Places};
-use lowtide_heap::memory::ADDRESS_END;
 use lowtide_heap::saved::{AnyBlocks, MemoryRecorder};
 use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_probe::detect::Detector;
@@ -64,8 +63,7 @@ fn main() -> Result<()> {
         let found = layout.walk(&recorder, &mappings, visitor).map_err(Error::other)?;
         // The guards of its free pages, if any.
         let version = allocator.version.as_deref();
-        let everywhere = 0..ADDRESS_END;
-        let guarded = GuardedHeap::find(layout, &recorder, &mappings, &[everywhere], version);
+        let guarded = GuardedHeap::find(layout, &recorder, &mappings, &Module::unknown(version));
         let sums = guarded.and_then(|heap| heap.each_droppable(&recorder, &mappings, &mut |_| ()));
         println!("{name}: {sums:?}");
         // In mappings without a part of the heap, only the caches of threads were read.

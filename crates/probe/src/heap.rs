@@ -1,10 +1,17 @@
-//! The places in a process where glibc's heap can be.
+//! The places in a process where a heap can be, and the guards of its free pages.
 
 use std::ops::Range;
 
+use lowtide_heap::droppable::Unguarded;
+use lowtide_heap::guarded::{GuardedHeap, Module};
+use lowtide_heap::layout::HeapLayout;
+use lowtide_heap::memory::Memory;
 use lowtide_heap::ptmalloc::HeapMapping;
 
+use crate::detect::DetectedAllocator;
+use crate::mapped::code_of;
 use crate::proc::maps::{self, FileId};
+use crate::proc::task;
 
 /// Returns the writable data of a library, or of a static executable: the mappings of its file, and
 /// the anonymous mappings right after them, which contain the zeroed data.
@@ -32,6 +39,33 @@ pub fn data_of(maps: &[maps::Mapping], file: FileId) -> Vec<Range<u64>> {
 /// Returns the first mapping of a file, by its path as the process sees it.
 pub fn library<'m>(maps: &'m [maps::Mapping], path: &str) -> Option<&'m maps::Mapping> {
     maps.iter().find(|m| m.has_file() && m.name == path)
+}
+
+/// Finds the guards of the free pages of a heap. `mappings` are those that may contain a part of
+/// it, in order of address.
+///
+/// # Errors
+/// Fails with the reason if the pages cannot be dropped safely.
+pub fn guarded(
+    pid: u32,
+    maps: &[maps::Mapping],
+    allocator: &DetectedAllocator,
+    layout: HeapLayout,
+    memory: &impl Memory,
+    mappings: &[HeapMapping],
+) -> Result<GuardedHeap, Unguarded> {
+    let library = library(maps, &allocator.path.to_string_lossy());
+    let file = library.ok_or("the file that contains it is not mapped")?.file;
+    let of_file = || maps.iter().filter(|m| m.file == file);
+    let ranges: Vec<Range<u64>> = of_file().map(|m| m.start..m.end).collect();
+    let code = || {
+        let executable = of_file().filter(|m| m.permissions.contains('x'));
+        executable.map(|m| (m.start, code_of(pid, m).0)).collect()
+    };
+    let threads = || task::program_threads(pid).map_or(0, |threads| threads.len());
+    let version = allocator.version.as_deref();
+    let module = Module { ranges: &ranges, version, code: &code, threads: &threads };
+    GuardedHeap::find(layout, memory, mappings, &module)
 }
 
 /// Returns the mappings that may contain a part of the heap: private, writable, not backed by a

@@ -271,7 +271,7 @@ fn check_allocator(
     }
     if allocator.kind != AllocatorKind::Glibc {
         let c_library = detected.c_library.as_ref().map_or("unknown", |library| library.name);
-        if c_library != "glibc" {
+        if !allocator.kind.has_known_locks(c_library) {
             return Err(Refusal::Locks { name, c_library: c_library.to_owned() });
         }
         let is_purged = options.method == Some(Method::Purge);
@@ -530,7 +530,7 @@ mod tests {
             other => panic!("{other:?}"),
         };
         assert_eq!(check_allocators(&with_malloc("glibc", None), &any), Ok(()));
-        assert_eq!(name(&with_malloc("musl", None)), "musl");
+        assert_eq!(name(&with_malloc("scudo", None)), "scudo");
         assert_eq!(name(&Detected::default()), "unknown");
         let of_go = DetectedRuntime {
             kind: RuntimeKind::Go,
@@ -552,13 +552,13 @@ mod tests {
         let own = google.own.as_ref().unwrap();
         let refused = check_heap(own, &google, &any);
         assert_eq!(refused, Err(Refusal::Allocator { name: "tcmalloc".to_owned() }));
-        let both = Detected { own: named("tcmalloc", None), ..with_malloc("musl", None) };
+        let both = Detected { own: named("tcmalloc", None), ..with_malloc("scudo", None) };
         let refused = check_allocators(&both, &any);
         assert_eq!(refused, Err(Refusal::Allocator { name: "tcmalloc".to_owned() }));
     }
 
     #[test]
-    fn another_allocator_is_accepted_only_with_glibc_locks_and_if_selected() {
+    fn another_allocator_is_accepted_only_with_locks_that_are_known_and_if_selected() {
         let with_library = |name| Detected {
             own: named("jemalloc", Some("5.3.0")),
             c_library: Some(CLibrary { name, version: None }),
@@ -574,8 +574,11 @@ mod tests {
         assert_eq!(check_allocators(&with_library("glibc"), &only(AllocatorKind::Glibc)), Ok(()));
         let refused = check_allocators(&with_library("glibc"), &only(AllocatorKind::Mimalloc));
         assert_eq!(refused, Err(Refusal::NotChosen { name: "jemalloc".to_owned() }));
-        let refused = check_allocators(&with_library("musl"), &any).unwrap_err().to_string();
+        let of_musl = Detected { malloc: named("musl", Some("1.2.5")), ..with_library("musl") };
+        let check = |found: &Option<_>| check_allocator(found.as_ref().unwrap(), &of_musl, &any);
+        let refused = check(&of_musl.own).unwrap_err().to_string();
         assert!(refused.contains("jemalloc with the locks of musl"), "{refused}");
+        assert_eq!(check(&of_musl.malloc), Ok(()));
     }
 
     #[test]

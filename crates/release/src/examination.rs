@@ -203,7 +203,8 @@ impl Examination {
                 .map_err(Abort::from)
                 .and_then(|()| self.find_heap(facts.clone(), &allocator, &mut release));
             let found = found.and_then(|heap| {
-                let code = TargetCode::read(self.target.pid, &heap.facts.maps, &heap.c_library)?;
+                let (pid, is_static) = (self.target.pid, facts.detected.is_static);
+                let code = TargetCode::read(pid, &heap.facts.maps, &heap.c_library, is_static)?;
                 Ok((heap, code))
             });
             let chosen = self.options.allocators.as_ref();
@@ -378,13 +379,11 @@ impl Examination {
         memory: &LiveMemory,
         allocator: &DetectedAllocator,
     ) -> Result<(GuardedHeap, Vec<Range<u64>>), Refusal> {
-        let (layout, library, walked) = self.heap_of(facts, memory, allocator)?;
-        let maps = &facts.maps;
-        let module = maps.iter().filter(|m| m.file == library.file).map(|m| m.start..m.end);
-        let module: Vec<Range<u64>> = module.collect();
-        let version = allocator.version.as_deref();
+        let (layout, _, walked) = self.heap_of(facts, memory, allocator)?;
+        let (pid, maps) = (self.target.pid, &facts.maps);
         let memory = memory.until(&self.options.interrupt);
-        let heap = GuardedHeap::find(layout, &memory, &heap::mappings(maps), &module, version);
+        let mappings = heap::mappings(maps);
+        let heap = heap::guarded(pid, maps, allocator, layout, &memory, &mappings);
         let heap =
             heap.map_err(|why| Refusal::Unguarded { name: allocator.kind.to_string(), why })?;
         Ok((heap, walked.areas))

@@ -46,7 +46,7 @@ pub enum Refusal {
     Machine,
     /// It has an allocator whose memory lowtide cannot release.
     #[error(
-        "its allocator is {name}, and lowtide can release the memory of glibc, jemalloc, mimalloc and \
+        "its allocator is {name}, and lowtide can release the memory of glibc, musl, jemalloc, mimalloc and \
          gperftools only"
     )]
     Allocator {
@@ -68,9 +68,10 @@ pub enum Refusal {
         /// The reason, as the end of the sentence.
         why: &'static str,
     },
-    /// The locks of its C library are not those of glibc.
+    /// Its locks are those of another C library than glibc.
     #[error(
-        "its allocator is {name} with the locks of {c_library}, and lowtide supports those of glibc only"
+        "its allocator is {name} with the locks of {c_library}, and lowtide supports those of glibc, and of musl's \
+         own malloc"
     )]
     Locks {
         /// The name of the allocator.

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use lowtide_heap::droppable::{self, Droppable, Guard, Holds};
+use lowtide_heap::droppable::{self, Droppable, Droppers, Guard, Holds};
 use lowtide_heap::guarded::GuardedHeap;
 use lowtide_heap::memory::Memory;
 use lowtide_heap::ptmalloc::{self, FreeKind, FreePages, Heap, HeapMapping, Layout, WalkedArena};
@@ -54,9 +54,12 @@ impl ReleasableHeap {
         }
     }
 
-    /// Returns whether its free memory belongs to threads: only the owner may drop it.
-    pub(crate) fn is_owned(&self) -> bool {
-        matches!(self, Self::Guarded(heap) if heap.is_owned())
+    /// Returns which threads may drop its free pages.
+    pub(crate) fn droppers(&self) -> Droppers {
+        match self {
+            Self::Guarded(heap) => heap.droppers(),
+            Self::Ptmalloc(_) | Self::Purged(_) => Droppers::Any,
+        }
     }
 
     /// Returns the locations of the arenas of glibc; `None` for another allocator.
@@ -145,6 +148,12 @@ fn guarded_op(found: &Droppable, from: u64, bytes: u64) -> Op {
     let checks = found.checks.iter().map(encoded);
     match found.guard {
         Guard::Lock(lock) => Op::Locked { lock, checks: checks.collect(), from, bytes },
+        Guard::MuslLock { lock, threads } => {
+            Op::Musl { lock, threads, checks: checks.collect(), from, bytes }
+        }
+        Guard::OnlyThread => {
+            Op::Musl { lock: 0, threads: 0, checks: checks.collect(), from, bytes }
+        }
         Guard::Owner { thread, list } => {
             let blocks = list.map(|list| [list.head, list.start, list.end]);
             Op::Owned {

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use lowtide_heap::droppable::Droppers;
 use lowtide_heap::ptmalloc;
 use lowtide_model::duration::HumanSeconds;
 use lowtide_model::release::{Method, Release, ReleaseOutcome, RunsIn};
@@ -311,6 +312,7 @@ impl ReleaseRun<'_> {
             self.options,
             observe,
         )?;
+        borrower.borrow_for(heap.heap.droppers());
         let mut kept = Vec::new();
         if !self.options.dry_run {
             // The walk may have taken seconds.
@@ -343,7 +345,8 @@ impl ReleaseRun<'_> {
 
     /// Decides where the injected code runs.
     fn runs_in(&self, heap: &TargetHeap, code: &TargetCode, multiple: Option<bool>) -> RunsIn {
-        if heap.heap.is_owned() || checks::calls_allocator(self.options) || self.needs_slices() {
+        let needs_borrowed = heap.heap.droppers() != Droppers::Any;
+        if needs_borrowed || checks::calls_allocator(self.options) || self.needs_slices() {
             return RunsIn::Slices;
         }
         let threads = task::threads(self.target.pid).map_or(1, |threads| threads.len());

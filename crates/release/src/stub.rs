@@ -119,6 +119,7 @@ impl Op {
             | Self::Top { from, bytes, .. }
             | Self::Locked { from, bytes, .. }
             | Self::Claim { from, bytes, .. }
+            | Self::Musl { from, bytes, .. }
             | Self::Owned { from, bytes, .. } => *from..from + bytes,
         }
     }

@@ -4,18 +4,19 @@
 use std::ops::Range;
 
 use lowtide_probe::heap;
-use lowtide_probe::mapped::open_mapped;
+use lowtide_probe::mapped::code_of;
 use lowtide_probe::proc::maps::Mapping;
 use memchr::memmem;
 
 use crate::refusal::Refusal;
+use crate::stub::SYSCALL_BYTES;
 use crate::symbol;
 
 /// Facts about the code of a target.
 #[derive(Debug)]
 pub(crate) struct TargetCode {
-    /// The code of its C library.
-    pub(crate) c_library: Vec<Range<u64>>,
+    /// The system calls after which no code needs their arguments.
+    pub(crate) library_calls: LibraryCalls,
     /// The instructions that a chain of frames needs.
     pub(crate) gadgets: Gadgets,
     /// Where signal handlers may return to.
@@ -27,12 +28,18 @@ pub(crate) struct TargetCode {
 }
 
 impl TargetCode {
-    /// Reads it. `c_library` is the file that holds the C library.
+    /// Reads it. `c_library` is the file that holds the C library; `is_static` tells whether that
+    /// is the program.
     ///
     /// # Errors
     /// Fails if the C library lacks an instruction that is needed, or cannot be read; and on other
     /// processors than x86-64, whose instructions these are.
-    pub(crate) fn read(pid: u32, maps: &[Mapping], c_library: &str) -> Result<Self, Refusal> {
+    pub(crate) fn read(
+        pid: u32,
+        maps: &[Mapping],
+        c_library: &str,
+        is_static: bool,
+    ) -> Result<Self, Refusal> {
         if cfg!(not(target_arch = "x86_64")) {
             return Err(Refusal::Machine);
         }
@@ -55,8 +62,13 @@ impl TargetCode {
         let code = maps.iter().filter(|m| m.has_file() && m.permissions.contains('x'));
         let (of_library, others): (Vec<_>, Vec<_>) = code.partition(|m| m.name == c_library);
         let (mut gadgets, mut restorers) = (GadgetSearch::default(), Restorers::default());
+        let mut library_calls = match is_static {
+            true => LibraryCalls::Before(Vec::new()),
+            false => LibraryCalls::In(of_library.iter().map(|m| m.start..m.end).collect()),
+        };
         for mapping in &of_library {
             let (bytes, is_all) = code_of(pid, mapping);
+            library_calls.search(mapping, &bytes);
             gadgets.search(mapping, &bytes);
             restorers.search(mapping, &bytes, is_all);
         }
@@ -65,8 +77,44 @@ impl TargetCode {
             let (bytes, is_all) = code_of(pid, mapping);
             restorers.search(mapping, &bytes, is_all);
         }
-        let c_library = of_library.iter().map(|m| m.start..m.end).collect();
-        Ok(Self { c_library, gadgets, restorers, single_threaded, malloc_trim_at })
+        Ok(Self { library_calls, gadgets, restorers, single_threaded, malloc_trim_at })
+    }
+}
+
+/// The system calls whose arguments no code needs afterwards: functions of the C library do not
+/// reuse them. Other code may, because the kernel keeps these registers.
+#[derive(Debug)]
+pub(crate) enum LibraryCalls {
+    /// All in the code of the C library.
+    In(Vec<Range<u64>>),
+    /// In a static program, whose own code is not distinguished from that of its C library: those
+    /// that return to these addresses, in order. Each is followed by the return of a function with
+    /// six arguments and the number of the call (`__syscall_cp_asm` and `__syscall_cp_c` of musl,
+    /// `__syscall_cancel_arch` of glibc 2.41 and newer), which has written to all these registers.
+    Before(Vec<u64>),
+}
+
+impl LibraryCalls {
+    /// Returns whether the call that returns to an address is one of them.
+    pub(crate) fn contain(&self, instruction_pointer: u64) -> bool {
+        match self {
+            Self::In(code) => code.iter().any(|code| code.contains(&instruction_pointer)),
+            Self::Before(returns) => returns.binary_search(&instruction_pointer).is_ok(),
+        }
+    }
+
+    /// Searches the code of a mapping of a static program.
+    fn search(&mut self, mapping: &Mapping, bytes: &[u8]) {
+        /// The load of the last argument from the stack: `mov n(%rsp), %r9`.
+        const LAST_ARGUMENT: [u8; 4] = [0x4c, 0x8b, 0x4c, 0x24];
+        /// Maximum distance from there to the call, in bytes.
+        const WITHIN: usize = 24;
+        let Self::Before(returns) = self else { return };
+        let calls = memmem::find_iter(bytes, &SYSCALL_RET).filter(|call| {
+            let before = &bytes[call.saturating_sub(WITHIN)..*call];
+            memmem::find(before, &LAST_ARGUMENT).is_some()
+        });
+        returns.extend(calls.map(|call| mapping.start + call as u64 + SYSCALL_BYTES));
     }
 }
 
@@ -132,22 +180,6 @@ impl Restorers {
     }
 }
 
-/// Reads the code of a mapping from its file. Returns the bytes, and whether they are all: the file
-/// may be unreadable, and the largest programs are not read.
-fn code_of(pid: u32, mapping: &Mapping) -> (Vec<u8>, bool) {
-    const MAX_BYTES: usize = 32 << 20;
-    let none = (Vec::new(), false);
-    let Some(size) = usize::try_from(mapping.size()).ok().filter(|size| *size <= MAX_BYTES) else {
-        return none;
-    };
-    let Ok(file) = open_mapped(pid, mapping) else { return none };
-    let mut bytes = vec![0; size];
-    // The file may end within the last page.
-    let (length, read) = file.fill_at(&mut bytes, mapping.offset);
-    bytes.truncate(length);
-    (bytes, read.is_ok())
-}
-
 /// The first addresses of the instructions of [`Gadgets`], as far as they were found.
 #[derive(Debug, Default)]
 struct GadgetSearch([Option<u64>; 3]);
@@ -173,5 +205,27 @@ impl GadgetSearch {
             restore: one(1, "the return from a signal handler")?,
             pop_rsp_ret: one(2, "an instruction that switches stacks")?,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_of_a_static_program_are_of_its_library_if_all_arguments_are_parameters() {
+        let maps = lowtide_probe::proc::maps::parse("400000-401000 r-xp 0 fe:01 7 /static\n");
+        let mapping = &maps.unwrap()[0];
+        // `__syscall_cp_asm` and `__syscall_cp_c` of musl, and a call of two parameters.
+        let asm = b"\x4c\x8b\x4c\x24\x10\x4c\x89\x5c\x24\x08\x0f\x05\xc3";
+        let c = b"\x4c\x8b\x4c\x24\x08\x48\x89\xca\x0f\x05\xc3";
+        let own = b"\xb8\x23\x00\x00\x00\x0f\x05\xc3";
+        let space = &[0x90; 32][..];
+        let bytes = [&asm[..], space, &c[..], space, &own[..]].concat();
+        let mut calls = LibraryCalls::Before(Vec::new());
+        calls.search(mapping, &bytes);
+        let LibraryCalls::Before(found) = &calls else { panic!("{calls:?}") };
+        assert_eq!(*found, [0x40_0000 + 12, 0x40_0000 + 13 + 32 + 10]);
+        assert!(calls.contain(0x40_000c) && !calls.contain(0x40_000d));
     }
 }

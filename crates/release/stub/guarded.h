@@ -13,6 +13,8 @@ struct check {
     u64 at, mask, value;
 };
 
+#define MUSL_HELD 0x80000000u /* in a lock of musl */
+
 #define CHECKS(o) ((o)->locked.checks) /* at the same place for each kind */
 
 static u64 slots_of(const struct op *o) {
@@ -106,6 +108,33 @@ static int drop_owned(struct shared_block *s, const struct op *o) {
     return all_hold(s, o, o->owned.block != 0) && drop_guarded(s, o);
 }
 
+/* Takes the lock of musl's malloc as its `__lock` does, and does not wait for it. musl counts the calling thread, so
+ * it takes locks as long as another thread lives. Where it takes none, the calling thread must be the only one of the
+ * process: it waits outside of the allocator. */
+static int take_musl(struct shared_block *s, const struct op *o) {
+    u64 threads = o->musl.threads;
+    u32 *lock = (u32 *)o->guard;
+    if (s->alone)
+        return NOT_NEEDED;
+    if (!lock || o->guard % 4 || threads % 8 || !is_word(threads))
+        return BUSY;
+    u64 state = __atomic_load_n((u64 *)threads, __ATOMIC_ACQUIRE);
+    if ((signed char)(state >> 24) <= 0 || (int)(state >> 32) <= 0)
+        return BUSY;
+    u32 seen = __atomic_load_n(lock, __ATOMIC_RELAXED);
+    if (seen & MUSL_HELD ||
+        !__atomic_compare_exchange_n(lock, &seen, seen + MUSL_HELD + 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+        return BUSY;
+    return TAKEN;
+}
+
+/* Releases it as `__unlock` does: others are counted in it if they wait. */
+static void unlock_musl(u32 *lock) {
+    if (__atomic_load_n(lock, __ATOMIC_RELAXED) & MUSL_HELD &&
+        __atomic_fetch_sub(lock, MUSL_HELD + 1, __ATOMIC_RELEASE) != MUSL_HELD + 1)
+        wake_one((u64)lock);
+}
+
 /* Runs an operation. Returns whether it is complete. */
 static int run_op(struct shared_block *s, struct op *o, u64 begin) {
     (void)begin;
@@ -114,7 +143,7 @@ static int run_op(struct shared_block *s, struct op *o, u64 begin) {
         done = drop_claimed(s, o);
     else if (is_sound(s, o) && o->kind == OP_OWNED)
         done = drop_owned(s, o);
-    else if (is_sound(s, o) && o->kind == OP_LOCKED)
+    else if (is_sound(s, o) && (o->kind == OP_LOCKED || o->kind == OP_MUSL))
         done = all_hold(s, o, 0) && drop_guarded(s, o);
     s->skipped += !done;
     return 1;

@@ -198,6 +198,11 @@ static int is_page(struct shared_block *s, u64 at) {
     return 1;
 }
 
+/* The results of taking a lock. */
+#define BUSY 0
+#define TAKEN 1
+#define NOT_NEEDED 2
+
 /* --- A lock, in the protocol of lll_lock and lll_unlock. */
 
 static int lock(struct shared_block *s, u32 *futex, int may_wait) {
@@ -275,7 +280,7 @@ static void run_unlocked(struct shared_block *s, int is_worker) {
     u64 begin = now(s);
     struct op *o = &s->ops[s->next];
     s->lock_serial++;
-    if (o->kind == OP_OWNED && (is_worker || o->owned.thread != own_thread(s)))
+    if (o->kind == OP_MUSL || (o->kind == OP_OWNED && (is_worker || o->owned.thread != own_thread(s))))
         s->skipped++;
     else
         run_op(s, o, 0);
@@ -284,19 +289,41 @@ static void run_unlocked(struct shared_block *s, int is_worker) {
 }
 #endif
 
+/* Takes the lock of an operation. */
+static int take(struct shared_block *s, const struct op *o, int may_wait) {
+#if defined(LOWTIDE_GUARDED) && !defined(LOWTIDE_CONTROL_UNGUARDED)
+    if (o->kind == OP_MUSL)
+        return take_musl(s, o);
+#endif
+    return lock(s, (u32 *)o->guard, may_wait) ? TAKEN : BUSY;
+}
+
+/* Releases the lock of operations of a kind. */
+static void give(u32 *futex, u64 kind) {
+#if defined(LOWTIDE_GUARDED) && !defined(LOWTIDE_CONTROL_UNGUARDED)
+    if (kind == OP_MUSL)
+        return unlock_musl(futex);
+#endif
+    (void)kind;
+    unlock(futex);
+}
+
 /* Runs the next operations, as many as one lock hold allows. A borrowed thread takes the lock as
  * well, but never waits for it: a process with one thread ignores locks, and one with more threads
  * takes them. */
 static void run_locked(struct shared_block *s, int may_wait) {
     u64 guard = s->ops[s->next].guard; /* an arena, which begins with its lock, or a lock */
+    u64 kind = s->ops[s->next].kind;
     u32 *futex = (u32 *)guard;
 #ifdef LOWTIDE_GUARDED
-    if (s->ops[s->next].kind != OP_LOCKED)
+    int is_of_musl = kind == OP_MUSL && !may_wait; /* only a borrowed thread is one that musl counts */
+    if (kind != OP_LOCKED && !is_of_musl)
         return run_unlocked(s, may_wait);
     /* A lock may be gone, or may be another one now: the program can destroy an arena of jemalloc
      * (arena.<i>.destroy). So it is not written to before the checks hold. */
     s->lock_serial++;
-    int is_right = is_word(guard) && is_sound(s, &s->ops[s->next]) && all_hold(s, &s->ops[s->next], 0);
+    int is_right = (is_word(guard) || (is_of_musl && !guard)) && is_sound(s, &s->ops[s->next]) &&
+                   all_hold(s, &s->ops[s->next], 0);
 #else
     /* The lock is mapped, but the thread's protection keys may deny access to it. */
     int is_right = is_word(guard);
@@ -306,7 +333,8 @@ static void run_locked(struct shared_block *s, int may_wait) {
         s->next += slots_of(&s->ops[s->next]);
         return;
     }
-    if (!lock(s, futex, may_wait)) {
+    int taken = take(s, &s->ops[s->next], may_wait);
+    if (taken == BUSY) {
         s->busy++;
         s->next += slots_of(&s->ops[s->next]);
         return;
@@ -323,7 +351,11 @@ static void run_locked(struct shared_block *s, int may_wait) {
     while (s->next < s->count) {
         struct op *o = &s->ops[s->next];
         u64 more = pages_of(o);
-        if (o->guard != guard || (pages && pages + more > s->pages_per_hold))
+        int is_other = o->guard != guard;
+#ifdef LOWTIDE_GUARDED
+        is_other |= o->kind != kind; /* and with it another protocol */
+#endif
+        if (is_other || (pages && pages + more > s->pages_per_hold))
             break;
         if (!run_op(s, o, begin))
             break;
@@ -333,7 +365,8 @@ static void run_locked(struct shared_block *s, int may_wait) {
             break;
     }
     u64 took = now(s) - begin;
-    unlock(futex);
+    if (taken == TAKEN)
+        give(futex, kind);
     record_hold(s, took);
 }
 

@@ -6,9 +6,11 @@
 #![allow(clippy::expect_used, clippy::panic, reason = "a test that cannot continue has failed")]
 
 mod compiler;
+mod musl;
 mod running;
 mod until;
 
 pub use compiler::{compile, compile_if_older, compile_with, library_of_compiler};
+pub use musl::{Musl, MuslLinkage};
 pub use running::Running;
 pub use until::{until, until_true};

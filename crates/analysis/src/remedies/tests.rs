@@ -177,13 +177,17 @@ fn a_purge_of_a_library_heap_names_the_library_and_no_glibc_setting() {
 }
 
 #[test]
-fn free_pages_of_musl_are_not_said_to_be_returnable() {
-    let mut found = observed(&[(Owner::Allocated, 100), (Owner::Reclaimable, 900)]);
-    let prediction = HeapPrediction::default();
-    found.heaps = vec![WalkedHeap::new(AllocatorKind::Musl, None, &found.ledger, prediction)];
-    let found = diagnose(found);
-    let because = &found.verdict.because[0];
-    assert!(because.ends_with("and lowtide does not release memory of musl"), "{because}");
+fn only_pages_with_a_prediction_are_said_to_be_returnable() {
+    let because = |release_bytes: Option<u64>| {
+        let mut found = observed(&[(Owner::Allocated, 100), (Owner::Reclaimable, 900)]);
+        let prediction = HeapPrediction { release_bytes, ..HeapPrediction::default() };
+        found.heaps = vec![WalkedHeap::new(AllocatorKind::Musl, None, &found.ledger, prediction)];
+        diagnose(found).verdict.because[0].clone()
+    };
+    let said = because(None);
+    assert!(said.ends_with("still held, in whole pages"), "{said}");
+    let said = because(Some(900 * MIB));
+    assert!(said.ends_with("in whole pages that can be returned"), "{said}");
 }
 
 #[test]

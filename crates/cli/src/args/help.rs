@@ -40,8 +40,9 @@ Policies:
                   a small library
   none            never
 
-The memory of glibc, jemalloc, mimalloc and gperftools is released. While the file
-/run/lowtide.hold exists (or the file in LOWTIDE_HOLD), nothing is released.
+The memory of glibc, musl, jemalloc, mimalloc and gperftools is released. While
+the file /run/lowtide.hold exists (or the file in LOWTIDE_HOLD), nothing is
+released.
 
 Exit codes: that of the command; 128 + N if signal N ended it; 125 if lowtide
 failed, 126 if the command could not be started, 127 if it was not found.

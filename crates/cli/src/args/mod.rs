@@ -317,8 +317,9 @@ pub(crate) struct AttachArgs {
     #[command(flatten)]
     pub(crate) policy: PolicyArgs,
 
-    /// The allocators to act on, separated by commas: glibc, jemalloc, mimalloc, gperftools; or all
-    #[arg(long, value_name = "LIST", default_value = "glibc", value_parser = values::allocators)]
+    /// The allocators to act on, separated by commas: glibc, musl, jemalloc, mimalloc, gperftools;
+    /// or all
+    #[arg(long, value_name = "LIST", default_value = "glibc,musl", value_parser = values::allocators)]
     pub(crate) allocators: AllocatorChoice,
 
     /// Leave out selected processes with less RSS than this [default: 256MiB with --all, else 0]

@@ -177,13 +177,16 @@ fn is_release_the_remedy(found: &Inspection) -> bool {
     most(RemedyKind::Release).is_some_and(|release_bytes| release_bytes >= purge_bytes)
 }
 
-/// Returns the next step for a program of musl: the allocators of a study are libraries for glibc,
-/// and musl has no setting.
+/// Returns the next step for a program of musl whose memory is not released: musl has no setting.
 fn of_musl(found: &Inspection) -> Option<String> {
+    let has_release = found.remedies.iter().any(|remedy| remedy.kind == RemedyKind::Release);
+    let sentence = "nothing to run: no setting, policy or release returns this memory of musl; see the advice above";
+    (is_of_musl(found) && !has_release).then(|| sentence.to_owned())
+}
+
+fn is_of_musl(found: &Inspection) -> bool {
     let allocator = found.observation.allocator.as_ref();
-    allocator.filter(|allocator| allocator.kind == AllocatorKind::Musl)?;
-    let sentence = "nothing to run: no setting, policy or release returns free memory of musl; see the advice above";
-    Some(sentence.to_owned())
+    allocator.is_some_and(|allocator| allocator.kind == AllocatorKind::Musl)
 }
 
 /// Returns a study of the recommended settings beside other allocators.
@@ -201,7 +204,8 @@ fn study(found: &Inspection, service: &Service) -> String {
         let words = "-a glibc -t 'glibc/pymalloc: PYTHONMALLOC=pymalloc' -t 'jemalloc/no-arenas: PYTHONMALLOC=malloc'";
         return command(format!("lowtide study {words}"), found, service);
     }
-    if is_compiled_in(found) {
+    // The allocators of a study are libraries for glibc.
+    if is_compiled_in(found) || is_of_musl(found) {
         // No preloaded allocator replaces it, but it reads its settings.
         let settings = found.remedies.iter().filter_map(|remedy| remedy.setting.as_ref());
         let own = settings.take(1);
@@ -623,6 +627,12 @@ pub(super) mod tests {
             found.observation.allocator =
                 Some(Allocator { kind, version: None, linkage: Some(linkage) });
             assert!(next(&found, &server()).starts_with("nothing to run: no setting"));
+            let release = Remedy::new(RemedyKind::Release, Some(1 << 30), String::new());
+            found.remedies.push(release);
+            let job = Service { listening: None, directory: None, ..server() };
+            let said = next(&found, &job);
+            assert!(said.starts_with("lowtide study -a own -p none,adaptive -- "), "{said}");
+            found.remedies.clear();
         }
     }
 

@@ -22,6 +22,7 @@ mod load;
 mod locked;
 mod long_studies;
 mod million_streams;
+mod musl;
 mod node_tls;
 mod old_kernel;
 mod podman;

@@ -7,7 +7,7 @@ use lowtide_model::inspection::{Arena, ArenaDetail, Bin, GperftoolsHeap, HeapPre
 use lowtide_model::ledger::{Ledger, Owner};
 
 use super::{Heap, Layout, Lock};
-use crate::allocator::{Allocator, Places, Walked, joined_ranges};
+use crate::allocator::{Allocator, Module, Places, Walked, joined_ranges};
 use crate::blocks::Visitor;
 use crate::droppable::{Droppable, Sums, Unguarded};
 use crate::memory::Memory;
@@ -39,10 +39,9 @@ impl Allocator for Layout {
         &self,
         memory: &impl Memory,
         _: &[HeapMapping],
-        _: &[Range<u64>],
-        version: Option<&str>,
+        module: &Module<'_>,
     ) -> Result<Lock, Unguarded> {
-        super::lock(memory, self, version)
+        super::lock(memory, self, module.version)
     }
 
     fn each_droppable(

@@ -7,7 +7,7 @@ use lowtide_model::inspection::{Arena, ArenaDetail, Bin, HeapPrediction, Jemallo
 use lowtide_model::ledger::{Ledger, Owner};
 
 use super::{ClassCount, Heap, Layout, Locks, Resident, Tally};
-use crate::allocator::{Allocator, Places, Walked, joined_ranges, ranges};
+use crate::allocator::{Allocator, Module, Places, Walked, joined_ranges, ranges};
 use crate::blocks::Visitor;
 use crate::droppable::{Droppable, Sums, Unguarded};
 use crate::memory::Memory;
@@ -43,10 +43,9 @@ impl Allocator for Layout {
         &self,
         memory: &impl Memory,
         mappings: &[HeapMapping],
-        module: &[Range<u64>],
-        _: Option<&str>,
+        module: &Module<'_>,
     ) -> Result<Locks, Unguarded> {
-        super::locks(memory, self, &ranges(mappings), module)
+        super::locks(memory, self, &ranges(mappings), module.ranges)
     }
 
     fn each_droppable(

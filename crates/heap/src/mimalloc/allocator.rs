@@ -8,9 +8,9 @@ use lowtide_model::inspection::{Arena, ArenaDetail, Bin, HeapPrediction, Mimallo
 use lowtide_model::ledger::{Ledger, Owner};
 
 use super::{Heap, Layout, Resident, Tally};
-use crate::allocator::{Allocator, Places, Walked, joined_ranges};
+use crate::allocator::{Allocator, Module, Places, Walked, joined_ranges};
 use crate::blocks::Visitor;
-use crate::droppable::{Droppable, Sums, Unguarded};
+use crate::droppable::{Droppable, Droppers, Sums, Unguarded};
 use crate::memory::Memory;
 use crate::ptmalloc::HeapMapping;
 
@@ -41,14 +41,13 @@ impl Allocator for Layout {
         &self,
         _: &impl Memory,
         _: &[HeapMapping],
-        _: &[Range<u64>],
-        version: Option<&str>,
+        module: &Module<'_>,
     ) -> Result<(), Unguarded> {
-        self.check_version(version)
+        self.check_version(module.version)
     }
 
-    fn is_owned(&self) -> bool {
-        self.is_owned()
+    fn droppers(&self, (): &()) -> Droppers {
+        if self.is_owned() { Droppers::Owners } else { Droppers::Any }
     }
 
     fn each_droppable(

@@ -1,24 +1,20 @@
 //! The heap of musl's mallocng, in the terms that all allocators share.
 
-use std::convert::Infallible;
-use std::ops::Range;
-
 use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_model::inspection::{Bin, HeapPrediction};
 use lowtide_model::ledger::{Ledger, Owner};
 
-use super::{Heap, Layout};
-use crate::allocator::{Allocator, Places, Walked, joined_ranges};
+use super::{Guards, Heap, Layout, droppable};
+use crate::allocator::{Allocator, Module, Places, Walked, joined_ranges};
 use crate::blocks::Visitor;
-use crate::droppable::{Droppable, Sums, Unguarded};
+use crate::droppable::{Droppable, Droppers, Sums, Unguarded};
 use crate::memory::Memory;
 use crate::ptmalloc::HeapMapping;
 
 impl Allocator for Layout {
     const KIND: AllocatorKind = AllocatorKind::Musl;
 
-    /// Its free pages are not released.
-    type Guards = Infallible;
+    type Guards = Guards;
 
     fn find(memory: &impl Memory, places: &Places<'_>) -> Option<Self> {
         Self::find(memory, places.zeroed_data).or_else(|| Self::find(memory, places.data))
@@ -35,22 +31,25 @@ impl Allocator for Layout {
 
     fn guards(
         &self,
-        _: &impl Memory,
-        _: &[HeapMapping],
-        _: &[Range<u64>],
-        _: Option<&str>,
-    ) -> Result<Infallible, Unguarded> {
-        Err("lowtide does not release the memory of musl")
+        memory: &impl Memory,
+        mappings: &[HeapMapping],
+        module: &Module<'_>,
+    ) -> Result<Guards, Unguarded> {
+        Guards::find(memory, self, &joined_ranges(mappings), module)
+    }
+
+    fn droppers(&self, guards: &Guards) -> Droppers {
+        guards.droppers()
     }
 
     fn each_droppable(
         &self,
-        guards: &Infallible,
-        _: &impl Memory,
-        _: &[HeapMapping],
-        _: &mut dyn FnMut(Droppable),
+        guards: &Guards,
+        memory: &impl Memory,
+        mappings: &[HeapMapping],
+        visit: &mut dyn FnMut(Droppable),
     ) -> Sums {
-        match *guards {}
+        droppable::each_droppable(memory, self, *guards, &joined_ranges(mappings), visit)
     }
 }
 

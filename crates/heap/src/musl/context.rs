@@ -68,6 +68,16 @@ impl Context {
         found
     }
 
+    /// Returns its addresses.
+    pub(super) fn range(&self) -> Range<u64> {
+        self.at..self.at + self.shift + CONTEXT_BYTES as u64
+    }
+
+    /// Returns the word with which it begins, and each page of records.
+    pub(super) fn secret(&self) -> u64 {
+        self.secret
+    }
+
     /// Returns whether its pages of records begin with the secret, and end with the last.
     fn is_valid(&self, memory: &impl Memory) -> bool {
         let is_secret =
@@ -107,8 +117,13 @@ impl Context {
                 break;
             }
             records.pages.push(range);
-            let of = |record: u32| &page[(RECORDS_AT + u64::from(record) * META_BYTES) as usize..];
-            records.groups.extend((0..RECORDS).filter_map(|record| Group::parse(of(record))));
+            for place in (0..RECORDS).map(|record| RECORDS_AT + u64::from(record) * META_BYTES) {
+                let record = &page[place as usize..];
+                match Group::parse(at + place, record) {
+                    Some(group) => records.groups.push(group),
+                    None => records.rejected += usize::from(Group::is_used(record)),
+                }
+            }
             next = word_in(&page, 8);
         }
         records.pages.sort_unstable_by_key(|page| page.start);
@@ -125,6 +140,8 @@ fn data_start(data: &[Range<u64>], part: &Range<u64>) -> u64 {
 pub(super) struct Records {
     /// The groups, in no order.
     pub(super) groups: Vec<Group>,
+    /// Number of records in use that cannot be of a group.
+    pub(super) rejected: usize,
     /// The pages that contain the records, in order.
     pub(super) pages: Vec<Range<u64>>,
     /// Whether the chain of pages could not be read to its end.

@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use super::context::CLASSES;
-use crate::memory::{half_in, word_in};
+use crate::memory::word_in;
 
 /// Size of a record (`struct meta`), in bytes.
 pub(super) const META_BYTES: u64 = 40;
@@ -36,9 +36,23 @@ pub(super) enum Location {
     Donated,
 }
 
+/// The words of a record that prove that slots are still free.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Record {
+    /// Its address.
+    pub(super) at: u64,
+    /// The masks of free slots: those that can be allocated, and in the upper half those that were
+    /// freed since.
+    pub(super) masks: u64,
+    /// The number of slots, the class and the size of the mapping.
+    pub(super) bits: u64,
+}
+
 /// A group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Group {
+    /// Its record.
+    pub(super) record: Record,
     /// Its addresses: the head, the slots, and the rest of the mapping.
     pub(super) range: Range<u64>,
     /// Its place.
@@ -54,10 +68,16 @@ pub(super) struct Group {
 }
 
 impl Group {
-    /// Reads a record; `None` if it is unused, or cannot be one of a group.
-    pub(super) fn parse(record: &[u8]) -> Option<Self> {
+    /// Returns whether a record has a group.
+    pub(super) fn is_used(record: &[u8]) -> bool {
+        word_in(record, 16).is_some_and(|at| at != 0)
+    }
+
+    /// Reads the record at an address; `None` if it is unused, or cannot be one of a group.
+    pub(super) fn parse(record_at: u64, record: &[u8]) -> Option<Self> {
         let (at, bits) = (word_in(record, 16)?, word_in(record, 32)?);
-        let free = half_in(record, 24)? | half_in(record, 28)?;
+        let masks = word_in(record, 24)?;
+        let free = masks as u32 | (masks >> 32) as u32;
         let count = (bits & 31) as u32 + 1;
         let (is_freeable, class) = (bits >> 5 & 1 == 1, (bits >> 6 & 63) as usize);
         let mapped_bytes = (bits >> 12).checked_mul(MAPPED_UNIT)?;
@@ -79,6 +99,7 @@ impl Group {
         let range = at..at.checked_add(bytes)?;
         let free = free & mask(count);
         (at > 0 && is_aligned && fits).then_some(Self {
+            record: Record { at: record_at, masks, bits },
             range,
             location,
             stride,
@@ -147,6 +168,8 @@ mod tests {
     use super::*;
 
     const AT: u64 = 0x7000_0000_0000;
+    /// The address of a record.
+    const RECORD: u64 = 0x5555_0000_0018;
     /// A class of 4080 bytes.
     const CLASS: u64 = 27;
 
@@ -156,8 +179,11 @@ mod tests {
     }
 
     fn group(count: u64, free: u32, pages: u64) -> Group {
-        Group::parse(&record(AT, free, (count - 1) | (1 << 5) | (CLASS << 6) | (pages << 12)))
-            .unwrap()
+        Group::parse(
+            RECORD,
+            &record(AT, free, (count - 1) | (1 << 5) | (CLASS << 6) | (pages << 12)),
+        )
+        .unwrap()
     }
 
     #[test]
@@ -178,14 +204,15 @@ mod tests {
 
     #[test]
     fn all_32_slots_of_a_group_can_be_free() {
-        let of = |free| Group::parse(&record(AT, free, 31 | 1 << 5 | 1 << 6 | 1 << 12)).unwrap();
+        let of =
+            |free| Group::parse(RECORD, &record(AT, free, 31 | 1 << 5 | 1 << 6 | 1 << 12)).unwrap();
         assert_eq!(of(u32::MAX).free_runs().collect::<Vec<_>>(), vec![0..32]);
         assert_eq!(of(1 << 31).free_runs().collect::<Vec<_>>(), vec![31..32]);
     }
 
     #[test]
     fn a_record_that_cannot_be_of_a_group_is_rejected() {
-        let parse = |at, bits| Group::parse(&record(at, 0, bits));
+        let parse = |at, bits| Group::parse(RECORD, &record(at, 0, bits));
         assert!(parse(0, 1 << 5 | 1 << 12).is_none(), "unused");
         assert!(parse(AT + 16, 1 << 5 | 1 << 12).is_none(), "a mapping begins with a page");
         assert!(parse(AT, 1 << 5 | 50 << 6 | 1 << 12).is_none(), "there are 48 classes");

@@ -4,6 +4,7 @@
 //! - `group`: a group of slots of one size, and its free whole pages.
 //! - `tree`: groups with those in their slots.
 //! - `slots`: the blocks in slots.
+//! - `droppable`, `lock`: free whole pages with their guard, the lock of `malloc`.
 //! - `tally`: the sums.
 //!
 //! The context is in the data of the program or library. It begins with a random word, its secret
@@ -20,7 +21,9 @@
 
 mod allocator;
 mod context;
+mod droppable;
 mod group;
+mod lock;
 mod slots;
 mod tally;
 mod tree;
@@ -33,23 +36,38 @@ use crate::ranges::{overlaps, union};
 use crate::residency::Residency;
 use crate::rewalk::least_torn;
 use context::{Context, Records};
+pub use droppable::Guards;
+pub use lock::Lock;
 pub use slots::{Slot, each_slot};
 pub use tally::Heap;
 use tree::Tree;
 
 /// The place of the context.
 #[derive(Debug)]
-pub struct Layout(Context);
+pub struct Layout {
+    context: Context,
+    /// The ranges of writable data in which it was found.
+    data: Vec<Range<u64>>,
+}
 
 impl Layout {
     /// Finds a mallocng. `data` are the ranges of writable data of the program or library that
     /// contains it. A program that never frees has none, because musl then links another `malloc`.
     pub fn find(memory: &impl Memory, data: &[Range<u64>]) -> Option<Self> {
-        Context::find(memory, data).map(Self)
+        let context = Context::find(memory, data)?;
+        Some(Self { context, data: data.to_vec() })
+    }
+
+    /// Returns the share of the records in use that are none of a group, or whose group contradicts
+    /// others.
+    fn contradictory_share(&self, memory: &impl Memory, mappings: &[Range<u64>]) -> f64 {
+        let (tree, records) = self.tree(memory, mappings);
+        let wrong = records.rejected + tree.misplaced.len();
+        wrong as f64 / (records.rejected + tree.count()).max(1) as f64
     }
 
     fn tree(&self, memory: &impl Memory, mappings: &[Range<u64>]) -> (Tree, Records) {
-        let mut records = self.0.records(memory, mappings);
+        let mut records = self.context.records(memory, mappings);
         let groups = std::mem::take(&mut records.groups);
         (Tree::new(groups, mappings, memory.page_bytes()), records)
     }
@@ -80,7 +98,7 @@ fn walk_once(
         heap.add(&mut residency, mapped, memory.page_bytes());
     }
     heap.add_misplaced(&tree.misplaced);
-    heap.compare(tree.slots_by_class(), layout.0.usage(memory), records.is_cut);
+    heap.compare(tree.slots_by_class(), layout.context.usage(memory), records.is_cut);
     if blocks.is_on() {
         slots::collect(memory, &tree, blocks);
     }

@@ -68,6 +68,12 @@ impl Tree {
         self.misplaced.extend(rejected);
     }
 
+    /// Returns the number of groups.
+    pub(super) fn count(&self) -> usize {
+        let trees = self.mapped.iter().chain(&self.donated);
+        trees.map(|tree| 1 + tree.nested.len()).sum::<usize>() + self.misplaced.len()
+    }
+
     /// Returns the number of slots by class, of the groups that the allocator counts.
     pub(super) fn slots_by_class(&self) -> [u64; CLASSES] {
         let mut slots = [0; CLASSES];
@@ -123,12 +129,14 @@ impl GroupTree {
 
 #[cfg(test)]
 mod tests {
+    use super::super::group::Record;
     use super::*;
 
     const AT: u64 = 0x7000_0000_0000;
 
     fn group(at: u64, bytes: u64, stride: u64, count: u32, location: Location) -> Group {
-        Group { range: at..at + bytes, location, stride, count, free: 0, class: Some(1) }
+        let (range, record) = (at..at + bytes, Record::default());
+        Group { record, range, location, stride, count, free: 0, class: Some(1) }
     }
 
     fn mapped(at: u64) -> Group {

@@ -8,7 +8,7 @@ use lowtide_model::inspection::{Arena, Bin, HeapPrediction, Tunables};
 use lowtide_model::ledger::{Ledger, Owner};
 
 use super::{Caches, Class, Heap, HeapMapping, Layout, MallocParams, WalkedArena, walk_blocks};
-use crate::allocator::{Allocator, Places, Walked};
+use crate::allocator::{Allocator, Module, Places, Walked};
 use crate::blocks::Visitor;
 use crate::droppable::{Droppable, Sums, Unguarded};
 use crate::memory::Memory;
@@ -36,8 +36,7 @@ impl Allocator for Layout {
         &self,
         _: &impl Memory,
         _: &[HeapMapping],
-        _: &[Range<u64>],
-        _: Option<&str>,
+        _: &Module<'_>,
     ) -> Result<Infallible, Unguarded> {
         Err("its free memory is released chunk by chunk")
     }

@@ -80,6 +80,7 @@ impl Detector {
     pub(super) fn c_library(
         &mut self,
         pid: u32,
+        maps: &[Mapping],
         program_facts: &ProgramFacts,
         objects: &[LoadedObject<'_>],
     ) -> Option<(CLibrary, PathBuf)> {
@@ -90,8 +91,7 @@ impl Detector {
         let (object, kind) = match &program_facts.provider {
             Provider::Static(_) => {
                 let program = objects.first()?;
-                let kind = self.c_libraries.get(&program.mapping.file).cloned().flatten()?;
-                (program, kind)
+                (program, self.kind_of_static(pid, maps, program)?)
             }
             _ => {
                 let object = objects.iter().find(of_name)?;
@@ -186,11 +186,15 @@ impl Detector {
         let at = object.facts.version_at;
         self.version(pid, object.mapping, kind.name(), |file| match kind {
             AllocatorKind::Glibc => texts::glibc_version(file, texts),
-            AllocatorKind::Musl => texts::whole_number(file, texts, "1.", 2),
+            // A static program does not contain it, but may contain numbers of other libraries.
+            AllocatorKind::Musl if object.facts.debug_pointer.is_some() => {
+                texts::whole_number(file, texts, "1.", 2)
+            }
             AllocatorKind::Jemalloc => texts::jemalloc_version(file, texts),
             AllocatorKind::Gperftools => texts::number_behind(file, texts, "gperftools "),
             AllocatorKind::Mimalloc => mimalloc_version(file, at),
-            AllocatorKind::Tcmalloc
+            AllocatorKind::Musl
+            | AllocatorKind::Tcmalloc
             | AllocatorKind::Snmalloc
             | AllocatorKind::Rpmalloc
             | AllocatorKind::Scudo

@@ -29,7 +29,7 @@ use lowtide_model::runtime_kind::RuntimeKind;
 
 use crate::mapped::{MappedFile, open_mapped};
 use crate::proc::maps::{FileId, Mapping};
-use crate::program::{EmbeddedCode, ObjectFacts, ProgramError, ProgramReader, Sanitizer};
+use crate::program::{EmbeddedCode, ObjectFacts, ProgramError, ProgramReader, Provider, Sanitizer};
 
 pub use allocator::DetectedAllocator;
 pub use areas::{Area, AreaOwner, WalkedHeaps, areas, is_java_heap_file, java_heap};
@@ -50,6 +50,8 @@ pub struct Detected {
     pub c_library: Option<CLibrary>,
     /// The file that contains it, as the process sees it.
     pub c_library_path: Option<PathBuf>,
+    /// Whether the program is static: it and its C library are one file.
+    pub is_static: bool,
     /// Runtimes whose memory does not come from `malloc`.
     pub runtimes: Vec<DetectedRuntime>,
     /// The table of HotSpot's variables, which prove the addresses of its memory.
@@ -132,13 +134,14 @@ impl Detector {
                 Err(_) => {}
             }
         }
-        let c_library = self.c_library(pid, &program_facts, &objects);
+        let c_library = self.c_library(pid, maps, &program_facts, &objects);
         let (c_library, c_library_path) = c_library.unzip();
         Ok(Detected {
             malloc: self.malloc(pid, maps, &program_facts, &objects),
             own: self.own(pid, &program_facts, &objects),
             c_library,
             c_library_path,
+            is_static: matches!(program_facts.provider, Provider::Static(_)),
             runtimes: self.runtimes(pid, maps, &objects),
             hotspot: objects
                 .iter()

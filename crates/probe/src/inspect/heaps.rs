@@ -9,7 +9,6 @@ use std::ops::Range;
 use std::path::Path;
 
 use lowtide_heap::blocks::{Visitor, lend};
-use lowtide_heap::guarded::GuardedHeap;
 use lowtide_heap::hotspot::{JavaHeap, Part, PerfData};
 use lowtide_heap::layout::{HeapLayout, Places, Walked};
 use lowtide_heap::memory::Memory;
@@ -20,7 +19,7 @@ use lowtide_heap::residency::Residency;
 use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_model::bytes::Human;
 use lowtide_model::inspection::{
-    Bin, CPythonHeap, CPythonSizeClass, Manager, Observation, WalkedHeap,
+    Bin, CLibrary, CPythonHeap, CPythonSizeClass, Manager, Observation, WalkedHeap,
 };
 use lowtide_model::ledger::{Ledger, Owner, Row, State, WalkedRuntime};
 use lowtide_model::runtime_kind::RuntimeKind;
@@ -138,13 +137,10 @@ impl HeapWalks<'_, '_> {
     /// Returns the memory that a release of another allocator than glibc's would return to the OS,
     /// in bytes; `None` if it would be refused.
     fn guarded_bytes(&self, layout: HeapLayout, allocator: &DetectedAllocator) -> Option<u64> {
-        self.detected.c_library.as_ref().filter(|library| library.name == "glibc")?;
-        let path = allocator.path.to_string_lossy();
-        let library = heap::library(self.maps, &path)?;
-        let module = self.maps.iter().filter(|m| m.file == library.file);
-        let module: Vec<Range<u64>> = module.map(|m| m.start..m.end).collect();
-        let version = allocator.version.as_deref();
-        let heap = GuardedHeap::find(layout, self.memory, &self.mappings, &module, version).ok()?;
+        let has_known_locks = |library: &&CLibrary| allocator.kind.has_known_locks(library.name);
+        self.detected.c_library.as_ref().filter(has_known_locks)?;
+        let (pid, maps) = (self.observation.pid, self.maps);
+        let heap = heap::guarded(pid, maps, allocator, layout, self.memory, &self.mappings).ok()?;
         let sums = heap.each_droppable(self.memory, &self.mappings, &mut |_| ()).ok()?;
         Some(sums.guarded_bytes)
     }

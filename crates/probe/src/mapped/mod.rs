@@ -207,6 +207,22 @@ fn too_slow() -> io::Error {
     )
 }
 
+/// Reads the code of a mapping from its file. Returns the bytes, and whether they are all: the file
+/// may be unreadable, and the largest programs are not read.
+pub fn code_of(pid: u32, mapping: &Mapping) -> (Vec<u8>, bool) {
+    const MAX_BYTES: usize = 32 << 20;
+    let none = (Vec::new(), false);
+    let Some(size) = usize::try_from(mapping.size()).ok().filter(|size| *size <= MAX_BYTES) else {
+        return none;
+    };
+    let Ok(file) = open_mapped(pid, mapping) else { return none };
+    let mut bytes = vec![0; size];
+    // The file may end within the last page.
+    let (length, read) = file.fill_at(&mut bytes, mapping.offset);
+    bytes.truncate(length);
+    (bytes, read.is_ok())
+}
+
 /// Opens the file that is mapped, even if its path now leads to another one.
 ///
 /// # Errors

@@ -4,9 +4,9 @@ use std::fs;
 use std::io;
 use std::time::Duration;
 
-use super::ParseError;
 use super::stat::Stat;
 use super::status::Status;
+use super::{ParseError, is_gone};
 
 /// A thread of a process, by its IDs. It holds no reference: a thread can end, and its ID can be
 /// reused.
@@ -65,6 +65,24 @@ pub fn threads(pid: u32) -> io::Result<Vec<Thread>> {
     for task in fs::read_dir(format!("/proc/{pid}/task"))? {
         let tid = task?.file_name().to_str().and_then(|name| name.parse().ok());
         found.extend(tid.map(|tid| Thread { pid, tid }));
+    }
+    Ok(found)
+}
+
+/// Returns the threads of a process that run code of its program: not those of io_uring, nor those
+/// that have ended.
+///
+/// # Errors
+/// Fails if the process has ended, or if a thread cannot be read.
+pub fn program_threads(pid: u32) -> io::Result<Vec<Thread>> {
+    let mut found = Vec::new();
+    for thread in threads(pid)? {
+        match thread.stat() {
+            Ok(stat) if stat.is_io_worker() || stat.has_ended() => {}
+            Ok(_) => found.push(thread),
+            Err(error) if is_gone(&error) => {}
+            Err(error) => return Err(error),
+        }
     }
     Ok(found)
 }

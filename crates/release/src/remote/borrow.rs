@@ -8,12 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use lowtide_heap::droppable::Droppers;
 use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::proc::maps::Mapping;
 use lowtide_probe::proc::task::Thread;
 use lowtide_probe::target::Target;
 
 use super::candidates::{Candidate, Candidates, ThreadInspector};
+use super::counted::{Counted, Standing};
 use super::shared_filters::SharedFilters;
 use super::stopped_thread::StoppedThread;
 use super::target_io::TargetIo;
@@ -60,6 +62,10 @@ pub(crate) struct ThreadBorrower<'t> {
     pub(super) words_only: bool,
     /// The only thread that is borrowed, by the address of its own data; `None`: any thread.
     pub(super) owner: Option<u64>,
+    /// Present if only threads run operations that musl counts.
+    counted: Option<Counted>,
+    /// Whether the thread that was stopped last is the only one.
+    pub(super) is_alone: bool,
     /// The addresses of the own data of threads that were stopped, by their TIDs.
     own_data: HashMap<u32, u64>,
     /// The TID of the thread that was borrowed first, and the name of the call that it waited in.
@@ -120,6 +126,8 @@ impl<'t> ThreadBorrower<'t> {
             will_map: options.dry_run,
             words_only: options.words_only,
             owner: None,
+            counted: None,
+            is_alone: false,
             own_data: HashMap::new(),
             first: None,
             fs_base: None,
@@ -163,11 +171,21 @@ impl<'t> ThreadBorrower<'t> {
         }
     }
 
+    /// Borrows only threads for operations that may drop the free pages of the heap.
+    pub(crate) fn borrow_for(&mut self, droppers: Droppers) {
+        self.counted = match droppers {
+            Droppers::Counted { threads } => Some(Counted { threads }),
+            Droppers::Any | Droppers::Owners => None,
+        };
+    }
+
     /// Returns whether a stopped thread is the one that is wanted, and remembers which one it is.
     pub(super) fn is_wanted(&mut self, stopped: &StoppedThread) -> bool {
         let own_data = stopped.registers.fs_base;
         self.own_data.insert(stopped.thread.tid, own_data);
-        self.owner.is_none_or(|owner| owner == own_data)
+        let standing = self.counted.map(|counted| counted.standing(&self.io, stopped));
+        self.is_alone = standing == Some(Standing::Alone);
+        standing != Some(Standing::Uncounted) && self.owner.is_none_or(|owner| owner == own_data)
     }
 
     /// Returns the pauses so far.
@@ -341,6 +359,9 @@ impl<'t> ThreadBorrower<'t> {
         let own_data = self.own_data.get(&candidate.thread.tid);
         match self.owner {
             Some(owner) if own_data != Some(&owner) => "it does not own the memory to release",
+            _ if self.counted.is_some() => {
+                "musl does not count it among the threads that take locks"
+            }
             _ => "its vector registers do not fit into a signal frame",
         }
     }

@@ -328,8 +328,7 @@ impl ThreadInspector<'_> {
         if matches!(wait.timeout, Timeout::Kept | Timeout::Updated(..)) {
             return Ok((None, None));
         }
-        // A function of the C library does not reuse its arguments after the call; other code may.
-        if !self.code.c_library.iter().any(|code| code.contains(&call.instruction_pointer)) {
+        if !self.code.library_calls.contain(call.instruction_pointer) {
             return Err("it waits with a timeout outside of the C library".to_owned());
         }
         let unknown = || "it waits with a timeout whose remaining time is unknown".to_owned();

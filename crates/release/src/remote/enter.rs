@@ -229,7 +229,8 @@ fn prepare(
         .with(field::WAIT_MASK, stopped.wait_mask.unwrap_or(0))
         .with(field::TIMEOUT_FORM, timeout_form)
         .with(field::TIMEOUT_AT, timeout_at)
-        .with(field::TIMEOUT_NS, left);
+        .with(field::TIMEOUT_NS, left)
+        .with(field::ALONE, u64::from(borrower.is_alone));
     if task == Task::Clone {
         values = values
             .with(field::CLONE_FLAGS, CLONE_FLAGS)

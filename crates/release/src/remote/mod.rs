@@ -34,6 +34,7 @@ mod borrow;
 mod calls;
 mod candidates;
 mod code_writer;
+mod counted;
 mod enter;
 mod files;
 mod frame;

@@ -9,9 +9,9 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use lowtide_heap::guarded::GuardedHeap;
+use lowtide_heap::guarded::{GuardedHeap, Module};
 use lowtide_heap::layout::{HeapLayout, Places};
-use lowtide_heap::memory::{ADDRESS_END, Memory, Saved, word};
+use lowtide_heap::memory::{Memory, Saved, word};
 use lowtide_heap::ptmalloc::{Heap, Layout, Links, fast_links, walk, walk_and_visit};
 use lowtide_heap::saved::SavedHeap;
 use lowtide_model::allocator_kind::AllocatorKind;
@@ -536,8 +536,8 @@ fn guarded(kind: &AllocatorKind, name: &str) -> (Saved, Vec<Op>) {
     let saved = SavedHeap::from_bytes(&std::fs::read(file).unwrap()).unwrap();
     let places = Places { data: &saved.data, zeroed_data: &saved.data, mappings: &saved.mappings };
     let layout = HeapLayout::find(kind, &saved.memory, &places).unwrap();
-    let everywhere = 0..ADDRESS_END;
-    let heap = GuardedHeap::find(layout, &saved.memory, &saved.mappings, &[everywhere], Some(name));
+    let module = Module::unknown(Some(name));
+    let heap = GuardedHeap::find(layout, &saved.memory, &saved.mappings, &module);
     let heap = ReleasableHeap::Guarded(heap.unwrap());
     let (mut ops, mut batch) = (Vec::new(), Batch::default());
     let mut submit = |part: &[Op]| {
@@ -552,7 +552,7 @@ fn guarded(kind: &AllocatorKind, name: &str) -> (Saved, Vec<Op>) {
     (saved.memory, ops)
 }
 
-const GUARDED: [(AllocatorKind, &str); 7] = [
+const GUARDED: [(AllocatorKind, &str); 9] = [
     (AllocatorKind::Jemalloc, "5.2.1-57"),
     (AllocatorKind::Jemalloc, "5.3.0"),
     (AllocatorKind::Jemalloc, "5.3.1"),
@@ -560,14 +560,21 @@ const GUARDED: [(AllocatorKind, &str); 7] = [
     (AllocatorKind::Mimalloc, "2.0.9"),
     (AllocatorKind::Mimalloc, "2.3.2"),
     (AllocatorKind::Gperftools, "2.16"),
+    (AllocatorKind::Musl, "1.2.3"),
+    (AllocatorKind::Musl, "1.2.3-static"),
 ];
+
+/// Returns whether the code is told that the process has one thread.
+fn is_alone(kind: &AllocatorKind) -> u64 {
+    u64::from(*kind == AllocatorKind::Musl)
+}
 
 #[test]
 fn every_free_page_of_another_allocator_is_dropped_and_nothing_else_changes() {
     let stub = Stub::guarded();
     for (kind, name) in GUARDED {
         let (memory, ops) = guarded(&kind, name);
-        let done = stub.run_with(&memory, [0; 3], &slots(&ops));
+        let done = stub.run_with(&memory, [0, is_alone(&kind), 0], &slots(&ops));
         assert_eq!((done.skipped, done.busy), (0, 0), "{kind} {name}");
         let named: Vec<_> = ops.iter().map(Op::pages).collect();
         assert_eq!(done.drops, named, "{kind} {name}");
@@ -586,7 +593,8 @@ fn no_page_is_dropped_when_one_condition_no_longer_holds_or_the_lock_is_held() {
         let (memory, ops) = guarded(&kind, name);
         for op in ops.iter().step_by(ops.len().div_ceil(OPS)) {
             let in_thread = |thread: u64, damaged: &Saved, busy: u64, what: &str| {
-                let done = stub.run_with(damaged, [thread, 0, 0], &slots(std::slice::from_ref(op)));
+                let words = [thread, is_alone(&kind), 0];
+                let done = stub.run_with(damaged, words, &slots(std::slice::from_ref(op)));
                 let what = format!("{kind} {name}: {what} of {op:x?}");
                 assert_eq!((done.skipped, done.busy), (1 - busy, busy), "{what}");
                 assert!(done.drops.is_empty() && done.memory.blocks == damaged.blocks, "{what}");
@@ -605,6 +613,10 @@ fn no_page_is_dropped_when_one_condition_no_longer_holds_or_the_lock_is_held() {
                     false => word ^ lowest,
                 });
                 is_left_alone(&damaged, 0, "a check");
+            }
+            // The lock of musl has a test of its own.
+            if matches!(op, Op::Musl { .. }) {
+                continue;
             }
             if is_owned {
                 in_thread(op.guard() + 64, &memory, 0, "the owner");
@@ -630,5 +642,43 @@ fn no_page_is_dropped_when_one_condition_no_longer_holds_or_the_lock_is_held() {
             };
             is_left_alone(&damaged, busy, "the guard");
         }
+    }
+}
+
+/// The word with the state of all locks of musl (`struct __libc`), and the lock of its `malloc`.
+const MUSL_THREADS: u64 = 0x10_0000;
+const MUSL_LOCK: u64 = MUSL_THREADS + 0x40;
+
+/// Runs an operation under the lock of musl, in a process whose words are these. Returns the counts
+/// of ranges that were dropped, skipped and busy, and the lock afterwards.
+fn under_musl_lock(stub: &Stub, takes: i8, others: i32, lock: u32) -> ([u64; 3], u32) {
+    let (mut memory, ops) = guarded(&AllocatorKind::Musl, "1.2.3-static");
+    let mut block = vec![0; PAGE as usize];
+    block[3] = takes.to_le_bytes()[0];
+    block[4..8].copy_from_slice(&others.to_le_bytes());
+    block[0x40..0x44].copy_from_slice(&lock.to_le_bytes());
+    memory.blocks.insert(0, (MUSL_THREADS, block));
+    let Op::Musl { checks, from, bytes, .. } = ops[0].clone() else { panic!("{:x?}", ops[0]) };
+    let op = Op::Musl { lock: MUSL_LOCK, threads: MUSL_THREADS, checks, from, bytes };
+    let done = stub.run_with(&memory, [0; 3], &slots(&[op]));
+    let after = word(&done.memory, MUSL_LOCK).unwrap() as u32;
+    ([done.drops.len() as u64, done.skipped, done.busy], after)
+}
+
+#[test]
+fn pages_of_musl_are_dropped_only_while_musl_takes_its_locks() {
+    /// The lock as the one thread has it that holds it.
+    const HELD: u32 = 0x8000_0001;
+    let stub = Stub::guarded();
+    let run = |takes, others, lock| under_musl_lock(&stub, takes, others, lock);
+    assert_eq!(run(1, 1, 0), ([1, 0, 0], 0));
+    // Others wait for it: they stay counted.
+    assert_eq!(run(1, 7, 3), ([1, 0, 0], 3));
+    assert_eq!(run(1, 7, HELD), ([0, 0, 1], HELD));
+    assert_eq!(run(1, 7, HELD + 2), ([0, 0, 1], HELD + 2));
+    // The other threads have ended, and musl takes no locks, or is about to cease to: this thread
+    // was not seen to be the only one.
+    for (takes, others) in [(0, 0), (-1, 0), (0, 3), (-1, 3), (1, 0), (1, -1)] {
+        assert_eq!(run(takes, others, 0), ([0, 0, 1], 0), "{takes} {others}");
     }
 }

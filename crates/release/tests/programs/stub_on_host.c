@@ -98,6 +98,7 @@ int main(void) {
     }
     s->main_arena = head[0];
     s->bins_at = head[1];
+    s->alone = head[1]; /* the heaps that need one have no use for the other */
     s->mixed_links = head[2];
     s->pages_per_hold = MAX_PAGES;
     s->hold_ticks = 60000;

@@ -35,6 +35,7 @@ use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Mutex;
 
+use lowtide_testing::{Musl, MuslLinkage};
 use record::{Kind, Records};
 use run::{Draw, Run};
 use subject::{Library, Shape};
@@ -106,6 +107,24 @@ fn nothing_breaks_with_any_allocator() {
     let libraries: Vec<_> =
         paths.split(':').map(|path| Library::Preloaded(PathBuf::from(path))).collect();
     let records = torture(&libraries, &Scale::from_environment());
+    print!("{}", records.summary());
+    records.assert_nothing_broke();
+}
+
+#[test]
+#[ignore = "needs musl-dev; in the long form, LOWTIDE_TEST_MUSLS lists directories with other versions, with colons between"]
+fn nothing_breaks_with_any_musl() {
+    let is_long = std::env::var_os("LOWTIDE_TORTURE_RELEASES").is_some();
+    let (musls, linkages, scale) = match is_long {
+        true => (Musl::all(), &MuslLinkage::ALL[..], Scale::from_environment()),
+        false => {
+            let scale = Scale { releases: 1, controls: 0, seed: 1, ms: 1_500, beside: 2 };
+            (vec![Musl::systems()], &[MuslLinkage::Dynamic, MuslLinkage::Static][..], scale)
+        }
+    };
+    let of = |musl: Musl| linkages.iter().map(move |linkage| Library::Musl(musl.clone(), *linkage));
+    let libraries: Vec<_> = musls.into_iter().flat_map(of).collect();
+    let records = torture(&libraries, &scale);
     print!("{}", records.summary());
     records.assert_nothing_broke();
 }

@@ -56,7 +56,7 @@ impl Run {
         let mut subject = Subject::start(&self.library, self.shape, self.seed, most, &until);
         let begin = Instant::now();
         let target = Target::open(subject.pid()).unwrap();
-        let allocator = version(&target);
+        let allocator = version(&self.library, &target);
         let mut tally = Tally::default();
         let mut draw = Draw::new(self.seed);
         while !subject.has_ended() {
@@ -175,13 +175,15 @@ fn left_behind(pid: u32) -> Option<String> {
 }
 
 /// Returns the version of glibc, or the name and the version of another allocator.
-fn version(target: &Target) -> String {
+fn version(library: &Library, target: &Target) -> String {
     let maps = target.maps().unwrap();
     let detected = Detector::default().detect(target.pid, &maps).unwrap();
     let malloc = detected.malloc.expect("an allocator");
-    let version = malloc.version.expect("a version that is known");
-    match malloc.kind {
-        AllocatorKind::Glibc => version,
-        other => format!("{other} {version}"),
+    let version = || malloc.version.expect("a version that is known");
+    match (library, malloc.kind) {
+        // A static program does not contain it.
+        (Library::Musl(musl, linkage), _) => format!("musl {}, {linkage:?}", musl.version()),
+        (_, AllocatorKind::Glibc) => version(),
+        (_, other) => format!("{other} {}", version()),
     }
 }

@@ -4,11 +4,11 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use lowtide_testing::{Running, compile, library_of_compiler};
+use lowtide_testing::{Musl, MuslLinkage, Running, compile, library_of_compiler};
 use tempfile::TempDir;
 
 /// The C library of a program.
@@ -20,6 +20,8 @@ pub(crate) enum Library {
     In(PathBuf),
     /// The system's C library, and a preloaded allocator.
     Preloaded(PathBuf),
+    /// A musl.
+    Musl(Musl, MuslLinkage),
 }
 
 /// The kind of a program.
@@ -79,6 +81,7 @@ impl Subject {
                 command
             }
             Library::Preloaded(_) => Command::new(program()),
+            Library::Musl(musl, linkage) => Command::new(program_of_musl(musl, *linkage)),
         };
         command.env_remove("LD_PRELOAD");
         if let Library::Preloaded(allocator) = library {
@@ -140,6 +143,30 @@ impl Subject {
     }
 }
 
+/// Returns the source files.
+fn sources() -> impl Iterator<Item = PathBuf> {
+    let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs");
+    let sources = fs::read_dir(programs.join("torture")).unwrap().map(|e| e.unwrap().path());
+    sources.filter(|path| path.extension().is_some_and(|e| e == "c" || e == "S"))
+}
+
+/// Compiles the program for a musl, once for each linkage.
+fn program_of_musl(musl: &Musl, linkage: MuslLinkage) -> PathBuf {
+    type Compiled = Vec<(Musl, MuslLinkage, PathBuf)>;
+    static HOME: OnceLock<TempDir> = OnceLock::new();
+    static COMPILED: Mutex<Compiled> = Mutex::new(Vec::new());
+    let mut compiled = COMPILED.lock().unwrap();
+    let is_same = |(other, of, _): &&(Musl, MuslLinkage, _)| (other, *of) == (musl, linkage);
+    if let Some((.., program)) = compiled.iter().find(is_same) {
+        return program.clone();
+    }
+    let home = HOME.get_or_init(|| tempfile::tempdir().unwrap());
+    let program = home.path().join(format!("torture-{}", compiled.len()));
+    musl.compile(linkage, &program, sources().chain(["-O2", "-pthread"].map(PathBuf::from)));
+    compiled.push((musl.clone(), linkage, program.clone()));
+    program
+}
+
 /// Compiles the program once, for every C library from the oldest on.
 fn program() -> &'static Path {
     static PROGRAM: OnceLock<(TempDir, PathBuf)> = OnceLock::new();
@@ -147,12 +174,10 @@ fn program() -> &'static Path {
         let home = tempfile::tempdir().unwrap();
         let program = home.path().join("torture");
         let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs");
-        let sources = fs::read_dir(programs.join("torture")).unwrap().map(|e| e.unwrap().path());
-        let sources = sources.filter(|path| path.extension().is_some_and(|e| e == "c" || e == "S"));
         let mut arguments: Vec<PathBuf> = vec!["-O2".into(), "-include".into()];
         arguments.push(programs.join("oldest.h"));
         arguments.extend(["-fno-pie", "-no-pie", "-nostartfiles"].map(PathBuf::from));
-        arguments.extend(sources);
+        arguments.extend(sources());
         arguments.extend([programs.join("oldest.c"), "-Wl,--no-as-needed".into()]);
         arguments.push(library_of_compiler("libpthread.so.0"));
         compile(&program, arguments);

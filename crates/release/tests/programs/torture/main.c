@@ -281,10 +281,12 @@ static bool read_options(int count, char **words) {
 }
 
 static void tune(void) {
+#ifdef M_ARENA_MAX /* musl has no settings */
     if (!options.many) mallopt(M_ARENA_MAX, 1);
     if (!options.tuned) return;
     mallopt(M_MMAP_THRESHOLD, 8 << 20);
     mallopt(M_TRIM_THRESHOLD, 1 << 30);
+#endif
 }
 
 int main(int count, char **words) {

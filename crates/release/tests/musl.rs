@@ -1,0 +1,152 @@
+//! Releases of musl's heap: what a release predicts is what it returns, to the byte; and threads
+//! that musl does not count never run one.
+
+#![cfg(target_arch = "x86_64")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed")]
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
+
+use lowtide_model::release::{Release, ReleaseOutcome, RunsIn};
+use lowtide_probe::target::Target;
+use lowtide_release::{Options, release};
+use lowtide_testing::{Musl, MuslLinkage, Running};
+use tempfile::TempDir;
+
+/// Minimum size of a hoard, in bytes.
+const HOARD: u64 = 10 << 20;
+
+/// A program with a hoard on the heap of musl.
+struct Hoard {
+    _child: Running,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+    target: Target,
+}
+
+impl Hoard {
+    /// Starts it with so many threads that musl counts, and others.
+    fn start(program: &Path, threads: u32, uncounted: u32) -> Self {
+        Self::start_with(program, &[threads, uncounted, 7])
+    }
+
+    fn start_with(program: &Path, words: &[u32]) -> Self {
+        let mut child = Command::new(program)
+            .args(words.iter().map(u32::to_string))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let input = child.stdin.take().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let target = Target::open(child.id()).unwrap();
+        let mut hoard = Self { _child: child.into(), input, output, target };
+        assert_eq!(hoard.line(), "ready\n");
+        hoard
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).unwrap();
+        line
+    }
+
+    /// Makes it check its blocks, and make another hoard.
+    fn check(&mut self, what: &str) {
+        self.input.write_all(b"x").unwrap();
+        assert_eq!(self.line(), "sound\n", "{what}");
+    }
+
+    fn release(&self, dry_run: bool) -> Release {
+        let options = Options { dry_run, ..Options::default() };
+        release(&self.target, &options).unwrap()
+    }
+}
+
+#[test]
+#[ignore = "needs musl-dev; LOWTIDE_TEST_MUSLS lists directories with other versions, with colons between"]
+fn nothing_breaks_while_musl_ceases_to_take_locks_and_takes_them_again() {
+    /// Run time of a program; `LOWTIDE_TORTURE_MS` sets another.
+    const MS: u32 = 1000;
+    let ms = std::env::var("LOWTIDE_TORTURE_MS").ok().map_or(MS, |ms| ms.parse().unwrap());
+    let home = tempfile::tempdir().unwrap();
+    for (musl, linkage) in
+        Musl::all().iter().flat_map(|musl| MuslLinkage::ALL.map(|linkage| (musl, linkage)))
+    {
+        let what = format!("musl {}, {linkage:?}", musl.version());
+        let program = compiled(&home, musl, linkage);
+        let mut hoard = Hoard::start_with(&program, &[0, 0, 7, ms]);
+        let options = Options::default();
+        let (mut releases, mut returned, mut skipped) = (0, 0, 0);
+        let mut refused = BTreeMap::new();
+        while let Ok(released) = release(&hoard.target, &options) {
+            releases += 1;
+            returned += u32::from(released.returned_bytes > 0);
+            skipped += released.skipped_ranges;
+            if released.outcome == ReleaseOutcome::Refused {
+                *refused.entry(released.reason.unwrap()).or_insert(0) += 1;
+            }
+        }
+        println!(
+            "{what}: {releases} releases, {returned} returned something, {skipped} ranges rejected, {refused:?}"
+        );
+        assert_eq!(hoard.line(), "sound\n", "{what}");
+        assert!(returned > 0, "{what}: {releases} releases, {refused:?}");
+        let may_pass = |reason: &String| reason.contains("run the release");
+        assert!(refused.keys().all(may_pass), "{what}: {refused:?}");
+    }
+}
+
+fn compiled(home: &TempDir, musl: &Musl, linkage: MuslLinkage) -> std::path::PathBuf {
+    let program = home.path().join("program");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/musl.c");
+    musl.compile(linkage, &program, [source, "-O1".into(), "-pthread".into(), "-s".into()]);
+    program
+}
+
+#[test]
+#[ignore = "needs musl-dev; LOWTIDE_TEST_MUSLS lists directories with other versions, with colons between"]
+fn a_release_of_musl_returns_what_it_predicts_to_the_byte() {
+    let home = tempfile::tempdir().unwrap();
+    for (musl, linkage) in
+        Musl::all().iter().flat_map(|musl| MuslLinkage::ALL.map(|linkage| (musl, linkage)))
+    {
+        let program = compiled(&home, musl, linkage);
+        for threads in [0, 3] {
+            let what = format!("musl {}, {linkage:?}, {threads} more threads", musl.version());
+            let mut hoard = Hoard::start(&program, threads, 0);
+            for _ in 0..2 {
+                let predicted = hoard.release(true).predicted_bytes;
+                assert!(predicted > HOARD, "{what}: {predicted}");
+                let released = hoard.release(false);
+                assert_eq!(released.outcome, ReleaseOutcome::Released, "{what}: {released:?}");
+                assert_eq!(released.runs_in, Some(RunsIn::Slices), "{what}");
+                assert_eq!(
+                    (released.predicted_bytes, released.returned_bytes, released.skipped_ranges),
+                    (predicted, predicted, 0),
+                    "{what}"
+                );
+                let again = hoard.release(false);
+                assert_eq!(again.outcome, ReleaseOutcome::NothingToRelease, "{what}: {again:?}");
+                hoard.check(&what);
+            }
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs musl-dev"]
+fn memory_of_musl_is_left_alone_if_threads_take_no_part_in_its_locks() {
+    let home = tempfile::tempdir().unwrap();
+    let program = compiled(&home, &Musl::systems(), MuslLinkage::Static);
+    for threads in [0, 2] {
+        let mut hoard = Hoard::start(&program, threads, 1);
+        let left_alone = hoard.release(false);
+        assert_eq!(left_alone.outcome, ReleaseOutcome::Refused, "{left_alone:?}");
+        let reason = left_alone.reason.unwrap();
+        assert!(reason.contains("other threads than musl counts"), "{threads}: {reason}");
+        hoard.check("after a refusal");
+    }
+}
