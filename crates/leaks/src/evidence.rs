@@ -31,6 +31,7 @@ use crate::stacks::names::FrameNamer;
 use crate::stacks::sampler::StackSamples;
 use crate::stacks::survivors::{CallCount, SurvivingStacks};
 use crate::types::{rust, type_of};
+use crate::variables::Variables;
 use crate::whole::is_whole;
 
 /// Number of searches of all memory for pointers, and the time between two of them. Further ones
@@ -44,6 +45,8 @@ const LONG: Duration = Duration::from_secs(2);
 /// read.
 pub const MAX_SAMPLED: usize = 1000;
 const MAX_TYPED: usize = 300;
+/// Maximum number of blocks of a group that are followed to a variable of Python.
+const MAX_FOLLOWED: usize = 16;
 /// Maximum number of pointers to a block that are inspected.
 const MAX_POINTERS: usize = 8;
 /// Maximum number of blocks of a heap that is searched completely.
@@ -87,14 +90,43 @@ impl Described {
     fn main_holder(&self) -> Option<String> {
         const MOST: f64 = 0.5;
         let is_variable = |root: &&Holder| root.what.starts_with("variable ");
-        // The garbage collector leads to every object of Python.
-        let is_collector = |root: &Holder| root.what.starts_with("variable _PyRuntime ");
-        if self.roots.first().is_some_and(is_collector) {
+        let named = self.holders.first().filter(is_variable).filter(|found| found.share >= MOST);
+        if let Some(variable) = named {
+            return Some(variable.what.clone());
+        }
+        // The garbage collector leads to every object of Python, and a free list to former ones.
+        let is_of_interpreter = |root: &Holder| {
+            ["variable _PyRuntime ", "variable free_list "]
+                .iter()
+                .any(|name| root.what.starts_with(name))
+        };
+        if self.roots.first().is_some_and(is_of_interpreter) {
             return None;
         }
         let root = self.roots.first().filter(is_variable);
         let main = root.into_iter().chain(self.holders.first()).find(|found| found.share >= MOST);
         main.map(|found| found.what.clone())
+    }
+
+    /// Returns whether the blocks are objects of Python, or are held by some.
+    fn is_of_python(&self) -> bool {
+        let types = self.types.iter().map(|found| &found.name);
+        let mut names = types.chain(self.holders.iter().map(|holder| &holder.what));
+        names.any(|name| name.starts_with("Python "))
+    }
+
+    /// Adds the variables of Python that lead to the blocks, before what points to them.
+    /// `followed` are the blocks from which variables were searched for, and `names` those that
+    /// were found.
+    fn name_variables(&mut self, followed: &[u64], names: &HashMap<u64, String>) {
+        /// Minimum share of a variable: an old pointer can lead to another one.
+        const MIN: f64 = 0.3;
+        let found = followed.iter().filter_map(|at| names.get(at).cloned());
+        let variables = most_frequent(found, followed.len()).into_iter();
+        let variables = variables.filter(|(_, share)| *share >= MIN);
+        let variables = variables.map(|(what, share)| Holder { what, share });
+        self.holders.splice(0..0, variables);
+        self.holders.truncate(MAX_NAMED);
     }
 
     /// Adds the evidence to a group.
@@ -335,7 +367,8 @@ pub(crate) fn describe(
     }
     let image = Image::new(reader.target().pid, reader.memory(), &walk.maps);
     let all: Vec<Survivor> = groups.iter().flat_map(|group| group.sample.iter().copied()).collect();
-    let pointers = pointers_to(memory, &all, index.as_ref(), roots, walk);
+    let all = all.iter().map(|block| (block.at..block.at.saturating_add(block.bytes), block.print));
+    let pointers = pointers_to(memory, all, index.as_ref(), roots, walk);
     let is_held = groups.iter().any(|group| !group.key.is_lost);
     let held = graph.as_ref().filter(|_| is_held);
     let root_of = held.map(|graph| graph.roots(|at| roots.is_in_stack(at)));
@@ -343,6 +376,7 @@ pub(crate) fn describe(
         detect::areas(reader.memory(), &walk.detected, &walk.maps, &roots.stacks, &walk.heaps);
     let namer = Namer { image: &image, memory, index: index.as_ref(), root_of, roots, walk, areas };
     let frames = FrameNamer::new(&image, reader.target());
+    let mut followed = Vec::new();
     for Sampled { key, sample } in groups {
         let is_there = |survivor: &&Survivor| match index {
             Some(index) => index.starting_at(survivor.at).is_some(),
@@ -363,6 +397,8 @@ pub(crate) fn describe(
             }
         });
         let mut described = namer.describe(key, &sample, &pointers, reachability, search.with_text);
+        let most = if described.is_of_python() { MAX_FOLLOWED } else { 0 };
+        followed.push(sample.iter().take(most).map(|block| block.at).collect::<Vec<u64>>());
         if let Some(stacks) = stacks {
             described.stacks = stacks.of(&described.key, older_s, &frames);
         }
@@ -377,6 +413,14 @@ pub(crate) fn describe(
             let pid = reader.target().pid;
             let memory = reader.memory();
             first.calls = stacks.count_calls(&first.key, older_s, pid, memory, &walk.maps, time);
+        }
+    }
+    let of_python = followed.concat();
+    if let Some(index) = index.as_ref().filter(|_| !of_python.is_empty()) {
+        let variables = Variables { image: &image, memory, index, roots, walk };
+        let names = variables.of(&of_python, &pointers);
+        for (described, sample) in evidence.groups.iter_mut().zip(&followed) {
+            described.name_variables(sample, &names);
         }
     }
     evidence
@@ -482,35 +526,36 @@ fn in_both(one: &[(u64, u16)], other: &[(u64, u16)]) -> Vec<(u64, u16)> {
 }
 
 /// The addresses of pointers, by the address of the block that they point to.
-type Pointers = HashMap<u64, Vec<u64>>;
+pub(crate) type Pointers = HashMap<u64, Vec<u64>>;
 
-/// Finds pointers to the blocks of a sample. Returns the addresses of some of them, by the address
-/// of the block.
-fn pointers_to(
+/// Finds pointers to some blocks, given by their ranges and prints. Returns the addresses of some of
+/// the pointers, by the address of the block.
+pub(crate) fn pointers_to(
     memory: &impl Memory,
-    sample: &[Survivor],
+    blocks: impl Iterator<Item = (Range<u64>, u16)>,
     index: Option<&BlockIndex>,
     roots: &Roots,
     walk: &BlockWalk,
 ) -> Pointers {
-    let sampled = index_of(sample);
+    let sampled = index_of(blocks);
     let mut found = Pointers::new();
-    let mut add = |from: u64, to: BlockId| {
+    let mut add = |from: u64, to: BlockId, most: usize| {
         let Some(to) = sampled.range(to) else { return };
         let pointers = found.entry(to.start).or_default();
-        if pointers.len() < MAX_POINTERS && !to.contains(&from) {
+        if pointers.len() < most && !to.contains(&from) {
             pointers.push(from);
         }
     };
     let mut add_root = |from: Word, to| {
         if let Target::Block(to) = to {
-            add(from.at, to);
+            add(from.at, to, MAX_POINTERS);
         }
     };
     match index {
         Some(index) => {
             each_root(memory, &sampled, &roots.ranges, &mut add_root);
-            each_pointer(memory, index, &sampled, add);
+            // Old pointers on stacks can be many.
+            each_pointer(memory, index, &sampled, |from, to| add(from, to, 2 * MAX_POINTERS));
         }
         // It is unknown which memory is free: stale pointers in free memory count.
         None => {
@@ -525,11 +570,12 @@ fn pointers_to(
 }
 
 /// Builds an index of a few blocks.
-fn index_of(sample: &[Survivor]) -> BlockIndex {
-    let mut sorted = sample.to_vec();
-    sorted.sort_unstable_by_key(|survivor| survivor.at);
+fn index_of(blocks: impl Iterator<Item = (Range<u64>, u16)>) -> BlockIndex {
+    let mut sorted: Vec<(Range<u64>, u16)> = blocks.collect();
+    sorted.sort_unstable_by_key(|(range, _)| range.start);
     let mut builder = IndexBuilder::new(usize::MAX);
-    for Survivor { at, bytes, print, .. } in sorted {
+    for (Range { start: at, end }, print) in sorted {
+        let bytes = end - at;
         let block = Block { at, bytes, print };
         if bytes < PLACE {
             builder.blocks(at..at + 1, &[block]);

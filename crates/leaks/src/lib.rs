@@ -51,4 +51,5 @@ pub mod pointers;
 pub mod schedule;
 pub mod stacks;
 pub mod types;
+mod variables;
 mod whole;

@@ -37,6 +37,8 @@ use crate::verbs::leaks_record::LeaksRecord;
 
 /// Time after which provisional verdicts are printed.
 const PROVISIONAL: Duration = Duration::from_secs(30);
+/// Maximum length of a run with too few snapshots for a verdict, in multiples of --duration.
+const EXTENDED: u32 = 2;
 /// Time between two readings of RSS.
 const BETWEEN_READINGS: Duration = Duration::from_secs(1);
 /// Maximum time of the search for pointers at the end, in seconds,
@@ -316,7 +318,8 @@ impl<'a> Watch<'a> {
         match schedule.duration {
             Some(time) => {
                 let is_short = time < schedule.time_to_verdict();
-                let short = format!("; a verdict on growth needs about {needs}");
+                let short =
+                    format!("; a verdict on growth needs about {needs}, so it may be extended");
                 let end = if is_short { short.as_str() } else { "" };
                 let time = HumanSeconds(time.as_secs_f64());
                 note!("lowtide: process {pid} is watched for {time}; Ctrl-C ends it earlier{end}");
@@ -346,7 +349,7 @@ impl<'a> Watch<'a> {
         interrupt: &AtomicBool,
         mut record: Option<&mut LeaksRecord>,
     ) -> Result<Option<TargetError>, Failure> {
-        let Schedule { duration, .. } = self.schedule();
+        let Schedule { mut duration, .. } = self.schedule();
         self.announce(target);
         let patience = self.args.deadline.patience();
         loop {
@@ -383,7 +386,22 @@ impl<'a> Watch<'a> {
             }
             self.whole.follow(target);
             self.show_progress(&mut record)?;
-            if interrupt.load(Ordering::Relaxed) || duration.is_some_and(|most| elapsed >= most) {
+            let is_extended = duration != self.args.duration;
+            let is_over = match duration.is_some_and(|most| elapsed >= most) {
+                true => true,
+                // It lasts no longer than necessary.
+                false => is_extended && !self.is_too_early(),
+            };
+            if is_over && !is_extended && self.is_too_early() {
+                duration = Some(elapsed * EXTENDED);
+                let most = HumanSeconds((elapsed * EXTENDED).as_secs_f64());
+                note!(
+                    "lowtide: too few snapshots for a verdict: the run is extended, to {most} at most"
+                );
+            } else if is_over {
+                return Ok(None);
+            }
+            if interrupt.load(Ordering::Relaxed) {
                 return Ok(None);
             }
             let cost = Duration::try_from_secs_f64(look.cpu_s).unwrap_or_default();
@@ -395,6 +413,13 @@ impl<'a> Watch<'a> {
                 return Ok(None);
             }
         }
+    }
+
+    /// Returns whether there are too few snapshots for a verdict.
+    fn is_too_early(&self) -> bool {
+        let too_early = |report: LeakReport| report.verdict.kind == LeakKind::TooEarly;
+        let blocks = self.finder.get().map(|finder| finder.report(self.older_s(), 0));
+        blocks.is_some_and(too_early) && self.report().is_some_and(too_early)
     }
 
     /// Determines which blocks grow, whether they are reachable, and where they are allocated.

@@ -76,9 +76,17 @@ fn a_rust_cycle_is_reported_as_lost_and_a_trait_object_with_its_type() {
 
 #[test]
 #[ignore = "needs python3"]
-fn python_types_are_named_and_lost_blocks_of_an_extension_are_found() {
-    let report = watch(Command::new("python3").arg(source("cache.py")));
+fn python_types_and_variables_are_named_and_lost_blocks_of_an_extension_are_found() {
+    let seen = || watch(Command::new("python3").arg(source("cache.py")));
+    let report = seen();
     of_type(&report, LeakKind::Growing, "Python Session");
     let lost = report.groups.iter().find(|group| group.verdict == LeakKind::Lost);
     assert_eq!(lost.map(|group| group.size_bytes), Some([320, 320]), "{report:#?}");
+    // No path leads through a table that the program replaces by a larger one meanwhile.
+    let variable = "variable cache of module __main__ (cache.py)";
+    let is_named = |report: LeakReport| {
+        let sessions = of_type(&report, LeakKind::Growing, "Python Session");
+        sessions.holders.iter().any(|holder| holder.what == variable)
+    };
+    assert!(is_named(report) || (0..5).any(|_| is_named(seen())), "never named");
 }
