@@ -117,6 +117,8 @@ mod tests {
             allocator: Some("glibc".to_owned()),
             size_bytes: [bytes; 2],
             block_type: block_type.map(str::to_owned),
+            age: None,
+            stacks: Vec::new(),
             holder: None,
             blocks,
             bytes: bytes * blocks,

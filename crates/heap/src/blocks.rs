@@ -52,9 +52,9 @@ pub trait BlockVisitor {
     /// Receives a room, after the blocks in it. It replaces all rooms that it overlaps.
     fn room(&mut self, _: Room) {}
 
-    /// Makes the print of a block from its first bytes, at most [`PRINTED`]: by default a hash,
-    /// which identifies the block beside its address and size.
-    fn print(&mut self, first: &[u8]) -> u16 {
+    /// Makes the print of a block from its address and its first bytes, at most [`PRINTED`]: by
+    /// default a hash of the bytes, which identifies the block beside its address and size.
+    fn print(&mut self, _: u64, first: &[u8]) -> u16 {
         print(first)
     }
 }
@@ -297,7 +297,7 @@ impl<'v> BlockCollector<'v> {
                 let first = (at - known) as usize;
                 let bytes_read = buffer[..length].get(first..first + wanted);
                 let print = match (bytes_read, &mut self.visitor) {
-                    (Some(first), Some(visitor)) => visitor.print(first),
+                    (Some(first), Some(visitor)) => visitor.print(at, first),
                     _ => 0,
                 };
                 self.found.push(Block { at, bytes, print });
@@ -317,7 +317,7 @@ pub(crate) fn read_print(
 ) -> u16 {
     let mut first = [0; PRINTED as usize];
     let first = &mut first[..printed_bytes(usable)];
-    if memory.read(at, first) == first.len() { visitor.print(first) } else { 0 }
+    if memory.read(at, first) == first.len() { visitor.print(at, first) } else { 0 }
 }
 
 #[cfg(test)]

@@ -165,22 +165,7 @@ impl LeakFinder {
         found.surroundings.is_below_peak = self.is_below_peak();
         self.evidence = Some(found);
         self.sampling = search.samples.map(StackSamples::summary);
-        let ended = search.samples.and_then(|samples| samples.ended.as_ref());
-        let ended = ended.map(|reason| format!("the sampling of stacks stopped early: {reason}"));
-        let is_perf = self.sampling.is_some_and(|summary| summary.tier == LeakTier::Perf);
-        let few = is_perf.then(|| {
-            "on this kernel only the most common allocation functions have probes: blocks of others have no \
-             stack"
-                .to_owned()
-        });
-        let is_silent = self
-            .sampling
-            .is_some_and(|summary| summary.sampling.windows > 0 && summary.sampling.hits == 0);
-        let silent = is_silent.then(|| {
-            "no function with a probe was called while the probes were open, so no stack is known"
-                .to_owned()
-        });
-        self.sampling_notes = ended.into_iter().chain(few).chain(silent).collect();
+        self.sampling_notes = search.samples.map(StackSamples::notes).unwrap_or_default();
         self.cpu_s += thread_cpu_s() - cpu;
         Ok(())
     }

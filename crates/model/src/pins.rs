@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use crate::leaks::LeakStack;
+
 /// The kind of the members of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -16,6 +18,20 @@ pub enum PinKind {
     Fixed,
 }
 
+/// Whether blocks are older than a watch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BlockAge {
+    /// When the watch began, there was a block at the same address, with the same content at its
+    /// beginning.
+    BeforeWatch,
+    /// When the watch began, there was no block at the same address.
+    SinceWatch,
+    /// When the watch began, there was a block at the same address, with other content: it was
+    /// replaced, or has changed.
+    Unknown,
+}
+
 /// Blocks that pin memory, and what a release would return without them.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PinGroup {
@@ -28,6 +44,8 @@ pub struct PinGroup {
     /// The type of the blocks, if their content has it.
     #[serde(rename = "type")]
     pub block_type: Option<String>,
+    /// Whether they are older than the watch; `null` without one.
+    pub age: Option<BlockAge>,
     /// What holds most of the blocks, if it was searched for.
     pub holder: Option<String>,
     /// Number of blocks.
@@ -50,6 +68,9 @@ pub struct PinGroup {
     pub estimated: bool,
     /// What would cure it; `null` if no remedy is known.
     pub remedy: Option<String>,
+    /// The stacks by which blocks of these sizes and this type were allocated during the watch, and
+    /// are still in use, the most frequent first; empty without samples.
+    pub stacks: Vec<LeakStack>,
 }
 
 /// Groups that pin memory together.
@@ -86,6 +107,8 @@ pub struct BlockGroup {
     /// The type of the blocks, if their content has it.
     #[serde(rename = "type")]
     pub block_type: Option<String>,
+    /// Whether they are older than the watch; `null` without one.
+    pub age: Option<BlockAge>,
     /// What holds most of the blocks.
     pub holder: Option<String>,
     /// Number of blocks.
@@ -94,6 +117,9 @@ pub struct BlockGroup {
     pub bytes: u64,
     /// Their part of all blocks in use, by bytes.
     pub share: f64,
+    /// The stacks by which blocks of this size and type were allocated during the watch, and are
+    /// still in use, the most frequent first; empty without samples.
+    pub stacks: Vec<LeakStack>,
     /// Bytes that the program has reserved in them and does not use; `null` if it is not known.
     pub spare_bytes: Option<u64>,
     /// Bytes that were not used for some time; `null` if it is not known.

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use lowtide_model::bytes::Human;
 use lowtide_model::pins::{BlockCensus, BlockGroup};
 
-use crate::pins::{described, size};
+use crate::pins::{code, described, size};
 use crate::screen::{Screen, bold, dim, hanging};
 use crate::text::{printable, thousands, wrapped};
 
@@ -20,6 +20,7 @@ pub(crate) fn render(census: &BlockCensus, screen: Screen) -> String {
         let [bytes, share, blocks] = values(group, census);
         let begin = format!(" {bytes:>9}  {share:>7}  {blocks:>10}  ");
         out += &hanging(&begin, &name(group), screen);
+        out += &code(&group.stacks, group.age, screen);
     }
     for note in &census.notes {
         let _ = writeln!(out, "{}", wrapped(&format!("note: {}", printable(note)), screen.width));
@@ -51,6 +52,9 @@ pub(crate) fn values(group: &BlockGroup, census: &BlockCensus) -> [String; 3] {
 pub(crate) fn name(group: &BlockGroup) -> String {
     match group.size_bytes {
         [0, 0] => "all other blocks".to_owned(),
-        [bytes, _] => described(size(bytes), &group.block_type, &group.allocator, &group.holder),
+        [bytes, _] => {
+            let BlockGroup { block_type, allocator, holder, age, .. } = group;
+            described(size(bytes), block_type, allocator, holder, *age)
+        }
     }
 }

@@ -69,7 +69,7 @@ fn blocks(group: &GroupDifference, screen: Screen) -> String {
         thousands(group.after_blocks)
     );
     let name =
-        described(size(group.size_bytes), &group.block_type, &group.allocator, &group.holder);
+        described(size(group.size_bytes), &group.block_type, &group.allocator, &group.holder, None);
     hanging(&begin, &name, screen)
 }
 

@@ -26,6 +26,7 @@ pub mod read;
 pub mod release;
 mod scale;
 mod screen;
+mod stacks;
 pub mod svg;
 mod table;
 pub mod terminal;

@@ -3,6 +3,8 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
+use lowtide_model::pins::BlockAge;
+
 use super::holders::MAX_GROUPS;
 use super::{GroupSums, HeapPins};
 
@@ -11,7 +13,7 @@ use super::{GroupSums, HeapPins};
 const MIN_SIZES: usize = 4;
 
 /// What the groups that are joined have in common.
-type Common = (&'static str, Option<String>, String);
+type Common = (&'static str, Option<String>, Option<BlockAge>, String);
 
 impl HeapPins {
     /// Adds what holds the first groups, and joins those of one type and holder if they have many
@@ -65,7 +67,7 @@ impl HeapPins {
 }
 
 fn common(group: &GroupSums) -> Option<Common> {
-    Some((group.allocator, group.block_type.clone(), group.holder.clone()?))
+    Some((group.allocator, group.block_type.clone(), group.age, group.holder.clone()?))
 }
 
 #[cfg(test)]

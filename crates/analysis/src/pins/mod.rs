@@ -12,13 +12,14 @@ pub mod remedies;
 
 use lowtide_model::bytes::Human;
 use lowtide_model::inspection::Tunables;
-use lowtide_model::pins::{PinGroup, PinKind, PinSet, Pins};
+use lowtide_model::leaks::LeakStack;
+use lowtide_model::pins::{BlockAge, PinGroup, PinKind, PinSet, Pins};
 
 use bounds::Bounds;
 use holders::{CACHED, Holders, MAX_GROUPS, REST, SMALL_SET, UnitSums};
 
 /// The blocks of a group, and the memory that they pin.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct GroupSums {
     /// The allocator.
     pub allocator: &'static str,
@@ -29,6 +30,8 @@ pub struct GroupSums {
     pub sizes: u64,
     /// Their type.
     pub block_type: Option<String>,
+    /// Whether they are older than a watch, if there was one.
+    pub age: Option<BlockAge>,
     /// What holds most of them, if it was searched for.
     pub holder: Option<String>,
     /// Number of blocks.
@@ -39,6 +42,8 @@ pub struct GroupSums {
     pub units: u64,
     /// Their share of the pinned memory.
     pub pinned_bytes: u64,
+    /// The stacks by which sampled blocks were allocated, the most frequent first.
+    pub stacks: Vec<LeakStack>,
 }
 
 impl GroupSums {
@@ -53,6 +58,21 @@ impl GroupSums {
         self.bytes += other.bytes;
         self.units += other.units;
         self.pinned_bytes += other.pinned_bytes;
+        self.add_stacks(&other.stacks);
+    }
+
+    fn add_stacks(&mut self, other: &[LeakStack]) {
+        for stack in other {
+            match self.stacks.iter_mut().find(|known| known.frames == stack.frames) {
+                Some(known) => known.samples += stack.samples,
+                None => self.stacks.push(stack.clone()),
+            }
+        }
+        let all: u64 = self.stacks.iter().map(|stack| stack.samples).sum();
+        for stack in &mut self.stacks {
+            stack.share = stack.samples as f64 / all.max(1) as f64;
+        }
+        self.stacks.sort_by_key(|stack| std::cmp::Reverse(stack.samples));
     }
 }
 
@@ -70,6 +90,8 @@ pub struct HeapPins {
     pub holders: Holders,
     /// The heap is estimated from this part of it.
     pub read_share: f64,
+    /// Whether the values are estimates for another reason.
+    pub estimated: bool,
     /// Resident bytes that could not be read.
     pub unread_bytes: u64,
     /// Number of threads of the process.
@@ -121,7 +143,7 @@ impl HeapPins {
     }
 
     fn is_estimated(&self) -> bool {
-        self.read_share < 1.0 || self.unread_bytes > 0
+        self.read_share < 1.0 || self.unread_bytes > 0 || self.estimated
     }
 
     /// Scales a sum over the part of the heap that was read.
@@ -144,7 +166,9 @@ impl HeapPins {
                 allocator: Some(sums.allocator.to_owned()),
                 size_bytes: Some(sums.size_bytes),
                 block_type: sums.block_type.clone(),
+                age: sums.age,
                 holder: sums.holder.clone(),
+                stacks: sums.stacks.clone(),
                 ..self.group(sums, gain, with_previous)
             }
         };
@@ -157,6 +181,7 @@ impl HeapPins {
             allocator: None,
             size_bytes: None,
             block_type: None,
+            age: None,
             holder: None,
             blocks: self.scaled(sums.blocks),
             bytes: self.scaled(sums.bytes),
@@ -167,6 +192,7 @@ impl HeapPins {
             gain_with_previous_bytes: self.scaled(with_previous.resident_bytes),
             estimated: self.is_estimated(),
             remedy: None,
+            stacks: Vec::new(),
         }
     }
 

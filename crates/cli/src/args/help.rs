@@ -269,6 +269,7 @@ Examples:
   lowtide inspect 4711 --arenas
   lowtide inspect 4711 --pins
   lowtide inspect 4711 --blocks --top 20
+  lowtide inspect 4711 --pins --watch 1m --folded
   lowtide inspect 4711 --watch 10m
   lowtide inspect 4711 --save app.heap
   lowtide inspect app.heap --pins

@@ -169,8 +169,27 @@ pub(crate) struct InspectArgs {
     #[arg(long, value_name = "COUNT", default_value_t = 10)]
     pub(crate) top: usize,
 
-    /// Repeat the inspection for this time, and judge whether RSS grows, and in what; without a
-    /// duration, show the live view of `lowtide watch`
+    /// Show the code that allocates the blocks of --pins and --blocks: sample allocations with
+    /// their stacks during --watch
+    #[arg(long)]
+    pub(crate) stacks: bool,
+
+    /// Maximum share of --watch during which the process has probes, which sample stacks
+    #[arg(long, value_name = "SHARE", default_value = "1%", value_parser = values::overhead)]
+    pub(crate) overhead: f64,
+
+    /// Like --stacks, but print only the stacks, in the format of flame graph tools: pinned bytes
+    /// with --pins, bytes in use with --blocks
+    #[arg(long, conflicts_with = "pprof")]
+    pub(crate) folded: bool,
+
+    /// Like --stacks, and write the stacks to a file for pprof; the file must not exist
+    #[arg(long, value_name = "FILE")]
+    pub(crate) pprof: Option<PathBuf>,
+
+    /// Repeat the inspection for this time, and judge whether RSS grows, and in what; --pins and
+    /// --blocks then distinguish blocks that are older. Without a duration, show the live view of
+    /// `lowtide watch`
     #[arg(long, value_name = "DURATION", value_parser = values::inspect_watch)]
     pub(crate) watch: Option<Duration>,
 

@@ -14,7 +14,7 @@ use lowtide_model::verdict::VerdictKind;
 use lowtide_record::files;
 use lowtide_report::{difference, inspection};
 
-use super::inspect::{NAMED_SIZES, name_cause};
+use super::inspect_blocks::{NAMED_SIZES, name_cause};
 use crate::args::InspectArgs;
 use crate::console::output::{Output, note};
 use crate::failure::exit::{Exit, Failure};
@@ -46,6 +46,9 @@ pub(super) fn run(
         (args.watch.is_some(), "--watch"),
         (args.malloc_info, "--malloc-info"),
         (args.save.is_some(), "--save"),
+        (args.stacks, "--stacks"),
+        (args.folded, "--folded"),
+        (args.pprof.is_some(), "--pprof"),
     ];
     if let Some((_, flag)) = flags.into_iter().find(|(is_given, _)| *is_given) {
         return Err(Failure::usage(format!(

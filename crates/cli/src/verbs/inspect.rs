@@ -6,16 +6,13 @@ use std::time::{Duration, Instant};
 
 use lowtide_analysis::diagnose::diagnose;
 use lowtide_analysis::growth::{Follower, until_limit};
-use lowtide_analysis::pins::sentence;
 use lowtide_leaks::evidence::Search;
 use lowtide_leaks::finder::LeakFinder;
 use lowtide_leaks::heap_file::HeapFile;
-use lowtide_leaks::pins::{self, HeldMemory};
 use lowtide_model::cgroup::CgroupLedger;
 use lowtide_model::growth::GrowthCourse;
 use lowtide_model::inspection::Inspection;
 use lowtide_model::leaks::LeakKind;
-use lowtide_model::pins::Pins;
 use lowtide_model::remedy::RemedyKind;
 use lowtide_model::verdict::{Verdict, VerdictKind};
 use lowtide_probe::cgroup::CgroupError;
@@ -28,6 +25,7 @@ use lowtide_report::text::printable;
 use lowtide_report::{cgroup, inspection};
 
 use super::heap_files::{self, save};
+use super::inspect_blocks::{self, BlockWatch, add_blocks, patiently, print_folded};
 use super::next_step::{Service, next, to_paste};
 use crate::args::InspectArgs;
 use crate::args::values::MIN_INSPECTION_INTERVAL;
@@ -46,8 +44,6 @@ use crate::watcher::between_inspections;
 
 /// Maximum number of groups of blocks that are checked for leaks.
 const MAX_GROUPS: usize = 20;
-/// Number of groups of blocks from which the cause of a fragmentation is named.
-pub(super) const NAMED_SIZES: usize = 10;
 /// Number of inspections over the time of `--watch`, if it is long enough for them.
 const INSPECTIONS: u32 = 20;
 
@@ -65,6 +61,7 @@ pub(crate) fn run(args: &InspectArgs, output: &Output) -> Result<Exit, Failure> 
             order.len()
         )));
     }
+    inspect_blocks::check(args, order.len())?;
     if args.malloc_info {
         let [selected] = order.as_slice() else {
             return Err(Failure::usage(format!(
@@ -151,14 +148,14 @@ impl Pages<'_> {
     /// stdout cannot be written.
     fn add(&mut self, pid: u32, group: &mut Group) -> Result<Outcome, Failure> {
         let again = self.again.only(pid);
-        let Inspected { inspection, service, ended, file } = match self.inspect(pid, group) {
+        let Inspected { inspection, service, ended, file } = match self.inspect(pid, group, &again) {
             Ok(inspected) => inspected,
-            Err(error) => {
-                group.add_unread(pid, &error);
-                return Ok(Err(failure(&error, &again)));
-            }
+            Err(failure) => return Ok(Err(failure)),
         };
-        self.show(&inspection, &service)?;
+        if !print_folded(&inspection, self.args, self.output)? {
+            self.show(&inspection, &service)?;
+        }
+        inspect_blocks::write_profile(&inspection, self.args)?;
         if let (Some(path), Some(file)) = (&self.args.save, file) {
             save(path, &file)?;
         }
@@ -177,31 +174,50 @@ impl Pages<'_> {
         Ok(Ok(exit))
     }
 
-    fn inspect(&mut self, pid: u32, group: &mut Group) -> Result<Inspected, TargetError> {
-        let target = Target::open(pid)?;
+    fn inspect(
+        &mut self,
+        pid: u32,
+        group: &mut Group,
+        again: &Rerun,
+    ) -> Result<Inspected, Failure> {
+        let fails = |error: TargetError, group: &mut Group| {
+            group.add_unread(pid, &error);
+            failure(&error, again)
+        };
+        let target = Target::open(pid).map_err(|error| fails(error, group))?;
+        let watch = BlockWatch::begin(self.args, &target, again)?;
+        self.inspect_target(&target, group, watch).map_err(|error| fails(error, group))
+    }
+
+    fn inspect_target(
+        &mut self,
+        target: &Target,
+        group: &mut Group,
+        watch: Option<BlockWatch>,
+    ) -> Result<Inspected, TargetError> {
         let mut inspected = match self.args.watch {
-            Some(time) => over_time(&mut self.inspector, &target, time, self.interrupt),
-            None => self.inspector.inspect(&target).map(|found| Inspected::now(diagnose(found))),
+            Some(time) => over_time(&mut self.inspector, target, time, self.interrupt),
+            None => self.inspector.inspect(target).map(|found| Inspected::now(diagnose(found))),
         }?;
-        let is_refused = withdraw_refused_release(&mut inspected.inspection, &target);
+        let is_refused = withdraw_refused_release(&mut inspected.inspection, target);
         let is_readable = inspected.inspection.observation.unreadable.is_none();
         if self.args.save.is_some() && is_readable {
             let (observation, never) =
                 (inspected.inspection.observation.clone(), AtomicBool::new(false));
             let read =
                 move |target: &Target| HeapFile::read(target, observation, is_refused, &never);
-            inspected.file = Some(patiently(&target, self.args, read)?);
+            inspected.file = Some(patiently(target, self.args, read)?);
         }
         let is_full = self.has_pages() || self.output.json;
         if is_full && inspected.inspection.observation.unreadable.is_none() {
-            add_blocks(&mut inspected.inspection, &target, self.args)?;
+            add_blocks(&mut inspected.inspection, target, self.args, watch)?;
         }
         if self.has_pages() && !self.output.json {
-            let service = in_time(&target, |target| Service::read(&target));
+            let service = in_time(target, |target| Service::read(&target));
             inspected.service = service.unwrap_or_default();
         }
         if self.has_totals {
-            group.add_inspection(&target, &inspected.inspection);
+            group.add_inspection(target, &inspected.inspection);
         }
         Ok(inspected)
     }
@@ -252,54 +268,6 @@ impl Pages<'_> {
             _ => Ok(()),
         }
     }
-}
-
-/// Adds what `--pins` and `--blocks` show. Without them, names the sizes of the blocks that pin
-/// fragmented memory.
-fn add_blocks(
-    found: &mut Inspection,
-    target: &Target,
-    args: &InspectArgs,
-) -> Result<(), TargetError> {
-    let (top, interrupt) = (args.top, AtomicBool::new(false));
-    if args.blocks {
-        let read = move |target: &Target| pins::blocks(target, top, &interrupt);
-        found.blocks = Some(patiently(target, args, read)?);
-    }
-    let interrupt = AtomicBool::new(false);
-    if args.pins {
-        let read = move |target: &Target| pins::pins(target, top, &interrupt);
-        let pins = patiently(target, args, read)?;
-        name_cause(found, &pins);
-        found.pins = Some(pins);
-    } else if found.verdict.kind == VerdictKind::Fragmentation {
-        let read = |target: &Target| Ok(HeldMemory::read(target, false)?.pins(NAMED_SIZES));
-        let pins = patiently(target, args, read)?;
-        found.observation.cpu_s += pins.cpu_s;
-        name_cause(found, &pins);
-    }
-    Ok(())
-}
-
-/// Adds what pins the memory to a verdict of fragmentation, after the first reason, which it
-/// explains.
-pub(super) fn name_cause(found: &mut Inspection, pins: &Pins) {
-    if found.verdict.kind == VerdictKind::Fragmentation {
-        let place = found.verdict.because.len().min(1);
-        sentence(pins).into_iter().for_each(|cause| found.verdict.because.insert(place, cause));
-    }
-}
-
-/// Reads from a process in a thread of its own.
-fn patiently<T: Send + 'static>(
-    target: &Target,
-    args: &InspectArgs,
-    read: impl FnOnce(&Target) -> Result<T, TargetError> + Send + 'static,
-) -> Result<T, TargetError> {
-    let of_thread = target.try_clone().map_err(|error| target.failed(error))?;
-    let work = move || read(&of_thread);
-    let done = args.deadline.patience().work_on(target, &AtomicBool::new(false), work);
-    done.map_err(|given_up| given_up.error(target.pid))?
 }
 
 /// Prints the XML of `malloc_info(3)`.

@@ -58,7 +58,7 @@ pub(crate) fn run(args: &LeaksArgs, output: &Output) -> Result<Exit, Failure> {
     let interrupt = interrupt::flag();
     let mut watch = Watch::open(args, &target).map_err(|error| fails(&error))?;
     if let Some(reason) = watch.no_stacks.as_ref().filter(|_| args.stacks) {
-        return Err(without_stacks(args.pid, reason, &again));
+        return Err(without_stacks(args.pid, reason, &again, Some("no-stacks")));
     }
     // Files must not exist, so none is left behind by a run that could not begin.
     let mut record = args.output.as_deref().map(LeaksRecord::create).transpose()?;
@@ -108,12 +108,22 @@ pub(crate) fn run(args: &LeaksArgs, output: &Output) -> Result<Exit, Failure> {
 /// Time for which calls to the allocation site of a leak are counted.
 const COUNT_CALLS: Duration = Duration::from_secs(5);
 
-fn without_stacks(pid: u32, reason: &NoStacks, again: &Rerun) -> Failure {
+/// Returns the failure of a command whose stacks cannot be taken. `instead` is the flag of the
+/// command without them.
+pub(super) fn without_stacks(
+    pid: u32,
+    reason: &NoStacks,
+    again: &Rerun,
+    instead: Option<&str>,
+) -> Failure {
     let sentence = format!("cannot take the stacks of allocations of process {pid}: {reason}");
     let without = ["stacks", "folded", "pprof"]
         .iter()
-        .fold(again.clone(), |again, flag| again.without(flag))
-        .with("no-stacks");
+        .fold(again.clone(), |again, flag| again.without(flag));
+    let without = match instead {
+        Some(flag) => without.with(flag),
+        None => without,
+    };
     match reason {
         NoStacks::NotPermitted | NoStacks::Administrator => {
             as_root(Failure::new(Exit::NotPermitted, sentence), again)

@@ -6,6 +6,7 @@ pub(crate) mod demo;
 pub(crate) mod exporter;
 mod heap_files;
 pub(crate) mod inspect;
+mod inspect_blocks;
 pub(crate) mod leaks;
 mod leaks_record;
 pub(crate) mod load;

@@ -166,5 +166,5 @@ fn print<M: Memory>(
     let read = (slot.at..slot.at + wanted).step_by(8).map(|at| words.word(at));
     let first: Option<Vec<u8>> =
         read.map(|word| word.map(u64::to_le_bytes)).collect::<Option<Vec<_>>>().map(|w| w.concat());
-    first.map_or(0, |first| visitor.print(&first))
+    first.map_or(0, |first| visitor.print(slot.at, &first))
 }

@@ -465,7 +465,7 @@ impl<'m, M: Memory> Walker<'m, M> {
         self.blocks.add(user, size, |visitor| {
             let usable = size - HEAD_BYTES;
             match window.bytes(user, printed_bytes(usable)) {
-                Some(first) => visitor.print(first),
+                Some(first) => visitor.print(user, first),
                 None => read_print(memory, user, usable, visitor),
             }
         });

@@ -9,6 +9,7 @@ use lowtide_model::pins::{BlockCensus, BlockGroup};
 
 use super::HeldMemory;
 use super::census::TypeId;
+use super::code::AllocatingCode;
 use super::holders::Samples;
 
 /// Maximum number of groups. Further blocks belong to the group of all others.
@@ -23,7 +24,7 @@ type Sums = (u64, u64);
 
 impl HeldMemory {
     /// Calls `each` for each block in use, in order of address.
-    fn each_block(&self, mut each: impl FnMut(Block, Class)) {
+    pub(super) fn each_block(&self, mut each: impl FnMut(Block, Class)) {
         let mut rooms = self.census.rooms.iter().peekable();
         let mut cached = self.census.cached.iter().peekable();
         for block in self.census.blocks.iter() {
@@ -40,7 +41,7 @@ impl HeldMemory {
 
     /// Counts the blocks in use. Returns the `top` groups with the most bytes, and samples of their
     /// blocks.
-    pub(super) fn count(&self, top: usize) -> (BlockCensus, Samples) {
+    pub(super) fn count(&self, top: usize, code: &AllocatingCode) -> (BlockCensus, Samples) {
         let (order, total) = self.largest(top);
         let counts: Vec<u64> = order.iter().map(|(_, (count, _))| *count).collect();
         let mut samples = Samples::new(&counts);
@@ -51,13 +52,13 @@ impl HeldMemory {
                 samples.add(*place, &block);
             }
         });
-        (self.census_of(&order, total), samples)
+        (self.census_of(&order, total, code), samples)
     }
 
     /// Counts the blocks in use, without names of what holds them.
     pub fn blocks(&self, top: usize) -> BlockCensus {
         let (order, total) = self.largest(top);
-        self.census_of(&order, total)
+        self.census_of(&order, total, &AllocatingCode::default())
     }
 
     /// Returns the `top` classes with the most bytes, and the sums of all.
@@ -78,11 +79,16 @@ impl HeldMemory {
         (order, total)
     }
 
-    fn census_of(&self, order: &[(Class, Sums)], total: Sums) -> BlockCensus {
+    fn census_of(
+        &self,
+        order: &[(Class, Sums)],
+        total: Sums,
+        code: &AllocatingCode,
+    ) -> BlockCensus {
         let listed =
             order.iter().fold((0, 0), |(count, bytes), (_, sums)| (count + sums.0, bytes + sums.1));
         let mut groups: Vec<BlockGroup> =
-            order.iter().map(|(class, sums)| self.group(*class, *sums, total.1)).collect();
+            order.iter().map(|(class, sums)| self.of_class(*class, *sums, total.1, code)).collect();
         let others = (total.0 - listed.0, total.1 - listed.1);
         if others.0 > 0 {
             let group = self.group((None, 0, 0), others, total.1);
@@ -98,25 +104,43 @@ impl HeldMemory {
         }
     }
 
+    /// Returns a group of blocks with their age and the code that allocates them, if they are known.
+    fn of_class(
+        &self,
+        class: Class,
+        sums: Sums,
+        all_bytes: u64,
+        code: &AllocatingCode,
+    ) -> BlockGroup {
+        BlockGroup {
+            age: self.census.age(class.2),
+            stacks: code.of(class),
+            ..self.group(class, sums, all_bytes)
+        }
+    }
+
     fn group(&self, class: Class, (blocks, bytes): (u64, u64), all_bytes: u64) -> BlockGroup {
         let (kind, size_bytes, type_id) = class;
-        let name = usize::from(type_id).checked_sub(1).and_then(|id| self.census.types.get(id));
         let allocator = kind.map(|kind| kind.allocator().to_owned());
         BlockGroup {
             allocator: allocator.or_else(|| self.only_allocator.clone()),
             size_bytes: [size_bytes; 2],
-            block_type: name.cloned(),
+            block_type: self.census.type_name(type_id).cloned(),
+            age: None,
             holder: None,
             blocks: self.scaled(blocks),
             bytes: self.scaled(bytes),
             share: bytes as f64 / all_bytes.max(1) as f64,
+            stacks: Vec::new(),
             spare_bytes: None,
             idle_bytes: None,
         }
     }
 
-    fn is_estimated(&self) -> bool {
-        self.census.read_share < 1.0 || self.unread_bytes() > 0
+    pub(super) fn is_estimated(&self) -> bool {
+        self.census.read_share < 1.0
+            || self.unread_bytes() > 0
+            || self.census.ages_are_estimates
     }
 
     /// Scales a sum over the part of the heap that was read.

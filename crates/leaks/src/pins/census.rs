@@ -3,17 +3,20 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
-use lowtide_heap::blocks::{Block, BlockVisitor, PLACE};
+use lowtide_heap::blocks::{Block, BlockVisitor, PLACE, print};
 use lowtide_heap::ranges::joined;
 use lowtide_heap::rooms::{Room, RoomKind};
 use lowtide_probe::proc::maps::Mapping;
 
+use super::ages::EarlierBlocks;
 use crate::files::Image;
 use crate::pointers::index::{IndexBuilder, OrderedBlocks};
 use crate::types::{PYTHON_TYPES, TypeWord, may_be_count};
 
 /// Maximum number of blocks, which take 48 MiB. A larger heap is sampled.
 pub(super) const MAX_BLOCKS: usize = 6_500_000;
+/// Maximum number of blocks of each of the two walks of a watch, which take 4 and 6 bytes each.
+const MAX_WATCHED: usize = 4_000_000;
 /// Maximum number of rooms before a heap is sampled, which take 8 MiB.
 pub(super) const MAX_ROOMS: usize = 200_000;
 /// Number of places of the parts in which a heap is sampled. Most rooms are smaller.
@@ -102,13 +105,17 @@ impl<'i> TypeReader<'i> {
 /// Collects blocks and rooms.
 pub(super) struct CensusBuilder<'i> {
     types: Option<TypeReader<'i>>,
+    /// The blocks when the watch began, if there is one.
+    earlier: Option<&'i EarlierBlocks>,
+    /// Whether the prints are hashes of content, and not types.
+    is_of_content: bool,
     blocks: IndexBuilder,
     /// The end and the kind of each room, by its start.
     rooms: BTreeMap<u64, (u64, RoomKind)>,
     cached: Vec<u64>,
     max_blocks: usize,
     /// One of `2^sampling` parts of the heap is collected.
-    sampling: u32,
+    pub(super) sampling: u32,
     /// Bytes of the rooms that are not in the sample.
     left_out_bytes: u64,
 }
@@ -127,6 +134,10 @@ pub(super) struct Census {
     pub(super) types: Vec<String>,
     /// Part of the rooms that is known.
     pub(super) read_share: f64,
+    /// Whether the types have the ages of blocks: there was a watch.
+    pub(super) has_ages: bool,
+    /// Whether a part of the heap could not be read when the watch began.
+    pub(super) ages_are_estimates: bool,
 }
 
 impl<'i> CensusBuilder<'i> {
@@ -134,9 +145,24 @@ impl<'i> CensusBuilder<'i> {
         Self::with_max_blocks(types, MAX_BLOCKS)
     }
 
+    /// Collects the hashes of the content of blocks, and not their types.
+    pub(super) fn of_content() -> Self {
+        Self { is_of_content: true, ..Self::with_max_blocks(None, MAX_WATCHED) }
+    }
+
+    /// Determines the ages of blocks, and collects only the parts of the heap of which earlier
+    /// blocks are known.
+    pub(super) fn since(self, earlier: Option<&'i EarlierBlocks>) -> Self {
+        let sampling = earlier.map_or(0, |earlier| earlier.sampling);
+        let max_blocks = earlier.map_or(self.max_blocks, |_| MAX_WATCHED);
+        Self { earlier, sampling, max_blocks, ..self }
+    }
+
     fn with_max_blocks(types: Option<TypeReader<'i>>, max_blocks: usize) -> Self {
         Self {
             types,
+            earlier: None,
+            is_of_content: false,
             blocks: IndexBuilder::new(usize::MAX),
             rooms: BTreeMap::new(),
             cached: Vec::new(),
@@ -179,6 +205,8 @@ impl<'i> CensusBuilder<'i> {
             unread: joined(unread),
             types: self.types.map(|types| types.names).unwrap_or_default(),
             read_share: if all == 0 { 1.0 } else { known as f64 / all as f64 },
+            has_ages: self.earlier.is_some(),
+            ages_are_estimates: self.earlier.is_some_and(|earlier| earlier.has_unread),
         }
     }
 }
@@ -223,8 +251,12 @@ impl BlockVisitor for CensusBuilder<'_> {
         }
     }
 
-    fn print(&mut self, first: &[u8]) -> u16 {
-        self.types.as_mut().map_or(0, |types| types.type_of(first))
+    fn print(&mut self, at: u64, first: &[u8]) -> u16 {
+        if self.is_of_content {
+            return print(first);
+        }
+        let age = self.earlier.map_or(0, |earlier| earlier.age(at, first));
+        age | self.types.as_mut().map_or(0, |types| types.type_of(first))
     }
 }
 

@@ -12,6 +12,7 @@ use lowtide_model::inspection::Tunables;
 use serde::{Deserialize, Serialize};
 
 use super::HeldMemory;
+use super::ages::type_of;
 use super::census::{Census, MAX_BLOCKS, MAX_CACHED, MAX_ROOMS, MAX_TYPES};
 use crate::pointers::index::IndexBuilder;
 
@@ -69,7 +70,7 @@ pub(crate) fn encode(held: &HeldMemory) -> (Summary, Vec<u8>) {
     let blocks: Vec<Block> = census.blocks.iter().filter(|block| nesting.permits(block)).collect();
     let mut out = Columns::default();
     out.ranges(blocks.iter().map(|block| block.at..block.at.saturating_add(block.bytes)));
-    blocks.iter().for_each(|block| out.number(block.print.into()));
+    blocks.iter().for_each(|block| out.number(type_of(block.print).into()));
     out.ranges(census.rooms.iter().map(|room| room.range.clone()));
     for room in &census.rooms {
         let kind = KINDS.iter().position(|kind| *kind == room.kind).unwrap_or_default();
@@ -113,7 +114,7 @@ pub(crate) fn decode(summary: Summary, bytes: &[u8]) -> Result<HeldMemory, Colum
     let mut builder = IndexBuilder::new(usize::MAX);
     add(&mut builder, &blocks);
     let (blocks, _) = builder.into_ordered();
-    let census = Census { blocks, rooms, cached, unread, types, read_share };
+    let census = Census { blocks, rooms, cached, unread, types, read_share, ..Census::default() };
     let cpu_s = 0.0;
     Ok(HeldMemory {
         census,

@@ -4,6 +4,8 @@ use lowtide_analysis::pins::holders::{CACHED, REST};
 use lowtide_analysis::pins::{GroupSums, HeapPins};
 use lowtide_heap::rooms::RoomKind;
 
+use super::census::Census;
+use super::code::AllocatingCode;
 use super::units::{BlockClass, Unit};
 use crate::book::ByPlace;
 
@@ -86,7 +88,7 @@ impl Groups {
 
     /// Returns the groups of blocks, the largest share first, the blocks in caches with their
     /// bytes, and the bit of each group by its number.
-    pub(super) fn ranked(&self, types: &[String]) -> Ranked {
+    pub(super) fn ranked(&self, census: &Census, code: &AllocatingCode) -> Ranked {
         let mut order: Vec<usize> = (0..self.all.len()).collect();
         order.retain(|place| self.all[*place].blocks > 0);
         order.sort_by_key(|place| {
@@ -99,12 +101,14 @@ impl Groups {
             if group.class.is_cached {
                 ranked.bits[place] = CACHED;
                 ranked.cached.allocator = group.class.kind.allocator();
-                ranked.cached.add(&sums(group, types));
+                ranked.cached.add(&sums(group, census));
             } else {
                 let is_known = place != OTHERS;
                 ranked.bits[place] =
                     if is_known { HeapPins::bit(ranked.groups.len()) } else { REST };
-                ranked.groups.push(sums(group, types));
+                let BlockClass { kind, bytes, type_id, .. } = group.class;
+                let stacks = code.of((Some(kind), bytes, type_id));
+                ranked.groups.push(GroupSums { stacks, ..sums(group, census) });
             }
         }
         ranked
@@ -119,18 +123,19 @@ pub(super) struct Ranked {
     pub(super) bits: Vec<u64>,
 }
 
-fn sums(group: &Group, types: &[String]) -> GroupSums {
+fn sums(group: &Group, census: &Census) -> GroupSums {
     let BlockClass { kind, bytes, type_id, .. } = group.class;
-    let name = usize::from(type_id).checked_sub(1).and_then(|place| types.get(place));
     GroupSums {
         allocator: kind.allocator(),
         size_bytes: [bytes; 2],
         sizes: 1,
         holder: None,
-        block_type: name.cloned(),
+        block_type: census.type_name(type_id).cloned(),
+        age: census.age(type_id),
         blocks: group.blocks,
         bytes: group.bytes,
         units: group.units,
         pinned_bytes: group.pinned_bytes,
+        stacks: Vec::new(),
     }
 }

@@ -113,10 +113,10 @@ impl HeldMemory {
     /// Returns whether blocks of a class belong to a group.
     fn is_of(&self, class: BlockClass, group: &GroupSums) -> bool {
         let BlockClass { kind, bytes, type_id, is_cached } = class;
-        let name = usize::from(type_id).checked_sub(1).and_then(|id| self.census.types.get(id));
         !is_cached
             && group.allocator == kind.allocator()
             && group.size_bytes == [bytes; 2]
-            && group.block_type.as_ref() == name
+            && group.block_type.as_ref() == self.census.type_name(type_id)
+            && group.age == self.census.age(type_id)
     }
 }

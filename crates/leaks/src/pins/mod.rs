@@ -1,7 +1,9 @@
 //! The blocks that pin fragmented memory: blocks in use on pages that are otherwise free.
 //!
+//! - `ages`: which blocks were there when a watch began.
 //! - `blocks`: the blocks in use by size and type.
 //! - `census`: the blocks of a walk with their types, and the rooms that they are in.
+//! - `code`: the stacks that allocated blocks of a group.
 //! - `columns`: the blocks, rooms and resident pages as bytes of a file.
 //! - `groups`: the groups of blocks, and their shares of the pinned memory.
 //! - `holders`: what holds the blocks of a group.
@@ -12,8 +14,10 @@
 //! blocks in the pinned memory, the second the sets of groups that hold each unit. What becomes
 //! free with a set of groups is then a sum ([`lowtide_analysis::pins`]).
 
+mod ages;
 mod blocks;
 mod census;
+mod code;
 mod columns;
 mod groups;
 mod holders;
@@ -38,10 +42,13 @@ use lowtide_probe::target::{Target, TargetError};
 use serde::{Deserialize, Serialize};
 
 use crate::files::Image;
+use crate::stacks::sampler::StackSamples;
 
+pub use ages::EarlierBlocks;
 pub(crate) use columns::{Summary, decode, encode};
 
 use census::{Census, CensusBuilder, TypeReader};
+use code::AllocatingCode;
 use groups::Groups;
 use units::{BlockInRoom, Units};
 
@@ -53,15 +60,50 @@ const NEAR: u64 = 1 << 20;
 /// Size of the range whose resident pages are queried at once, in bytes.
 const SLICE: u64 = 1 << 30;
 
+/// What a watch has seen of a process before its blocks are read.
+#[derive(Debug)]
+pub struct Watched {
+    /// The blocks at its beginning.
+    pub earlier: EarlierBlocks,
+    /// Allocations that were sampled with their stacks.
+    pub samples: Option<StackSamples>,
+}
+
+impl Watched {
+    /// Returns the blocks at the beginning.
+    fn earlier(watched: Option<&Self>) -> Option<&EarlierBlocks> {
+        watched.map(|watched| &watched.earlier)
+    }
+
+    /// Returns the code that allocated the blocks of a process, and sentences about it.
+    fn code(
+        watched: Option<&Self>,
+        held: &HeldMemory,
+        target: &Target,
+    ) -> Result<(AllocatingCode, Vec<String>), TargetError> {
+        match watched.and_then(|watched| watched.samples.as_ref()) {
+            Some(samples) => Ok((held.code(samples, target)?, samples.notes())),
+            None => Ok(Default::default()),
+        }
+    }
+}
+
 /// Finds the groups of blocks that pin memory, the `top` largest with the names of what holds them.
 ///
 /// # Errors
 /// Fails if its memory may not be read, if it has ended, or executes another program.
-pub fn pins(target: &Target, top: usize, interrupt: &AtomicBool) -> Result<Pins, TargetError> {
+pub fn pins(
+    target: &Target,
+    watched: Option<&Watched>,
+    top: usize,
+    interrupt: &AtomicBool,
+) -> Result<Pins, TargetError> {
     let cpu = thread_cpu_s();
-    let held = HeldMemory::read(target, true)?;
-    let mut heap = held.sums();
+    let held = HeldMemory::read_since(target, Watched::earlier(watched))?;
+    let (code, of_code) = Watched::code(watched, &held, target)?;
+    let mut heap = held.sums(&code);
     let mut notes = held.notes();
+    notes.extend(of_code);
     if heap.pinned_bytes() > 0 {
         let samples = held.samples(&heap);
         let blocks = heap.groups.iter().map(|group| group.blocks).sum();
@@ -84,12 +126,15 @@ pub fn pins(target: &Target, top: usize, interrupt: &AtomicBool) -> Result<Pins,
 /// Fails if its memory may not be read, if it has ended, or executes another program.
 pub fn blocks(
     target: &Target,
+    watched: Option<&Watched>,
     top: usize,
     interrupt: &AtomicBool,
 ) -> Result<BlockCensus, TargetError> {
     let cpu = thread_cpu_s();
-    let held = HeldMemory::read(target, true)?;
-    let (mut census, samples) = held.count(top);
+    let held = HeldMemory::read_since(target, Watched::earlier(watched))?;
+    let (code, notes) = Watched::code(watched, &held, target)?;
+    let (mut census, samples) = held.count(top, &code);
+    census.notes.extend(notes);
     drop(held);
     match samples.holders(target, census.blocks, interrupt)? {
         Ok(names) => {
@@ -112,8 +157,9 @@ pub fn name_holders(
     top: usize,
     interrupt: &AtomicBool,
 ) -> Result<Result<Holdings, &'static str>, TargetError> {
-    let heap = held.sums();
-    let (census, of_blocks) = held.count(top);
+    let code = AllocatingCode::default();
+    let heap = held.sums(&code);
+    let (census, of_blocks) = held.count(top, &code);
     let of_pins = held.samples(&heap);
     let pinning = of_pins.len();
     let mut names = match of_pins.and(of_blocks).holders(target, census.blocks, interrupt)? {
@@ -185,12 +231,28 @@ impl HeldMemory {
     /// # Errors
     /// Fails if its memory may not be read, if it has ended, or executes another program.
     pub fn read(target: &Target, with_types: bool) -> Result<Self, TargetError> {
+        Self::read_with(target, with_types, None)
+    }
+
+    /// Reads the blocks of a process with their types, and which of them were there earlier.
+    fn read_since(
+        target: &Target,
+        earlier: Option<&EarlierBlocks>,
+    ) -> Result<Self, TargetError> {
+        Self::read_with(target, true, earlier)
+    }
+
+    fn read_with(
+        target: &Target,
+        with_types: bool,
+        earlier: Option<&EarlierBlocks>,
+    ) -> Result<Self, TargetError> {
         let cpu = thread_cpu_s();
         let maps = target.maps().map_err(|error| target.failed(error))?;
         let memory = LiveMemory::open(target.pid).map_err(|error| target.failed(error))?;
         let image = Image::new(target.pid, &memory, &maps);
         let types = with_types.then(|| TypeReader::new(&image, &maps));
-        let mut builder = CensusBuilder::new(types);
+        let mut builder = CensusBuilder::new(types).since(earlier);
         let mut reader = BlockReader::open(target)?;
         let walk = reader.walk(&mut builder)?;
         let census = builder.build();
@@ -213,13 +275,13 @@ impl HeldMemory {
     /// Reports the groups of blocks that pin memory, the `top` largest.
     pub fn pins(&self, top: usize) -> Pins {
         let cpu = thread_cpu_s();
-        let pins = Pins { notes: self.notes(), ..self.sums().report(top) };
+        let pins = Pins { notes: self.notes(), ..self.sums(&AllocatingCode::default()).report(top) };
         Pins { cpu_s: self.cpu_s + thread_cpu_s() - cpu, ..pins }
     }
 
     /// Reports the same with the names of what holds the blocks.
     pub fn pins_held_by(&self, holdings: &Holdings, top: usize) -> Pins {
-        let mut heap = self.sums();
+        let mut heap = self.sums(&AllocatingCode::default());
         if heap.pinned_bytes() > 0 {
             let known = heap.groups.iter().take(MAX_GROUPS).map(Holdings::name_of_sums);
             let names = known.map(|name| Holdings::holder(&holdings.pins, &name)).collect();
@@ -265,7 +327,7 @@ impl HeldMemory {
         }
     }
 
-    fn sums(&self) -> HeapPins {
+    fn sums(&self, code: &AllocatingCode) -> HeapPins {
         let units = self.units();
         let groups = RefCell::new(Groups::new());
         units.each(
@@ -273,7 +335,7 @@ impl HeldMemory {
             |unit| groups.borrow_mut().divide(unit),
         );
         let mut groups = groups.into_inner();
-        let ranked = groups.ranked(&self.census.types);
+        let ranked = groups.ranked(&self.census, code);
         let mut holders = Holders::default();
         units.each(
             |(_, class)| groups.of(class),
@@ -294,6 +356,7 @@ impl HeldMemory {
             fixed_bytes: groups.fixed_bytes,
             holders,
             read_share: self.census.read_share,
+            estimated: self.is_estimated(),
             unread_bytes: self.unread_bytes(),
             threads: self.threads,
             tunables: self.tunables.clone(),

@@ -86,6 +86,27 @@ pub struct StackSamples {
 }
 
 impl StackSamples {
+    /// Returns the addresses of the blocks that are left, in order.
+    pub(crate) fn addresses(&self) -> Vec<u64> {
+        self.blocks.iter().map(|(at, _)| *at).collect()
+    }
+
+    /// Returns the sentences on samples that may be incomplete.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        let ended = self.ended.as_ref();
+        let ended = ended.map(|reason| format!("the sampling of stacks stopped early: {reason}"));
+        let few = (self.sampler.attachment() == Attachment::Perf).then(|| {
+            "on this kernel only the most common allocation functions have probes: blocks of others have no \
+             stack"
+                .to_owned()
+        });
+        let silent = (self.windows > 0 && self.hits == 0).then(|| {
+            "no function with a probe was called while the probes were open, so no stack is known"
+                .to_owned()
+        });
+        ended.into_iter().chain(few).chain(silent).collect()
+    }
+
     /// Returns how the process was sampled.
     pub(crate) fn summary(&self) -> Summary {
         /// Number of allocations of the request whose delay is reported.

@@ -11,6 +11,7 @@ use lowtide_model::leaks::{LeakFrame, LeakStack};
 use lowtide_model::survivors::size_class;
 use lowtide_probe::inspect::BlockReader;
 use lowtide_probe::mapped::{MappedFile, open_mapped};
+use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::proc::maps::Mapping;
 use lowtide_probe::target::TargetError;
 
@@ -81,38 +82,52 @@ impl<'s> SurvivingStacks<'s> {
         reader: &mut BlockReader,
         is_lost: &dyn Fn(u64, u16) -> bool,
     ) -> Result<Self, TargetError> {
-        let mut present = Presence::new(samples.blocks.iter().map(|(at, _)| *at).collect());
+        let mut present = Presence::new(samples.addresses());
         if !samples.blocks.is_empty() {
             reader.walk(&mut present)?;
         }
+        Ok(Self::new(samples, reader.memory(), &present.found, is_lost))
+    }
+
+    /// Selects the sampled blocks that are in use, and unchanged. `found` has the block at the
+    /// address of each sample.
+    pub(crate) fn new(
+        samples: &'s StackSamples,
+        memory: &LiveMemory,
+        found: &[Option<Block>],
+        is_lost: &dyn Fn(u64, u16) -> bool,
+    ) -> Self {
         let now = now_ns();
-        let survivors =
-            samples.blocks.iter().zip(&present.found).filter_map(|((at, block), found)| {
-                let found = (*found)?;
-                let content = read(reader.memory(), *at)?;
-                // Some allocators keep 8 bytes beside a block, and count them.
-                let words = (found.bytes.saturating_sub(8) / 8).clamp(1, WORDS as u64) as usize;
-                content.is_like(&block.content, words).then(|| Survivor {
-                    at: *at,
-                    class: size_class(found.bytes),
-                    is_lost: is_lost(*at, found.print),
-                    age_s: now.saturating_sub(block.time_ns) as f64 / 1e9,
-                    stack: block.stack,
-                })
-            });
-        Ok(Self { samples, survivors: survivors.collect() })
+        let survivors = samples.blocks.iter().zip(found).filter_map(|((at, block), found)| {
+            let found = (*found)?;
+            let content = read(memory, *at)?;
+            // Some allocators keep 8 bytes beside a block, and count them.
+            let words = (found.bytes.saturating_sub(8) / 8).clamp(1, WORDS as u64) as usize;
+            content.is_like(&block.content, words).then(|| Survivor {
+                at: *at,
+                class: size_class(found.bytes),
+                is_lost: is_lost(*at, found.print),
+                age_s: now.saturating_sub(block.time_ns) as f64 / 1e9,
+                stack: block.stack,
+            })
+        });
+        Self { samples, survivors: survivors.collect() }
     }
 
     /// Counts the stacks of the survivors of a group, the most frequent first. Blocks of at least
     /// this age, in seconds, count.
     fn counts(&self, key: &GroupKey, older_s: f64) -> Vec<(u32, u64)> {
+        // A block that has just become longer is as old as its last reallocation.
+        let is_old = |survivor: &Survivor| {
+            key.members != Members::Survivors || survivor.age_s >= older_s
+        };
+        self.counts_of(|survivor| survivor.is_of(key) && is_old(survivor))
+    }
+
+    fn counts_of(&self, is_member: impl Fn(&Survivor) -> bool) -> Vec<(u32, u64)> {
         let mut counts: HashMap<u32, u64> = HashMap::new();
-        for survivor in &self.survivors {
-            // A block that has just become longer is as old as its last reallocation.
-            let is_old = key.members != Members::Survivors || survivor.age_s >= older_s;
-            if survivor.is_of(key) && is_old {
-                *counts.entry(survivor.stack).or_default() += 1;
-            }
+        for survivor in self.survivors.iter().filter(|survivor| is_member(survivor)) {
+            *counts.entry(survivor.stack).or_default() += 1;
         }
         let mut counts: Vec<(u32, u64)> = counts.into_iter().collect();
         counts.sort_unstable_by_key(|(stack, count)| (std::cmp::Reverse(*count), *stack));
@@ -126,7 +141,26 @@ impl<'s> SurvivingStacks<'s> {
         older_s: f64,
         namer: &FrameNamer<'_>,
     ) -> Vec<LeakStack> {
-        let counts = self.counts(key, older_s);
+        self.named(self.counts(key, older_s), MAX_STACKS, namer)
+    }
+
+    /// Returns the stacks by which some blocks were allocated, at most `most`, the most frequent
+    /// first. `is_member` selects the blocks by their addresses.
+    pub(crate) fn of_blocks(
+        &self,
+        is_member: impl Fn(u64) -> bool,
+        most: usize,
+        namer: &FrameNamer<'_>,
+    ) -> Vec<LeakStack> {
+        self.named(self.counts_of(|survivor| is_member(survivor.at)), most, namer)
+    }
+
+    fn named(
+        &self,
+        counts: Vec<(u32, u64)>,
+        most: usize,
+        namer: &FrameNamer<'_>,
+    ) -> Vec<LeakStack> {
         let all: u64 = counts.iter().map(|(_, count)| count).sum();
         let mut stacks: Vec<LeakStack> = Vec::new();
         for (stack, count) in counts.into_iter().take(MAX_NAMED) {
@@ -145,7 +179,7 @@ impl<'s> SurvivingStacks<'s> {
             }
         }
         stacks.sort_by_key(|stack| std::cmp::Reverse(stack.samples));
-        stacks.truncate(MAX_STACKS);
+        stacks.truncate(most);
         for stack in &mut stacks {
             stack.share = stack.samples as f64 / all as f64;
         }

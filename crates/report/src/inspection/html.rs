@@ -95,6 +95,8 @@ mod tests {
             allocator: Some("glibc".to_owned()),
             size_bytes: Some([64, 64]),
             block_type: Some(name.to_owned()),
+            age: None,
+            stacks: Vec::new(),
             holder: Some("variable index".to_owned()),
             blocks: 1000,
             bytes: 64_000,

@@ -5,8 +5,9 @@ use lowtide_model::duration::HumanSeconds;
 use lowtide_model::leaks::{LeakGroup, LeakReport};
 use minijinja::{AutoEscape, Environment, Value, context};
 
-use super::{facts, holders, roots, size, stacks, types};
+use super::{facts, holders, roots, size, types};
 use crate::html::{HtmlError, pairs};
+use crate::stacks;
 use crate::svg::{PALETTE, PALETTE_ON_DARK, Theme, leaks_chart};
 use crate::text::{printable, thousands};
 
@@ -55,7 +56,7 @@ fn group(found: &LeakGroup, report: &LeakReport) -> Value {
         types => types(&found.types),
         holders => holders(&found.holders),
         roots => roots(found),
-        stacks => stacks::shown(found)
+        stacks => stacks::shown(&found.stacks)
             .map(|stack| context! { title => stacks::title(stack), lines => stacks::lines(stack) })
             .collect::<Vec<Value>>(),
         because => found.because.iter().map(|why| printable(why)).collect::<Vec<String>>(),

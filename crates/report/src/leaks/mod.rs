@@ -1,11 +1,9 @@
 //! The report of `lowtide leaks` for people: one screen of text. [`page`] draws a record, which
 //! [`read()`] opens.
 
-mod folded;
 mod html;
-mod pprof;
 mod read;
-mod stacks;
+mod samples;
 
 use std::fmt::Write as _;
 
@@ -15,12 +13,12 @@ use lowtide_model::duration::HumanSeconds;
 use lowtide_model::leaks::{BlockType, Holder, LeakGroup, LeakGroupKind, LeakKind, LeakReport};
 
 use crate::screen::{Screen, bold, dim, hanging, title};
+use crate::stacks;
 use crate::text::{printable, thousands, wrapped};
 
-pub use folded::folded;
 pub use html::render as page;
-pub use pprof::pprof;
 pub use read::read;
+pub use samples::{folded, pprof};
 
 /// Width of the columns before the description of a group.
 const INDENT: usize = 13;
@@ -126,7 +124,7 @@ fn group(found: &LeakGroup, report: &LeakReport, screen: Screen) -> String {
             out += &hanging(&format!("{indent}{head}"), &text, screen);
         }
     }
-    for stack in stacks::shown(found) {
+    for stack in stacks::shown(&found.stacks) {
         out += &hanging(&indent, &stacks::title(stack), screen);
         for line in stacks::lines(stack) {
             out += &hanging(&format!("{indent}  "), &line, screen);

@@ -8,6 +8,7 @@ mod ledger;
 mod looking;
 mod odd_ones;
 mod pins;
+mod pins_over_time;
 mod programs;
 mod verdicts;
 

@@ -1,15 +1,15 @@
-//! The stacks of `lowtide leaks` as a profile for pprof: the message `perftools.profiles.Profile`
-//! of profile.proto, in the encoding of Protocol Buffers, uncompressed, which pprof also reads.
+//! Stacks as a profile for pprof: the message `perftools.profiles.Profile` of profile.proto, in the
+//! encoding of Protocol Buffers, uncompressed, which pprof also reads.
 
 use std::collections::HashMap;
 
-use lowtide_model::leaks::{LeakFrame, LeakReport};
+use lowtide_model::leaks::LeakFrame;
 
-use super::stacks::name_of;
+use super::{StackSample, name_of};
 use crate::text::printable;
 
 /// Numbers of the fields of `Profile`.
-mod profile {
+mod field {
     pub(super) const SAMPLE_TYPE: u32 = 1;
     pub(super) const SAMPLE: u32 = 2;
     pub(super) const LOCATION: u32 = 4;
@@ -18,39 +18,44 @@ mod profile {
     pub(super) const DEFAULT_SAMPLE_TYPE: u32 = 14;
 }
 
-/// Encodes the stacks of all groups. Each has two values: blocks, and their bytes.
-pub fn pprof(report: &LeakReport) -> Vec<u8> {
+/// What the values of a profile are.
+pub(crate) struct Profile {
+    /// The name and the unit of each value. The last one is the default.
+    pub(crate) values: &'static [(&'static str, &'static str)],
+    /// What the labels of samples are.
+    pub(crate) label: &'static str,
+}
+
+/// Encodes stacks.
+pub(crate) fn pprof(profile: &Profile, samples: impl IntoIterator<Item = StackSample>) -> Vec<u8> {
     let mut tables = Tables::default();
     // The first text must be empty.
     tables.text("");
     let mut out = Message::default();
-    for (kind, unit) in [("inuse_objects", "count"), ("inuse_space", "bytes")] {
+    for (kind, unit) in profile.values {
         let mut value_type = Message::default();
         value_type.number(1, tables.text(kind));
         value_type.number(2, tables.text(unit));
-        out.message(profile::SAMPLE_TYPE, &value_type);
+        out.message(field::SAMPLE_TYPE, &value_type);
     }
-    for group in &report.groups {
-        for stack in &group.stacks {
-            let locations = stack.frames.iter().map(|frame| tables.location(frame));
-            let mut sample = Message::default();
-            sample.numbers(1, locations);
-            let of_stack = |all: u64| (all as f64 * stack.share).round() as u64;
-            sample.numbers(2, [of_stack(group.count), of_stack(group.bytes)].into_iter());
-            let mut label = Message::default();
-            label.number(1, tables.text("verdict"));
-            label.number(2, tables.text(group.verdict.name()));
-            sample.message(3, &label);
-            out.message(profile::SAMPLE, &sample);
-        }
+    for StackSample { frames, values, label: name } in samples {
+        let locations = frames.iter().map(|frame| tables.location(frame));
+        let mut sample = Message::default();
+        sample.numbers(1, locations);
+        sample.numbers(2, values.into_iter());
+        let mut label = Message::default();
+        label.number(1, tables.text(profile.label));
+        label.number(2, tables.text(&name));
+        sample.message(3, &label);
+        out.message(field::SAMPLE, &sample);
     }
-    let default = tables.text("inuse_space");
+    let default = tables.text(profile.values.last().map_or("", |(kind, _)| kind));
     out.0.extend_from_slice(&tables.locations.0);
     out.0.extend_from_slice(&tables.functions.0);
     for text in &tables.texts {
-        out.bytes(profile::STRING_TABLE, text.as_bytes());
+        out.bytes(field::STRING_TABLE, text.as_bytes());
     }
-    out.number(profile::DEFAULT_SAMPLE_TYPE, default);
+    out.number(field::DEFAULT_SAMPLE_TYPE, default);
     out.0
 }
 
@@ -91,7 +96,7 @@ impl Tables {
         function.number(2, name);
         function.number(3, name);
         function.number(4, file);
-        self.functions.message(profile::FUNCTION, &function);
+        self.functions.message(field::FUNCTION, &function);
         number
     }
 
@@ -109,7 +114,7 @@ impl Tables {
         let mut location = Message::default();
         location.number(1, number);
         location.message(4, &line);
-        self.locations.message(profile::LOCATION, &location);
+        self.locations.message(field::LOCATION, &location);
         number
     }
 }

@@ -1,9 +1,15 @@
-//! Stacks of allocations as text.
+//! Stacks of allocations: as text, for flame graphs and for pprof.
+
+mod folded;
+mod pprof;
 
 use lowtide_model::duration::HumanSeconds;
-use lowtide_model::leaks::{LeakFrame, LeakGroup, LeakStack, StackSampling};
+use lowtide_model::leaks::{LeakFrame, LeakStack, StackSampling};
 
 use crate::text::{printable, thousands};
+
+pub(crate) use folded::folded;
+pub(crate) use pprof::{Profile, pprof};
 
 /// Maximum number of stacks of a group that are shown, and of frames of each.
 const MAX_STACKS: usize = 3;
@@ -11,9 +17,19 @@ const MAX_FRAMES: usize = 10;
 /// Minimum part of the samples for a further stack to be shown.
 const MIN_SHARE: f64 = 0.1;
 
+/// A stack with its values, for other tools.
+pub(crate) struct StackSample {
+    /// The functions, the innermost first.
+    pub(crate) frames: Vec<LeakFrame>,
+    /// The values of the profile, such as blocks and their bytes.
+    pub(crate) values: Vec<u64>,
+    /// The name of its group.
+    pub(crate) label: String,
+}
+
 /// Returns the stacks of a group that are worth showing.
-pub(super) fn shown(group: &LeakGroup) -> impl Iterator<Item = &LeakStack> {
-    let mut stacks = group.stacks.iter().enumerate().take(MAX_STACKS);
+pub(crate) fn shown(stacks: &[LeakStack]) -> impl Iterator<Item = &LeakStack> {
+    let mut stacks = stacks.iter().enumerate().take(MAX_STACKS);
     std::iter::from_fn(move || {
         stacks
             .find(|(place, stack)| *place == 0 || stack.share >= MIN_SHARE)
@@ -22,7 +38,7 @@ pub(super) fn shown(group: &LeakGroup) -> impl Iterator<Item = &LeakStack> {
 }
 
 /// Formats the summary of a stack.
-pub(super) fn title(stack: &LeakStack) -> String {
+pub(crate) fn title(stack: &LeakStack) -> String {
     let samples = match stack.samples {
         1 => "one sample".to_owned(),
         samples => format!("{} samples", thousands(samples)),
@@ -37,7 +53,7 @@ pub(super) fn title(stack: &LeakStack) -> String {
 
 /// Formats the frames of a stack, the innermost first. The functions of a Python program come
 /// before the interpreter that runs them, which is only counted.
-pub(super) fn lines(stack: &LeakStack) -> Vec<String> {
+pub(crate) fn lines(stack: &LeakStack) -> Vec<String> {
     let has_python = stack.frames.iter().any(is_of_python);
     let is_own = |frame: &&LeakFrame| !has_python || is_of_python(frame);
     let own: Vec<&LeakFrame> = stack.frames.iter().filter(is_own).collect();
@@ -63,7 +79,7 @@ fn is_of_python(frame: &LeakFrame) -> bool {
 }
 
 /// Formats the function of a frame: `≈` marks an estimate.
-pub(super) fn name_of(frame: &LeakFrame) -> String {
+pub(crate) fn name_of(frame: &LeakFrame) -> String {
     let name = printable(&frame.function);
     if frame.estimated { format!("≈ {name}") } else { name }
 }
@@ -88,7 +104,7 @@ fn frame(frame: &LeakFrame) -> String {
 }
 
 /// Formats how stacks were sampled.
-pub(super) fn sampling(sampling: &StackSampling, exposure: f64) -> String {
+pub(crate) fn sampling(sampling: &StackSampling, exposure: f64) -> String {
     format!(
         "{} allocations sampled by probes that were open {:.2} % of the time; a request of 1,000 \
          allocations lost at most about {}",

@@ -1,13 +1,19 @@
 //! What pins fragmented memory, for people: the groups of blocks, and the sets that would free it.
 
+mod samples;
+
 use std::fmt::Write as _;
 
 use lowtide_analysis::pins::holders::SMALL_SET;
 use lowtide_model::bytes::Human;
-use lowtide_model::pins::{PinGroup, PinKind, PinSet, Pins};
+use lowtide_model::leaks::LeakStack;
+use lowtide_model::pins::{BlockAge, PinGroup, PinKind, PinSet, Pins};
 
 use crate::screen::{Screen, bold, dim, hanging};
+use crate::stacks;
 use crate::text::{printable, thousands, wrapped};
+
+pub use samples::{folded, folded_blocks, pprof, pprof_blocks};
 
 /// Amount of pinned memory below which its groups are not shown, in bytes.
 const MIN_PINNED: u64 = 1 << 20;
@@ -62,7 +68,31 @@ pub(crate) fn gains(pins: &Pins) -> Vec<String> {
 }
 
 fn row(group: &PinGroup, screen: Screen) -> String {
-    hanging(&cells(&values(group), screen), &name(group), screen)
+    let row = hanging(&cells(&values(group), screen), &name(group), screen);
+    row + &code(&group.stacks, group.age, screen)
+}
+
+/// Formats the code that allocates the blocks of a group.
+pub(crate) fn code(stacks: &[LeakStack], age: Option<BlockAge>, screen: Screen) -> String {
+    /// Indentation, in columns.
+    const INDENT: &str = "            ";
+    let mut out = String::new();
+    for stack in stacks::shown(stacks) {
+        let title = code_title(stack, age);
+        out += &hanging(INDENT, &title, screen);
+        for line in stacks::lines(stack) {
+            out += &hanging(&format!("{INDENT}  "), &line, screen);
+        }
+    }
+    out
+}
+
+/// Formats the summary of a stack. The samples are of blocks that are younger than the watch.
+fn code_title(stack: &LeakStack, age: Option<BlockAge>) -> String {
+    match age {
+        Some(BlockAge::BeforeWatch) => format!("later ones were {}", stacks::title(stack)),
+        Some(BlockAge::SinceWatch | BlockAge::Unknown) | None => stacks::title(stack),
+    }
 }
 
 /// Returns the values of a group: its share, its blocks and their bytes, its pages, and its gain
@@ -111,7 +141,7 @@ pub(crate) fn name(group: &PinGroup) -> String {
         PinKind::Blocks => {}
     }
     let size = group.size_bytes.map_or(String::new(), sizes);
-    described(size, &group.block_type, &group.allocator, &group.holder)
+    described(size, &group.block_type, &group.allocator, &group.holder, group.age)
 }
 
 /// Describes blocks by their size, type, allocator and holder.
@@ -120,9 +150,15 @@ pub(crate) fn described(
     block_type: &Option<String>,
     allocator: &Option<String>,
     holder: &Option<String>,
+    age: Option<BlockAge>,
 ) -> String {
     let holder = holder.as_ref().map(|holder| format!("held by {holder}"));
-    let parts = [Some(size), block_type.clone(), allocator.clone(), holder];
+    let age = age.map(|age| match age {
+        BlockAge::BeforeWatch => "older than the watch".to_owned(),
+        BlockAge::SinceWatch => "new in the watch".to_owned(),
+        BlockAge::Unknown => "replaced or changed in the watch".to_owned(),
+    });
+    let parts = [Some(size), block_type.clone(), allocator.clone(), holder, age];
     printable(&parts.into_iter().flatten().collect::<Vec<String>>().join(", "))
 }
 
