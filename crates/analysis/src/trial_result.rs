@@ -9,6 +9,7 @@ use lowtide_model::act;
 use lowtide_model::heap_summary::HeapSummary;
 use lowtide_model::inspection::Manager;
 use lowtide_model::ledger::Ledger;
+use lowtide_model::pins::PinSummary;
 use lowtide_model::release;
 use lowtide_model::treatment::Treatment;
 use lowtide_record::TrialRecord;
@@ -124,6 +125,9 @@ pub struct TrialResult {
     pub managers: AtEvents<Vec<Manager>>,
     /// Summaries of the heaps at the same moments: arenas and free blocks, only for glibc.
     pub heaps: AtEvents<HeapSummary>,
+    /// What pins fragmented memory when settled: of several processes, in the one with most of it;
+    /// `null` if it is not known, or if there is little.
+    pub pins: Option<PinSummary>,
     /// The file of its samples, relative to the record.
     pub samples: String,
 }
@@ -197,6 +201,7 @@ impl TrialResult {
             Metric::Rss => metrics::ledgers(trial, &figures),
             Metric::Pss => metrics::ledgers(trial, &metrics::measure(trial, Metric::Rss)),
         };
+        let load_begin_s = figures.load_begin;
         let (allocator_active, allocator_inactive_because) = metrics::in_force(trial);
         let rounds: Vec<RoundResult> =
             figures.rounds.iter().map(|round| RoundResult::new(round, trial, &figures)).collect();
@@ -237,6 +242,9 @@ impl TrialResult {
             ledgers: ledgers.and_then(|l| Some(l.ledger.clone())),
             managers: ledgers.and_then(|l| Some(l.managers.clone())),
             heaps: ledgers.and_then(|l| l.heap),
+            pins: ledgers
+                .settled
+                .and_then(|settled| metrics::settled_pins(trial, settled, load_begin_s).cloned()),
             samples: samples.to_owned(),
         }
     }

@@ -1,6 +1,6 @@
 //! The blocks that pin fragmented memory: what `lowtide inspect --pins` prints.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::leaks::LeakStack;
 
@@ -141,6 +141,56 @@ pub struct BlockCensus {
     pub notes: Vec<String>,
     /// CPU time in seconds.
     pub cpu_s: f64,
+}
+
+/// What pins the fragmented memory of a process, in a few groups: for records.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct PinSummary {
+    /// Free resident bytes on pages that something holds.
+    pub pinned_bytes: u64,
+    /// Whether the values are estimates.
+    pub estimated: bool,
+    /// The groups of blocks with the largest shares, the largest first.
+    pub groups: Vec<PinShare>,
+}
+
+/// The share of a group of blocks in the pinned memory.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PinShare {
+    /// The size of a block in bytes, including the overhead of the allocator.
+    pub size_bytes: u64,
+    /// The type of the blocks, if their content has it.
+    #[serde(rename = "type")]
+    pub block_type: Option<String>,
+    /// Number of blocks.
+    pub blocks: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Their share.
+    pub pinned_bytes: u64,
+}
+
+impl PinSummary {
+    /// Maximum number of groups.
+    pub const MAX_GROUPS: usize = 5;
+
+    /// Summarizes the first groups.
+    pub fn new(pins: &Pins) -> Self {
+        let share = |group: &PinGroup| {
+            Some(PinShare {
+                size_bytes: group.size_bytes?[0],
+                block_type: group.block_type.clone(),
+                blocks: group.blocks,
+                bytes: group.bytes,
+                pinned_bytes: group.pinned_bytes,
+            })
+        };
+        Self {
+            pinned_bytes: pins.pinned_bytes,
+            estimated: pins.estimated,
+            groups: pins.groups.iter().filter_map(share).take(Self::MAX_GROUPS).collect(),
+        }
+    }
 }
 
 /// The blocks that pin the fragmented memory of a process.

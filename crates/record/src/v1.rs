@@ -9,6 +9,7 @@ use lowtide_model::heap_summary::HeapSummary;
 use lowtide_model::inspection::Manager;
 use lowtide_model::ledger::Ledger;
 pub use lowtide_model::machine::Machine;
+use lowtide_model::pins::PinSummary;
 pub use lowtide_model::process::{AllocatorCheck, Process, ProcessEnd};
 use lowtide_model::sample::{ProcessSample, Sample};
 use lowtide_model::treatment::Treatment;
@@ -219,6 +220,10 @@ pub struct LedgerReading {
     /// The layout of their heaps together. Absent if no glibc heap was walked.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub heap: Option<HeapSummary>,
+    /// What pins fragmented memory: of several processes, in the one with most of it. Absent if it
+    /// was not read, or if there is little.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub pins: Option<PinSummary>,
 }
 
 /// A mark in the trace of a trial.

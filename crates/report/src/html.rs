@@ -234,6 +234,7 @@ fn section(record: &LoadedRecord, name: String) -> Value {
         phases => table::phases(study).map(grid),
         durations => table::durations(study).map(grid),
         ledgers => table::ledgers(study).map(grid),
+        pins => table::pins(study).map(grid),
         heaps => table::heaps(study).map(grid),
         trials => grid(trials(study)),
         doubtful,

@@ -6,6 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use lowtide_model::heap_summary::HeapSummary;
+use lowtide_model::pins::{PinShare, PinSummary};
 use lowtide_record::v1::{Event, Mark, SubjectMetrics};
 use lowtide_report::read::{self, LoadedRecord};
 use lowtide_report::svg::{self, Charts};
@@ -63,6 +64,40 @@ fn arenas_and_free_blocks_are_reported_for_a_walked_heap() {
     assert!(page.contains("Heap of glibc"));
     let text = terminal::render(&[record], &[], Screen { width: 110, colour: false });
     assert!(text.contains("largest free block"), "{text}");
+}
+
+#[test]
+fn what_pins_memory_under_each_treatment_is_in_the_tables_and_the_page() {
+    let mut record = record();
+    assert!(!markdown::render(&[record.clone()]).contains("pins free memory"));
+    let share = |name: &str, size_bytes, pinned_mib: u64| PinShare {
+        size_bytes,
+        block_type: Some(name.to_owned()),
+        blocks: 62_499,
+        bytes: 62_499 * size_bytes,
+        pinned_bytes: pinned_mib << 20,
+    };
+    let glibc = record.study.trials.iter_mut().filter(|t| t.treatment.allocator == "glibc");
+    for (trial, more) in glibc.zip(0..) {
+        trial.pins = Some(PinSummary {
+            pinned_bytes: (200 + more) << 20,
+            estimated: false,
+            groups: vec![
+                share("C++ KeyEntry", 64, 132 + more),
+                share("C++ Node|x", 32, 60),
+                share("C++ Small", 48, 1),
+            ],
+        });
+    }
+    let reported = markdown::render(&[record.clone()]);
+    assert!(reported.contains("| glibc, all |  |  | 200 MiB |"), "{reported}");
+    let row = "| glibc, 64 B C++ KeyEntry | 62,499 | 3.81 MiB | 132 MiB |";
+    assert!(reported.contains(row), "{reported}");
+    assert!(!reported.contains("Small") && !reported.contains("jemalloc, all"), "{reported}");
+    let page = html::render(&[record.clone()], &[], "subtitle").unwrap();
+    assert!(page.contains("What pins free memory") && page.contains("C++ Node|x"));
+    let text = terminal::render(&[record], &[], Screen { width: 110, colour: false });
+    assert!(text.contains("64 B C++ KeyEntry"), "{text}");
 }
 
 #[test]

@@ -10,6 +10,9 @@
 //! connections are still open, the first ledger after that belongs to this moment, unless another
 //! event came before it.
 
+use lowtide_model::ledger::Owner;
+use lowtide_model::pins::PinSummary;
+
 use crate::metrics::{AtEvents, TrialMetrics, rise};
 use lowtide_record::TrialRecord;
 use lowtide_record::v1::{Event, LedgerReading};
@@ -62,6 +65,24 @@ pub fn ledgers<'t>(trial: &'t TrialRecord, figures: &TrialMetrics) -> AtEvents<&
     }
 }
 
+/// Returns what pinned memory at the settled moment: from its ledger, or from one before it since
+/// the load, whose fragmented memory is about the same.
+pub fn settled_pins<'t>(
+    trial: &'t TrialRecord,
+    settled: &LedgerReading,
+    load_begin_s: f64,
+) -> Option<&'t PinSummary> {
+    let fragmented = |reading: &LedgerReading| reading.ledger.bytes(Owner::Fragmented) as f64;
+    let is_alike = |reading: &LedgerReading| {
+        let difference = (fragmented(reading) - fragmented(settled)).abs();
+        difference <= (fragmented(settled) * NEAR).max(NEAR_BYTES)
+    };
+    let since_load = trial.ledgers.iter().filter(|reading| reading.t_s >= load_begin_s);
+    let until = since_load.filter(|reading| reading.t_s <= settled.t_s);
+    let mut known = until.rev().take_while(|reading| is_alike(reading));
+    known.find_map(|reading| reading.pins.as_ref())
+}
+
 /// Returns the first ledger that started in the last round between the end of all requests and the
 /// next event.
 fn drained(trial: &TrialRecord) -> Option<&LedgerReading> {
@@ -76,7 +97,8 @@ fn drained(trial: &TrialRecord) -> Option<&LedgerReading> {
 mod tests {
     use super::*;
     use crate::metrics::{Metric, measure};
-    use lowtide_model::ledger::{Ledger, Owner};
+    use lowtide_model::ledger::Ledger;
+    use lowtide_model::pins::PinSummary;
     use lowtide_record::fixtures::{MIB, trial};
     use lowtide_record::v1::{Event, HookRun, Outcome};
 
@@ -106,6 +128,7 @@ mod tests {
                 ledger,
                 managers: Vec::new(),
                 heap,
+                pins: None,
             });
         }
         let mib = |reading: Option<&LedgerReading>| reading.map(|l| l.ledger.total() / MIB);
@@ -139,6 +162,7 @@ mod tests {
                 ledger,
                 managers: Vec::new(),
                 heap: None,
+                pins: None,
             }
         };
         trial.ledgers = vec![reading(0.8, Owner::Allocated)];
@@ -147,6 +171,35 @@ mod tests {
         trial.ledgers.push(reading(2.5, Owner::Reclaimable));
         let settled = ledgers(&trial, &figures).settled.map(|l| l.t_s);
         assert_eq!(settled, Some(2.5));
+    }
+
+    #[test]
+    fn what_pins_memory_when_settled_may_be_known_from_a_ledger_shortly_before() {
+        let mut trial = trial("glibc", 1, true);
+        for (t_s, fragmented_mib, pinned_bytes) in
+            [(1.0, 40, 1), (5.0, 90, 2), (12.0, 40, 3), (13.0, 41, 0), (14.0, 40, 0), (15.0, 40, 4)]
+        {
+            let mut ledger = Ledger::default();
+            ledger.add(Owner::Fragmented, fragmented_mib * MIB);
+            let pins = PinSummary { pinned_bytes, ..PinSummary::default() };
+            trial.ledgers.push(LedgerReading {
+                t_s,
+                processes: 1,
+                rss_bytes: fragmented_mib * MIB,
+                ledger,
+                managers: Vec::new(),
+                heap: None,
+                pins: Some(pins).filter(|pins| pins.pinned_bytes > 0),
+            });
+        }
+        let of = |place: usize| {
+            let settled = &trial.ledgers[place];
+            settled_pins(&trial, settled, 2.0).map(|pins| pins.pinned_bytes)
+        };
+        assert_eq!((of(4), of(5)), (Some(3), Some(4)));
+        trial.ledgers[2].pins = None;
+        let settled = &trial.ledgers[4];
+        assert_eq!(settled_pins(&trial, settled, 2.0), None, "the heap was another one before");
     }
 
     #[test]
@@ -165,6 +218,7 @@ mod tests {
                 ledger,
                 managers: Vec::new(),
                 heap: None,
+                pins: None,
             });
         }
         let reported = |trial: &TrialRecord| drained(trial).map(|l| l.rss_bytes / MIB);

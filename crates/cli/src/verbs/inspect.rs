@@ -148,7 +148,8 @@ impl Pages<'_> {
     /// stdout cannot be written.
     fn add(&mut self, pid: u32, group: &mut Group) -> Result<Outcome, Failure> {
         let again = self.again.only(pid);
-        let Inspected { inspection, service, ended, file } = match self.inspect(pid, group, &again) {
+        let Inspected { inspection, service, ended, file } = match self.inspect(pid, group, &again)
+        {
             Ok(inspected) => inspected,
             Err(failure) => return Ok(Err(failure)),
         };

@@ -117,8 +117,7 @@ pub(super) fn add_blocks(
     }
     let interrupt = AtomicBool::new(false);
     if args.pins {
-        let read =
-            move |target: &Target| pins::pins(target, watched.as_ref(), top, &interrupt);
+        let read = move |target: &Target| pins::pins(target, watched.as_ref(), top, &interrupt);
         let pins = patiently(target, args, read)?;
         name_cause(found, &pins);
         found.pins = Some(pins);

@@ -117,9 +117,8 @@ pub(super) fn without_stacks(
     instead: Option<&str>,
 ) -> Failure {
     let sentence = format!("cannot take the stacks of allocations of process {pid}: {reason}");
-    let without = ["stacks", "folded", "pprof"]
-        .iter()
-        .fold(again.clone(), |again, flag| again.without(flag));
+    let without =
+        ["stacks", "folded", "pprof"].iter().fold(again.clone(), |again, flag| again.without(flag));
     let without = match instead {
         Some(flag) => without.with(flag),
         None => without,

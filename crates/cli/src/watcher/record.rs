@@ -82,6 +82,7 @@ impl WatchRecord {
                     ledger: found.ledger.clone(),
                     managers: found.managers.clone(),
                     heap: HeapSummary::from_arenas(&found.arenas),
+                    pins: None,
                 }));
             }
             WatchEvent::Acted(t_s, act) => {

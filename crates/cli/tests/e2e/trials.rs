@@ -1,6 +1,8 @@
 //! Trials with real processes.
 
-use crate::support::{free_port, number, processes_with, study, subject, unique_seconds, until};
+use crate::support::{
+    fixture, free_port, number, processes_with, study, subject, unique_seconds, until,
+};
 
 #[test]
 fn settled_memory_matches_the_kernel_at_the_same_moment() {
@@ -30,6 +32,28 @@ fn settled_memory_matches_the_kernel_at_the_same_moment() {
         assert_eq!(trial["metric"], "rss");
         assert!(number(&trial, "peak_bytes") > 60.0 * 1048576.0);
         assert!(number(&trial, "minor_faults") > 10.0);
+    }
+}
+
+#[test]
+fn allocators_are_compared_by_what_pins_memory_when_it_has_settled() {
+    let program = fixture("keeps", &["-O1", "-g", "-fno-inline"]);
+    let ran = study(&["-a", "glibc,jemalloc", "--repeat", "1", "--", &program, "5"]);
+    for trial in ran.trials() {
+        let pins = &trial["pins"];
+        let bytes = pins["pinned_bytes"].as_u64().unwrap_or(0);
+        if trial["treatment"]["allocator"] == "glibc" {
+            // The blocks that stay have another size than the burst.
+            let first = &pins["groups"][0];
+            assert_eq!(
+                (&first["size_bytes"], &first["blocks"]),
+                (&64.into(), &5000.into()),
+                "{trial:#}"
+            );
+            assert!(bytes > 10 << 20, "{trial:#}");
+        } else {
+            assert!(bytes < 2 << 20, "{trial:#}");
+        }
     }
 }
 

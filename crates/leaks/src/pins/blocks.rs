@@ -104,7 +104,7 @@ impl HeldMemory {
         }
     }
 
-    /// Returns a group of blocks with their age and the code that allocates them, if they are known.
+    /// Returns a group of blocks with their age and the code that allocates them, if that is known.
     fn of_class(
         &self,
         class: Class,
@@ -138,9 +138,7 @@ impl HeldMemory {
     }
 
     pub(super) fn is_estimated(&self) -> bool {
-        self.census.read_share < 1.0
-            || self.unread_bytes() > 0
-            || self.census.ages_are_estimates
+        self.census.read_share < 1.0 || self.unread_bytes() > 0 || self.census.ages_are_estimates
     }
 
     /// Scales a sum over the part of the heap that was read.

@@ -235,10 +235,7 @@ impl HeldMemory {
     }
 
     /// Reads the blocks of a process with their types, and which of them were there earlier.
-    fn read_since(
-        target: &Target,
-        earlier: Option<&EarlierBlocks>,
-    ) -> Result<Self, TargetError> {
+    fn read_since(target: &Target, earlier: Option<&EarlierBlocks>) -> Result<Self, TargetError> {
         Self::read_with(target, true, earlier)
     }
 
@@ -275,7 +272,8 @@ impl HeldMemory {
     /// Reports the groups of blocks that pin memory, the `top` largest.
     pub fn pins(&self, top: usize) -> Pins {
         let cpu = thread_cpu_s();
-        let pins = Pins { notes: self.notes(), ..self.sums(&AllocatingCode::default()).report(top) };
+        let pins =
+            Pins { notes: self.notes(), ..self.sums(&AllocatingCode::default()).report(top) };
         Pins { cpu_s: self.cpu_s + thread_cpu_s() - cpu, ..pins }
     }
 

@@ -118,9 +118,8 @@ impl<'s> SurvivingStacks<'s> {
     /// this age, in seconds, count.
     fn counts(&self, key: &GroupKey, older_s: f64) -> Vec<(u32, u64)> {
         // A block that has just become longer is as old as its last reallocation.
-        let is_old = |survivor: &Survivor| {
-            key.members != Members::Survivors || survivor.age_s >= older_s
-        };
+        let is_old =
+            |survivor: &Survivor| key.members != Members::Survivors || survivor.age_s >= older_s;
         self.counts_of(|survivor| survivor.is_of(key) && is_old(survivor))
     }
 

@@ -5,10 +5,8 @@ use lowtide_model::leaks::LeakReport;
 
 use crate::stacks::{self, Profile, StackSample};
 
-const PROFILE: Profile = Profile {
-    values: &[("inuse_objects", "count"), ("inuse_space", "bytes")],
-    label: "verdict",
-};
+const PROFILE: Profile =
+    Profile { values: &[("inuse_objects", "count"), ("inuse_space", "bytes")], label: "verdict" };
 
 /// Formats the stacks of all groups: a line for each.
 pub fn folded(report: &LeakReport) -> String {

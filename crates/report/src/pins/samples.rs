@@ -80,13 +80,7 @@ fn divided(group: &str, stacks: &[LeakStack], values: &[u64]) -> Vec<StackSample
 }
 
 fn frame(name: &str) -> LeakFrame {
-    LeakFrame {
-        function: name.to_owned(),
-        file: None,
-        line: None,
-        module: None,
-        estimated: false,
-    }
+    LeakFrame { function: name.to_owned(), file: None, line: None, module: None, estimated: false }
 }
 
 #[cfg(test)]
@@ -123,10 +117,8 @@ mod tests {
             stacks,
         };
         let known = vec![stack("a", 2.0 / 3.0), stack("b;c", 0.25)];
-        let groups = vec![
-            group(PinKind::Blocks, 1000, known),
-            group(PinKind::Cached, 7, Vec::new()),
-        ];
+        let groups =
+            vec![group(PinKind::Blocks, 1000, known), group(PinKind::Cached, 7, Vec::new())];
         let pins = Pins { groups, ..Pins::default() };
         assert_eq!(
             folded(&pins),

@@ -4,6 +4,7 @@ mod cells;
 mod connections;
 mod heaps;
 mod ledgers;
+mod pins;
 mod policies;
 
 use std::collections::BTreeSet;
@@ -22,6 +23,7 @@ pub(crate) use cells::{Cell, MEAN_EXCESS, Table, TableRow, heads};
 pub(crate) use connections::{per_connection, trends};
 pub(crate) use heaps::heaps;
 pub(crate) use ledgers::ledgers;
+pub(crate) use pins::pins;
 pub(crate) use policies::policies;
 
 /// Summarizes a study: one row for each treatment.
@@ -194,8 +196,18 @@ fn failed_requests(requests: RequestCount, standing: Standing) -> Option<String>
 
 /// Returns the tables below the summary that apply to a study.
 pub(crate) fn more(study: &StudyReport) -> impl Iterator<Item = Table> + '_ {
-    let tables: [fn(&StudyReport) -> Option<Table>; 9] =
-        [policies, rounds, latencies, per_connection, trends, phases, durations, ledgers, heaps];
+    let tables: [fn(&StudyReport) -> Option<Table>; 10] = [
+        policies,
+        rounds,
+        latencies,
+        per_connection,
+        trends,
+        phases,
+        durations,
+        ledgers,
+        pins,
+        heaps,
+    ];
     tables.into_iter().filter_map(move |of| of(study))
 }
 

@@ -1,14 +1,18 @@
 //! The thread that takes ledgers of a subject: on request, when its memory has changed, and
 //! periodically, because owners change without RSS. It is separate from the sampler, which must not
-//! wait for it.
+//! wait for it. When memory has settled, the ledger also has what pins fragmented memory.
 
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
+use lowtide_leaks::pins::HeldMemory;
 use lowtide_model::heap_summary::HeapSummary;
 use lowtide_model::inspection::Manager;
-use lowtide_model::ledger::Ledger;
+use lowtide_model::ledger::{Ledger, Owner};
+use lowtide_model::pins::PinSummary;
 use lowtide_probe::inspect::Inspector;
 use lowtide_probe::machine::thread_cpu_s;
+use lowtide_probe::patience::Patience;
 use lowtide_probe::target::Target;
 use lowtide_probe::tree;
 use lowtide_record::Recorder;
@@ -26,6 +30,8 @@ const SHARE: u32 = 50;
 /// Minimum difference of RSS that counts as a change: as a part of it, and in bytes.
 const CHANGED: f64 = 0.1;
 const CHANGED_BYTES: u64 = 1 << 20;
+/// Amount of fragmented memory of a process below which its cause is not read, in bytes.
+const MIN_FRAGMENTED: u64 = 1 << 20;
 /// Minimum time between two ledgers when RSS has not changed. A command that ends by itself
 /// announces nothing: its last ledger must be recent.
 const UNCHANGED_INTERVAL: Duration = Duration::from_millis(500);
@@ -34,9 +40,17 @@ const LEDGER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum time to wait for a requested ledger.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// A request for a ledger.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Request {
+    Ledger,
+    /// Also for what pins fragmented memory.
+    WithPins,
+}
+
 /// The running thread. Its result is the CPU time that it used, in seconds.
 #[derive(Debug)]
-pub(super) struct Ledgers(OnDemand<(), f64>);
+pub(super) struct Ledgers(OnDemand<Request, f64>);
 
 impl Ledgers {
     /// Starts to take ledgers of everything below `root`. The sampler provides its resident bytes.
@@ -47,6 +61,7 @@ impl Ledgers {
             sampler,
             inspector: Inspector::default().without_predictions(),
             last: None,
+            last_pins: None,
             cpu_s: 0.0,
         };
         Self(OnDemand::start(Requests::default(), move |requests| work.run(requests)))
@@ -54,12 +69,17 @@ impl Ledgers {
 
     /// Requests a ledger.
     pub(super) fn take_soon(&self) {
-        self.0.ask(());
+        self.0.ask(Request::Ledger);
     }
 
     /// Requests a ledger, and waits for it.
     pub(super) fn take_now(&self) {
-        self.0.ask_and_wait((), REQUEST_TIMEOUT);
+        self.0.ask_and_wait(Request::Ledger, REQUEST_TIMEOUT);
+    }
+
+    /// Requests a ledger with what pins fragmented memory, and waits for it.
+    pub(super) fn take_with_pins(&self) {
+        self.0.ask_and_wait(Request::WithPins, REQUEST_TIMEOUT);
     }
 
     /// Tells the thread to stop, without waiting: it may be inspecting a large heap whose process
@@ -80,6 +100,8 @@ struct LedgerThread {
     sampler: SamplerHandle,
     inspector: Inspector,
     last: Option<LastLedger>,
+    /// When it was last read what pins memory, and the CPU time that this used.
+    last_pins: Option<(Instant, Duration)>,
     /// CPU time of all inspections, in seconds.
     cpu_s: f64,
 }
@@ -95,37 +117,50 @@ struct LastLedger {
 }
 
 impl LedgerThread {
-    fn run(mut self, requests: &Requests<()>) -> f64 {
+    fn run(mut self, requests: &Requests<Request>) -> f64 {
         loop {
             requests.wait(POLL_INTERVAL);
             if requests.is_stopped() {
                 return self.cpu_s + thread_cpu_s();
             }
             let batch = requests.take();
-            if !batch.requests.is_empty() || self.is_due() {
-                self.take(requests);
+            let is_requested = !batch.requests.is_empty();
+            let with_pins = match is_requested {
+                true => batch.requests.contains(&Request::WithPins),
+                false => self.pins_are_due(),
+            };
+            if is_requested || self.is_due() {
+                self.take(requests, with_pins);
             }
         }
     }
 
+    fn has_changed(&self, last: &LastLedger) -> bool {
+        let difference = self.sampler.rss_bytes().abs_diff(last.rss_bytes);
+        difference > CHANGED_BYTES && difference as f64 > last.rss_bytes as f64 * CHANGED
+    }
+
+    /// Returns whether what pins memory is to be read without a request: if RSS is unchanged, so
+    /// that it may have settled, and at most [`SHARE`] of the time is used.
+    fn pins_are_due(&self) -> bool {
+        let is_unchanged = self.last.as_ref().is_some_and(|last| !self.has_changed(last));
+        is_unchanged && self.last_pins.is_none_or(|(end, cost)| end.elapsed() >= cost * SHARE)
+    }
+
     fn is_due(&self) -> bool {
-        let rss = self.sampler.rss_bytes();
-        let Some(last) = &self.last else { return rss > 0 };
-        let difference = rss.abs_diff(last.rss_bytes);
-        let has_changed =
-            difference > CHANGED_BYTES && difference as f64 > last.rss_bytes as f64 * CHANGED;
+        let Some(last) = &self.last else { return self.sampler.rss_bytes() > 0 };
         if self.sampler.moments() > last.moments {
             return true;
         }
         let since = last.end.elapsed();
-        if has_changed {
+        if self.has_changed(last) {
             since >= last.cost * SHARE_CHANGED
         } else {
             since >= UNCHANGED_INTERVAL && since >= last.cost * SHARE
         }
     }
 
-    fn take(&mut self, requests: &Requests<()>) {
+    fn take(&mut self, requests: &Requests<Request>, with_pins: bool) {
         let begin = Instant::now();
         // Each inspection runs in its own thread.
         let mut cpu_s = 0.0;
@@ -134,10 +169,18 @@ impl LedgerThread {
         let mut heap: Option<HeapSummary> = None;
         let mut managers = Vec::new();
         let mut processes = 0;
+        let mut most_fragmented: Option<(u64, Target)> = None;
         for pid in tree::descendants_of(self.root) {
             // A process that has just ended no longer has memory.
-            let inspected = Target::open(pid).and_then(|target| self.inspector.inspect(&target));
-            if let Ok(observed) = inspected {
+            let inspected = Target::open(pid).and_then(|target| {
+                let observed = self.inspector.inspect(&target)?;
+                Ok((target, observed))
+            });
+            if let Ok((target, observed)) = inspected {
+                let fragmented_bytes = observed.ledger.bytes(Owner::Fragmented);
+                if fragmented_bytes > most_fragmented.as_ref().map_or(0, |(bytes, _)| *bytes) {
+                    most_fragmented = Some((fragmented_bytes, target));
+                }
                 ledger.join(&observed.ledger);
                 managers = Manager::join(managers, &observed.managers);
                 let of_process = HeapSummary::from_arenas(&observed.arenas);
@@ -155,8 +198,25 @@ impl LedgerThread {
         let cost = Duration::try_from_secs_f64(cpu_s).unwrap_or_default();
         self.last = Some(LastLedger { end: Instant::now(), cost, rss_bytes, moments });
         if processes > 0 {
-            let reading = LedgerReading { t_s, processes, rss_bytes, ledger, managers, heap };
+            let fragmented =
+                most_fragmented.filter(|(bytes, _)| with_pins && *bytes >= MIN_FRAGMENTED);
+            let pins = fragmented.and_then(|(_, target)| self.pins(&target));
+            let reading = LedgerReading { t_s, processes, rss_bytes, ledger, managers, heap, pins };
             self.recorder.write(&Line::Ledger(reading));
         }
+    }
+
+    /// Reads what pins the memory of a process, by size and type of blocks.
+    fn pins(&mut self, target: &Target) -> Option<PinSummary> {
+        let of_thread = target.try_clone().ok()?;
+        let read = move || {
+            HeldMemory::read(&of_thread, true).map(|held| held.pins(PinSummary::MAX_GROUPS))
+        };
+        let done = Patience::default().work_on(target, &AtomicBool::new(false), read);
+        let pins = done.ok()?.ok()?;
+        self.cpu_s += pins.cpu_s;
+        let cost = Duration::try_from_secs_f64(pins.cpu_s).unwrap_or_default();
+        self.last_pins = Some((Instant::now(), cost));
+        Some(PinSummary::new(&pins))
     }
 }

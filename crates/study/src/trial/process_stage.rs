@@ -301,7 +301,8 @@ impl Stage for ProcessStage<'_> {
         let ledgers = self.subject.as_ref().and_then(Subject::ledgers);
         match (moment, ledgers) {
             // The next step changes the current memory.
-            (Event::Baseline | Event::Settled, Some(ledgers)) => ledgers.take_now(),
+            (Event::Baseline, Some(ledgers)) => ledgers.take_now(),
+            (Event::Settled, Some(ledgers)) => ledgers.take_with_pins(),
             (Event::LoadEnd, Some(ledgers)) => ledgers.take_soon(),
             _ => {}
         }
