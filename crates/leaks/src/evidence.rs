@@ -528,8 +528,8 @@ fn in_both(one: &[(u64, u16)], other: &[(u64, u16)]) -> Vec<(u64, u16)> {
 /// The addresses of pointers, by the address of the block that they point to.
 pub(crate) type Pointers = HashMap<u64, Vec<u64>>;
 
-/// Finds pointers to some blocks, given by their ranges and prints. Returns the addresses of some of
-/// the pointers, by the address of the block.
+/// Finds pointers to some blocks, given by their ranges and prints. Returns the addresses of some
+/// of the pointers, by the address of the block.
 pub(crate) fn pointers_to(
     memory: &impl Memory,
     blocks: impl Iterator<Item = (Range<u64>, u16)>,

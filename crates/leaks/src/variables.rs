@@ -1,8 +1,8 @@
 //! Names the variables of Python by which a program keeps blocks: those of modules, and the
 //! attributes of classes.
 //!
-//! CPython keeps such names in the table of a dict (`PyDictKeysObject`), whose entries are a key and
-//! a value, with or without the hash of the key before them. So the word before a pointer to a
+//! CPython keeps such names in the table of a dict (`PyDictKeysObject`), whose entries are a key
+//! and a value, with or without the hash of the key before them. So the word before a pointer to a
 //! value is a pointer to the name, in every version. The first entry of the table of a module is
 //! `__name__`, that of a class is `__module__`; other dicts can hold data of the program, and are
 //! not read.
