@@ -140,6 +140,11 @@ impl Check {
 /// "because".
 pub type Unguarded = &'static str;
 
+/// The reason in a process with other threads than its C library counts. It may pass: the library
+/// counts a thread before that exists, and no longer counts one that is about to end.
+pub const UNCOUNTED_THREADS: Unguarded =
+    "it has other threads than musl counts, and those take no locks";
+
 /// The sums of a walk over free ranges, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Sums {

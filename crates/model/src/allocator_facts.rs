@@ -121,8 +121,12 @@ const GPERFTOOLS: AllocatorFacts = AllocatorFacts {
 };
 
 /// A static program does not contain its version.
-const MUSL: AllocatorFacts =
-    AllocatorFacts { is_walked: true, released: &["1.2.3", "1.2.5"], proves_itself: true, ..NONE };
+const MUSL: AllocatorFacts = AllocatorFacts {
+    is_walked: true,
+    released: &["1.2.2", "1.2.3", "1.2.5", "1.2.6"],
+    proves_itself: true,
+    ..NONE
+};
 
 const TCMALLOC: AllocatorFacts =
     AllocatorFacts { own_symbols: &["TCMallocInternalMalloc"], ..NONE };

@@ -1,5 +1,6 @@
 //! The reasons why a process is left alone.
 
+use lowtide_heap::droppable::UNCOUNTED_THREADS;
 use lowtide_model::bytes::Human;
 use lowtide_model::release::{Hazard, Release, ReleaseOutcome};
 use thiserror::Error;
@@ -266,6 +267,7 @@ impl Refusal {
             | Self::PrivilegesChanged
             | Self::NoHeadroom { .. }
             | Self::NoHeap => true,
+            Self::Unguarded { why, .. } => *why == UNCOUNTED_THREADS,
             // A running thread will wait later. A thread that waits for a socket will do so again.
             Self::NoThread { why, .. } => {
                 ![SOCKET_TIMEOUT, SOCKET_UNKNOWN].iter().any(|begin| why.starts_with(begin))

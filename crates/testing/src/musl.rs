@@ -47,12 +47,19 @@ impl Musl {
         self.root.join(format!("usr/lib/{}-linux-musl", std::env::consts::ARCH))
     }
 
+    /// Returns its shared library. Debian's were in `/lib` up to Debian 11.
+    fn shared_library(&self) -> PathBuf {
+        let usual = self.libraries().join("libc.so");
+        let older = format!("lib/{}-linux-musl/libc.so", std::env::consts::ARCH);
+        if usual.exists() { usual } else { self.root.join(older) }
+    }
+
     /// Returns its version, from the text that its shared library contains.
     ///
     /// # Panics
     /// Panics if it is not there.
     pub fn version(&self) -> String {
-        let library = self.libraries().join("libc.so");
+        let library = self.shared_library();
         let bytes = std::fs::read(&library).unwrap_or_else(|error| panic!("{library:?}: {error}"));
         let texts = bytes.split(|byte| *byte == 0).filter_map(|text| str::from_utf8(text).ok());
         let is_version = |text: &&str| {
@@ -84,21 +91,25 @@ impl Musl {
             all.extend([text("-idirafter"), directory.into_os_string()]);
         }
         all.push(text("-nostdlib"));
-        let (flags, start, c_library): (&[&str], _, _) = match linkage {
-            MuslLinkage::Dynamic => (&["-pie", "-fPIE"], "Scrt1.o", "libc.so"),
-            MuslLinkage::Static => (&["-static", "-no-pie", "-fno-pie"], "crt1.o", "libc.a"),
-            MuslLinkage::StaticPie => (&["-static-pie", "-fPIE"], "rcrt1.o", "libc.a"),
+        let (flags, start): (&[&str], _) = match linkage {
+            MuslLinkage::Dynamic => (&["-pie", "-fPIE"], "Scrt1.o"),
+            MuslLinkage::Static => (&["-static", "-no-pie", "-fno-pie"], "crt1.o"),
+            MuslLinkage::StaticPie => (&["-static-pie", "-fPIE"], "rcrt1.o"),
         };
         all.extend(flags.iter().map(|flag| text(flag)));
+        let c_library = match linkage {
+            MuslLinkage::Dynamic => self.shared_library().into_os_string(),
+            MuslLinkage::Static | MuslLinkage::StaticPie => library("libc.a"),
+        };
         if linkage == MuslLinkage::Dynamic {
             let mut loader = text("-Wl,-dynamic-linker,");
-            loader.push(library(c_library));
+            loader.push(&c_library);
             all.push(loader);
         }
         all.extend([library(start), library("crti.o")]);
         all.extend(arguments.into_iter().map(|argument| argument.as_ref().to_owned()));
         // The two need each other.
-        let end = [library(c_library), text("-lgcc"), library(c_library), library("crtn.o")];
+        let end = [c_library.clone(), text("-lgcc"), c_library, library("crtn.o")];
         compile(program, all.into_iter().chain(end));
     }
 }

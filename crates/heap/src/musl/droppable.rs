@@ -14,7 +14,7 @@ use std::ops::Range;
 use super::Layout;
 use super::lock::Lock;
 use crate::allocator::Module;
-use crate::droppable::{Check, Droppable, Droppers, Guard, Sums, Unguarded};
+use crate::droppable::{Check, Droppable, Droppers, Guard, Sums, UNCOUNTED_THREADS, Unguarded};
 use crate::memory::Memory;
 use crate::residency::Residency;
 
@@ -48,7 +48,7 @@ impl Guards {
         let lock = Lock::find(memory, &layout.context, &layout.data, &(module.code)());
         match lock {
             Some(lock) if counts_all(memory, lock, module) => Ok(Self::Lock(lock)),
-            Some(_) => Err("it has other threads than musl counts, and those take no locks"),
+            Some(_) => Err(UNCOUNTED_THREADS),
             None if (module.threads)() == 1 => Ok(Self::OnlyThread),
             None => Err(
                 "its code does not show where the lock of malloc is, and it has several threads",

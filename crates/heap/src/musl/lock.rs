@@ -196,24 +196,50 @@ impl Code<'_> {
         calls
     }
 
-    /// Returns the address that a call passes on as its first argument (`rdi`): loaded directly
-    /// before, or in a register that is loaded with no other address nearby.
+    /// Returns the address that a call passes on as its first argument (`rdi`): loaded before it,
+    /// or in a register that is loaded with no other address nearby. Only registers may be saved on
+    /// the stack in between.
     fn argument(&self, call: usize) -> Option<u64> {
-        if let Some([0x48, 0x8d, 0x3d, ..]) = call.checked_sub(7).map(|at| &self.bytes[at..call]) {
-            return self.relative(call - 4);
+        let is_end = |end: &usize| are_saves(&self.bytes[*end..call]);
+        let ends = (call.saturating_sub(SAVES_WITHIN)..=call).rev().filter(is_end);
+        ends.filter_map(|end| self.argument_before(end)).next()
+    }
+
+    /// Returns the address that the instruction before a place loads into `rdi`.
+    fn argument_before(&self, end: usize) -> Option<u64> {
+        if let Some([0x48, 0x8d, 0x3d, ..]) = end.checked_sub(7).map(|at| &self.bytes[at..end]) {
+            return self.relative(end - 4);
         }
-        let [rex, opcode, modrm] = self.bytes[call.checked_sub(3)?..call] else { return None };
+        let [rex, opcode, modrm] = self.bytes[end.checked_sub(3)?..end] else { return None };
         // mov %reg, %rdi
         let is_move = matches!(rex, 0x48 | 0x4c) && opcode == 0x89 && modrm & 0xc7 == 0xc7;
         let load = [rex, 0x8d, modrm & 0x38 | 5];
-        let from = call.saturating_sub(NEAR);
-        let loads = memmem::find_iter(&self.bytes[from..call], &load);
+        let from = end.saturating_sub(NEAR);
+        let loads = memmem::find_iter(&self.bytes[from..end], &load);
         let mut addresses = loads.filter_map(|place| self.relative(from + place + load.len()));
         let first = addresses.next().filter(|_| is_move)?;
         addresses.all(|other| other == first).then_some(first)
     }
 }
 
+/// Returns whether instructions only save registers on the stack: `mov %reg, n(%rsp)`.
+fn are_saves(mut code: &[u8]) -> bool {
+    while !code.is_empty() {
+        let after_rex = match code {
+            [0x40..=0x4f, rest @ ..] => rest,
+            _ => code,
+        };
+        code = match after_rex {
+            [0x89, modrm, 0x24, rest @ ..] if modrm & 0xc7 == 0x04 => rest,
+            [0x89, modrm, 0x24, _, rest @ ..] if modrm & 0xc7 == 0x44 => rest,
+            _ => return false,
+        };
+    }
+    true
+}
+
+/// Maximum number of bytes of such instructions.
+const SAVES_WITHIN: usize = 32;
 /// The instruction `endbr64`.
 const ENDBR: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
 
@@ -288,6 +314,18 @@ mod tests {
         code.plain(&[0x90; 40]).user(function, LOCK, false, CONTEXT);
         code.plain(&[0x90; 2 * NEAR]).user(function, OTHER, false, LIBC);
         assert_eq!(found(&code.0), Some(LOCK));
+    }
+
+    #[test]
+    fn registers_may_be_saved_between_the_address_and_the_call() {
+        let saves = [0x44, 0x89, 0x44, 0x24, 0x08, 0x48, 0x89, 0x14, 0x24];
+        for (between, is_found) in [(&saves[..], true), (&[0x90][..], false)] {
+            let mut code = Assembled::default();
+            let function = code.lock();
+            code.relative(&[0x48, 0x8d, 0x3d], LOCK).plain(between);
+            code.relative(&[0xe8], function).relative(&[0x8b, 0x05], CONTEXT).plain(&[0xc3]);
+            assert_eq!(found(&code.0), is_found.then_some(LOCK), "{between:x?}");
+        }
     }
 
     #[test]

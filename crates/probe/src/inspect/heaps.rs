@@ -87,8 +87,8 @@ impl HeapWalks<'_, '_> {
             let mappings = &self.mappings;
             let places = Places { data: &data, zeroed_data: &zeroed_data, mappings };
             let Some(layout) = HeapLayout::find(&allocator.kind, memory, &places) else {
-                let note = self.not_found(&allocator.kind);
-                self.observation.notes.extend(note.map(str::to_owned));
+                let note = self.not_found(allocator);
+                self.observation.notes.extend(note);
                 continue;
             };
             let mut walked = layout.walk(memory, &self.mappings, lend(&mut self.visitor));
@@ -108,16 +108,14 @@ impl HeapWalks<'_, '_> {
     }
 
     /// Returns the note about an allocator whose heap was not found, if it should have been.
-    fn not_found(&self, kind: &AllocatorKind) -> Option<&'static str> {
-        match kind {
+    fn not_found(&self, allocator: &DetectedAllocator) -> Option<String> {
+        match allocator.kind {
             AllocatorKind::Glibc => {
                 let has_heap = self.maps.iter().any(|m| m.name == "[heap]");
-                has_heap.then_some("its heap has an unknown layout, and was not walked")
+                let note = || "its heap has an unknown layout, and was not walked".to_owned();
+                has_heap.then(note)
             }
-            AllocatorKind::Musl => Some(
-                "its heap was not walked: it has none of musl's mallocng (musl 1.2.1 and newer), because it is older, \
-                 has not allocated yet, never frees memory, or has another malloc",
-            ),
+            AllocatorKind::Musl => Some(no_mallocng(allocator.version.as_deref())),
             _ => None,
         }
     }
@@ -343,6 +341,23 @@ fn proven_memory(
     union(all)
 }
 
+/// Returns the note about a program of musl whose heap has none of mallocng's structures.
+fn no_mallocng(version: Option<&str>) -> String {
+    const FIRST: [u32; 3] = [1, 2, 1];
+    let numbers = |text: &str| text.split('.').map(str::parse).collect::<Result<Vec<u32>, _>>();
+    match version.map(|version| (version, numbers(version))) {
+        Some((version, Ok(numbers))) if numbers[..] < FIRST[..] => format!(
+            "its heap was not walked: the malloc of musl {version} is older than mallocng (musl 1.2.1 and newer), \
+             which is the one that lowtide reads"
+        ),
+        known => format!(
+            "its heap was not walked: it has none of musl's mallocng (musl 1.2.1 and newer), because it {}has not \
+             allocated yet, never frees memory, or has another malloc",
+            if known.is_none() { "is older, " } else { "" }
+        ),
+    }
+}
+
 /// Guesses the heap of Java objects from private mappings, outside of `proven` memory, which is in
 /// order and disjoint.
 fn guessed_heap(data: &PerfData, maps: &[Mapping], proven: &[Range<u64>]) -> Vec<Range<u64>> {
@@ -424,6 +439,19 @@ mod tests {
     use lowtide_heap::hotspot::PerfData;
 
     const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn a_musl_without_mallocng_is_named_with_its_version_if_it_is_older() {
+        for version in ["1.1.24", "1.2.0", "1.0.5"] {
+            let note = no_mallocng(Some(version));
+            assert!(note.contains(&format!("malloc of musl {version} is older")), "{note}");
+        }
+        assert!(no_mallocng(None).contains("because it is older, has not"));
+        for version in ["1.2.1", "1.2.5", "1.10.0", "2.0.0", "1.x"] {
+            let note = no_mallocng(Some(version));
+            assert!(note.contains("because it has not allocated yet"), "{note}");
+        }
+    }
 
     #[test]
     fn a_proven_heap_of_an_arena_is_never_guessed_to_be_the_java_heap() {

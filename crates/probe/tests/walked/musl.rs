@@ -3,9 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use lowtide_heap::droppable::{Droppable, Guard};
+use lowtide_heap::layout::HeapLayout;
 use lowtide_heap::musl::{Layout, each_slot};
 use lowtide_heap::ranges::joined;
 use lowtide_model::inspection::Observation;
@@ -15,43 +17,24 @@ use lowtide_probe::heap;
 use lowtide_probe::inspect::{BlockReader, Inspector};
 use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::target::Target;
-use lowtide_testing::Running;
+use lowtide_testing::{Musl, MuslLinkage, Running};
 
 use crate::all_blocks::Blocks;
 
-/// A library of musl, from the package `musl-dev`.
-const LIBRARIES: &str = "/usr/lib/x86_64-linux-musl";
 /// Blocks that the C library allocates for itself, at most.
 const OTHERS: usize = 64;
 
-/// The linkages of a program, with the words that compile it.
-fn linkages() -> Vec<(&'static str, Vec<String>)> {
-    let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
-    let in_library = |name: &str| format!("{LIBRARIES}/{name}");
-    // The wrapper musl-gcc links no position-independent static program.
-    let mut pie = words("cc -static-pie -nostdlib -nostdinc -fPIE -s -isystem");
-    pie.push("/usr/include/x86_64-linux-musl".to_owned());
-    pie.extend(["rcrt1.o", "crti.o"].map(in_library));
-    let mut found = vec![
-        ("dynamic", words("musl-gcc")),
-        ("static", words("musl-gcc -static")),
-        ("stripped static", words("musl-gcc -static -s")),
-    ];
-    if cfg!(target_arch = "x86_64") {
-        found.push(("stripped static PIE", pie));
-    }
-    found
-}
-
-fn compile(directory: &Path, source: &Path, words: &[String]) -> std::path::PathBuf {
-    let program = directory.join("program");
-    let mut command = Command::new(&words[0]);
-    command.args(&words[1..]).args(["-O1", "-pthread", "-o"]).arg(&program).arg(source);
-    if words.iter().any(|word| word == "-nostdlib") {
-        command.args([format!("{LIBRARIES}/libc.a"), "-lgcc".to_owned()]);
-        command.args([format!("{LIBRARIES}/libc.a"), format!("{LIBRARIES}/crtn.o")]);
-    }
-    assert!(command.status().unwrap().success(), "{command:?}");
+/// Compiles a program.
+fn compile(
+    musl: &Musl,
+    linkage: MuslLinkage,
+    home: &Path,
+    source: &Path,
+    flags: &[&str],
+) -> PathBuf {
+    let program = home.join("program");
+    let flags = flags.iter().chain(&["-O1", "-pthread"]).map(PathBuf::from);
+    musl.compile(linkage, &program, std::iter::once(source.to_owned()).chain(flags));
     program
 }
 
@@ -94,14 +77,18 @@ fn inspect(target: &Target) -> Observation {
 }
 
 #[test]
-#[ignore = "needs musl-gcc (Debian: musl-tools)"]
+#[ignore = "needs musl-dev; LOWTIDE_TEST_MUSLS lists directories with other versions, with colons between"]
 fn the_blocks_of_a_musl_heap_are_those_of_the_programs_own_list() {
     let home = tempfile::tempdir().unwrap();
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/walked/musl.c");
-    for (name, words) in linkages() {
-        let program = compile(home.path(), &source, &words);
+    let of = |musl: Musl| {
+        MuslLinkage::ALL.into_iter().map(move |linkage| (musl.clone(), linkage, &["-s"][..]))
+    };
+    let all = Musl::all().into_iter().flat_map(of);
+    for (musl, linkage, flags) in all.chain([(Musl::systems(), MuslLinkage::Static, &[][..])]) {
+        let program = compile(&musl, linkage, home.path(), &source, flags);
         for threads in [1, 6] {
-            let what = format!("{name}, {threads} threads");
+            let what = format!("{}, {linkage:?}, {flags:?}, {threads} threads", musl.version());
             let (child, list) = start(&program, threads);
             assert!(list.len() > 1000, "{what}: {}", list.len());
             let target = Target::open(child.id()).unwrap();
@@ -133,7 +120,7 @@ fn the_blocks_of_a_musl_heap_are_those_of_the_programs_own_list() {
 }
 
 #[test]
-#[ignore = "needs musl-gcc (Debian: musl-tools)"]
+#[ignore = "needs musl-dev"]
 fn a_musl_program_without_mallocng_is_not_walked_and_says_so() {
     let home = tempfile::tempdir().unwrap();
     let source = home.path().join("source.c");
@@ -142,11 +129,57 @@ fn a_musl_program_without_mallocng_is_not_walked_and_says_so() {
                 for (int i = 0; i < 3000; i++) memset(malloc(1000), *strerror(count), 1000); \
                 write(1, \"ready\\n\", 6); for (;;) pause(); }\n";
     std::fs::write(&source, code).unwrap();
-    let words = ["musl-gcc", "-static", "-fno-builtin"].map(str::to_owned);
-    let program = compile(home.path(), &source, &words);
+    let (musl, flags) = (Musl::systems(), ["-fno-builtin"]);
+    let program = compile(&musl, MuslLinkage::Static, home.path(), &source, &flags);
     let (child, _) = start(&program, 1);
     let observed = inspect(&Target::open(child.id()).unwrap());
     assert!(observed.heaps.is_empty(), "{:?}", observed.heaps);
     let notes = observed.notes.join("\n");
     assert!(notes.contains("none of musl's mallocng"), "{notes}");
+}
+
+/// Returns the address of a symbol of a static program.
+fn symbol(program: &Path, name: &str) -> u64 {
+    let output = Command::new("nm").arg(program).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let line = text.lines().find(|line| line.split(' ').next_back() == Some(name)).unwrap();
+    u64::from_str_radix(line.split(' ').next().unwrap(), 16).unwrap()
+}
+
+#[test]
+#[ignore = "needs musl-dev; LOWTIDE_TEST_MUSLS lists directories with other versions, with colons between"]
+#[cfg(target_arch = "x86_64")]
+fn the_lock_that_the_code_shows_is_that_of_the_symbols() {
+    let home = tempfile::tempdir().unwrap();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/walked/musl.c");
+    for musl in Musl::all() {
+        for flags in [&[][..], &["-Wl,--gc-sections"]] {
+            let program = compile(&musl, MuslLinkage::Static, home.path(), &source, flags);
+            let (child, _) = start(&program, 3);
+            let maps = Target::open(child.id()).unwrap().maps().unwrap();
+            let detected = Detector::default().detect(child.id(), &maps).unwrap();
+            let (malloc, memory) =
+                (detected.malloc.unwrap(), LiveMemory::open(child.id()).unwrap());
+            let mappings = heap::mappings(&maps);
+            let library = heap::library(&maps, &malloc.path.to_string_lossy()).unwrap();
+            let layout = Layout::find(&memory, &heap::data_of(&maps, library.file)).unwrap();
+            let layout = HeapLayout::Musl(layout);
+            let found = heap::guarded(child.id(), &maps, &malloc, layout, &memory, &mappings);
+            let mut guards = Vec::new();
+            let visit = &mut |found: Droppable| guards.push(found.guard);
+            let what = format!("musl {}, {flags:?}", musl.version());
+            let found = found.unwrap_or_else(|why| panic!("{what}: {why}"));
+            found.each_droppable(&memory, &mappings, visit).unwrap();
+            let expected = Guard::MuslLock {
+                lock: symbol(&program, "__malloc_lock"),
+                threads: symbol(&program, "__libc"),
+            };
+            assert!(!guards.is_empty(), "{what}");
+            assert!(
+                guards.iter().all(|guard| *guard == expected),
+                "{}: {guards:x?}",
+                musl.version()
+            );
+        }
+    }
 }

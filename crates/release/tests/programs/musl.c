@@ -1,12 +1,12 @@
 // A hoard on the heap of musl: blocks of many sizes, of which most are freed. It knows what each block contains.
 //
-//   musl THREADS UNCOUNTED SEED [MS]
+//   musl THREADS UNCOUNTED SEED [turns]
 //
 // THREADS threads wait, and UNCOUNTED ones that musl does not know, because a clone has started them. For each byte on
 // stdin, it checks every block, frees and allocates many, and checks them again; then it prints `sound`.
 //
-// With MS, it does that for so many milliseconds, and then ends: the first thread and another one in turn, and both at
-// once. The other thread ends each time, so that musl again and again ceases to take locks, and takes them again.
+// With `turns`, it works until there is such a byte: the first thread and another one in turn, and both at once. The
+// other thread ends each time, so that musl again and again ceases to take locks, and takes them again.
 #define _GNU_SOURCE
 #include <poll.h>
 #include <pthread.h>
@@ -17,7 +17,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { BLOCKS = 12000, STACK = 64 << 10 };
@@ -68,15 +67,9 @@ static void *work_once(void *number) {
     return 0;
 }
 
-static long now_ms(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return time.tv_sec * 1000 + time.tv_nsec / 1000000;
-}
-
-static void take_turns(long ms) {
-    for (uintptr_t turn = 1; ms > 0; turn++) {
-        long begin = now_ms();
+static void take_turns(void) {
+    struct pollfd input = {.fd = 0, .events = POLLIN};
+    for (uintptr_t turn = 1; poll(&input, 1, 0) == 0; turn++) {
         pthread_t thread;
         if (pthread_create(&thread, 0, work_once, (void *)turn)) exit(5);
         if (turn % 3 == 0) poll(0, 0, 1);
@@ -85,7 +78,6 @@ static void take_turns(long ms) {
         // Alone.
         poll(0, 0, (int)(turn % 4));
         check(0, BLOCKS / 2);
-        ms -= now_ms() - begin;
     }
     check(0, BLOCKS);
     write(1, "sound\n", 6);
@@ -115,7 +107,7 @@ int main(int count, char **words) {
     }
     churn(0, BLOCKS, 85);
     write(1, "ready\n", 6);
-    if (count > 4) return take_turns(atol(words[4])), 0;
+    if (count > 4) return take_turns(), 0;
     for (char byte; read(0, &byte, 1) == 1;) {
         check(0, BLOCKS);
         churn(0, BLOCKS, 85);
