@@ -6,8 +6,10 @@
 pub mod act;
 pub mod allocator_facts;
 pub mod allocator_kind;
+pub mod black_box;
 pub mod bytes;
 pub mod cgroup;
+pub mod charge;
 pub mod duration;
 pub mod event;
 #[cfg(feature = "fuzzing")]
@@ -29,6 +31,7 @@ pub mod release;
 pub mod remedy;
 pub mod runtime_kind;
 pub mod sample;
+pub mod saved_observation;
 pub mod stats;
 pub mod survivors;
 pub mod text;

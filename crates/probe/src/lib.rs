@@ -11,6 +11,7 @@
 //! - [`mapped`]: its mapped files, opened safely.
 //! - [`patience`]: work that the process could block forever.
 //! - [`process`], [`proc`]: `/proc/PID`, read and parsed.
+//! - [`exit`]: the end of a process.
 //! - [`tree`]: a process and its descendants.
 //! - [`sampler`]: one sample of such a tree per tick.
 //! - [`sockets`]: TCP connections.
@@ -45,6 +46,7 @@
 mod abandoned;
 pub mod cgroup;
 pub mod detect;
+pub mod exit;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;

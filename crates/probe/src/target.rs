@@ -1,5 +1,6 @@
 //! A process to inspect: its open `/proc/PID` and start time, not only its PID.
 
+use std::fs::File;
 use std::io::{self, BufReader};
 use std::os::fd::OwnedFd;
 use std::thread;
@@ -197,6 +198,11 @@ impl Target {
     /// Fails, or its items do, like [`Target::maps`].
     pub fn each_mapping(&self) -> io::Result<impl Iterator<Item = io::Result<maps::Mapping>>> {
         Ok(maps::read(BufReader::new(self.directory.file("maps")?)))
+    }
+
+    /// Opens one of its files under `/proc`.
+    pub(crate) fn file(&self, name: &str) -> io::Result<File> {
+        self.directory.file(name)
     }
 
     /// Returns the path of one of its files under `/proc`.

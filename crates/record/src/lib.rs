@@ -47,6 +47,8 @@
 //!
 //! `schemas/lowtide.record.1.json` describes every line.
 
+pub mod black_box;
+pub mod bounds;
 mod clock;
 pub mod files;
 #[cfg(any(test, feature = "fixtures"))]

@@ -10,9 +10,9 @@
 //! and of freed blocks, and no rule that holds for all allocators separates them.
 //!
 //! - `envelope`: the head of the file with its checksum, and the compressed body.
-//! - `bounds`: the limits of a body, which can come from anyone.
+//!
+//! A file can come from anyone: `lowtide_record::bounds` limits its values.
 
-mod bounds;
 mod envelope;
 
 use std::sync::atomic::AtomicBool;
@@ -20,12 +20,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use lowtide_heap::memory::Memory;
 use lowtide_model::heap_file::{Origin, SavedMapping};
-use lowtide_model::inspection::{CLibrary, HeapPrediction, Observation};
+use lowtide_model::inspection::Observation;
 use lowtide_model::pins::{BlockCensus, Pins};
+use lowtide_model::saved_observation::SavedObservation;
 use lowtide_probe::machine;
 use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::proc::maps::Mapping;
 use lowtide_probe::target::{Target, TargetError};
+use lowtide_record::bounds::{self, OutOfBounds};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -83,15 +85,17 @@ enum Holders {
 #[derive(Debug, Serialize, Deserialize)]
 struct Text {
     origin: Origin,
-    observation: Observation,
+    #[serde(flatten)]
+    saved: SavedObservation,
     release_is_refused: bool,
-    heap: Option<HeapPrediction>,
-    /// The name and the version of the C library.
-    c_library: Option<(String, Option<String>)>,
-    /// The prediction and the variable of each heap of the observation.
-    heaps: Vec<(HeapPrediction, Option<String>)>,
     holders: Holders,
     summary: pins::Summary,
+}
+
+impl From<OutOfBounds> for HeapFileError {
+    fn from(_: OutOfBounds) -> Self {
+        Self::Invalid
+    }
 }
 
 impl HeapFile {
@@ -124,19 +128,12 @@ impl HeapFile {
     /// Fails if the body is larger than a reader permits.
     pub fn to_bytes(&self) -> Result<Vec<u8>, HeapFileError> {
         let (summary, columns) = pins::encode(&self.held);
-        let observation = &self.observation;
         let text = Text {
             origin: self.origin.clone(),
+            saved: self.observation.clone().into(),
             release_is_refused: self.release_is_refused,
-            heap: observation.heap,
-            c_library: observation
-                .c_library
-                .as_ref()
-                .map(|c| (c.name.to_owned(), c.version.clone())),
-            heaps: observation.heaps.iter().map(|h| (h.prediction, h.variable.clone())).collect(),
             holders: self.holders.clone(),
             summary,
-            observation: observation.clone(),
         };
         let text = serde_json::to_vec(&text).map_err(|_| HeapFileError::Invalid)?;
         envelope::seal(&text, &columns)
@@ -152,22 +149,9 @@ impl HeapFile {
         let value = serde_json::from_slice(text).map_err(|_| HeapFileError::Invalid)?;
         bounds::check(&value)?;
         let text: Text = serde_json::from_value(value).map_err(|_| HeapFileError::Invalid)?;
-        let Text { origin, mut observation, heap, c_library, heaps, holders, summary, .. } = text;
-        let is_consistent = observation.rss_bytes == observation.ledger.total()
-            && observation.heaps.len() == heaps.len();
-        if !is_consistent {
-            return Err(HeapFileError::Invalid);
-        }
-        observation.heap = heap;
-        observation.c_library = c_library.and_then(|(name, version)| {
-            let name = ["glibc", "musl"].into_iter().find(|known| *known == name)?;
-            Some(CLibrary { name, version })
-        });
-        for (heap, (prediction, variable)) in observation.heaps.iter_mut().zip(heaps) {
-            (heap.prediction, heap.variable) = (prediction, variable);
-        }
+        let Text { origin, saved, release_is_refused, holders, summary } = text;
+        let observation = saved.into_observation().ok_or(HeapFileError::Invalid)?;
         let held = pins::decode(summary, columns).map_err(|_| HeapFileError::Invalid)?;
-        let release_is_refused = text.release_is_refused;
         Ok(Self { origin, observation, release_is_refused, held, holders })
     }
 

@@ -128,7 +128,13 @@ impl CgroupDirectory {
         }
     }
 
-    fn name(&self, group: &Path) -> String {
+    /// Returns the directories from its own to the mount point.
+    pub(super) fn ancestors(&self) -> impl Iterator<Item = PathBuf> {
+        let chain = self.directory.ancestors().take_while(|group| group.starts_with(&self.mount));
+        chain.map(Path::to_owned).collect::<Vec<_>>().into_iter()
+    }
+
+    pub(super) fn name(&self, group: &Path) -> String {
         let rest = group.strip_prefix(&self.mount).unwrap_or(group);
         format!("/{}", rest.display())
     }

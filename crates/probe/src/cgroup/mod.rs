@@ -9,6 +9,7 @@
 
 mod account;
 mod cached_files;
+mod charge;
 mod descriptors;
 mod directory;
 mod holdings;
@@ -23,6 +24,7 @@ use std::time::Duration;
 
 use lowtide_model::cgroup::{CgroupLedger, CgroupPageCache};
 
+pub use charge::{ChargeReader, charges_of};
 pub use directory::{CgroupDirectory, CgroupError, path_of};
 
 use account::Account;

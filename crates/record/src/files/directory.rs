@@ -21,6 +21,7 @@ const WRITABLE_BY_ALL: u32 = 0o002;
 const STICKY: u32 = 0o1000;
 
 /// The open directory that contains a file, and the name of the file in it.
+#[derive(Debug)]
 pub(super) struct Parent {
     directory: OwnedFd,
     name: OsString,
@@ -32,6 +33,18 @@ impl Parent {
         let name = path.file_name().ok_or(Errno::INVAL)?.to_owned();
         let directory = walk(path.parent().unwrap_or(Path::new("")), IfMissing::Fail)?;
         Ok(Self { directory, name })
+    }
+
+    /// Opens a directory itself, and creates it if it does not exist. Files in it are named by
+    /// [`Parent::of`].
+    pub(super) fn open_directory(path: &Path, mode: u32) -> io::Result<Self> {
+        let directory = walk(path, IfMissing::Create(mode))?;
+        Ok(Self { directory, name: OsString::new() })
+    }
+
+    /// Returns the same directory with the name of a file in it.
+    pub(super) fn of(&self, name: &OsStr) -> io::Result<Self> {
+        Ok(Self { directory: self.directory.try_clone()?, name: name.to_owned() })
     }
 
     pub(super) fn name(&self) -> &OsStr {

@@ -6,6 +6,7 @@
 
 mod directory;
 mod existing;
+mod private;
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -22,6 +23,7 @@ use rustix::io::Errno;
 use thiserror::Error;
 
 pub use directory::create_directories;
+pub use private::PrivateDirectory;
 
 use directory::Parent;
 

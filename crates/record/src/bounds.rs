@@ -1,8 +1,11 @@
-//! The limits of the JSON of a heap file. With them, no sum of its values overflows.
+//! The limits of JSON that can come from anyone: of a heap file, or of a black box. With them, no
+//! sum of its values overflows.
 
 use serde_json::Value;
 
-use super::HeapFileError;
+/// A value that lowtide would not write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OutOfBounds;
 
 /// Maximum sum of all integers. The addresses of a process end at 2^57 bytes, and its values in
 /// bytes are far below.
@@ -11,29 +14,32 @@ const MAX_SUM: u64 = 1 << 60;
 const MAX_TEXT: usize = 4 << 20;
 
 /// Checks a value with all that it contains.
-pub(super) fn check(value: &Value) -> Result<(), HeapFileError> {
+///
+/// # Errors
+/// Fails if a text is longer, or the sum of all integers larger, than in any file of lowtide.
+pub fn check(value: &Value) -> Result<(), OutOfBounds> {
     sum(value).map(drop)
 }
 
 /// Returns the sum of all integers.
-fn sum(value: &Value) -> Result<u64, HeapFileError> {
+fn sum(value: &Value) -> Result<u64, OutOfBounds> {
     match value {
         Value::Null | Value::Bool(_) => Ok(0),
         Value::Number(number) => match (number.as_u64(), number.as_f64()) {
             (Some(integer), _) if integer <= MAX_SUM => Ok(integer),
             (None, Some(float)) if (0.0..1e15).contains(&float) => Ok(0),
-            _ => Err(HeapFileError::Invalid),
+            _ => Err(OutOfBounds),
         },
         Value::String(text) if text.len() <= MAX_TEXT => Ok(0),
-        Value::String(_) => Err(HeapFileError::Invalid),
+        Value::String(_) => Err(OutOfBounds),
         Value::Array(values) => sum_of(values.iter()),
         Value::Object(values) => sum_of(values.values()),
     }
 }
 
-fn sum_of<'v>(mut values: impl Iterator<Item = &'v Value>) -> Result<u64, HeapFileError> {
+fn sum_of<'v>(mut values: impl Iterator<Item = &'v Value>) -> Result<u64, OutOfBounds> {
     values.try_fold(0_u64, |total, value| {
         let total = total.saturating_add(sum(value)?);
-        if total > MAX_SUM { Err(HeapFileError::Invalid) } else { Ok(total) }
+        if total > MAX_SUM { Err(OutOfBounds) } else { Ok(total) }
     })
 }
