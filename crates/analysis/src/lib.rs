@@ -5,6 +5,7 @@
 //! process, so tests run on saved records and made-up series in milliseconds.
 
 pub mod analyze;
+pub mod black_box;
 pub mod compare;
 pub mod diagnose;
 mod evidence;

@@ -25,6 +25,9 @@ pub struct ProcessState {
     pub stall_percent: Option<f64>,
     /// Limit and use of its memory cgroup, or else of the machine.
     pub headroom: Option<Headroom>,
+    /// Whether the process will soon reach its limit, as seen by the readings of a black box, which
+    /// are more frequent: `headroom` is theirs.
+    pub is_near_limit: bool,
     /// Whether the system uses huge pages for any memory (`transparent_hugepage/enabled` is
     /// `always`).
     pub has_huge_pages: bool,
@@ -116,6 +119,7 @@ impl ProcessState {
         let is_short = |room: &Headroom| {
             room.limit_bytes.saturating_sub(room.used_bytes) < room.limit_bytes / 100 * FREE_PERCENT
         };
+        let is_short = |room: &Headroom| self.is_near_limit || is_short(room);
         let headroom = self.headroom.filter(is_short).map(Shortage::Headroom);
         headroom.or(stalls.map(Shortage::Stalls))
     }
@@ -147,6 +151,8 @@ mod tests {
             ..ProcessState::default()
         };
         assert_eq!(state(Some(4.9), 900).shortage(), None);
+        let near = ProcessState { is_near_limit: true, ..state(None, 810) };
+        assert!(matches!(near.shortage(), Some(Shortage::Headroom(_))));
         assert_eq!(
             state(None, 1200).shortage().unwrap().to_string(),
             "memory is short: 1.17 KiB of 1000 B are in use"

@@ -76,6 +76,20 @@ impl ExitReader {
         Ok((bytes != ProcessBytes::default()).then_some(bytes))
     }
 
+    /// Returns whether it is ending, or will as soon as it runs: it has lost its memory, or SIGKILL
+    /// waits for it. On a busy machine, that can take seconds after a kill.
+    pub fn is_ending(&self, buffer: &mut Vec<u8>) -> bool {
+        /// Bit of SIGKILL in a set of signals.
+        const KILL: u64 = 1 << 8;
+        let text = reread(&self.status, buffer);
+        let Some(status) = text.ok().and_then(|text| Status::parse(&text).ok()) else {
+            return true;
+        };
+        let signals = status.signals.pending | status.signals.pending_shared;
+        let has_memory = status.rss_bytes() > 0 || status.swap_bytes > 0;
+        signals & KILL != 0 || !has_memory || matches!(status.state, 'Z' | 'X')
+    }
+
     /// Reads the exit status as the kernel keeps it (wait(2)); `None` if it has not ended, if its
     /// parent has reaped it and the kernel is older than 6.15, or if it may not be read.
     pub fn status(&self, buffer: &mut Vec<u8>) -> Option<u32> {
@@ -123,9 +137,11 @@ mod tests {
             let (mut child, reader) = shell(script);
             let mut buffer = Vec::new();
             assert!(reader.bytes(&mut buffer).unwrap().unwrap().rss() > 0);
+            assert!(!reader.is_ending(&mut buffer));
             let read = lowtide_testing::until("the end", || reader.status(&mut buffer));
             assert_eq!(read & 0x7f7f, status, "{script}");
             assert_eq!(reader.bytes(&mut buffer).unwrap(), None);
+            assert!(reader.is_ending(&mut buffer));
             child.wait().unwrap();
         }
     }

@@ -25,7 +25,7 @@ pub fn check(value: &Value) -> Result<(), OutOfBounds> {
 fn sum(value: &Value) -> Result<u64, OutOfBounds> {
     match value {
         Value::Null | Value::Bool(_) => Ok(0),
-        Value::Number(number) => match (number.as_u64(), number.as_f64()) {
+        Value::Number(number) => match (magnitude(number), number.as_f64()) {
             (Some(integer), _) if integer <= MAX_SUM => Ok(integer),
             (None, Some(float)) if (0.0..1e15).contains(&float) => Ok(0),
             _ => Err(OutOfBounds),
@@ -35,6 +35,11 @@ fn sum(value: &Value) -> Result<u64, OutOfBounds> {
         Value::Array(values) => sum_of(values.iter()),
         Value::Object(values) => sum_of(values.values()),
     }
+}
+
+/// Returns an integer without its sign.
+fn magnitude(number: &serde_json::Number) -> Option<u64> {
+    number.as_u64().or_else(|| number.as_i64().map(i64::unsigned_abs))
 }
 
 fn sum_of<'v>(mut values: impl Iterator<Item = &'v Value>) -> Result<u64, OutOfBounds> {

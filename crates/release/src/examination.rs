@@ -180,7 +180,7 @@ impl Examination {
         }
         let is_of_program = |only: &DetectedAllocator| wanted.iter().any(|(_, of)| of == only);
         if !only.is_some_and(is_of_program) {
-            let _idle = IdleGuard::new(&self.options.interrupt);
+            let _idle = IdleGuard::for_release(&self.options);
             let (maps, detected) = (&facts.maps, &facts.detected);
             let found = facts.libraries.get_or_init(|| {
                 self.with_detector(|detector| {
@@ -235,7 +235,7 @@ impl Examination {
         let mut memory =
             LiveMemory::open(self.target.pid).map_err(|error| self.target.failed(error))?;
         memory.set_locked(facts.locked.ranges.clone());
-        let _idle = IdleGuard::new(&self.options.interrupt);
+        let _idle = IdleGuard::for_release(&self.options);
         let found = match allocator.kind {
             AllocatorKind::Glibc => {
                 self.find_ptmalloc(facts, memory, c_library, allocator, release)

@@ -127,6 +127,7 @@ pub use hold::Hold;
 pub use options::{Options, ReleaseProgress};
 pub use own::{OwnOptions, OwnRefusal, OwnRelease, release_own};
 pub use periodic::PeriodicThread;
+pub use priority::prefer_this_thread;
 pub use refusal::Refusal;
 pub use release::{PreparedRelease, release};
 

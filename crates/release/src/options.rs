@@ -47,6 +47,8 @@ pub struct Options {
     pub hold: Hold,
     /// Only reports what a release would do.
     pub dry_run: bool,
+    /// The process may soon reach a memory limit: lowtide's threads do not give way to others.
+    pub is_urgent: bool,
     /// Ends the release early when another thread sets it. The operation in progress is completed,
     /// and everything that lowtide has mapped leaves the target.
     pub interrupt: Arc<AtomicBool>,
@@ -94,6 +96,7 @@ impl Default for Options {
             patience: Patience::default(),
             hold: Hold::default(),
             dry_run: false,
+            is_urgent: false,
             interrupt: Arc::default(),
             detector: Arc::default(),
             progress: Arc::default(),

@@ -15,6 +15,7 @@ use std::time::Duration;
 use lowtide_probe::proc::status::Status;
 use lowtide_probe::proc::task::{self, Thread};
 
+use crate::options::Options;
 use crate::periodic::PeriodicThread;
 
 /// Gives the calling thread a realtime priority until it is dropped: no other thread should run on
@@ -40,6 +41,12 @@ impl Drop for RealtimeGuard {
             schedule(0, policy, priority);
         }
     }
+}
+
+/// Gives the calling thread a realtime priority for as long as it lives, if this is permitted. It
+/// must sleep most of the time.
+pub fn prefer_this_thread() {
+    set_realtime(0);
 }
 
 /// Blocks the signals of job control (Ctrl-Z and the like) until it is dropped, for the calling
@@ -135,6 +142,14 @@ impl IdleGuard {
     /// Interval of the checks whether the thread starves: after twice this time at most it is an
     /// ordinary one. (The kernel updates a thread's run time once in 4 ms, or when its turn ends.)
     const CHECK_INTERVAL: Duration = Duration::from_millis(5);
+
+    /// Makes the calling thread idle for the work of a release, unless that is urgent.
+    pub(crate) fn for_release(options: &Options) -> Self {
+        match options.is_urgent {
+            true => Self { guarded: None },
+            false => Self::new(&options.interrupt),
+        }
+    }
 
     /// Makes the calling thread idle. When `interrupt` is set, the thread becomes an ordinary one
     /// again, so that it can end soon.

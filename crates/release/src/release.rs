@@ -526,7 +526,7 @@ impl ReleaseRun<'_> {
         // If a thread of the target runs the code, that thread is borrowed meanwhile: it gains
         // nothing from us running in the background.
         let _idle = (self.account.release.runs_in == Some(RunsIn::OwnThread))
-            .then(|| IdleGuard::new(&self.options.interrupt));
+            .then(|| IdleGuard::for_release(self.options));
         let passes = Passes {
             memory: &heap.memory,
             heap: &heap.heap,

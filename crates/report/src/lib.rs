@@ -5,6 +5,7 @@
 //! decides what is drawn (lines, span, colours), and the tables, which numbers are printed; the
 //! formats only render both.
 
+pub mod black_box;
 mod blocks;
 pub mod cgroup;
 pub mod csv;

@@ -21,11 +21,15 @@
 //! 5. An [`Observer`] receives each act. `lowtide run` and `lowtide attach` write the log and the
 //!    metrics, and, like a study, the record.
 //!
+//! With a black box ([`black_box`]), another thread records the processes for the case that the
+//! kernel kills one of them.
+//!
 //! `lowtide run` starts its command through the [`reaper`]. Its policy process runs the same loop
 //! over all descendants of the reaper. It knows which of them have inherited lowtide's own seccomp
 //! filters, which permits releases in containers.
 
 mod acts;
+pub mod black_box;
 mod freed_counter;
 mod host_lock;
 mod log;

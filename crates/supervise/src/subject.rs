@@ -3,7 +3,9 @@
 use std::io;
 use std::sync::{Arc, Mutex};
 
-use lowtide_policy::{Brake, LastRelease, Policy, PolicyKind, ProcessState, Refaults, Returned};
+use lowtide_policy::{
+    Brake, Headroom, LastRelease, Policy, PolicyKind, ProcessState, Refaults, Returned,
+};
 use lowtide_probe::detect::Detector;
 use lowtide_probe::pressure::PressureSource;
 use lowtide_probe::process::{ProcReader, Units};
@@ -34,6 +36,8 @@ pub(crate) struct Subject {
     pub(crate) is_missing: bool,
     /// Time of the next reading, in seconds.
     pub(crate) due_s: f64,
+    /// The limit that it will soon reach, until the policy has decided.
+    pub(crate) alarm: Option<Headroom>,
     pub(crate) program: ProgramState,
 }
 
@@ -125,6 +129,7 @@ impl Subject {
             pressure_s: t_s,
             is_missing: false,
             due_s: t_s,
+            alarm: None,
             program: ProgramState::new(kind, t_s),
         })
     }

@@ -18,6 +18,7 @@ use rustix::process::{Resource, getrlimit};
 use rustix::thread::nanosleep;
 
 use crate::acts::About;
+use crate::black_box::BlackBoxHandle;
 use crate::scope::Scope;
 use crate::subject::Subject;
 use crate::surroundings::Surroundings;
@@ -42,6 +43,8 @@ pub struct Options {
     /// A process that has inherited its seccomp filters from the same process as lowtide. Its
     /// descendants have these filters too.
     pub filter_family: Option<u32>,
+    /// The black box that records the processes.
+    pub black_box: Option<BlackBoxHandle>,
     /// Ends the supervision when another thread or a signal handler sets it.
     pub interrupt: Arc<AtomicBool>,
 }
@@ -95,6 +98,8 @@ const MAX_TICK_S: f64 = 2.0;
 const FILES_PER_SUBJECT: usize = 5;
 /// Open files that are reserved for releases, the log, and all other purposes of this process.
 const RESERVED_FILES: usize = 96;
+/// Open files of a black box: five for each of its 32 processes, and six for each of 80 cgroups.
+const BLACK_BOX_FILES: usize = 640;
 /// Time after which a program that does not count its freed bytes is reported, in seconds.
 const UNCOUNTED_S: f64 = 10.0;
 /// Time after which a process is read again that could not be read, in seconds.
@@ -115,12 +120,13 @@ impl<'o> Supervisor<'o> {
     /// Prepares a supervision.
     pub fn new(options: Options, scope: Scope, observer: &'o mut dyn Observer) -> Self {
         let budget = Budget::new(options.budget);
+        let max_subjects = max_subjects(options.black_box.is_some());
         Self {
             options,
             scope,
             observer,
             subjects: BTreeMap::new(),
-            max_subjects: max_subjects(),
+            max_subjects,
             is_crowded: false,
             surroundings: Surroundings::default(),
             budget,
@@ -143,6 +149,7 @@ impl<'o> Supervisor<'o> {
             if self.scope.is_over(self.subjects.len()) {
                 break;
             }
+            self.raise_alarms();
             self.tick();
             self.sleep();
         }
@@ -168,14 +175,31 @@ impl<'o> Supervisor<'o> {
         let due_s =
             self.subjects.values().map(|subject| subject.due_s).fold(f64::INFINITY, f64::min);
         let wait = (due_s - self.now_s()).clamp(MIN_SLEEP.as_secs_f64(), MAX_SLEEP.as_secs_f64());
-        if let Ok(wait) = Duration::from_secs_f64(wait).try_into() {
-            let _ = nanosleep(&wait);
+        let wait = Duration::from_secs_f64(wait);
+        match (&self.options.black_box, wait.try_into()) {
+            (Some(black_box), _) => black_box.wait(wait),
+            (None, Ok(wait)) => drop(nanosleep(&wait)),
+            (None, Err(_)) => {}
+        }
+    }
+
+    /// Makes the processes due that will soon reach a limit.
+    fn raise_alarms(&mut self) {
+        let Some(black_box) = &self.options.black_box else { return };
+        let t_s = self.now_s();
+        for (pid, headroom) in black_box.alarms() {
+            if let Some(subject) = self.subjects.get_mut(&pid) {
+                (subject.alarm, subject.due_s) = (Some(headroom), t_s);
+            }
         }
     }
 
     /// Adds new processes, and drops those that have left.
     fn refresh(&mut self) {
         let Some(listed) = self.scope.refresh(Instant::now()) else { return };
+        if let Some(black_box) = &self.options.black_box {
+            black_box.set_processes(&listed);
+        }
         let mut left = Vec::new();
         for (pid, subject) in &mut self.subjects {
             // A list may miss a process if its siblings end while the list is made (proc(5),
@@ -287,6 +311,9 @@ impl<'o> Supervisor<'o> {
         subject.due_s = t_s + self.tick_s(subject, t_s);
         if kind.has_budget() {
             self.surroundings.enter(&subject.pressure, Instant::now(), &mut state);
+        }
+        if let Some(alarm) = subject.alarm.take() {
+            (state.headroom, state.is_near_limit) = (Some(alarm), true);
         }
         let is_uncounted = kind.needs_preload() && state.freed_bytes.is_none();
         if is_uncounted && t_s - subject.program.begin_s > UNCOUNTED_S {
@@ -406,8 +433,9 @@ impl<'o> Supervisor<'o> {
 
 /// Returns the number of processes that can be supervised at a time with the open files of this
 /// process.
-fn max_subjects() -> usize {
+fn max_subjects(has_black_box: bool) -> usize {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-    (limit.saturating_sub(RESERVED_FILES) / FILES_PER_SUBJECT).max(1)
+    let of_black_box = if has_black_box { BLACK_BOX_FILES.min(limit / 2) } else { 0 };
+    (limit.saturating_sub(RESERVED_FILES + of_black_box) / FILES_PER_SUBJECT).max(1)
 }

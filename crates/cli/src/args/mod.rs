@@ -276,7 +276,7 @@ pub(crate) enum MethodChoice {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct PolicyArgs {
     /// When to release memory: adaptive, pressure or periodic=30s; with `run`, also freed=1GiB or
-    /// none
+    /// none; with --black-box, also none
     #[arg(short, long, value_name = "POLICY", default_value = "adaptive", value_parser = values::policy)]
     pub(crate) policy: PolicyKind,
 
@@ -301,6 +301,11 @@ pub(crate) struct PolicyArgs {
     /// `attach`, only for a single PID
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
+
+    /// Record in this directory what each process holds: `lowtide report DIR` shows it after the
+    /// kernel has killed the process for lack of memory, or after another end
+    #[arg(long, value_name = "DIR")]
+    pub(crate) black_box: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -674,7 +679,8 @@ pub(crate) struct StudyArgs {
 pub(crate) struct ReportArgs {
     /// Directories of records, or single files in them. Parts of one study (--shard) are combined;
     /// other records are overlaid. The record of a load is overlaid on the records of the same
-    /// time. Or a single file of lowtide leaks --output or lowtide inspect --save
+    /// time. Or a single file of lowtide leaks --output or lowtide inspect --save, or the directory
+    /// of a black box
     #[arg(required = true, value_name = "RECORD")]
     pub(crate) records: Vec<PathBuf>,
 

@@ -1,5 +1,6 @@
 //! The common part of `run` and `attach`: the reports of acts, and the options of the supervision.
 
+mod black_box;
 mod own;
 mod record;
 mod totals;
@@ -15,6 +16,7 @@ use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
 use lowtide_model::release::{Hazard, ReleaseOutcome};
 use lowtide_report::text::printable;
+use lowtide_supervise::black_box::{BlackBox, BlackBoxHandle};
 use lowtide_supervise::{ActLog, LogError, Observer, Options, Textfile};
 
 use crate::args::PolicyArgs;
@@ -22,6 +24,7 @@ use crate::console::interrupt;
 use crate::console::output::{Output, note};
 use crate::failure::exit::Failure;
 
+pub(crate) use black_box::start as start_black_box;
 pub(crate) use own::{is_lowtide, prepare};
 pub(crate) use record::SupervisionRecord;
 use totals::Totals;
@@ -49,6 +52,7 @@ pub(crate) struct ActReporter {
     /// The output for JSON lines, if they are printed on stdout.
     json: Option<Output>,
     record: Option<SupervisionRecord>,
+    black_box: Option<BlackBoxHandle>,
     printed: Printed,
     /// Programs, and the reasons why they are left alone, that were printed. A command may start
     /// many processes of the same program.
@@ -77,6 +81,7 @@ impl ActReporter {
             textfile: textfile.map_err(failure)?,
             json,
             record: None,
+            black_box: None,
             printed,
             warned: BTreeSet::new(),
             has_textfile_failed: false,
@@ -97,6 +102,11 @@ impl ActReporter {
     /// Writes acts to a record too.
     pub(crate) fn record(&mut self, record: SupervisionRecord) {
         self.record = Some(record);
+    }
+
+    /// Sends acts to a black box too.
+    pub(crate) fn record_in(&mut self, black_box: Option<&BlackBox>) {
+        self.black_box = black_box.map(BlackBox::handle);
     }
 
     fn print(&mut self, program: &str, act: &Act) {
@@ -139,6 +149,9 @@ impl Observer for ActReporter {
         }
         if let Some(record) = &self.record {
             record.act(act);
+        }
+        if let Some(black_box) = &self.black_box {
+            black_box.act(act);
         }
         if let Some(output) = &self.json
             && !output.line_of(act).unwrap_or(false)
@@ -187,8 +200,10 @@ pub(crate) fn options(
     dry_run: bool,
     filter_family: Option<u32>,
     interrupt: Arc<AtomicBool>,
+    black_box: Option<&BlackBox>,
 ) -> Options {
     Options {
+        black_box: black_box.map(BlackBox::handle),
         policy: args.policy,
         max_pause: args.max_pause,
         budget: args.budget,

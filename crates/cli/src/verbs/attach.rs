@@ -10,6 +10,7 @@ use lowtide_probe::process::ProcReader;
 use lowtide_probe::sampler::Sampler;
 use lowtide_probe::target::Target;
 use lowtide_release::ReleaseError;
+use lowtide_supervise::black_box::BoxSize;
 use lowtide_supervise::{Scope, Supervisor};
 
 use crate::args::AttachArgs;
@@ -19,7 +20,9 @@ use crate::failure::exit::{Exit, Failure};
 use crate::failure::rerun::Rerun;
 use crate::failure::target_error::{as_root, failure};
 use crate::select::selector::Selector;
-use crate::supervision::{ActReporter, Printed, SupervisionRecord, is_lowtide, options, prepare};
+use crate::supervision::{
+    ActReporter, Printed, SupervisionRecord, is_lowtide, options, prepare, start_black_box,
+};
 
 /// Minimum RSS of a process with `--all`, in bytes.
 const MIN_RSS_OF_ALL: u64 = 256 << 20;
@@ -28,9 +31,10 @@ const MIN_RSS_OF_ALL: u64 = 256 << 20;
 const MIN_OOM_SCORE_ADJ: i32 = -900;
 
 pub(crate) fn run(args: &AttachArgs, output: &Output) -> Result<Exit, Failure> {
-    if args.policy.policy == PolicyKind::None {
+    let is_recorded = args.policy.black_box.is_some();
+    if args.policy.policy == PolicyKind::None && !is_recorded {
         return Err(Failure::usage(
-            "--policy: none releases nothing: choose adaptive, pressure or periodic=30s",
+            "--policy: none releases nothing: choose adaptive, pressure or periodic=30s, or record with --black-box DIR",
         ));
     }
     if args.min_rss.is_some() && args.selector.is_by_number() {
@@ -49,23 +53,35 @@ pub(crate) fn run(args: &AttachArgs, output: &Output) -> Result<Exit, Failure> {
         read_local_files_only();
     }
     if args.selector.is_by_number() {
-        check_permission(&args.selector)?;
+        check_permission(&args.selector, args.policy.policy)?;
     }
+    let black_box = start_black_box(&args.policy, BoxSize::Full)?;
     let mut reporter =
         ActReporter::open(&args.policy, Printed::All, output.json.then_some(*output))?;
+    reporter.record_in(black_box.as_ref());
     if let Some(path) = &args.policy.output {
         reporter.record(record(args, path)?);
     }
-    let options =
-        options(&args.policy, args.allocators.0.clone(), args.dry_run, None, interrupt::flag());
+    let options = options(
+        &args.policy,
+        args.allocators.0.clone(),
+        args.dry_run,
+        None,
+        interrupt::flag(),
+        black_box.as_ref(),
+    );
     let scope = scope(args);
     if !output.json {
         report_own(&args.selector);
         let dry = if args.dry_run { ", and nothing is released (--dry-run)" } else { "" };
-        note!("lowtide: policy {}{dry}; Ctrl-C ends it", args.policy.policy);
+        let recorded = if is_recorded { ", with a black box" } else { "" };
+        note!("lowtide: policy {}{dry}{recorded}; Ctrl-C ends it", args.policy.policy);
     }
     Supervisor::new(options, scope, &mut reporter).run();
-    reporter.end();
+    drop(black_box);
+    if args.policy.policy != PolicyKind::None {
+        reporter.end();
+    }
     Ok(Exit::Done)
 }
 
@@ -98,8 +114,9 @@ fn record(args: &AttachArgs, path: &Path) -> Result<SupervisionRecord, Failure> 
     SupervisionRecord::start(path, Sampler::for_process(pid), args.policy.policy, command)
 }
 
-/// Checks that the processes exist and that at least one may be traced.
-fn check_permission(selector: &Selector) -> Result<(), Failure> {
+/// Checks that the processes exist and, if the policy releases memory, that at least one may be
+/// traced.
+fn check_permission(selector: &Selector, policy: PolicyKind) -> Result<(), Failure> {
     let (mut refused, again) = (None, Rerun::typed());
     for selected in selector.select()? {
         if is_lowtide(selected.pid) {
@@ -109,6 +126,9 @@ fn check_permission(selector: &Selector) -> Result<(), Failure> {
             continue;
         }
         let target = Target::open(selected.pid).map_err(|error| failure(&error, &again))?;
+        if policy == PolicyKind::None {
+            return Ok(());
+        }
         match lowtide_release::check_permission(&target) {
             Err(error @ ReleaseError::NotPermitted { .. }) => {
                 let failure = as_root(Failure::new(Exit::NotPermitted, error), &again);
@@ -139,10 +159,11 @@ fn scope(args: &AttachArgs) -> Scope {
     // release makes them smaller than `min_rss`. A process that one listing misses must be large
     // enough again.
     let mut admitted: BTreeMap<u32, (u64, bool)> = BTreeMap::new();
+    // Reading alone harms no process.
+    let has_protected = selector.is_all() && args.policy.policy != PolicyKind::None;
     Scope::of_selection(move || {
         let found = selector.matching().ok()?;
-        let is_wanted =
-            |pid: &u32| !is_lowtide(*pid) && (!selector.is_all() || !is_protected(*pid));
+        let is_wanted = |pid: &u32| !is_lowtide(*pid) && (!has_protected || !is_protected(*pid));
         admitted.retain(|_, (_, was_found)| std::mem::replace(was_found, false));
         let mut listed = BTreeSet::new();
         for pid in found {

@@ -1,6 +1,7 @@
 //! One file for each verb.
 
 pub(crate) mod attach;
+mod black_box;
 pub(crate) mod completions;
 pub(crate) mod demo;
 pub(crate) mod exporter;

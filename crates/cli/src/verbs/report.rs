@@ -8,6 +8,7 @@ use lowtide_record::files;
 use lowtide_report::read::{self, LoadError, LoadedRecord, Opened};
 use lowtide_report::{csv, inspection, leaks, merge_shards, overlay, png};
 
+use super::black_box;
 use crate::args::ReportArgs;
 use crate::console::output::{Output, note};
 use crate::failure::exit::{Exit, Failure};
@@ -20,6 +21,9 @@ const TOP: usize = 20;
 
 pub(crate) fn run(args: &ReportArgs, output: &Output) -> Result<Exit, Failure> {
     check(args, output)?;
+    if let Some(rings) = black_box::rings(&args.records) {
+        return black_box::run(args, &rings, output);
+    }
     if let Some(reports) = args.records.iter().find_map(|path| leaks::read(path)) {
         return of_leaks(args, &reports, output);
     }
@@ -186,7 +190,12 @@ fn open(paths: &[PathBuf]) -> Result<Vec<LoadedRecord>, Failure> {
 }
 
 /// Writes a file, or to stdout for `-`.
-fn write(path: &Path, bytes: &[u8], force: bool, output: &Output) -> Result<(), Failure> {
+pub(super) fn write(
+    path: &Path,
+    bytes: &[u8],
+    force: bool,
+    output: &Output,
+) -> Result<(), Failure> {
     if path.as_os_str() == "-" {
         return output.bytes(bytes);
     }

@@ -14,6 +14,7 @@ use lowtide_probe::target::Target;
 use lowtide_probe::tree::descendants_of;
 use lowtide_release::ReleaseError;
 use lowtide_study::launch_under;
+use lowtide_supervise::black_box::BoxSize;
 use lowtide_supervise::reaper::{self, PolicyContext, Service};
 use lowtide_supervise::{Scope, Supervisor};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
@@ -21,7 +22,9 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use crate::args::RunArgs;
 use crate::console::output::note;
 use crate::failure::exit::{Exit, Failure};
-use crate::supervision::{ActReporter, Printed, SupervisionRecord, is_lowtide, options, prepare};
+use crate::supervision::{
+    ActReporter, Printed, SupervisionRecord, is_lowtide, options, prepare, start_black_box,
+};
 
 /// Runs the command to completion, and passes on its exit status.
 pub(crate) fn run(args: RunArgs) -> Result<Exit, Failure> {
@@ -54,7 +57,7 @@ pub(crate) fn run(args: RunArgs) -> Result<Exit, Failure> {
 /// Returns whether a process observes the command: to release its memory, or for the record.
 fn is_supervised(args: &RunArgs, fallback: Fallback) -> bool {
     let releases = args.policy.policy != PolicyKind::None && fallback == Fallback::None;
-    releases || args.policy.output.is_some()
+    releases || args.policy.output.is_some() || args.policy.black_box.is_some()
 }
 
 fn reporter(args: &RunArgs) -> Result<ActReporter, Failure> {
@@ -172,8 +175,16 @@ fn supervise(args: &RunArgs, context: PolicyContext) -> u8 {
     if !args.unbounded {
         report_permission(context.service);
     }
-    let options = options(&args.policy, None, false, Some(context.service), interrupt);
+    // The processes must not be lost for the lack of a record.
+    let black_box = start_black_box(&args.policy, BoxSize::Small).unwrap_or_else(|failure| {
+        note!("lowtide: {failure}");
+        None
+    });
+    reporter.record_in(black_box.as_ref());
+    let family = Some(context.service);
+    let options = options(&args.policy, None, false, family, interrupt, black_box.as_ref());
     Supervisor::new(options, scope, &mut reporter).run();
+    drop(black_box);
     if args.policy.policy != PolicyKind::None {
         reporter.end();
     }

@@ -212,8 +212,9 @@ fn the_exporter_unit_is_confined_and_the_attach_unit_has_no_seccomp_filter() {
 #[test]
 fn the_commands_of_units_and_pods_parse() {
     let mut commands = Vec::new();
-    for unit in ["systemd/lowtide-exporter.service", "systemd/lowtide-attach.service"] {
-        let text = fs::read_to_string(deploy(unit)).unwrap().replace("\\\n", " ");
+    for unit in ["exporter", "attach", "black-box"] {
+        let unit = format!("systemd/lowtide-{unit}.service");
+        let text = fs::read_to_string(deploy(&unit)).unwrap().replace("\\\n", " ");
         let line = text.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();
         commands.push(line.split_whitespace().skip(1).map(str::to_owned).collect::<Vec<_>>());
     }

@@ -4,6 +4,7 @@
 
 mod bad_input;
 mod bench_records;
+mod black_box;
 mod commands;
 mod containers;
 mod correlation;

@@ -48,6 +48,11 @@ pub(crate) fn hold_difference(found: &Value) {
     hold(&validator("lowtide.difference.1.json"), found);
 }
 
+/// Validates the report of a black box against its schema.
+pub(crate) fn hold_black_box(found: &Value) {
+    hold(&validator("lowtide.blackbox.1.json"), found);
+}
+
 /// Validates the output of `lowtide leaks` against its schema.
 pub(crate) fn hold_leaks(found: &Value) {
     hold(&validator("lowtide.leaks.1.json"), found);

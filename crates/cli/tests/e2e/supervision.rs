@@ -57,7 +57,7 @@ impl Attached {
     }
 
     /// Waits until it ends by itself.
-    fn wait(&mut self) -> Output {
+    pub(crate) fn wait(&mut self) -> Output {
         let output = self.child.take().unwrap().wait_with_output().unwrap();
         Output { stderr: self.said().into_bytes(), ..output }
     }

@@ -70,12 +70,11 @@ impl RingWriter {
         }
     }
 
-    /// Waits until everything is on the disk.
-    ///
-    /// # Errors
-    /// Fails if the disk does.
-    pub fn sync(&self) -> io::Result<()> {
-        self.file.sync_data()
+    /// Writes everything to the disk, in a thread of its own: a disk may be slow.
+    pub fn sync(self) {
+        let sync = move || drop(self.file.sync_data());
+        // Without the thread, the kernel writes the pages later.
+        let _ = std::thread::Builder::new().name("sync".to_owned()).spawn(sync);
     }
 
     fn append(&mut self, frame: &[u8]) -> io::Result<()> {

@@ -105,7 +105,7 @@ impl Store {
             name = finished_name(unix_s + 0.001, pid, cause);
         }
         self.rename(&ring.name, &name)?;
-        let _ = ring.writer.sync();
+        ring.writer.sync();
         Ok(name)
     }
 

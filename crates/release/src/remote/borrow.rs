@@ -111,7 +111,9 @@ impl<'t> ThreadBorrower<'t> {
         observe: &'t mut dyn FnMut(TargetStep),
     ) -> Result<Self, Abort> {
         priority::reduce_timer_slack();
-        priority::lower();
+        if !options.is_urgent {
+            priority::lower();
+        }
         let io = TargetIo::open(target, live, observe)?;
         Ok(Self {
             io,

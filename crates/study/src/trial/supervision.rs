@@ -29,6 +29,7 @@ impl Supervision {
     pub(super) fn start(policy: PolicyKind, root: u32, recorder: Recorder) -> io::Result<Self> {
         let interrupt = Arc::new(AtomicBool::new(false));
         let options = Options {
+            black_box: None,
             policy,
             max_pause: lowtide_release::Options::default().max_pause,
             budget: DEFAULT_BUDGET,

@@ -38,12 +38,15 @@ impl Supervisor<'_> {
             return;
         }
         if self.is_held(subject, state, &request.reason)
-            || !self.has_budget(subject, state, &request.reason)
+            // A kill would cost more than the budget.
+            || !(state.is_near_limit || self.has_budget(subject, state, &request.reason))
         {
             return;
         }
         // Count once more just before: a burst may have come and gone since the last sample.
-        self.count_returned(subject);
+        if !state.is_near_limit {
+            self.count_returned(subject);
+        }
         self.release(subject, state, &request);
     }
 
@@ -87,6 +90,7 @@ impl Supervisor<'_> {
             max_pause: self.options.max_pause,
             allocators: self.options.allocators.clone(),
             dry_run: self.options.dry_run,
+            is_urgent: state.is_near_limit,
             min_release_bytes: request.min_bytes,
             keep_huge_pages: request.keep_huge_pages,
             shares_inherited_filters: self.family.contains(&subject.target.pid),

@@ -1,0 +1,159 @@
+//! What held most of the memory. A wrong owner is worse than an unknown one: memory that came after
+//! the last inspection gets an owner only if all growth before it had this one.
+
+use lowtide_model::black_box::{BlackBoxReport, Dominant};
+use lowtide_model::inspection::Observation;
+use lowtide_model::ledger::{Ledger, Owner, Row, State};
+use lowtide_record::black_box::Cause;
+
+use super::timeline::Timeline;
+
+/// Owner of memory that no inspection has seen.
+const UNKNOWN: &str = "unknown";
+/// Share of the growth between ledgers that one owner must have, to own the growth after them too.
+const SAME_OWNER: f64 = 0.8;
+/// Maximum ratio of the growth after the last ledger to that between ledgers, for the same.
+const MAX_RATIO: f64 = 4.0;
+/// Minimum growth between ledgers, for the same, in bytes.
+const MIN_GROWTH: i64 = 2 << 20;
+
+/// Returns what held most of the memory below the limit, or of the process.
+pub(super) fn dominant(timeline: &Timeline, report: &BlackBoxReport) -> Option<Dominant> {
+    let own = timeline.last().process;
+    let own_bytes = own.anon.saturating_add(own.shared);
+    let is_oom_kill = report.cause == Cause::OomKill.name();
+    match outside(timeline, report).filter(|_| is_oom_kill) {
+        Some(outside) if outside.bytes > own_bytes => Some(outside),
+        _ => within(timeline, report),
+    }
+}
+
+/// Returns the largest part of the group that is not of the process.
+fn outside(timeline: &Timeline, report: &BlackBoxReport) -> Option<Dominant> {
+    let group = report.group?;
+    let own = timeline.last().process;
+    let members = &timeline.members;
+    let (others_anon, others_shared) = members.anon_and_shared;
+    let part = |owner: &str, name: Option<String>, bytes: u64| Dominant {
+        owner: owner.to_owned(),
+        name,
+        bytes,
+        estimated: false,
+    };
+    let others = others_anon.saturating_add(others_shared);
+    let of_group = members.largest.first().map(|largest| {
+        // One process, or many: each child of a fork storm is small.
+        let own = largest.bytes.anon.saturating_add(largest.bytes.shared);
+        let name = match (own.saturating_mul(2) >= others, members.count.saturating_sub(1)) {
+            (true, _) | (_, 0 | 1) => format!("{} (PID {})", largest.name, largest.pid),
+            (false, count) => {
+                format!("{count} processes, such as {} (PID {})", largest.name, largest.pid)
+            }
+        };
+        part("other_process", Some(name), others)
+    });
+    let mapped = own.shared.max(others_shared);
+    let unmapped = part("shared_unmapped", None, group.shared.saturating_sub(mapped));
+    let kernel = part("kernel", None, group.kernel);
+    let rest = group.anon.saturating_sub(own.anon).saturating_sub(others_anon);
+    let rest = Dominant { estimated: true, ..part("other_process", None, rest) };
+    [Some(unmapped), Some(kernel), Some(rest), of_group]
+        .into_iter()
+        .flatten()
+        .max_by_key(|part| part.bytes)
+}
+
+/// Returns the largest part of the process.
+fn within(timeline: &Timeline, report: &BlackBoxReport) -> Option<Dominant> {
+    let last = timeline.last().process;
+    let Some(ledger) = timeline.ledger() else {
+        let unknown =
+            Dominant { owner: UNKNOWN.to_owned(), bytes: last.rss(), ..Dominant::default() };
+        return (last.rss() > 0).then_some(unknown);
+    };
+    let mut parts = parts(&ledger.observation);
+    let after = report.after_ledger.unwrap_or_default();
+    if after.shared_bytes > 0 {
+        add(&mut parts, Owner::Shared.key(), after.shared_bytes, false);
+    }
+    let largest = parts.iter().map(|part| part.bytes).max().unwrap_or(0);
+    let unseen = u64::try_from(after.anon_bytes).unwrap_or(0);
+    match growing(timeline, after.anon_bytes) {
+        Some(owner) => add(&mut parts, owner, after.anon_bytes, true),
+        None if unseen > 0 => {
+            // Even if all of it had the owner of the second largest part, the largest stays so.
+            let second = parts.iter().map(|part| part.bytes).filter(|bytes| *bytes < largest).max();
+            if second.unwrap_or(0).saturating_add(unseen) > largest {
+                let unknown =
+                    Dominant { owner: UNKNOWN.to_owned(), bytes: unseen, ..Dominant::default() };
+                return if unseen >= largest { Some(unknown) } else { largest_of(parts, true) };
+            }
+        }
+        None => {}
+    }
+    largest_of(parts, false)
+}
+
+fn largest_of(parts: Vec<Dominant>, estimated: bool) -> Option<Dominant> {
+    let largest = parts.into_iter().max_by_key(|part| part.bytes).filter(|part| part.bytes > 0)?;
+    Some(Dominant { estimated: largest.estimated || estimated, ..largest })
+}
+
+/// Adds a change to the part of an owner.
+fn add(parts: &mut Vec<Dominant>, owner: &str, bytes: i64, estimated: bool) {
+    if let Some(part) = parts.iter_mut().find(|part| part.owner == owner) {
+        part.bytes = part.bytes.saturating_add_signed(bytes);
+        part.estimated |= estimated;
+    } else if let Ok(bytes) = u64::try_from(bytes) {
+        parts.push(Dominant { owner: owner.to_owned(), name: None, bytes, estimated });
+    }
+}
+
+/// Returns the owner of nearly all growth between the ledgers, if the growth after them is not much
+/// larger.
+fn growing(timeline: &Timeline, after: i64) -> Option<&'static str> {
+    let (first, last) = (timeline.ledgers.first()?, timeline.ledgers.last()?);
+    let anon = |ledger: &Ledger| total(ledger, is_anonymous);
+    let change = |now: u64, then: u64| now as i64 - then as i64;
+    let rise = change(anon(&last.observation.ledger), anon(&first.observation.ledger));
+    if after <= 0 || rise < MIN_GROWTH || after as f64 > rise as f64 * MAX_RATIO {
+        return None;
+    }
+    let of = |owner: Owner| {
+        change(last.observation.ledger.bytes(owner), first.observation.ledger.bytes(owner))
+    };
+    let owners = Owner::ALL.into_iter().filter(|owner| is_anonymous(*owner));
+    let most = owners.max_by_key(|owner| of(*owner))?;
+    (of(most) as f64 >= rise as f64 * SAME_OWNER).then(|| most.key())
+}
+
+fn is_anonymous(owner: Owner) -> bool {
+    !matches!(owner, Owner::File | Owner::Shared | Owner::Device)
+}
+
+fn total(ledger: &Ledger, wanted: impl Fn(Owner) -> bool) -> u64 {
+    ledger.rows().iter().filter(|row| wanted(row.owner)).map(|row| row.bytes).sum()
+}
+
+/// Returns the rows of a ledger as parts with names. Memory of a runtime that is in use counts as
+/// allocated.
+fn parts(observation: &Observation) -> Vec<Dominant> {
+    let first = |names: &[lowtide_model::inspection::NamedMemory]| {
+        names.first().map(|named| named.name.clone())
+    };
+    let part = |row: &Row| {
+        let owner = match (row.owner, row.state) {
+            (Owner::Runtime, Some(State::Allocated)) => Owner::Allocated,
+            (owner, _) => owner,
+        };
+        let name = match (row.manager, row.owner) {
+            (Some(manager), _) => Some(manager.kind().name().to_owned()),
+            (None, Owner::Runtime) => observation.managers.first().map(|one| one.name.clone()),
+            (None, Owner::File) => first(&observation.files),
+            (None, Owner::Shared) => first(&observation.shared),
+            _ => None,
+        };
+        Dominant { owner: owner.key().to_owned(), name, bytes: row.bytes, estimated: row.estimated }
+    };
+    observation.ledger.rows().iter().map(part).collect()
+}

@@ -1,0 +1,226 @@
+//! What a black box shows: the end of a process, who held what, and what would have helped.
+//!
+//! - `timeline`: the lines of a record, in order, with the ledgers of its last program.
+//! - `dominant`: what held most of the memory.
+//! - `words`: the sentences.
+
+mod dominant;
+mod timeline;
+mod words;
+
+use lowtide_model::black_box::{
+    BlackBoxReport, BoxLimit, BoxRelease, Change, CoursePoint, KernelKill, OtherProcess, Peak,
+    Recorded, SCHEMA,
+};
+use lowtide_model::charge::{GroupBytes, ProcessBytes};
+use lowtide_model::growth::Growth;
+use lowtide_model::inspection::Inspection;
+use lowtide_model::ledger::Owner;
+use lowtide_model::remedy::{Remedy, RemedyKind};
+use lowtide_record::black_box::{
+    BoxRecord, Cause, End, ExitStatus, KernelLine, Member, Reading, time,
+};
+
+use crate::growth::Follower;
+use timeline::Timeline;
+
+/// Time before the end whose growth is shown, in seconds, if it has at least two ledgers.
+const LAST_MINUTES_S: f64 = 300.0;
+/// Maximum number of points of a course, and of releases.
+const MAX_POINTS: usize = 240;
+const MAX_RELEASES: usize = 10;
+
+/// Returns what a record shows. `file` is its name.
+pub fn conclude(record: &BoxRecord, file: &str) -> BlackBoxReport {
+    let timeline = Timeline::new(record);
+    let end = timeline.end();
+    let head = &record.head;
+    let limit = limit(&timeline, &end);
+    let last = timeline.last();
+    let inspection = timeline.inspection();
+    let (exit_code, signal) = match end.status {
+        Some(ExitStatus::Code(code)) => (Some(code), None),
+        Some(ExitStatus::Signal(signal)) => (None, Some(signal)),
+        None => (None, None),
+    };
+    let group = limit.as_ref().and_then(|(place, _)| last.groups.get((*place)?).copied());
+    let mut report = BlackBoxReport {
+        schema: SCHEMA,
+        file: file.to_owned(),
+        cause: end.cause.name(),
+        time: time(head.unix_s + end.t_s),
+        pid: head.pid,
+        command: head.command.join(" "),
+        exit_code,
+        signal,
+        cgroup: head.groups.first().map(|group| group.path.clone()),
+        limit_bytes: limit.as_ref().map(|(_, limit)| limit.limit_bytes),
+        limit: limit.map(|(_, limit)| limit),
+        growth: growth(&timeline, &end),
+        last_full_ledger_age_s: timeline.ledger().map(|ledger| (end.t_s - ledger.t_s).max(0.0)),
+        last_full_ledger_bytes: timeline.ledger().map(|ledger| ledger.observation.rss_bytes),
+        after_ledger: after_ledger(&timeline),
+        last: last.process,
+        group,
+        peak: peak(&timeline, &end),
+        released_before_bytes: timeline.course.released.0,
+        kernel: end.kernel.as_ref().map(|kernel| kernel_kill(kernel, &end)),
+        victim: end.victim.as_ref().map(other),
+        others: timeline.members.largest.iter().map(other).collect(),
+        course: course(&timeline, &end, group),
+        releases: releases(&timeline, &end),
+        recorded: Recorded {
+            elapsed_s: end.t_s,
+            readings: timeline.readings.len() as u64,
+            ledgers: timeline.course.ledgers.0,
+            failed_ledgers: timeline.course.ledgers.1,
+        },
+        notes: end.notes.clone(),
+        ..BlackBoxReport::default()
+    };
+    if let Some(inspection) = inspection {
+        report.ledger = Some(inspection.observation.ledger.clone());
+        report.reclaimable_bytes = Some(inspection.observation.ledger.bytes(Owner::Reclaimable));
+        report.remedies = remedies(&inspection);
+        report.verdict = Some(inspection.verdict);
+    }
+    report.dominant = dominant::dominant(&timeline, &report);
+    report.notes.extend(words::notes(&timeline, &report, record.invalid));
+    report.summary = words::summary(&report, &end);
+    report
+}
+
+/// Returns the limit that was reached, or the one that was closest, with the place of its group.
+fn limit(timeline: &Timeline, end: &End) -> Option<(Option<usize>, BoxLimit)> {
+    let last = timeline.last();
+    let of_group = |place: usize| {
+        let (head, group) = (timeline.head.groups.get(place)?, last.groups.get(place)?);
+        let limit = BoxLimit {
+            path: Some(head.path.clone()),
+            limit_bytes: group.limit?,
+            used_bytes: group.kept(),
+            is_own: place == 0,
+        };
+        Some((Some(place), limit))
+    };
+    let of_machine = || {
+        let (all, available) = (timeline.head.machine_bytes?, last.available_bytes?);
+        let used_bytes = all.saturating_sub(available);
+        Some((None, BoxLimit { path: None, limit_bytes: all, used_bytes, is_own: false }))
+    };
+    match end.cause {
+        Cause::OomKill if end.is_machine_wide => of_machine(),
+        Cause::OomKill => of_group(end.limit?),
+        _ => {
+            let all = (0..last.groups.len()).filter_map(of_group).chain(of_machine());
+            all.max_by(|(_, a), (_, b)| share(a).total_cmp(&share(b)))
+        }
+    }
+}
+
+fn share(limit: &BoxLimit) -> f64 {
+    limit.used_bytes as f64 / limit.limit_bytes.max(1) as f64
+}
+
+/// Returns the growth by owner over the last minutes, or over the whole time if there are not two
+/// ledgers in them.
+fn growth(timeline: &Timeline, end: &End) -> Option<Growth> {
+    let since_s = end.t_s - LAST_MINUTES_S;
+    // The last ledger before that time is the beginning.
+    let first = timeline.ledgers.partition_point(|ledger| ledger.t_s < since_s).saturating_sub(1);
+    let first = first.min(timeline.ledgers.len().checked_sub(2)?);
+    let mut follower = Follower::default();
+    let begin_s = timeline.ledgers[first].t_s;
+    for ledger in &timeline.ledgers[first..] {
+        follower.add(ledger.t_s - begin_s, &ledger.observation);
+    }
+    follower.growth()
+}
+
+/// Returns what has changed after the last ledger.
+fn after_ledger(timeline: &Timeline) -> Option<Change> {
+    let at = timeline.reading_of(timeline.ledger()?)?.process;
+    let last = timeline.last().process;
+    let change = |now: u64, then: u64| {
+        let of = |bytes| i64::try_from(bytes).unwrap_or(i64::MAX);
+        of(now).saturating_sub(of(then))
+    };
+    Some(Change {
+        anon_bytes: change(last.anon, at.anon),
+        file_bytes: change(last.file, at.file),
+        shared_bytes: change(last.shared, at.shared),
+    })
+}
+
+fn peak(timeline: &Timeline, end: &End) -> Option<Peak> {
+    let (rss_bytes, t_s) = timeline.course.peak;
+    let highest = timeline.ledgers.iter().max_by_key(|ledger| ledger.observation.rss_bytes);
+    (rss_bytes > 0).then(|| Peak {
+        rss_bytes,
+        before_s: (end.t_s - t_s).max(0.0),
+        ledger: highest.map(|ledger| ledger.observation.ledger.clone()),
+    })
+}
+
+fn kernel_kill(kernel: &KernelLine, end: &End) -> KernelKill {
+    KernelKill {
+        victim_pid: kernel.victim_pid,
+        oom_score_adj: end.oom_score_adj,
+        constraint: kernel.constraint.clone(),
+    }
+}
+
+fn other(member: &Member) -> OtherProcess {
+    let is_known = member.pid > 0;
+    OtherProcess {
+        pid: is_known.then_some(member.pid),
+        name: is_known.then(|| member.name.clone()),
+        bytes: member.bytes,
+    }
+}
+
+/// Returns the remedies. The process cannot be released any more.
+fn remedies(inspection: &Inspection) -> Vec<Remedy> {
+    let mut remedies = inspection.remedies.clone();
+    for remedy in &mut remedies {
+        if remedy.kind == RemedyKind::Release {
+            "a release before the end would have returned this: lowtide attach -p adaptive"
+                .clone_into(&mut remedy.how);
+        }
+    }
+    remedies
+}
+
+/// Returns the course: at most [`MAX_POINTS`] readings, the newer ones closer together.
+fn course(timeline: &Timeline, end: &End, group: Option<GroupBytes>) -> Vec<CoursePoint> {
+    let place = timeline.last().groups.iter().position(|last| Some(*last) == group);
+    let point = |reading: &Reading| {
+        let ProcessBytes { anon, file, shared, .. } = reading.process;
+        CoursePoint {
+            before_s: (end.t_s - reading.t_s).max(0.0),
+            anon_bytes: anon,
+            file_bytes: file,
+            shared_bytes: shared,
+            used_bytes: place.and_then(|place| reading.groups.get(place)).map(GroupBytes::kept),
+        }
+    };
+    let points: Vec<CoursePoint> = timeline.readings.iter().map(point).collect();
+    let half = MAX_POINTS / 2;
+    let (old, new) = points.split_at(points.len().saturating_sub(half));
+    let step = old.len().div_ceil(half).max(1);
+    old.iter().step_by(step).chain(new).copied().collect()
+}
+
+fn releases(timeline: &Timeline, end: &End) -> Vec<BoxRelease> {
+    let last = timeline.releases.iter().rev().take(MAX_RELEASES).rev();
+    let release = |line: &lowtide_record::black_box::ReleaseLine| BoxRelease {
+        before_s: (end.t_s - line.t_s).max(0.0),
+        returned_bytes: line.returned,
+        reason: line.reason.clone(),
+        message: line.message.clone(),
+    };
+    last.map(release).collect()
+}
+
+#[cfg(test)]
+mod tests;

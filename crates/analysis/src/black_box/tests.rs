@@ -1,0 +1,158 @@
+use lowtide_model::charge::{GroupBytes, ProcessBytes};
+use lowtide_model::inspection::Observation;
+use lowtide_record::black_box::{
+    BoxLine, Course, GroupHead, Head, LedgerLine, Members, ReleaseLine,
+};
+
+use super::*;
+use crate::diagnose::tests::{MIB, observed};
+
+const LIMIT: u64 = 200 * MIB;
+
+/// A record of a process in a cgroup with a limit, in MiB.
+struct Made {
+    lines: Vec<BoxLine>,
+}
+
+impl Made {
+    fn new() -> Self {
+        Self { lines: Vec::new() }
+    }
+
+    fn reading(mut self, t_s: f64, anon: u64, shared: u64, group_shared: u64) -> Self {
+        let process = ProcessBytes { anon: anon * MIB, shared: shared * MIB, ..Default::default() };
+        let group = GroupBytes {
+            charged: (anon + group_shared) * MIB,
+            limit: Some(LIMIT),
+            anon: anon * MIB,
+            shared: group_shared * MIB,
+            ..GroupBytes::default()
+        };
+        self.lines.push(BoxLine::Reading(Reading {
+            t_s,
+            process,
+            groups: vec![group],
+            available_bytes: None,
+        }));
+        self
+    }
+
+    fn ledger(mut self, t_s: f64, rows: &[(Owner, u64)]) -> Self {
+        let mut found = observed(rows);
+        found.rss_bytes = found.ledger.total();
+        self.lines.push(BoxLine::Ledger(Box::new(LedgerLine::new(t_s, 0, found))));
+        self
+    }
+
+    fn end(mut self, t_s: f64, cause: Cause) -> BlackBoxReport {
+        let limit = (cause == Cause::OomKill).then_some(0);
+        let status = Some(ExitStatus::Signal(9));
+        let end = End { t_s, cause, status, limit, ..End::default() };
+        self.lines.push(BoxLine::End(Box::new(end)));
+        self.conclude()
+    }
+
+    fn conclude(self) -> BlackBoxReport {
+        let groups = vec![GroupHead { path: "/a".to_owned(), version: 1 }];
+        let head = Head { pid: 7, groups, command: vec!["x".to_owned()], ..Head::default() };
+        conclude(&BoxRecord { head, lines: self.lines, invalid: 0 }, "x.box")
+    }
+}
+
+fn dominant(report: &BlackBoxReport) -> (&str, u64, bool) {
+    let found = report.dominant.as_ref().unwrap();
+    (found.owner.as_str(), found.bytes / MIB, found.estimated)
+}
+
+#[test]
+fn a_leak_is_named_even_if_its_last_part_was_not_inspected() {
+    let report = Made::new()
+        .reading(0.0, 20, 0, 0)
+        .ledger(0.0, &[(Owner::Allocated, 10), (Owner::File, 10)])
+        .reading(1.0, 120, 0, 0)
+        .ledger(1.0, &[(Owner::Allocated, 110), (Owner::File, 10)])
+        .reading(1.8, 195, 0, 0)
+        .end(1.81, Cause::OomKill);
+    assert_eq!(dominant(&report), ("allocated", 185, true));
+    let growth = report.growth.as_ref().unwrap();
+    assert_eq!(growth.by[0].bytes, 100 * MIB as i64);
+    assert!(
+        report.summary.contains("the cgroup /a reached its limit of 200 MiB"),
+        "{}",
+        report.summary
+    );
+    assert!((report.last_full_ledger_age_s.unwrap() - 0.81).abs() < 1e-6);
+}
+
+#[test]
+fn memory_that_no_inspection_has_seen_has_no_owner() {
+    let report = Made::new()
+        .reading(0.0, 20, 0, 0)
+        .ledger(0.0, &[(Owner::Allocated, 15), (Owner::File, 5)])
+        .reading(0.1, 190, 0, 0)
+        .end(0.11, Cause::OomKill);
+    assert_eq!(dominant(&report), ("unknown", 170, false));
+    let report = Made::new().reading(0.1, 190, 0, 0).end(0.11, Cause::OomKill);
+    assert_eq!(dominant(&report), ("unknown", 190, false));
+    assert!(report.notes.iter().any(|note| note.contains("never inspected")), "{:?}", report.notes);
+}
+
+#[test]
+fn tmpfs_that_no_process_maps_is_not_blamed_on_the_victim() {
+    let report = Made::new()
+        .reading(0.0, 20, 0, 170)
+        .ledger(0.0, &[(Owner::Allocated, 20)])
+        .end(0.5, Cause::OomKill);
+    assert_eq!(dominant(&report), ("shared_unmapped", 170, false));
+    let mapped = Made::new()
+        .reading(0.0, 20, 170, 170)
+        .ledger(0.0, &[(Owner::Allocated, 20), (Owner::Shared, 170)])
+        .end(0.5, Cause::OomKill);
+    assert_eq!(dominant(&mapped), ("shared", 170, false));
+}
+
+#[test]
+fn another_process_of_the_group_can_hold_most() {
+    let mut made = Made::new().reading(0.0, 20, 0, 0).ledger(0.0, &[(Owner::Allocated, 20)]);
+    let bytes = ProcessBytes { anon: 150 * MIB, ..ProcessBytes::default() };
+    let member = Member { pid: 9, name: "node".to_owned(), bytes };
+    made.lines.push(BoxLine::Members(Members {
+        t_s: 0.0,
+        count: 2,
+        largest: vec![member],
+        anon_and_shared: (150 * MIB, 0),
+    }));
+    let report = made.end(0.5, Cause::OomKill);
+    let found = report.dominant.as_ref().unwrap();
+    assert_eq!(
+        (found.owner.as_str(), found.name.as_deref()),
+        ("other_process", Some("node (PID 9)"))
+    );
+}
+
+#[test]
+fn a_record_without_an_end_shows_the_peak_and_what_was_released() {
+    let mut made = Made::new()
+        .reading(0.0, 90, 0, 0)
+        .ledger(0.0, &[(Owner::Allocated, 20), (Owner::Reclaimable, 70)]);
+    made.lines.push(BoxLine::Course(Course {
+        peak: (90 * MIB, 0.0),
+        released: (60 * MIB, 1),
+        ..Course::default()
+    }));
+    made.lines.push(BoxLine::Release(ReleaseLine { returned: 60 * MIB, ..ReleaseLine::default() }));
+    let report = made.reading(5.0, 30, 0, 0).conclude();
+    assert_eq!((report.cause, report.peak.unwrap().rss_bytes), ("peak", 90 * MIB));
+    assert_eq!(report.released_before_bytes, 60 * MIB);
+    assert_eq!(report.reclaimable_bytes, Some(70 * MIB));
+    assert_eq!(report.limit_bytes, Some(LIMIT));
+}
+
+#[test]
+fn a_record_of_nothing_is_concluded_without_a_panic() {
+    let report = Made::new().conclude();
+    assert_eq!((report.cause, report.dominant, report.ledger.is_none()), ("peak", None, true));
+    let contradictory = LedgerLine::new(0.0, 0, Observation { rss_bytes: 9, ..Default::default() });
+    let lines = vec![BoxLine::Ledger(Box::new(contradictory))];
+    assert!(Made { lines }.conclude().ledger.is_none());
+}

@@ -1,0 +1,111 @@
+//! `lowtide report DIR` of a black box.
+
+use std::path::{Path, PathBuf};
+
+use lowtide_analysis::black_box::conclude;
+use lowtide_model::black_box::{BlackBoxReport, OtherRecord};
+use lowtide_record::black_box::{self, BoxError, BoxLine, BoxRecord, Cause, rings_in, time};
+use lowtide_report::black_box::{page, render};
+
+use super::report::write;
+use crate::args::ReportArgs;
+use crate::console::output::Output;
+use crate::failure::exit::{Exit, Failure};
+
+/// Suffix of the files of a black box.
+const SUFFIX: &str = "box";
+/// Maximum number of other records that are named.
+const MAX_OTHERS: usize = 50;
+
+/// Returns the rings that the user has named: those of the first directory or the first file that
+/// is of a black box, the most important first. `None` if none is.
+pub(super) fn rings(paths: &[PathBuf]) -> Option<Vec<PathBuf>> {
+    let rings = |path: &PathBuf| match path.is_dir() {
+        true => rings_in(path).ok().filter(|rings| !rings.is_empty()),
+        false => path.extension().is_some_and(|e| e == SUFFIX).then(|| vec![path.clone()]),
+    };
+    paths.iter().find_map(rings)
+}
+
+/// Shows the most important record, and names the others.
+pub(super) fn run(args: &ReportArgs, rings: &[PathBuf], output: &Output) -> Result<Exit, Failure> {
+    if args.records.len() > 1 {
+        return Err(Failure::usage(
+            "a black box cannot be overlaid on another record: report each separately",
+        ));
+    }
+    if args.svg.is_some() || args.png.is_some() || args.markdown.is_some() || args.csv.is_some() {
+        return Err(Failure::usage(
+            "a black box can be shown as text, as --html FILE or as --json",
+        ));
+    }
+    let report = read(rings)?;
+    if let Some(path) = &args.html {
+        let html = page(&report).map_err(Failure::failed)?;
+        write(path, html.as_bytes(), args.force, output)?;
+    }
+    if output.json {
+        output.object(&report)?;
+    } else if args.html.is_none() {
+        output.text(&render(&report, output.screen()))?;
+    }
+    Ok(Exit::Done)
+}
+
+/// Reads the first ring that is readable.
+fn read(rings: &[PathBuf]) -> Result<BlackBoxReport, Failure> {
+    let mut failed = None;
+    let mut shown: Option<BlackBoxReport> = None;
+    for path in rings {
+        match black_box::read(path) {
+            Ok(record) => match &mut shown {
+                None => shown = Some(conclude(&record, &name(path))),
+                Some(report) => report.other_records.push(other(&record, path)),
+            },
+            Err(error) => {
+                failed.get_or_insert((path, error));
+            }
+        }
+        if shown.as_ref().is_some_and(|report| report.other_records.len() >= MAX_OTHERS) {
+            break;
+        }
+    }
+    let unread = failed.map(|(path, error)| unread(path, &error));
+    match (shown, unread) {
+        (Some(mut report), unread) => {
+            report.notes.extend(unread.map(|failure| failure.to_string()));
+            Ok(report)
+        }
+        (None, Some(failure)) => Err(failure),
+        (None, None) => Err(Failure::usage(
+            "the black box has no record: let lowtide attach --black-box write one",
+        )),
+    }
+}
+
+fn unread(path: &Path, error: &BoxError) -> Failure {
+    Failure::failed(format!(
+        "{} cannot be read: {error}: name another file of the directory",
+        path.display()
+    ))
+}
+
+fn name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+fn other(record: &BoxRecord, path: &Path) -> OtherRecord {
+    let end = record.lines.iter().rev().find_map(|line| match line {
+        BoxLine::End(end) => Some((end.cause, end.t_s)),
+        BoxLine::Reading(reading) => Some((Cause::Peak, reading.t_s)),
+        _ => None,
+    });
+    let (cause, t_s) = end.unwrap_or_default();
+    OtherRecord {
+        file: name(path),
+        cause: cause.name(),
+        time: time(record.head.unix_s + t_s),
+        pid: record.head.pid,
+        name: record.head.name.clone(),
+    }
+}

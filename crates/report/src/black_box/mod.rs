@@ -1,0 +1,60 @@
+//! A black box for people: one page with the end of a process, who held what, who grew, and what
+//! would have helped. [`page`] is the same in HTML.
+
+mod html;
+mod sections;
+
+use lowtide_model::black_box::BlackBoxReport;
+use lowtide_model::duration::HumanSeconds;
+
+use crate::owners::counted;
+use crate::screen::{Screen, bold, dim, hanging, title};
+use crate::text::{printable, thousands, wrapped};
+
+pub use html::render as page;
+use sections::{Section, sections};
+
+/// Formats a report.
+pub fn render(report: &BlackBoxReport, screen: Screen) -> String {
+    let command = std::slice::from_ref(&report.command);
+    let mut out = format!(
+        "{}\n{}\n\n{}\n",
+        title(command, report.pid, screen),
+        wrapped(&facts(report).join(" · "), screen.width),
+        bold(&wrapped(&printable(&report.summary), screen.width), screen)
+    );
+    for section in sections(report) {
+        out += &format!("\n{}\n", dim(&wrapped(&section.title, screen.width), screen));
+        out += &rows(&section, screen);
+    }
+    if !report.notes.is_empty() {
+        out.push('\n');
+    }
+    for note in &report.notes {
+        out += &format!("{}\n", wrapped(&printable(&format!("note: {note}")), screen.width));
+    }
+    out
+}
+
+fn rows(section: &Section, screen: Screen) -> String {
+    let width = section.rows.iter().map(|row| row.name.chars().count()).max().unwrap_or(0);
+    let format = |row: &sections::Row| {
+        let begin = format!(" {:<width$} {:>11}  ", row.name, row.amount);
+        hanging(&begin, &row.text, screen).trim_end().to_owned() + "\n"
+    };
+    section.rows.iter().map(format).collect()
+}
+
+/// Returns the facts below the title.
+fn facts(report: &BlackBoxReport) -> Vec<String> {
+    let recorded = &report.recorded;
+    let mut facts = vec![report.cause.replace('_', " "), report.time.clone()];
+    facts.extend(report.cgroup.as_ref().map(|path| format!("cgroup {}", printable(path))));
+    facts.push(format!("recorded for {}", HumanSeconds(recorded.elapsed_s)));
+    facts.push(format!("{} readings left", thousands(recorded.readings)));
+    facts.push(counted(recorded.ledgers, "inspection"));
+    facts
+}
+
+#[cfg(test)]
+mod tests;

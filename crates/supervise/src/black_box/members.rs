@@ -1,0 +1,52 @@
+//! The other processes of a memory cgroup: they share its limit, and one of them may be what fills
+//! it.
+
+use std::fs;
+
+use lowtide_model::charge::ProcessBytes;
+use lowtide_probe::proc::status::Status;
+use lowtide_record::black_box::{Member, Members};
+
+/// Maximum number of processes that are listed.
+const LISTED: usize = 8;
+
+/// Reads the processes of a list, without one of them.
+pub(super) fn members(t_s: f64, pids: &[u32], own: u32) -> Members {
+    let mut largest: Vec<Member> =
+        pids.iter().filter(|pid| **pid != own).filter_map(|pid| member(*pid)).collect();
+    let anon = largest.iter().map(|member| member.bytes.anon).sum();
+    let shared = largest.iter().map(|member| member.bytes.shared).max().unwrap_or(0);
+    largest.sort_by_key(|member| std::cmp::Reverse(member.bytes.rss()));
+    largest.truncate(LISTED);
+    Members { t_s, count: pids.len() as u64, largest, anon_and_shared: (anon, shared) }
+}
+
+/// Reads a process; `None` if it has ended.
+fn member(pid: u32) -> Option<Member> {
+    let text = fs::read(format!("/proc/{pid}/status")).ok()?;
+    let text = String::from_utf8_lossy(&text);
+    let name = text.lines().next()?.strip_prefix("Name:")?.trim().to_owned();
+    let status = Status::parse(&text).ok()?;
+    let bytes = ProcessBytes {
+        anon: status.anon_bytes,
+        file: status.file_bytes,
+        shared: status.shared_bytes,
+        swap: status.swap_bytes,
+        tables: status.page_tables_bytes,
+    };
+    Some(Member { pid, name, bytes })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_other_processes_are_listed_by_size() {
+        let own = std::process::id();
+        let found = members(1.0, &[own, u32::MAX, 1], u32::MAX);
+        assert_eq!(found.count, 3);
+        assert!(found.largest.iter().any(|member| member.pid == own && member.bytes.rss() > 0));
+        assert!(members(1.0, &[own], own).largest.is_empty());
+    }
+}

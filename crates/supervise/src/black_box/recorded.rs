@@ -1,0 +1,303 @@
+//! One process that is recorded: its files, its ring, and what is due next.
+
+use std::io;
+
+use lowtide_model::charge::ProcessBytes;
+use lowtide_model::ledger::Owner;
+use lowtide_policy::Headroom;
+use lowtide_probe::exit::ExitReader;
+use lowtide_probe::process::ProcReader;
+use lowtide_probe::target::Target;
+use lowtide_record::black_box::{
+    BoxLine, Cause, End, Head, LedgerLine, LiveRing, Member, Members, Reading, ReleaseLine, Store,
+};
+
+use super::groups::Groups;
+use super::kept::Kept;
+use super::ledgers::{Inspected, LedgerPlan};
+use super::pace::Pace;
+
+/// Change of a value from which a reading is written, as a share of its limit or of itself.
+const WRITTEN_CHANGE: f64 = 0.002;
+/// Time after which a reading is written even without a change, in seconds.
+const WRITTEN_S: f64 = 1.0;
+/// Maximum length of a command line, in characters, and number of its words.
+const MAX_WORD: usize = 200;
+const MAX_WORDS: usize = 50;
+
+/// A process that is recorded.
+#[derive(Debug)]
+pub(super) struct Recorded {
+    pub(super) target: Target,
+    pub(super) exit: ExitReader,
+    pub(super) ring: LiveRing,
+    pub(super) head: Head,
+    pub(super) kept: Kept,
+    pub(super) pace: Pace,
+    pub(super) plan: LedgerPlan,
+    /// Time of the next reading, and of the next list of the other processes of its group, in
+    /// seconds.
+    pub(super) due_s: f64,
+    pub(super) members_due_s: f64,
+    /// Time when its cgroups are determined again, in seconds: it may be moved.
+    pub(super) groups_due_s: f64,
+    pub(super) last: Reading,
+    written: Option<Reading>,
+    /// Its program, by the addresses of its code.
+    image: (u64, u64),
+    pub(super) oom_score_adj: Option<i32>,
+    /// What a release could return, at the last ledger, in bytes.
+    releasable: u64,
+    /// Time of the next alarm, in seconds.
+    alarm_s: f64,
+    /// The other processes of its group at the last list.
+    members: Vec<Member>,
+    /// Why nothing could be written since the last success.
+    problem: Option<String>,
+}
+
+/// Minimum memory that a rescue can return, in bytes, and time between two alarms, in seconds.
+const MIN_RESCUE: u64 = 1 << 20;
+const ALARM_S: f64 = 0.5;
+/// Maximum number of ended processes of a group that are remembered.
+const MAX_GONE: usize = 16;
+/// Interval at which the cgroups of a process are determined again, in seconds.
+const GROUPS_S: f64 = 10.0;
+
+impl Recorded {
+    /// Starts to record a process.
+    ///
+    /// # Errors
+    /// Fails if it has ended, or if its ring cannot be created.
+    pub(super) fn start(
+        pid: u32,
+        head: Head,
+        store: &Store,
+        groups: &mut Groups,
+        t_s: f64,
+        buffer: &mut Vec<u8>,
+    ) -> io::Result<Self> {
+        let target = Target::open(pid).map_err(io::Error::other)?;
+        let exit = ExitReader::open(&target)?;
+        let mut head = Head { pid, start_ticks: target.start_ticks, ..head };
+        name(&mut head);
+        head.groups = groups.open(pid, t_s, buffer);
+        let ring = store.start(pid, target.start_ticks)?;
+        let kept = Kept::new(&head);
+        let mut recorded = Self {
+            target,
+            exit,
+            ring,
+            kept,
+            head,
+            pace: Pace::default(),
+            plan: LedgerPlan::default(),
+            due_s: t_s,
+            members_due_s: t_s,
+            groups_due_s: t_s + GROUPS_S,
+            last: Reading::default(),
+            written: None,
+            image: (0, 0),
+            oom_score_adj: oom_score_adj(pid),
+            releasable: 0,
+            alarm_s: t_s,
+            members: Vec::new(),
+            problem: None,
+        };
+        let head = BoxLine::Head(recorded.head.clone());
+        recorded.write(&head);
+        Ok(recorded)
+    }
+
+    pub(super) fn id(&self) -> (u32, u64) {
+        (self.target.pid, self.target.start_ticks)
+    }
+
+    /// Reads the process and its groups. Returns `false` if it has ended.
+    pub(super) fn read(
+        &mut self,
+        groups: &mut Groups,
+        available_bytes: Option<u64>,
+        t_s: f64,
+        buffer: &mut Vec<u8>,
+    ) -> bool {
+        if t_s >= self.groups_due_s {
+            self.groups_due_s = t_s + GROUPS_S;
+            self.oom_score_adj = oom_score_adj(self.target.pid);
+            let now = groups.open(self.target.pid, t_s, buffer);
+            if now != self.head.groups && !now.is_empty() {
+                self.head.groups = now;
+                self.write_head();
+            }
+        }
+        let process = match self.exit.bytes(buffer) {
+            Ok(Some(process)) => process,
+            Ok(None) => return self.target.is_alive(),
+            Err(_) => return true,
+        };
+        let groups = groups.read(&self.head.groups, t_s, buffer);
+        self.add(Reading { t_s, process, groups, available_bytes });
+        true
+    }
+
+    fn add(&mut self, reading: Reading) {
+        let (used, limit) = closest(&reading, self.head.machine_bytes);
+        self.pace.add(reading.t_s, used, limit);
+        self.kept.add(&reading);
+        if self.is_worth_writing(&reading) {
+            self.write(&BoxLine::Reading(reading.clone()));
+            self.written = Some(reading.clone());
+        }
+        self.last = reading;
+    }
+
+    fn is_worth_writing(&self, reading: &Reading) -> bool {
+        let Some(written) = &self.written else { return true };
+        if reading.t_s - written.t_s >= WRITTEN_S || written.groups.len() != reading.groups.len() {
+            return true;
+        }
+        let differs = |a: u64, b: u64, whole: u64| {
+            a.abs_diff(b) as f64 >= (whole as f64 * WRITTEN_CHANGE).max(65_536.0)
+        };
+        let rss = reading.process.rss();
+        let mut groups = reading.groups.iter().zip(&written.groups);
+        differs(rss, written.process.rss(), rss)
+            || groups.any(|(now, then)| {
+                let limit = now.limit.unwrap_or(u64::MAX);
+                now.kills != then.kills || differs(now.kept(), then.kept(), limit)
+            })
+    }
+
+    /// Returns the limit that it will soon reach and its use, if the last ledger shows memory that
+    /// a release can return: a walk that finds none would cost the time that is left.
+    pub(super) fn alarm(&mut self, t_s: f64) -> Option<Headroom> {
+        let headroom = self.pace.rescue()?;
+        let is_worth_it = self.releasable >= MIN_RESCUE.max(headroom.limit_bytes / 50);
+        if t_s < self.alarm_s || !is_worth_it {
+            return None;
+        }
+        self.alarm_s = t_s + ALARM_S;
+        Some(headroom)
+    }
+
+    /// Adds an inspection.
+    pub(super) fn add_ledger(&mut self, inspected: Inspected, t_s: f64) {
+        let found = inspected.observed.is_ok().then_some(inspected.rss_bytes);
+        self.plan.count(t_s, inspected.cpu_s, found);
+        match inspected.observed {
+            Ok(observation) => {
+                self.kept.course.ledgers.0 += 1;
+                if observation.image != self.image && observation.image != (0, 0) {
+                    self.change_program(observation.image);
+                }
+                let rss_bytes = observation.rss_bytes;
+                self.releasable = observation.ledger.bytes(Owner::Reclaimable);
+                let line = LedgerLine::new(inspected.t_s, self.head.program, observation);
+                let payload = BoxLine::Ledger(Box::new(line)).to_payload();
+                self.write_payload(&payload);
+                self.kept.add_ledger(rss_bytes, payload);
+            }
+            Err(_) => self.kept.course.ledgers.1 += 1,
+        }
+    }
+
+    /// Starts over if the process has executed another program: its growth begins there.
+    fn change_program(&mut self, image: (u64, u64)) {
+        let is_first = std::mem::replace(&mut self.image, image) == (0, 0);
+        if is_first {
+            return;
+        }
+        self.head.program += 1;
+        name(&mut self.head);
+        self.kept.replace(&self.head);
+        self.write_head();
+    }
+
+    fn write_head(&mut self) {
+        let head = self.head.clone();
+        self.kept.set_head(&head);
+        self.write(&BoxLine::Head(head));
+    }
+
+    /// Adds a release, or an attempt.
+    pub(super) fn add_release(&mut self, line: ReleaseLine) {
+        let (bytes, count) = &mut self.kept.course.released;
+        *bytes = bytes.saturating_add(line.returned);
+        *count += u64::from(line.returned > 0);
+        self.write(&BoxLine::Release(line));
+    }
+
+    /// Writes a line.
+    pub(super) fn write(&mut self, line: &BoxLine) {
+        self.write_payload(&line.to_payload());
+    }
+
+    fn write_payload(&mut self, payload: &[u8]) {
+        let kept = &mut self.kept;
+        let written = self.ring.writer.write(payload, || kept.state());
+        self.problem = written.err().map(|error| error.to_string());
+    }
+
+    /// Remembers the other processes of its group. Those that have ended meanwhile come last: one
+    /// of them may be the one that was killed.
+    pub(super) fn set_members(&mut self, found: &Members) {
+        let is_gone = |old: &&Member| !found.largest.iter().any(|new| new.pid == old.pid);
+        let gone: Vec<Member> =
+            self.members.iter().filter(is_gone).take(MAX_GONE).cloned().collect();
+        self.members = found.largest.iter().cloned().chain(gone).collect();
+    }
+
+    /// Returns the other processes of its group.
+    pub(super) fn members(&self) -> Vec<Member> {
+        self.members.clone()
+    }
+
+    /// Returns why the last line could not be written.
+    pub(super) fn problem(&self) -> Option<&str> {
+        self.problem.as_deref()
+    }
+
+    /// Writes the end and keeps the ring under its name.
+    ///
+    /// # Errors
+    /// Fails if the ring cannot be renamed.
+    pub(super) fn finish(mut self, end: End, store: &Store) -> io::Result<String> {
+        let (cause, unix_s) = (end.cause, self.head.unix_s + end.t_s);
+        let course = self.kept.course.clone();
+        self.write(&BoxLine::Course(course));
+        self.write(&BoxLine::End(Box::new(end)));
+        store.finish(self.ring, unix_s, self.head.pid, cause)
+    }
+
+    /// Returns the end of a process that runs on, or whose end is not recorded.
+    pub(super) fn unfinished(&self, t_s: f64) -> End {
+        End { t_s, cause: Cause::Peak, groups: self.last.groups.clone(), ..End::default() }
+    }
+
+    /// Returns its memory at the last reading.
+    pub(super) fn bytes(&self) -> ProcessBytes {
+        self.last.process
+    }
+}
+
+fn oom_score_adj(pid: u32) -> Option<i32> {
+    std::fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).ok()?.trim().parse().ok()
+}
+
+/// Sets the name and the command line.
+fn name(head: &mut Head) {
+    let Some((process, stat)) = ProcReader::open(head.pid).ok().flatten() else { return };
+    let words = process.command_or(&stat.name).into_iter().take(MAX_WORDS);
+    head.command = words.map(|word| word.chars().take(MAX_WORD).collect()).collect();
+    head.name = stat.name;
+}
+
+/// Returns the bytes that count against the limit that is closest, and this limit.
+fn closest(reading: &Reading, machine_bytes: Option<u64>) -> (u64, Option<u64>) {
+    let groups = reading.groups.iter().filter_map(|group| Some((group.kept(), group.limit?)));
+    let machine = machine_bytes.zip(reading.available_bytes);
+    let machine = machine.map(|(all, available)| (all.saturating_sub(available), all));
+    let share = |(used, limit): &(u64, u64)| *used as f64 / (*limit).max(1) as f64;
+    let fullest = groups.chain(machine).max_by(|a, b| share(a).total_cmp(&share(b)));
+    fullest.map_or((reading.process.rss(), None), |(used, limit)| (used, Some(limit)))
+}

@@ -1,0 +1,453 @@
+//! The thread that reads all recorded processes, and notices their ends.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use lowtide_model::act::{Act, ActEvent};
+use lowtide_model::charge::GroupBytes;
+use lowtide_probe::machine::thread_cpu_s;
+use lowtide_probe::pressure::MemoryPressure;
+use lowtide_record::black_box::{
+    BoxLine, Cause, End, ExitStatus, Head, KernelLine, Member, ReleaseLine, Store,
+};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::groups::Groups;
+use super::kernel_log::KernelLog;
+use super::ledgers::LedgerThread;
+use super::members::members;
+use super::recorded::Recorded;
+use super::verdict::{self, Evidence};
+use super::{Command, Report, Shared};
+
+/// Maximum time between two rounds.
+const MAX_WAIT: Duration = Duration::from_millis(100);
+/// Interval of the lists of a group's processes, at rest and near a limit, in seconds.
+const MEMBERS_S: [f64; 3] = [10.0, 0.25, 0.25];
+/// Interval at which the machine's memory is read, in seconds.
+const MACHINE_S: f64 = 0.1;
+/// Time in which the end of a recorded process is expected after a kill in its group, in seconds.
+const FOREIGN_S: f64 = 2.0;
+/// Time to wait for ends when the recording ends.
+const LAST_WAIT: Duration = Duration::from_millis(500);
+/// Weight of the last round in the moving average of the CPU time.
+const COST_WEIGHT: f64 = 0.05;
+/// Time after which a process that could not be recorded is tried again, in seconds.
+const RETRY_S: f64 = 10.0;
+
+pub(super) struct Recorder {
+    store: Store,
+    shared: Arc<Shared>,
+    report: Report,
+    template: Head,
+    begin: Instant,
+    recorded: BTreeMap<(u32, u64), Recorded>,
+    /// Processes that could not be recorded, and when they are tried again, in seconds.
+    refused: BTreeMap<u32, f64>,
+    groups: Groups,
+    log: KernelLog,
+    ledgers: Option<LedgerThread>,
+    machine: (f64, Option<u64>),
+    cost_s: f64,
+    buffer: Vec<u8>,
+    reported: BTreeSet<String>,
+}
+
+impl Recorder {
+    pub(super) fn new(store: Store, shared: Arc<Shared>, report: Report, template: Head) -> Self {
+        Self {
+            store,
+            shared,
+            report,
+            template,
+            begin: Instant::now(),
+            recorded: BTreeMap::new(),
+            refused: BTreeMap::new(),
+            groups: Groups::default(),
+            log: KernelLog::open(),
+            ledgers: LedgerThread::start().ok(),
+            machine: (f64::NEG_INFINITY, None),
+            cost_s: 0.0,
+            buffer: Vec::new(),
+            reported: BTreeSet::new(),
+        }
+    }
+
+    /// Records until the supervision ends.
+    pub(super) fn run(mut self) {
+        while !self.shared.end.load(Ordering::Relaxed) {
+            self.obey();
+            let begin_s = thread_cpu_s();
+            let ended = self.read_due();
+            let cost_s = thread_cpu_s() - begin_s;
+            self.cost_s += COST_WEIGHT * (cost_s - self.cost_s);
+            ended.into_iter().for_each(|id| self.end(id));
+            self.take_ledgers();
+            self.record_foreign_kills();
+            for id in self.wait() {
+                self.end(id);
+            }
+        }
+        self.end_all();
+    }
+
+    fn now_s(&self) -> f64 {
+        self.begin.elapsed().as_secs_f64()
+    }
+
+    fn obey(&mut self) {
+        let commands = {
+            let mut queue = self.shared.commands.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::take(&mut *queue)
+        };
+        for command in commands {
+            match command {
+                Command::Processes(pids) => self.set_processes(&pids),
+                Command::Act(act) => self.add_act(&act),
+            }
+        }
+    }
+
+    /// Starts to record new processes. Of more than fit, the largest are recorded.
+    fn set_processes(&mut self, pids: &BTreeSet<u32>) {
+        let t_s = self.now_s();
+        self.refused.retain(|pid, until_s| *until_s > t_s && pids.contains(pid));
+        let known: BTreeSet<u32> = self.recorded.keys().map(|(pid, _)| *pid).collect();
+        let is_new = |pid: &&u32| !known.contains(pid) && !self.refused.contains_key(pid);
+        let mut new: Vec<(u64, u32)> =
+            pids.iter().filter(is_new).map(|pid| (rss_bytes(*pid), *pid)).collect();
+        new.sort_unstable_by(|a, b| b.cmp(a));
+        for (rss, pid) in new {
+            if self.recorded.len() >= self.store.max_live() && !self.displace(rss) {
+                break;
+            }
+            self.start(pid);
+        }
+    }
+
+    /// Drops the smallest recorded process if another one is more than twice as large. Returns
+    /// whether it did.
+    fn displace(&mut self, rss: u64) -> bool {
+        let smallest = self.recorded.iter().min_by_key(|(_, recorded)| recorded.bytes().rss());
+        let Some((id, recorded)) = smallest else { return false };
+        if recorded.bytes().rss().saturating_mul(2) >= rss {
+            return false;
+        }
+        let id = *id;
+        if let Some(recorded) = self.recorded.remove(&id) {
+            self.store.discard(&recorded.ring);
+        }
+        true
+    }
+
+    fn start(&mut self, pid: u32) {
+        let t_s = self.now_s();
+        let head = self.template.clone();
+        let (store, groups, buffer) = (&self.store, &mut self.groups, &mut self.buffer);
+        match Recorded::start(pid, head, store, groups, t_s, buffer) {
+            Ok(recorded) => {
+                self.recorded.insert(recorded.id(), recorded);
+            }
+            Err(error) => {
+                self.refused.insert(pid, t_s + RETRY_S);
+                // A process that has ended is no problem.
+                if fs::exists(format!("/proc/{pid}")).unwrap_or(false) {
+                    self.report(format!("process {pid} is not recorded: {error}"));
+                }
+            }
+        }
+    }
+
+    /// Reports a problem once.
+    fn report(&mut self, problem: String) {
+        /// Maximum number of problems that are remembered.
+        const MAX_REPORTED: usize = 100;
+        if self.reported.len() < MAX_REPORTED && self.reported.insert(problem.clone()) {
+            (self.report)(&problem);
+        }
+    }
+
+    fn add_act(&mut self, act: &Act) {
+        let t_s = self.now_s();
+        let found = self.recorded.values_mut().find(|recorded| recorded.target.pid == act.pid);
+        let Some(recorded) = found.filter(|_| act.event != ActEvent::Returned) else { return };
+        recorded.add_release(ReleaseLine {
+            t_s,
+            returned: if act.dry_run { 0 } else { act.returned_bytes },
+            reason: act.reason.clone(),
+            message: act.message.clone(),
+        });
+    }
+
+    /// Reads all processes that are due. Returns those that have ended.
+    fn read_due(&mut self) -> Vec<(u32, u64)> {
+        let t_s = self.now_s();
+        let available = self.available_bytes(t_s);
+        let mut ended = Vec::new();
+        let mut problem = None;
+        for (id, recorded) in &mut self.recorded {
+            if recorded.due_s > t_s {
+                continue;
+            }
+            if !recorded.read(&mut self.groups, available, t_s, &mut self.buffer) {
+                ended.push(*id);
+                continue;
+            }
+            recorded.due_s = t_s + recorded.pace.interval(self.cost_s).as_secs_f64();
+            if let Some(headroom) = recorded.alarm(t_s) {
+                self.shared.raise(id.0, headroom);
+            }
+            if t_s >= recorded.members_due_s {
+                let nearness = recorded.pace.nearness();
+                recorded.members_due_s = t_s + MEMBERS_S[nearness as usize];
+                list_members(recorded, &self.groups, t_s, &mut self.buffer);
+            }
+            problem = problem.or(recorded.problem().map(str::to_owned));
+        }
+        if let Some(problem) = problem {
+            self.report(format!("the black box cannot be written ({problem}): readings are lost"));
+        }
+        ended
+    }
+
+    /// Returns the available memory of the machine, which is read less often than cgroups.
+    fn available_bytes(&mut self, t_s: f64) -> Option<u64> {
+        if t_s - self.machine.0 >= MACHINE_S {
+            let machine = MemoryPressure::of_this_machine();
+            let available = machine.limit_bytes.zip(machine.used_bytes);
+            self.machine = (t_s, available.map(|(all, used)| all.saturating_sub(used)));
+        }
+        self.machine.1
+    }
+
+    /// Adds the finished inspection, and starts the most urgent one.
+    fn take_ledgers(&mut self) {
+        let t_s = self.now_s();
+        let Some(thread) = &mut self.ledgers else { return };
+        if let Some(inspected) = thread.finished()
+            && let Some(recorded) = self.recorded.get_mut(&inspected.process)
+        {
+            recorded.add_ledger(inspected, t_s);
+        }
+        if thread.is_busy() {
+            return;
+        }
+        let urgency = |recorded: &Recorded| {
+            let (rss, nearness) = (recorded.bytes().rss(), recorded.pace.nearness());
+            Some((nearness, recorded.plan.urgency(t_s, rss, nearness)?))
+        };
+        let urgent = self.recorded.values().filter_map(|one| Some((urgency(one)?, one)));
+        let most = urgent.max_by_key(|(urgency, _)| *urgency).map(|(_, recorded)| recorded);
+        if let Some(recorded) = most
+            && let Ok(target) = recorded.target.try_clone()
+        {
+            thread.request(target, t_s, recorded.bytes().rss());
+        }
+    }
+
+    /// Waits until a reading is due or a process ends. Returns those that have ended.
+    fn wait(&self) -> Vec<(u32, u64)> {
+        let due_s = self.recorded.values().map(|one| one.due_s).fold(f64::INFINITY, f64::min);
+        let wait = Duration::try_from_secs_f64((due_s - self.now_s()).max(0.0));
+        let wait = wait.unwrap_or(MAX_WAIT).min(MAX_WAIT);
+        self.ended_within(wait)
+    }
+
+    fn ended_within(&self, time: Duration) -> Vec<(u32, u64)> {
+        let with_pidfd = |(id, one): (&(u32, u64), &'_ Recorded)| one.exit.pidfd().map(|_| *id);
+        let ids: Vec<(u32, u64)> = self.recorded.iter().filter_map(with_pidfd).collect();
+        let mut polled: Vec<PollFd<'_>> = self
+            .recorded
+            .values()
+            .filter_map(|one| one.exit.pidfd())
+            .map(|pidfd| PollFd::from_borrowed_fd(pidfd, PollFlags::IN))
+            .collect();
+        let Ok(time) = Timespec::try_from(time) else { return Vec::new() };
+        if poll(&mut polled, Some(&time)).is_err() {
+            return Vec::new();
+        }
+        let is_ended = |(_, polled): &(_, PollFd<'_>)| !polled.revents().is_empty();
+        ids.into_iter().zip(polled).filter(is_ended).map(|(id, _)| id).collect()
+    }
+
+    /// Records the end of a process.
+    fn end(&mut self, id: (u32, u64)) {
+        let Some(recorded) = self.recorded.remove(&id) else { return };
+        let t_s = self.now_s();
+        let before = self.groups.before(&recorded.head.groups);
+        let after = self.groups.read(&recorded.head.groups, t_s, &mut self.buffer);
+        let own = recorded.head.groups.first();
+        let status = recorded.exit.status(&mut self.buffer).map(ExitStatus::from_kernel);
+        let kills = self.groups.unclaimed(own);
+        let may_be_killed = !matches!(status, Some(ExitStatus::Code(_)));
+        let kernel = if may_be_killed { self.log.kill_of(id.0) } else { None };
+        let evidence = Evidence {
+            status,
+            kills,
+            has_counter: self.groups.has_counter(own),
+            kernel: kernel.clone(),
+            has_log: self.log.is_readable(),
+            others: self.others_ending(&recorded),
+        };
+        let (cause, notes) = verdict::cause(&evidence);
+        let is_oom = cause == Cause::OomKill;
+        if is_oom {
+            self.groups.claim(own);
+        }
+        let paths: Vec<String> =
+            recorded.head.groups.iter().map(|head| head.path.clone()).collect();
+        let limit = verdict::limit(&before, &after, &paths, kernel.as_ref()).filter(|_| is_oom);
+        let end = End {
+            t_s,
+            cause,
+            status,
+            groups: after,
+            limit,
+            is_machine_wide: is_oom && limit.is_none() && is_machine_wide(&before, kernel.as_ref()),
+            kernel,
+            oom_score_adj: recorded.oom_score_adj,
+            victim: None,
+            notes,
+        };
+        self.finish(recorded, end);
+    }
+
+    /// Returns the number of recorded processes of the same group that have ended too, and are not
+    /// recorded yet.
+    fn others_ending(&self, recorded: &Recorded) -> usize {
+        let own = recorded.head.groups.first();
+        let is_same = |other: &&Recorded| other.head.groups.first() == own;
+        self.recorded.values().filter(is_same).filter(|other| !other.target.is_alive()).count()
+    }
+
+    fn finish(&mut self, recorded: Recorded, end: End) {
+        let (pid, cause) = (recorded.head.pid, end.cause);
+        let command = recorded.head.command.join(" ");
+        match recorded.finish(end, &self.store) {
+            Ok(name) if cause == Cause::OomKill => {
+                (self.report)(&format!(
+                    "the kernel has killed process {pid} ({command}) for lack of memory: {name} shows what it held"
+                ));
+            }
+            Ok(_) => {}
+            Err(error) => {
+                self.report(format!("the record of process {pid} cannot be kept: {error}"))
+            }
+        }
+        let recorded = &self.recorded;
+        self.groups.retain(|path| {
+            recorded.values().any(|one| one.head.groups.iter().any(|head| head.path == path))
+        });
+    }
+
+    /// Records kills of processes that are not recorded, in the ring of the largest process of
+    /// their group.
+    fn record_foreign_kills(&mut self) {
+        let t_s = self.now_s();
+        for path in self.groups.foreign_kills(t_s, FOREIGN_S) {
+            let is_in = |one: &&Recorded| one.head.groups.first().is_some_and(|h| h.path == path);
+            let largest = self.recorded.values().filter(is_in).max_by_key(|one| one.bytes().rss());
+            let Some(id) = largest.map(Recorded::id) else { continue };
+            let mut members = self.recorded.values().filter(is_in);
+            if members.any(|one| one.exit.is_ending(&mut self.buffer)) {
+                // It is the one that was killed.
+                continue;
+            }
+            self.groups.claim_all(&path);
+            let Some(recorded) = self.recorded.remove(&id) else { continue };
+            let before = self.groups.before(&recorded.head.groups);
+            let known = recorded.members();
+            let kernel = self.log.kill_in(|pid| known.iter().any(|member| member.pid == pid));
+            let victim = victim(&known, kernel.as_ref().map(|kernel| kernel.victim_pid));
+            let paths: Vec<String> =
+                recorded.head.groups.iter().map(|head| head.path.clone()).collect();
+            let groups = recorded.last.groups.clone();
+            let limit = verdict::limit(&before, &groups, &paths, kernel.as_ref());
+            let end = End {
+                t_s,
+                cause: Cause::OomKill,
+                groups,
+                limit,
+                is_machine_wide: false,
+                kernel,
+                victim: Some(victim),
+                notes: vec![
+                    "the kernel has killed another process of this cgroup, and this one runs on"
+                        .to_owned(),
+                ],
+                ..End::default()
+            };
+            self.finish(recorded, end);
+            // It runs on, in a new ring.
+            self.start(id.0);
+        }
+    }
+
+    /// Keeps the rings of all processes. Those that are just ending get the time for it.
+    fn end_all(&mut self) {
+        let begin = Instant::now();
+        self.obey();
+        self.read_due();
+        while let Some(rest) = LAST_WAIT.checked_sub(begin.elapsed()) {
+            let is_ending = self.recorded.values().any(|one| {
+                !one.target.is_alive() || self.groups.unclaimed(one.head.groups.first()) > Some(0)
+            });
+            if !is_ending {
+                break;
+            }
+            for id in self.ended_within(rest.min(MAX_WAIT)) {
+                self.end(id);
+            }
+        }
+        let t_s = self.now_s();
+        for (_, recorded) in std::mem::take(&mut self.recorded) {
+            if recorded.target.is_alive() {
+                let end = recorded.unfinished(t_s);
+                self.finish(recorded, end);
+            } else {
+                let id = recorded.id();
+                self.recorded.insert(id, recorded);
+                self.end(id);
+            }
+        }
+    }
+}
+
+/// Returns whether a kill was due to the memory of the whole machine: the kernel log says so, or no
+/// group has a limit.
+fn is_machine_wide(before: &[GroupBytes], kernel: Option<&KernelLine>) -> bool {
+    match kernel {
+        Some(kernel) => kernel.limit_group.is_none() && kernel.constraint == "CONSTRAINT_NONE",
+        None => before.iter().all(|group| group.limit.is_none()),
+    }
+}
+
+/// Returns the process that was killed: the one that the kernel log names, or the largest one that
+/// has ended since the last list; without a PID if none of them has.
+fn victim(known: &[Member], pid: Option<u32>) -> Member {
+    let is_it = |member: &&Member| match pid {
+        Some(pid) => member.pid == pid,
+        None => !fs::exists(format!("/proc/{}", member.pid)).unwrap_or(true),
+    };
+    known.iter().find(is_it).cloned().unwrap_or_default()
+}
+
+fn list_members(recorded: &mut Recorded, groups: &Groups, t_s: f64, buffer: &mut Vec<u8>) {
+    let Some(own) = recorded.head.groups.first() else { return };
+    let pids = groups.processes(own, buffer);
+    if pids.len() > 1 {
+        let found = members(t_s, &pids, recorded.head.pid);
+        recorded.set_members(&found);
+        recorded.write(&BoxLine::Members(found));
+    }
+}
+
+/// Returns the RSS of a process, in bytes; 0 if it has ended.
+fn rss_bytes(pid: u32) -> u64 {
+    let statm = fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
+    let pages: u64 = statm.split(' ').nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0);
+    pages.saturating_mul(rustix::param::page_size() as u64)
+}
