@@ -51,6 +51,9 @@ pub(super) struct Recorder {
     log: KernelLog,
     ledgers: Option<LedgerThread>,
     machine: (f64, Option<u64>),
+    /// CPU time of this thread until the last round of readings, and of a round on average, in
+    /// seconds.
+    cpu_s: f64,
     cost_s: f64,
     buffer: Vec<u8>,
     reported: BTreeSet<String>,
@@ -70,6 +73,7 @@ impl Recorder {
             log: KernelLog::open(),
             ledgers: LedgerThread::start().ok(),
             machine: (f64::NEG_INFINITY, None),
+            cpu_s: 0.0,
             cost_s: 0.0,
             buffer: Vec::new(),
             reported: BTreeSet::new(),
@@ -80,10 +84,7 @@ impl Recorder {
     pub(super) fn run(mut self) {
         while !self.shared.end.load(Ordering::Relaxed) {
             self.obey();
-            let begin_s = thread_cpu_s();
             let ended = self.read_due();
-            let cost_s = thread_cpu_s() - begin_s;
-            self.cost_s += COST_WEIGHT * (cost_s - self.cost_s);
             ended.into_iter().for_each(|id| self.end(id));
             self.take_ledgers();
             self.record_foreign_kills();
@@ -188,6 +189,9 @@ impl Recorder {
         let available = self.available_bytes(t_s);
         let mut ended = Vec::new();
         let mut problem = None;
+        if self.recorded.values().any(|one| one.due_s <= t_s) {
+            self.count_cost();
+        }
         for (id, recorded) in &mut self.recorded {
             if recorded.due_s > t_s {
                 continue;
@@ -211,6 +215,13 @@ impl Recorder {
             self.report(format!("the black box cannot be written ({problem}): readings are lost"));
         }
         ended
+    }
+
+    /// Adds the CPU time of this thread since the last round of readings to the moving average.
+    fn count_cost(&mut self) {
+        let cpu_s = thread_cpu_s();
+        let cost_s = cpu_s - std::mem::replace(&mut self.cpu_s, cpu_s);
+        self.cost_s += COST_WEIGHT * (cost_s - self.cost_s);
     }
 
     /// Returns the available memory of the machine, which is read less often than cgroups.
