@@ -65,6 +65,7 @@ fn verdict(facts: &Evidence<'_>) -> Verdict {
     let (reclaimable, fragmented) = (of(Owner::Reclaimable), of(Owner::Fragmented));
     let locked = of(Owner::Locked);
     let in_cpython = facts.free_in_cpython();
+    let in_v8 = facts.free_in_v8();
     let unseen = of(Owner::Unattributed);
     let runtime = of(Owner::Runtime);
     let in_use = of(Owner::Allocated) + of(Owner::Cached) + of(Owner::Metadata);
@@ -76,6 +77,9 @@ fn verdict(facts: &Evidence<'_>) -> Verdict {
     } else if facts.share(unseen) > UNSEEN {
         because.push(format!("{} could not be attributed to an owner", facts.part(unseen)));
         VerdictKind::Inconclusive
+    } else if facts.share(in_v8) >= NOTABLE && in_v8 >= (fragmented + in_cpython).max(reclaimable) {
+        // The owners have the sentence.
+        VerdictKind::Runtime
     } else if facts.share(reclaimable) >= NOTABLE && reclaimable >= fragmented + in_cpython {
         because.push(format!(
             "{} were freed and are still held, in whole pages{}{}",
@@ -133,8 +137,9 @@ fn verdict(facts: &Evidence<'_>) -> Verdict {
         matches!(kind, VerdictKind::Live | VerdictKind::OutsideHeap | VerdictKind::Runtime);
     if is_unnamed && facts.heap.is_some() {
         because.push(format!(
-            "only {} are free and held",
-            facts.part(reclaimable + locked + fragmented + in_cpython)
+            "only {} are free and held{}",
+            facts.part(reclaimable + locked + fragmented + in_cpython),
+            if in_v8 > 0 { " outside of V8" } else { "" }
         ));
     } else if kind == VerdictKind::Inconclusive && facts.heap.is_none() {
         because.push("its heap could not be walked".to_owned());

@@ -5,6 +5,7 @@ use std::ops::Deref;
 
 use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_model::bytes::Human;
+use lowtide_model::engine::POOL;
 use lowtide_model::inspection::{Manager, Observation};
 use lowtide_model::ledger::{Owner, State, WalkedRuntime};
 use lowtide_model::runtime_kind::RuntimeKind;
@@ -56,6 +57,33 @@ impl Evidence<'_> {
         self.ledger.bytes_of(WalkedRuntime::CPython, State::Free)
     }
 
+    /// Returns the free bytes in the chunks of V8, and in its pool of chunks.
+    pub(crate) fn free_in_v8(&self) -> u64 {
+        self.ledger.bytes_of(WalkedRuntime::V8, State::Free)
+    }
+
+    /// Returns the resident free bytes in the spaces of walked engines with a name.
+    pub(crate) fn free_in_space(&self, name: &str) -> u64 {
+        self.engines.iter().map(|heap| heap.sum_of(name, |space| space.free_bytes)).sum()
+    }
+
+    /// Returns where the free memory of V8 is, the largest part first, for a sentence; an empty
+    /// text if that is not known.
+    pub(crate) fn places_in_v8(&self) -> String {
+        let of = |name: &str| self.free_in_space(name);
+        let all = self.free_in_v8();
+        let mut parts = vec![
+            (of("new_space"), "in the new space, which keeps its size for the next burst"),
+            (of(POOL), "in its pool of freed chunks, which no statistic of V8 counts"),
+            (of("old_space"), "between the objects of the old space"),
+        ];
+        parts.sort_by_key(|(bytes, _)| Reverse(*bytes));
+        let notable = parts.into_iter().filter(|(bytes, _)| bytes.saturating_mul(10) >= all.max(1));
+        let parts: Vec<String> =
+            notable.map(|(bytes, place)| format!("{} {place}", Human(bytes))).collect();
+        if parts.is_empty() { String::new() } else { format!(": {}", parts.join(", ")) }
+    }
+
     /// Returns the large blocks of one size that have most of the memory in use, for a sentence: a
     /// pool, a cache or a buffer of the program, whose contents lowtide does not divide. `None` if
     /// there are none, or if their sizes say little about RSS, because not all of them is resident.
@@ -103,9 +131,16 @@ impl Evidence<'_> {
                 State::Allocated if manager == WalkedRuntime::HotSpot => {
                     (row.bytes, "were in use after HotSpot's last collection".to_owned())
                 }
+                State::Allocated if manager == WalkedRuntime::V8 => {
+                    let what = "are objects in V8's heap, including garbage not collected yet";
+                    (row.bytes, what.to_owned())
+                }
                 State::Allocated => (row.bytes, format!("are in use in {name}'s heap")),
                 // The verdict `fragmentation` covers it.
                 State::Free if manager == WalkedRuntime::CPython => continue,
+                State::Free if manager == WalkedRuntime::V8 => {
+                    (row.bytes, format!("are free in V8's heap{}", self.places_in_v8()))
+                }
                 State::Free => {
                     (row.bytes, format!("are newer objects and free memory in {name}'s heap"))
                 }

@@ -1,16 +1,18 @@
-//! The walkers of all allocators, on saved heaps with changed words, and the reader of saved heaps,
+//! The walkers of all allocators and engines, on saved heaps with changed words, and the reader of saved heaps,
 //! on any bytes.
 
-use crate::memory::ADDRESS_END;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use lowtide_model::allocator_kind::AllocatorKind;
+use lowtide_model::ledger::WalkedRuntime;
 
+use crate::engine::{self, EnginePlaces};
 use crate::guarded::{GuardedHeap, Module};
 use crate::layout::{HeapLayout, Places};
-use crate::pymalloc;
+use crate::memory::ADDRESS_END;
+use crate::ranges::joined;
 use crate::saved::{AnyBlocks, SavedHeap};
 
 /// Maximum size of a saved heap that is read from any bytes, in bytes: its text says how much
@@ -23,7 +25,7 @@ pub fn saved_heap(bytes: &[u8]) {
     let Ok(saved) = SavedHeap::from_bytes(bytes) else { return };
     if size(&saved) <= MAX_SAVED && is_of_a_process(&saved) {
         KINDS.iter().for_each(|(_, kind)| walk(&saved, kind));
-        walk_cpython(&saved);
+        ENGINES.iter().for_each(|(_, engine)| walk_engine(&saved, *engine));
     }
 }
 
@@ -44,12 +46,12 @@ pub fn damaged_heap(bytes: &[u8]) {
         word.iter_mut().zip(mask).for_each(|(byte, mask)| *byte ^= mask);
     }
     match kind {
-        Some(kind) => walk(&saved, kind),
-        None => walk_cpython(&saved),
+        Owner::Allocator(kind) => walk(&saved, kind),
+        Owner::Engine(engine) => walk_engine(&saved, *engine),
     }
 }
 
-/// The folders of saved heaps, besides that of CPython.
+/// The folders of saved heaps of allocators.
 const KINDS: [(&str, AllocatorKind); 5] = [
     ("ptmalloc", AllocatorKind::Glibc),
     ("jemalloc", AllocatorKind::Jemalloc),
@@ -58,21 +60,32 @@ const KINDS: [(&str, AllocatorKind); 5] = [
     ("musl", AllocatorKind::Musl),
 ];
 
-/// Returns all saved heaps; `None` stands for CPython.
+/// The folders of saved heaps of engines.
+const ENGINES: [(&str, WalkedRuntime); 2] =
+    [("cpython", WalkedRuntime::CPython), ("v8", WalkedRuntime::V8)];
+
+/// The owner of a saved heap.
+#[derive(Debug, Clone)]
+enum Owner {
+    Allocator(AllocatorKind),
+    Engine(WalkedRuntime),
+}
+
+/// Returns all saved heaps.
 #[expect(clippy::unwrap_used, reason = "it is a part of tests")]
-fn heaps() -> &'static [(Option<AllocatorKind>, SavedHeap)] {
-    static HEAPS: OnceLock<Vec<(Option<AllocatorKind>, SavedHeap)>> = OnceLock::new();
+fn heaps() -> &'static [(Owner, SavedHeap)] {
+    static HEAPS: OnceLock<Vec<(Owner, SavedHeap)>> = OnceLock::new();
     HEAPS.get_or_init(|| {
-        let of_kind = |(folder, kind): &(&str, AllocatorKind)| {
-            let kind = Some(kind.clone());
-            files(folder).into_iter().map(move |file| (kind.clone(), file))
+        let allocators = KINDS.iter().map(|(name, kind)| (*name, Owner::Allocator(kind.clone())));
+        let engines = ENGINES.iter().map(|(name, engine)| (*name, Owner::Engine(*engine)));
+        let of_owner = |(folder, owner): (&str, Owner)| {
+            files(folder).into_iter().map(move |file| (owner.clone(), file))
         };
-        let cpython = files("cpython").into_iter().map(|file| (None, file));
-        let load = |(kind, file)| {
+        let load = |(owner, file)| {
             let bytes = std::fs::read(file).unwrap();
-            (kind, SavedHeap::from_bytes(&bytes).unwrap())
+            (owner, SavedHeap::from_bytes(&bytes).unwrap())
         };
-        KINDS.iter().flat_map(of_kind).chain(cpython).map(load).collect()
+        allocators.chain(engines).flat_map(of_owner).map(load).collect()
     })
 }
 
@@ -133,11 +146,19 @@ fn walk(saved: &SavedHeap, kind: &AllocatorKind) {
     }
 }
 
-fn walk_cpython(saved: &SavedHeap) {
+fn walk_engine(saved: &SavedHeap, engine: WalkedRuntime) {
     let mapped: Vec<Range<u64>> = saved.mappings.iter().map(|m| m.range.clone()).collect();
-    let found = pymalloc::Layout::find(&saved.memory, &saved.data, &mapped, &mapped);
-    if let Some(layout) = found {
-        pymalloc::walk(&saved.memory, &layout, &mapped, Some(&mut AnyBlocks));
+    let private = joined(mapped.clone());
+    let places = EnginePlaces {
+        data: &saved.data,
+        heaps: &mapped,
+        mapped: &mapped,
+        private: &private,
+        reserved: &private,
+    };
+    if let Some(walked) = engine::walk(engine, &saved.memory, &places, Some(&mut AnyBlocks)) {
+        assert!(walked.areas.windows(2).all(|pair| pair[0].end <= pair[1].start));
+        assert!(walked.ledger.total() <= size(saved));
     }
 }
 

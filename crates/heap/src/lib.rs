@@ -11,9 +11,11 @@
 //! - [`droppable`]: free pages, and the conditions under which they may be dropped.
 //! - [`guarded`]: one interface to such pages of all allocators except glibc's.
 //! - [`layout`]: one interface to the heaps of all allocators.
+//! - [`engine`]: one interface to the heaps of all engines.
 //! - [`ptmalloc`]: the heap of glibc, chunk by chunk.
 //! - [`jemalloc`], [`mimalloc`], [`gperftools`], [`musl`]: the heaps of other allocators.
 //! - [`pymalloc`]: the heap of CPython's own allocator.
+//! - `v8`: the heap of V8.
 //! - [`hotspot`]: the heap of Java objects, as HotSpot describes it.
 //! - [`ruby`], [`zend`]: the memory of Ruby and PHP.
 //! - [`ranges`]: ranges of addresses in order.
@@ -43,6 +45,8 @@
 //! - **CPython and HotSpot.** [`pymalloc`] recognises arenas by the headers of their pools,
 //!   [`hotspot`] the Java heap by HotSpot's own variables, which `lowtide-probe` finds in its
 //!   library.
+//! - **V8.** `v8` recognises chunks by descriptions that refer to each other: chunk, space and heap
+//!   of the isolate. Which of them are in the pool follows from the lists of the spaces.
 //!
 //! `tests/saved/` has small heaps of each allocator. Tests also damage them at random. The tests of
 //! `lowtide-probe` compare live heaps with the statistics of their allocators, with `malloc_trim`,
@@ -51,6 +55,7 @@
 mod allocator;
 pub mod blocks;
 pub mod droppable;
+pub mod engine;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;
@@ -71,4 +76,5 @@ pub mod rooms;
 pub mod ruby;
 pub mod saved;
 mod scattered;
+mod v8;
 pub mod zend;

@@ -13,6 +13,7 @@ use lowtide_heap::memory::Memory;
 use lowtide_heap::ptmalloc::{Links, is_size_of_cache};
 use lowtide_heap::ranges::hold;
 use lowtide_model::leaks::{BlockType, CallProof, Holder, LeakGroup, LeakStack};
+use lowtide_model::ledger::WalkedRuntime;
 use lowtide_probe::detect::{self, Area};
 use lowtide_probe::inspect::{BlockReader, BlockWalk};
 use lowtide_probe::proc::maps::Mapping;
@@ -665,8 +666,13 @@ impl<M: Memory> Namer<'_, M> {
         if let Some(area) = self.areas.get(place).filter(|area| area.range.contains(&at)) {
             return format!("memory of {}", area.owner.name());
         }
-        if hold(&self.walk.heaps.without_blocks, &(at..at + 1)) {
-            return "the heap of Java objects".to_owned();
+        let engines = &self.walk.heaps.without_blocks;
+        let place = engines.partition_point(|claim| claim.range.end <= at);
+        if let Some(claim) = engines.get(place).filter(|claim| claim.range.contains(&at)) {
+            return match claim.owner {
+                WalkedRuntime::HotSpot => "the heap of Java objects".to_owned(),
+                engine => format!("the heap of {}", engine.kind().name()),
+            };
         }
         match self.image.mapping(at) {
             Some(mapping) if !mapping.name.is_empty() => mapping.name.clone(),

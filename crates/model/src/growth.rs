@@ -87,11 +87,13 @@ pub struct GrowthPart {
 }
 
 impl GrowthPart {
-    /// Returns whether a search for leaks follows these blocks. It knows what HotSpot's objects
-    /// take, but not the objects.
+    /// Returns whether a search for leaks follows these blocks. Of HotSpot and V8, it knows what
+    /// the objects take, but not the objects.
     pub fn is_followed(&self) -> bool {
-        self.owner == Owner::Allocated.key()
-            && self.name.as_deref() != Some(RuntimeKind::HotSpot.name())
+        let has_no_blocks = |name: &str| {
+            [RuntimeKind::HotSpot, RuntimeKind::V8].iter().any(|kind| kind.name() == name)
+        };
+        self.owner == Owner::Allocated.key() && !self.name.as_deref().is_some_and(has_no_blocks)
     }
 }
 

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::allocator_kind::AllocatorKind;
+use crate::engine::EngineHeap;
 use crate::growth::Growth;
 use crate::heap_file::Origin;
 use crate::ledger::{Coverage, Ledger, Owner, Row};
@@ -85,6 +86,9 @@ pub struct Observation {
     /// The heap of CPython's own allocator.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpython: Option<CPythonHeap>,
+    /// The walked heaps of other engines, by space.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub engines: Vec<EngineHeap>,
     /// Chunks in use in all arenas, including those that threads cache, by size.
     pub allocated_by_size: Vec<Bin>,
     /// Number of mmapped chunks.

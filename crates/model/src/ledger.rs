@@ -118,6 +118,8 @@ pub enum WalkedRuntime {
     CPython,
     /// HotSpot: the heap of Java's objects.
     HotSpot,
+    /// V8: its chunks.
+    V8,
 }
 
 impl WalkedRuntime {
@@ -126,6 +128,7 @@ impl WalkedRuntime {
         match self {
             Self::CPython => RuntimeKind::Python,
             Self::HotSpot => RuntimeKind::HotSpot,
+            Self::V8 => RuntimeKind::V8,
         }
     }
 }

@@ -11,6 +11,7 @@ pub mod bytes;
 pub mod cgroup;
 pub mod charge;
 pub mod duration;
+pub mod engine;
 pub mod event;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]

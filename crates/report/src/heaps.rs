@@ -1,8 +1,10 @@
 //! The arenas of a process's heaps, in the terms of each allocator.
 
+use std::cmp::Reverse;
 use std::fmt::Write as _;
 
 use lowtide_model::bytes::Human;
+use lowtide_model::engine::{EngineHeap, EngineSpace, POOL};
 use lowtide_model::inspection::{
     Arena, Bin, CPythonHeap, GperftoolsHeap, JemallocArena, MimallocThread, Observation, Tunables,
 };
@@ -65,7 +67,73 @@ pub(crate) fn render(observation: &Observation, each: bool, screen: Screen) -> S
     if let Some(heap) = &observation.cpython {
         add(cpython_line(heap), &|| cpython_sizes(heap, screen), &|| cpython_sum(heap));
     }
+    for heap in &observation.engines {
+        add(engine_line(heap), &|| engine_spaces(heap, screen), &|| engine_sum(heap));
+    }
     out
+}
+
+fn engine_spaces(heap: &EngineHeap, screen: Screen) -> String {
+    let head =
+        " space                        parts    committed       in use     resident         free";
+    let mut out = format!("{}\n", dim(head, screen));
+    let mut last = None;
+    for space in heap.spaces.iter().take(MAX_ARENAS) {
+        if heap.instances > 1 && last != Some(space.instance) {
+            let _ = writeln!(out, " instance {}", space.instance);
+            last = Some(space.instance);
+        }
+        let _ = writeln!(
+            out,
+            " {:<26} {:>7} {:>12} {:>12} {:>12} {:>12}",
+            printable(&space.name),
+            space.parts,
+            human(space.committed_bytes),
+            human(space.used_bytes),
+            human(space.resident_bytes),
+            human(space.free_bytes),
+        );
+    }
+    out
+}
+
+fn engine_line(heap: &EngineHeap) -> (u64, String) {
+    let sum = |of: fn(&EngineSpace) -> u64| heap.spaces.iter().map(of).sum::<u64>();
+    let free_bytes = sum(|space| space.free_bytes);
+    let mut largest: Vec<(u64, &str)> = Vec::new();
+    for space in &heap.spaces {
+        match largest.iter_mut().find(|(_, name)| *name == space.name) {
+            Some((bytes, _)) => *bytes += space.free_bytes,
+            None => largest.push((space.free_bytes, &space.name)),
+        }
+    }
+    largest.sort_by_key(|(bytes, _)| Reverse(*bytes));
+    let part = |(bytes, name): &(u64, &str)| format!("{} in {}", Human(*bytes), printable(name));
+    let parts: Vec<String> = largest.iter().take(3).filter(|(b, _)| *b > 0).map(part).collect();
+    let line = format!(
+        "{}: {} free in {}: {}",
+        heap.engine.kind().name(),
+        Human(free_bytes),
+        counted(sum(|space| space.parts), "chunk"),
+        parts.join(", "),
+    );
+    (free_bytes, line)
+}
+
+fn engine_sum(heap: &EngineHeap) -> String {
+    let sum = |of: fn(&EngineSpace) -> u64| heap.spaces.iter().map(of).sum::<u64>();
+    format!(
+        "{}, with the structures of version {}: {} in {}; {} in use, of which {} are resident; {} free and resident, \
+         {} of them in its pool",
+        heap.engine.kind().name(),
+        printable(&heap.version),
+        counted(sum(|space| space.parts), "chunk"),
+        counted(heap.instances, "instance"),
+        Human(sum(|space| space.used_bytes)),
+        Human(sum(|space| space.allocated_bytes)),
+        Human(sum(|space| space.free_bytes)),
+        Human(heap.sum_of(POOL, |space| space.free_bytes)),
+    )
 }
 
 fn gperftools_sizes(arenas: &[&Arena], screen: Screen) -> String {

@@ -248,7 +248,8 @@ fn of_manager(name: &str, facts: &Evidence<'_>) -> Vec<Remedy> {
         true => "; if it is pyarrow's, pyarrow.default_memory_pool().release_unused()",
         false => "",
     };
-    let values = [("kept", kept.as_str()), ("arrow", arrow)];
+    let new = Human(facts.free_in_space("new_space")).to_string();
+    let values = [("kept", kept.as_str()), ("arrow", arrow), ("new", new.as_str())];
     table::of_manager(known)
         .filter(|row| (row.when)(facts))
         .map(|row| {

@@ -8,7 +8,7 @@
 use lowtide_model::remedy::RemedyKind;
 use lowtide_model::runtime_kind::RuntimeKind;
 
-use crate::evidence::Evidence;
+use crate::evidence::{Evidence, NAMED, NOTABLE};
 
 /// The state of the memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,6 +90,10 @@ fn is_cpython_mostly_free(facts: &Evidence<'_>) -> bool {
         .cpython
         .as_ref()
         .is_some_and(|heap| heap.allocated_bytes < heap.free_block_bytes + heap.free_pool_bytes())
+}
+
+fn is_v8_mostly_free(facts: &Evidence<'_>) -> bool {
+    facts.share(facts.free_in_v8()) >= NOTABLE
 }
 
 /// Returns a row without a setting and without a condition.
@@ -295,16 +299,58 @@ pub(super) static TABLE: &[Row] = &[
             "as memory use approaches the limit, V8 spends more time on collections, to free unused memory",
         ),
     ),
-    in_runtime(
-        "v8/old_space",
-        RuntimeKind::V8,
-        "V8 returns memory that a collection frees, and collects when its heap has grown: a smaller \
-         --max-old-space-size makes it collect earlier, and a heap snapshot shows what is in use",
-        (
-            "Node.js documentation, Command-line API, --max-old-space-size",
-            "as memory use approaches the limit, V8 spends more time on collections, to free unused memory",
-        ),
-    ),
+    Row {
+        when: |facts| !is_v8_mostly_free(facts),
+        ..in_runtime(
+            "v8/old_space",
+            RuntimeKind::V8,
+            "V8 returns memory that a collection frees, and collects when its heap has grown: a smaller \
+             --max-old-space-size makes it collect earlier (for Node.js also in NODE_OPTIONS), and a heap snapshot \
+             shows what is in use",
+            (
+                "Node.js documentation, Command-line API, --max-old-space-size",
+                "as memory use approaches the limit, V8 spends more time on collections, to free unused memory",
+            ),
+        )
+    },
+    Row {
+        when: |facts| {
+            is_v8_mostly_free(facts) && facts.share(facts.free_in_space("new_space")) >= NAMED
+        },
+        setting: command_line("--max-semi-space-size", "1"),
+        ..row(
+            "v8/semi_space",
+            RuntimeKind::V8.name(),
+            MemoryState::Free,
+            RemedyKind::Runtime,
+            "the new space ({new}) keeps the size that a burst needed: --max-semi-space-size=1 bounds each half to 1 \
+             MiB (for Node.js also in NODE_OPTIONS), for more frequent short collections",
+            (
+                "Node.js documentation, Command-line API, --max-semi-space-size",
+                "the maximum size of a semi-space in MiB; a larger one may improve throughput, at the cost of more \
+                 memory",
+            ),
+        )
+    },
+    Row {
+        when: |facts| {
+            let others = facts.free_in_v8().saturating_sub(facts.free_in_space("new_space"));
+            is_v8_mostly_free(facts) && facts.share(others) >= NAMED
+        },
+        setting: command_line("--optimize-for-size", ""),
+        ..row(
+            "v8/optimize_for_size",
+            RuntimeKind::V8.name(),
+            MemoryState::Free,
+            RemedyKind::Runtime,
+            "--optimize-for-size on its command line (not in NODE_OPTIONS; for Deno in --v8-flags) makes it collect \
+             earlier and keep fewer free chunks, for more CPU time",
+            (
+                "V8, src/flags/flag-definitions.h, optimize_for_size",
+                "enables optimizations which favor memory size over execution speed",
+            ),
+        )
+    },
     in_runtime(
         "go/free_os_memory",
         RuntimeKind::Go,

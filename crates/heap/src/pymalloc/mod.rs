@@ -17,6 +17,7 @@ mod tally;
 use std::ops::Range;
 
 use crate::blocks::{BlockCollector, Visitor};
+use crate::engine::{Engine, EnginePlaces, WalkedEngine};
 use crate::memory::Memory;
 use crate::ranges::{gaps, joined};
 use crate::residency::Residency;
@@ -38,6 +39,21 @@ pub fn pools(memory: &impl Memory, anonymous: &[Range<u64>]) -> Vec<Range<u64>> 
         true
     });
     joined(found)
+}
+
+/// The engine CPython.
+pub(crate) enum CPython {}
+
+impl Engine for CPython {
+    fn walk(
+        memory: &impl Memory,
+        places: &EnginePlaces<'_>,
+        visitor: Visitor<'_>,
+    ) -> Option<WalkedEngine> {
+        // The array of arenas is on the heap of malloc. CPython maps its arenas.
+        let layout = Layout::find(memory, places.data, places.heaps, places.mapped)?;
+        Some(walk(memory, &layout, places.mapped, visitor).into_walked())
+    }
 }
 
 /// The place of the array of arenas.

@@ -3,8 +3,12 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use lowtide_model::inspection::{CPythonHeap, CPythonSizeClass};
+use lowtide_model::ledger::{Ledger, Owner, State, WalkedRuntime};
+
 use super::POOLS_IN_ARENA;
 use super::pool::{HEAD, Pool};
+use crate::engine::{EngineDetail, WalkedEngine};
 
 /// Share of an arena in use below which it counts as mostly free.
 const MOSTLY_FREE: f64 = 0.25;
@@ -93,6 +97,50 @@ impl Heap {
     /// Returns the share of pools that could not be read.
     pub(super) fn torn_share(&self) -> f64 {
         self.torn_pools as f64 / (self.arenas * POOLS_IN_ARENA).max(1) as f64
+    }
+
+    /// Returns the heap in the terms that all engines share.
+    pub(super) fn into_walked(self) -> WalkedEngine {
+        let resident = &self.resident;
+        let rows = [
+            (State::Allocated, resident.allocated_bytes),
+            (State::Free, resident.free_block_bytes + resident.free_pool_bytes),
+            (State::Unknown, resident.unknown_bytes),
+        ];
+        let mut ledger = Ledger::default();
+        for (state, bytes) in rows {
+            ledger.add_walked(WalkedRuntime::CPython, state, bytes);
+        }
+        ledger.add(Owner::Metadata, resident.overhead_bytes);
+        WalkedEngine {
+            ledger,
+            unwalked_bytes: self.torn_pools * self.pool_bytes,
+            detail: EngineDetail::CPython(self.described()),
+            areas: self.areas,
+        }
+    }
+
+    /// Returns the heap in the terms of `sys._debugmallocstats()`.
+    fn described(&self) -> CPythonHeap {
+        let size = |(block_bytes, size): (&u64, &SizeClass)| CPythonSizeClass {
+            block_bytes: *block_bytes,
+            pools: size.pools,
+            used_blocks: size.used_blocks,
+            free_blocks: size.free_blocks,
+            arenas: size.arenas,
+            mostly_free_arenas: size.mostly_free_arenas,
+        };
+        CPythonHeap {
+            arenas: self.arenas,
+            arena_bytes: self.arena_bytes(),
+            mostly_free_arenas: self.mostly_free_arenas,
+            pool_bytes: self.pool_bytes,
+            used_pools: self.used_pools,
+            free_pools: self.free_pools,
+            allocated_bytes: self.allocated_bytes(),
+            free_block_bytes: self.free_block_bytes(),
+            sizes: self.sizes.iter().map(size).collect(),
+        }
     }
 
     pub(super) fn begin_arena(&mut self) -> OfArena {

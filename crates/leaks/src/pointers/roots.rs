@@ -208,11 +208,9 @@ fn timer_words(timers: &str) -> impl Iterator<Item = u64> {
 
 /// Returns the heaps whose blocks are known: other walked heaps are roots.
 fn heaps_with_blocks(walk: &BlockWalk) -> Vec<Range<u64>> {
-    walk.heaps
-        .areas
-        .iter()
-        .flat_map(|area| without(area.clone(), &walk.heaps.without_blocks))
-        .collect()
+    let others = walk.heaps.without_blocks.iter().map(|claim| claim.range.clone());
+    let others: Vec<Range<u64>> = others.collect();
+    walk.heaps.areas.iter().flat_map(|area| without(area.clone(), &others)).collect()
 }
 
 /// Returns the accessible memory outside of file mappings.

@@ -30,6 +30,7 @@ use lowtide_heap::ranges::{joined, union, without};
 use lowtide_heap::{mimalloc, pymalloc, ruby, zend};
 use lowtide_model::allocator_kind::AllocatorKind;
 
+use lowtide_model::ledger::WalkedRuntime;
 use lowtide_model::runtime_kind::RuntimeKind;
 
 use super::claims::{Claim, proven, ranges, resolve};
@@ -69,8 +70,8 @@ pub struct WalkedHeaps {
     pub allocators: Vec<AllocatorKind>,
     /// Their addresses, in order and disjoint.
     pub areas: Vec<Range<u64>>,
-    /// The addresses whose blocks are not known, in order and disjoint.
-    pub without_blocks: Vec<Range<u64>>,
+    /// Those of engines whose blocks are not known, in order of address and disjoint.
+    pub without_blocks: Vec<Claim<WalkedRuntime>>,
     /// Structures of the allocators whose pointers are to free memory.
     pub structures: Vec<Range<u64>>,
 }
@@ -89,7 +90,7 @@ pub fn areas(
     stacks: &[Claim<Stack>],
     walked: &WalkedHeaps,
 ) -> Vec<Area> {
-    let mappings: Vec<&Mapping> = maps.iter().filter(|m| is_private_memory(m)).collect();
+    let mappings: Vec<&Mapping> = maps.iter().filter(|m| is_accessible_memory(m)).collect();
     let mut known = proven(stacks);
     known.extend(walked.areas.iter().chain(&detected.zeroed_data).cloned());
     let known = union(known);
@@ -144,13 +145,17 @@ fn is_mapped(maps: &[Mapping], range: &Range<u64>) -> bool {
     at >= range.end
 }
 
-/// Returns whether a mapping is private memory. A mapping that was never accessible has no resident
-/// pages; the kernel's own mappings have names.
-fn is_private_memory(mapping: &Mapping) -> bool {
+/// Returns whether a mapping is accessible private memory: a mapping that was never accessible has
+/// no resident pages.
+fn is_accessible_memory(mapping: &Mapping) -> bool {
+    is_private_memory(mapping) && !mapping.permissions.starts_with("---")
+}
+
+/// Returns whether a mapping is private memory of no file. The kernel's own mappings have names.
+pub(crate) fn is_private_memory(mapping: &Mapping) -> bool {
     let is_unnamed = mapping.name.is_empty() || mapping.name.starts_with("[anon:");
     !mapping.has_file()
         && mapping.permissions.ends_with('p')
-        && !mapping.permissions.starts_with("---")
         && (is_unnamed || mapping.name == "[heap]")
 }
 

@@ -32,6 +32,7 @@ use crate::proc::maps::{FileId, Mapping};
 use crate::program::{EmbeddedCode, ObjectFacts, ProgramError, ProgramReader, Provider, Sanitizer};
 
 pub use allocator::DetectedAllocator;
+pub(crate) use areas::is_private_memory;
 pub use areas::{Area, AreaOwner, WalkedHeaps, areas, is_java_heap_file, java_heap};
 pub use claims::{Claim, proven, resolve};
 pub use runtime::{DetectedRuntime, OwnMemory};

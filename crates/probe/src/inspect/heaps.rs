@@ -9,26 +9,26 @@ use std::ops::Range;
 use std::path::Path;
 
 use lowtide_heap::blocks::{Visitor, lend};
+use lowtide_heap::engine::{self, EngineDetail, EnginePlaces, WalkedEngine};
 use lowtide_heap::hotspot::{JavaHeap, Part, PerfData};
 use lowtide_heap::layout::{HeapLayout, Places, Walked};
 use lowtide_heap::memory::Memory;
 use lowtide_heap::ptmalloc::HeapMapping;
-use lowtide_heap::pymalloc;
 use lowtide_heap::ranges::{joined, union, without};
 use lowtide_heap::residency::Residency;
 use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_model::bytes::Human;
-use lowtide_model::inspection::{
-    Bin, CLibrary, CPythonHeap, CPythonSizeClass, Manager, Observation, WalkedHeap,
-};
-use lowtide_model::ledger::{Ledger, Owner, Row, State, WalkedRuntime};
+use lowtide_model::inspection::{Bin, CLibrary, Manager, Observation, WalkedHeap};
+use lowtide_model::ledger::{Ledger, Row, State, WalkedRuntime};
 use lowtide_model::runtime_kind::RuntimeKind;
 
-use crate::detect::{self, Detected, DetectedAllocator, Detector, OwnMemory, WalkedHeaps};
+use crate::detect::{
+    self, Claim, Detected, DetectedAllocator, DetectedRuntime, Detector, OwnMemory, WalkedHeaps,
+};
 use crate::heap;
 use crate::libraries::{Libraries, LibraryHeap};
 use crate::memory::LiveMemory;
-use crate::proc::maps::Mapping;
+use crate::proc::maps::{FileId, Mapping};
 
 /// Walks the heaps of all supported allocators of a process, and passes their blocks in use on.
 /// With `predictor`, which recognises the allocators of libraries, it also predicts what a release
@@ -53,7 +53,7 @@ pub(super) fn walk(
     walks.runtimes();
     walks.allocators();
     walks.observation.heaps.sort_by_key(|heap| heap.library.is_some());
-    if detected.has(RuntimeKind::HotSpot) && walks.heaps.without_blocks.is_empty() {
+    if detected.has(RuntimeKind::HotSpot) && !walks.has_java_heap() {
         walks.guess_hotspot();
     }
     walks.heaps
@@ -153,19 +153,8 @@ impl HeapWalks<'_, '_> {
     /// Walks the heaps of runtimes.
     fn runtimes(&mut self) {
         let (memory, maps, detected) = (self.memory, self.maps, self.detected);
-        for runtime in detected.runtimes.iter().filter(|found| found.memory == OwnMemory::Pools) {
-            // The array of arenas is on the heap of malloc.
-            let heaps_of_all = joined(heap::mappings(maps).into_iter().map(|m| m.range).collect());
-            let data = heap::data_of(maps, runtime.file);
-            // CPython maps its arenas.
-            let mapped = self.mappings.iter().filter(|mapping| !mapping.is_brk);
-            let mapped = joined(mapped.map(|mapping| mapping.range.clone()).collect());
-            if let Some(layout) = pymalloc::Layout::find(memory, &data, &heaps_of_all, &mapped) {
-                let walked = pymalloc::walk(memory, &layout, &mapped, lend(&mut self.visitor));
-                add_cpython(self.observation, &walked);
-                self.add_areas(&walked.areas);
-                self.mappings = outside(&self.mappings, &walked.areas);
-            }
+        for (engine, file) in engines(detected) {
+            self.engine(engine, file);
         }
         if let Some(JavaHeap::Reserved(heap)) = detect::java_heap(memory, detected, maps)
             && let Some(data) = perf_data(memory, maps)
@@ -178,6 +167,50 @@ impl HeapWalks<'_, '_> {
                 parts.into_iter().flat_map(|part| without(part, &self.heaps.areas)).collect();
             self.mappings = outside(&self.mappings, &areas);
             self.add_java_heap(&data, areas);
+        }
+    }
+
+    /// Walks the heap of an engine that a file contains.
+    fn engine(&mut self, engine: WalkedRuntime, file: FileId) {
+        let data = heap::data_of(self.maps, file);
+        let heaps = joined(heap::mappings(self.maps).into_iter().map(|m| m.range).collect());
+        let mapped = self.mappings.iter().filter(|mapping| !mapping.is_brk);
+        let mapped = joined(mapped.map(|mapping| mapping.range.clone()).collect());
+        let reserved = self.anonymous(|_| true);
+        let private = self.anonymous(|mapping| !mapping.permissions.starts_with("---"));
+        let places = EnginePlaces {
+            data: &data,
+            heaps: &heaps,
+            mapped: &mapped,
+            private: &private,
+            reserved: &reserved,
+        };
+        match engine::walk(engine, self.memory, &places, lend(&mut self.visitor)) {
+            Some(walked) => self.add_engine(walked),
+            None if engine == WalkedRuntime::V8 => {
+                self.observation.notes.push(engine::UNKNOWN_V8.to_owned());
+            }
+            None => {}
+        }
+    }
+
+    /// Returns the private memory of no file without other owners.
+    fn anonymous(&self, is_wanted: impl Fn(&Mapping) -> bool) -> Vec<Range<u64>> {
+        let wanted = self.maps.iter().filter(|m| detect::is_private_memory(m) && is_wanted(m));
+        joined(wanted.flat_map(|m| without(m.start..m.end, &self.heaps.areas)).collect())
+    }
+
+    fn add_engine(&mut self, walked: WalkedEngine) {
+        self.observation.ledger.join(&walked.ledger);
+        self.observation.unwalked_bytes += walked.unwalked_bytes;
+        self.add_areas(&walked.areas);
+        self.mappings = outside(&self.mappings, &walked.areas);
+        match walked.detail {
+            EngineDetail::CPython(heap) => self.observation.cpython = Some(heap),
+            EngineDetail::Spaces(heap) => {
+                self.add_without_blocks(heap.engine, walked.areas, false);
+                self.observation.engines.push(heap);
+            }
         }
     }
 
@@ -198,6 +231,10 @@ impl HeapWalks<'_, '_> {
         }
     }
 
+    fn has_java_heap(&self) -> bool {
+        self.heaps.without_blocks.iter().any(|claim| claim.owner == WalkedRuntime::HotSpot)
+    }
+
     /// Adds the heap of Java objects.
     fn add_java_heap(&mut self, data: &PerfData, areas: Vec<Range<u64>>) {
         let mut residency = Residency::new(self.memory);
@@ -209,7 +246,19 @@ impl HeapWalks<'_, '_> {
             self.observation.ledger.add_walked_estimate(WalkedRuntime::HotSpot, state, bytes);
         }
         self.add_areas(&areas);
-        self.heaps.without_blocks = areas;
+        self.add_without_blocks(WalkedRuntime::HotSpot, areas, true);
+    }
+
+    /// Adds addresses of an engine whose blocks are not known.
+    fn add_without_blocks(
+        &mut self,
+        owner: WalkedRuntime,
+        areas: Vec<Range<u64>>,
+        estimated: bool,
+    ) {
+        let all = &mut self.heaps.without_blocks;
+        all.extend(areas.into_iter().map(|range| Claim { range, owner, estimated }));
+        all.sort_unstable_by_key(|claim| claim.range.start);
     }
 
     /// Walks the heaps of allocators that libraries contain for their own use.
@@ -387,39 +436,22 @@ fn overlap(these: &[Range<u64>], others: &[Range<u64>]) -> Option<u64> {
     })
 }
 
-/// Adds the heap of CPython's own allocator to an observation.
-fn add_cpython(observation: &mut Observation, walked: &pymalloc::Heap) {
-    let (ledger, resident) = (&mut observation.ledger, &walked.resident);
-    let free_bytes = resident.free_block_bytes + resident.free_pool_bytes;
-    let rows = [
-        (State::Allocated, resident.allocated_bytes),
-        (State::Free, free_bytes),
-        (State::Unknown, resident.unknown_bytes),
-    ];
-    for (state, bytes) in rows {
-        ledger.add_walked(WalkedRuntime::CPython, state, bytes);
-    }
-    ledger.add(Owner::Metadata, resident.overhead_bytes);
-    observation.unwalked_bytes += walked.torn_pools * walked.pool_bytes;
-    let size = |(block_bytes, size): (&u64, &pymalloc::SizeClass)| CPythonSizeClass {
-        block_bytes: *block_bytes,
-        pools: size.pools,
-        used_blocks: size.used_blocks,
-        free_blocks: size.free_blocks,
-        arenas: size.arenas,
-        mostly_free_arenas: size.mostly_free_arenas,
+/// Returns the engines whose heaps are walked, each with the file that contains it.
+fn engines(detected: &Detected) -> Vec<(WalkedRuntime, FileId)> {
+    let has_own = |found: &&DetectedRuntime| match found.kind {
+        RuntimeKind::Python => found.memory == OwnMemory::Pools,
+        _ => true,
     };
-    observation.cpython = Some(CPythonHeap {
-        arenas: walked.arenas,
-        arena_bytes: walked.arena_bytes(),
-        mostly_free_arenas: walked.mostly_free_arenas,
-        pool_bytes: walked.pool_bytes,
-        used_pools: walked.used_pools,
-        free_pools: walked.free_pools,
-        allocated_bytes: walked.allocated_bytes(),
-        free_block_bytes: walked.free_block_bytes(),
-        sizes: walked.sizes.iter().map(size).collect(),
-    });
+    let mut found: Vec<(WalkedRuntime, FileId)> = Vec::new();
+    for runtime in detected.runtimes.iter().filter(has_own) {
+        // V8 is found wherever it is: a second file that contains it adds nothing.
+        let is_new = |engine: &WalkedRuntime| {
+            *engine != WalkedRuntime::V8 || found.iter().all(|(other, _)| other != engine)
+        };
+        let engine = engine::walked_as(runtime.kind).filter(is_new);
+        found.extend(engine.map(|engine| (engine, runtime.file)));
+    }
+    found
 }
 
 /// Returns the runtimes whose heaps were walked, with their memory in the ledger.
