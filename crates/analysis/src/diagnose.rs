@@ -77,9 +77,6 @@ fn verdict(facts: &Evidence<'_>) -> Verdict {
     } else if facts.share(unseen) > UNSEEN {
         because.push(format!("{} could not be attributed to an owner", facts.part(unseen)));
         VerdictKind::Inconclusive
-    } else if facts.share(in_v8) >= NOTABLE && in_v8 >= (fragmented + in_cpython).max(reclaimable) {
-        // The owners have the sentence.
-        VerdictKind::Runtime
     } else if facts.share(reclaimable) >= NOTABLE && reclaimable >= fragmented + in_cpython {
         because.push(format!(
             "{} were freed and are still held, in whole pages{}{}",
@@ -95,6 +92,9 @@ fn verdict(facts: &Evidence<'_>) -> Verdict {
             facts.part(locked)
         ));
         VerdictKind::Locked
+    } else if facts.share(in_v8) >= NOTABLE && in_v8 >= fragmented + in_cpython {
+        // The owners have the sentence.
+        VerdictKind::Runtime
     } else if facts.share(fragmented + in_cpython) >= NOTABLE {
         let mut parts = [
             (
@@ -302,6 +302,44 @@ pub(crate) mod tests {
             verdict.because[0],
             "70.0 MiB (50 % of RSS) are shared memory: PostgreSQL's shared memory"
         );
+    }
+
+    #[test]
+    fn free_memory_of_v8_has_the_verdict_runtime_with_its_place_and_the_setting_for_it() {
+        use lowtide_model::engine::{EngineHeap, EngineSpace, POOL};
+        let diagnosed = |new_mib: u64, pool_mib: u64, reclaimable_mib: u64| {
+            let mut found = observed(&[(Owner::File, 60), (Owner::Reclaimable, reclaimable_mib)]);
+            let space = |name: &str, mib: u64| EngineSpace {
+                name: name.to_owned(),
+                free_bytes: mib * MIB,
+                ..EngineSpace::default()
+            };
+            let spaces = vec![space("new_space", new_mib), space(POOL, pool_mib)];
+            let version = "13.6".to_owned();
+            let engine = WalkedRuntime::V8;
+            found.engines = vec![EngineHeap { engine, version, instances: 1, spaces }];
+            found.ledger.add_walked(engine, State::Allocated, 10 * MIB);
+            found.ledger.add_walked(engine, State::Free, (new_mib + pool_mib) * MIB);
+            let managers = vec![manager("V8", 10 + new_mib + pool_mib)];
+            diagnose(Observation { managers, ..found })
+        };
+        let rows = |found: &Inspection| -> Vec<String> {
+            found.remedies.iter().filter_map(|remedy| remedy.row.clone()).collect()
+        };
+        let new = diagnosed(40, 2, 1);
+        assert_eq!(new.verdict.kind, VerdictKind::Runtime);
+        assert!(
+            new.verdict.because[1].contains("are free in V8's heap: 40.0 MiB in the new space"),
+            "{:?}",
+            new.verdict
+        );
+        assert_eq!(rows(&new), ["v8/semi_space"]);
+        let pool = diagnosed(2, 40, 1);
+        assert!(pool.verdict.because[1].contains("40.0 MiB in its pool"), "{:?}", pool.verdict);
+        assert_eq!(rows(&pool), ["v8/optimize_for_size"]);
+        assert_eq!(rows(&diagnosed(5, 5, 1)), ["v8/old_space"]);
+        // A release returns the other memory.
+        assert_eq!(diagnosed(40, 2, 40).verdict.kind, VerdictKind::Hoard);
     }
 
     #[test]
