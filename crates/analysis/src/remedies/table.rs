@@ -596,10 +596,12 @@ pub(super) static TABLE: &[Row] = &[
             MemoryState::Undivided,
             RemedyKind::Allocator,
             "it has no setting and no malloc_trim; another allocator can be preloaded (LD_PRELOAD), if it was built \
-             for musl",
+             for musl: jemalloc with MALLOC_CONF=background_thread:true,dirty_decay_ms:1000,muzzy_decay_ms:0 returns \
+             free pages while the program is idle; the defaults of jemalloc and mimalloc keep them",
             (
-                "musl's wiki, Functional differences from glibc",
-                "no mallopt and no malloc_trim; LD_PRELOAD works",
+                "musl's wiki, Functional differences from glibc; bench/release-musl",
+                "no mallopt and no malloc_trim; LD_PRELOAD works; idle programs kept 73 MB with these settings, and more \
+                 than with musl with the defaults",
             ),
         )
     },
