@@ -1,5 +1,5 @@
-//! The walkers of all allocators and engines, on saved heaps with changed words, and the reader of saved heaps,
-//! on any bytes.
+//! The walkers of all allocators and engines, on saved heaps with changed words, and the reader of
+//! saved heaps, on any bytes.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
