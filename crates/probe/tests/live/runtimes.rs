@@ -1,10 +1,15 @@
 //! The runtimes of real programs, which `.ci/run` installs.
 
+use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
+use lowtide_model::ledger::WalkedRuntime;
 use lowtide_model::runtime_kind::RuntimeKind;
 use lowtide_probe::detect::AreaOwner;
+use lowtide_probe::inspect::Inspector;
+use lowtide_probe::target::Target;
+use lowtide_testing::Running;
 
 use crate::support::{Found, Subject};
 
@@ -118,4 +123,33 @@ fn the_java_virtual_machine_is_recognised() {
     let message = Command::new("java").arg("-version").output().expect("java").stderr;
     assert!(version.starts_with(&first_number(&message)), "{version}");
     assert_eq!(found.allocator().0, "glibc");
+}
+
+#[test]
+#[ignore = "needs node"]
+fn the_spaces_of_v8_have_the_sizes_that_node_reports() {
+    // It does nothing after it has printed, so that its heap stays as it is.
+    let program = "const v8 = require('v8'), fs = require('fs');\
+        let all = []; for (let i = 0; i < 100000; i++) all.push({ i, text: 'x' + i });\
+        globalThis.kept = all.filter((one, i) => i % 10 == 0); all = null;\
+        const of = s => [s.space_name, s.space_size];\
+        const line = () => JSON.stringify(v8.getHeapSpaceStatistics().map(of)) + '\\n';\
+        const one = Buffer.alloc(1); line(); fs.writeSync(1, ''); fs.writeSync(1, line());\
+        fs.readSync(0, one);";
+    let mut node = Command::new("node");
+    node.args(["-e", program]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut node = Running::from(node.spawn().expect("node"));
+    let mut line = String::new();
+    BufReader::new(node.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let sizes: Vec<(String, u64)> = serde_json::from_str(&line).unwrap();
+    let target = Target::open(node.id()).unwrap();
+    let found = Inspector::default().inspect(&target).unwrap();
+    let [heap] = &found.engines[..] else { panic!("{:?}", found.notes) };
+    for (name, size) in sizes.iter().filter(|(name, _)| name != "read_only_space") {
+        assert_eq!(heap.sum_of(name, |space| space.committed_bytes), *size, "{name}: {line}");
+    }
+    let rows = found.ledger.rows().iter().filter(|row| row.manager == Some(WalkedRuntime::V8));
+    let spaces: u64 =
+        heap.spaces.iter().map(|space| space.allocated_bytes + space.free_bytes).sum();
+    assert_eq!(rows.map(|row| row.bytes).sum::<u64>(), spaces);
 }
