@@ -2,7 +2,7 @@
 //!
 //! The names of fields are those of V8's `src/heap`: `BasicMemoryChunk`, `MemoryChunkMetadata`,
 //! `BaseSpace`, `Space`, `SemiSpace`, `SemiSpaceNewSpace`. Each row was compared with
-//! `v8.getHeapSpaceStatistics()` of a program with this version (`bench/v8`).
+//! `v8.getHeapSpaceStatistics()` of a program with this version (`tests/v8.rs`).
 
 /// The fields of one version of V8. Places are offsets in bytes.
 #[derive(Debug)]
