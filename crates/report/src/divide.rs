@@ -1,6 +1,7 @@
 //! Commands that divide memory which lowtide does not follow.
 
 use lowtide_model::growth::{Growth, GrowthPart};
+use lowtide_model::inspection::Runtime;
 use lowtide_model::runtime_kind::RuntimeKind;
 
 /// Counts the objects of an interpreter by type. What lowtide does not divide in CPython are
@@ -13,8 +14,9 @@ const TRACEMALLOC: &str = "in the interpreter that grows; for lines of code, in 
                            print(*tracemalloc.take_snapshot().statistics('lineno')[:10], sep='\\n')";
 
 /// Returns a command that divides most of the growth of a process, if that is memory which lowtide
-/// does not follow. Each one is tried on a real program by the tests of `lowtide leaks`.
-pub fn divide_growth(growth: &Growth, pid: u32) -> Option<String> {
+/// does not follow. `runtimes` are those of the process. Each one is tried on a real program by the
+/// tests of `lowtide leaks`.
+pub fn divide_growth(growth: &Growth, runtimes: &[Runtime], pid: u32) -> Option<String> {
     if growth.page_tables_rise().is_some() {
         let command =
             format!("awk '/^Vm(Size|RSS|PTE):/' /proc/{pid}/status; wc -l /proc/{pid}/maps");
@@ -24,13 +26,19 @@ pub fn divide_growth(growth: &Growth, pid: u32) -> Option<String> {
     }
     let part = growth.by.iter().find(|part| !part.is_followed())?;
     let is_most = part.bytes > 0 && growth.followed_share < 0.5;
-    is_most.then(|| divide(part, growth, pid))
+    is_most.then(|| divide(part, growth, runtimes, pid))
 }
 
 /// Returns a command that divides memory which lowtide does not follow, and a remark on it in
 /// brackets.
-fn divide(part: &GrowthPart, growth: &Growth, pid: u32) -> String {
-    let runtime = part.name.as_deref().and_then(RuntimeKind::parse);
+fn divide(part: &GrowthPart, growth: &Growth, runtimes: &[Runtime], pid: u32) -> String {
+    let is_node = || {
+        runtimes.iter().any(|runtime| RuntimeKind::parse(&runtime.name) == Some(RuntimeKind::Node))
+    };
+    let runtime = match part.name.as_deref().and_then(RuntimeKind::parse) {
+        Some(RuntimeKind::V8) if is_node() => Some(RuntimeKind::Node),
+        runtime => runtime,
+    };
     let (command, remark) = match (part.owner.as_str(), runtime) {
         ("runtime" | "allocated", Some(runtime)) => of_runtime(runtime, growth, pid),
         ("stacks", _) => (
@@ -164,10 +172,16 @@ mod tests {
             (part("shared", Some("/SYSV00000000")), "ipcs -m -p | grep -w 7"),
             (part("anonymous_other", None), "perf record -e page-faults -F 99 -g -o 7.perf -p 7"),
         ] {
-            let said = divide_growth(&growth(0.4, found.clone()), 7).unwrap();
+            let said = divide_growth(&growth(0.4, found.clone()), &[], 7).unwrap();
             assert!(said.starts_with(tool), "{said}");
-            assert_eq!(divide_growth(&growth(0.6, found), 7), None);
+            assert_eq!(divide_growth(&growth(0.6, found), &[], 7), None);
         }
+        let node = [Runtime { name: "Node.js".to_owned(), version: None }];
+        let of_v8 = |runtimes: &[Runtime]| {
+            divide_growth(&growth(0.4, part("allocated", Some("V8"))), runtimes, 7).unwrap()
+        };
+        assert!(of_v8(&node).contains("node inspect -p 7"));
+        assert!(of_v8(&[]).contains("deno"));
     }
 
     #[test]

@@ -269,7 +269,9 @@ impl WholeProcess {
                 reconcile(report, growth, large);
                 if report.verdict.kind == LeakKind::Elsewhere {
                     let growth = report.growth.as_ref();
-                    report.next = growth.and_then(|growth| divide_growth(growth, report.pid));
+                    let runtimes = last.map_or(&[][..], |observation| &observation.runtimes);
+                    report.next =
+                        growth.and_then(|growth| divide_growth(growth, runtimes, report.pid));
                 }
             }
         }

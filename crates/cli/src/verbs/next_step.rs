@@ -129,6 +129,7 @@ fn unit_of(groups: &Groups) -> Option<String> {
 pub(super) fn next(found: &Inspection, service: &Service) -> String {
     let pid = found.observation.pid;
     let leaks = format!("lowtide leaks {pid} --duration 10m");
+    let runtimes = &found.observation.runtimes;
     match found.verdict.kind {
         VerdictKind::Hoard if is_release_the_remedy(found) => {
             format!("lowtide release {pid}\n      {}", study(found, service))
@@ -137,16 +138,18 @@ pub(super) fn next(found: &Inspection, service: &Service) -> String {
             of_musl(found).unwrap_or_else(|| study(found, service))
         }
         VerdictKind::Leak => leaks,
-        VerdictKind::Growing => {
-            found.growth.as_ref().and_then(|growth| divide_growth(growth, pid)).unwrap_or(leaks)
-        }
+        VerdictKind::Growing => found
+            .growth
+            .as_ref()
+            .and_then(|growth| divide_growth(growth, runtimes, pid))
+            .unwrap_or(leaks),
         VerdictKind::Live
         | VerdictKind::OutsideHeap
         | VerdictKind::Runtime
         | VerdictKind::Inconclusive => match &found.growth {
             Some(growth) if growth.course == GrowthCourse::Level => {
                 match is_of_files(growth) || growth.page_tables_rise().is_some() {
-                    true => divide_growth(growth, pid).unwrap_or(leaks),
+                    true => divide_growth(growth, runtimes, pid).unwrap_or(leaks),
                     false if found.verdict.kind == VerdictKind::Runtime && has_advice(found) => {
                         "the advice above, if that is too much: it did not grow while it was watched"
                             .to_owned()
