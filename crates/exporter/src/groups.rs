@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use lowtide_model::cgroup::{pod_path, pod_uid};
 use lowtide_model::text::printable;
 use lowtide_survey::Process;
+use lowtide_survey::survey::CgroupOf;
 
 /// The group of the processes beyond the maximum number of groups.
 pub const OTHER: &str = "other";
@@ -41,24 +43,21 @@ impl GroupBy {
         };
         printable(&name).chars().take(MAX_NAME).collect()
     }
+
+    /// Returns the function for the cgroup of a process that has the charge of its group; `None` if
+    /// groups are not cgroups.
+    pub fn cgroup_of(self) -> Option<CgroupOf> {
+        match self {
+            Self::Exe | Self::Comm => None,
+            Self::Cgroup => Some(|process| Some(process.cgroup().to_owned())),
+            Self::Pod => Some(|process| pod_path(process.cgroup()).map(str::to_owned)),
+        }
+    }
 }
 
-/// Returns the UID of the pod in the path of a cgroup: `/kubepods/burstable/pod8f5c…/…`, or, by
-/// systemd, `/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod8f5c_….slice/…`. A path
-/// that is relative to a namespace (`/../../podUID/…`) has it, too. Sources:
-/// pkg/kubelet/cm/cgroup_manager_linux.go and types.go in Kubernetes.
+/// Returns the UID of the pod in the path of a cgroup.
 fn pod(cgroup: &str) -> Option<String> {
-    /// The length of a UID (RFC 4122) without hyphens.
-    const DIGITS: usize = 32;
-    cgroup.split('/').find_map(|part| {
-        let part = part.strip_suffix(".slice").unwrap_or(part);
-        let uid = &part[part.rfind("pod")? + 3..];
-        // systemd reserves the hyphen.
-        let uid = uid.replace('_', "-");
-        let digits = uid.chars().filter(char::is_ascii_hexdigit).count();
-        let is_uid = uid.chars().all(|letter| letter.is_ascii_hexdigit() || letter == '-');
-        (is_uid && digits >= DIGITS).then_some(uid)
-    })
+    cgroup.split('/').find_map(pod_uid)
 }
 
 /// The groups that have a name of their own.
@@ -74,6 +73,12 @@ impl Groups {
     /// Returns a value without any groups.
     pub fn new(by: GroupBy, max: usize) -> Self {
         Self { by, max, admitted: BTreeMap::new() }
+    }
+
+    /// Returns the cgroup that has the charge of a group, which it shares with its first process.
+    pub fn cgroup(&self, name: &str, processes: &[&Process]) -> Option<String> {
+        let cgroup_of = self.by.cgroup_of().filter(|_| name != OTHER)?;
+        processes.first().and_then(|process| cgroup_of(process))
     }
 
     /// Divides processes into groups. Groups keep their names between calls. Names that become free

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
+use lowtide_model::cgroup::{CgroupCharge, CgroupRow};
 use lowtide_model::inspection::CLibrary;
 use lowtide_model::ledger::Owner;
 use lowtide_model::text::printable;
@@ -111,7 +112,9 @@ impl Exporter {
             let now = Instant::now();
             let divided = groups.divide(host.processes(), now);
             let of = |(name, processes): (String, Vec<&Process>)| {
-                (name, GroupValues::new(&processes, now))
+                let cgroup = groups.cgroup(&name, &processes);
+                let charge = cgroup.and_then(|path| host.charge(&path)).cloned();
+                (name, GroupValues { charge, ..GroupValues::new(&processes, now) })
             };
             (divided.into_iter().map(of).collect::<BTreeMap<_, _>>(), host.scan_age_s())
         });
@@ -149,6 +152,8 @@ struct GroupValues {
     age_s: Option<f64>,
     /// Number of processes by allocator, its version, C library and its version.
     allocators: BTreeMap<[String; 4], u64>,
+    /// The charge of its cgroup, if groups are cgroups.
+    charge: Option<CgroupCharge>,
 }
 
 impl GroupValues {
@@ -214,6 +219,7 @@ impl Collector for Moment {
         let mut writer = MetricWriter(&mut encoder);
         self.write_group_values(&mut writer)?;
         self.write_group_shares(&mut writer)?;
+        self.write_charges(&mut writer)?;
         self.write_host(&mut writer)?;
         self.write_own(&mut writer)
     }
@@ -308,6 +314,30 @@ impl Moment {
             )
         });
         writer.gauges("lowtide_allocators", help, allocators)
+    }
+
+    /// Writes what the cgroups of groups are charged for.
+    fn write_charges(&self, writer: &mut MetricWriter<'_, '_>) -> fmt::Result {
+        let charges = || {
+            self.groups.iter().filter_map(|(group, v)| Some((group.as_str(), v.charge.as_ref()?)))
+        };
+        if charges().next().is_none() {
+            return Ok(());
+        }
+        let help = "What the cgroup is charged for, by kind; the kinds add up to its charge.";
+        let rows = charges().flat_map(|(group, charge)| {
+            let labels = move |row: &CgroupRow| [("groupname", group), ("kind", row.kind.name())];
+            charge.rows.iter().map(move |row| (labels(row), row.bytes as f64))
+        });
+        writer.gauges_f64("lowtide_cgroup_bytes", help, rows)?;
+        let help = "The lowest limit of the cgroup and its parents.";
+        let limits = charges()
+            .filter_map(|(group, charge)| Some(([("groupname", group)], charge.limit_bytes?)));
+        writer.gauges("lowtide_cgroup_limit_bytes", help, limits)?;
+        let help = "The charge of the cgroup without inactive file pages, as Kubernetes counts.";
+        let sets =
+            charges().map(|(group, charge)| ([("groupname", group)], charge.working_set_bytes));
+        writer.gauges("lowtide_cgroup_working_set_bytes", help, sets)
     }
 
     /// Returns the values of each group with a second label.

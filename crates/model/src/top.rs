@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use crate::cgroup::CgroupCharge;
 use crate::ledger::Coverage;
 use crate::verdict::VerdictKind;
 
@@ -75,6 +76,11 @@ pub struct TopProcess {
 pub struct TopGroup {
     /// The property that they share.
     pub name: String,
+    /// The name of a cgroup by which people know it (unit, container, pod), with its largest
+    /// process.
+    pub label: Option<String>,
+    /// What the cgroup is charged for, if groups are cgroups and it has an account.
+    pub charge: Option<CgroupCharge>,
     /// Number of processes.
     pub processes: u64,
     /// Sum of their RSS, in bytes.

@@ -5,6 +5,7 @@
 //! - [`budget`]: limits the CPU time of both.
 //! - [`survey`]: does this on threads of its own, and holds the results.
 //! - [`process`]: the state of one process.
+//! - `cgroups`: the charges of cgroups.
 //!
 //! `lowtide top` and `lowtide exporter` share it. Nothing here stops a process or writes to one.
 //!
@@ -20,6 +21,7 @@
 //!    is tried again after 10 minutes. Either process keeps its row in the table.
 
 pub mod budget;
+mod cgroups;
 pub mod process;
 pub mod scan;
 pub mod schedule;

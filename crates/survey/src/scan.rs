@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::time::Instant;
 
+use lowtide_model::cgroup::CgroupCharge;
 use lowtide_probe::proc::cgroup::Groups;
 use lowtide_probe::proc::links;
 use lowtide_probe::proc::pids;
@@ -33,11 +34,32 @@ pub struct Host {
     pub scanned: Option<Instant>,
     /// Number of attempts to inspect a process that have ended.
     pub inspections: u64,
+    /// The charges of cgroups, by path.
+    charges: BTreeMap<String, CgroupCharge>,
+    /// Whether charges are to be read, and were not read yet.
+    lacks_charges: bool,
 }
 
 impl Host {
-    pub(crate) fn new(began: Instant) -> Self {
-        Self { all: BTreeMap::new(), began, scanned: None, inspections: 0 }
+    /// Returns a host without processes. `has_charges` is whether charges of cgroups are read.
+    pub(crate) fn new(began: Instant, has_charges: bool) -> Self {
+        Self {
+            all: BTreeMap::new(),
+            began,
+            scanned: None,
+            inspections: 0,
+            charges: BTreeMap::new(),
+            lacks_charges: has_charges,
+        }
+    }
+
+    /// Returns the charge of a cgroup, if it is read and known.
+    pub fn charge(&self, path: &str) -> Option<&CgroupCharge> {
+        self.charges.get(path)
+    }
+
+    pub(crate) fn set_charges(&mut self, charges: BTreeMap<String, CgroupCharge>) {
+        (self.charges, self.lacks_charges) = (charges, false);
     }
 
     /// Returns the processes that the filter selects, by PID.
@@ -62,7 +84,7 @@ impl Host {
 
     /// Returns whether an attempt to inspect each process has ended, or none will be made.
     pub fn is_complete(&self) -> bool {
-        self.scanned.is_some() && !self.processes().any(Process::is_waiting)
+        self.scanned.is_some() && !self.lacks_charges && !self.processes().any(Process::is_waiting)
     }
 
     pub(crate) fn process_mut(&mut self, pid: u32) -> Option<&mut Process> {
@@ -188,7 +210,7 @@ mod tests {
     fn a_scan_finds_processes_and_forgets_those_that_have_ended() {
         let child = Ended(Command::new("sleep").arg("1000").spawn().unwrap());
         let pid = child.0.id();
-        let mut host = Host::new(Instant::now());
+        let mut host = Host::new(Instant::now(), false);
         scanned(&mut host, &Filter::default());
         assert!(host.process(pid).is_some());
         assert!(host.process(std::process::id()).is_none());
@@ -223,7 +245,7 @@ mod tests {
         let selection = Selection { comm: Some(name), ..Selection::default() };
         for subprocesses in [false, true] {
             let filter = Filter { selection: selection.clone(), subprocesses };
-            let mut host = Host::new(Instant::now());
+            let mut host = Host::new(Instant::now(), false);
             scanned(&mut host, &filter);
             assert!(host.process(parent.0.id()).is_some());
             assert_eq!(host.process(child).is_some(), subprocesses);

@@ -12,6 +12,7 @@ use lowtide_probe::patience::Patience;
 use lowtide_probe::target::{Target, TargetError};
 
 use crate::budget::{CpuBudget, UncountedCpu};
+use crate::cgroups::Charges;
 use crate::process::{Process, Unread};
 use crate::scan::{Filter, Host, scan};
 use crate::schedule::urgency;
@@ -25,6 +26,9 @@ const MAX_BETWEEN_SCANS: Duration = Duration::from_secs(60);
 const MIN_WAIT: Duration = Duration::from_millis(200);
 /// Maximum time for which a worker sleeps before it looks for work.
 const MAX_WAIT: Duration = Duration::from_secs(1);
+
+/// Returns the path of the cgroup of a process whose charge is read, if it has one.
+pub type CgroupOf = fn(&Process) -> Option<String>;
 
 /// Options of a survey.
 #[derive(Debug, Clone)]
@@ -41,6 +45,9 @@ pub struct Options {
     pub hurries: bool,
     /// How long an inspection may take.
     pub patience: Patience,
+    /// Returns the path of the cgroup of a process whose charge is read; `None` if charges are not
+    /// read.
+    pub cgroup_of: Option<CgroupOf>,
     /// CPU time of other work in this process, which the budget does not include.
     pub uncounted_cpu: UncountedCpu,
 }
@@ -110,7 +117,7 @@ impl Survey {
         let began = Instant::now();
         let workers = options.workers;
         let state = State {
-            host: Host::new(began),
+            host: Host::new(began, options.cgroup_of.is_some()),
             outcomes: Outcomes::default(),
             budget: CpuBudget::new(options.budget, 0.0, options.cpu_s()),
             is_over: false,
@@ -178,6 +185,7 @@ impl Drop for Survey {
 /// Scans repeatedly.
 fn scan_on(shared: &Shared) {
     let page_bytes = rustix::param::page_size() as u64;
+    let mut charges = Charges::default();
     loop {
         let (begin, cpu_s) = (Instant::now(), thread_cpu_s());
         let known = shared.state().host.known();
@@ -188,6 +196,11 @@ fn scan_on(shared: &Shared) {
             if let Ok(found) = found {
                 state.host.update(found, page_bytes, &shared.options.filter);
             }
+        }
+        if let Some(cgroup_of) = shared.options.cgroup_of {
+            let wanted = shared.state().host.processes().filter_map(cgroup_of).collect();
+            let read = charges.read(&wanted);
+            shared.state().host.set_charges(read);
         }
         shared.changed.notify_all();
         let cost = Duration::try_from_secs_f64((thread_cpu_s() - cpu_s) / SCAN_SHARE);

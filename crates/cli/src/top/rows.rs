@@ -4,11 +4,19 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use clap::ValueEnum;
+use lowtide_model::cgroup::known_name;
 use lowtide_model::ledger::Owner;
 use lowtide_model::top::{SCHEMA, Top, TopGroup, TopProcess};
 use lowtide_probe::permission::{Access, required};
 use lowtide_report::inspection::outside_heap;
+use lowtide_report::text::{shortened, without_directory};
 use lowtide_survey::{Host, Process, Unread};
+
+/// Maximum length of the command beside the name of a cgroup, in characters.
+const MAX_COMMAND: usize = 30;
+
+/// Maximum length of the path of a cgroup without a known name, in characters.
+const MAX_NAME: usize = 32;
 
 /// The column that the table is ordered by, the largest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -90,10 +98,13 @@ pub(crate) fn top(host: &Host, sort: SortKey, by: GroupKey) -> Top {
     let mut processes: Vec<TopProcess> =
         host.processes().map(|process| row(process, t_s)).collect();
     processes.sort_by_key(|process| (Reverse(order(process, sort)), Reverse(process.rss_bytes)));
-    let groups = match by {
+    let mut groups = match by {
         GroupKey::Process => Vec::new(),
         _ => groups(&processes, sort, by),
     };
+    if by == GroupKey::Cgroup {
+        groups.iter_mut().for_each(|group| add_charge(group, host, &processes));
+    }
     let refused = processes.iter().find(|process| process.unread == Some("not_permitted"));
     Top {
         schema: SCHEMA,
@@ -104,6 +115,20 @@ pub(crate) fn top(host: &Host, sort: SortKey, by: GroupKey) -> Top {
         processes,
         groups,
     }
+}
+
+/// Adds the charge of a cgroup, and the name by which people know it with its largest process.
+fn add_charge(group: &mut TopGroup, host: &Host, processes: &[TopProcess]) {
+    group.charge = host.charge(&group.name).cloned();
+    let own = processes.iter().filter(|process| process.cgroup == group.name);
+    let main = own.max_by_key(|process| process.rss_bytes);
+    let name = known_name(&group.name).unwrap_or_else(|| shortened(&group.name, MAX_NAME));
+    group.label = Some(match main {
+        Some(main) => {
+            format!("{name} ({})", shortened(without_directory(&main.command), MAX_COMMAND))
+        }
+        None => name,
+    });
 }
 
 /// Returns the totals of all processes.

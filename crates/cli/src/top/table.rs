@@ -17,6 +17,7 @@ const MIN_NAME_WIDTH: usize = 24;
 enum Column {
     Pid,
     Processes,
+    Charged,
     Rss,
     InUse,
     Reclaimable,
@@ -28,9 +29,10 @@ enum Column {
 
 impl Column {
     /// The columns from left to right.
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Pid,
         Self::Processes,
+        Self::Charged,
         Self::Rss,
         Self::InUse,
         Self::Reclaimable,
@@ -47,7 +49,7 @@ impl Column {
     fn width(self) -> usize {
         match self {
             Self::Pid => 9,
-            Self::Processes | Self::Rss | Self::InUse | Self::Growth => 10,
+            Self::Processes | Self::Charged | Self::Rss | Self::InUse | Self::Growth => 10,
             Self::Reclaimable => 12,
             Self::Fragmented => 11,
             Self::Verdict => 15,
@@ -70,6 +72,7 @@ impl Column {
         match self {
             Self::Pid | Self::Verdict | Self::Allocator => by == GroupKey::Process,
             Self::Processes => by != GroupKey::Process,
+            Self::Charged => by == GroupKey::Cgroup,
             _ => true,
         }
     }
@@ -111,6 +114,7 @@ impl Columns {
         let text = |column| match column {
             Column::Pid => "PID",
             Column::Processes => "processes",
+            Column::Charged => "charged",
             Column::Rss => "RSS",
             Column::InUse => "in use",
             Column::Reclaimable => "reclaimable",
@@ -137,7 +141,7 @@ impl Columns {
             Column::Growth => process.rss_bytes_per_hour.map_or("…".to_owned(), growth),
             Column::Verdict => process.unread.or(process.verdict_name).unwrap_or("…").to_owned(),
             Column::Allocator => process.allocator.as_deref().unwrap_or(unknown).to_owned(),
-            Column::Processes => String::new(),
+            Column::Processes | Column::Charged => String::new(),
         };
         self.line(text, without_directory(&process.command))
     }
@@ -146,6 +150,10 @@ impl Columns {
     pub(crate) fn group(&self, group: &TopGroup) -> String {
         let text = |column| match column {
             Column::Processes => group.processes.to_string(),
+            Column::Charged => match &group.charge {
+                Some(charge) => Human(charge.charged_bytes).to_string(),
+                None => "-".to_owned(),
+            },
             Column::Rss => Human(group.rss_bytes).to_string(),
             Column::InUse => Human(group.allocated_bytes + group.runtime_bytes).to_string(),
             Column::Reclaimable => Human(group.reclaimable_bytes).to_string(),
@@ -153,7 +161,7 @@ impl Columns {
             Column::Growth => growth(group.rss_bytes_per_hour),
             Column::Pid | Column::Verdict | Column::Allocator => String::new(),
         };
-        self.line(text, &group.name)
+        self.line(text, group.label.as_ref().unwrap_or(&group.name))
     }
 }
 

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lowtide_exporter::GroupBy;
 use lowtide_exporter::file_process::{FileProcess, OwnFile};
 use lowtide_exporter::privileges::{User, keep_reading_only};
 use lowtide_exporter::seal::{Role, seal};
@@ -38,6 +39,7 @@ pub(crate) fn run(args: &ExporterArgs, _output: &Output) -> Result<Exit, Failure
     }
     restrict()?;
     let interrupt = interrupt::flag();
+    let group_by = GroupBy::from(args.group_by);
     let options = Options {
         filter: args.filter.survey_filter(),
         between_scans: BETWEEN_SCANS,
@@ -45,12 +47,12 @@ pub(crate) fn run(args: &ExporterArgs, _output: &Output) -> Result<Exit, Failure
         budget: args.budget,
         hurries: false,
         patience: Patience::default(),
+        cgroup_of: group_by.cgroup_of(),
         uncounted_cpu: UncountedCpu::default(),
     };
     let survey = Survey::start(options.clone())
         .map_err(|error| Failure::failed(format!("no thread could be started: {error}")))?;
-    let exporter =
-        Arc::new(Exporter::new(survey, &options, args.group_by.into(), args.max_groups as usize));
+    let exporter = Arc::new(Exporter::new(survey, &options, group_by, args.max_groups as usize));
     match destination {
         Destination::Socket(listener, _file) => {
             let scheme = if config.tls.is_some() { "https" } else { "http" };

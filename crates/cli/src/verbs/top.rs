@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use lowtide_survey::budget::UncountedCpu;
+use lowtide_survey::survey::CgroupOf;
 use lowtide_survey::{Options, Survey};
 
 use crate::args::values::{DEFAULT_INTERVAL, watch_interval};
@@ -12,7 +13,7 @@ use crate::args::{TopArgs, WatchArgs};
 use crate::console::output::Output;
 use crate::failure::exit::{Exit, Failure};
 use crate::top::live::{self, End};
-use crate::top::rows::{self, SortKey};
+use crate::top::rows::{self, GroupKey, SortKey};
 use crate::top::state::State;
 use crate::top::table;
 use crate::{console::interrupt, verbs};
@@ -30,6 +31,9 @@ const MAX_WORKERS: usize = 4;
 
 pub(crate) fn run(args: &TopArgs, output: &Output) -> Result<Exit, Failure> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let is_terminal = io::stdout().is_terminal() && !is_dumb();
+    let is_live = is_terminal && !args.once && !output.json;
+    let cgroup_of: CgroupOf = |process| Some(process.cgroup().to_owned());
     let options = Options {
         filter: args.filter.survey_filter(),
         between_scans: args.interval,
@@ -37,11 +41,12 @@ pub(crate) fn run(args: &TopArgs, output: &Output) -> Result<Exit, Failure> {
         budget: BUDGET,
         hurries: true,
         patience: args.deadline.patience(),
+        // In the live view, a key changes what the lines stand for.
+        cgroup_of: (args.by == GroupKey::Cgroup || is_live).then_some(cgroup_of),
         uncounted_cpu: UncountedCpu::default(),
     };
     let survey = Survey::start(options)
         .map_err(|error| Failure::failed(format!("no thread could be started: {error}")))?;
-    let is_terminal = io::stdout().is_terminal() && !is_dumb();
     if args.once || (!output.json && !is_terminal) {
         return once(args, &survey, output);
     }

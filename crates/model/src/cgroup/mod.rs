@@ -1,11 +1,13 @@
 //! The memory that a cgroup is charged for, by kind: the key `cgroup` of `lowtide.whole/1`.
 
 mod anon;
+mod names;
 mod page_cache;
 
 use serde::Serialize;
 
 pub use anon::{AnonCount, AnonProcess, CgroupAnon};
+pub use names::{known_name, pod_path, pod_uid};
 pub use page_cache::{CachedFile, CgroupPageCache};
 
 /// Maximum part of the charge in the row `rest` of a complete ledger.
@@ -58,6 +60,19 @@ pub struct CgroupLedger {
     pub stall_percent: Option<f64>,
     /// What was left out or is uncertain, as sentences.
     pub notes: Vec<String>,
+}
+
+/// What a cgroup is charged for, without its processes.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct CgroupCharge {
+    /// Bytes that count towards its limit.
+    pub charged_bytes: u64,
+    /// The lowest limit of it and its parents, in bytes.
+    pub limit_bytes: Option<u64>,
+    /// The charge without inactive file pages: what Kubernetes compares and shows.
+    pub working_set_bytes: u64,
+    /// The rows, which add up to the charge.
+    pub rows: Vec<CgroupRow>,
 }
 
 /// The limit of a cgroup.

@@ -49,26 +49,56 @@ pub enum CgroupError {
     Unreadable(String, String),
 }
 
-struct Hierarchy {
+/// The mounted hierarchy that accounts for memory.
+#[derive(Debug, Clone)]
+pub struct MemoryHierarchy {
     mount: PathBuf,
     root: String,
     version: u32,
 }
 
-/// Returns the mounted hierarchy that accounts for memory: version 1 if it has the controller.
-fn hierarchy(mountinfo: &str) -> Option<Hierarchy> {
-    let mounts: Vec<_> = mountinfo::mounts(mountinfo).collect();
-    let is_v1 = |mount: &&mountinfo::Mount| {
-        mount.of_type == "cgroup" && mount.options.split(',').any(|option| option == "memory")
-    };
-    let v1 = mounts.iter().find(is_v1).map(|mount| (mount, 1));
-    let v2 = || mounts.iter().find(|mount| mount.of_type == "cgroup2").map(|mount| (mount, 2));
-    let (mount, version) = v1.or_else(v2)?;
-    Some(Hierarchy { mount: mount.point.clone().into(), root: mount.root.clone(), version })
-}
+impl MemoryHierarchy {
+    /// Finds it in lowtide's mount namespace.
+    pub fn read() -> Option<Self> {
+        Self::parse(&fs::read_to_string("/proc/self/mountinfo").ok()?)
+    }
 
-fn own_hierarchy() -> Option<Hierarchy> {
-    hierarchy(&fs::read_to_string("/proc/self/mountinfo").ok()?)
+    /// Returns version 1 if it has the controller.
+    fn parse(mountinfo: &str) -> Option<Self> {
+        let mounts: Vec<_> = mountinfo::mounts(mountinfo).collect();
+        let is_v1 = |mount: &&mountinfo::Mount| {
+            mount.of_type == "cgroup" && mount.options.split(',').any(|option| option == "memory")
+        };
+        let v1 = mounts.iter().find(is_v1).map(|mount| (mount, 1));
+        let v2 = || mounts.iter().find(|mount| mount.of_type == "cgroup2").map(|mount| (mount, 2));
+        let (mount, version) = v1.or_else(v2)?;
+        Some(Self { mount: mount.point.clone().into(), root: mount.root.clone(), version })
+    }
+
+    /// Finds the directory of a path as in `/proc/PID/cgroup`.
+    ///
+    /// # Errors
+    /// Fails if it has no account of memory.
+    pub fn find(&self, path: &str) -> Result<CgroupDirectory, CgroupError> {
+        let Self { mount, root, version } = self;
+        let outside = || CgroupError::Outside(path.to_owned());
+        let rest = Path::new(path).strip_prefix(root).map_err(|_| outside())?;
+        let directory = inside(&mount.to_string_lossy(), &rest.to_string_lossy());
+        let directory = directory.ok_or_else(outside)?;
+        let (version, mount) = (*version, mount.clone());
+        let found = CgroupDirectory { path: path.to_owned(), version, directory, mount };
+        if !found.directory.is_dir() {
+            return Err(found.removed());
+        }
+        // The topmost group has no parent, and no such account.
+        if found.directory == found.mount && root == "/" && !found.has("memory.max") {
+            return Err(CgroupError::Root);
+        }
+        match found.has(found.charge()) {
+            true => Ok(found),
+            false => Err(found.not_enabled()),
+        }
+    }
 }
 
 /// Returns the path of the memory cgroup that a text names, as in `/proc/PID/cgroup`: a PID, a
@@ -83,7 +113,7 @@ pub fn path_of(text: &str) -> Option<String> {
         return None;
     }
     let below = || {
-        let Hierarchy { mount, root, .. } = own_hierarchy()?;
+        let MemoryHierarchy { mount, root, .. } = MemoryHierarchy::read()?;
         let rest = Path::new(text).strip_prefix(mount).ok()?;
         Some(Path::new(&root).join(rest).to_string_lossy().into_owned())
     };
@@ -96,27 +126,7 @@ impl CgroupDirectory {
     /// # Errors
     /// Fails if it has no account of memory.
     pub fn find(path: &str) -> Result<Self, CgroupError> {
-        Self::find_in(path, own_hierarchy())
-    }
-
-    fn find_in(path: &str, hierarchy: Option<Hierarchy>) -> Result<Self, CgroupError> {
-        let Hierarchy { mount, root, version } = hierarchy.ok_or(CgroupError::NoController)?;
-        let outside = || CgroupError::Outside(path.to_owned());
-        let rest = Path::new(path).strip_prefix(&root).map_err(|_| outside())?;
-        let directory = inside(&mount.to_string_lossy(), &rest.to_string_lossy());
-        let directory = directory.ok_or_else(outside)?;
-        let found = Self { path: path.to_owned(), version, directory, mount };
-        if !found.directory.is_dir() {
-            return Err(found.removed());
-        }
-        // The topmost group has no parent, and no such account.
-        if found.directory == found.mount && root == "/" && !found.has("memory.max") {
-            return Err(CgroupError::Root);
-        }
-        match found.has(found.charge()) {
-            true => Ok(found),
-            false => Err(found.not_enabled()),
-        }
+        MemoryHierarchy::read().ok_or(CgroupError::NoController)?.find(path)
     }
 
     fn not_enabled(&self) -> CgroupError {
@@ -221,20 +231,19 @@ mod tests {
 
     #[test]
     fn the_hierarchy_with_the_controller_is_found_beside_version_2() {
-        let found = hierarchy(HYBRID).unwrap();
+        let found = MemoryHierarchy::parse(HYBRID).unwrap();
         assert_eq!((found.version, found.root.as_str()), (1, "/docker/a"));
-        let found = hierarchy(HYBRID.lines().next().unwrap()).unwrap();
+        let found = MemoryHierarchy::parse(HYBRID.lines().next().unwrap()).unwrap();
         assert_eq!(found.version, 2);
-        assert!(hierarchy("").is_none());
+        assert!(MemoryHierarchy::parse("").is_none());
     }
 
     #[test]
     fn groups_outside_of_the_mount_and_removed_ones_are_errors() {
-        let find = |path| CgroupDirectory::find_in(path, hierarchy(HYBRID));
+        let find = |path| MemoryHierarchy::parse(HYBRID).unwrap().find(path);
         assert!(matches!(find("/docker/b"), Err(CgroupError::Outside(_))));
         assert!(matches!(find("/../x"), Err(CgroupError::Outside(_))));
         assert!(matches!(find("/docker/a/no-such"), Err(CgroupError::Missing(_))));
-        assert_eq!(CgroupDirectory::find_in("/x", None), Err(CgroupError::NoController));
     }
 
     #[test]
@@ -250,7 +259,7 @@ mod tests {
         }
         let find = |path: &str| {
             let (mount, root) = (home.path().to_owned(), "/".to_owned());
-            CgroupDirectory::find_in(path, Some(Hierarchy { mount, root, version: 2 }))
+            MemoryHierarchy { mount, root, version: 2 }.find(path)
         };
         let error = CgroupError::NotEnabled("/a/b".to_owned(), "/a".to_owned());
         assert_eq!(find("/a/b"), Err(error));

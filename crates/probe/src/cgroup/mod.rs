@@ -13,6 +13,7 @@ mod charge;
 mod descriptors;
 mod directory;
 mod holdings;
+mod kinds;
 mod rows;
 mod shared_files;
 mod tmpfs;
@@ -25,7 +26,8 @@ use std::time::Duration;
 use lowtide_model::cgroup::{CgroupLedger, CgroupPageCache};
 
 pub use charge::{ChargeReader, charges_of};
-pub use directory::{CgroupDirectory, CgroupError, path_of};
+pub use directory::{CgroupDirectory, CgroupError, MemoryHierarchy, path_of};
+pub use kinds::read_charge;
 
 use account::Account;
 use holdings::Holdings;

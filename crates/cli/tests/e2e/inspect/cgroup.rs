@@ -6,7 +6,8 @@ use std::process::{Command, Output};
 use serde_json::Value;
 
 use super::Subject;
-use crate::schemas::hold_whole;
+use crate::exporter::Exporter;
+use crate::schemas::{hold_top, hold_whole};
 use crate::support::{lowtide, until};
 
 const MIB: i64 = 1 << 20;
@@ -202,4 +203,37 @@ fn what_names_no_cgroup_is_a_usage_error() {
         let output = inspect(word, &[]);
         assert_eq!(output.status.code(), Some(2), "{word}: {}", stderr(&output));
     }
+}
+
+#[test]
+#[ignore = "needs root: it makes a memory cgroup"]
+fn the_charge_of_a_cgroup_is_in_the_table_of_top_and_in_the_metrics() {
+    let group = Group::new("fleet");
+    group.set_limit(256 * MIB);
+    let file = Removed(format!("/dev/shm/lowtide-f-{}", std::process::id()).into());
+    let _subject = group.run(&format!("head -c 32M /dev/zero > {}", file.0.display()));
+    let words = ["top", "--once", "--json", "--by", "cgroup", "--cgroup", &group.path];
+    let output = lowtide().args(words).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let top: Value = serde_json::from_slice(&output.stdout).unwrap();
+    hold_top(&top);
+    let found = &top["groups"][0];
+    let charge = &found["charge"];
+    assert!((bytes(charge, "shmem_unmapped") - 32 * MIB).abs() < MIB, "{top:#}");
+    assert_eq!(charge["limit_bytes"], 256 * MIB, "{top:#}");
+    assert!(found["label"].as_str().unwrap().contains("(sh -c"), "{top:#}");
+    let exporter = Exporter::on_any_port(&["--group-by", "cgroup", "--cgroup", &group.path]);
+    let metrics = until("the charge", || {
+        let text = exporter.get("/metrics", "");
+        text.contains("lowtide_cgroup_bytes{").then_some(text)
+    });
+    let of_kind = |kind: &str| {
+        let series =
+            format!("lowtide_cgroup_bytes{{groupname=\"{}\",kind=\"{kind}\"}} ", group.path);
+        let value = metrics.lines().find_map(|line| line.strip_prefix(&series));
+        value.unwrap_or_else(|| panic!("{metrics}")).parse::<f64>().unwrap()
+    };
+    assert!((of_kind("shmem_unmapped") - (32 * MIB) as f64).abs() < MIB as f64, "{metrics}");
+    let limit = format!("lowtide_cgroup_limit_bytes{{groupname=\"{}\"}} {}", group.path, 256 * MIB);
+    assert!(metrics.contains(&limit), "{metrics}");
 }
