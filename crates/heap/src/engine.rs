@@ -1,6 +1,6 @@
 //! What lowtide knows of an engine whose heap it walks: a runtime that manages memory of its own.
 //!
-//! To add one: a folder with a type that implements [`Engine`], a variant of [`WalkedRuntime`] with
+//! To add one: a folder with a type that implements `Engine`, a variant of [`WalkedRuntime`] with
 //! its arm in [`walk`], and the runtimes that contain it in [`walked_as`].
 
 use std::ops::Range;

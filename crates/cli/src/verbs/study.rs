@@ -157,8 +157,8 @@ fn print_how_to_continue(study: &StudyReport, record: &Path) {
     } else if let Some((trials, time)) = study.undecided() {
         let again = again.with_value("repeat", &ENOUGH_FOR_INTERVAL.to_string());
         note!(
-            "{} more, which take about {}, may decide it; the next command runs them\n  next: {again}",
-            counted(trials, "trial"),
+            "{}, which take about {}, may decide it; the next command runs them\n  next: {again}",
+            counted(trials, "more trial"),
             HumanSeconds(time)
         );
     }

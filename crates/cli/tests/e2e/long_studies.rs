@@ -210,9 +210,10 @@ fn failed_trials_are_retried_on_resume_and_the_option_is_printed() {
     let words = ["--prepare", ready.as_str()];
     let output = study.run("record", &words);
     assert_eq!(output.status.code(), Some(1));
-    let hint = format!("--output {} --resume", study.at("record").display());
     assert!(stderr_of(&output).contains("2 of 6 trials are done"), "{}", stderr_of(&output));
-    assert!(stderr_of(&output).contains(&hint), "{}", stderr_of(&output));
+    for flag in [format!("--output {}", study.at("record").display()), "--resume".to_owned()] {
+        assert!(stderr_of(&output).contains(&flag), "{}", stderr_of(&output));
+    }
     let again = study.run("record", &[&words[..], &["--resume"]].concat());
     assert!(stderr_of(&again).contains("next: lowtide study "), "{}", stderr_of(&again));
     fs::write(&mended, "").unwrap();
@@ -300,7 +301,9 @@ fn without_a_terminal_progress_and_the_time_left_are_printed_as_lines() {
     // The duration of a trial is unknown, so no estimate is printed.
     assert!(lines[1].starts_with("1/2 ") && lines[1].ends_with(": started"), "{text}");
     assert!(lines[3].starts_with("2/2 ") && lines[3].contains(": started; about "), "{text}");
-    assert!(lines[3].ends_with(" left") && lines.len() == 5, "{text}");
+    assert!(lines[3].ends_with(" left"), "{text}");
+    assert!(lines[5].starts_with("10 more trials, which take about "), "{text}");
+    assert!(lines[6].contains("--repeat 6") && lines.len() == 7, "{text}");
 }
 
 /// Starts a study in a directory, and waits for its first sample.

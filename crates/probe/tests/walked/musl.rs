@@ -6,7 +6,9 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+#[cfg(target_arch = "x86_64")]
 use lowtide_heap::droppable::{Droppable, Guard};
+#[cfg(target_arch = "x86_64")]
 use lowtide_heap::layout::HeapLayout;
 use lowtide_heap::musl::{Layout, each_slot};
 use lowtide_heap::ranges::joined;
@@ -139,6 +141,7 @@ fn a_musl_program_without_mallocng_is_not_walked_and_says_so() {
 }
 
 /// Returns the address of a symbol of a static program.
+#[cfg(target_arch = "x86_64")]
 fn symbol(program: &Path, name: &str) -> u64 {
     let output = Command::new("nm").arg(program).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
