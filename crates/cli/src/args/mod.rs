@@ -803,17 +803,20 @@ mod tests {
         }
     }
 
-    /// Checks that a line can be parsed up to a pipe, with a number in place of `PID` and `$!`.
+    /// Checks that a line can be parsed up to a pipe, with a process in place of `PID`, `$!` and
+    /// 4711.
     fn is_understood(line: &str) {
         let words: Vec<String> = shlex::split(line)
             .unwrap_or_default()
             .into_iter()
             .take_while(|word| word != "|")
-            .map(
-                |word| {
-                    if ["PID", "$!"].contains(&word.as_str()) { "4242".to_owned() } else { word }
-                },
-            )
+            .map(|word| {
+                if ["PID", "$!", "4711"].contains(&word.as_str()) {
+                    std::process::id().to_string()
+                } else {
+                    word
+                }
+            })
             .collect();
         if let Err(error) = Cli::try_parse_from(&words) {
             panic!("{line}: {error}");
