@@ -203,24 +203,38 @@ fn threads_of_root(pid: u32) -> usize {
 fn a_process_that_drops_root_during_a_release_keeps_no_thread_of_root() {
     let home = tempfile::tempdir().unwrap();
     let program = support::compile(home.path(), "steady.c", &[]);
-    let mut met_worker = false;
+    let (mut met_worker, mut ended_meanwhile) = (false, false);
     for step in (20..60).step_by(4) {
         let mut steady = Steady::start(&Kind::new(&program, 4, "cond"));
+        let (mut has_changed, mut was_left) = (false, false);
         let (result, is_step) = steady.release_until(step, |steady, _| {
-            met_worker |= steady.has_our_thread();
+            let had_worker = steady.has_our_thread();
+            met_worker |= had_worker;
             steady.send("change setuid");
             // The release stands still meanwhile: only what watches over its thread can end that.
-            if !steady.has_line_within(Duration::from_secs(1)) {
-                return;
-            }
+            has_changed = steady.has_line_within(Duration::from_secs(1));
             let begin = Instant::now();
-            while threads_of_root(steady.pid) > 0 {
-                assert!(begin.elapsed() < DEADLINE, "root is left: {}", steady.describe());
+            while has_changed && threads_of_root(steady.pid) > 0 {
+                // The watch begins some steps after the thread. Then the release notices it.
+                was_left = begin.elapsed() > Duration::from_secs(5);
+                if was_left {
+                    return;
+                }
                 std::thread::yield_now();
             }
+            ended_meanwhile |= has_changed && had_worker;
         });
         assert!(is_step, "{result:?}");
+        let reason = result.as_ref().ok().and_then(|release| release.reason.as_deref());
+        let has_noticed = reason.is_some_and(|reason| reason.starts_with("it changed its user"));
+        assert!(!was_left || has_noticed, "{result:?}");
+        let begin = Instant::now();
+        while has_changed && threads_of_root(steady.pid) > 0 {
+            assert!(begin.elapsed() < DEADLINE, "root is left: {}", steady.describe());
+            std::thread::yield_now();
+        }
     }
+    assert!(ended_meanwhile, "the watch ended no worker thread");
     assert!(met_worker, "no step had a worker thread");
 }
 
