@@ -18,7 +18,7 @@ use crate::v8::V8;
 /// The heap of an engine.
 pub(crate) trait Engine {
     /// Finds and walks the heap, and passes its blocks in use on, if the engine has any that can be
-    /// told apart. Returns `None` if there is no heap of a known version.
+    /// told apart. Returns `None` if no heap of a known version was found.
     fn walk(
         memory: &impl Memory,
         places: &EnginePlaces<'_>,
@@ -78,7 +78,7 @@ pub fn walked_as(kind: RuntimeKind) -> Option<WalkedRuntime> {
     }
 }
 
-/// Walks the heap of an engine. Returns `None` if there is no heap of a known version.
+/// Walks the heap of an engine. Returns `None` if no heap of a known version was found.
 pub fn walk(
     engine: WalkedRuntime,
     memory: &impl Memory,

@@ -113,7 +113,7 @@ fn a_chain_of_pages_that_is_a_ring_ends() {
     let mut word = [0; 8];
     lowtide_heap::memory::Memory::read(&saved.memory, at + 56, &mut word);
     let head = u64::from_le_bytes(word);
-    // If the first page is also the last one, the context is no longer valid.
+    // If this page is the first and the last of the chain, no valid context is found.
     write(&mut saved.memory, head + 8, head);
     if let Some(heap) = walked(&saved) {
         assert!(heap.torn_bytes > 0 && rows(&heap) <= rows(&before), "{heap:?}");

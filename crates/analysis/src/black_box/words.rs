@@ -159,10 +159,11 @@ fn signal_name(signal: u32) -> Option<&'static str> {
 pub(super) fn notes(timeline: &Timeline, report: &BlackBoxReport, invalid: u64) -> Vec<String> {
     let mut notes = Vec::new();
     if timeline.ledger().is_none() {
-        notes.push(
-            "the process was never inspected successfully: only the kernel's counters are known"
-                .to_owned(),
-        );
+        let why = match report.recorded.ledgers {
+            0 => "the process was never inspected successfully",
+            _ => "no inspection of its last program is left",
+        };
+        notes.push(format!("{why}: only the kernel's counters are known"));
     }
     let rss = report.last.rss() as f64;
     if let (Some(after), Some(age_s)) = (report.after_ledger, report.last_full_ledger_age_s)

@@ -39,8 +39,8 @@ fn sentence(error: &clap::Error) -> String {
     message.split("\n\n").next().unwrap_or_default().replace('\n', " ")
 }
 
-/// Returns the failure for a first word that is no verb, and no process or file to inspect. The
-/// next step is the most similar verb.
+/// Returns the failure for a first word that names neither a verb nor a process. The next step is
+/// the help of the most similar verb.
 fn unknown_verb(error: &clap::Error) -> Option<Failure> {
     if error.kind() != ErrorKind::InvalidSubcommand {
         return None;
@@ -53,7 +53,7 @@ fn unknown_verb(error: &clap::Error) -> Option<Failure> {
         Some(ContextValue::Strings(verbs)) => verbs.first().map(String::as_str),
         _ => None,
     };
-    let message = format!("`{word}` is no verb of lowtide, and no process has this name");
+    let message = format!("lowtide has no command `{word}`, and no process has this name");
     let next = similar.map_or("lowtide --help".to_owned(), |verb| format!("lowtide {verb} --help"));
     Some(Failure::usage(message).next(next))
 }

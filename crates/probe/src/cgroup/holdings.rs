@@ -159,7 +159,7 @@ impl Holdings {
 /// cgroup and of all below it.
 fn search(pids: &[u32], own: &HashSet<u64>, to: &Sender<Part>) {
     let descriptors = Descriptors::read(pids);
-    // Nobody reads what is sent too late.
+    // The receiver may have stopped waiting.
     let _ = to.send(Part::Pipes(descriptors.pipes()));
     let _ = to.send(Part::Shared(SharedFiles::search(pids, &descriptors, own)));
     let _ = to.send(Part::Sockets(UnixSockets::read(&descriptors)));

@@ -1,5 +1,5 @@
-//! What a cgroup is charged for, as far as the kernel's account tells: cheap enough for all cgroups
-//! of a host.
+//! What a cgroup is charged for, by the kernel's account alone. It is read without the processes,
+//! so that all cgroups of a host can be read often.
 
 use lowtide_model::cgroup::CgroupCharge;
 

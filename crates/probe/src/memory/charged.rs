@@ -89,7 +89,7 @@ impl View {
     /// Returns a byte for each page; bit 0 is set if the page is in the page cache.
     ///
     /// # Errors
-    /// Fails if the kernel does not tell.
+    /// Fails if the kernel does not show it.
     pub(super) fn cached(&self) -> io::Result<Vec<u8>> {
         let mut pages = vec![0; self.length.div_ceil(rustix::param::page_size())];
         // SAFETY: the kernel writes a byte for each page of the mapping.

@@ -66,8 +66,8 @@ impl LiveMemory {
             .then(|| FilePages { dirty_bytes: at_most(dirty), locked_bytes: at_most(locked) })
     }
 
-    /// Returns the flags of a page: `Some(None)` if it is no longer a page of a file, and `None` if
-    /// they cannot be read.
+    /// Returns the flags of a page. `None` if they cannot be read, and `Some(None)` if the page has
+    /// since left the file.
     fn flags_of_file(&self, address: u64, flags: &File) -> Option<Option<u64>> {
         let entry = word(&self.pagemap, address / self.page)?;
         if entry & IS_PRESENT == 0 {

@@ -64,7 +64,7 @@ impl PrivateDirectory {
     /// Returns the time of the last write to a file, in seconds since 1970.
     ///
     /// # Errors
-    /// Fails if there is no such file.
+    /// Fails if the file does not exist.
     pub fn modified(&self, name: &OsStr) -> io::Result<f64> {
         let stat = statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW)?;
         Ok(stat.st_mtime as f64)

@@ -6,8 +6,8 @@
 //! `malloc`. The only thread of a process needs no lock, if it waits outside of the allocator.
 //!
 //! Sources: musl 1.2.1 to 1.2.5, `src/internal/libc.h`, `src/internal/pthread_impl.h`,
-//! `src/thread/pthread_create.c` (a thread that ends clears its TID before it is no longer
-//! counted), `src/process/_Fork.c`.
+//! `src/thread/pthread_create.c` (a thread that ends first clears its TID, and then leaves the
+//! count), `src/process/_Fork.c`.
 
 use lowtide_probe::proc::task;
 
