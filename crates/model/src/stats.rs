@@ -69,6 +69,15 @@ impl Estimate {
     }
 }
 
+/// Drops every other sample. The first one stays.
+pub fn thin<T>(samples: &mut Vec<T>) {
+    let mut is_kept = false;
+    samples.retain(|_| {
+        is_kept = !is_kept;
+        is_kept
+    });
+}
+
 /// Returns the median; `None` without values. For an even number, it is the mean of the middle two.
 pub fn median(values: &[f64]) -> Option<f64> {
     sorted(values).map(|v| median_of_sorted(&v))

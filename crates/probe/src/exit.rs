@@ -66,13 +66,7 @@ impl ExitReader {
             Err(error) if is_gone(&error) => return Ok(None),
             Err(error) => return Err(error),
         };
-        let bytes = ProcessBytes {
-            anon: status.anon_bytes,
-            file: status.file_bytes,
-            shared: status.shared_bytes,
-            swap: status.swap_bytes,
-            tables: status.page_tables_bytes,
-        };
+        let bytes = status.memory();
         Ok((bytes != ProcessBytes::default()).then_some(bytes))
     }
 

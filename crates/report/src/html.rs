@@ -27,6 +27,31 @@ impl HtmlError {
     }
 }
 
+/// Renders the page of one process: a head with `title`, `pid` and `facts`, and what a template
+/// shows of the context. `style` are rules for this page alone.
+///
+/// # Errors
+/// Fails if the template fails, which would be a defect of lowtide.
+pub(crate) fn process_page(
+    template: &str,
+    style: &str,
+    context: Value,
+) -> Result<String, HtmlError> {
+    let mut environment = Environment::new();
+    environment.set_auto_escape_callback(|_| AutoEscape::Html);
+    let head = include_str!("../assets/process_head.html");
+    let foot = include_str!("../assets/process_foot.html");
+    let context = context! {
+        css => include_str!("../assets/report.css"),
+        palette => pairs(&PALETTE),
+        palette_on_dark => pairs(&PALETTE_ON_DARK),
+        version => env!("CARGO_PKG_VERSION"),
+        style,
+        ..context
+    };
+    environment.render_str(&[head, template, foot].concat(), context).map_err(HtmlError::new)
+}
+
 /// Renders a report of some records, overlaid on each other, and of others beside them, each on
 /// axes of its own. `subtitle` names the command and the machine.
 ///
@@ -99,7 +124,7 @@ fn view_section(view: &View, beside: Option<&LoadedRecord>) -> Value {
     }
 }
 
-pub(crate) fn pairs(palette: &[(&'static str, &'static str)]) -> Vec<Vec<&'static str>> {
+fn pairs(palette: &[(&'static str, &'static str)]) -> Vec<Vec<&'static str>> {
     palette.iter().map(|(dark, light)| vec![*dark, *light]).collect()
 }
 

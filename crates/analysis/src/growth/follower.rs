@@ -5,6 +5,7 @@ use lowtide_model::duration::HumanSeconds;
 use lowtide_model::growth::{Growth, GrowthCourse};
 use lowtide_model::inspection::{Bin, Inspection, Observation};
 use lowtide_model::ledger::Owner;
+use lowtide_model::stats::thin;
 use lowtide_model::verdict::{Verdict, VerdictKind};
 
 use super::course::{course, has_risen, is_noticeable};
@@ -291,11 +292,7 @@ impl<T> Series<T> {
             self.samples.pop();
         }
         if self.samples.len() >= Self::MAX {
-            let mut place = 0;
-            self.samples.retain(|_| {
-                place += 1;
-                place % 2 == 1
-            });
+            thin(&mut self.samples);
             self.halvings += 1;
         }
         self.is_passing = !self.seen.is_multiple_of(1 << self.halvings);

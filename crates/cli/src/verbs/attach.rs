@@ -1,11 +1,11 @@
 //! `lowtide attach`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::path::Path;
 
 use lowtide_policy::PolicyKind;
 use lowtide_probe::mapped::read_local_files_only;
+use lowtide_probe::proc::oom_score_adj;
 use lowtide_probe::process::ProcReader;
 use lowtide_probe::sampler::Sampler;
 use lowtide_probe::target::Target;
@@ -188,7 +188,5 @@ fn start_and_rss(pid: u32) -> Option<(u64, u64)> {
 /// Returns whether `--all` leaves a process out: PID 1, and processes that the OOM killer must not
 /// kill.
 fn is_protected(pid: u32) -> bool {
-    let score = fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).ok();
-    let score: Option<i32> = score.and_then(|text| text.trim().parse().ok());
-    pid == 1 || score.is_none_or(|score| score < MIN_OOM_SCORE_ADJ)
+    pid == 1 || oom_score_adj(pid).is_none_or(|score| score < MIN_OOM_SCORE_ADJ)
 }

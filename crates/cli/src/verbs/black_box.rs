@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 
 use lowtide_analysis::black_box::conclude;
 use lowtide_model::black_box::{BlackBoxReport, OtherRecord};
-use lowtide_record::black_box::{self, BoxError, BoxLine, BoxRecord, Cause, rings_in, time};
+use lowtide_record::black_box::{
+    self, BoxError, BoxLine, BoxRecord, Cause, is_ring, rings_in, time,
+};
 use lowtide_report::black_box::{page, render};
 
 use super::report::write;
@@ -12,8 +14,6 @@ use crate::args::ReportArgs;
 use crate::console::output::Output;
 use crate::failure::exit::{Exit, Failure};
 
-/// Suffix of the files of a black box.
-const SUFFIX: &str = "box";
 /// Maximum number of other records that are named.
 const MAX_OTHERS: usize = 50;
 
@@ -22,7 +22,7 @@ const MAX_OTHERS: usize = 50;
 pub(super) fn rings(paths: &[PathBuf]) -> Option<Vec<PathBuf>> {
     let rings = |path: &PathBuf| match path.is_dir() {
         true => rings_in(path).ok().filter(|rings| !rings.is_empty()),
-        false => path.extension().is_some_and(|e| e == SUFFIX).then(|| vec![path.clone()]),
+        false => is_ring(path).then(|| vec![path.clone()]),
     };
     paths.iter().find_map(rings)
 }

@@ -398,18 +398,15 @@ impl<'a> Watch<'a> {
             self.whole.follow(target);
             self.show_progress(&mut record)?;
             let is_extended = duration != self.args.duration;
-            let is_over = match duration.is_some_and(|most| elapsed >= most) {
-                true => true,
-                // It lasts no longer than necessary.
-                false => is_extended && !self.is_too_early(),
-            };
+            let is_over = duration.is_some_and(|most| elapsed >= most);
             if is_over && !is_extended && self.is_too_early() {
                 duration = Some(elapsed * EXTENDED);
                 let most = HumanSeconds((elapsed * EXTENDED).as_secs_f64());
                 note!(
                     "lowtide: too few snapshots for a verdict: the run is extended, to {most} at most"
                 );
-            } else if is_over {
+            } else if is_over || (is_extended && !self.is_too_early()) {
+                // It lasts no longer than necessary.
                 return Ok(None);
             }
             if interrupt.load(Ordering::Relaxed) {

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use lowtide_model::cgroup::CachedFile;
 use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat, fstatfs};
 
-use super::descriptors::{Descriptor, Descriptors, pidfd};
+use super::descriptors::{Copier, Descriptor, Descriptors};
 use super::tmpfs::FileSystem;
 use crate::mapped::{open_local, reopen, shared_memory_device};
 use crate::memory::charged::PageOwners;
@@ -73,16 +73,12 @@ impl Search<'_> {
 
     /// Adds open files. Returns whether there was time for all.
     fn add_open(&mut self, descriptors: &Descriptors) -> bool {
-        let mut process: Option<(u32, Option<OwnedFd>)> = None;
+        let mut copier = Copier::default();
         for descriptor in descriptors.files(FileSystem::Local) {
             if self.is_late() {
                 return false;
             }
-            if process.as_ref().is_none_or(|(pid, _)| *pid != descriptor.pid) {
-                process = Some((descriptor.pid, pidfd(descriptor.pid)));
-            }
-            let opened = process.as_ref().and_then(|(_, process)| process.as_ref());
-            if let Some(copy) = opened.and_then(|process| descriptor.copy(process)) {
+            if let Some(copy) = copier.copy(descriptor) {
                 self.add_descriptor(descriptor, copy);
             }
         }

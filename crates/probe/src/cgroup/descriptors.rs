@@ -84,18 +84,14 @@ impl Descriptors {
     pub(super) fn pipes(&self) -> BTreeMap<u32, u64> {
         let (mut seen, mut copies) = (HashSet::new(), 0);
         let mut bytes = BTreeMap::new();
-        let mut process: Option<(u32, OwnedFd)> = None;
+        let mut copier = Copier::default();
         for descriptor in self.all.iter().filter(|found| found.can_be_pipe()) {
             if copies >= MAX_COPIES || seen.contains(&descriptor.link) {
                 continue;
             }
             copies += 1;
-            if process.as_ref().is_none_or(|(pid, _)| *pid != descriptor.pid) {
-                process = pidfd(descriptor.pid).map(|pidfd| (descriptor.pid, pidfd));
-            }
             // Opening the pipe would add a reader.
-            let copy = process.as_ref().and_then(|(_, pidfd)| descriptor.copy(pidfd));
-            let Some(pipe) = copy.filter(is_pipe) else { continue };
+            let Some(pipe) = copier.copy(descriptor).filter(is_pipe) else { continue };
             seen.insert(&descriptor.link);
             let unread = rustix::io::ioctl_fionread(&pipe).unwrap_or(0);
             *bytes.entry(descriptor.pid).or_default() += unread;
@@ -115,10 +111,19 @@ impl Descriptor {
             None => self.link.starts_with("pipe:"),
         }
     }
+}
 
-    /// Returns a copy of it, as `dup` would make one in the process. Nothing is opened.
-    pub(super) fn copy(&self, process: &OwnedFd) -> Option<OwnedFd> {
-        pidfd_getfd(process, self.number, PidfdGetfdFlags::empty()).ok()
+/// Copies descriptors. Those of one process come one after the other, so it is opened once.
+#[derive(Debug, Default)]
+pub(super) struct Copier(Option<(u32, Option<OwnedFd>)>);
+
+impl Copier {
+    /// Returns a copy of a descriptor, as `dup` would make one in the process. Nothing is opened.
+    pub(super) fn copy(&mut self, descriptor: &Descriptor) -> Option<OwnedFd> {
+        let known = self.0.take().filter(|(pid, _)| *pid == descriptor.pid);
+        let (_, process) =
+            self.0.insert(known.unwrap_or_else(|| (descriptor.pid, pidfd(descriptor.pid))));
+        pidfd_getfd(process.as_ref()?, descriptor.number, PidfdGetfdFlags::empty()).ok()
     }
 }
 
@@ -157,7 +162,7 @@ fn kernels_mount() -> Option<u64> {
 }
 
 /// Opens a process, to copy its descriptors.
-pub(super) fn pidfd(pid: u32) -> Option<OwnedFd> {
+fn pidfd(pid: u32) -> Option<OwnedFd> {
     let pid = Pid::from_raw(i32::try_from(pid).ok()?)?;
     pidfd_open(pid, PidfdFlags::empty()).ok()
 }

@@ -44,6 +44,11 @@ pub fn pids() -> io::Result<impl Iterator<Item = io::Result<u32>>> {
     Ok(fs::read_dir("/proc")?.filter_map(move |entry| entry.map(pid).transpose()))
 }
 
+/// Returns the `oom_score_adj` of a process; `None` if it has ended.
+pub fn oom_score_adj(pid: u32) -> Option<i32> {
+    fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).ok()?.trim().parse().ok()
+}
+
 /// Returns whether an error means that the process has ended, which is normal between two reads.
 pub fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound

@@ -2,6 +2,8 @@
 
 use std::{fs, io};
 
+use lowtide_model::charge::ProcessBytes;
+
 use super::ParseError;
 
 /// The used fields of `/proc/PID/status`, or of a thread's `status`
@@ -72,6 +74,17 @@ pub struct Signals {
 }
 
 impl Status {
+    /// Returns its memory by kind.
+    pub fn memory(&self) -> ProcessBytes {
+        ProcessBytes {
+            anon: self.anon_bytes,
+            file: self.file_bytes,
+            shared: self.shared_bytes,
+            swap: self.swap_bytes,
+            tables: self.page_tables_bytes,
+        }
+    }
+
     /// Reads the status of a process.
     ///
     /// # Errors

@@ -75,7 +75,7 @@ impl Store {
     /// Starts a ring.
     ///
     /// # Errors
-    /// Fails if there is no space.
+    /// Fails if the disk has no space left for it.
     pub fn start(&self, pid: u32, start_ticks: u64) -> io::Result<LiveRing> {
         self.make_room()?;
         let name = format!("{LIVE}{pid}-{start_ticks}{SUFFIX}");
@@ -152,6 +152,11 @@ fn worth(name: &str) -> Cause {
 
 fn rings(names: Vec<String>) -> Vec<String> {
     names.into_iter().filter(|name| name.ends_with(SUFFIX)).collect()
+}
+
+/// Returns whether a file has the name of a ring.
+pub fn is_ring(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.as_encoded_bytes().ends_with(SUFFIX.as_bytes()))
 }
 
 /// Returns the name of the ring of a process that has ended.

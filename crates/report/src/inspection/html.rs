@@ -2,12 +2,12 @@
 
 use lowtide_model::inspection::Inspection;
 use lowtide_model::pins::{BlockCensus, Pins};
-use minijinja::{AutoEscape, Environment, Value, context};
+use minijinja::{Value, context};
 
 use super::origin;
-use crate::html::{HtmlError, pairs};
+use crate::html::{HtmlError, process_page};
 use crate::owners::facts;
-use crate::svg::{PALETTE, PALETTE_ON_DARK, Picture, Theme, inspection_chart};
+use crate::svg::{Picture, Theme, inspection_chart};
 use crate::text::printable;
 use crate::{blocks, pins};
 
@@ -16,23 +16,20 @@ pub fn chart(inspection: &Inspection) -> Picture {
     inspection_chart(inspection, Theme::Light)
 }
 
+/// Rules for this page.
+const STYLE: &str = "\
+main td { vertical-align: top; }\n\
+main th.what, main td.what { min-width: 26em; text-align: left; white-space: normal; overflow-wrap: anywhere; }";
+
 /// Renders an inspection.
 ///
 /// # Errors
 /// Fails if the template fails, which would be a defect of lowtide.
 pub fn page(inspection: &Inspection) -> Result<String, HtmlError> {
-    let mut environment = Environment::new();
-    environment.set_auto_escape_callback(|_| AutoEscape::Html);
-    let template = include_str!("../../assets/inspection.html");
-    environment.add_template("inspection.html", template).map_err(HtmlError::new)?;
-    let page = environment.get_template("inspection.html").map_err(HtmlError::new)?;
     let observation = &inspection.observation;
     let verdict = &inspection.verdict;
     let lines = |texts: &[String]| texts.iter().map(|text| printable(text)).collect::<Vec<_>>();
-    page.render(context! {
-        css => include_str!("../../assets/report.css"),
-        palette => pairs(&PALETTE),
-        palette_on_dark => pairs(&PALETTE_ON_DARK),
+    let context = context! {
         title => format!(
             "{}: {}",
             verdict.kind.name().replace('_', " "),
@@ -46,9 +43,8 @@ pub fn page(inspection: &Inspection) -> Result<String, HtmlError> {
         pins => inspection.pins.as_ref().map(of_pins),
         blocks => inspection.blocks.as_ref().map(of_blocks),
         notes => lines(&observation.notes),
-        version => env!("CARGO_PKG_VERSION"),
-    })
-    .map_err(HtmlError::new)
+    };
+    process_page(include_str!("../../assets/inspection.html"), STYLE, context)
 }
 
 fn of_pins(found: &Pins) -> Value {

@@ -3,13 +3,19 @@
 use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
 use lowtide_model::leaks::{LeakGroup, LeakReport};
-use minijinja::{AutoEscape, Environment, Value, context};
+use minijinja::{Value, context};
 
 use super::{facts, holders, roots, size, types};
-use crate::html::{HtmlError, pairs};
+use crate::html::{HtmlError, process_page};
 use crate::stacks;
-use crate::svg::{PALETTE, PALETTE_ON_DARK, Theme, leaks_chart};
+use crate::svg::{Theme, leaks_chart};
 use crate::text::{printable, thousands};
+
+/// Rules for this page.
+const STYLE: &str = "\
+main td { vertical-align: top; }\n\
+main th.what, main td.what { min-width: 30em; text-align: left; white-space: normal; overflow-wrap: anywhere; }\n\
+main td.what pre { margin: 0.2em 0 0.4em 1.5em; white-space: pre-wrap; }";
 
 /// Renders a record, of which the last report is the result.
 ///
@@ -19,16 +25,8 @@ pub fn render(reports: &[LeakReport]) -> Result<String, HtmlError> {
     let Some(last) = reports.last() else {
         return Err(HtmlError::new("the record is empty"));
     };
-    let mut environment = Environment::new();
-    environment.set_auto_escape_callback(|_| AutoEscape::Html);
-    let template = include_str!("../../assets/leaks.html");
-    environment.add_template("leaks.html", template).map_err(HtmlError::new)?;
-    let page = environment.get_template("leaks.html").map_err(HtmlError::new)?;
     let charts = leaks_chart(reports, Theme::Page);
-    page.render(context! {
-        css => include_str!("../../assets/report.css"),
-        palette => pairs(&PALETTE),
-        palette_on_dark => pairs(&PALETTE_ON_DARK),
+    let context = context! {
         title => format!("{}: {}", last.verdict.kind.name(), printable(&last.command.join(" "))),
         facts => facts(last),
         pid => last.pid,
@@ -38,9 +36,8 @@ pub fn render(reports: &[LeakReport]) -> Result<String, HtmlError> {
         chart => charts.svg,
         groups => last.groups.iter().map(|found| group(found, last)).collect::<Vec<Value>>(),
         notes => last.notes.clone(),
-        version => env!("CARGO_PKG_VERSION"),
-    })
-    .map_err(HtmlError::new)
+    };
+    process_page(include_str!("../../assets/leaks.html"), STYLE, context)
 }
 
 fn group(found: &LeakGroup, report: &LeakReport) -> Value {

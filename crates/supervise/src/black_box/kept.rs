@@ -1,6 +1,7 @@
 //! What a ring keeps for as long as its process lives, whatever is overwritten: a course of few
 //! readings, and the ledgers that show the growth and the peak.
 
+use lowtide_model::stats::thin;
 use lowtide_record::black_box::{BoxLine, Course, Head, Reading};
 
 /// Maximum number of readings of a course.
@@ -58,11 +59,7 @@ impl Kept {
             return;
         }
         if readings.len() >= MAX_READINGS {
-            let mut place = 0;
-            readings.retain(|_| {
-                place += 1;
-                place % 2 == 1
-            });
+            thin(readings);
             self.spacing_s *= 2.0;
         }
         readings.push(reading.clone());

@@ -3,7 +3,6 @@
 
 use std::fs;
 
-use lowtide_model::charge::ProcessBytes;
 use lowtide_probe::proc::status::Status;
 use lowtide_record::black_box::{Member, Members};
 
@@ -26,14 +25,7 @@ fn member(pid: u32) -> Option<Member> {
     let text = fs::read(format!("/proc/{pid}/status")).ok()?;
     let text = String::from_utf8_lossy(&text);
     let name = text.lines().next()?.strip_prefix("Name:")?.trim().to_owned();
-    let status = Status::parse(&text).ok()?;
-    let bytes = ProcessBytes {
-        anon: status.anon_bytes,
-        file: status.file_bytes,
-        shared: status.shared_bytes,
-        swap: status.swap_bytes,
-        tables: status.page_tables_bytes,
-    };
+    let bytes = Status::parse(&text).ok()?.memory();
     Some(Member { pid, name, bytes })
 }
 

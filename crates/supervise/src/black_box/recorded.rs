@@ -6,6 +6,7 @@ use lowtide_model::charge::ProcessBytes;
 use lowtide_model::ledger::Owner;
 use lowtide_policy::Headroom;
 use lowtide_probe::exit::ExitReader;
+use lowtide_probe::proc::oom_score_adj;
 use lowtide_probe::process::ProcReader;
 use lowtide_probe::target::Target;
 use lowtide_record::black_box::{
@@ -278,10 +279,6 @@ impl Recorded {
     pub(super) fn bytes(&self) -> ProcessBytes {
         self.last.process
     }
-}
-
-fn oom_score_adj(pid: u32) -> Option<i32> {
-    std::fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).ok()?.trim().parse().ok()
 }
 
 /// Sets the name and the command line.
