@@ -302,8 +302,14 @@ fn without_a_terminal_progress_and_the_time_left_are_printed_as_lines() {
     assert!(lines[1].starts_with("1/2 ") && lines[1].ends_with(": started"), "{text}");
     assert!(lines[3].starts_with("2/2 ") && lines[3].contains(": started; about "), "{text}");
     assert!(lines[3].ends_with(" left"), "{text}");
-    assert!(lines[5].starts_with("10 more trials, which take about "), "{text}");
-    assert!(lines[6].contains("--repeat 6") && lines.len() == 7, "{text}");
+    // On a busy machine, the one trial of a treatment may not be enough to recommend any.
+    let recommendation = &object(&output)["recommendation"];
+    let is_open = recommendation["resolved"] == false && recommendation["treatment"].is_object();
+    assert_eq!(lines.len(), if is_open { 7 } else { 5 }, "{text}{recommendation:#}");
+    if is_open {
+        assert!(lines[5].starts_with("10 more trials, which take about "), "{text}");
+        assert!(lines[6].contains("--repeat 6"), "{text}");
+    }
 }
 
 /// Starts a study in a directory, and waits for its first sample.
