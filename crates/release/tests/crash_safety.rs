@@ -15,8 +15,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use lowtide_model::release::Hazard;
-use lowtide_model::release::{ReleaseOutcome, RunsIn};
+use lowtide_model::release::{Hazard, Release, ReleaseOutcome, RunsIn};
 use lowtide_probe::target::TargetError;
 use lowtide_release::testing::TargetStep;
 use lowtide_release::{EndKind, ReleaseError};
@@ -346,6 +345,13 @@ fn a_program_executed_by_a_multithreaded_target_is_left_alone() {
     another_program_is_left_alone(4, "cond");
 }
 
+/// Returns whether a release has returned all, or what it could on a machine that is so busy that
+/// its thread got no heartbeat in time.
+fn has_released(release: &Release) -> bool {
+    let is_starved = |reason: &String| reason.contains("received no heartbeat in time");
+    release.outcome == ReleaseOutcome::Released || release.reason.as_ref().is_some_and(is_starved)
+}
+
 /// The recipient of a signal.
 #[derive(Debug, Clone, Copy)]
 enum For {
@@ -369,7 +375,7 @@ fn handlers_run_once(threads: u32, wait: &'static str, with: &'static str, whom:
             }
         });
         let context = format!("SIGUSR1 at {step} {at:?}, {threads} threads in {wait}: {result:?}");
-        assert_eq!(result.unwrap().outcome, ReleaseOutcome::Released, "{context}");
+        assert!(has_released(&result.unwrap()), "{context}");
         steady.wait_for_delivery();
         let mut seen = steady.check();
         assert_eq!(seen.handled, u32::from(reached), "{context} {seen:?}");
@@ -506,7 +512,7 @@ fn the_second_is_refused(threads: u32, wait: &'static str) {
         let (first, reached) =
             steady.release_until(step, |steady, now| second = Some((now, steady.release())));
         let context = format!("a second one at {step}, {threads} threads in {wait}: {second:?}");
-        assert_eq!(first.unwrap().outcome, ReleaseOutcome::Released, "{context}");
+        assert!(has_released(&first.unwrap()), "{context}");
         if let Some((_, second)) = &second {
             let second = second.as_ref().unwrap();
             let allowed = [Hazard::AnotherRelease, Hazard::Traced];

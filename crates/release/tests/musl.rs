@@ -4,16 +4,17 @@
 #![cfg(target_arch = "x86_64")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed")]
 
+#[path = "support/hoard.rs"]
+mod hoard;
+
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use hoard::Hoard;
 use lowtide_model::release::{Release, ReleaseOutcome, RunsIn};
-use lowtide_probe::target::Target;
 use lowtide_release::{Options, release};
-use lowtide_testing::{Musl, MuslLinkage, Running};
+use lowtide_testing::{Musl, MuslLinkage};
 use tempfile::TempDir;
 
 /// Minimum size of a hoard, in bytes.
@@ -22,53 +23,11 @@ const HOARD: u64 = 10 << 20;
 /// Maximum time until a release returns something.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A program with a hoard on the heap of musl.
-struct Hoard {
-    _child: Running,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
-    target: Target,
-}
-
-impl Hoard {
-    /// Starts it with so many threads that musl counts, and others.
-    fn start(program: &Path, threads: u32, uncounted: u32) -> Self {
-        let numbers = [threads, uncounted, 7].map(|number| number.to_string());
-        Self::start_with(program, &numbers)
-    }
-
-    fn start_with(program: &Path, words: &[String]) -> Self {
-        let mut child = Command::new(program)
-            .args(words)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let input = child.stdin.take().unwrap();
-        let output = BufReader::new(child.stdout.take().unwrap());
-        let target = Target::open(child.id()).unwrap();
-        let mut hoard = Self { _child: child.into(), input, output, target };
-        assert_eq!(hoard.line(), "ready\n");
-        hoard
-    }
-
-    fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.output.read_line(&mut line).unwrap();
-        line
-    }
-
-    /// Makes it check its blocks, and make another hoard.
-    fn check(&mut self, what: &str) {
-        self.input.write_all(b"x").unwrap();
-        assert_eq!(self.line(), "sound\n", "{what}");
-    }
-
-    fn release(&self, dry_run: bool) -> Release {
-        // This test determines which versions count as tested.
-        let options = Options { dry_run, untested: true, ..Options::default() };
-        release(&self.target, &options).unwrap()
-    }
+/// Releases, or predicts it.
+fn act(hoard: &Hoard, dry_run: bool) -> Release {
+    // This test determines which versions count as tested.
+    let options = Options { dry_run, untested: true, ..Options::default() };
+    release(&hoard.target, &options).unwrap()
 }
 
 #[test]
@@ -90,7 +49,7 @@ fn nothing_breaks_while_musl_ceases_to_take_locks_and_takes_them_again() {
         let mut refused = BTreeMap::new();
         while returned < wanted {
             assert!(begin.elapsed() < TIMEOUT * wanted, "{what}: {releases} releases, {refused:?}");
-            let released = hoard.release(false);
+            let released = act(&hoard, false);
             releases += 1;
             returned += u32::from(released.returned_bytes > 0);
             skipped += released.skipped_ranges;
@@ -108,7 +67,7 @@ fn nothing_breaks_while_musl_ceases_to_take_locks_and_takes_them_again() {
 
 fn compiled(home: &TempDir, musl: &Musl, linkage: MuslLinkage) -> std::path::PathBuf {
     let program = home.path().join("program");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/musl.c");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/counted.c");
     musl.compile(linkage, &program, [source, "-O1".into(), "-pthread".into(), "-s".into()]);
     program
 }
@@ -125,9 +84,9 @@ fn a_release_of_musl_returns_what_it_predicts_to_the_byte() {
             let what = format!("musl {}, {linkage:?}, {threads} more threads", musl.version());
             let mut hoard = Hoard::start(&program, threads, 0);
             for _ in 0..2 {
-                let predicted = hoard.release(true).predicted_bytes;
+                let predicted = act(&hoard, true).predicted_bytes;
                 assert!(predicted > HOARD, "{what}: {predicted}");
-                let released = hoard.release(false);
+                let released = act(&hoard, false);
                 assert_eq!(released.outcome, ReleaseOutcome::Released, "{what}: {released:?}");
                 assert_eq!(released.runs_in, Some(RunsIn::Slices), "{what}");
                 assert_eq!(
@@ -135,7 +94,7 @@ fn a_release_of_musl_returns_what_it_predicts_to_the_byte() {
                     (predicted, predicted, 0),
                     "{what}"
                 );
-                let again = hoard.release(false);
+                let again = act(&hoard, false);
                 assert_eq!(again.outcome, ReleaseOutcome::NothingToRelease, "{what}: {again:?}");
                 hoard.check(&what);
             }
@@ -150,7 +109,7 @@ fn memory_of_musl_is_left_alone_if_threads_take_no_part_in_its_locks() {
     let program = compiled(&home, &Musl::systems(), MuslLinkage::Static);
     for threads in [0, 2] {
         let mut hoard = Hoard::start(&program, threads, 1);
-        let left_alone = hoard.release(false);
+        let left_alone = act(&hoard, false);
         assert_eq!(left_alone.outcome, ReleaseOutcome::Refused, "{left_alone:?}");
         let reason = left_alone.reason.unwrap();
         assert!(reason.contains("other threads than musl counts"), "{threads}: {reason}");

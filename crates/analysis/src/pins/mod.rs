@@ -279,7 +279,7 @@ pub fn sentence(pins: &Pins) -> Option<String> {
     }
     is_most(pins.crowded_bytes).then(|| {
         format!(
-            "{about}{} of the free memory is on pages that blocks of more than {SMALL_SET} sizes share: no few sizes pin it",
+            "{about}{} of the free memory is on pages that blocks of more than {SMALL_SET} sizes share: no few sizes pin it (--pins shows what holds them)",
             Human(pins.crowded_bytes)
         )
     })

@@ -17,7 +17,7 @@ const HOARD: u64 = 10 << 20;
 /// A program with a hoard, from the tests of releases.
 fn program(home: &TempDir, linkage: MuslLinkage) -> PathBuf {
     let program = home.path().join("hoard-of-musl");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../release/tests/programs/musl.c");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../release/tests/programs/counted.c");
     let flags = ["-O1", "-pthread", "-s"].map(PathBuf::from);
     Musl::systems().compile(linkage, &program, std::iter::once(source).chain(flags));
     program

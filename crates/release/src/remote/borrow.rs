@@ -15,7 +15,7 @@ use lowtide_probe::proc::task::Thread;
 use lowtide_probe::target::Target;
 
 use super::candidates::{Candidate, Candidates, ThreadInspector};
-use super::counted::{Counted, Standing};
+use super::counted::{Standing, TakesPart};
 use super::shared_filters::SharedFilters;
 use super::stopped_thread::StoppedThread;
 use super::target_io::TargetIo;
@@ -62,10 +62,10 @@ pub(crate) struct ThreadBorrower<'t> {
     pub(super) words_only: bool,
     /// The only thread that is borrowed, by the address of its own data; `None`: any thread.
     pub(super) owner: Option<u64>,
-    /// Present if only threads run operations that musl counts.
-    counted: Option<Counted>,
-    /// Whether the thread that was stopped last is the only one.
-    pub(super) is_alone: bool,
+    /// Which threads may run operations.
+    takes_part: TakesPart,
+    /// The standing of the thread that was stopped last to run them.
+    pub(super) standing: Standing,
     /// The addresses of the own data of threads that were stopped, by their TIDs.
     own_data: HashMap<u32, u64>,
     /// The TID of the thread that was borrowed first, and the name of the call that it waited in.
@@ -128,8 +128,8 @@ impl<'t> ThreadBorrower<'t> {
             will_map: options.dry_run,
             words_only: options.words_only,
             owner: None,
-            counted: None,
-            is_alone: false,
+            takes_part: TakesPart::Any,
+            standing: Standing::Uncounted,
             own_data: HashMap::new(),
             first: None,
             fs_base: None,
@@ -175,19 +175,15 @@ impl<'t> ThreadBorrower<'t> {
 
     /// Borrows only threads for operations that may drop the free pages of the heap.
     pub(crate) fn borrow_for(&mut self, droppers: Droppers) {
-        self.counted = match droppers {
-            Droppers::Counted { threads } => Some(Counted { threads }),
-            Droppers::Any | Droppers::Owners => None,
-        };
+        self.takes_part = TakesPart::of(droppers);
     }
 
     /// Returns whether a stopped thread is the one that is wanted, and remembers which one it is.
     pub(super) fn is_wanted(&mut self, stopped: &StoppedThread) -> bool {
         let own_data = stopped.registers.fs_base;
         self.own_data.insert(stopped.thread.tid, own_data);
-        let standing = self.counted.map(|counted| counted.standing(&self.io, stopped));
-        self.is_alone = standing == Some(Standing::Alone);
-        standing != Some(Standing::Uncounted) && self.owner.is_none_or(|owner| owner == own_data)
+        self.standing = self.takes_part.standing(&self.io, stopped);
+        self.standing != Standing::Uncounted && self.owner.is_none_or(|owner| owner == own_data)
     }
 
     /// Returns the pauses so far.
@@ -361,9 +357,7 @@ impl<'t> ThreadBorrower<'t> {
         let own_data = self.own_data.get(&candidate.thread.tid);
         match self.owner {
             Some(owner) if own_data != Some(&owner) => "it does not own the memory to release",
-            _ if self.counted.is_some() => {
-                "musl does not count it among the threads that take locks"
-            }
+            _ if self.standing == Standing::Uncounted => self.takes_part.why(),
             _ => "its vector registers do not fit into a signal frame",
         }
     }

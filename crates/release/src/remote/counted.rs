@@ -1,27 +1,38 @@
-//! Whether a borrowed thread takes part in the locks of musl.
+//! Whether a borrowed thread takes part in the locks of the C library.
 //!
-//! musl takes locks only while it counts more than one thread. If a thread that it does not count
-//! (of a `clone` by the program itself) held a lock, the program would continue without it as soon
-//! as the other threads have ended. A thread that musl counts holds it like one that is inside
-//! `malloc`. The only thread of a process needs no lock, if it waits outside of the allocator.
+//! A C library takes locks only while it counts more than one thread. While a thread that it does
+//! not count (of a `clone` by the program itself) holds a lock, the others may continue without it:
+//! under glibc, as long as no other thread was ever started; under musl, as soon as the other
+//! threads have ended. Besides, such a thread may share the data of another one, and with it the
+//! caches of an allocator. A thread that is counted holds a lock like one that is inside `malloc`.
+//! The only thread of a process needs no lock, if it waits outside of the allocator.
 //!
-//! Sources: musl 1.2.1 to 1.2.5, `src/internal/libc.h`, `src/internal/pthread_impl.h`,
-//! `src/thread/pthread_create.c` (a thread that ends first clears its TID, and then leaves the
-//! count), `src/process/_Fork.c`.
+//! Sources: glibc 2.17 to 2.42, `nptl/descr.h` (`header.tcb` and `tid` of `struct pthread`),
+//! `nptl/pthread_create.c` (which clears `__libc_single_threaded`); musl 1.2.1 to 1.2.5,
+//! `src/internal/libc.h`, `src/internal/pthread_impl.h`, `src/thread/pthread_create.c` (a thread
+//! that ends first clears its TID, and then leaves the count), `src/process/_Fork.c`.
 
+use lowtide_heap::droppable::Droppers;
 use lowtide_probe::proc::task;
 
 use super::stopped_thread::StoppedThread;
 use super::target_io::TargetIo;
 
-/// Place of the TID in the data of a thread (`struct pthread`), in bytes.
-const TID_AT: u64 = 0x30;
+/// Place of the TID in the data of a thread (`struct pthread`) of glibc, in bytes.
+const TID_AT_OF_GLIBC: u64 = 0x2d0;
+/// The same of musl.
+const TID_AT_OF_MUSL: u64 = 0x30;
 
-/// The rule that only threads run operations that musl counts.
+/// The rule which threads may run operations.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Counted {
-    /// The address of the word with the number of threads; `None` if it is not known.
-    pub(super) threads: Option<u64>,
+pub(super) enum TakesPart {
+    /// Those that the C library, whichever it is, has data of.
+    Any,
+    /// Those that musl counts.
+    Musl {
+        /// The address of the word with the number of threads; `None` if it is not known.
+        threads: Option<u64>,
+    },
 }
 
 /// The standing of a stopped thread.
@@ -29,13 +40,21 @@ pub(super) struct Counted {
 pub(super) enum Standing {
     /// It is the only one, and no locks are taken.
     Alone,
-    /// It is one of several that musl counts, and locks are taken.
+    /// The C library counts it.
     Counted,
     /// It is neither, or that could not be read.
     Uncounted,
 }
 
-impl Counted {
+impl TakesPart {
+    /// Returns the rule for operations of a heap.
+    pub(super) fn of(droppers: Droppers) -> Self {
+        match droppers {
+            Droppers::Counted { threads } => Self::Musl { threads },
+            Droppers::Any | Droppers::Owners => Self::Any,
+        }
+    }
+
     /// Returns the standing of a stopped thread. If it is the only one, it stays so until it
     /// continues.
     pub(super) fn standing(self, io: &TargetIo<'_>, stopped: &StoppedThread) -> Standing {
@@ -43,25 +62,45 @@ impl Counted {
             Ok(all) if all == [stopped.thread] => Standing::Alone,
             _ => Standing::Uncounted,
         };
-        let Some(at) = self.threads else { return alone() };
-        let Some(word) = io.word(at) else { return Standing::Uncounted };
+        let threads = match self {
+            Self::Any if is_listed(io, stopped, &[TID_AT_OF_GLIBC, TID_AT_OF_MUSL]) => {
+                return Standing::Counted;
+            }
+            Self::Any | Self::Musl { threads: None } => return alone(),
+            Self::Musl { threads: Some(threads) } => threads,
+        };
+        let Some(word) = io.word(threads) else { return Standing::Uncounted };
         // The fourth byte, with its sign, and the upper half.
         let (takes, others) = ((word >> 24) as i8, (word >> 32) as i32);
         match (takes, others) {
             (..=0, 0) => alone(),
-            (1.., 1..) if is_listed(io, stopped) => Standing::Counted,
+            (1.., 1..) if is_listed(io, stopped, &[TID_AT_OF_MUSL]) => Standing::Counted,
             _ => Standing::Uncounted,
+        }
+    }
+
+    /// Returns why a thread that is [`Standing::Uncounted`] runs no operations.
+    pub(super) fn why(self) -> &'static str {
+        match self {
+            Self::Any => {
+                "the C library does not know it (a clone of the program itself has started it)"
+            }
+            Self::Musl { .. } => "musl does not count it among the threads that take locks",
         }
     }
 }
 
-/// Returns whether a thread has data of musl of its own, with its own TID.
-fn is_listed(io: &TargetIo<'_>, stopped: &StoppedThread) -> bool {
+/// Returns whether a thread has data of its C library of its own, with its own TID in one of some
+/// places.
+fn is_listed(io: &TargetIo<'_>, stopped: &StoppedThread, places: &[u64]) -> bool {
     let own_data = stopped.registers.fs_base;
     let Ok(status) = stopped.thread.status() else { return false };
-    let tid_at = own_data.checked_add(TID_AT);
+    let is_its_tid = |at: &u64| {
+        let word = own_data.checked_add(*at).and_then(|at| io.word(at));
+        word.map(|word| word as u32) == Some(status.own_pid)
+    };
     own_data != 0
         && status.own_pid != 0
         && io.word(own_data) == Some(own_data)
-        && tid_at.and_then(|at| io.word(at)).map(|word| word as u32) == Some(status.own_pid)
+        && places.iter().any(is_its_tid)
 }

@@ -8,6 +8,7 @@ use lowtide_probe::proc::task::{self, Thread};
 use super::block::SharedBlock;
 use super::borrow::{ThreadBorrower, waits};
 use super::calls::{CLONE_FLAGS, code_calls};
+use super::counted::Standing;
 use super::frame::{self, chain, set_argument};
 use super::heartbeat::Heartbeat;
 use super::mapping::Injected;
@@ -230,7 +231,7 @@ fn prepare(
         .with(field::TIMEOUT_FORM, timeout_form)
         .with(field::TIMEOUT_AT, timeout_at)
         .with(field::TIMEOUT_NS, left)
-        .with(field::ALONE, u64::from(borrower.is_alone));
+        .with(field::ALONE, u64::from(borrower.standing == Standing::Alone));
     if task == Task::Clone {
         values = values
             .with(field::CLONE_FLAGS, CLONE_FLAGS)

@@ -1,12 +1,13 @@
-// A hoard on the heap of musl: blocks of many sizes, of which most are freed. It knows what each block contains.
+// A hoard: blocks of many sizes, of which most are freed. It knows what each block contains.
 //
-//   musl THREADS UNCOUNTED SEED [turns]
+//   counted THREADS UNCOUNTED SEED [turns|alone]
 //
-// THREADS threads wait, and UNCOUNTED ones that musl does not know, because a clone has started them. For each byte on
-// stdin, it checks every block, frees and allocates many, and checks them again; then it prints `sound`.
+// THREADS threads wait, and UNCOUNTED ones that the C library does not know, because a clone has started them. For each
+// byte on stdin, it checks every block, frees and allocates many, and checks them again; then it prints `sound`.
 //
 // With `turns`, it works until there is such a byte: the first thread and another one in turn, and both at once. The
-// other thread ends each time, so that musl again and again ceases to take locks, and takes them again.
+// other thread ends each time, so that musl again and again ceases to take locks, and takes them again. With `alone`,
+// the first thread alone works.
 #define _GNU_SOURCE
 #include <poll.h>
 #include <pthread.h>
@@ -83,6 +84,15 @@ static void take_turns(void) {
     write(1, "sound\n", 6);
 }
 
+static void work_alone(void) {
+    struct pollfd input = {.fd = 0, .events = POLLIN};
+    while (poll(&input, 1, 0) == 0) {
+        churn(0, BLOCKS, 85);
+        check(0, BLOCKS);
+    }
+    write(1, "sound\n", 6);
+}
+
 static void *wait_here(void *unused) {
     for (;;) poll(0, 0, -1);
     return unused;
@@ -107,7 +117,7 @@ int main(int count, char **words) {
     }
     churn(0, BLOCKS, 85);
     write(1, "ready\n", 6);
-    if (count > 4) return take_turns(), 0;
+    if (count > 4) return strcmp(words[4], "alone") ? take_turns() : work_alone(), 0;
     for (char byte; read(0, &byte, 1) == 1;) {
         check(0, BLOCKS);
         churn(0, BLOCKS, 85);
