@@ -322,7 +322,7 @@ impl<'t> ThreadBorrower<'t> {
         &mut self,
         mut act: impl FnMut(&mut Self, &Candidate, StoppedThread) -> Result<Option<T>, Abort>,
     ) -> Result<(Candidate, T), Abort> {
-        let begin = Instant::now();
+        let search = Search::begin();
         loop {
             // Read before the inspection: nothing must come between that and the stop, because a
             // thread may enter another wait.
@@ -348,7 +348,7 @@ impl<'t> ThreadBorrower<'t> {
                 self.pauses.push(Pause { length, waited: waited.min(length) });
                 return Ok((candidate.clone(), done));
             }
-            self.wait_for_retry(begin, &candidates)?;
+            self.wait_for_retry(&search, &candidates)?;
         }
     }
 
@@ -362,27 +362,47 @@ impl<'t> ThreadBorrower<'t> {
         }
     }
 
-    /// Waits a little after no thread could be borrowed. `begin` is the time of the first attempt.
+    /// Waits a little after no thread could be borrowed.
     ///
     /// # Errors
     /// Fails if another attempt makes no sense.
-    fn wait_for_retry(&self, begin: Instant, candidates: &Candidates) -> Result<(), Abort> {
+    fn wait_for_retry(&self, search: &Search, candidates: &Candidates) -> Result<(), Abort> {
         if let Some(error) = self.io.lost() {
             return Err(error.into());
         }
         if self.interrupt.is_some_and(|interrupt| interrupt.load(Ordering::Relaxed)) {
             return Err(ReleaseError::Interrupted.into());
         }
-        if begin.elapsed() > JOB_STOP_TIMEOUT && self.io.is_stopped() {
+        let elapsed = search.elapsed();
+        if elapsed > JOB_STOP_TIMEOUT && self.io.is_stopped() {
             return Err(Refusal::Stopped { pid: self.io.target.pid }.into());
         }
         let timeout = if self.owner.is_some() { OWNER_TIMEOUT } else { SEARCH_TIMEOUT };
-        if begin.elapsed() > timeout {
+        if elapsed > timeout {
             let (threads, why) = (candidates.threads, candidates.why());
             return Err(Refusal::NoThread { threads, why }.into());
         }
-        std::thread::sleep((begin.elapsed() / RETRY_DIVISOR).clamp(MIN_RETRY, MAX_RETRY));
+        std::thread::sleep((elapsed / RETRY_DIVISOR).clamp(MIN_RETRY, MAX_RETRY));
         Ok(())
+    }
+}
+
+/// The search for a thread that can be borrowed.
+struct Search {
+    begin: Instant,
+    /// How long this thread had waited for a processor when it began.
+    waited: Duration,
+}
+
+impl Search {
+    fn begin() -> Self {
+        Self { begin: Instant::now(), waited: waits(&[]) }
+    }
+
+    /// Returns the time since it began, without that in which lowtide waited for a processor: on a
+    /// busy machine, it has made few attempts, and must not leave its code in the target for that.
+    fn elapsed(&self) -> Duration {
+        self.begin.elapsed().saturating_sub(waits(&[]).saturating_sub(self.waited))
     }
 }
 
