@@ -15,8 +15,15 @@ pub fn render(found: &HeapDifference, screen: Screen) -> String {
     let mut out = side("before", &found.before, screen) + &side("after", &found.after, screen);
     let head = format!("RSS {}", signed(found.difference_bytes));
     let _ = writeln!(out, "\n{}", bold(&head, screen));
-    for row in found.ledger.iter().filter(|row| row.before_bytes.max(row.after_bytes) > 0) {
-        out += &line(row, screen);
+    let rows = found.ledger.iter().filter(|row| row.before_bytes.max(row.after_bytes) > 0);
+    let (changed, same): (Vec<_>, Vec<_>) = rows.partition(|row| row.difference_bytes != 0);
+    changed.iter().for_each(|row| out += &line(row, screen));
+    match (changed.len(), same.len()) {
+        (_, 0) => {}
+        (0, _) => out += "no row changed\n",
+        (_, same) => {
+            let _ = writeln!(out, "{}", dim(&format!("{same} more did not change"), screen));
+        }
     }
     if found.blocks.is_empty() {
         out += "\nno group of blocks differs\n";
