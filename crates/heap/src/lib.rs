@@ -54,6 +54,7 @@
 
 mod allocator;
 pub mod blocks;
+mod code;
 pub mod droppable;
 pub mod engine;
 #[cfg(any(test, feature = "fuzzing"))]

@@ -13,9 +13,6 @@ pub struct AllocatorFacts {
     /// Whether its memory is also released if its version is unknown: its structures and its lock
     /// are found by what they contain, and are the same in all of its versions.
     pub proves_itself: bool,
-    /// A part of a version from which on a release can find the locks, and the reason why it cannot
-    /// in older ones.
-    pub released_from: Option<((u32, u32), &'static str)>,
     /// The names of the function that returns its free memory, of which a build exports one.
     pub purge_functions: &'static [&'static str],
     /// Symbols that only this allocator defines.
@@ -38,7 +35,6 @@ const NONE: AllocatorFacts = AllocatorFacts {
     is_walked: false,
     released: &[],
     proves_itself: false,
-    released_from: None,
     purge_functions: &[],
     own_symbols: &[],
     allocation_functions: &[],
@@ -108,16 +104,12 @@ const MIMALLOC: AllocatorFacts = AllocatorFacts {
 
 const GPERFTOOLS: AllocatorFacts = AllocatorFacts {
     is_walked: true,
-    released: &["2.16"],
-    proves_itself: false,
-    released_from: Some((
-        (2, 11),
-        "the lock of the page heap cannot be located in gperftools 2.10 and older: use --method purge \
-         --unbounded, which calls the allocator's own function",
-    )),
+    // Debian 11, 12 and 13 have 2.8.1, 2.10 and 2.16, Ubuntu 22.04 and 24.04 have 2.9.1 and 2.15.
+    released: &["2.8.1", "2.9", "2.9.1", "2.10", "2.15", "2.16"],
     purge_functions: &["MallocExtension_ReleaseToSystem"],
     own_symbols: &["tc_malloc"],
     allocation_functions: &[&NEW, &["tc_malloc", "tc_calloc", "tc_realloc", "tc_memalign"]],
+    ..NONE
 };
 
 /// A static program does not contain its version.
@@ -172,10 +164,11 @@ impl AllocatorKind {
                 };
                 numbers(version).is_some_and(|wanted| numbers(tested) == Some(wanted))
             },
-            // `5.3.0-0-g54eaed1d8b56` is 5.3.0; `5.3.0-145-g…` is 145 commits later.
+            // `5.3.0-0-g54eaed1d8b56` is 5.3.0; `5.3.0-145-g…` is 145 commits later. `2.10.0` is
+            // what CMake makes of gperftools 2.10.
             _ => |version: &str, tested: &str| {
                 let rest = version.strip_prefix(tested);
-                rest.is_some_and(|rest| rest.is_empty() || rest == "-0" || rest.starts_with("-0-"))
+                rest.is_some_and(|rest| matches!(rest, "" | "-0" | ".0") || rest.starts_with("-0-"))
             },
         };
         self.facts().released.iter().any(|tested| is_same(version, tested))
@@ -210,6 +203,18 @@ mod tests {
             assert!(!is_tested(version), "{version:?}");
         }
         assert!(!AllocatorKind::Glibc.is_tested(None));
+    }
+
+    #[test]
+    fn a_version_of_another_allocator_is_compared_in_full() {
+        let is_tested = |version| AllocatorKind::Gperftools.is_tested(Some(version));
+        for version in ["2.8.1", "2.9.1", "2.9.0", "2.10", "2.10.0", "2.16"] {
+            assert!(is_tested(version), "{version}");
+        }
+        for version in ["2.1", "2.10.80", "2.10.00", "2.7", "2.100", "2.15.90", "2.9.2", ""] {
+            assert!(!is_tested(version), "{version:?}");
+        }
+        assert!(!AllocatorKind::Gperftools.is_tested(None));
     }
 
     #[test]

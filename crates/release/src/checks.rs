@@ -274,11 +274,6 @@ fn check_allocator(
         if !allocator.kind.has_known_locks(c_library) {
             return Err(Refusal::Locks { name, c_library: c_library.to_owned() });
         }
-        let is_purged = options.method == Some(Method::Purge);
-        let why = why_unguarded(&allocator.kind, allocator.version.as_deref());
-        if let Some(why) = why.filter(|_| !is_purged) {
-            return Err(Refusal::Unguarded { name, why });
-        }
     }
     match &options.allocators {
         Some(chosen) if !chosen.contains(&allocator.kind) => Err(Refusal::NotChosen { name }),
@@ -304,15 +299,6 @@ fn check_call(threads: &[Status], options: &Options) -> Result<(), Refusal> {
 /// The reason why no function of the allocator is called in a process under filters.
 pub(crate) const CALL_UNDER_FILTER: &str =
     "its system calls are filtered, and those of the allocator's own function are unknown";
-
-/// Returns the reason why the memory of an allocator cannot be released in this version, even if
-/// the version were tested.
-fn why_unguarded(kind: &AllocatorKind, version: Option<&str>) -> Option<&'static str> {
-    let mut numbers = version?.split('.').map(|number| number.parse::<u32>().unwrap_or(0));
-    let numbers = (numbers.next()?, numbers.next().unwrap_or(0));
-    let (from, why) = kind.facts().released_from?;
-    (numbers < from).then_some(why)
-}
 
 /// Checks that the version of the allocator is among those that were tested.
 fn check_version(allocator: &DetectedAllocator) -> Result<(), Refusal> {
@@ -579,26 +565,6 @@ mod tests {
         let refused = check(&of_musl.own).unwrap_err().to_string();
         assert!(refused.contains("jemalloc with the locks of musl"), "{refused}");
         assert_eq!(check(&of_musl.malloc), Ok(()));
-    }
-
-    #[test]
-    fn an_unguarded_version_is_refused_unless_the_method_is_purge() {
-        let detected = Detected {
-            c_library: Some(CLibrary { name: "glibc", version: None }),
-            ..with_malloc("gperftools", Some("2.10"))
-        };
-        let refused = check_allocators(&detected, &Options::default()).unwrap_err();
-        assert!(matches!(refused, Refusal::Unguarded { .. }), "{refused}");
-        assert!(refused.to_string().contains("lock"), "{refused}");
-        let purge = Options { method: Some(Method::Purge), ..Options::default() };
-        assert_eq!(check_allocators(&detected, &purge), Ok(()));
-        for (kind, version) in [
-            (AllocatorKind::Mimalloc, Some("2.3.2")),
-            (AllocatorKind::Gperftools, Some("2.11")),
-            (AllocatorKind::Gperftools, None),
-        ] {
-            assert_eq!(why_unguarded(&kind, version), None);
-        }
     }
 
     #[test]

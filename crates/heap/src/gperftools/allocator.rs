@@ -41,7 +41,7 @@ impl Allocator for Layout {
         _: &[HeapMapping],
         module: &Module<'_>,
     ) -> Result<Lock, Unguarded> {
-        super::lock(memory, self, module.version)
+        super::lock(memory, self, module)
     }
 
     fn each_droppable(

@@ -4,7 +4,7 @@
 //!   free.
 //! - `size_class`: the sizes of blocks.
 //! - `caches`: free blocks that threads cache, and those that move between threads.
-//! - `droppable`: free spans, with the lock that guards them.
+//! - `droppable`, `lock`: free spans, and the lock that guards them.
 //! - `tally`: the sums, in the terms of `MallocExtension::GetNumericProperty`.
 //!
 //! Sources: gperftools 2.8.1 to 2.18.1, `src/span.h`, `pagemap.h`, `central_freelist.h`,
@@ -13,6 +13,7 @@
 mod allocator;
 mod caches;
 mod droppable;
+mod lock;
 mod page_map;
 mod size_class;
 mod tally;
@@ -26,7 +27,8 @@ use crate::residency::Residency;
 use crate::rewalk::least_torn;
 use crate::rooms::RoomKind;
 use crate::scattered::Scattered;
-pub use droppable::{Lock, each_droppable, lock};
+pub use droppable::each_droppable;
+pub use lock::{Lock, lock};
 use page_map::{LEAF_BYTES, Location, PageMap, RECORD, Span};
 pub use tally::{Heap, Resident};
 

@@ -17,7 +17,7 @@ pub(super) const PAGE_BITS: u32 = 13;
 pub(super) const LEAF_BITS: u32 = 18;
 const ROOT_BITS: u32 = 48 - PAGE_BITS - LEAF_BITS;
 pub(super) const LEAF_BYTES: u64 = 8 << LEAF_BITS;
-const ROOT_BYTES: u64 = 8 << ROOT_BITS;
+pub(super) const ROOT_BYTES: u64 = 8 << ROOT_BITS;
 /// Maximum number of pages of a span: 128 GiB.
 const MAX_PAGES: u64 = 1 << 24;
 /// Maximum number of words that are tried as pointers to a leaf, and of spans that are read.

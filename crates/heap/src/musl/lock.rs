@@ -15,7 +15,8 @@ use std::ops::Range;
 use memchr::memmem;
 
 use super::context::Context;
-use crate::memory::{Memory, half_in, word};
+use crate::code::{Code, is_relative};
+use crate::memory::{Memory, word};
 use crate::ranges::hold;
 
 /// The value of a lock that one thread holds, and no other waits for.
@@ -56,7 +57,7 @@ impl Lock {
         data: &[Range<u64>],
         code: &[(u64, Vec<u8>)],
     ) -> Option<Self> {
-        let code: Vec<Code<'_>> = code.iter().map(|(at, bytes)| Code { at: *at, bytes }).collect();
+        let code = Code::parts(code);
         let function = Function::find(&code)?;
         let is_data = |at: u64| hold(data, &(at..at.saturating_add(4)));
         let own = context.range();
@@ -157,25 +158,7 @@ fn is_exchange(code: &[u8]) -> bool {
     matches!(code, [0x0f, 0xb1, modrm, ..] if modrm >> 6 == 0 && !matches!(modrm & 7, 4 | 5))
 }
 
-/// Returns whether the operand of an instruction is relative to its end.
-fn is_relative(modrm: u8) -> bool {
-    modrm & 0xc7 == 5
-}
-
-/// A part of the code.
-#[derive(Debug, Clone, Copy)]
-struct Code<'c> {
-    at: u64,
-    bytes: &'c [u8],
-}
-
 impl Code<'_> {
-    /// Returns the address to which the last four bytes of an instruction lead.
-    fn relative(&self, place: usize) -> Option<u64> {
-        let distance = half_in(self.bytes, place)?.cast_signed();
-        self.at.checked_add(place as u64 + 4)?.checked_add_signed(distance.into())
-    }
-
     /// Returns the places of calls of a function, and of jumps to it, near references to a range.
     fn calls_near(&self, function: u64, range: &Range<u64>) -> Vec<usize> {
         let is_reference = |place: &usize| {
@@ -246,35 +229,14 @@ const ENDBR: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::code::assembled::{AT, Assembled};
 
-    const AT: u64 = 0x40_0000;
     const LIBC: u64 = 0x50_0000;
     const LOCK: u64 = 0x50_0100;
     const OTHER: u64 = 0x50_0108;
     const CONTEXT: u64 = 0x50_1000;
 
-    /// Assembles code: each instruction is followed by an address relative to its end.
-    #[derive(Default)]
-    struct Assembled(Vec<u8>);
-
     impl Assembled {
-        fn plain(&mut self, bytes: &[u8]) -> &mut Self {
-            self.0.extend(bytes);
-            self
-        }
-
-        fn relative(&mut self, bytes: &[u8], to: u64) -> &mut Self {
-            self.0.extend(bytes);
-            let end = AT + self.0.len() as u64 + 4;
-            let distance = to.wrapping_sub(end) as u32;
-            self.0.extend(distance.to_le_bytes());
-            self
-        }
-
-        fn at(&self) -> u64 {
-            AT + self.0.len() as u64
-        }
-
         /// `__lock`; returns its address.
         fn lock(&mut self) -> u64 {
             let at = self.at();

@@ -3,9 +3,15 @@
 //! `LOWTIDE_TEST_TCMALLOCS` names the libraries, separated by colons; without it, only the system's
 //! library is tested.
 
+#[cfg(target_arch = "x86_64")]
+use lowtide_heap::droppable::{Droppable, Guard};
+#[cfg(target_arch = "x86_64")]
+use lowtide_heap::layout::{HeapLayout, Places};
 use lowtide_model::inspection::GperftoolsHeap;
 use lowtide_model::ledger::Owner;
 
+#[cfg(target_arch = "x86_64")]
+use crate::subject::start;
 use crate::subject::{inspect, start_with};
 
 fn libraries() -> Vec<String> {
@@ -51,6 +57,42 @@ fn a_walk_matches_the_statistics_and_a_release_returns_the_predicted_bytes() {
             assert_eq!(observed.ledger.bytes(Owner::Reclaimable), predicted, "{what}");
             let returned = u64::try_from(subject.purge()).unwrap();
             assert!(returned.abs_diff(predicted) <= 64 << 10, "{what}: {predicted}, {returned}");
+        }
+    }
+}
+
+/// Returns the distance of the lock from the start of a library, if it exports the lock.
+#[cfg(target_arch = "x86_64")]
+fn exported_lock(library: &str) -> Option<u64> {
+    let output = std::process::Command::new("nm").args(["-D", library]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let line = text.lines().find(|line| line.contains("6Static14pageheap_lock_E"))?;
+    u64::from_str_radix(line.split(' ').next()?, 16).ok()
+}
+
+#[test]
+#[ignore = "needs gperftools (Debian: libgoogle-perftools4)"]
+#[cfg(target_arch = "x86_64")]
+fn all_free_spans_are_guarded_by_the_lock_that_old_libraries_export() {
+    use lowtide_probe::{detect::Detector, heap, memory::LiveMemory, target::Target};
+    for library in libraries() {
+        let (_home, subject) = start(&library, &[]);
+        let maps = Target::open(subject.pid()).unwrap().maps().unwrap();
+        let malloc = Detector::default().detect(subject.pid(), &maps).unwrap().malloc.unwrap();
+        let memory = LiveMemory::open(subject.pid()).unwrap();
+        let file = heap::library(&maps, &malloc.path.to_string_lossy()).unwrap();
+        let (data, mappings) = (heap::data_of(&maps, file.file), heap::mappings(&maps));
+        let places = Places { data: &data, zeroed_data: &data, mappings: &mappings };
+        let layout = HeapLayout::find(&malloc.kind, &memory, &places).unwrap();
+        let found = heap::guarded(subject.pid(), &maps, &malloc, layout, &memory, &mappings);
+        let found = found.unwrap_or_else(|why| panic!("{library}: {why}"));
+        let mut guards = Vec::new();
+        let visit = &mut |found: Droppable| guards.push(found.guard);
+        let sums = found.each_droppable(&memory, &mappings, visit).unwrap();
+        assert_eq!(sums.unguarded_bytes, 0, "{library}");
+        assert!(!guards.is_empty() && guards.iter().all(|guard| *guard == guards[0]), "{library}");
+        if let Some(distance) = exported_lock(&library) {
+            assert_eq!(guards[0], Guard::Lock(file.start + distance), "{library}");
         }
     }
 }

@@ -283,14 +283,25 @@ fn a_borrowed_thread_runs_the_purge_of_jemalloc() {
 
 #[test]
 #[ignore = "needs gperftools (Debian: libgoogle-perftools4)"]
-fn the_memory_of_an_old_gperftools_is_returned_only_by_its_own_purge() {
-    let mut command = plain(&fixture("memory", &["-pthread"]));
-    command.env("LD_PRELOAD", "libtcmalloc_minimal.so.4");
-    let subject = Subject::start(command.args(["blocks:40", "keep:1000"]));
-    let (hazard, said) = refused(&["--untested"], subject.pid());
-    assert_eq!(hazard, "allocator");
-    assert!(said.contains("--method purge --unbounded"), "{said}");
-    is_purged_as_predicted(&subject);
+fn the_memory_of_gperftools_is_returned_as_predicted_by_a_release_and_by_its_own_purge() {
+    let start = || {
+        let mut command = plain(&fixture("memory", &["-pthread"]));
+        command.env("LD_PRELOAD", "libtcmalloc_minimal.so.4");
+        Subject::start(command.args(["blocks:40", "keep:1000"]))
+    };
+    is_purged_as_predicted(&start());
+    let subject = start();
+    let before = subject.inspect();
+    let done = released(&["--wait", "60s"], subject.pid(), 0);
+    assert_eq!(
+        done["predicted_bytes"].as_u64().unwrap(),
+        predicted(&before, "release"),
+        "{done:#}"
+    );
+    assert_eq!(done["returned_bytes"], done["predicted_bytes"], "{done:#}");
+    assert!(done["returned_bytes"].as_u64().unwrap() > 1 << 20, "{done:#}");
+    let again = released(&["--method", "purge", "--unbounded"], subject.pid(), 0);
+    assert_eq!(again["outcome"], "nothing_to_release", "{again:#}");
 }
 
 #[test]
