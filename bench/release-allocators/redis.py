@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""redis with a hoard and two clients: what a release and MEMORY PURGE return, and the longest gap of a client. Prints a JSON line
-for each run.
+"""redis with a hoard and two clients: what a release and the allocator's own purge return, and the longest gap of a client. Prints
+a JSON line for each run.
 
-Usage: redis.py LOWTIDE ROUNDS. A round has a run of each kind in a drawn order, two of them with neither: the noise floor."""
+Usage: redis.py LOWTIDE ROUNDS [LIBRARY.so]. A round has a run of each kind in a drawn order, two of them with neither: the noise
+floor. LIBRARY.so takes the place of redis's jemalloc; its purge then runs in a borrowed thread instead of MEMORY PURGE."""
 
 import json
+import os
 import random
 import socket
 import subprocess
@@ -12,7 +14,7 @@ import sys
 import threading
 import time
 
-lowtide, rounds = sys.argv[1], int(sys.argv[2])
+lowtide, rounds, library = sys.argv[1], int(sys.argv[2]), sys.argv[3] if len(sys.argv) > 3 else None
 KEYS, KEPT, PORT = 300_000, 10, 7600
 
 
@@ -79,8 +81,17 @@ def anonymous_bytes(pid):
             return int(line.split()[1]) << 10
 
 
+def released(pid, *flags):
+    words = [lowtide, "release", "--json", *flags, str(pid)]
+    done = json.loads(subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout)
+    wanted = ["outcome", "predicted_bytes", "returned_bytes", "elapsed_s", "longest_lock_s", "longest_pause_s"]
+    return {key: done[key] for key in wanted}
+
+
 def run(number, kind):
-    server = subprocess.Popen(["redis-server", "--port", str(PORT), "--save", ""], stdout=subprocess.DEVNULL)
+    preload = {"LD_PRELOAD": library} if library else {}
+    words = ["redis-server", "--port", str(PORT), "--save", ""]
+    server = subprocess.Popen(words, stdout=subprocess.DEVNULL, env={**os.environ, **preload})
     try:
         hoard()
         before, stop, results, release = anonymous_bytes(server.pid), threading.Event(), [], None
@@ -89,10 +100,9 @@ def run(number, kind):
         time.sleep(1)
         begin = time.perf_counter()
         if kind == "release":
-            words = [lowtide, "release", "--json", str(server.pid)]
-            done = json.loads(subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout)
-            wanted = ["outcome", "predicted_bytes", "returned_bytes", "elapsed_s", "longest_lock_s", "longest_pause_s"]
-            release = {key: done[key] for key in wanted}
+            release = released(server.pid)
+        elif kind == "purge" and library:
+            release = released(server.pid, "--method", "purge", "--unbounded")
         elif kind == "purge":
             stream, answers = connect()
             stream.sendall(command(b"MEMORY", b"PURGE"))
