@@ -82,7 +82,7 @@ const JEMALLOC: AllocatorFacts = AllocatorFacts {
 
 const MIMALLOC: AllocatorFacts = AllocatorFacts {
     is_walked: true,
-    released: &["2.2.4", "2.3.2", "3.1.5", "3.3.1", "3.3.2"],
+    released: &["2.1.7", "2.2.4", "2.3.2", "3.1.5", "3.3.0", "3.3.1", "3.3.2"],
     purge_functions: &["mi_collect"],
     own_symbols: &["mi_malloc", "mi_malloc_aligned"],
     allocation_functions: &[
@@ -105,7 +105,7 @@ const MIMALLOC: AllocatorFacts = AllocatorFacts {
 const GPERFTOOLS: AllocatorFacts = AllocatorFacts {
     is_walked: true,
     // Debian 11, 12 and 13 have 2.8.1, 2.10 and 2.16, Ubuntu 22.04 and 24.04 have 2.9.1 and 2.15.
-    released: &["2.8.1", "2.9", "2.9.1", "2.10", "2.11", "2.15", "2.16", "2.18.1"],
+    released: &["2.8.1", "2.9", "2.9.1", "2.10", "2.11", "2.15", "2.16", "2.17.2", "2.18.1"],
     purge_functions: &["MallocExtension_ReleaseToSystem"],
     own_symbols: &["tc_malloc"],
     allocation_functions: &[&NEW, &["tc_malloc", "tc_calloc", "tc_realloc", "tc_memalign"]],
