@@ -26,16 +26,17 @@ pub fn chunks(memory: &impl Memory, anonymous: &[Range<u64>]) -> Vec<Range<u64>>
             heaps.extend(heap_of(memory, at));
         }
     }
-    let is_inside = |block: &Range<u64>| {
+    // A huge block may have grown since the ranges were read.
+    let inside = |block: Range<u64>| {
         let place = anonymous.partition_point(|range| range.end <= block.start);
-        anonymous.get(place).is_some_and(|r| r.start <= block.start && block.end <= r.end)
+        let range = anonymous.get(place).filter(|range| range.start <= block.start)?;
+        Some(block.start..block.end.min(range.end))
     };
     let mut found = Vec::new();
     for heap in heaps {
         of_heap(memory, heap, &mut found);
     }
-    found.retain(is_inside);
-    union(found)
+    union(found.into_iter().filter_map(inside).collect())
 }
 
 /// Returns the heap of a chunk: `{ heap, next, prev }`, each in a chunk.
@@ -78,4 +79,34 @@ fn of_heap(memory: &impl Memory, heap: u64, found: &mut Vec<Range<u64>>) {
 
 fn is_chunk(at: u64) -> bool {
     at != 0 && at.is_multiple_of(CHUNK) && at < ADDRESS_END
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::Saved;
+
+    #[test]
+    fn a_huge_block_that_grew_since_the_mappings_were_read_counts_up_to_their_end() {
+        const FIRST: u64 = 0x7f00_0020_0000;
+        const HUGE: u64 = FIRST + 2 * CHUNK;
+        let mut bytes = vec![0_u8; 4096];
+        // The chunk with its heap, which has the list of huge blocks before its first chunk.
+        let node = FIRST + 0x800;
+        for (at, word) in [
+            (0, FIRST + HEAP),
+            (8, FIRST),
+            (16, FIRST),
+            (HEAP + 16, node),
+            (HEAP + 24, FIRST),
+            (0x800, HUGE),
+            (0x808, 3 * CHUNK),
+        ] {
+            bytes[at as usize..][..8].copy_from_slice(&word.to_le_bytes());
+        }
+        let memory = Saved::new(vec![(FIRST, bytes)]);
+        let found = chunks(&memory, &[FIRST..FIRST + CHUNK, HUGE..HUGE + 2 * CHUNK]);
+        assert_eq!(found, [FIRST..FIRST + CHUNK, HUGE..HUGE + 2 * CHUNK]);
+        assert_eq!(chunks(&memory, std::slice::from_ref(&(FIRST..FIRST + CHUNK))).len(), 1);
+    }
 }

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::inspection::OpenMemory;
 use crate::ledger::Owner;
 use crate::runtime_kind::RuntimeKind;
 
@@ -14,6 +15,13 @@ pub struct Growth {
     /// limit of a cgroup does. `null` if they were not read.
     #[serde(default)]
     pub page_tables_bytes: Option<[u64; 2]>,
+    /// Files in memory that the process has open and does not map, at the beginning and at the end.
+    /// RSS does not count them, but the limit of a cgroup does. `null` if they were not read.
+    #[serde(default)]
+    pub open_memory: Option<[OpenMemory; 2]>,
+    /// The growth of its descendant processes; `null` if there is none, or it was not read.
+    #[serde(default)]
+    pub descendants: Option<DescendantGrowth>,
     /// Time between them, in seconds.
     pub elapsed_s: f64,
     /// The course of RSS without pages of files.
@@ -63,6 +71,28 @@ pub enum GrowthCourse {
     Unknown,
 }
 
+/// The growth of the descendants of a process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DescendantGrowth {
+    /// Number of descendants at the beginning and at the end.
+    pub processes: [u64; 2],
+    /// The sum of their PSS at the beginning and at the end, in bytes.
+    pub pss_bytes: [u64; 2],
+    /// The one that grew most.
+    pub most: ProcessGrowth,
+}
+
+/// The growth of one process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessGrowth {
+    /// The process.
+    pub pid: u32,
+    /// Its name.
+    pub name: String,
+    /// Its PSS at the beginning and at the end, in bytes; 0 at first for a new process.
+    pub pss_bytes: [u64; 2],
+}
+
 /// The growth of one owner.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GrowthPart {
@@ -80,6 +110,10 @@ pub struct GrowthPart {
     /// memory only (ramfs), or locked by the process (`mlock`).
     #[serde(default)]
     pub kept: bool,
+    /// Whether this is free memory of a runtime whose heap was walked. Of HotSpot, it includes
+    /// objects that are newer than the last collection.
+    #[serde(default)]
+    pub free: bool,
     /// Growth in bytes; negative if it shrank.
     pub bytes: i64,
     /// Growth in bytes per hour. The rates of all owners add up to that of RSS.
@@ -117,7 +151,7 @@ impl Growth {
             GrowthCourse::Level | GrowthCourse::Once => 0,
             _ => self.lasting_bytes_per_hour(),
         };
-        let rate = rate.max(0).saturating_add(self.page_tables_bytes_per_hour());
+        let rate = rate.max(0).saturating_add(self.beside_bytes_per_hour());
         self.seconds_to_limit = seconds_to_limit(limit_bytes, used_bytes, rate);
     }
 
@@ -151,17 +185,33 @@ impl Growth {
         self.kept_bytes_per_hour().max(followed.map(|part| part.bytes_per_hour).sum())
     }
 
-    /// Returns the growth of page tables from the beginning to the end, in an hour; 0 if they did
-    /// not grow noticeably.
-    pub fn page_tables_bytes_per_hour(&self) -> i64 {
-        let rise = self.page_tables_rise().unwrap_or(0) as f64;
+    /// Returns the growth of what RSS does not count (page tables, and open files in memory) from
+    /// the beginning to the end, in an hour; 0 if it did not grow noticeably.
+    pub fn beside_bytes_per_hour(&self) -> i64 {
+        let rise = self.page_tables_rise().unwrap_or(0) + self.open_memory_rise().unwrap_or(0);
+        let rise = rise as f64;
         if self.elapsed_s > 0.0 { (rise / self.elapsed_s * 3600.0) as i64 } else { 0 }
     }
 
-    /// Returns the growth of page tables in bytes, if it is noticeable beside that of RSS: at least
-    /// 1 MiB, 2 % of RSS, and half of the growth of RSS.
+    /// Returns the growth of page tables in bytes, if it is noticeable beside that of RSS.
     pub fn page_tables_rise(&self) -> Option<u64> {
-        let [before, after] = self.page_tables_bytes?;
+        self.rise_beside(self.page_tables_bytes?)
+    }
+
+    /// Returns the growth of open files in memory in bytes, if it is noticeable beside that of RSS.
+    pub fn open_memory_rise(&self) -> Option<u64> {
+        let [before, after] = self.open_memory.as_ref()?;
+        self.rise_beside([before.bytes, after.bytes])
+    }
+
+    /// Returns the growth of the descendants in bytes, if it is noticeable beside that of RSS.
+    pub fn descendants_rise(&self) -> Option<u64> {
+        self.rise_beside(self.descendants.as_ref()?.pss_bytes)
+    }
+
+    /// Returns a growth if it is noticeable beside that of RSS: at least 1 MiB, 2 % of RSS, and half
+    /// of the growth of RSS.
+    fn rise_beside(&self, [before, after]: [u64; 2]) -> Option<u64> {
         let rise = after.saturating_sub(before);
         let rss_rise = self.rss_bytes[1].saturating_sub(self.rss_bytes[0]);
         let least = (self.rss_bytes[0] / 50).max(1 << 20).max(rss_rise / 2);

@@ -73,6 +73,10 @@ pub struct Observation {
     pub anon_huge_bytes: Option<u64>,
     /// Page tables, in bytes; not a part of RSS.
     pub page_tables_bytes: Option<u64>,
+    /// Files that exist only in memory (memfd, tmpfs), which the process has open and does not map;
+    /// RSS does not count them. `None` if they were not read, or are too many.
+    #[serde(default)]
+    pub open_memory: Option<OpenMemory>,
     /// Threads.
     pub threads: u64,
     /// Open file descriptors.
@@ -362,6 +366,17 @@ impl NamedMemory {
     pub fn new(name: String, bytes: u64, mappings: u64) -> Self {
         Self { name, bytes, mappings, kept_bytes: 0 }
     }
+}
+
+/// Files that exist only in memory, which a process has open and does not map.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpenMemory {
+    /// Number of files.
+    pub files: u64,
+    /// Their bytes in memory.
+    pub bytes: u64,
+    /// The name that most of these bytes have; `null` without files.
+    pub name: Option<String>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]

@@ -45,6 +45,7 @@
 
 mod abandoned;
 pub mod cgroup;
+pub mod descendants;
 pub mod detect;
 pub mod exit;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -57,6 +58,7 @@ pub mod locked;
 pub mod machine;
 pub mod mapped;
 pub mod memory;
+mod open_memory;
 pub mod patience;
 pub mod permission;
 pub mod pressure;

@@ -24,6 +24,18 @@ pub fn divide_growth(growth: &Growth, runtimes: &[Runtime], pid: u32) -> Option<
             "addresses and mappings: a page table for each 2 MiB in which a page was touched";
         return Some(with_remark(&command, remark));
     }
+    if growth.open_memory_rise().is_some() {
+        let command =
+            format!("ls -l /proc/{pid}/fd | sed 's/.* -> //' | sort | uniq -c | sort -n | tail");
+        return Some(with_remark(&command, "its open files by name, the most frequent last"));
+    }
+    if growth.descendants_rise().is_some() {
+        let most = growth.descendants.as_ref().map(|found| found.most.pid)?;
+        return Some(with_remark(
+            &format!("lowtide leaks {most} --duration 10m"),
+            "the descendant that grew most",
+        ));
+    }
     let part = growth.by.iter().find(|part| !part.is_followed())?;
     let is_most = part.bytes > 0 && growth.followed_share < 0.5;
     is_most.then(|| divide(part, growth, runtimes, pid))
@@ -39,7 +51,16 @@ fn divide(part: &GrowthPart, growth: &Growth, runtimes: &[Runtime], pid: u32) ->
         Some(RuntimeKind::V8) if is_node() => Some(RuntimeKind::Node),
         runtime => runtime,
     };
+    // Where the heap of Java objects is known, the rest is mostly classes.
+    let is_heap_known = || {
+        let is_known = |other: &GrowthPart| other.owner == "allocated" || other.free;
+        growth.by.iter().any(|other| other.name == part.name && is_known(other))
+    };
     let (command, remark) = match (part.owner.as_str(), runtime) {
+        ("runtime", Some(RuntimeKind::HotSpot)) if !part.free && is_heap_known() => (
+            format!("jcmd {pid} VM.metaspace"),
+            "as its user: memory of classes; by class loader: VM.classloader_stats",
+        ),
         ("runtime" | "allocated", Some(runtime)) => of_runtime(runtime, growth, pid),
         ("stacks", _) => (
             format!("ps -T -p {pid}"),
@@ -48,9 +69,12 @@ fn divide(part: &GrowthPart, growth: &Growth, runtimes: &[Runtime], pid: u32) ->
         ("shared", _) if part.name.as_deref().is_some_and(|name| name.starts_with("/SYSV")) => {
             (format!("ipcs -m -p | grep -w {pid}"), "the segments that it created or used last")
         }
-        ("shared", _) => {
-            (format!("ls -l /proc/{pid}/fd"), "the files of shared memory that it has open")
-        }
+        ("shared", _) => (
+            format!(
+                "awk '$2 ~ /s$/ {{print $6}}' /proc/{pid}/maps | sort | uniq -c | sort -n | tail"
+            ),
+            "its shared mappings by file, the most frequent last; ls -l /proc/PID/fd: open ones",
+        ),
         ("file" | "program_data", _) => (
             format!("grep -E '^(Pss|Private)_' /proc/{pid}/smaps_rollup"),
             "clean and dirty pages; while it reads them, the kernel lets the program map nothing",
@@ -146,6 +170,7 @@ mod tests {
             count: None,
             more: None,
             kept: false,
+            free: false,
             bytes: 1 << 20,
             bytes_per_hour: 1 << 30,
         };
@@ -159,6 +184,8 @@ mod tests {
             seconds_to_limit: None,
             dirty_files_bytes: None,
             page_tables_bytes: None,
+            open_memory: None,
+            descendants: None,
             locked_files_bytes: None,
             by: vec![part("allocated", None), found],
         };

@@ -221,8 +221,11 @@ fn scan_on(shared: &Shared) {
 /// Inspects one process after the other, the most urgent first.
 fn inspect_on(shared: &Shared) {
     let patience = shared.options.patience;
-    let mut inspector =
-        Inspector::default().without_connections().without_predictions().with_patience(patience);
+    let mut inspector = Inspector::default()
+        .without_connections()
+        .without_open_memory()
+        .without_predictions()
+        .with_patience(patience);
     while let Some(pid) = next_process(shared) {
         let begin = Instant::now();
         let found = Target::open(pid)

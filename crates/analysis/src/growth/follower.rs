@@ -11,7 +11,7 @@ use lowtide_model::verdict::{Verdict, VerdictKind};
 use super::course::{course, has_risen, is_noticeable};
 use super::owners::{OwnerBytes, growth};
 use super::trend::{MIN_SAMPLES, line_slope, rising};
-use super::words::{fate_of_files, page_tables, sentence};
+use super::words::{beside, beside_and_descendants, fate_of_files, sentence};
 use crate::diagnose::diagnose;
 
 /// Minimum growth of memory in use, in bytes; less is noise.
@@ -53,8 +53,8 @@ struct InUse {
     t_s: f64,
     /// Allocated, managed by a runtime, or mapped by the program itself.
     bytes: u64,
-    /// Page tables.
-    page_tables_bytes: u64,
+    /// Page tables, and files in memory that are open and not mapped: RSS does not count them.
+    beside_bytes: u64,
     /// Chunks in use, by size.
     by_size: Vec<Bin>,
 }
@@ -98,8 +98,9 @@ impl Follower {
             false => observation.allocated_by_size.clone(),
         };
         let bytes = IN_USE.iter().map(|owner| observation.ledger.bytes(*owner)).sum();
-        let page_tables_bytes = observation.page_tables_bytes.unwrap_or(0);
-        self.in_use.add(InUse { t_s, bytes, page_tables_bytes, by_size });
+        let open_bytes = observation.open_memory.as_ref().map_or(0, |open| open.bytes);
+        let beside_bytes = observation.page_tables_bytes.unwrap_or(0) + open_bytes;
+        self.in_use.add(InUse { t_s, bytes, beside_bytes, by_size });
         if self.is_brief {
             self.owners.samples.truncate(1);
         }
@@ -165,26 +166,27 @@ impl Follower {
     fn judge(&self, verdict: &mut Verdict) {
         let in_use = self.growing();
         let growth = self.growth().filter(|growth| self.is_steady(growth));
-        let tables = self.growing_page_tables();
-        if in_use.is_none() && growth.is_none() && tables.is_none() {
+        let beside = self.growing_beside();
+        if in_use.is_none() && growth.is_none() && beside.is_empty() {
             return;
         }
         let said = growth.as_ref().map(sentence);
         let is_free = growth.as_ref().is_some_and(is_in_free_memory);
-        if is_free && in_use.is_none() && tables.is_none() {
+        if is_free && in_use.is_none() && beside.is_empty() {
             verdict.because.splice(0..0, said);
             return;
         }
-        let because = said.into_iter().chain(in_use.into_iter().flatten()).chain(tables).collect();
+        let because = said.into_iter().chain(in_use.into_iter().flatten()).chain(beside).collect();
         *verdict = Verdict { kind: VerdictKind::Growing, because };
     }
 
-    /// Returns a sentence on page tables if they grew from inspection to inspection.
-    fn growing_page_tables(&self) -> Option<String> {
+    /// Returns sentences on memory beside RSS if it grew from inspection to inspection.
+    fn growing_beside(&self) -> Vec<String> {
         let samples = self.in_use.samples.iter();
         let bytes: Vec<(f64, f64)> =
-            samples.map(|sample| (sample.t_s, sample.page_tables_bytes as f64)).collect();
-        rising(&bytes).and_then(|_| page_tables(&self.growth()?))
+            samples.map(|sample| (sample.t_s, sample.beside_bytes as f64)).collect();
+        let growth = rising(&bytes).and_then(|_| self.growth());
+        growth.as_ref().map(beside).unwrap_or_default()
     }
 
     /// Adds a sentence on the growth so far, unless the verdict or its reasons have one already.
@@ -196,10 +198,10 @@ impl Follower {
         let (count, time) = self.span();
         let time = HumanSeconds(time);
         let few = format!("too few samples to decide whether it grows ({count} in {time})");
-        let tables = growth.and_then(page_tables).map(|said| format!("; {said}"));
+        let beside = growth.map(beside_and_descendants).unwrap_or_default().into_iter();
+        let beside: String = beside.map(|said| format!("; {said}")).collect();
         let level = || {
-            let tables = tables.as_deref().unwrap_or_default();
-            format!("memory in use and RSS did not grow in {time} ({count} inspections){tables}")
+            format!("memory in use and RSS did not grow in {time} ({count} inspections){beside}")
         };
         let course = growth.map_or(GrowthCourse::Unknown, |growth| growth.course);
         let rose = growth.filter(|growth| match course {

@@ -19,8 +19,8 @@ pub(crate) use course::has_risen;
 pub use follower::{Follower, is_of_files};
 pub use trend::MIN_SAMPLES;
 pub(crate) use trend::rising;
-pub(crate) use words::fate_of_files;
-pub use words::{page_tables, sentence, until_limit};
+pub(crate) use words::{beside_and_descendants, fate_of_files};
+pub use words::{sentence, until_limit};
 
 #[cfg(test)]
 pub(crate) mod tests {

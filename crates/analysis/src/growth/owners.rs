@@ -4,20 +4,30 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use lowtide_model::growth::{Growth, GrowthCourse, GrowthPart};
-use lowtide_model::inspection::{MAX_NAMED, Manager, NamedMemory, Observation};
+use lowtide_model::inspection::{MAX_NAMED, Manager, NamedMemory, Observation, OpenMemory};
 use lowtide_model::ledger::{Owner, State};
 
 use super::trend::line_slope;
 
-/// The name of an owner in the ledger, the name of a part of it, and whether it is the part of a
-/// file that the kernel cannot take back.
-type Key = (&'static str, Option<String>, bool);
+/// The name of an owner in the ledger, the name of a part of it, and the kind of the part.
+type Key = (&'static str, Option<String>, PartKind);
+
+/// The kind of a part among those of the same owner and name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum PartKind {
+    Usual,
+    /// Pages of a file that the kernel cannot take back.
+    Kept,
+    /// Free memory of a runtime whose heap was walked.
+    Free,
+}
 
 /// Resident memory by owner. The parts add up to RSS.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct OwnerBytes {
     rss_bytes: u64,
     page_tables_bytes: Option<u64>,
+    open_memory: Option<OpenMemory>,
     parts: BTreeMap<Key, Part>,
     /// The owners of which only the largest names are known.
     cut: BTreeSet<&'static str>,
@@ -51,7 +61,8 @@ pub(super) fn growth(samples: &[(f64, OwnerBytes)], since_s: f64) -> Growth {
             GrowthPart {
                 owner: key.0.to_owned(),
                 name: key.1.clone(),
-                kept: key.2,
+                kept: key.2 == PartKind::Kept,
+                free: key.2 == PartKind::Free,
                 count: new.and_then(|part| part.count),
                 more: new.and_then(|new| {
                     let old = old.map_or(Some(0), |old| old.count)?;
@@ -71,6 +82,12 @@ pub(super) fn growth(samples: &[(f64, OwnerBytes)], since_s: f64) -> Growth {
             .page_tables_bytes
             .zip(after.page_tables_bytes)
             .map(|(before, after)| [before, after]),
+        open_memory: before
+            .open_memory
+            .clone()
+            .zip(after.open_memory.clone())
+            .map(|(before, after)| [before, after]),
+        descendants: None,
         elapsed_s: last_s - first_s,
         course: GrowthCourse::Unknown,
         rss_bytes_per_hour: per_hour(rated, |all| all.rss_bytes as f64),
@@ -98,8 +115,8 @@ fn unsure_names(samples: &[(f64, OwnerBytes)]) -> BTreeSet<Key> {
     let mut keys: BTreeSet<&Key> = samples.iter().flat_map(|(_, all)| all.parts.keys()).collect();
     keys.retain(|key| {
         let is_cut = |(_, all): &(f64, OwnerBytes)| {
-            let has = |kept| all.parts.contains_key(&(key.0, key.1.clone(), kept));
-            all.cut.contains(key.0) && !has(false) && !has(true)
+            let has = |kind| all.parts.contains_key(&(key.0, key.1.clone(), kind));
+            all.cut.contains(key.0) && !has(PartKind::Usual) && !has(PartKind::Kept)
         };
         key.1.is_some() && samples.iter().any(is_cut)
     });
@@ -110,15 +127,24 @@ impl OwnerBytes {
     /// Adds up the owners of an observation.
     pub(super) fn new(observation: &Observation) -> Self {
         let ledger = &observation.ledger;
-        let page_tables_bytes = observation.page_tables_bytes;
-        let mut all = Self { rss_bytes: ledger.total(), page_tables_bytes, ..Self::default() };
+        let mut all = Self {
+            rss_bytes: ledger.total(),
+            page_tables_bytes: observation.page_tables_bytes,
+            open_memory: observation.open_memory.clone(),
+            ..Self::default()
+        };
         for row in ledger.rows() {
             match (row.owner, row.manager, row.state) {
                 (_, Some(manager), Some(State::Allocated)) => {
                     all.add(Owner::Allocated, Some(manager.kind().name()), row.bytes, None);
                 }
-                (_, Some(manager), _) => {
-                    all.add(Owner::Runtime, Some(manager.kind().name()), row.bytes, None);
+                (_, Some(manager), state) => {
+                    let kind = match state {
+                        Some(State::Free) => PartKind::Free,
+                        _ => PartKind::Usual,
+                    };
+                    let name = Some(manager.kind().name().to_owned());
+                    all.add_part((Owner::Runtime.key(), name, kind), row.bytes, None);
                 }
                 (Owner::Runtime | Owner::Shared | Owner::File | Owner::ProgramData, None, _) => {}
                 (Owner::Stacks, None, _) => {
@@ -156,18 +182,20 @@ impl OwnerBytes {
             if parts.len() >= MAX_NAMED {
                 all.cut.insert(owner.key());
             }
-            let mut add = |name: Option<&str>, kept: bool, bytes, count| {
-                all.add_part((owner.key(), name.map(str::to_owned), kept), bytes, count);
+            let mut add = |name: Option<&str>, kind: PartKind, bytes, count| {
+                all.add_part((owner.key(), name.map(str::to_owned), kind), bytes, count);
             };
+            const KINDS: [PartKind; 2] = [PartKind::Usual, PartKind::Kept];
             for (name, bytes, count) in parts {
-                for kept in [false, true] {
-                    let bytes = bytes[usize::from(kept)].min(rest[usize::from(kept)]);
-                    rest[usize::from(kept)] -= bytes;
-                    add(Some(&name), kept, bytes, count);
+                for ((kind, bytes), rest) in KINDS.into_iter().zip(bytes).zip(&mut rest) {
+                    let bytes = bytes.min(*rest);
+                    *rest -= bytes;
+                    add(Some(&name), kind, bytes, count);
                 }
             }
-            add(None, false, rest[0], None);
-            add(None, true, rest[1], None);
+            for (kind, rest) in KINDS.into_iter().zip(rest) {
+                add(None, kind, rest, None);
+            }
         }
         all
     }
@@ -188,7 +216,7 @@ impl OwnerBytes {
     }
 
     fn add(&mut self, owner: Owner, name: Option<&str>, bytes: u64, count: Option<u64>) {
-        self.add_part((owner.key(), name.map(str::to_owned), false), bytes, count);
+        self.add_part((owner.key(), name.map(str::to_owned), PartKind::Usual), bytes, count);
     }
 
     fn add_part(&mut self, key: Key, bytes: u64, count: Option<u64>) {
@@ -202,7 +230,9 @@ impl OwnerBytes {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use lowtide_model::ledger::Ledger;
+    use lowtide_model::ledger::{Ledger, WalkedRuntime};
+
+    use super::super::words::sentence;
 
     use super::*;
 
@@ -241,6 +271,21 @@ pub(super) mod tests {
         let found = growth_between(&before, &after);
         let by: Vec<_> = found.by.iter().map(|part| (part.name.as_deref(), part.bytes)).collect();
         assert_eq!(by, [(None, 3 * MIB as i64)], "{found:?}");
+    }
+
+    #[test]
+    fn free_memory_of_a_walked_runtime_is_a_part_of_its_own() {
+        let with = |free: u64| {
+            let mut observation = observed(&[(Owner::Allocated, 4)], &[]);
+            for (state, mib) in [(State::Allocated, 20), (State::Free, free)] {
+                observation.ledger.add_walked(WalkedRuntime::V8, state, mib * MIB);
+            }
+            observation
+        };
+        let found = growth_between(&with(2), &with(12));
+        let parts: Vec<_> = found.by.iter().map(|part| (part.free, part.bytes)).collect();
+        assert_eq!(parts, [(true, 10 * MIB as i64)], "{found:?}");
+        assert!(sentence(&found).ends_with(": 10.0 MiB in free memory of V8"));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
-use lowtide_model::growth::{Growth, GrowthPart};
+use lowtide_model::growth::{DescendantGrowth, Growth, GrowthPart};
 
 /// Minimum part of the growth that the named owners must explain.
 const EXPLAINED: f64 = 0.5;
@@ -43,7 +43,7 @@ pub fn sentence(growth: &Growth) -> String {
 }
 
 /// Returns a sentence on the growth of page tables, if it is noticeable.
-pub fn page_tables(growth: &Growth) -> Option<String> {
+fn page_tables(growth: &Growth) -> Option<String> {
     let rise = growth.page_tables_rise()?;
     let [before, after] = growth.page_tables_bytes?;
     Some(format!(
@@ -53,6 +53,58 @@ pub fn page_tables(growth: &Growth) -> Option<String> {
         Human(before),
         Human(after)
     ))
+}
+
+/// Returns a sentence on the growth of files in memory that the process has open, if it is
+/// noticeable.
+fn open_memory(growth: &Growth) -> Option<String> {
+    let rise = growth.open_memory_rise()?;
+    let [before, after] = growth.open_memory.as_ref()?;
+    let name = after.name.as_ref().map(|name| format!(" (mostly {name})")).unwrap_or_default();
+    Some(format!(
+        "files in memory that it has open and does not map, which RSS does not count, grew by {}, from {} in {} \
+         files to {} in {}{name}",
+        Human(rise),
+        Human(before.bytes),
+        before.files,
+        Human(after.bytes),
+        after.files
+    ))
+}
+
+/// Returns a sentence on the growth of the descendants of the process, if it is noticeable.
+fn descendants(growth: &Growth) -> Option<String> {
+    let rise = growth.descendants_rise()?;
+    let DescendantGrowth { processes: [_, processes], pss_bytes: [before, after], most } =
+        growth.descendants.as_ref()?;
+    let [first, last] = most.pss_bytes;
+    let most = match processes {
+        1 => format!("{} with PID {}", most.name, most.pid),
+        _ => format!(
+            "most by {} with PID {}, from {} to {}",
+            most.name,
+            most.pid,
+            Human(first),
+            Human(last)
+        ),
+    };
+    let who = if *processes == 1 { "its child process" } else { "its descendant processes" };
+    Some(format!(
+        "{who} grew by {} (PSS), from {} to {}: {most}",
+        Human(rise),
+        Human(*before),
+        Human(*after)
+    ))
+}
+
+/// Returns sentences on the growth of memory that RSS does not count, and that leads to a limit.
+pub(crate) fn beside(growth: &Growth) -> Vec<String> {
+    page_tables(growth).into_iter().chain(open_memory(growth)).collect()
+}
+
+/// Returns sentences on the growth of all memory beside the RSS of the process.
+pub(crate) fn beside_and_descendants(growth: &Growth) -> Vec<String> {
+    beside(growth).into_iter().chain(descendants(growth)).collect()
 }
 
 /// Returns what the kernel does with the pages of files that grew.
@@ -86,7 +138,10 @@ pub(crate) fn fate_of_files(growth: &Growth) -> String {
 fn by_owner_alone(by: &[GrowthPart]) -> Vec<GrowthPart> {
     let mut all: Vec<GrowthPart> = Vec::new();
     for part in by {
-        match all.iter_mut().find(|known| (&known.owner, known.kept) == (&part.owner, part.kept)) {
+        let is_alike = |known: &&mut GrowthPart| {
+            (&known.owner, known.kept, known.free) == (&part.owner, part.kept, part.free)
+        };
+        match all.iter_mut().find(is_alike) {
             Some(known) => known.bytes += part.bytes,
             None => all.push(GrowthPart { name: None, ..part.clone() }),
         }
@@ -105,6 +160,10 @@ fn described(part: &GrowthPart) -> String {
         ("reclaimable" | "locked" | "cached", _) => "in free memory of the heap".to_owned(),
         ("fragmented", _) => "in free memory between blocks in use (fragmentation)".to_owned(),
         ("metadata", _) => "in structures of the allocator".to_owned(),
+        ("runtime", Some("HotSpot")) if part.free => {
+            "in newer objects and free memory of HotSpot's heap".to_owned()
+        }
+        ("runtime", Some(name)) if part.free => format!("in free memory of {name}"),
         ("runtime", Some("unknown")) => {
             "in memory of an unknown allocator, which lowtide does not divide".to_owned()
         }
@@ -150,7 +209,7 @@ fn more(part: &GrowthPart, before: &str, after: &str) -> String {
 
 /// Returns a sentence on the time until the process reaches its limit; `None` if that is not known.
 pub fn until_limit(growth: &Growth) -> Option<String> {
-    let rate = growth.lasting_bytes_per_hour().max(0) + growth.page_tables_bytes_per_hour();
+    let rate = growth.lasting_bytes_per_hour().max(0) + growth.beside_bytes_per_hour();
     let (left_s, limit) = growth.seconds_to_limit.zip(growth.limit_bytes)?;
     Some(format!(
         "at {} an hour, the limit of {} is reached in {}",

@@ -292,6 +292,17 @@ fn the_verdict_is_too_early_with_few_snapshots_and_level_without_growth() {
 }
 
 #[test]
+fn blocks_that_accumulate_in_too_few_intervals_are_too_early_and_not_level() {
+    let of = |lives: Vec<Life>| groups(&lives, 15, true, &Surroundings::default());
+    let found = of(blocks(80, 5.0, ALWAYS, FOREVER));
+    assert_eq!(found[0].verdict, LeakKind::TooEarly, "{found:#?}");
+    assert!(found[0].because[1].ends_with("too few for steady growth"), "{found:#?}");
+    // They replace others.
+    let replaced = of(blocks(80, 5.0, ALWAYS, 12.0));
+    assert!(replaced.iter().all(|group| group.verdict == LeakKind::Level), "{replaced:#?}");
+}
+
+#[test]
 fn the_verdict_on_several_groups_names_their_sum_and_the_first_group() {
     let lost_of = |bytes| {
         groups(&lost(blocks(bytes, 5.0, ALWAYS, FOREVER)), 60, true, &Surroundings::default())

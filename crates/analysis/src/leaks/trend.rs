@@ -8,7 +8,7 @@ use lowtide_model::survivors::{ClassSizes, PARTS, Snapshot};
 use crate::growth::rising;
 
 /// Minimum number of cohorts with survivors for a size to grow.
-const MIN_COHORTS: usize = 4;
+pub(super) const MIN_COHORTS: usize = 4;
 /// Minimum number of observed survivors for a size to grow.
 const MIN_SURVIVORS: u64 = 10;
 /// Minimum part of the survivors that must remain from when they were half as old.

@@ -4,7 +4,7 @@ use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
 use lowtide_model::leaks::{AgeRange, LeakGroup, LeakGroupKind, LeakKind, LeakVerdict};
 
-use super::trend::{Trend, TrendKind};
+use super::trend::{MIN_COHORTS, Trend, TrendKind};
 
 /// Minimum part of the sampled blocks to which no pointer was found, for the blocks to be lost.
 const MIN_UNREACHABLE: f64 = 0.9;
@@ -61,6 +61,10 @@ pub fn group(trend: &Trend, reached: Option<&Reachability>, others: &Surrounding
         TrendKind::Backlog if others.is_below_peak => LeakKind::Filling,
         TrendKind::Backlog => LeakKind::Backlog,
         TrendKind::Filling => LeakKind::Filling,
+        // They accumulate, but not for long enough to know whether they go on.
+        TrendKind::Level if is_early(trend.cohorts) && trend.net >= trend.count / 2.0 => {
+            LeakKind::TooEarly
+        }
         TrendKind::Level => LeakKind::Level,
     };
     let (bytes_per_hour, bytes_per_hour_interval) = trend.bytes_per_hour();
@@ -95,7 +99,8 @@ fn reasons(
                  allocated than freed",
                 before as u64, now as u64, trend.per_s
             ),
-            "older blocks are freed, so they are probably entries of a queue that fills faster than it drains"
+            "older blocks are freed, or their content changes: they are probably entries of a queue that fills \
+             faster than it drains, or of a table that moves them as it grows"
                 .to_owned(),
         ];
     }
@@ -225,15 +230,19 @@ pub fn growing_block(found: &GrownBlock, others: &Surroundings) -> LeakGroup {
     }
 }
 
+/// Returns whether too few cohorts are old enough for a verdict on growth.
+fn is_early(cohorts: usize) -> bool {
+    cohorts < MIN_COHORTS
+}
+
 /// Returns the verdict on a process: that of its most serious group. `cohorts` is the number of
 /// cohorts that are old enough, and `looks` the number of complete snapshots.
 pub fn overall(groups: &[LeakGroup], cohorts: usize, looks: u64) -> LeakVerdict {
     let worst = groups.iter().map(|group| group.verdict).min();
     // Lost memory is certain immediately. It takes longer to establish that nothing grows.
-    let is_early = cohorts < 4;
     let kind = match worst {
         Some(LeakKind::LostBefore) => LeakKind::LostBefore,
-        _ if is_early => LeakKind::TooEarly,
+        _ if is_early(cohorts) => LeakKind::TooEarly,
         Some(kind) => kind,
         None => LeakKind::Level,
     };

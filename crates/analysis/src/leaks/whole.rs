@@ -7,7 +7,7 @@ use lowtide_model::growth::{Growth, GrowthCourse};
 use lowtide_model::inspection::Observation;
 use lowtide_model::leaks::{LeakKind, LeakReport, LeakVerdict};
 
-use crate::growth::{fate_of_files, has_risen, is_of_files, page_tables, sentence};
+use crate::growth::{beside_and_descendants, fate_of_files, has_risen, is_of_files, sentence};
 
 /// Minimum number of readings of RSS that show that a process does not grow.
 const MIN_READINGS: usize = 8;
@@ -39,8 +39,7 @@ pub fn reconcile(report: &mut LeakReport, growth: Growth, large: Option<String>)
     {
         report.verdict.because.insert(0, sentence(&growth));
     } else if report.verdict.kind.is_growth() && growth.course == GrowthCourse::Once {
-        let because = &mut report.verdict.because;
-        because.insert(0, format!("{}; {STOPPED}", sentence(&growth)));
+        reconcile_once(report, &growth);
     }
     report.growth = Some(growth);
 }
@@ -54,18 +53,36 @@ fn reconcile_level(report: &mut LeakReport, growth: &Growth) {
             report.bytes_per_hour = u64::try_from(growth.rss_bytes_per_hour).unwrap_or(0);
             (LeakKind::Elsewhere, fate_of_files(growth))
         }
-        _ => match page_tables(growth) {
-            Some(said) => {
-                let kind = LeakKind::Elsewhere;
+        _ => {
+            let because = beside_and_descendants(growth);
+            if !because.is_empty() {
+                report.bytes_per_hour = u64::try_from(growth.beside_bytes_per_hour()).unwrap_or(0);
                 report.seconds_to_limit = growth.seconds_to_limit;
-                report.verdict = LeakVerdict { kind, because: vec![said] };
-                return;
+                report.verdict = LeakVerdict { kind: LeakKind::Elsewhere, because };
             }
-            None => return,
-        },
+            return;
+        }
     };
     let because = vec![sentence(growth), why];
     report.verdict = LeakVerdict { kind, because };
+}
+
+/// Adds growth of RSS that was not steady to a verdict on blocks. If the blocks explain little of
+/// it, their rate says nothing about the limit, and the verdict is `too early`, unless blocks are
+/// lost.
+fn reconcile_once(report: &mut LeakReport, growth: &Growth) {
+    let blocks = report.bytes_per_hour;
+    let of_blocks = blocks as f64 * growth.elapsed_s / 3600.0;
+    let is_explained = of_blocks >= EXPLAINED * growth.kept_bytes() as f64;
+    let LeakVerdict { kind, because } = &mut report.verdict;
+    if !is_explained {
+        report.seconds_to_limit = None;
+        if *kind != LeakKind::Lost {
+            (*kind, report.bytes_per_hour) = (LeakKind::TooEarly, 0);
+            *because = vec![format!("blocks in use grow by {} an hour", Human(blocks))];
+        }
+    }
+    because.insert(0, format!("{}; {STOPPED}", sentence(growth)));
 }
 
 fn reconcile_steady(report: &mut LeakReport, growth: &Growth, large: Option<String>) {
@@ -134,6 +151,8 @@ pub fn doubt(report: &mut LeakReport, kept_bytes: [u64; 2]) {
 
 #[cfg(test)]
 mod tests {
+    use lowtide_model::growth::{DescendantGrowth, ProcessGrowth};
+    use lowtide_model::inspection::OpenMemory;
     use lowtide_model::leaks::LeakTier;
 
     use lowtide_model::ledger::Owner;
@@ -232,6 +251,50 @@ mod tests {
         let lost = reconciled(report(LeakKind::Lost, 120 * MIB), growth, GrowthCourse::Once);
         assert_eq!(lost.verdict.kind, LeakKind::Lost);
         assert!(lost.verdict.because[0].ends_with("may have stopped"), "{lost:#?}");
+    }
+
+    #[test]
+    fn blocks_that_explain_little_of_a_step_do_not_give_it_their_rate() {
+        let before =
+            observed(&[(Owner::Allocated, 10), (Owner::Runtime, 100)], &[("HotSpot", 100)]);
+        let after = observed(&[(Owner::Allocated, 10), (Owner::Runtime, 170)], &[("HotSpot", 170)]);
+        let of = |kind, rate| {
+            let report = LeakReport { seconds_to_limit: Some(1e9), ..report(kind, rate) };
+            reconciled(report, growth_between(&before, &after), GrowthCourse::Once)
+        };
+        let small = of(LeakKind::Growing, 250 << 10);
+        assert_eq!((small.verdict.kind, small.bytes_per_hour), (LeakKind::TooEarly, 0));
+        assert_eq!(small.seconds_to_limit, None);
+        assert!(small.verdict.because[1].contains("250 KiB an hour"), "{small:#?}");
+        let lost = of(LeakKind::Lost, 250 << 10);
+        assert_eq!((lost.verdict.kind, lost.seconds_to_limit), (LeakKind::Lost, None));
+        assert_eq!(of(LeakKind::Growing, 60 * 60 * MIB).verdict.kind, LeakKind::Growing);
+    }
+
+    #[test]
+    fn memory_that_rss_does_not_count_is_not_level() {
+        let before = observed(&[(Owner::Allocated, 10)], &[]);
+        let growth = growth_between(&before, &before);
+        let open = |files: u64| OpenMemory {
+            files,
+            bytes: files * MIB,
+            name: Some("/memfd:frame".to_owned()),
+        };
+        let opened = Growth { open_memory: Some([open(20), open(150)]), ..growth.clone() };
+        let opened = reconciled(report(LeakKind::Level, 0), opened, GrowthCourse::Level);
+        assert_eq!(opened.verdict.kind, LeakKind::Elsewhere);
+        assert_eq!(opened.bytes_per_hour, 130 * MIB * 60);
+        let said = "files in memory that it has open and does not map, which RSS does not count, grew by 130 MiB, \
+                    from 20.0 MiB in 20 files to 150 MiB in 150 (mostly /memfd:frame)";
+        assert_eq!(opened.verdict.because, [said]);
+        let most = ProcessGrowth { pid: 9, name: "worker".to_owned(), pss_bytes: [0, 90 * MIB] };
+        let grown = DescendantGrowth { processes: [1, 2], pss_bytes: [MIB, 91 * MIB], most };
+        let forked = Growth { descendants: Some(grown), ..growth };
+        let forked = reconciled(report(LeakKind::Level, 0), forked, GrowthCourse::Level);
+        assert_eq!((forked.verdict.kind, forked.bytes_per_hour), (LeakKind::Elsewhere, 0));
+        let said = &forked.verdict.because[0];
+        assert!(said.starts_with("its descendant processes grew by 90.0 MiB (PSS)"), "{said}");
+        assert!(said.ends_with("most by worker with PID 9, from 0 B to 90.0 MiB"), "{said}");
     }
 
     #[test]

@@ -16,6 +16,7 @@ use lowtide_model::leaks::LeakKind;
 use lowtide_model::remedy::RemedyKind;
 use lowtide_model::verdict::{Verdict, VerdictKind};
 use lowtide_probe::cgroup::CgroupError;
+use lowtide_probe::descendants::{Descendants, descendants, growth_of_descendants};
 use lowtide_probe::inspect::{Inspector, malloc_info};
 use lowtide_probe::patience::Patience;
 use lowtide_probe::pressure::complete_growth;
@@ -336,6 +337,7 @@ fn over_time(
     let mut follower = Follower::default();
     let mut last: Option<Inspection> = None;
     let mut leaks = Leaks::new(target);
+    let descendants = descendants(target.pid);
     let ended = loop {
         let at = Instant::now();
         let t_s = (at - begin).as_secs_f64();
@@ -364,7 +366,7 @@ fn over_time(
     };
     match (last, ended) {
         (Some(mut inspection), ended) => {
-            add_growth(&mut inspection, &follower, target);
+            add_growth(&mut inspection, &follower, target, descendants.as_ref());
             if ended.is_none() && !interrupt.load(Ordering::Relaxed) {
                 leaks.judge(&mut inspection);
             }
@@ -434,12 +436,21 @@ impl Leaks {
     }
 }
 
-/// Adds the growth over the watch, and the time until a limit is reached.
-fn add_growth(inspection: &mut Inspection, follower: &Follower, target: &Target) {
+/// Adds the growth over the watch, and the time until a limit is reached. `before` are the
+/// descendants of the process at the beginning.
+fn add_growth(
+    inspection: &mut Inspection,
+    follower: &Follower,
+    target: &Target,
+    before: Option<&Descendants>,
+) {
     if inspection.observation.unreadable.is_some() {
         return;
     }
     inspection.growth = follower.growth().map(|mut growth| {
+        let after = before.and_then(|_| descendants(target.pid));
+        let grown = before.zip(after.as_ref());
+        growth.descendants = grown.and_then(|(before, after)| growth_of_descendants(before, after));
         complete_growth(target, &mut growth);
         growth
     });

@@ -15,8 +15,10 @@ use lowtide_leaks::stacks::refusal::NoStacks;
 use lowtide_leaks::stacks::sampler::{Attachment, StackSampler};
 use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
+use lowtide_model::growth::DescendantGrowth;
 use lowtide_model::inspection::Observation;
 use lowtide_model::leaks::{LeakKind, LeakReport};
+use lowtide_probe::descendants::{Descendants, descendants, growth_of_descendants};
 use lowtide_probe::inspect::Inspector;
 use lowtide_probe::patience::Patience;
 use lowtide_probe::permission::{Access, required};
@@ -185,6 +187,9 @@ struct WholeProcess {
     first: Option<Observation>,
     last: Option<Observation>,
     next_observation: Instant,
+    /// The descendants of the process at the beginning, and their growth until the end.
+    descendants: Option<Descendants>,
+    grown_descendants: Option<DescendantGrowth>,
     follower: Follower,
 }
 
@@ -197,6 +202,8 @@ impl WholeProcess {
             first: None,
             last: None,
             next_observation: begin,
+            descendants: descendants(target.pid),
+            grown_descendants: None,
             follower: Follower::default(),
         };
         whole.first = whole.observe(target);
@@ -232,6 +239,14 @@ impl WholeProcess {
         }
     }
 
+    /// Reads the memory of the descendants again.
+    fn end_descendants(&mut self, target: &Target) {
+        let after = self.descendants.as_ref().and_then(|_| descendants(target.pid));
+        let grown = self.descendants.as_ref().zip(after.as_ref());
+        self.grown_descendants =
+            grown.and_then(|(before, after)| growth_of_descendants(before, after));
+    }
+
     /// Reads RSS, and observes the process again if it is time: it may end at any time.
     fn follow(&mut self, target: &Target) {
         self.read(target);
@@ -263,6 +278,7 @@ impl WholeProcess {
                 }
             }
             Some(mut growth) => {
+                growth.descendants.clone_from(&self.grown_descendants);
                 complete_growth(target, &mut growth);
                 let large = self.first.as_ref().zip(self.last.as_ref());
                 let large = large.and_then(|(first, last)| large_blocks(first, last));
@@ -433,6 +449,7 @@ impl<'a> Watch<'a> {
     /// Determines which blocks grow, whether they are reachable, and where they are allocated.
     fn seek(&mut self, target: &Target, counts_calls: bool) {
         self.whole.end(target);
+        self.whole.end_descendants(target);
         if self.undivided.is_some() {
             return;
         }

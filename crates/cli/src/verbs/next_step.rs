@@ -5,7 +5,7 @@ use std::path::Path;
 
 use lowtide_analysis::growth::is_of_files;
 use lowtide_model::allocator_kind::AllocatorKind;
-use lowtide_model::growth::GrowthCourse;
+use lowtide_model::growth::{Growth, GrowthCourse};
 use lowtide_model::inspection::{Inspection, Linkage, WalkedHeap};
 use lowtide_model::ledger::{Owner, State, WalkedRuntime};
 use lowtide_model::remedy::{Remedy, RemedyKind};
@@ -148,7 +148,7 @@ pub(super) fn next(found: &Inspection, service: &Service) -> String {
         | VerdictKind::Runtime
         | VerdictKind::Inconclusive => match &found.growth {
             Some(growth) if growth.course == GrowthCourse::Level => {
-                match is_of_files(growth) || growth.page_tables_rise().is_some() {
+                match is_of_files(growth) || grew_beside(growth) {
                     true => divide_growth(growth, runtimes, pid).unwrap_or(leaks),
                     false if found.verdict.kind == VerdictKind::Runtime && has_advice(found) => {
                         "the advice above, if that is too much: it did not grow while it was watched"
@@ -162,6 +162,11 @@ pub(super) fn next(found: &Inspection, service: &Service) -> String {
             None => format!("lowtide inspect --watch 60s {pid}     (does it grow?)"),
         },
     }
+}
+
+/// Returns whether memory grew that the RSS of the process does not count.
+fn grew_beside(growth: &Growth) -> bool {
+    growth.page_tables_rise().or(growth.open_memory_rise()).or(growth.descendants_rise()).is_some()
 }
 
 /// Returns whether there is advice for the memory that a runtime, or an allocator that is not
@@ -472,6 +477,7 @@ pub(super) mod tests {
             count: None,
             more: None,
             kept: false,
+            free: false,
             bytes: mib << 20,
             bytes_per_hour: mib << 30,
         };
@@ -485,6 +491,8 @@ pub(super) mod tests {
             seconds_to_limit: None,
             dirty_files_bytes: None,
             page_tables_bytes: None,
+            open_memory: None,
+            descendants: None,
             locked_files_bytes: None,
             by,
         };
@@ -557,6 +565,8 @@ pub(super) mod tests {
             dirty_files_bytes: None,
             locked_files_bytes: None,
             page_tables_bytes: None,
+            open_memory: None,
+            descendants: None,
             by: vec![],
         });
         assert!(next(&found, &server()).starts_with("the advice above"));

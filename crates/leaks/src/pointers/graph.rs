@@ -445,7 +445,7 @@ impl Graph {
         let mut doubts = Doubts::new(seen);
         let mut remnants = Remnants::new(memory, heaps);
         let mut new = NewBlocks::new(heaps);
-        each_in_blocks(memory, index, |from, word, to| {
+        each_in_blocks(memory, index, &heaps.chunks, |from, word, to| {
             let block = to.block();
             let kind = remnants.kind(index, word, block, || index.range(from));
             match (kind, to) {
@@ -905,6 +905,43 @@ mod tests {
         let expected: Vec<u64> =
             (0x100..0x140).step_by(8).chain((0x7e0..0x800).step_by(8)).collect();
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn words_in_a_block_that_was_divided_since_are_doubtful() {
+        // A block of 256 bytes, which now has 96, was divided: its rest is a node of a list. The root
+        // leads to it, and the node leads to the list.
+        const BEGIN: u64 = 0x10000;
+        let bytes_with = |words: &[(u64, u64)]| {
+            let mut bytes = vec![0_u8; 4096];
+            for (at, word) in words {
+                bytes[*at as usize..][..8].copy_from_slice(&word.to_le_bytes());
+            }
+            bytes
+        };
+        let reads = |size: u64| {
+            let bytes = bytes_with(&[(0xf8, size), (0x200, BEGIN + 0x400), (0x3f8, 0x61)]);
+            let memory =
+                Saved::new(vec![(BEGIN, bytes), (0x90000, (BEGIN + 0x200).to_le_bytes().to_vec())]);
+            let mut builder = IndexBuilder::new(10);
+            let block = |at, bytes| Block { at: BEGIN + at, bytes, print: 1 };
+            let blocks = [block(0x100, 0x180), block(0x400, 0x60)];
+            builder.blocks(BEGIN..BEGIN + 0x10000, &blocks);
+            let index = builder.build().unwrap();
+            let heaps = WalkedHeaps {
+                chunks: std::iter::once(BEGIN..BEGIN + 4096).collect(),
+                ..WalkedHeaps::default()
+            };
+            let roots = || Roots {
+                ranges: std::iter::once(0x90000..0x90008).collect(),
+                ..Roots::default()
+            };
+            let (graph, _) = Graph::read(&memory, &index, &heaps, roots, || None, None).unwrap();
+            let Unreached { lost, unsure, .. } = graph.unreached(0, |_| 80);
+            (lost, unsure)
+        };
+        assert_eq!(reads(0x181), (vec![], vec![]));
+        assert_eq!(reads(0x61), (vec![], vec![1]));
     }
 
     #[test]

@@ -12,6 +12,9 @@
 //! block to which only doubtful words lead is neither reachable nor lost. The same is true of a
 //! word beside a link of which the program has overwritten a part, and of the first words of a
 //! block: they may be links that the program has not overwritten yet, after the size of the block.
+//!
+//! All words of a block that was divided after the walk are doubtful, too. Its memory belongs to
+//! other blocks now, and it is unknown to which of them a pointer into it leads.
 
 use std::ops::Range;
 
@@ -64,6 +67,9 @@ impl<'m, M: Memory> Remnants<'m, M> {
         to: Option<BlockId>,
         inside: impl FnOnce() -> Option<Range<u64>>,
     ) -> Pointer {
+        if word.is_of_divided {
+            return Pointer::Doubtful;
+        }
         // Most words end here.
         if !word.may_be_link || !word.value.is_multiple_of(HEAD) || self.structures.is_empty() {
             return Pointer::Program;

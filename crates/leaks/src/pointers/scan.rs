@@ -3,9 +3,10 @@
 use std::ops::Range;
 
 use lowtide_heap::memory::{ADDRESS_END, Memory};
+use lowtide_heap::ranges::hold;
 
 use super::index::{BlockId, BlockIndex};
-use super::words::{Sizes, Word};
+use super::words::{Sizes, Word, chunk_bytes};
 
 /// Maximum number of bytes per read: of memory that is read completely, and of scattered parts.
 const AT_ONCE: u64 = 1 << 20;
@@ -101,22 +102,33 @@ pub fn each_root<M: Memory>(
 }
 
 /// Calls `each` for every pointer in blocks, except those to their own block, in order of the
-/// numbers of the blocks: with the block, and its target.
+/// numbers of the blocks: with the block, and its target. `chunks` are the heaps in which the size
+/// of a block is in the word before it, in order and disjoint.
 pub fn each_in_blocks<M: Memory>(
     memory: &M,
     index: &BlockIndex,
+    chunks: &[Range<u64>],
     mut each: impl FnMut(BlockId, Word, Target),
 ) {
-    let (mut sizes, mut last) = (Sizes::default(), None);
-    each_in(memory, index, |from, start, at, value| {
-        if last.replace(from) != Some(from) {
-            sizes.block(start);
-        }
-        let word = sizes.word(at, value);
-        if let Some(to) = Target::of(index, value).filter(|to| *to != Target::Block(from)) {
-            each(from, word, to);
-        }
+    let mut sizes = Sizes::default();
+    let mut window = Words::new(memory);
+    index.each(|from, block| {
+        sizes.block(block.start);
+        let is_divided = hold(chunks, &block) && is_divided(&mut window, &block);
+        window.each(block, |at, value| {
+            let word = Word { is_of_divided: is_divided, ..sizes.word(at, value) };
+            if let Some(to) = Target::of(index, value).filter(|to| *to != Target::Block(from)) {
+                each(from, word, to);
+            }
+        });
     });
+}
+
+/// Returns whether a block of the walk was divided since: its chunk is smaller now. Its memory then
+/// belongs to other blocks.
+fn is_divided(words: &mut Words<'_, impl Memory>, block: &Range<u64>) -> bool {
+    let size = block.start.checked_sub(8).and_then(|at| words.two(at)).map(|[size, _]| size);
+    size.and_then(chunk_bytes).is_some_and(|bytes| bytes < block.end - block.start)
 }
 
 /// Calls `each` for every pointer to some blocks that is in a block of a heap, with its own
@@ -127,23 +139,13 @@ pub fn each_pointer<M: Memory>(
     to: &BlockIndex,
     mut each: impl FnMut(u64, BlockId),
 ) {
-    each_in(memory, index, |_, _, at, word| {
-        if let Some(to) = address(word).and_then(|word| to.containing(word)) {
-            each(at, to);
-        }
-    });
-}
-
-/// Calls `each` for every word in blocks, with its block, the start of that, and its address.
-fn each_in<M: Memory>(
-    memory: &M,
-    index: &BlockIndex,
-    mut each: impl FnMut(BlockId, u64, u64, u64),
-) {
-    let mut window = Window::new(memory, AT_ONCE);
-    index.each(|from, range| {
-        let start = range.start;
-        window.each_word(range, |at, word| each(from, start, at, word));
+    let mut words = Words::new(memory);
+    index.each(|_, block| {
+        words.each(block, |at, word| {
+            if let Some(to) = address(word).and_then(|word| to.containing(word)) {
+                each(at, to);
+            }
+        });
     });
 }
 

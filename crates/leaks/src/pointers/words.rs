@@ -22,6 +22,9 @@ pub struct Word {
     /// Whether one of the words before it may be the size of a chunk, among whose links it then is,
     /// or the one before it the rest of a link.
     pub may_be_link: bool,
+    /// Whether it is in a block of the walk that was divided since. It is then in another block, or
+    /// in free memory.
+    pub is_of_divided: bool,
 }
 
 /// Notes the words that may be sizes of chunks, in order of addresses.
@@ -49,7 +52,7 @@ impl Sizes {
             self.last = at;
         }
         self.before = (at, value);
-        Word { at, value, may_be_link: is_near_size || is_near_rest }
+        Word { at, value, may_be_link: is_near_size || is_near_rest, is_of_divided: false }
     }
 }
 
@@ -63,8 +66,14 @@ pub(super) fn may_be_rest(word: u64, other: u64) -> bool {
 /// Returns whether a word may be the size of a free chunk, with its flags.
 #[inline]
 pub(super) fn is_size(word: u64) -> bool {
+    word & PREVIOUS_IN_USE == PREVIOUS_IN_USE && chunk_bytes(word).is_some()
+}
+
+/// Returns the bytes of the chunk that has a word as its size; `None` if the word is none, or that
+/// of an mmapped chunk.
+#[inline]
+pub(super) fn chunk_bytes(word: u64) -> Option<u64> {
     let size = word & !FLAGS;
-    word & (PREVIOUS_IN_USE | MMAPPED) == PREVIOUS_IN_USE
-        && size.is_multiple_of(HEAD)
-        && (SMALLEST..LARGEST).contains(&size)
+    let is_size = size.is_multiple_of(HEAD) && (SMALLEST..LARGEST).contains(&size);
+    (is_size && word & MMAPPED == 0).then_some(size)
 }

@@ -23,24 +23,29 @@ const MAX_COPIES: usize = 20_000;
 
 /// A descriptor of a process, with its link.
 #[derive(Debug)]
-pub(super) struct Descriptor {
-    pub(super) pid: u32,
-    pub(super) number: i32,
-    pub(super) link: String,
+pub(crate) struct Descriptor {
+    pub(crate) pid: u32,
+    pub(crate) number: i32,
+    pub(crate) link: String,
     /// The kind of its file system; `None` for a pipe or a socket.
     pub(super) file_system: Option<FileSystem>,
 }
 
 /// The descriptors of processes that are files, pipes or sockets.
 #[derive(Debug, Default)]
-pub(super) struct Descriptors {
+pub(crate) struct Descriptors {
     all: Vec<Descriptor>,
     /// Whether all were read.
-    pub(super) is_complete: bool,
+    pub(crate) is_complete: bool,
 }
 
 impl Descriptors {
     pub(super) fn read(pids: &[u32]) -> Self {
+        Self::read_most(pids, MAX_DESCRIPTORS)
+    }
+
+    /// Reads at most `most` descriptors.
+    pub(crate) fn read_most(pids: &[u32], most: usize) -> Self {
         let end = Instant::now() + MAX_TIME;
         let mut found = Self { all: Vec::new(), is_complete: true };
         let mut file_systems = FileSystems::default();
@@ -48,7 +53,7 @@ impl Descriptors {
             // A process that may not be inspected, or has ended.
             let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else { continue };
             for entry in entries.flatten() {
-                if found.all.len() >= MAX_DESCRIPTORS || Instant::now() > end {
+                if found.all.len() >= most || Instant::now() > end {
                     found.is_complete = false;
                     return found;
                 }
@@ -68,7 +73,7 @@ impl Descriptors {
     }
 
     /// Returns the files on a kind of file system.
-    pub(super) fn files(&self, file_system: FileSystem) -> impl Iterator<Item = &Descriptor> {
+    pub(crate) fn files(&self, file_system: FileSystem) -> impl Iterator<Item = &Descriptor> {
         self.all.iter().filter(move |found| found.file_system == Some(file_system))
     }
 

@@ -10,13 +10,13 @@
 mod account;
 mod cached_files;
 mod charge;
-mod descriptors;
+pub(crate) mod descriptors;
 mod directory;
 mod holdings;
 mod kinds;
 mod rows;
 mod shared_files;
-mod tmpfs;
+pub(crate) mod tmpfs;
 mod tree;
 mod unix_sockets;
 

@@ -51,7 +51,7 @@ const WITHOUT_CACHE: [&str; 19] = [
 
 /// What a file system keeps its files in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum FileSystem {
+pub(crate) enum FileSystem {
     /// In shared memory: tmpfs, or the kernel's own.
     SharedMemory,
     /// On a disk of this machine, or in the page cache alone (ramfs).

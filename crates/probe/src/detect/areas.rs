@@ -74,6 +74,9 @@ pub struct WalkedHeaps {
     pub without_blocks: Vec<Claim<WalkedRuntime>>,
     /// Structures of the allocators whose pointers are to free memory.
     pub structures: Vec<Range<u64>>,
+    /// The areas of glibc, in which the size of each block is in the word before it, in order and
+    /// disjoint.
+    pub chunks: Vec<Range<u64>>,
 }
 
 /// Minimum distance from the libraries of a mapping at an address that the program has requested,
@@ -276,6 +279,11 @@ impl<'r> Rules<'r> {
         }
         if mapping.name == "[heap]" {
             let malloc = self.detected.malloc.as_ref().filter(|_| self.has_foreign_malloc)?;
+            // jemalloc maps its memory. What its structures do not contain is not its own: glibc's
+            // heap, which other paths than `malloc` lead to.
+            if malloc.kind == AllocatorKind::Jemalloc && self.foreign.is_none() {
+                return None;
+            }
             return Some((AreaOwner::Allocator(malloc.kind.clone()), self.foreign.is_some()));
         }
         // Runtimes with mappings of a specific form come before those with any mappings.

@@ -24,6 +24,8 @@ const SMALLEST_STACK: u64 = 16 << 10;
 /// Maximum size of a stack without a guard below it, in bytes: a coroutine runs on memory that was
 /// allocated like any other. Also the maximum distance that is searched for a descriptor.
 const LARGEST_STACK: u64 = 16 << 20;
+/// Maximum size of the end of a stack that contains the descriptor, in bytes.
+const LARGEST_END: u64 = 64 << 10;
 /// Alignment and maximum size of descriptors, in bytes (`struct pthread` has 2,304 bytes).
 const DESCRIPTOR_ALIGNMENT: u64 = 16;
 const DESCRIPTOR: u64 = 4 << 10;
@@ -105,7 +107,12 @@ fn guarded(
     usual: &Usual,
 ) -> Option<Claim<Stack>> {
     let highest = pointers.iter().rfind(|pointer| mapping.contains(**pointer));
-    let (end, estimated) = match (descriptor(memory, mapping.start, mapping.end), highest) {
+    let descriptor = descriptor(memory, mapping.start, mapping.end).or_else(|| {
+        // A large stack that ends with its mapping has it there.
+        let last = mapping.end.saturating_sub(LARGEST_END).max(mapping.start);
+        descriptor(memory, last, mapping.end)
+    });
+    let (end, estimated) = match (descriptor, highest) {
         (Some(descriptor), _) => (end_of(memory, descriptor), false),
         (None, Some(pointer)) => {
             let above = usual.above_pointer;
@@ -203,6 +210,18 @@ mod tests {
             bytes[0x800 + place..][..8].copy_from_slice(&u64::to_le_bytes(word));
         }
         (at, bytes)
+    }
+
+    #[test]
+    fn a_stack_of_any_size_is_found_by_the_descriptor_at_its_end() {
+        let maps = parse(
+            "7f0010000000-7f0010001000 ---p 00000000 00:00 0\n\
+             7f0010001000-7f0030001000 rw-p 00000000 00:00 0\n",
+        )
+        .unwrap();
+        let memory = Saved::new(vec![page_with_descriptor(0x7f00_3000_0000)]);
+        let found = stacks(&memory, &Detected::default(), &maps, &[0x7f00_1800_0000]);
+        assert_eq!(found, [stack(0x7f00_1000_1000..0x7f00_3000_1000, false)]);
     }
 
     fn starts(found: &[Claim<Stack>]) -> Vec<u64> {

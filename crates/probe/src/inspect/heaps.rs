@@ -337,6 +337,10 @@ impl HeapWalks<'_, '_> {
         self.observation.heaps.push(heap);
         self.heaps.structures.extend(walked.structures);
         self.heaps.structures.sort_unstable_by_key(|range| range.start);
+        if *kind == AllocatorKind::Glibc {
+            self.heaps.chunks.extend_from_slice(&walked.areas);
+            self.heaps.chunks.sort_unstable_by_key(|range| range.start);
+        }
         self.add_areas(&walked.areas);
         let observation = &mut *self.observation;
         let torn = walked.arenas.iter().filter(|a| !a.whole).count();

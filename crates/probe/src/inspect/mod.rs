@@ -25,6 +25,7 @@ use crate::locked::LockedMemory;
 use crate::machine::thread_cpu_s;
 use crate::mapped;
 use crate::memory::LiveMemory;
+use crate::open_memory::open_memory;
 use crate::patience::Patience;
 use crate::proc::maps::Mapping;
 use crate::proc::rollup::Rollup;
@@ -65,6 +66,7 @@ pub struct Inspector {
 struct Settings {
     without_scan: bool,
     without_connections: bool,
+    without_open_memory: bool,
     without_predictions: bool,
     patience: Patience,
 }
@@ -88,6 +90,13 @@ impl Inspector {
     #[must_use]
     pub fn without_connections(mut self) -> Self {
         self.settings.without_connections = true;
+        self
+    }
+
+    /// Returns an inspector that does not read which files in memory the process has open.
+    #[must_use]
+    pub fn without_open_memory(mut self) -> Self {
+        self.settings.without_open_memory = true;
         self
     }
 
@@ -157,6 +166,9 @@ impl Inspector {
             (Some(memory), Some(maps)) => {
                 let locked = LockedMemory::find_with_files(target, &target.status()?, &maps);
                 memory.set_locked(locked.ranges);
+                if !self.settings.without_open_memory {
+                    observation.open_memory = open_memory(target.pid, &maps);
+                }
                 let seen = (maps.as_slice(), locked.files.as_slice());
                 self.inside(target, memory, seen, &mut observation, unreadable)?;
                 if locked.is_uncertain && observation.ledger.bytes(Owner::Locked) > 0 {

@@ -79,6 +79,14 @@ fn beside(inspection: &Inspection, screen: Screen) -> String {
         ("page tables, not counted", observation.page_tables_bytes.filter(is_notable)),
         ("not walked", Some(observation.unwalked_bytes)),
     ];
+    if let Some(open) = observation.open_memory.as_ref().filter(|open| is_notable(&open.bytes)) {
+        let name = open.name.as_deref().unwrap_or_default();
+        parts.push(printable(&format!(
+            "open, not mapped, not counted: {} in {} files in memory ({name})",
+            Human(open.bytes),
+            open.files
+        )));
+    }
     for (what, bytes) in amounts {
         parts.extend(bytes.filter(|b| *b > 0).map(|b| format!("{what}: {}", Human(b))));
     }

@@ -39,7 +39,7 @@ pub fn render(report: &LeakReport, screen: Screen) -> String {
     }
     out += &bold(&wrapped(&printable(&sentence), screen.width), screen);
     out.push_str("\n\n");
-    let is_level = |group: &&LeakGroup| group.verdict == LeakKind::Level;
+    let is_level = |group: &&LeakGroup| is_level(group);
     let shown = report.groups.iter().filter(|group| !is_level(group));
     let level = report.groups.iter().filter(is_level);
     let groups: Vec<&LeakGroup> = shown.chain(level.take(MAX_LEVEL)).collect();
@@ -104,7 +104,7 @@ fn group(found: &LeakGroup, report: &LeakReport, screen: Screen) -> String {
         format!("{about}{}", thousands(found.count)),
         Human(found.bytes).to_string(),
     );
-    let is_bad = found.verdict != LeakKind::Level;
+    let is_bad = !is_level(found);
     let mut out = format!("{}\n", if is_bad { bold(&line, screen) } else { line });
     if !is_bad {
         return out;
@@ -253,6 +253,11 @@ impl LeakState {
             }
         }
     }
+}
+
+/// Returns whether nothing is known to grow in a group.
+fn is_level(group: &LeakGroup) -> bool {
+    matches!(group.verdict, LeakKind::Level | LeakKind::TooEarly)
 }
 
 #[cfg(test)]

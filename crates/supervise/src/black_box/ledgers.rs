@@ -84,7 +84,7 @@ impl LedgerThread {
         let (requests, inbox) = channel::<(Target, f64, u64)>();
         let (outbox, results) = channel();
         let thread = thread::Builder::new().name("ledgers".to_owned()).spawn(move || {
-            let mut inspector = Inspector::default().without_connections();
+            let mut inspector = Inspector::default().without_connections().without_open_memory();
             while let Ok((target, t_s, rss_bytes)) = inbox.recv() {
                 let begin_s = thread_cpu_s();
                 let observed = inspector.inspect(&target);

@@ -150,6 +150,43 @@ fn growth_outside_of_the_heap_is_growing_with_its_owner_and_never_did_not_grow()
 }
 
 #[test]
+fn files_in_memory_that_are_open_and_not_mapped_are_growing() {
+    let found = judged(|| {
+        let mut subject = Subject::of(&["blocks:10"]);
+        let mut look = lowtide();
+        look.args(["--json", "inspect", "--watch", "4s", &subject.pid().to_string()]);
+        let mut look = look.stdout(Stdio::piped()).spawn().unwrap();
+        while look.try_wait().unwrap().is_none() {
+            subject.send("opened:2");
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
+        object(&look.wait_with_output().unwrap())
+    });
+    hold_inspection(&found);
+    assert_eq!(found["verdict"]["kind"], "growing", "{found:#}");
+    let said = because(&found);
+    assert!(said.contains("that it has open and does not map"), "{said}");
+    assert!(said.contains("(mostly /memfd:opened)"), "{said}");
+    assert_eq!(found["open_memory"]["name"], "/memfd:opened", "{found:#}");
+    assert!(found["growth"]["seconds_to_limit"].as_f64().unwrap() > 0.0, "{found:#}");
+}
+
+#[test]
+fn a_child_that_grows_is_named_beside_a_parent_that_does_not() {
+    let subject = Subject::of(&["blocks:1", "leaking-child:1000"]);
+    // On a busy machine, it takes longer until its growth is noticeable.
+    let found = until("a child that has grown", || {
+        let found = subject.inspect_with(&["--watch", "4s"]);
+        because(&found).contains("; its child process grew by ").then_some(found)
+    });
+    hold_inspection(&found);
+    assert_ne!(found["verdict"]["kind"], "growing", "{found:#}");
+    let most = &found["growth"]["descendants"]["most"];
+    assert_ne!(most["pid"], subject.pid(), "{found:#}");
+    assert!(most["pss_bytes"][1].as_u64() > most["pss_bytes"][0].as_u64(), "{found:#}");
+}
+
+#[test]
 fn too_few_samples_leave_growth_undecided() {
     let subject = Subject::of(&["blocks:1"]);
     let look = lowtide()

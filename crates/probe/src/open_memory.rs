@@ -1,0 +1,95 @@
+//! Files that exist only in memory, which a process has open and does not map. RSS does not count
+//! them, but they are charged to a cgroup, and stay in memory as long as they are open.
+
+use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
+
+use lowtide_model::inspection::OpenMemory;
+use rustix::fs::{FileType, stat};
+
+use crate::cgroup::descriptors::{Descriptor, Descriptors};
+use crate::cgroup::tmpfs::FileSystem;
+use crate::proc::maps::{FileId, Mapping};
+
+/// Maximum number of descriptors that are read.
+const MAX_DESCRIPTORS: usize = 20_000;
+
+/// Returns the open files of a process on tmpfs, and its memfds, without those that it maps. `None`
+/// if there are too many descriptors to read all of them.
+pub(crate) fn open_memory(pid: u32, maps: &[Mapping]) -> Option<OpenMemory> {
+    let descriptors = Descriptors::read_most(&[pid], MAX_DESCRIPTORS);
+    descriptors.is_complete.then(|| sum(unmapped(&descriptors, maps)))
+}
+
+/// Returns the link and the bytes of each file in memory that is not mapped.
+fn unmapped<'d>(
+    descriptors: &'d Descriptors,
+    maps: &[Mapping],
+) -> impl Iterator<Item = (&'d str, u64)> {
+    let mut known: HashSet<FileId> = maps.iter().map(|mapping| mapping.file).collect();
+    descriptors.files(FileSystem::SharedMemory).filter_map(move |descriptor| {
+        let (file, bytes) = in_memory(descriptor)?;
+        known.insert(file).then_some((descriptor.link.as_str(), bytes))
+    })
+}
+
+/// Returns a file in memory and its bytes; `None` if the descriptor is none.
+fn in_memory(descriptor: &Descriptor) -> Option<(FileId, u64)> {
+    let link = PathBuf::from(format!("/proc/{}/fd/{}", descriptor.pid, descriptor.number));
+    let stat = stat(&link).ok()?;
+    let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+    let bytes = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512);
+    (is_file && bytes > 0).then(|| (FileId::of_stat(&stat), bytes))
+}
+
+/// Adds up files: the link and the bytes of each.
+fn sum<'l>(files: impl Iterator<Item = (&'l str, u64)>) -> OpenMemory {
+    let mut all = OpenMemory::default();
+    let mut by_name: HashMap<&str, u64> = HashMap::new();
+    for (link, bytes) in files {
+        all.files += 1;
+        all.bytes += bytes;
+        *by_name.entry(link.strip_suffix(" (deleted)").unwrap_or(link)).or_default() += bytes;
+    }
+    let largest = by_name.into_iter().max_by_key(|(name, bytes)| (*bytes, *name));
+    all.name = largest.map(|(name, _)| name.to_owned());
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::{MemfdFlags, fstat, ftruncate, memfd_create};
+    use rustix::io::write;
+
+    use super::*;
+    use crate::proc::maps;
+
+    #[test]
+    fn files_in_memory_count_unless_they_are_mapped() {
+        const NAME: &str = "lowtide-open-memory";
+        let pid = std::process::id();
+        let own = |maps: &[Mapping]| {
+            let descriptors = Descriptors::read_most(&[pid], MAX_DESCRIPTORS);
+            let named = unmapped(&descriptors, maps).filter(|(link, _)| link.contains(NAME));
+            named.map(|(_, bytes)| bytes).sum::<u64>()
+        };
+        let file = memfd_create(NAME, MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&file, 8 << 20).unwrap();
+        write(&file, &vec![1; 1 << 20]).unwrap();
+        let copy = file.try_clone().unwrap();
+        assert_eq!(own(&[]), 1 << 20, "the copy of a descriptor is the same file");
+        let found = open_memory(pid, &[]).unwrap();
+        assert!(found.files >= 1 && found.bytes >= 1 << 20, "{found:?}");
+        let mut maps = maps::parse("7f0000000000-7f0000001000 rw-s 00000000 00:00 0\n").unwrap();
+        maps[0].file = FileId::of_stat(&fstat(&copy).unwrap());
+        assert_eq!(own(&maps), 0);
+    }
+
+    #[test]
+    fn files_of_one_name_are_added_up_and_the_largest_name_is_reported() {
+        let files = [("/memfd:a (deleted)", 30), ("/dev/shm/b", 50), ("/memfd:a (deleted)", 40)];
+        let found = sum(files.into_iter());
+        let expected = OpenMemory { files: 3, bytes: 120, name: Some("/memfd:a".to_owned()) };
+        assert_eq!(found, expected);
+    }
+}
