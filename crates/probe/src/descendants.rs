@@ -12,14 +12,16 @@ use crate::tree::descendants_of;
 
 /// Maximum number of descendants; more are not read.
 const MAX_PROCESSES: usize = 64;
-/// Maximum RSS of a descendant that is read, in bytes: the kernel walks its page tables.
-const MAX_BYTES: u64 = 4 << 30;
+/// Maximum RSS of a descendant whose PSS is read, in bytes: the kernel walks its page tables
+/// meanwhile, and lets it map nothing. Of larger ones, the anonymous memory is read.
+const MAX_BYTES: u64 = 512 << 20;
 
-/// The PSS of the descendants of a process, in bytes, with the name of each.
+/// The PSS of the descendants of a process (of large ones, their anonymous memory), in bytes, with
+/// the name of each.
 pub type Descendants = BTreeMap<u32, (String, u64)>;
 
-/// Reads the PSS of all descendants of a process; `None` if one of them cannot be read, or if there
-/// are too many.
+/// Reads the memory of all descendants of a process; `None` if one of them cannot be read, or if
+/// there are too many.
 pub fn descendants(pid: u32) -> Option<Descendants> {
     let pids = descendants_of(pid);
     if pids.len() > MAX_PROCESSES {
@@ -27,7 +29,7 @@ pub fn descendants(pid: u32) -> Option<Descendants> {
     }
     let mut found = Descendants::new();
     for pid in pids {
-        match pss(pid) {
+        match memory(pid) {
             Ok(Some(read)) => drop(found.insert(pid, read)),
             // It has ended.
             Ok(None) => {}
@@ -37,17 +39,16 @@ pub fn descendants(pid: u32) -> Option<Descendants> {
     Some(found)
 }
 
-/// Returns the name and the PSS of a process; `None` if it has ended.
-fn pss(pid: u32) -> Result<Option<(String, u64)>, ()> {
+/// Returns the name and the memory of a process; `None` if it has ended.
+fn memory(pid: u32) -> Result<Option<(String, u64)>, ()> {
     let read = |file: &str| fs::read_to_string(format!("/proc/{pid}/{file}"));
     let (Ok(name), Ok(status)) = (read("comm"), Status::read(pid)) else { return Ok(None) };
+    let name = name.trim_end().to_owned();
     if status.rss_bytes() > MAX_BYTES {
-        return Err(());
+        return Ok(Some((name, status.anon_bytes)));
     }
     match read("smaps_rollup") {
-        Ok(text) => Ok(Rollup::parse(&text)
-            .ok()
-            .map(|rollup| (name.trim_end().to_owned(), rollup.pss_bytes))),
+        Ok(text) => Ok(Rollup::parse(&text).ok().map(|rollup| (name, rollup.pss_bytes))),
         Err(error) if is_gone(&error) => Ok(None),
         Err(_) => Err(()),
     }
