@@ -190,7 +190,7 @@ impl Growth {
     pub fn beside_bytes_per_hour(&self) -> i64 {
         let rise = self.page_tables_rise().unwrap_or(0) + self.open_memory_rise().unwrap_or(0);
         let rise = rise as f64;
-        if self.elapsed_s > 0.0 { (rise / self.elapsed_s * 3600.0) as i64 } else { 0 }
+        if self.elapsed_s > 0.0 { (rise * 3600.0 / self.elapsed_s) as i64 } else { 0 }
     }
 
     /// Returns the growth of page tables in bytes, if it is noticeable beside that of RSS.
@@ -209,8 +209,8 @@ impl Growth {
         self.rise_beside(self.descendants.as_ref()?.pss_bytes)
     }
 
-    /// Returns a growth if it is noticeable beside that of RSS: at least 1 MiB, 2 % of RSS, and half
-    /// of the growth of RSS.
+    /// Returns a growth if it is noticeable beside that of RSS: at least 1 MiB, 2 % of RSS, and
+    /// half of the growth of RSS.
     fn rise_beside(&self, [before, after]: [u64; 2]) -> Option<u64> {
         let rise = after.saturating_sub(before);
         let rss_rise = self.rss_bytes[1].saturating_sub(self.rss_bytes[0]);

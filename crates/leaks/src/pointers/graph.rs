@@ -909,8 +909,8 @@ mod tests {
 
     #[test]
     fn words_in_a_block_that_was_divided_since_are_doubtful() {
-        // A block of 256 bytes, which now has 96, was divided: its rest is a node of a list. The root
-        // leads to it, and the node leads to the list.
+        // A block of 384 bytes, which now has 96, was divided: its rest is a node of a list. The
+        // root leads to it, and the node leads to the list.
         const BEGIN: u64 = 0x10000;
         let bytes_with = |words: &[(u64, u64)]| {
             let mut bytes = vec![0_u8; 4096];
