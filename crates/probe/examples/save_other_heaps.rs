@@ -15,6 +15,7 @@ use std::process::Command;
 
 use lowtide_heap::guarded::{GuardedHeap, Module};
 use lowtide_heap::layout::{HeapLayout, Places};
+use lowtide_heap::memory::Memory;
 use lowtide_heap::saved::{AnyBlocks, MemoryRecorder};
 use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_probe::detect::Detector;
@@ -52,7 +53,7 @@ fn main() -> Result<()> {
         let recorder = MemoryRecorder::new(&memory);
         let detected = Detector::default().detect(subject.pid(), &maps).map_err(Error::other)?;
         let allocator = detected.allocator().ok_or_else(|| Error::other("no allocator"))?;
-        let data = detected.zeroed_data_of(allocator, &maps, 4096);
+        let data = detected.zeroed_data_of(allocator, &maps, memory.page_bytes());
         let mappings = heap::mappings(&maps);
         let places = Places { data: &[], zeroed_data: &data, mappings: &mappings };
         let layout = HeapLayout::find(&allocator.kind, &recorder, &places);

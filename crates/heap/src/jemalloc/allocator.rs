@@ -62,7 +62,7 @@ impl Allocator for Layout {
 fn walked(heap: Heap) -> Walked {
     let resident = |of: &dyn Fn(&Resident) -> u64| heap.sum(|arena| of(&arena.resident));
     let allocated_bytes = resident(&|r| r.allocated_bytes);
-    let cached_bytes = heap.cached_bytes.min(allocated_bytes);
+    let cached_bytes = heap.resident_cached_bytes.min(allocated_bytes);
     let torn_bytes = resident(&|r| r.torn_bytes);
     let mut ledger = Ledger::default();
     ledger.add(Owner::Allocated, allocated_bytes - cached_bytes);

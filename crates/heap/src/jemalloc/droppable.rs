@@ -15,19 +15,15 @@
 
 use std::ops::Range;
 
-use super::extent::{BITMAP_WORDS, Bits, PAGE, State};
+use super::Layout;
+use super::extent::{Bits, State};
 use super::locks::Locks;
 use super::rtree::{Found, Next, Rtree};
 use super::slab::Slab;
-use super::{Layout, size_class};
 use crate::droppable::{Check, Droppable, Guard, MAX_CHECKS, Sums};
 use crate::memory::Memory;
 use crate::ranges::joined;
 use crate::residency::Residency;
-
-/// Mask of the size of the extent in the word at +16 of a record. The other bits are a serial
-/// number.
-const BYTES: u64 = !(PAGE - 1);
 
 /// Passes the resident free ranges to `visit`, and returns their sums. `mappings` are the private
 /// writable anonymous mappings, in order.
@@ -42,7 +38,7 @@ pub fn each_droppable(
     let mut tree = Rtree::new(memory, &anonymous);
     let mut walk = Walk { residency: Residency::new(memory), sums: Sums::default(), visit };
     tree.each_extent(layout.root, |tree, found| {
-        let bits = Bits::new(found.record.word, layout.version);
+        let bits = layout.bits(found.record.word);
         let is_sound = found.agrees
             && match bits.state() {
                 State::Dirty | State::Muzzy | State::Retained => {
@@ -99,40 +95,19 @@ impl<M: Memory> Walk<'_, '_, M> {
         if free_regions == 0 {
             return true;
         }
-        let Some(size) = size_class::size(class).filter(|_| class < size_class::SMALL) else {
+        let Some(slab) = tree.slab(record, class).filter(|slab| slab.free() == free_regions) else {
             return false;
         };
-        let count = record.bytes / size;
-        if count == 0 || count > 64 * BITMAP_WORDS as u64 {
-            return false;
-        }
-        let mut slab = Slab { region: size, count, bitmap: [0; BITMAP_WORDS] };
-        let words = slab.bitmap.iter_mut().zip(record.bitmap());
-        for (word, at) in words.take(count.div_ceil(64) as usize) {
-            match tree.word(at) {
-                Some(bits) => *word = bits,
-                None => return false,
-            }
-        }
-        if slab.free() != free_regions {
-            return false;
-        }
         // A slab without a region in use is in no bin.
         let lock = locks.of_slabs(bits.arena(), class);
-        let lock = lock.filter(|_| bits.shard() == 0 && free_regions < count);
+        let lock = lock.filter(|_| bits.shard() == 0 && free_regions < slab.count);
         let lock = lock.zip(locks.check_of(bits.arena()));
-        let page_count = record.bytes / PAGE;
-        let mut page = 0;
-        while page < page_count {
-            let is_free = |page: &u64| *page < page_count && slab.free_bytes_of_page(*page) == PAGE;
-            if !is_free(&page) {
-                page += 1;
-                continue;
-            }
-            let end = (page..).find(|page| !is_free(page)).unwrap_or(page_count);
-            let pages = record.address + page * PAGE..record.address + end * PAGE;
+        let mut from = 0;
+        let page = tree.memory().page_bytes().min(record.page_bytes);
+        while let Some(pages) = slab.free_pages(from, record.bytes, page) {
+            from = pages.end;
+            let pages = record.address + pages.start..record.address + pages.end;
             self.add_pages(found, bits, &slab, lock, pages);
-            page = end;
         }
         true
     }
@@ -183,8 +158,8 @@ fn checks_of(found: &Found, mask: u64) -> Vec<Check> {
     let record = &found.record;
     let mut checks = vec![
         Check::bits(record.at, mask, record.word),
-        Check::bits(record.at + 8, BYTES, record.address),
-        Check::bits(record.at + 16, BYTES, record.bytes),
+        Check::bits(record.at + 8, record.bytes_mask(), record.address),
+        Check::bits(record.at + 16, record.bytes_mask(), record.bytes),
     ];
     checks.extend(found.entry_words().map(|(at, word)| Check::word(at, word)));
     checks

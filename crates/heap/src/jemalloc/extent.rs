@@ -2,13 +2,18 @@
 
 use std::ops::Range;
 
-/// Bytes of jemalloc's pages.
-pub(super) const PAGE: u64 = 1 << 12;
+/// The smallest page of a jemalloc, in bytes. Builds for systems with larger pages have pages of 16
+/// or 64 KiB (`--with-lg-page`), and run on systems with smaller ones, too.
+pub(super) const MIN_PAGE_BYTES: u64 = 1 << 12;
 
+/// The greatest number of a shard of a bin, which is also the mask of the number.
+const MAX_SHARD: u64 = 0x3f;
 /// Place of the bitmap of a slab in its record, in all versions.
 const BITMAP_AT: u64 = 64;
-/// Words of the bitmap of a slab.
-pub(super) const BITMAP_WORDS: usize = 8;
+/// Maximum number of words of the bitmap of a slab: a page of 64 KiB has 8,192 regions of 8 bytes
+/// (`SC_LG_SLAB_MAXREGS`). A bitmap of more than 8 words is the lowest level of a tree of bits,
+/// whose higher levels follow it (`BITMAP_USE_TREE`).
+pub(super) const MAX_BITMAP_WORDS: usize = 128;
 
 /// The layouts of the first word of a record (`e_bits`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,20 +39,32 @@ pub(super) enum State {
     Other,
 }
 
+/// The layout of the first word of a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Format {
+    pub(super) version: Version,
+    /// Bytes of a page of jemalloc.
+    pub(super) page_bytes: u64,
+}
+
 /// The first word of a record.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bits {
     word: u64,
-    version: Version,
+    format: Format,
 }
 
 impl Bits {
-    pub(super) fn new(word: u64, version: Version) -> Self {
-        Self { word, version }
+    pub(super) fn new(word: u64, format: Format) -> Self {
+        Self { word, format }
+    }
+
+    fn version(self) -> Version {
+        self.format.version
     }
 
     fn field(self, places: (u32, u32), width: u32) -> u64 {
-        let place = if self.version == Version::V52 { places.0 } else { places.1 };
+        let place = if self.version() == Version::V52 { places.0 } else { places.1 };
         self.word >> place & ((1 << width) - 1)
     }
 
@@ -62,11 +79,11 @@ impl Bits {
     /// Returns whether it belongs to the allocator of huge pages (`opt.hpa`), whose free pages have
     /// no records.
     pub(super) fn is_of_huge_pages(self) -> bool {
-        self.version == Version::V53 && self.field((14, 14), 1) == 1
+        self.version() == Version::V53 && self.field((14, 14), 1) == 1
     }
 
     pub(super) fn state(self) -> State {
-        let width = if self.version == Version::V52 { 2 } else { 3 };
+        let width = if self.version() == Version::V52 { 2 } else { 3 };
         match self.field((16, 17), width) {
             0 => State::Active,
             1 => State::Dirty,
@@ -83,18 +100,18 @@ impl Bits {
 
     /// Returns the shard of the bin of a slab.
     pub(super) fn shard(self) -> u64 {
-        self.field((36, 38), 6)
+        self.word >> self.shard_at() & MAX_SHARD
     }
 
     /// Returns whether inaccessible pages surround it.
     pub(super) fn is_guarded(self) -> bool {
-        self.version == Version::V53 && self.field((16, 16), 1) == 1
+        self.version() == Version::V53 && self.field((16, 16), 1) == 1
     }
 
     /// Returns the mask of the bits that identify a free extent: its arena, whether it is a slab,
     /// its page allocator, whether it is guarded, and its state.
     pub(super) fn free_extent_mask(self) -> u64 {
-        match self.version {
+        match self.version() {
             Version::V52 => 0x1fff | 0b11 << 16,
             Version::V53 => 0x1fff | 1 << 14 | 1 << 16 | 0b111 << 17,
         }
@@ -102,16 +119,13 @@ impl Bits {
 
     /// Returns the mask of the same bits, and those of the size class and the shard.
     pub(super) fn slab_mask(self) -> u64 {
-        let of_slab = match self.version {
-            Version::V52 => 0xff << 18 | 0x3f << 36,
-            Version::V53 => 0xff << 20 | 0x3f << 38,
-        };
-        self.free_extent_mask() | of_slab
+        let class = if self.version() == Version::V52 { 0xff << 18 } else { 0xff << 20 };
+        self.free_extent_mask() | class | MAX_SHARD << self.shard_at()
     }
 
     /// Returns the mask of the number of free regions of a slab.
     pub(super) fn free_regions_mask(self) -> u64 {
-        0x3ff << self.free_regions_at()
+        ((1 << self.free_regions_width()) - 1) << self.free_regions_at()
     }
 
     /// Returns a word with only this number of free regions.
@@ -120,12 +134,22 @@ impl Bits {
     }
 
     fn free_regions_at(self) -> u32 {
-        if self.version == Version::V52 { 26 } else { 28 }
+        if self.version() == Version::V52 { 26 } else { 28 }
+    }
+
+    /// Returns the number of bits of the number of free regions: a page may have a region for every
+    /// 8 bytes (`EDATA_BITS_NFREE_WIDTH`).
+    fn free_regions_width(self) -> u32 {
+        (self.format.page_bytes / 8).ilog2() + 1
+    }
+
+    fn shard_at(self) -> u32 {
+        self.free_regions_at() + self.free_regions_width()
     }
 
     /// Returns the number of free regions of a slab.
     pub(super) fn free_regions(self) -> u64 {
-        self.field((26, 28), 10)
+        (self.word & self.free_regions_mask()) >> self.free_regions_at()
     }
 }
 
@@ -143,24 +167,31 @@ pub(super) struct Record {
     pub(super) offset: u64,
     /// Size of the extent in bytes, in whole pages.
     pub(super) bytes: u64,
+    /// Bytes of a page of jemalloc.
+    pub(super) page_bytes: u64,
 }
 
 impl Record {
     pub(super) fn first_page(&self) -> u64 {
-        self.address / PAGE
+        self.address / self.page_bytes
     }
 
     pub(super) fn last_page(&self) -> u64 {
-        (self.address + self.bytes - 1) / PAGE
+        (self.address + self.bytes - 1) / self.page_bytes
     }
 
     pub(super) fn range(&self) -> Range<u64> {
         self.address..self.address + self.bytes
     }
 
+    /// Returns the mask of its size in the word at +16. The other bits are a serial number.
+    pub(super) fn bytes_mask(&self) -> u64 {
+        !(self.page_bytes - 1)
+    }
+
     /// Returns the addresses of the words of its bitmap.
     pub(super) fn bitmap(&self) -> impl Iterator<Item = u64> {
         let at = self.at + BITMAP_AT;
-        (0..BITMAP_WORDS as u64).map(move |word| at + 8 * word)
+        (0..MAX_BITMAP_WORDS as u64).map(move |word| at + 8 * word)
     }
 }

@@ -16,7 +16,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use super::extent::{Bits, State, Version};
+use super::extent::{MIN_PAGE_BYTES, State, Version};
 use super::rtree::{Next, Rtree};
 use super::{Layout, size_class};
 use crate::droppable::{Check, Unguarded};
@@ -40,6 +40,8 @@ const PTHREAD_AT: [usize; 2] = [64, 72];
 const KINDS: [u32; 2] = [0x200, 3];
 /// Number of caches of free extents of an arena.
 const CACHES: usize = 3;
+/// Number of bins of a shard: one for each small size class, with pages of 4 KiB.
+const BINS: usize = size_class::MIN_SMALL;
 /// Number of bytes after the caches that are searched for the bins.
 const BINS_WITHIN: usize = 256 << 10;
 /// Bytes of a bin (`bin_t`) from 5.3 on, and the places of the current slab, the heap of those that
@@ -78,7 +80,7 @@ struct ArenaLocks {
     /// The locks of its dirty, muzzy and retained extents.
     caches: [u64; CACHES],
     /// The locks of its bins, by size class; `None` for a bin that is not confirmed.
-    bins: [Option<u64>; size_class::SMALL],
+    bins: [Option<u64>; BINS],
     /// The check that the arena still exists.
     check: Check,
 }
@@ -119,11 +121,14 @@ pub fn locks(
     mappings: &[Range<u64>],
     module: &[Range<u64>],
 ) -> Result<Locks, Unguarded> {
+    if layout.format.page_bytes != MIN_PAGE_BYTES {
+        return Err("it was built for larger pages than 4 KiB, for which its locks are not known");
+    }
     let anonymous = joined(mappings.to_vec());
     let mut tree = Rtree::new(memory, &anonymous);
     let (mut own, mut has_huge_pages) = (BTreeSet::new(), false);
     tree.each_extent(layout.root, |_, found| {
-        has_huge_pages |= Bits::new(found.record.word, layout.version).is_of_huge_pages();
+        has_huge_pages |= layout.bits(found.record.word).is_of_huge_pages();
         own.extend(found.places());
         if has_huge_pages || memory.is_over() { Next::Stop } else { Next::Go }
     });
@@ -192,7 +197,7 @@ impl Head {
     /// Returns the arena of the block, if it has one.
     fn arena(&self, memory: &impl Memory, layout: &Layout) -> Option<Arena> {
         let number = self.half(BASE_AT)?;
-        let shape = match layout.version {
+        let shape = match layout.format.version {
             Version::V52 => &SHAPE_52,
             Version::V53 => &SHAPE_53,
         };
@@ -213,11 +218,11 @@ impl Head {
         let mut fitting = PTHREAD_AT.iter().filter(are_mutexes);
         let (Some(pthread), None) = (fitting.next(), fitting.next()) else { return None };
         let caches = [0, 1, 2].map(|cache| self.at + (places(cache) + pthread) as u64);
-        let bins = match layout.version {
+        let bins = match layout.format.version {
             Version::V52 => None,
             Version::V53 => self.bins(memory, layout, number, places(CACHES), *pthread),
         };
-        let bins = bins.unwrap_or([None; size_class::SMALL]);
+        let bins = bins.unwrap_or([None; BINS]);
         let hooks = self.word(HOOKS_AT)?;
         let check = Check::word(self.at + HOOKS_AT as u64, hooks);
         let locks = ArenaLocks { caches, bins, check };
@@ -239,7 +244,7 @@ impl Head {
             let last = at + shape.states[shape.states.len() - 1];
             // From 5.3 on, the number of the arena follows; in 5.2.1 whether merging is delayed.
             let follows = self.half(last + 4);
-            let is_followed = match layout.version {
+            let is_followed = match layout.format.version {
                 Version::V52 => follows.is_some_and(|flag| flag <= 1),
                 Version::V53 => follows == Some(number),
             };
@@ -264,7 +269,7 @@ impl Head {
         state: u32,
     ) -> bool {
         let states = [State::Dirty, State::Muzzy, State::Retained];
-        let bits = word(memory, record).map(|word| Bits::new(word, layout.version));
+        let bits = word(memory, record).map(|word| layout.bits(word));
         bits.is_some_and(|bits| {
             bits.arena() == u64::from(number) && bits.state() == states[state as usize - 1]
         })
@@ -290,10 +295,10 @@ impl Head {
         number: u32,
         from: usize,
         pthread: usize,
-    ) -> Option<[Option<u64>; size_class::SMALL]> {
+    ) -> Option<[Option<u64>; BINS]> {
         let mut found = None;
         for at in (from..self.bytes.len().min(from + BINS_WITHIN)).step_by(8) {
-            if !(0..size_class::SMALL).all(|class| self.is_mutex(at + class * BIN + pthread)) {
+            if !(0..BINS).all(|class| self.is_mutex(at + class * BIN + pthread)) {
                 continue;
             }
             let bin = |class: usize| {
@@ -307,7 +312,7 @@ impl Head {
                 });
                 is_sound.then(|| is_confirmed.then_some(self.at + (at + pthread) as u64))
             };
-            let bins: Option<Vec<Option<u64>>> = (0..size_class::SMALL).map(bin).collect();
+            let bins: Option<Vec<Option<u64>>> = (0..BINS).map(bin).collect();
             let bins = bins.filter(|bins| bins.iter().any(Option::is_some));
             if let Some(bins) = bins.and_then(|bins| bins.try_into().ok())
                 && found.replace(bins).is_some()
@@ -322,7 +327,7 @@ impl Head {
 /// Returns whether the record at an address is that of a slab of the first shard.
 fn is_slab(memory: &impl Memory, layout: &Layout, number: u32, record: u64, class: usize) -> bool {
     let word = if record == 0 { None } else { word(memory, record) };
-    word.map(|word| Bits::new(word, layout.version)).is_some_and(|bits| {
+    word.map(|word| layout.bits(word)).is_some_and(|bits| {
         bits.arena() == u64::from(number)
             && bits.state() == State::Active
             && bits.is_slab()

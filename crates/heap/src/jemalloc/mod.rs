@@ -34,10 +34,9 @@ use crate::residency::{FreeBytes, Residency};
 use crate::rewalk::least_torn;
 use crate::rooms::RoomKind;
 pub use droppable::each_droppable;
-use extent::{Bits, PAGE, Record, State, Version};
+use extent::{Bits, Format, Record, State, Version};
 pub use locks::{Locks, locks};
 use rtree::{Entry, Found, Next, Root, Rtree};
-use slab::Slab;
 pub use tally::{ClassCount, Heap, Resident, Tally};
 
 /// Number of entries that decide the version.
@@ -46,7 +45,7 @@ const DECIDING: u32 = 4000;
 #[derive(Debug)]
 pub struct Layout {
     root: Root,
-    version: Version,
+    format: Format,
     /// Padding after each large allocation (`sz_large_pad`), in bytes: a page, or none in builds
     /// without `cache_oblivious`.
     padding: u64,
@@ -62,9 +61,14 @@ impl Layout {
     ) -> Option<Self> {
         let mut tree = Rtree::new(memory, anonymous);
         let root = data.iter().find_map(|range| tree.root(range))?;
-        let version = version(&mut tree, root);
-        let padding = padding(&mut tree, root, version);
-        Some(Self { root, version, padding })
+        let format = format(&mut tree, root);
+        let padding = padding(&mut tree, root, format);
+        Some(Self { root, format, padding })
+    }
+
+    /// Returns the fields of the first word of a record.
+    fn bits(&self, word: u64) -> Bits {
+        Bits::new(word, self.format)
     }
 }
 
@@ -93,17 +97,18 @@ fn together(mut extents: Vec<Range<u64>>, blocks: Vec<Range<u64>>) -> Vec<Range<
 }
 
 /// Decides the version by the size classes of extents, which are in both the tree and the records.
-fn version(tree: &mut Rtree<'_, impl Memory>, root: Root) -> Version {
+fn format(tree: &mut Rtree<'_, impl Memory>, root: Root) -> Format {
+    let formats = [Version::V52, Version::V53]
+        .map(|version| Format { version, page_bytes: root.page_bytes() });
     let (mut seen, mut agree) = (0, [0, 0]);
     tree.each_extent(root, |_, Found { entry, record, .. }| {
         seen += 1;
-        let versions = [Version::V52, Version::V53].into_iter().zip(entry.classes()).enumerate();
-        for (place, (version, class)) in versions {
-            agree[place] += u32::from(Bits::new(record.word, version).class() as u64 == class);
+        for (place, (format, class)) in formats.into_iter().zip(entry.classes()).enumerate() {
+            agree[place] += u32::from(Bits::new(record.word, format).class() as u64 == class);
         }
         if seen < DECIDING { Next::Go } else { Next::Stop }
     });
-    if agree[0] > agree[1] { Version::V52 } else { Version::V53 }
+    if agree[0] > agree[1] { formats[0] } else { formats[1] }
 }
 
 /// Returns the usable bytes of a large allocation (`edata_usize_get`): up to 5.3.0 the size of its
@@ -115,19 +120,20 @@ fn large_bytes(record: &Record, class: usize, padding: u64) -> Option<u64> {
 }
 
 /// Decides whether there is padding, by the sizes of large allocations.
-fn padding(tree: &mut Rtree<'_, impl Memory>, root: Root, version: Version) -> u64 {
+fn padding(tree: &mut Rtree<'_, impl Memory>, root: Root, format: Format) -> u64 {
     let (mut seen, mut fits) = (0, [0, 0]);
     tree.each_extent(root, |_, Found { record, .. }| {
-        let bits = Bits::new(record.word, version);
-        if bits.state() == State::Active && !bits.is_slab() && bits.class() >= size_class::SMALL {
+        let bits = Bits::new(record.word, format);
+        let is_large = bits.class() >= size_class::small(format.page_bytes);
+        if bits.state() == State::Active && !bits.is_slab() && is_large {
             seen += 1;
-            for (fits, padding) in fits.iter_mut().zip([0, PAGE]) {
+            for (fits, padding) in fits.iter_mut().zip([0, format.page_bytes]) {
                 *fits += u32::from(large_bytes(record, bits.class(), padding).is_some());
             }
         }
         if seen < DECIDING { Next::Go } else { Next::Stop }
     });
-    if fits[0] > fits[1] { 0 } else { PAGE }
+    if fits[0] > fits[1] { 0 } else { format.page_bytes }
 }
 
 /// Walks the heap. `mappings` are the private writable anonymous mappings, in order.
@@ -172,7 +178,7 @@ fn walk_once<M: Memory>(
     let mut own = BTreeSet::new();
     tree.each_extent(layout.root, |tree, found| {
         let record = found.record;
-        let bits = Bits::new(record.word, layout.version);
+        let bits = layout.bits(record.word);
         if bits.is_of_huge_pages() {
             heap.has_huge_pages = true;
             return Next::Stop;
@@ -204,11 +210,27 @@ fn walk_once<M: Memory>(
     heap.metadata_bytes = own.into_iter().map(|range| residency.bytes(range)).sum();
     heap.areas = together(extents, base);
     let class_of = |at| classes.of(at);
-    let cached = tcache::count(memory, layout.version, mappings, &heap.areas, class_of, |at| {
+    let mut regions = Vec::new();
+    let version = layout.format.version;
+    let cached = tcache::count(memory, version, mappings, &heap.areas, class_of, |class, at| {
         blocks.is_free(at);
+        if class_of(at) == Some(class) {
+            regions.push((at, size_class::size(class).unwrap_or(0)));
+        }
     });
-    heap.add_cached(&cached);
+    heap.add_cached(&cached, not_resident(&mut residency, regions));
     heap
+}
+
+/// Returns the bytes of regions that are not resident: a cache takes many regions of a new slab at
+/// once, to which nothing was written yet.
+fn not_resident(residency: &mut Residency<'_, impl Memory>, mut regions: Vec<(u64, u64)>) -> u64 {
+    // Residency is read in order of address.
+    regions.sort_unstable();
+    regions.dedup();
+    let absent =
+        |(at, bytes): (u64, u64)| bytes - residency.bytes(at..at.saturating_add(bytes)).min(bytes);
+    regions.into_iter().map(absent).sum()
 }
 
 /// An extent: the entry of its first page, its record, and the first word of that.
@@ -273,12 +295,12 @@ fn add_active<M: Memory>(
     };
     if !bits.is_slab() {
         // A small allocation that is sampled has an extent of its own (`arena_prof_promote`).
-        let size = match class < size_class::SMALL {
+        let size = match class < size_class::small(record.page_bytes) {
             true => Some(size).filter(|size| *size <= record.bytes),
             false => large_bytes(record, class, padding),
         };
         let Some(size) = size else { return false };
-        let end = record.address + size.next_multiple_of(PAGE).min(record.bytes);
+        let end = record.address + size.next_multiple_of(record.page_bytes).min(record.bytes);
         let used = residency.bytes(record.address..end);
         let padding = residency.bytes(end..record.range().end);
         let tally = heap.arena(bits.arena());
@@ -291,31 +313,21 @@ fn add_active<M: Memory>(
         blocks.lone(tree.memory(), record.address + record.offset, size, size);
         return true;
     }
-    let count = record.bytes / size;
-    let mut slab = Slab { region: size, count, bitmap: [0; extent::BITMAP_WORDS] };
-    if class >= size_class::SMALL || count == 0 || count > 64 * extent::BITMAP_WORDS as u64 {
+    let Some(slab) = tree.slab(record, class).filter(|slab| slab.free() == bits.free_regions())
+    else {
         return false;
-    }
-    for (word, at) in slab.bitmap.iter_mut().zip(record.bitmap()).take(count.div_ceil(64) as usize)
-    {
-        match tree.word(at) {
-            Some(bits) => *word = bits,
-            None => return false,
-        }
-    }
-    let free = slab.free();
-    if free != bits.free_regions() {
-        return false;
-    }
+    };
+    let (count, free) = (slab.count, slab.free());
     let (mut free_bytes, mut whole, mut all) = (0, FreeBytes::default(), 0);
-    for page in 0..record.bytes / PAGE {
-        let at = record.address + page * PAGE;
-        let is_resident = residency.end_of_run(at).is_some();
-        if is_resident {
-            let free = if free == 0 { 0 } else { slab.free_bytes_of_page(page) };
-            all += PAGE;
-            if free == PAGE {
-                let free = residency.free_bytes(at..at + PAGE);
+    // Pages of jemalloc may be larger than those of the kernel, which are resident one by one.
+    let page = tree.memory().page_bytes().min(record.page_bytes);
+    for from in (0..record.bytes).step_by(page as usize) {
+        let at = record.address + from;
+        if residency.end_of_run(at).is_some() {
+            let free = if free == 0 { 0 } else { slab.free_bytes(from..from + page) };
+            all += page;
+            if free == page {
+                let free = residency.free_bytes(at..at + page);
                 whole.droppable += free.droppable;
                 whole.locked += free.locked;
             } else {

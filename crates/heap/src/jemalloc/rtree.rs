@@ -7,7 +7,9 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 
-use super::extent::{PAGE, Record};
+use super::extent::{MAX_BITMAP_WORDS, MIN_PAGE_BYTES, Record};
+use super::size_class;
+use super::slab::Slab;
 use crate::memory::{ADDRESS_END, Memory, each_word, resident_places};
 use crate::ranges::{hold, keep_disjoint};
 use crate::scattered::Scattered;
@@ -18,8 +20,9 @@ const RECORD_ALIGNMENT: u64 = 64;
 const BASE_ALIGNMENT: u64 = 2 << 20;
 /// The arena number in the record of a base block (`MALLOCX_ARENA_LIMIT`).
 const NO_ARENA: u64 = 4095;
-/// Maximum number of words that are tried as pointers to a leaf: redis has 2,600.
-const MAX_TRIED: usize = 8 << 10;
+/// Maximum number of words that are tried as pointers to a leaf, for each shape: redis has
+/// 5,200.
+const MAX_TRIED: usize = 16 << 10;
 /// Maximum number of records that are read: 16 GiB of extents of one page.
 const MAX_RECORDS: u64 = 4 << 20;
 /// Maximum number of times that an inconsistent extent is read again.
@@ -33,9 +36,12 @@ const ENOUGH: u32 = 8;
 /// Number of contradicting entries after which it stops.
 const CONTRADICTING: u32 = 3;
 
-/// The layout of the tree, by the number of address bits that it was built for (`LG_VADDR`).
+/// The layout of the tree, by the number of address bits and the page size that it was built for
+/// (`LG_VADDR`, `LG_PAGE`).
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RtreeShape {
+    /// Base-2 logarithm of the size of a page.
+    page_bits: u32,
     /// Bytes of an entry of a leaf.
     entry: u64,
     /// Base-2 logarithm of the number of entries of a leaf.
@@ -47,13 +53,32 @@ pub(super) struct RtreeShape {
     pointer: u64,
 }
 
-/// The layouts for 48 and 57 address bits.
-const SHAPES: [RtreeShape; 2] = [
-    RtreeShape { entry: 8, leaf_bits: 18, node_bits: &[18], pointer: 0x0000_ffff_ffff_ff80 | 64 },
-    RtreeShape { entry: 16, leaf_bits: 15, node_bits: &[15, 15], pointer: !63 },
+/// The layouts for 48 address bits with pages of 4 KiB, 16 KiB and 64 KiB, and that for 57 bits,
+/// which only x86-64 has.
+const SHAPES: [RtreeShape; 4] = [
+    RtreeShape::of_48_bits(12, &[18]),
+    RtreeShape { page_bits: 12, entry: 16, leaf_bits: 15, node_bits: &[15, 15], pointer: !63 },
+    RtreeShape::of_48_bits(14, &[17]),
+    RtreeShape::of_48_bits(16, &[16]),
 ];
 
 impl RtreeShape {
+    /// Returns the layout for 48 address bits: two levels with the same number of bits.
+    const fn of_48_bits(page_bits: u32, node_bits: &'static [u32]) -> Self {
+        let pointer = 0x0000_ffff_ffff_ff80 | 64;
+        Self { page_bits, entry: 8, leaf_bits: node_bits[0], node_bits, pointer }
+    }
+
+    /// Bytes of a page.
+    const fn page_bytes(self) -> u64 {
+        1 << self.page_bits
+    }
+
+    /// Identifies the layout among those that are tried.
+    fn key(self) -> (u32, u64) {
+        (self.page_bits, self.entry)
+    }
+
     fn leaf_bytes(self) -> u64 {
         self.entry << self.leaf_bits
     }
@@ -70,6 +95,16 @@ pub(super) struct Root {
     address: u64,
     shape: RtreeShape,
 }
+
+impl Root {
+    /// Returns the size of jemalloc's pages, in bytes.
+    pub(super) fn page_bytes(self) -> u64 {
+        self.shape.page_bytes()
+    }
+}
+
+/// The nodes and leaves that were tried, each with the layout by which it was read.
+type Tried = HashSet<(u64, (u32, u64))>;
 
 /// The entry of a page.
 #[derive(Debug, Clone, Copy)]
@@ -158,11 +193,6 @@ impl<'m, M: Memory> Rtree<'m, M> {
         self.records = 0;
     }
 
-    /// Returns a word, if it is resident.
-    pub(super) fn word(&mut self, address: u64) -> Option<u64> {
-        self.words.word(address)
-    }
-
     /// Returns the memory that it reads.
     pub(super) fn memory(&self) -> &'m M {
         self.memory
@@ -175,7 +205,7 @@ impl<'m, M: Memory> Rtree<'m, M> {
 
     /// Returns the root of a tree in a range of data.
     pub(super) fn root(&mut self, data: &Range<u64>) -> Option<Root> {
-        let (mut tried, mut found) = (HashSet::new(), None);
+        let (mut tried, mut found) = (Tried::new(), None);
         each_word(self.memory, data.clone(), |slot, node| {
             found = SHAPES.into_iter().filter(|_| is_pointer(node)).find_map(|shape| {
                 let root = slot.checked_sub(self.key_below(node, shape, &mut tried)? * 8)?;
@@ -188,26 +218,21 @@ impl<'m, M: Memory> Rtree<'m, M> {
     }
 
     /// Returns the index in the root of a node that leads to leaves, or `None` if it leads to none.
-    fn key_below(
-        &mut self,
-        node: u64,
-        shape: RtreeShape,
-        tried: &mut HashSet<(u64, u64)>,
-    ) -> Option<u64> {
+    fn key_below(&mut self, node: u64, shape: RtreeShape, tried: &mut Tried) -> Option<u64> {
         if let [_] = shape.node_bits {
             let is_new =
-                self.is_anonymous(node, shape.leaf_bytes()) && tried.insert((node, shape.entry));
+                self.is_anonymous(node, shape.leaf_bytes()) && tried.insert((node, shape.key()));
             return is_new.then(|| self.key_of_leaf(node, shape))?;
         }
         let [.., inner] = *shape.node_bits else { return None };
-        if !self.is_anonymous(node, 8 << inner) || !tried.insert((node, shape.entry)) {
+        if !self.is_anonymous(node, 8 << inner) || !tried.insert((node, shape.key())) {
             return None;
         }
         // The first few leaves of the node decide.
         let leaves: Vec<(u64, u64)> = self.pointers(node..node + (8 << inner), 4);
         leaves.into_iter().find_map(|(slot, leaf)| {
             let is_leaf =
-                self.is_anonymous(leaf, shape.leaf_bytes()) && tried.insert((leaf, shape.entry));
+                self.is_anonymous(leaf, shape.leaf_bytes()) && tried.insert((leaf, shape.key()));
             let key = is_leaf.then(|| self.key_of_leaf(leaf, shape))??;
             (key & ((1 << inner) - 1) == (slot - node) / 8).then_some(key >> inner)
         })
@@ -229,7 +254,7 @@ impl<'m, M: Memory> Rtree<'m, M> {
         let (mut key, mut agree, mut contradict) = (None, 0, 0);
         self.each_entry(leaf, 0, shape, |tree, entry| {
             let index = entry.page;
-            let Some(record) = tree.record(entry.record()) else {
+            let Some(record) = tree.record(entry.record(), shape) else {
                 contradict += 1;
                 return contradict < CONTRADICTING;
             };
@@ -271,17 +296,18 @@ impl<'m, M: Memory> Rtree<'m, M> {
     }
 
     /// Returns the record of an extent, if it can be one.
-    fn record(&mut self, at: u64) -> Option<Record> {
+    fn record(&mut self, at: u64, shape: RtreeShape) -> Option<Record> {
+        let page_bytes = shape.page_bytes();
         self.records += 1;
         if !is_pointer(at) || self.records > MAX_RECORDS {
             return None;
         }
         let (word, address) = self.words.pair(at)?;
-        let bytes = self.words.word(at.checked_add(16)?)? & !(PAGE - 1);
+        let bytes = self.words.word(at.checked_add(16)?)? & !(page_bytes - 1);
         let end = address.checked_add(bytes)?;
-        let is_sound = bytes > 0 && end <= ADDRESS_END && address >= PAGE;
-        let (address, offset) = (address & !(PAGE - 1), address % PAGE);
-        is_sound.then_some(Record { at, word, address, offset, bytes })
+        let is_sound = bytes > 0 && end <= ADDRESS_END && address >= page_bytes;
+        let (address, offset) = (address & !(page_bytes - 1), address % page_bytes);
+        is_sound.then_some(Record { at, word, address, offset, bytes, page_bytes })
     }
 
     /// Returns the leaves of a tree, with the number of their first page.
@@ -371,7 +397,7 @@ impl<'m, M: Memory> Rtree<'m, M> {
 
     /// Returns the extent that begins with the page of an entry.
     fn extent(&mut self, entry: Entry, leaf: u64, first: u64, is_last: bool) -> Option<Found> {
-        let record = self.record(entry.record())?;
+        let record = self.record(entry.record(), entry.shape)?;
         let begins =
             record.first_page() == entry.page && self.is_anonymous(record.address, record.bytes);
         if !begins {
@@ -387,6 +413,23 @@ impl<'m, M: Memory> Rtree<'m, M> {
             self.words.forget_page(slot);
         }
         Some(Found { entry, record, leaf, agrees, is_last })
+    }
+
+    /// Reads the bits of a slab with regions of a size class. Returns `None` if it can be no slab.
+    pub(super) fn slab(&mut self, record: &Record, class: usize) -> Option<Slab> {
+        let is_small = class < size_class::small(record.page_bytes);
+        let region = size_class::size(class).filter(|_| is_small)?;
+        let count = record.bytes / region;
+        // An extent has at most as many regions as a page has words.
+        if count == 0 || count > record.page_bytes / 8 {
+            return None;
+        }
+        let mut slab = Slab { region, count, bitmap: [0; MAX_BITMAP_WORDS] };
+        let words = slab.bitmap.iter_mut().zip(record.bitmap());
+        for (word, at) in words.take(count.div_ceil(64) as usize) {
+            *word = self.words.word(at)?;
+        }
+        Some(slab)
     }
 
     /// Returns the blocks with this jemalloc's own structures: they begin with `{ size, next,
@@ -443,5 +486,5 @@ impl<'m, M: Memory> Rtree<'m, M> {
 }
 
 fn is_pointer(word: u64) -> bool {
-    (PAGE..ADDRESS_END).contains(&word) && word.is_multiple_of(RECORD_ALIGNMENT)
+    (MIN_PAGE_BYTES..ADDRESS_END).contains(&word) && word.is_multiple_of(RECORD_ALIGNMENT)
 }

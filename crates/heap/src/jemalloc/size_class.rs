@@ -1,8 +1,10 @@
 //! jemalloc's size classes (`sc.h`): the same in all versions that are walked, with a quantum of 16
 //! bytes.
 
-/// Number of size classes of small allocations, which come from slabs.
-pub(super) const SMALL: usize = 36;
+use super::extent::MIN_PAGE_BYTES;
+
+/// Number of size classes of small allocations, which come from slabs, for pages of 4 KiB.
+pub(super) const MIN_SMALL: usize = 36;
 /// Number of size classes, which is also the index for no class (`SC_NSIZES`).
 pub(super) const COUNT: usize = 232;
 
@@ -29,6 +31,13 @@ const fn sizes() -> [u64; COUNT] {
         doubling += 1;
     }
     sizes
+}
+
+/// Returns the number of size classes of small allocations: they are smaller than four pages
+/// (`SC_NBINS`).
+pub(super) fn small(page_bytes: u64) -> usize {
+    let doublings = page_bytes.ilog2() - MIN_PAGE_BYTES.ilog2();
+    MIN_SMALL + 4 * doublings as usize
 }
 
 /// Returns the size of a class in bytes, or `None` for the index for no class.
@@ -65,6 +74,14 @@ mod tests {
         }
         assert_eq!(size(COUNT - 1), Some(7 << 60));
         assert_eq!(size(COUNT), None);
+        for lg_page in [12, 14, 16] {
+            let classes = small(1 << lg_page);
+            assert_eq!(
+                size(classes),
+                Some(4 << lg_page),
+                "the first that has an extent of its own"
+            );
+        }
         assert_eq!((bounds(0), bounds(5)), ((1, 9), (65, 81)));
     }
 }

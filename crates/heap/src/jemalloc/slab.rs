@@ -2,8 +2,7 @@
 
 use std::ops::Range;
 
-use super::extent::BITMAP_WORDS;
-use super::extent::PAGE;
+use super::extent::MAX_BITMAP_WORDS;
 
 /// The bits of a slab; a set bit is a free region.
 #[derive(Debug, Clone, Copy)]
@@ -12,7 +11,7 @@ pub(super) struct Slab {
     pub(super) region: u64,
     /// Number of regions.
     pub(super) count: u64,
-    pub(super) bitmap: [u64; BITMAP_WORDS],
+    pub(super) bitmap: [u64; MAX_BITMAP_WORDS],
 }
 
 impl Slab {
@@ -35,22 +34,33 @@ impl Slab {
         .sum()
     }
 
-    /// Returns the free bytes of a page of the slab, given by its number.
-    pub(super) fn free_bytes_of_page(&self, page: u64) -> u64 {
-        let (start, end) = (page * PAGE, ((page + 1) * PAGE).min(self.count * self.region));
+    /// Returns the free bytes of a part of the slab, with the room after its last region. `part` is
+    /// in bytes from its beginning.
+    pub(super) fn free_bytes(&self, part: Range<u64>) -> u64 {
+        let (start, end) = (part.start, part.end.min(self.count * self.region));
         if start >= end {
-            return PAGE;
+            return part.end - part.start;
         }
         let (first, last) = (start / self.region, (end - 1) / self.region);
         let mut free = self.free_within(first, last + 1) * self.region;
-        // Subtract the parts of the first and the last region that are on other pages.
+        // Subtract what lies before and after the part.
         if self.is_free(first) {
             free -= start - first * self.region;
         }
         if self.is_free(last) {
             free -= (last + 1) * self.region - end;
         }
-        free + (page + 1) * PAGE - end
+        free + part.end - end
+    }
+
+    /// Returns the first free page at or after a place, with the free pages that follow it, up to a
+    /// size. All are in bytes from the beginning.
+    pub(super) fn free_pages(&self, from: u64, bytes: u64, page: u64) -> Option<Range<u64>> {
+        let pages = |from: u64| (from..bytes).step_by(page as usize);
+        let is_free = |at: &u64| self.free_bytes(*at..at + page) == page;
+        let start = pages(from).find(is_free)?;
+        let end = pages(start).find(|at| !is_free(at)).unwrap_or(bytes);
+        Some(start..end)
     }
 
     /// Returns the bits in a word of the bitmap for the regions in a part of the slab. `part` is in
@@ -75,9 +85,11 @@ impl Slab {
 mod tests {
     use super::*;
 
+    const PAGE: u64 = 4096;
+
     /// Returns a slab in which these regions are in use.
     fn slab(region: u64, count: u64, used: &[u64]) -> Slab {
-        let mut bitmap = [0; BITMAP_WORDS];
+        let mut bitmap = [0; MAX_BITMAP_WORDS];
         for free in (0..count).filter(|region| !used.contains(region)) {
             bitmap[(free / 64) as usize] |= 1 << (free % 64);
         }
@@ -95,7 +107,8 @@ mod tests {
         ];
         for slab in some {
             let pages = (slab.region * slab.count).div_ceil(PAGE);
-            let on_pages: u64 = (0..pages).map(|page| slab.free_bytes_of_page(page)).sum();
+            let on_pages: u64 =
+                (0..pages).map(|page| slab.free_bytes(page * PAGE..(page + 1) * PAGE)).sum();
             let left_over = pages * PAGE - slab.region * slab.count;
             assert_eq!(on_pages, slab.free() * slab.region + left_over, "{slab:?}");
         }
@@ -104,7 +117,11 @@ mod tests {
     #[test]
     fn a_page_is_free_if_all_regions_that_overlap_it_are_free() {
         let slab = slab(5120, 4, &[1]);
-        let free: Vec<u64> = (0..5).map(|page| slab.free_bytes_of_page(page)).collect();
+        let free: Vec<u64> =
+            (0..5).map(|page| slab.free_bytes(page * PAGE..(page + 1) * PAGE)).collect();
         assert_eq!(free, [4096, 1024, 2048, 4096, 4096]);
+        assert_eq!(slab.free_pages(0, 5 * PAGE, PAGE), Some(0..PAGE));
+        assert_eq!(slab.free_pages(PAGE, 5 * PAGE, PAGE), Some(3 * PAGE..5 * PAGE));
+        assert_eq!(slab.free_pages(5 * PAGE, 5 * PAGE, PAGE), None);
     }
 }

@@ -22,8 +22,10 @@ pub struct Heap {
     allocated: BTreeMap<usize, (u64, u64)>,
     /// Regions that threads cache.
     pub cached_count: u64,
-    /// Their bytes.
+    /// Their bytes, whether resident or not.
     pub cached_bytes: u64,
+    /// Those of their bytes that are resident.
+    pub resident_cached_bytes: u64,
 }
 
 /// The sums of an arena, in bytes unless the name states otherwise.
@@ -134,13 +136,14 @@ impl Heap {
     }
 
     /// Adds the regions that threads cache, at most the allocated ones of each class.
-    pub(super) fn add_cached(&mut self, cached: &Cached) {
+    pub(super) fn add_cached(&mut self, cached: &Cached, not_resident_bytes: u64) {
         for (class, count) in cached.iter().enumerate() {
             let count =
                 self.allocated.get(&class).map_or(0, |(allocated, _)| *count.min(allocated));
             self.cached_count += count;
             self.cached_bytes += count * size_class::size(class).unwrap_or(0);
         }
+        self.resident_cached_bytes = self.cached_bytes.saturating_sub(not_resident_bytes);
     }
 
     /// Returns the allocations by size class, those that threads cache included.

@@ -14,10 +14,11 @@ use crate::scattered::Scattered;
 
 /// Bytes of a bin.
 const BIN: usize = 24;
-/// Maximum number of bins: small classes, and large ones up to 4 MiB.
+/// Maximum number of bins: small classes, and large ones up to 4 MiB. With larger pages, more of
+/// them are small.
 const MAX_BINS: usize = 76;
-/// Bytes of the bins of the small classes.
-const SMALL_BINS: usize = BIN * size_class::SMALL;
+/// Bytes of the bins that every jemalloc has, whatever its pages.
+const SMALL_BINS: usize = BIN * size_class::MIN_SMALL;
 /// Maximum distance between the stacks of two neighbouring bins.
 const MAX_DISTANCE: u64 = 64 << 10;
 /// Maximum number of pointers in a bin of 5.2.
@@ -42,15 +43,15 @@ struct CacheBin {
 pub(super) type Cached = [u64; MAX_BINS];
 
 /// Counts the regions that threads cache. `places` may contain caches, `extents` are jemalloc's, in
-/// order. `class_of` returns the size class of an address. `each` receives the addresses of the
-/// regions.
+/// order. `class_of` returns the size class of an address. `each` receives the size classes and
+/// addresses of the regions, except those beyond [`MAX_LISTED`].
 pub(super) fn count(
     memory: &impl Memory,
     version: Version,
     places: &[Range<u64>],
     extents: &[Range<u64>],
     class_of: impl Fn(u64) -> Option<usize>,
-    mut each: impl FnMut(u64),
+    mut each: impl FnMut(usize, u64),
 ) -> Cached {
     let mut cached = [0; MAX_BINS];
     let mut words = Scattered::new(memory);
@@ -77,7 +78,8 @@ pub(super) fn count(
                             let count = bin.count.min(left);
                             left -= count;
                             let places = (0..count).map(|place| first + 8 * place);
-                            places.filter_map(|at| words.word(at)).for_each(&mut each);
+                            let regions = places.filter_map(|at| words.word(at));
+                            regions.for_each(|region| each(class, region));
                         }
                     }
                 });
@@ -132,7 +134,7 @@ fn each_cache(
     }
 }
 
-/// Returns the bins at the beginning of `bytes`, if there is one for each small class.
+/// Returns the bins at the beginning of `bytes`, if there are enough.
 fn bins(version: Version, bytes: &[u8]) -> Option<Vec<CacheBin>> {
     let mut end_before = 0;
     let mut next = |at: usize| {
@@ -148,7 +150,7 @@ fn bins(version: Version, bytes: &[u8]) -> Option<Vec<CacheBin>> {
     // The check of the first bin rejects most words.
     let mut found = vec![next(0)?];
     found.extend((1..MAX_BINS).map_while(|bin| next(bin * BIN)));
-    (found.len() >= size_class::SMALL).then_some(found)
+    (found.len() >= size_class::MIN_SMALL).then_some(found)
 }
 
 /// `{ head, requests, u16 low_water, full, empty, … }`: the pointers lie from `head` up to the next

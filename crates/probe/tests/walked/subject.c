@@ -96,7 +96,7 @@ int main(int count, char **words) {
             size_t length = sizeof epoch;
             if (control) control("epoch", &epoch, &length, &epoch, length);
             printf("{\"usable\": %zu, \"allocated\": %zu, \"active\": %zu, \"dirty_pages\": %zu, \"muzzy_pages\": %zu, \"cached\": %zu, "
-                   "\"central\": %zu, \"transfer\": %zu, \"free\": %zu, \"returned\": %zu}\n",
+                   "\"central\": %zu, \"transfer\": %zu, \"free\": %zu, \"returned\": %zu, \"page_bytes\": %zu}\n",
                    usable, statistic("stats.allocated", "generic.current_allocated_bytes"),
                    statistic("stats.active", "generic.heap_size"),
                    statistic("stats.arenas.4096.pdirty", "tcmalloc.pageheap_free_bytes"),
@@ -105,7 +105,8 @@ int main(int count, char **words) {
                    statistic("stats.active", "tcmalloc.central_cache_free_bytes"),
                    statistic("stats.active", "tcmalloc.transfer_cache_free_bytes"),
                    statistic("stats.active", "tcmalloc.pageheap_free_bytes"),
-                   statistic("stats.active", "tcmalloc.pageheap_unmapped_bytes"));
+                   statistic("stats.active", "tcmalloc.pageheap_unmapped_bytes"),
+                   statistic("arenas.page", "tcmalloc.page_size"));
         } else {
             long before = resident();
             if (control) control("arena.4096.purge", 0, 0, 0, 0);

@@ -79,11 +79,13 @@ impl Subject {
     pub(crate) fn statistics(&mut self) -> Statistics {
         let reported: Value = serde_json::from_str(&self.ask("statistics")).unwrap();
         let figure = |key: &str| reported[key].as_u64().unwrap();
+        // For jemalloc, which counts its own pages.
+        let page = reported["page_bytes"].as_u64().unwrap_or(4096);
         Statistics {
             allocated_bytes: figure("allocated"),
             active_bytes: figure("active"),
-            dirty_bytes: figure("dirty_pages") * 4096,
-            muzzy_bytes: figure("muzzy_pages") * 4096,
+            dirty_bytes: figure("dirty_pages") * page,
+            muzzy_bytes: figure("muzzy_pages") * page,
             cached_bytes: figure("cached"),
             central_bytes: figure("central"),
             transfer_bytes: figure("transfer"),
