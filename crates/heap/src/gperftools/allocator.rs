@@ -115,7 +115,7 @@ fn walked(heap: Heap) -> Walked {
         prediction: HeapPrediction {
             trim_bytes: None,
             release_bytes: None,
-            purge_bytes: Some(resident.free_bytes),
+            purge_bytes: (!heap.has_larger_pages).then_some(resident.free_bytes),
         },
         areas: heap.areas,
         ..Walked::default()

@@ -29,7 +29,7 @@ use crate::rooms::RoomKind;
 use crate::scattered::Scattered;
 pub use droppable::each_droppable;
 pub use lock::{Lock, lock};
-use page_map::{LEAF_BYTES, Location, PageMap, RECORD, Span};
+use page_map::{LEAF_BYTES, Location, PAGE_BITS, PageMap, RECORD, Span};
 pub use tally::{Heap, Resident};
 
 /// Place of the list of free blocks in the record of a span (`objects`).
@@ -103,14 +103,18 @@ fn walk_once(
     let leaves = map.leaves(layout.root);
     let spans = map.spans(&leaves);
     let mut residency = Residency::new(memory);
-    let mut heap = Heap::default();
+    let has_larger_pages = memory.page_bytes() > 1 << PAGE_BITS;
+    let mut heap = Heap { has_larger_pages, ..Heap::default() };
     let mut words = Scattered::new(memory);
     for span in &spans {
         let range = span.range();
         let bytes = range.end - range.start;
         let resident_bytes = residency.bytes(range.clone());
         match (span.location, layout.sizes.get(span.class)) {
-            (Location::Free, _) => heap.add_free(bytes, residency.free_bytes(range)),
+            (Location::Free, _) => {
+                let whole = residency.free_bytes(whole_pages(&range, memory.page_bytes()));
+                heap.add_free(bytes, resident_bytes, whole);
+            }
             (Location::Returned, _) => heap.add_returned(bytes, resident_bytes),
             (Location::InUse, Some(0)) => {
                 heap.add_large(bytes, resident_bytes);
@@ -150,6 +154,12 @@ fn walk_once(
     areas.extend(own);
     heap.areas = union(areas);
     heap
+}
+
+/// Returns the whole pages of the kernel in a range.
+fn whole_pages(range: &Range<u64>, page: u64) -> Range<u64> {
+    let start = range.start.next_multiple_of(page).min(range.end);
+    start..(range.end - range.end % page).max(start)
 }
 
 /// Collects the blocks of a span that are not in its own list of free blocks, including cached

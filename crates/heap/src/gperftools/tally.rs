@@ -47,6 +47,9 @@ pub struct Heap {
     pub resident: Resident,
     /// The addresses of the heap, in order and disjoint.
     pub areas: Vec<Range<u64>>,
+    /// Whether the kernel's pages are larger than the allocator's. Its own release then ends at the
+    /// first span without a whole page of the kernel (`PageHeap::ReleaseAtLeastNPages`).
+    pub has_larger_pages: bool,
 }
 
 /// Resident bytes.
@@ -54,9 +57,10 @@ pub struct Heap {
 pub struct Resident {
     /// Blocks that are in no list of their spans, those that are cached included.
     pub allocated_bytes: u64,
-    /// The rest of spans that are cut into blocks.
+    /// The rest of spans that are cut into blocks, and of pages of the kernel that are larger than
+    /// a free span.
     pub fragmented_bytes: u64,
-    /// Free spans, which `MallocExtension::ReleaseFreeMemory` returns.
+    /// Whole pages of free spans, which `MallocExtension::ReleaseFreeMemory` returns.
     pub free_bytes: u64,
     /// Free spans that are locked, which it does not return.
     pub locked_bytes: u64,
@@ -83,12 +87,13 @@ impl Heap {
         self.torn_bytes as f64 / all.max(1) as f64
     }
 
-    pub(super) fn add_free(&mut self, bytes: u64, resident: FreeBytes) {
+    pub(super) fn add_free(&mut self, bytes: u64, resident_bytes: u64, whole: FreeBytes) {
         self.page_heap_free_bytes += bytes;
         self.page_heap_free_count += 1;
         self.largest_free_bytes = self.largest_free_bytes.max(bytes);
-        self.resident.free_bytes += resident.droppable;
-        self.resident.locked_bytes += resident.locked;
+        self.resident.free_bytes += whole.droppable;
+        self.resident.locked_bytes += whole.locked;
+        self.resident.fragmented_bytes += resident_bytes - whole.droppable - whole.locked;
     }
 
     pub(super) fn add_returned(&mut self, bytes: u64, resident_bytes: u64) {
