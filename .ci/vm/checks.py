@@ -1,8 +1,10 @@
-"""What a virtual machine of .ci/kernels has to print, and the tables of what it did print."""
+"""What a virtual machine of .ci/kernels or .ci/aarch64 has to print, and the tables of what it did print."""
 
 import json
 import re
 from dataclasses import dataclass
+
+import heap_checks
 
 # Further parameters of the kernel's command line, each tried in a boot of its own.
 COMMAND_LINES = [
@@ -164,6 +166,16 @@ VERBS = {
 }
 
 
+def reading(results):
+    """Returns the checks of a machine that only reads."""
+    heaps = dict(heap_checks.HEAPS)
+    if results.facts.get("kernel", "").endswith("-16k"):
+        # It does not run where the kernel's pages are larger than its own.
+        del heaps["jemalloc 5.3.1, 4K"]
+    verbs = {name: VERBS[name] for name in ["inspect", "top", "leaks", "exporter"]}
+    return heaps | verbs | heap_checks.REFUSED
+
+
 def torture(results):
     step = results.last("torture")
     step.require(step.code == 0, f"the program found errors: {step.out[-500:]}")
@@ -244,6 +256,8 @@ def cells(boot):
     match boot.steps:
         case "verbs":
             checks = {name: lambda check=check: check(results) for name, check in VERBS.items()}
+        case "reading":
+            checks = {name: lambda check=check: check(results) for name, check in reading(results).items()}
         case "torture":
             checks = {"torture": lambda: torture(results)}
         case _:
