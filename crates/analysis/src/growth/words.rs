@@ -170,9 +170,10 @@ fn described(part: &GrowthPart) -> String {
         ("runtime", Some(name)) => format!("in memory of {name}, which lowtide does not divide"),
         ("runtime", None) => "in memory of a runtime, which lowtide does not divide".to_owned(),
         ("stacks", _) => match part.count {
-            // Live threads cannot use that much: the rest are stacks of ended threads.
+            // Live threads with stacks of the usual size cannot use that much.
             Some(count) if bytes_of_part > count * STACK_BYTES => format!(
-                "in stacks, probably of threads that have ended and were not joined ({count} alive)"
+                "in stacks, probably of threads that have ended and were not joined, or of a deep recursion \
+                 ({count} alive)"
             ),
             Some(1) => "in stacks (1 thread is alive)".to_owned(),
             Some(count) => format!("in stacks ({count} threads are alive)"),
