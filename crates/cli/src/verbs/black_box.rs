@@ -1,11 +1,12 @@
 //! `lowtide report DIR` of a black box.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use lowtide_analysis::black_box::conclude;
 use lowtide_model::black_box::{BlackBoxReport, OtherRecord};
 use lowtide_record::black_box::{
-    self, BoxError, BoxLine, BoxRecord, Cause, is_ring, rings_in, time,
+    self, BoxError, BoxLine, BoxRecord, Cause, is_ring, is_store, rings_in, time,
 };
 use lowtide_report::black_box::{page, render};
 
@@ -14,17 +15,57 @@ use crate::args::ReportArgs;
 use crate::console::output::Output;
 use crate::failure::exit::{Exit, Failure};
 
+/// The file by which a directory is the record of a study.
+const STUDY: &str = "study.jsonl";
 /// Maximum number of other records that are named.
 const MAX_OTHERS: usize = 50;
 
 /// Returns the rings that the user has named: those of the first directory or the first file that
 /// is of a black box, the most important first. `None` if none is.
-pub(super) fn rings(paths: &[PathBuf]) -> Option<Vec<PathBuf>> {
-    let rings = |path: &PathBuf| match path.is_dir() {
-        true => rings_in(path).ok().filter(|rings| !rings.is_empty()),
-        false => is_ring(path).then(|| vec![path.clone()]),
+///
+/// # Errors
+/// Fails if a directory cannot be read, or contains no record of any kind.
+pub(super) fn rings(paths: &[PathBuf]) -> Result<Option<Vec<PathBuf>>, Failure> {
+    for path in paths {
+        let found = match path.is_dir() {
+            true => rings_of(path)?,
+            false if is_ring(path) => vec![path.clone()],
+            false => Vec::new(),
+        };
+        if !found.is_empty() {
+            return Ok(Some(found));
+        }
+    }
+    Ok(None)
+}
+
+/// Returns the rings of a directory; none if it has the record of a study.
+fn rings_of(directory: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let shown = directory.display();
+    let unread = |error: std::io::Error| {
+        let exit = match error.kind() {
+            ErrorKind::PermissionDenied => Exit::NotPermitted,
+            _ => Exit::Failed,
+        };
+        Failure::new(
+            exit,
+            format!("{shown} cannot be read ({error}): run this as its owner or root"),
+        )
     };
-    paths.iter().find_map(rings)
+    let rings = rings_in(directory).map_err(unread)?;
+    if !rings.is_empty() || directory.join(STUDY).exists() {
+        return Ok(rings);
+    }
+    Err(Failure::failed(match is_store(directory) {
+        true => format!(
+            "{shown} is the directory of a black box without a record: let lowtide attach \
+             --black-box {shown} run until it has recorded a process"
+        ),
+        false => format!(
+            "{shown} is not a record: it contains no {STUDY} and no .box file of a black box: name \
+             the directory of lowtide study or of lowtide attach --black-box"
+        ),
+    }))
 }
 
 /// Shows the most important record, and names the others.

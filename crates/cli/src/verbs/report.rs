@@ -21,7 +21,7 @@ const TOP: usize = 20;
 
 pub(crate) fn run(args: &ReportArgs, output: &Output) -> Result<Exit, Failure> {
     check(args, output)?;
-    if let Some(rings) = black_box::rings(&args.records) {
+    if let Some(rings) = black_box::rings(&args.records)? {
         return black_box::run(args, &rings, output);
     }
     if let Some(reports) = args.records.iter().find_map(|path| leaks::read(path)) {

@@ -154,6 +154,22 @@ fn bad_directories_are_refused_with_a_sentence() {
     assert!(said.contains("is not a file of a black box"), "{said}");
 }
 
+#[test]
+fn a_directory_without_a_record_is_explained() {
+    let home = tempfile::tempdir().unwrap();
+    let refused = || {
+        let output = report(home.path(), &[]);
+        assert_eq!(output.status.code(), Some(1));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let neither = refused();
+    assert!(neither.contains("no study.jsonl and no .box file of a black box"), "{neither}");
+    // Its recorder has not recorded a process yet.
+    fs::write(home.path().join("lock"), "").unwrap();
+    let unused = refused();
+    assert!(unused.contains("the directory of a black box without a record"), "{unused}");
+}
+
 /// A memory cgroup with a limit, of version 1 or 2.
 struct Group(PathBuf);
 

@@ -24,7 +24,7 @@ pub use lines::{
     Members, Reading, ReleaseLine,
 };
 pub use ring::RingWriter;
-pub use store::{LiveRing, MAX_BYTES, Store, is_ring, rings_in};
+pub use store::{LiveRing, MAX_BYTES, Store, is_ring, is_store, rings_in};
 
 /// Maximum size of a ring that is read, in bytes.
 const MAX_RING: u64 = 64 << 20;

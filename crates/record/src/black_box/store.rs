@@ -159,6 +159,12 @@ pub fn is_ring(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.as_encoded_bytes().ends_with(SUFFIX.as_bytes()))
 }
 
+/// Returns whether a directory looks like that of a black box, also without a ring: it has the file
+/// that its writer locks.
+pub fn is_store(directory: &Path) -> bool {
+    directory.join(LOCK).is_file()
+}
+
 /// Returns the name of the ring of a process that has ended.
 fn finished_name(unix_s: f64, pid: u32, cause: Cause) -> String {
     let time = crate::black_box::time(unix_s).replace(':', "-");
