@@ -1,5 +1,5 @@
-//! Threads that the C library does not know: a `clone` of the program itself has started them. glibc
-//! may then take no locks, and such a thread shares the data of the one that started it.
+//! Threads that the C library does not know: a `clone` of the program itself has started them.
+//! glibc may then take no locks, and such a thread shares the data of the one that started it.
 
 #![cfg(target_arch = "x86_64")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed")]
