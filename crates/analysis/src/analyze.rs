@@ -5,6 +5,7 @@ use crate::metrics::{self, Metric};
 use crate::recommend;
 use crate::study_report::{SCHEMA, StudyReport};
 use crate::trial_result::{Trends, TrialOutcome, TrialResult};
+use crate::versions;
 use crate::warnings::warnings;
 use lowtide_model::bytes::Human;
 use lowtide_record::{StudyRecord, TrialRecord};
@@ -24,6 +25,7 @@ pub fn analyze(record: &str, study: StudyRecord, trials: &[(String, TrialRecord)
         })
         .collect();
     let (treatments, recommendation) = recommend::recommend(&study.plan, &results);
+    let comparison = versions::compare(&study.plan, &results);
     let complete = results.len() == study.plan.slots().len()
         && results.iter().all(|t| t.outcome == TrialOutcome::Done);
     StudyReport {
@@ -39,6 +41,7 @@ pub fn analyze(record: &str, study: StudyRecord, trials: &[(String, TrialRecord)
         complete,
         metric,
         recommendation,
+        comparison,
         warnings: on_other_machines(trials).into_iter().chain(warnings(&results)).collect(),
         treatments,
         trials: results,

@@ -2,6 +2,7 @@
 
 use crate::metrics::{Metric, PerConnection};
 use crate::trial_result::TrialResult;
+use crate::versions::VersionComparison;
 use lowtide_model::stats::{ENOUGH_FOR_INTERVAL, Estimate};
 use lowtide_model::treatment::Treatment;
 use lowtide_record::plan::StudyPlan;
@@ -39,6 +40,8 @@ pub struct StudyReport {
     pub metric: Metric,
     /// The recommended treatment; absent if none can be chosen, or if the study asks for none.
     pub recommendation: Option<Recommendation>,
+    /// The comparison of two versions of the command; `null` if the study compares treatments.
+    pub comparison: Option<VersionComparison>,
     /// Warnings that a reader needs before comparing the metrics.
     pub warnings: Vec<String>,
     /// A summary of each treatment, in the order of the plan; the first is the reference.

@@ -8,7 +8,8 @@ use thiserror::Error;
 
 use crate::study_report::StudyReport;
 use crate::trial_result::TrialResult;
-use lowtide_model::bytes::parse_size;
+use crate::versions::{BASE, ComparedMetric, HEAD, Interval, VersionVerdict};
+use lowtide_model::bytes::{Human, parse_size};
 use lowtide_model::duration::parse_duration;
 use lowtide_model::load::{Latency, LoadReport, LoadRound};
 
@@ -53,13 +54,20 @@ pub const LATENCIES: [&str; 2] = ["latency_s", "latency_with_timeouts_s"];
 /// The numbers of a latency.
 pub const LATENCY_METRICS: [&str; 6] = ["mean", "p50", "p90", "p99", "p999", "max"];
 
-/// An expression such as `settled_ratio>0.3` or `load.failed>0`.
+/// The threshold that the newer of two versions crosses if it needs more settled memory.
+const WORSE: &str = "worse";
+/// The differences between two versions that can be compared with a constant.
+const DIFFERENCES: [&str; 2] = ["difference", "peak_difference"];
+
+/// An expression such as `settled_ratio>0.3`, `load.failed>0`, `worse` or `difference>5%`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Threshold {
     text: String,
     path: Vec<String>,
     comparison: Operator,
     constant: f64,
+    /// Whether the constant is a part of the older version's memory.
+    is_share: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,9 +94,20 @@ pub enum ThresholdError {
         example: &'static str,
     },
     /// The name is not a metric of a trial.
-    #[error("a trial has no metric `{figure}`: it has {}, and those of the load, with the prefix `load.`", METRICS.join(", "))]
+    #[error("a trial has no metric `{figure}`: it has {}, and those of the load, with the prefix `load.`; two versions (--against) have {WORSE}, {}", METRICS.join(", "), DIFFERENCES.join(" and "))]
     UnknownFigure {
         /// The left side of the comparison.
+        figure: String,
+    },
+    /// A difference between two versions is compared in another way than with its lower end.
+    #[error(
+        "`{text}` is not a threshold for a difference: it is crossed by the lower end of the interval, so write \
+         `{figure}>5%` or `{figure}>20MiB`"
+    )]
+    NotALowerEnd {
+        /// The text.
+        text: String,
+        /// The difference.
         figure: String,
     },
     /// The name is not a metric of a load.
@@ -120,7 +139,7 @@ pub struct Crossing {
     /// The trial's treatment and repeat, or the round.
     pub subject: String,
     /// The value of the metric.
-    pub value: f64,
+    pub value: String,
 }
 
 impl fmt::Display for Threshold {
@@ -140,8 +159,12 @@ impl FromStr for Threshold {
 
     /// Parses an expression about the trials of a study.
     fn from_str(text: &str) -> Result<Self, ThresholdError> {
+        if text.trim() == WORSE {
+            return Ok(Self::worse());
+        }
         let threshold = Self::parse(text, "settled_ratio>0.3")?;
         let known = match threshold.path.as_slice() {
+            [one] if DIFFERENCES.contains(&one.as_str()) => return threshold.of_difference(),
             [one] => METRICS.contains(&one.as_str()),
             [first, rest @ ..] => {
                 ["load", "rounds"].contains(&first.as_str()) && rest.iter().all(|p| !p.is_empty())
@@ -172,14 +195,30 @@ impl Unread<'_> {
                 reason,
             }
         })?;
+        let is_share = self.constant.ends_with('%');
         let Self { text, path, comparison, .. } = self;
-        Ok(Threshold { text: text.to_owned(), path, comparison, constant })
+        Ok(Threshold { text: text.to_owned(), path, comparison, constant, is_share })
+    }
+
+    /// Returns the threshold for a difference between two versions: a part of the older version's
+    /// memory, or bytes.
+    fn of_difference(self) -> Result<Threshold, ThresholdError> {
+        let (text, figure) = (self.text.to_owned(), self.path.join("."));
+        let is_lower_end = matches!(self.comparison, Operator::Greater | Operator::GreaterOrEqual);
+        let threshold = self.with_constant()?;
+        match is_lower_end && threshold.constant >= 0.0 {
+            true => Ok(threshold),
+            false => Err(ThresholdError::NotALowerEnd { text, figure }),
+        }
     }
 }
 
 /// Parses the constant in the unit of its metric: bytes, seconds, or a plain number (also in %).
 fn read_constant(path: &[String], text: &str) -> Result<f64, String> {
-    let in_unit = |suffix: &str| path.iter().any(|part| part.ends_with(suffix));
+    let is_difference = path.iter().any(|part| DIFFERENCES.contains(&part.as_str()));
+    let in_unit = |suffix: &str| {
+        path.iter().any(|part| part.ends_with(suffix)) || (is_difference && suffix == "_bytes")
+    };
     if let Some(percent) = text.strip_suffix('%') {
         return percent.trim().parse().map(|p: f64| p / 100.0).map_err(|e| e.to_string());
     }
@@ -253,7 +292,11 @@ impl Threshold {
         let crosses = |value: &f64| self.comparison.holds(*value, self.constant);
         self.values_of_load(report)
             .filter(|(_, value)| crosses(value))
-            .map(|(subject, value)| Crossing { expression: self.text.clone(), subject, value })
+            .map(|(subject, value)| Crossing {
+                expression: self.text.clone(),
+                subject,
+                value: value.to_string(),
+            })
             .collect()
     }
 
@@ -289,8 +332,49 @@ impl Threshold {
         latency_by_name(latency?, self.path.get(1)?)
     }
 
+    fn worse() -> Self {
+        let path = vec![WORSE.to_owned()];
+        let (comparison, constant) = (Operator::Greater, 0.0);
+        Self { text: WORSE.to_owned(), path, comparison, constant, is_share: false }
+    }
+
+    /// Returns whether it compares two versions of a command.
+    pub fn compares_versions(&self) -> bool {
+        matches!(&self.path[..], [name] if name == WORSE || DIFFERENCES.contains(&name.as_str()))
+    }
+
+    /// Returns the metric of two versions that it is about, with the lower end of its interval;
+    /// `None` if there is no interval.
+    fn lower_end<'s>(&self, study: &'s StudyReport) -> Option<(&'s ComparedMetric, Interval)> {
+        let versions = study.comparison.as_ref()?;
+        let is_peak = self.path.first().is_some_and(|name| name == DIFFERENCES[1]);
+        let metric = if is_peak { &versions.peak } else { &versions.settled };
+        Some((metric, metric.interval()?))
+    }
+
+    /// Returns the crossing of the lower end of the interval of a difference.
+    fn crossing_of_versions(&self, study: &StudyReport) -> Option<Crossing> {
+        let (metric, interval) = self.lower_end(study)?;
+        let is_crossed = match (self.path[0] == WORSE, self.is_share) {
+            (true, _) => metric.verdict == VersionVerdict::Worse,
+            (false, true) => self.comparison.holds(metric.share(interval.low)?, self.constant),
+            (false, false) => self.comparison.holds(interval.low as f64, self.constant),
+        };
+        let share = metric
+            .share(interval.low)
+            .map_or(String::new(), |share| format!(", {:.1} %", share * 100.0));
+        is_crossed.then(|| Crossing {
+            expression: self.text.clone(),
+            subject: format!("{HEAD} against {BASE}"),
+            value: format!("at least {}{share} more", Human(interval.low.unsigned_abs())),
+        })
+    }
+
     /// Returns the trials that cross it. A metric that is `null` never crosses it.
     pub fn crossings(&self, study: &StudyReport) -> Vec<Crossing> {
+        if self.compares_versions() {
+            return self.crossing_of_versions(study).into_iter().collect();
+        }
         study
             .trials
             .iter()
@@ -302,7 +386,7 @@ impl Threshold {
                 Some(Crossing {
                     expression: self.text.clone(),
                     subject: format!("{}, repeat {}", trial.treatment, trial.repeat),
-                    value,
+                    value: value.to_string(),
                 })
             })
             .collect()
@@ -311,6 +395,9 @@ impl Threshold {
     /// Returns whether no trial has its metric, so that it could not be crossed: because of a typo,
     /// because the load does not report it, or because the trials did not get that far.
     pub fn is_void(&self, study: &StudyReport) -> bool {
+        if self.compares_versions() {
+            return self.lower_end(study).is_none();
+        }
         study.trials.iter().all(|trial| self.values(trial).is_empty())
     }
 

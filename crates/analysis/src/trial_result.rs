@@ -9,7 +9,7 @@ use lowtide_model::act;
 use lowtide_model::heap_summary::HeapSummary;
 use lowtide_model::inspection::Manager;
 use lowtide_model::ledger::Ledger;
-use lowtide_model::pins::PinSummary;
+use lowtide_model::pins::{BlockSummary, PinSummary};
 use lowtide_model::release;
 use lowtide_model::treatment::Treatment;
 use lowtide_record::TrialRecord;
@@ -128,6 +128,9 @@ pub struct TrialResult {
     /// What pins fragmented memory when settled: of several processes, in the one with most of it;
     /// `null` if it is not known, or if there is little.
     pub pins: Option<PinSummary>,
+    /// The blocks in use when settled: of several processes, in the one with most of them; `null`
+    /// if they are not known, or if there are few.
+    pub blocks: Option<BlockSummary>,
     /// The file of its samples, relative to the record.
     pub samples: String,
 }
@@ -245,6 +248,9 @@ impl TrialResult {
             pins: ledgers
                 .settled
                 .and_then(|settled| metrics::settled_pins(trial, settled, load_begin_s).cloned()),
+            blocks: ledgers
+                .settled
+                .and_then(|settled| metrics::settled_blocks(trial, settled, load_begin_s).cloned()),
             samples: samples.to_owned(),
         }
     }

@@ -193,6 +193,65 @@ impl PinSummary {
     }
 }
 
+/// The blocks in use of a process, in a few groups: for records.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BlockSummary {
+    /// Number of blocks.
+    pub blocks: u64,
+    /// Their bytes, resident or not.
+    pub bytes: u64,
+    /// Whether the values are estimates.
+    pub estimated: bool,
+    /// The groups with the most bytes, the largest first.
+    pub groups: Vec<BlockShare>,
+}
+
+/// The blocks in use of one size and type.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BlockShare {
+    /// The size of a block in bytes, including the overhead of the allocator.
+    pub size_bytes: u64,
+    /// The type of the blocks, if their content has it.
+    #[serde(rename = "type")]
+    pub block_type: Option<String>,
+    /// Number of blocks.
+    pub blocks: u64,
+    /// Their bytes, resident or not.
+    pub bytes: u64,
+}
+
+impl BlockSummary {
+    /// Maximum number of groups.
+    pub const MAX_GROUPS: usize = 16;
+
+    /// Summarizes the first groups of one size.
+    pub fn new(census: &BlockCensus) -> Self {
+        let mut groups: Vec<BlockShare> = Vec::new();
+        for group in census.groups.iter().filter(|g| g.size_bytes[0] == g.size_bytes[1]) {
+            let (size_bytes, block_type) = (group.size_bytes[0], group.block_type.clone());
+            // Blocks of two allocators are one group here.
+            let known = groups
+                .iter_mut()
+                .find(|known| (known.size_bytes, &known.block_type) == (size_bytes, &block_type));
+            match known {
+                Some(known) => {
+                    known.blocks += group.blocks;
+                    known.bytes += group.bytes;
+                }
+                None => groups.push(BlockShare {
+                    size_bytes,
+                    block_type,
+                    blocks: group.blocks,
+                    bytes: group.bytes,
+                }),
+            }
+        }
+        groups.truncate(Self::MAX_GROUPS);
+        let BlockCensus { blocks, bytes, estimated, .. } = *census;
+        Self { blocks, bytes, estimated, groups }
+    }
+}
+
 /// The blocks that pin the fragmented memory of a process.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Pins {

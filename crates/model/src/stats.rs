@@ -32,9 +32,16 @@ pub struct Estimate {
 impl Estimate {
     /// Summarises measurements; returns `None` if there are none, or one is not a number.
     pub fn from_values(values: &[f64]) -> Option<Self> {
+        Self::outside_at_most(values, BOTH_TAILS)
+    }
+
+    /// The same with another error of the interval: the true median is outside of it with a
+    /// probability of at most `both_tails`, half of it on each side. `low` and `high` are the range
+    /// if there are fewer measurements than [`fewest_for`].
+    pub fn outside_at_most(values: &[f64], both_tails: f64) -> Option<Self> {
         let sorted = sorted(values)?;
         let n = sorted.len();
-        let skip = order_statistic(n);
+        let skip = order_statistic(n, both_tails);
         Some(Self {
             n,
             median: median_of_sorted(&sorted),
@@ -102,24 +109,34 @@ pub fn median_of_sorted(sorted: &[f64]) -> f64 {
     }
 }
 
-/// Returns the number of values that may be dropped at each end so that the rest still covers the
-/// true median with a probability of at least 95 %. Zero below six values.
-fn order_statistic(n: usize) -> usize {
-    if n < ENOUGH_FOR_INTERVAL {
+/// Error of the interval of [`Estimate::from_values`].
+const BOTH_TAILS: f64 = 0.05;
+
+/// Returns the minimum number of measurements whose range misses the true median with a probability
+/// of at most `both_tails`: the median of n values is outside of their range in 2 of 2ⁿ cases.
+pub fn fewest_for(both_tails: f64) -> usize {
+    (2.0 / both_tails).log2().ceil() as usize
+}
+
+/// Returns the number of values that may be dropped at each end so that the rest misses the true
+/// median with a probability of at most `both_tails`. Zero below [`fewest_for`] values.
+pub fn order_statistic(n: usize, both_tails: f64) -> usize {
+    if n < fewest_for(both_tails) {
         return 0;
     }
-    // Walks up the binomial distribution with p = 1/2 while both tails together stay within 5 %.
+    // Walks up the binomial distribution with p = 1/2 while both tails together stay within it.
     let mut probability = 0.5_f64.powi(i32::try_from(n).unwrap_or(i32::MAX));
     if probability == 0.0 {
         // Above a thousand values, the normal approximation is exact enough.
         let half = n as f64 / 2.0;
-        return (half - 0.98 * (n as f64).sqrt()).max(0.0) as usize;
+        let reach = if both_tails < BOTH_TAILS { 1.65 } else { 0.98 };
+        return (half - reach * (n as f64).sqrt()).max(0.0) as usize;
     }
     let mut tail = 0.0;
     let mut k = 0;
     loop {
         tail += probability;
-        if 2.0 * tail > 0.05 {
+        if 2.0 * tail > both_tails {
             return k.max(1) - 1;
         }
         k += 1;
@@ -153,13 +170,23 @@ mod tests {
         for (n, dropped) in
             [(6, 0), (8, 0), (9, 1), (11, 1), (12, 2), (14, 2), (15, 3), (16, 3), (20, 5), (50, 17)]
         {
-            assert_eq!(order_statistic(n), dropped, "n = {n}");
+            assert_eq!(order_statistic(n, BOTH_TAILS), dropped, "n = {n}");
         }
     }
 
     #[test]
+    fn a_stricter_interval_needs_more_values() {
+        assert_eq!((fewest_for(0.05), fewest_for(0.002)), (ENOUGH_FOR_INTERVAL, 10));
+        let dropped = |n| order_statistic(n, 0.002);
+        assert_eq!([9, 10, 13, 14, 20].map(dropped), [0, 0, 0, 1, 2]);
+        let values: Vec<f64> = (0..14).map(f64::from).collect();
+        let e = Estimate::outside_at_most(&values, 0.002).unwrap();
+        assert_eq!((e.low, e.high), (1.0, 12.0));
+    }
+
+    #[test]
     fn a_large_sample_does_not_underflow() {
-        let dropped = order_statistic(2000);
+        let dropped = order_statistic(2000, BOTH_TAILS);
         assert!((950..=957).contains(&dropped), "{dropped}");
     }
 

@@ -50,6 +50,10 @@ pub struct StudyPlan {
     /// are different workloads, which cannot replace each other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recommend: Option<bool>,
+    /// How the two versions of the command are compared. The first treatment is the version that
+    /// the command is compared with. Absent if the study compares treatments.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub against: Option<Against>,
     /// Whether the rounds of the load are alike, if the study specifies it. If they are not, the
     /// memory that remains after each round is no evidence of growth.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -59,6 +63,15 @@ pub struct StudyPlan {
     /// `{study}` and `{cache}`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub conditions: BTreeMap<String, String>,
+}
+
+/// The comparison of two versions of a command.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Against {
+    /// The command of the other version.
+    pub command: Vec<String>,
+    /// Difference that does not matter, as a ratio: 0.01 is 1 %.
+    pub tolerance: f64,
 }
 
 /// The position of one trial in a plan.

@@ -9,7 +9,7 @@ use lowtide_model::heap_summary::HeapSummary;
 use lowtide_model::inspection::Manager;
 use lowtide_model::ledger::Ledger;
 pub use lowtide_model::machine::Machine;
-use lowtide_model::pins::PinSummary;
+use lowtide_model::pins::{BlockSummary, PinSummary};
 pub use lowtide_model::process::{AllocatorCheck, Process, ProcessEnd};
 use lowtide_model::sample::{ProcessSample, Sample};
 use lowtide_model::treatment::Treatment;
@@ -224,6 +224,10 @@ pub struct LedgerReading {
     /// was not read, or if there is little.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub pins: Option<PinSummary>,
+    /// The blocks in use: of several processes, in the one with most of them. Absent if they were
+    /// not read, or if there are few.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub blocks: Option<BlockSummary>,
 }
 
 /// A mark in the trace of a trial.

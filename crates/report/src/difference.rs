@@ -8,7 +8,7 @@ use lowtide_model::heap_file::{ComparedHeap, GroupDifference, HeapDifference, Ro
 use crate::inspection::time;
 use crate::pins::{described, size};
 use crate::screen::{Screen, bold, dim, hanging};
-use crate::text::{printable, thousands, wrapped};
+use crate::text::{printable, signed, thousands, wrapped};
 
 /// Formats a difference: the two files, memory by owner, and the blocks that differ most.
 pub fn render(found: &HeapDifference, screen: Screen) -> String {
@@ -78,9 +78,4 @@ fn blocks(group: &GroupDifference, screen: Screen) -> String {
     let name =
         described(size(group.size_bytes), &group.block_type, &group.allocator, &group.holder, None);
     hanging(&begin, &name, screen)
-}
-
-fn signed(bytes: i64) -> String {
-    let sign = if bytes < 0 { "-" } else { "+" };
-    format!("{sign}{}", Human(bytes.unsigned_abs()))
 }

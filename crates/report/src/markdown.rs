@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use lowtide_analysis::study_report::StudyReport;
+
 use crate::read::LoadedRecord;
 use crate::table::{self, Table};
 use crate::text::steers;
@@ -13,6 +15,8 @@ pub fn render(records: &[LoadedRecord]) -> String {
     for (record, name) in records.iter().zip(names(records)) {
         let study = &record.study;
         let _ = writeln!(out, "### lowtide: {}\n", escaped(&name));
+        let folded =
+            table::versions(study).map(|versions| put_versions(&mut out, study, &versions));
         if let Some(about) = &study.plan.about {
             let _ = writeln!(out, "{}\n", escaped(about));
         }
@@ -20,10 +24,10 @@ pub fn render(records: &[LoadedRecord]) -> String {
         if let Some(text) = table::incomplete(study) {
             let _ = writeln!(out, "{}\n", escaped(&text));
         }
-        if let Some(text) = table::recommendation(study) {
+        if let Some(text) = table::conclusion(study).filter(|_| folded.is_none()) {
             let _ = writeln!(out, "**{}**\n", escaped(&text));
         }
-        for more in table::more(study) {
+        for more in table::more(study).skip(usize::from(folded.is_some())) {
             put(&mut out, &more);
         }
         if let Some(source) = &record.source {
@@ -35,8 +39,20 @@ pub fn render(records: &[LoadedRecord]) -> String {
         for note in &record.notes {
             let _ = writeln!(out, "- {}", escaped(note));
         }
+        if folded.is_some() {
+            let _ = writeln!(out, "\n</details>");
+        }
     }
     out
+}
+
+/// Puts the comparison of two versions on the first screen, and folds the rest.
+fn put_versions(out: &mut String, study: &StudyReport, versions: &Table) {
+    if let Some(text) = table::conclusion(study) {
+        let _ = writeln!(out, "**{}**\n", escaped(&text));
+    }
+    put(out, versions);
+    let _ = writeln!(out, "<details><summary>All tables</summary>\n");
 }
 
 fn put(out: &mut String, table: &Table) {

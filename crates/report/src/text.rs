@@ -1,6 +1,7 @@
 //! Text that is printed as it is: without control characters, in lines of a width, with grouped
 //! digits.
 
+use lowtide_model::bytes::Human;
 pub use lowtide_model::text::{printable, printable_lines, steers};
 
 /// Formats `1204` as `1,204`.
@@ -14,6 +15,12 @@ pub(crate) fn thousands(count: u64) -> String {
         out.push(digit);
     }
     out
+}
+
+/// Formats a change of bytes: `+1.20 MiB`.
+pub(crate) fn signed(bytes: i64) -> String {
+    let sign = if bytes < 0 { "-" } else { "+" };
+    format!("{sign}{}", Human(bytes.unsigned_abs()))
 }
 
 /// Returns a command line whose first word is only the name of the program: a path would hide it in

@@ -50,7 +50,7 @@ pub enum Delivery {
 }
 
 /// The name that stands for the allocator that the program brings, whichever it is.
-const OWN: &str = "own";
+pub(crate) const OWN: &str = "own";
 
 /// The reason why an allocator cannot be used.
 #[derive(Debug, Error)]

@@ -63,6 +63,11 @@ pub enum PlanError {
     /// A threshold is invalid.
     #[error("--fail-on: {0}")]
     Threshold(#[from] ThresholdError),
+    /// A threshold on the difference between two versions was given without another version.
+    #[error(
+        "--fail-on {0} compares two versions of the command: name the other one with --against 'CMD'"
+    )]
+    NothingToCompare(String),
     /// A setting cannot be written into a record.
     #[error("the settings cannot be recorded: {0}")]
     Unrecordable(serde_json::Error),

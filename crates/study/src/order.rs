@@ -19,6 +19,20 @@ pub(crate) fn alternating(treatments: usize, repeats: u32, seed: u64) -> Vec<usi
     order
 }
 
+/// Returns an order in which the treatments of each repeat are in a random order of their own. So
+/// the order of two equal treatments is a fair coin for each repeat: that one of them seems larger
+/// in all repeats is as improbable as that many heads, however the machine drifts. Without this,
+/// noise that recurs in the rhythm of the order could pass for a difference.
+pub(crate) fn independent(treatments: usize, repeats: u32, seed: u64) -> Vec<usize> {
+    let mut random = SplitMix(seed);
+    let mut block: Vec<usize> = (0..treatments).collect();
+    let mut draw = |_| {
+        random.shuffle(&mut block);
+        block.clone()
+    };
+    (0..repeats).flat_map(&mut draw).collect()
+}
+
 /// SplitMix64 (Steele, Lea and Flood, 2014): the order for a seed must be the same in every version
 /// of lowtide, so the generator cannot come from a library that may change it.
 struct SplitMix(u64);
@@ -61,6 +75,18 @@ mod tests {
         let order = alternating(4, 4, 7);
         let turned: Vec<usize> = order[..4].iter().rev().copied().collect();
         assert_eq!(order[4..8], turned[..]);
+    }
+
+    #[test]
+    fn the_order_of_two_versions_is_drawn_for_each_repeat() {
+        let order = independent(2, 1000, 5);
+        let first: Vec<usize> = order.chunks(2).map(|pair| pair[0]).collect();
+        assert!(order.chunks(2).all(|pair| pair[0] + pair[1] == 1));
+        let heads = first.iter().sum::<usize>();
+        assert!((450..=550).contains(&heads), "{heads}");
+        let changes = first.windows(2).filter(|two| two[0] != two[1]).count();
+        assert!((450..=550).contains(&changes), "{changes}");
+        assert_eq!(order[..20], independent(2, 10, 5)[..], "more repeats continue the same order");
     }
 
     #[test]

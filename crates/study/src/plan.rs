@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use lowtide_analysis::threshold::Threshold;
+use lowtide_analysis::versions::FEWEST_PAIRS;
 use lowtide_record::plan::{self, CONTENTS};
 use lowtide_record::shard::{Shard, ShardError};
 
@@ -14,12 +15,14 @@ use crate::metrics_source::MetricsSource;
 use crate::order;
 use crate::programs::{find_program, first_word, is_command};
 use crate::settings::{
-    DEFAULT_INTERVAL, DEFAULT_MAX_SLOWDOWN, DEFAULT_REPEATS, DEFAULT_TOLERANCE, Number, Settings,
+    DEFAULT_INTERVAL, DEFAULT_MAX_SLOWDOWN, DEFAULT_REPEATS, DEFAULT_TOLERANCE,
+    DEFAULT_TOLERANCE_AGAINST, Number, Settings,
 };
 use crate::timeline::{Phase, TrialTimeline, phases, time, within};
 use crate::treatment::ResolvedTreatment;
 use crate::treatment::launch::inherited_settings;
 use crate::treatment::resolve::{check_moments, keep_only, treatments};
+use crate::versions;
 
 /// Minimum time between two samples: at a higher rate, the sampler mainly measures itself.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(5);
@@ -56,6 +59,8 @@ pub struct Plan {
     /// An earlier record to compare with, and the permitted growth of a metric since then, as a
     /// ratio.
     pub baseline: Option<(PathBuf, f64)>,
+    /// Difference between two versions that does not matter, as a ratio.
+    tolerance: f64,
     /// The number of files that each started process must be able to have open.
     pub open_files: Option<u64>,
     /// The part of the trials to run; all of them if absent.
@@ -71,7 +76,8 @@ impl Plan {
     ///
     /// # Errors
     /// Fails at the first setting that cannot be applied, before anything is started.
-    pub fn new(mut settings: Settings) -> Result<Self, PlanError> {
+    pub fn new(settings: Settings) -> Result<Self, PlanError> {
+        let mut settings = versions::as_treatments(settings)?;
         let command =
             settings.command.clone().filter(|c| !c.is_empty()).ok_or(PlanError::NoCommand)?;
         if settings.resume && settings.output.is_none() {
@@ -88,20 +94,30 @@ impl Plan {
                  matches its name; to try it, use -t 'ALLOCATOR/LABEL: {name}={value}'"
             ));
         }
+        notes.extend(settings.against.iter().find_map(|_| note_on_versions(&treatments, &command)));
         let phases = phases(settings.phase.as_deref().unwrap_or_default())?;
         check_moments(&treatments, &phases)?;
         let timeline = TrialTimeline::new(&settings, &phases)?;
         let interval = interval(&settings)?;
-        let repeats = settings.repeat.unwrap_or(DEFAULT_REPEATS);
+        let (default_repeats, default_tolerance) = match settings.against {
+            Some(_) => (FEWEST_PAIRS, DEFAULT_TOLERANCE_AGAINST),
+            None => (DEFAULT_REPEATS, DEFAULT_TOLERANCE),
+        };
+        let repeats = settings.repeat.unwrap_or(default_repeats);
         within("repeat", repeats, 1)?;
         let shard = settings.shard.as_deref().map(|text| part(text, repeats)).transpose()?;
-        let tolerance = ratio("tolerance", settings.tolerance.as_deref(), DEFAULT_TOLERANCE)?;
+        let tolerance = ratio("tolerance", settings.tolerance.as_deref(), default_tolerance)?;
         let figures = settings.figures.as_deref().map(MetricsSource::parse).transpose();
         let figures = figures.map_err(|reason| PlanError::Value { flag: "figures", reason })?;
         let max_slowdown =
             ratio("max-slowdown", settings.max_slowdown.as_deref(), DEFAULT_MAX_SLOWDOWN)?;
         let fail_on = settings.fail_on.iter().flatten().map(|text| text.parse());
-        let fail_on = fail_on.collect::<Result<_, _>>()?;
+        let fail_on: Vec<Threshold> = fail_on.collect::<Result<_, _>>()?;
+        if let Some(threshold) = fail_on.iter().find(|threshold| threshold.compares_versions())
+            && settings.against.is_none()
+        {
+            return Err(PlanError::NothingToCompare(threshold.to_string()));
+        }
         let open_files = settings.open_files.as_ref().map(open_files).transpose()?;
         // The record has the parsed values, independent of their notation.
         settings.ready = timeline.ready.as_ref().map(ToString::to_string);
@@ -120,6 +136,7 @@ impl Plan {
             max_slowdown,
             fail_on,
             baseline: settings.baseline.clone().map(|path| (path, tolerance)),
+            tolerance,
             open_files,
             shard,
             conditions: settings.conditions().map_err(PlanError::Unrecordable)?,
@@ -169,7 +186,11 @@ impl Plan {
 
     /// Returns the order of the trials: indices into the treatments.
     pub fn order(&self) -> Vec<usize> {
-        order::alternating(self.treatments.len(), self.repeats, self.seed)
+        let order = match self.settings.against {
+            Some(_) => order::independent,
+            None => order::alternating,
+        };
+        order(self.treatments.len(), self.repeats, self.seed)
     }
 
     /// Returns the plan in the form of the record.
@@ -198,9 +219,17 @@ impl Plan {
             about: self.settings.about.clone(),
             shard: self.shard,
             recommend: self.settings.recommend,
+            against: self.against(),
             rounds_alike: self.settings.rounds_alike,
             conditions: self.conditions(),
         }
+    }
+
+    /// Returns how the two versions of the command are compared, if they are.
+    fn against(&self) -> Option<plan::Against> {
+        self.settings.against.as_ref()?;
+        let command = self.treatments.first()?.own_command()?.to_vec();
+        Some(plan::Against { command, tolerance: self.tolerance })
     }
 
     /// Returns the settings that affect a trial and have no field of their own in the record, in
@@ -230,15 +259,19 @@ impl Plan {
     fn contents(&self) -> Vec<(String, String)> {
         let named =
             |name: String, path: &Path| Some((format!("{CONTENTS}{name}"), contents(path).ok()?));
-        let program = self.command.first().and_then(|program| {
-            let path = find_program(program, self.settings.directory.as_deref(), None)?;
-            named("the command".to_owned(), &path)
+        let of_command = |name: String, command: &[String]| {
+            let directory = self.settings.directory.as_deref();
+            named(name, &find_program(command.first()?, directory, None)?)
+        };
+        let program = of_command("the command".to_owned(), &self.command);
+        let versions = self.treatments.iter().filter_map(|one| {
+            of_command(format!("the command of {}", one.treatment), one.own_command()?)
         });
         let libraries = self
             .treatments
             .iter()
             .filter_map(|one| named(one.treatment.allocator.clone(), one.library()?));
-        program.into_iter().chain(libraries).collect()
+        program.into_iter().chain(versions).chain(libraries).collect()
     }
 
     /// Returns the minimum duration of a trial, as far as it is known from the plan.
@@ -263,6 +296,16 @@ fn placed_in(text: &str, path: &str, name: &str) -> String {
         rest = behind;
     }
     placed + rest
+}
+
+/// Returns a note if the two versions of the command are the same.
+fn note_on_versions(treatments: &[ResolvedTreatment], command: &[String]) -> Option<String> {
+    let [base, head] = treatments else { return None };
+    let is_same = base.own_command() == Some(command) && head.own_command().is_none();
+    is_same.then(|| {
+        "both versions are the same command: the comparison shows the noise of the measurement"
+            .to_owned()
+    })
 }
 
 /// Parses the requested part of the trials.

@@ -29,6 +29,8 @@ pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(600);
 pub(crate) const DEFAULT_MAX_SLOWDOWN: f64 = 0.05;
 /// Permitted growth of a metric since an earlier study by default, as a ratio.
 pub(crate) const DEFAULT_TOLERANCE: f64 = 0.10;
+/// Difference between two versions that does not matter by default, as a ratio.
+pub(crate) const DEFAULT_TOLERANCE_AGAINST: f64 = 0.01;
 
 /// The settings of a study, unchecked: see [`crate::Plan::new`].
 ///
@@ -46,6 +48,15 @@ pub struct Settings {
     /// The command under study. The command line has it after `--`.
     #[arg(skip)]
     pub command: Option<Vec<String>>,
+
+    /// Compare the command with this version of it, in alternation, by the memory that stays, the
+    /// peak, and each owner
+    ///
+    /// The program is started without a shell, as the command is. Both keep their own allocator,
+    /// unless -a names one. Differences below --tolerance do not matter. With fewer than 10
+    /// repeats, nothing is decided.
+    #[arg(long, value_name = "CMD", help_heading = "Treatments")]
+    pub against: Option<Words>,
 
     /// The working directory of everything that the study starts.
     #[arg(skip)]
@@ -136,7 +147,7 @@ pub struct Settings {
     #[arg(long, value_name = "DURATION", help_heading = "Trials")]
     pub settle: Option<String>,
 
-    /// Number of trials of each treatment [default: 3]
+    /// Number of trials of each treatment [default: 3; with --against: 10]
     ///
     /// With fewer than 6, the report shows ranges; with 6 or more, confidence intervals.
     #[arg(long, value_name = "COUNT", help_heading = "Trials")]
@@ -192,7 +203,8 @@ pub struct Settings {
     pub open_files: Option<Number>,
 
     /// Exit with 99 if a trial crosses this threshold, such as settled_ratio>0.3,
-    /// settled_bytes>500MiB or load.failed>0 (repeatable)
+    /// settled_bytes>500MiB or load.failed>0; with --against also worse, difference>5% or
+    /// peak_difference>20MiB (repeatable)
     #[arg(long, value_name = "EXPR", help_heading = "Results")]
     pub fail_on: Option<Vec<String>>,
 
@@ -201,7 +213,8 @@ pub struct Settings {
     #[serde(skip_serializing)]
     pub baseline: Option<PathBuf>,
 
-    /// Permitted growth since the record of --baseline [default: 10%]
+    /// Permitted growth since the record of --baseline [default: 10%], or difference from
+    /// --against that does not matter [default: 1%]
     #[arg(long, value_name = "SHARE", help_heading = "Results", hide_short_help = true)]
     pub tolerance: Option<String>,
 
@@ -351,12 +364,13 @@ pub enum FileError {
 }
 
 /// The settings that do not affect a trial, or are recorded apart from the conditions.
-pub(crate) const NOT_CONDITIONS: [&str; 26] = [
+pub(crate) const NOT_CONDITIONS: [&str; 27] = [
     // The record's plan has a field for each; the treatments have their own conditions.
     "allocator",
     "tune",
     "policy",
     "treatment",
+    "against",
     "only",
     "warmup",
     "rounds",
@@ -672,6 +686,7 @@ mod tests {
     const ALL_KEYS: &str = r#"
         about = "a"
         command = ["sh", "-c", "true"]
+        against = "sh -c false"
         directory = "relative/d"
         environment = { A = "1", B = "2" }
         parameters = { n = 3 }
@@ -766,7 +781,7 @@ mod tests {
             format!("{:.0}%", DEFAULT_MAX_SLOWDOWN * 100.0),
             format!("{:.0}%", DEFAULT_TOLERANCE * 100.0),
         ] {
-            assert!(help.contains(&format!("[default: {default}]")), "{default}");
+            assert!(help.contains(&format!("[default: {default}")), "{default}");
         }
     }
 }

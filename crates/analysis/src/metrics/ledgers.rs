@@ -11,7 +11,7 @@
 //! event came before it.
 
 use lowtide_model::ledger::Owner;
-use lowtide_model::pins::PinSummary;
+use lowtide_model::pins::{BlockSummary, PinSummary};
 
 use crate::metrics::{AtEvents, TrialMetrics, rise};
 use lowtide_record::TrialRecord;
@@ -72,15 +72,36 @@ pub fn settled_pins<'t>(
     settled: &LedgerReading,
     load_begin_s: f64,
 ) -> Option<&'t PinSummary> {
-    let fragmented = |reading: &LedgerReading| reading.ledger.bytes(Owner::Fragmented) as f64;
-    let is_alike = |reading: &LedgerReading| {
-        let difference = (fragmented(reading) - fragmented(settled)).abs();
-        difference <= (fragmented(settled) * NEAR).max(NEAR_BYTES)
+    alike(trial, settled, load_begin_s, Owner::Fragmented).find_map(|reading| reading.pins.as_ref())
+}
+
+/// Returns the blocks in use at the settled moment: from its ledger, or from one before it since
+/// the load, whose allocated memory is about the same.
+pub fn settled_blocks<'t>(
+    trial: &'t TrialRecord,
+    settled: &LedgerReading,
+    load_begin_s: f64,
+) -> Option<&'t BlockSummary> {
+    alike(trial, settled, load_begin_s, Owner::Allocated)
+        .find_map(|reading| reading.blocks.as_ref())
+}
+
+/// Returns the ledgers since the load, from the settled one back, as long as the memory of an owner
+/// is about the same.
+fn alike<'t>(
+    trial: &'t TrialRecord,
+    settled: &LedgerReading,
+    load_begin_s: f64,
+    owner: Owner,
+) -> impl Iterator<Item = &'t LedgerReading> {
+    let (t_s, bytes) = (settled.t_s, settled.ledger.bytes(owner) as f64);
+    let is_alike = move |reading: &&LedgerReading| {
+        let difference = (reading.ledger.bytes(owner) as f64 - bytes).abs();
+        difference <= (bytes * NEAR).max(NEAR_BYTES)
     };
-    let since_load = trial.ledgers.iter().filter(|reading| reading.t_s >= load_begin_s);
-    let until = since_load.filter(|reading| reading.t_s <= settled.t_s);
-    let mut known = until.rev().take_while(|reading| is_alike(reading));
-    known.find_map(|reading| reading.pins.as_ref())
+    let since_load = trial.ledgers.iter().filter(move |reading| reading.t_s >= load_begin_s);
+    let until = since_load.filter(move |reading| reading.t_s <= t_s);
+    until.rev().take_while(is_alike)
 }
 
 /// Returns the first ledger that started in the last round between the end of all requests and the
@@ -129,6 +150,7 @@ mod tests {
                 managers: Vec::new(),
                 heap,
                 pins: None,
+                blocks: None,
             });
         }
         let mib = |reading: Option<&LedgerReading>| reading.map(|l| l.ledger.total() / MIB);
@@ -163,6 +185,7 @@ mod tests {
                 managers: Vec::new(),
                 heap: None,
                 pins: None,
+                blocks: None,
             }
         };
         trial.ledgers = vec![reading(0.8, Owner::Allocated)];
@@ -190,6 +213,7 @@ mod tests {
                 managers: Vec::new(),
                 heap: None,
                 pins: Some(pins).filter(|pins| pins.pinned_bytes > 0),
+                blocks: None,
             });
         }
         let of = |place: usize| {
@@ -219,6 +243,7 @@ mod tests {
                 managers: Vec::new(),
                 heap: None,
                 pins: None,
+                blocks: None,
             });
         }
         let reported = |trial: &TrialRecord| drained(trial).map(|l| l.rss_bytes / MIB);

@@ -21,7 +21,7 @@ mod series;
 pub use at_events::AtEvents;
 pub use definitions::DEFINITIONS;
 pub use in_force::in_force;
-pub use ledgers::{ledgers, settled_pins};
+pub use ledgers::{ledgers, settled_blocks, settled_pins};
 pub use per_connection::{PerConnection, Ramp, ramps};
 pub use policy::{PolicyMetrics, acts};
 pub use round_trend::{RoundTrend, Trend, round_trend};

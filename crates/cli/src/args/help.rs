@@ -233,6 +233,13 @@ Examples:
       --ready tcp:127.0.0.1:8080 --load 'wrk -c 200 -d 20s http://127.0.0.1:8080/' -- ./server
   lowtide study studies/python-httpx.toml --set contexts=2000
 
+Two versions (--against) are compared pair by pair, and the report has a verdict:
+worse, better, the same within the noise, or not resolved. --fail-on worse is
+crossed if settled memory has surely grown; docs/gate.md has the rule, and an
+action for GitHub:
+  lowtide study --against './old --port 8080' --fail-on worse \\
+      --ready tcp:127.0.0.1:8080 --load ./load.sh -- ./new --port 8080
+
 Studies that take hours print progress and the remaining time to stderr. --resume
 continues an interrupted study. The parts of a study can run separately, on one
 machine or on several (in a Slurm array, in an indexed Job of Kubernetes). A part

@@ -8,6 +8,7 @@ use lowtide_allocators::cache_directory;
 use lowtide_analysis::compare;
 use lowtide_analysis::study_report::StudyReport;
 use lowtide_analysis::trial_result::TrialOutcome;
+use lowtide_analysis::versions::FEWEST_PAIRS;
 use lowtide_model::duration::HumanSeconds;
 use lowtide_model::stats::ENOUGH_FOR_INTERVAL;
 use lowtide_record::files;
@@ -154,6 +155,13 @@ fn print_how_to_continue(study: &StudyReport, record: &Path) {
         let done = study.trials.iter().filter(|trial| trial.outcome == TrialOutcome::Done).count();
         let of = study.plan.slots().len();
         note!("{done} of {of} trials are done; the next command runs the others\n  next: {again}");
+    } else if let Some((repeats, time)) = study.undecided_versions() {
+        let again = again.with_value("repeat", &(study.plan.repeats + repeats).to_string());
+        note!(
+            "{}, which take about {}, would probably decide it; the next command runs them\n  next: {again}",
+            counted(u64::from(repeats), "more repeat"),
+            HumanSeconds(time)
+        );
     } else if let Some((trials, time)) = study.undecided() {
         let again = again.with_value("repeat", &ENOUGH_FOR_INTERVAL.to_string());
         note!(
@@ -181,7 +189,11 @@ fn crossings(plan: &Plan, study: &StudyReport, earlier: Option<&LoadedRecord>) -
         }
     }
     for threshold in plan.fail_on.iter().filter(|threshold| threshold.is_void(study)) {
-        note!("note: --fail-on {threshold} was not checked: no trial has that metric");
+        let reason = match threshold.compares_versions() {
+            true => format!("it needs {FEWEST_PAIRS} repeats of both versions"),
+            false => "no trial has that metric".to_owned(),
+        };
+        note!("note: --fail-on {threshold} was not checked: {reason}");
     }
     lines
 }

@@ -83,6 +83,7 @@ impl WatchRecord {
                     managers: found.managers.clone(),
                     heap: HeapSummary::from_arenas(&found.arenas),
                     pins: None,
+                    blocks: None,
                 }));
             }
             WatchEvent::Acted(t_s, act) => {

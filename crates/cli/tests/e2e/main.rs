@@ -13,6 +13,7 @@ mod expected;
 mod exporter;
 mod fleet;
 mod frameworks;
+mod gate;
 mod handover;
 mod held;
 mod hoard;

@@ -43,6 +43,11 @@ pub(crate) fn hold_inspection(found: &Value) {
     hold(&validator("lowtide.inspect.1.json"), found);
 }
 
+/// Validates the output of `lowtide study` against its schema.
+pub(crate) fn hold_study(found: &Value) {
+    hold(&validator("lowtide.study.1.json"), found);
+}
+
 /// Validates the difference of two heap files against its schema.
 pub(crate) fn hold_difference(found: &Value) {
     hold(&validator("lowtide.difference.1.json"), found);
@@ -106,7 +111,7 @@ fn studies_and_every_line_of_their_records_match_their_schemas() {
         "ms:600000",
     ]);
     assert_eq!(ran.code(), Some(0), "{}", ran.stderr());
-    hold(&validator("lowtide.study.1.json"), &ran.json());
+    hold_study(&ran.json());
     let record = validator("lowtide.record.1.json");
     let mut kinds: Vec<String> = Vec::new();
     let mut heaps = 0;
@@ -144,7 +149,7 @@ fn studies_and_every_line_of_their_records_match_their_schemas() {
 fn a_failed_study_matches_its_schema() {
     let ran = study(&["-a", "glibc,jemalloc", "--repeat", "1", "--", &subject(&[]), "exit:3"]);
     assert_eq!(ran.code(), Some(1));
-    hold(&validator("lowtide.study.1.json"), &ran.json());
+    hold_study(&ran.json());
     let record = validator("lowtide.record.1.json");
     for line in lines(&ran.record.join("study.jsonl")) {
         hold(&record, &line);

@@ -6,6 +6,7 @@ mod heaps;
 mod ledgers;
 mod pins;
 mod policies;
+mod versions;
 
 use std::collections::BTreeSet;
 
@@ -25,6 +26,7 @@ pub(crate) use heaps::heaps;
 pub(crate) use ledgers::ledgers;
 pub(crate) use pins::pins;
 pub(crate) use policies::policies;
+pub(crate) use versions::versions;
 
 /// Summarizes a study: one row for each treatment.
 pub(crate) fn summary(study: &StudyReport) -> Table {
@@ -196,7 +198,8 @@ fn failed_requests(requests: RequestCount, standing: Standing) -> Option<String>
 
 /// Returns the tables below the summary that apply to a study.
 pub(crate) fn more(study: &StudyReport) -> impl Iterator<Item = Table> + '_ {
-    let tables: [fn(&StudyReport) -> Option<Table>; 10] = [
+    let tables: [fn(&StudyReport) -> Option<Table>; 11] = [
+        versions,
         policies,
         rounds,
         latencies,
@@ -220,9 +223,11 @@ pub(crate) fn incomplete(study: &StudyReport) -> Option<String> {
     })
 }
 
-/// Returns the recommendation in one line.
-pub(crate) fn recommendation(study: &StudyReport) -> Option<String> {
-    let recommendation = study.recommendation.as_ref()?;
+/// Returns the recommendation, or the result of the comparison of two versions, in one line.
+pub(crate) fn conclusion(study: &StudyReport) -> Option<String> {
+    let Some(recommendation) = &study.recommendation else {
+        return study.comparison.as_ref().map(versions::sentence);
+    };
     Some(match &recommendation.treatment {
         Some(treatment) if recommendation.resolved => {
             let is_reference = study.treatments.first().is_some_and(|s| s.treatment == *treatment);

@@ -46,7 +46,7 @@ pub fn render(records: &[LoadedRecord], beside: &[LoadedRecord], screen: Screen)
         }
     }
     for (record, name) in records.iter().zip(names(records)) {
-        if let Some(text) = table::recommendation(&record.study) {
+        if let Some(text) = table::conclusion(&record.study) {
             let text = if records.len() > 1 { format!("{name}: {text}") } else { text };
             out += &format!("\n{}\n", bold(&wrapped(&text, screen.width), screen));
         }

@@ -9,11 +9,11 @@ use lowtide_leaks::pins::HeldMemory;
 use lowtide_model::heap_summary::HeapSummary;
 use lowtide_model::inspection::Manager;
 use lowtide_model::ledger::{Ledger, Owner};
-use lowtide_model::pins::PinSummary;
+use lowtide_model::pins::{BlockSummary, PinSummary};
 use lowtide_probe::inspect::Inspector;
 use lowtide_probe::machine::thread_cpu_s;
 use lowtide_probe::patience::Patience;
-use lowtide_probe::target::Target;
+use lowtide_probe::target::{Target, TargetError};
 use lowtide_probe::tree;
 use lowtide_record::Recorder;
 use lowtide_record::v1::{LedgerReading, Line};
@@ -30,8 +30,9 @@ const SHARE: u32 = 50;
 /// Minimum difference of RSS that counts as a change: as a part of it, and in bytes.
 const CHANGED: f64 = 0.1;
 const CHANGED_BYTES: u64 = 1 << 20;
-/// Amount of fragmented memory of a process below which its cause is not read, in bytes.
-const MIN_FRAGMENTED: u64 = 1 << 20;
+/// Amount of fragmented memory of a process below which its cause is not read, and of allocated
+/// memory below which its blocks are not read, in bytes.
+const MIN_READ: u64 = 1 << 20;
 /// Minimum time between two ledgers when RSS has not changed. A command that ends by itself
 /// announces nothing: its last ledger must be recent.
 const UNCHANGED_INTERVAL: Duration = Duration::from_millis(500);
@@ -44,7 +45,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Request {
     Ledger,
-    /// Also for what pins fragmented memory.
+    /// Also for the blocks in use, and what pins fragmented memory.
     WithPins,
 }
 
@@ -77,7 +78,7 @@ impl Ledgers {
         self.0.ask_and_wait(Request::Ledger, REQUEST_TIMEOUT);
     }
 
-    /// Requests a ledger with what pins fragmented memory, and waits for it.
+    /// Requests a ledger with the blocks in use and what pins fragmented memory, and waits for it.
     pub(super) fn take_with_pins(&self) {
         self.0.ask_and_wait(Request::WithPins, REQUEST_TIMEOUT);
     }
@@ -100,7 +101,7 @@ struct LedgerThread {
     sampler: SamplerHandle,
     inspector: Inspector,
     last: Option<LastLedger>,
-    /// When it was last read what pins memory, and the CPU time that this used.
+    /// When blocks were last read, and the CPU time that this used.
     last_pins: Option<(Instant, Duration)>,
     /// CPU time of all inspections, in seconds.
     cpu_s: f64,
@@ -140,7 +141,7 @@ impl LedgerThread {
         difference > CHANGED_BYTES && difference as f64 > last.rss_bytes as f64 * CHANGED
     }
 
-    /// Returns whether what pins memory is to be read without a request: if RSS is unchanged, so
+    /// Returns whether blocks are to be read without a request: if RSS is unchanged, so
     /// that it may have settled, and at most [`SHARE`] of the time is used.
     fn pins_are_due(&self) -> bool {
         let is_unchanged = self.last.as_ref().is_some_and(|last| !self.has_changed(last));
@@ -169,7 +170,7 @@ impl LedgerThread {
         let mut heap: Option<HeapSummary> = None;
         let mut managers = Vec::new();
         let mut processes = 0;
-        let mut most_fragmented: Option<(u64, Target)> = None;
+        let mut most = MostOf::default();
         for pid in tree::descendants_of(self.root) {
             // A process that has just ended no longer has memory.
             let inspected = Target::open(pid).and_then(|target| {
@@ -177,10 +178,7 @@ impl LedgerThread {
                 Ok((target, observed))
             });
             if let Ok((target, observed)) = inspected {
-                let fragmented_bytes = observed.ledger.bytes(Owner::Fragmented);
-                if fragmented_bytes > most_fragmented.as_ref().map_or(0, |(bytes, _)| *bytes) {
-                    most_fragmented = Some((fragmented_bytes, target));
-                }
+                most.add(target, &observed.ledger);
                 ledger.join(&observed.ledger);
                 managers = Manager::join(managers, &observed.managers);
                 let of_process = HeapSummary::from_arenas(&observed.arenas);
@@ -198,25 +196,81 @@ impl LedgerThread {
         let cost = Duration::try_from_secs_f64(cpu_s).unwrap_or_default();
         self.last = Some(LastLedger { end: Instant::now(), cost, rss_bytes, moments });
         if processes > 0 {
-            let fragmented =
-                most_fragmented.filter(|(bytes, _)| with_pins && *bytes >= MIN_FRAGMENTED);
-            let pins = fragmented.and_then(|(_, target)| self.pins(&target));
-            let reading = LedgerReading { t_s, processes, rss_bytes, ledger, managers, heap, pins };
+            let (pins, blocks) = if with_pins { self.blocks(most) } else { (None, None) };
+            let reading =
+                LedgerReading { t_s, processes, rss_bytes, ledger, managers, heap, pins, blocks };
             self.recorder.write(&Line::Ledger(reading));
         }
     }
 
-    /// Reads what pins the memory of a process, by size and type of blocks.
-    fn pins(&mut self, target: &Target) -> Option<PinSummary> {
-        let of_thread = target.try_clone().ok()?;
+    /// Reads what pins fragmented memory, and the blocks in use, by size and type. Mostly, both are
+    /// in the same process, which is read once.
+    fn blocks(&mut self, most: MostOf) -> (Option<PinSummary>, Option<BlockSummary>) {
+        let begin_cpu_s = self.cpu_s;
+        let is_same = most.pid_of(Owner::Fragmented) == most.pid_of(Owner::Allocated);
+        let (fragmented, allocated) = most.into_targets();
+        let found = match (fragmented, allocated) {
+            (Some(target), Some(_)) if is_same => self.read(&target, true, true),
+            (fragmented, allocated) => {
+                let pins = fragmented.and_then(|target| self.read(&target, true, false).0);
+                let blocks = allocated.and_then(|target| self.read(&target, false, true).1);
+                (pins, blocks)
+            }
+        };
+        if self.cpu_s > begin_cpu_s {
+            let cost = Duration::try_from_secs_f64(self.cpu_s - begin_cpu_s).unwrap_or_default();
+            self.last_pins = Some((Instant::now(), cost));
+        }
+        found
+    }
+
+    /// Reads the blocks of a process: what pins its memory, and the blocks in use.
+    fn read(
+        &mut self,
+        target: &Target,
+        with_pins: bool,
+        with_blocks: bool,
+    ) -> (Option<PinSummary>, Option<BlockSummary>) {
+        let Ok(of_thread) = target.try_clone() else { return (None, None) };
         let read = move || {
-            HeldMemory::read(&of_thread, true).map(|held| held.pins(PinSummary::MAX_GROUPS))
+            let held = HeldMemory::read(&of_thread, true)?;
+            let pins = with_pins.then(|| PinSummary::new(&held.pins(PinSummary::MAX_GROUPS)));
+            let blocks = with_blocks.then(|| held.blocks(BlockSummary::MAX_GROUPS));
+            let blocks = blocks.map(|census| BlockSummary::new(&census));
+            Ok::<_, TargetError>((pins, blocks, thread_cpu_s()))
         };
         let done = Patience::default().work_on(target, &AtomicBool::new(false), read);
-        let pins = done.ok()?.ok()?;
-        self.cpu_s += pins.cpu_s;
-        let cost = Duration::try_from_secs_f64(pins.cpu_s).unwrap_or_default();
-        self.last_pins = Some((Instant::now(), cost));
-        Some(PinSummary::new(&pins))
+        let Ok(Ok((pins, blocks, cpu_s))) = done else { return (None, None) };
+        self.cpu_s += cpu_s;
+        (pins, blocks)
+    }
+}
+
+/// The processes with most fragmented and most allocated memory.
+#[derive(Default)]
+struct MostOf([Option<(u64, Target)>; 2]);
+
+impl MostOf {
+    /// The owners, in the order of the processes.
+    const OWNERS: [Owner; 2] = [Owner::Fragmented, Owner::Allocated];
+
+    fn add(&mut self, target: Target, ledger: &Ledger) {
+        for (most, owner) in self.0.iter_mut().zip(Self::OWNERS) {
+            let bytes = ledger.bytes(owner);
+            let is_more = bytes >= MIN_READ && most.as_ref().is_none_or(|(most, _)| bytes > *most);
+            if is_more && let Ok(clone) = target.try_clone() {
+                *most = Some((bytes, clone));
+            }
+        }
+    }
+
+    fn pid_of(&self, owner: Owner) -> Option<u32> {
+        let place = Self::OWNERS.iter().position(|known| *known == owner)?;
+        self.0[place].as_ref().map(|(_, target)| target.pid)
+    }
+
+    fn into_targets(self) -> (Option<Target>, Option<Target>) {
+        let [fragmented, allocated] = self.0.map(|most| most.map(|(_, target)| target));
+        (fragmented, allocated)
     }
 }
