@@ -274,6 +274,13 @@ fn check_allocator(
         if !allocator.kind.has_known_locks(c_library) {
             return Err(Refusal::Locks { name, c_library: c_library.to_owned() });
         }
+        let refused = allocator.kind.facts().refused;
+        let version = allocator.version.as_deref().unwrap_or_default();
+        if let Some((_, why)) = refused.filter(|(begin, _)| version.starts_with(begin))
+            && options.method != Some(Method::Purge)
+        {
+            return Err(Refusal::Unguarded { name, why });
+        }
     }
     match &options.allocators {
         Some(chosen) if !chosen.contains(&allocator.kind) => Err(Refusal::NotChosen { name }),
@@ -494,6 +501,19 @@ mod tests {
 
     fn check_allocators(detected: &Detected, options: &Options) -> Result<(), Refusal> {
         check_any(detected, |allocator| check_allocator(allocator, detected, options), || false)
+    }
+
+    #[test]
+    fn a_version_that_harmed_a_process_is_refused_unless_the_method_is_purge() {
+        let detected = Detected {
+            c_library: Some(CLibrary { name: "glibc", version: None }),
+            ..with_malloc("jemalloc", Some("5.2.1-0-gea6b3e973b47"))
+        };
+        let untested = Options { untested: true, ..Options::default() };
+        let refused = check_allocators(&detected, &untested).unwrap_err();
+        assert!(matches!(refused, Refusal::Unguarded { .. }), "{refused}");
+        let purge = Options { method: Some(Method::Purge), ..Options::default() };
+        assert_eq!(check_allocators(&detected, &purge), Ok(()));
     }
 
     #[test]
