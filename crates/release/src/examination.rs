@@ -25,11 +25,12 @@ use lowtide_probe::target::{Target, TargetError};
 use crate::checks::{self, TargetFacts};
 use crate::error::{Abort, ReleaseError};
 use crate::keep_huge::HugePageKeeper;
+use crate::kept::{KeptHeap, RangeCollector, Walk};
 use crate::options::Options;
 use crate::passes::MIN_GAIN_BYTES;
 use crate::periodic;
 use crate::plan::Batch;
-use crate::priority::{IdleGuard, boost_idle_threads};
+use crate::priority::{IdleGuard, boost_idle_threads, end_preference, prefer_this_thread};
 use crate::purge::Purge;
 use crate::refusal::Refusal;
 use crate::releasable::{Found, ReleasableHeap, worthwhile_consolidations};
@@ -48,21 +49,25 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(5);
 pub(crate) struct TargetHeap {
     pub(crate) facts: TargetFacts,
     pub(crate) memory: LiveMemory,
-    pub(crate) heap: ReleasableHeap,
+    pub(crate) heap: Arc<ReleasableHeap>,
     /// Its allocator.
     pub(crate) allocator: DetectedAllocator,
     /// The file that holds the C library.
-    c_library: String,
+    pub(crate) c_library: String,
     /// The addresses of the heap, in order and disjoint.
     pub(crate) areas: Vec<Range<u64>>,
+    /// Mappings that an earlier walk has not seen, where a part of the heap may be as well.
+    pub(crate) unseen: Vec<Range<u64>>,
     /// Memory that `malloc_trim` would return, in bytes.
     pub(crate) trim_bytes: u64,
     /// The operations with which the first pass begins.
     pub(crate) consolidations: Vec<Op>,
+    /// The free ranges of an earlier walk, which come next; or those of this walk, to be kept.
+    pub(crate) ranges: Arc<[Found]>,
 }
 
 /// The heap and the code of a process, or the reason to leave the heap alone.
-pub(crate) type Examined = Result<(TargetHeap, TargetCode), Abort>;
+pub(crate) type Examined = Result<(TargetHeap, Arc<TargetCode>), Abort>;
 
 /// A heap that was examined.
 #[derive(Debug)]
@@ -99,6 +104,9 @@ pub(crate) fn examine(
     let of_thread = target.try_clone().map_err(|error| target.failed(error))?;
     let (of_options, only) = (options.clone(), only.cloned());
     let found = options.patience.work_on(target, &options.interrupt, move || {
+        if matches!(of_options.walk, Walk::Earlier(_)) {
+            prefer_this_thread();
+        }
         let examination = Examination::new(of_thread, of_options)?;
         let mut found = match examination.check() {
             Ok(facts) => examination.heaps(&facts, only.as_ref()),
@@ -170,6 +178,14 @@ impl Examination {
 
     /// Finds and walks the heaps of the program's allocators, and of those that libraries contain.
     fn heaps(&self, facts: &TargetFacts, only: Option<&DetectedAllocator>) -> Vec<ExaminedHeap> {
+        if let Walk::Earlier(walk) = &self.options.walk
+            && let Some(kept) = walk.heaps(&facts.maps)
+        {
+            let wanted = kept.iter().filter(|heap| only.is_none_or(|only| *only == heap.allocator));
+            let unseen = walk.unseen(&facts.maps);
+            return wanted.map(|heap| self.kept_heap(facts.clone(), heap, &unseen)).collect();
+        }
+        end_preference();
         let mut wanted: Vec<(Option<String>, DetectedAllocator)> = Vec::new();
         for allocator in checks::allocators(&facts.detected) {
             // A walk finds all memory of mimalloc, whichever mimalloc has it.
@@ -205,7 +221,7 @@ impl Examination {
             let found = found.and_then(|heap| {
                 let (pid, is_static) = (self.target.pid, facts.detected.is_static);
                 let code = TargetCode::read(pid, &heap.facts.maps, &heap.c_library, is_static)?;
-                Ok((heap, code))
+                Ok((heap, Arc::new(code)))
             });
             let chosen = self.options.allocators.as_ref();
             let is_chosen = chosen.is_none_or(|chosen| chosen.contains(&allocator.kind));
@@ -217,6 +233,44 @@ impl Examination {
             found.push(ExaminedHeap { library: None, is_chosen: true, release, found: found_none });
         }
         found
+    }
+
+    /// Returns a heap that was walked before, after the same checks. `unseen` are the mappings that
+    /// this walk has not seen.
+    fn kept_heap(
+        &self,
+        facts: TargetFacts,
+        kept: &KeptHeap,
+        unseen: &[Range<u64>],
+    ) -> ExaminedHeap {
+        let mut release = self.release.clone();
+        release.allocator = Some(kept.allocator.kind.to_string());
+        release.allocator_version.clone_from(&kept.allocator.version);
+        release.predicted_bytes = kept.predicted_bytes;
+        let (library, is_chosen) = (kept.library.clone(), kept.is_chosen);
+        let checked = match library {
+            Some(_) => checks::check_library_heap(&kept.allocator, &facts.detected, &self.options),
+            None => checks::check_heap(&kept.allocator, &facts.detected, &self.options),
+        };
+        let found = checked.map_err(Abort::from).and_then(|()| {
+            let mut memory =
+                LiveMemory::open(self.target.pid).map_err(|error| self.target.failed(error))?;
+            memory.set_locked(facts.locked.ranges.clone());
+            let heap = TargetHeap {
+                facts,
+                memory,
+                heap: Arc::clone(&kept.heap),
+                allocator: kept.allocator.clone(),
+                c_library: kept.c_library.clone(),
+                areas: kept.areas.clone(),
+                unseen: unseen.to_vec(),
+                trim_bytes: 0,
+                consolidations: kept.consolidations.clone(),
+                ranges: Arc::clone(&kept.ranges),
+            };
+            Ok((heap, Arc::clone(&kept.code)))
+        });
+        ExaminedHeap { library, is_chosen, release, found }
     }
 
     /// Finds and walks the heap of an allocator.
@@ -266,13 +320,15 @@ impl Examination {
         let layout = Layout::find(&memory, &heap::data_of(&maps, library.file));
         let layout = layout.ok_or(Refusal::NoHeap)?;
         let interrupt = &self.options.interrupt;
-        let (mut walked, mut kept_bytes) = self.walk(&memory, &layout, &maps)?;
+        let mut ranges = RangeCollector::for_options(&self.options);
+        let (mut walked, mut kept_bytes) = self.walk(&memory, &layout, &maps, &mut ranges)?;
         for _ in 1..MAX_WALKS {
             if disagreement(&walked).is_none() || interrupt.load(Ordering::Relaxed) {
                 break;
             }
             maps = Arc::new(self.target.maps().map_err(|error| self.target.failed(error))?);
-            (walked, kept_bytes) = self.walk(&memory, &layout, &maps)?;
+            ranges.restart();
+            (walked, kept_bytes) = self.walk(&memory, &layout, &maps, &mut ranges)?;
         }
         if interrupt.load(Ordering::Relaxed) {
             return Err(ReleaseError::Interrupted.into());
@@ -292,7 +348,9 @@ impl Examination {
             trim_bytes: walked.trim_bytes(),
             consolidations: worthwhile_consolidations(&walked, &layout),
             areas: walked.areas,
-            heap: ReleasableHeap::Ptmalloc(layout),
+            unseen: Vec::new(),
+            ranges: ranges.largest(),
+            heap: Arc::new(ReleasableHeap::Ptmalloc(layout)),
             facts: TargetFacts { maps, ..facts },
             memory,
             allocator: allocator.clone(),
@@ -326,7 +384,9 @@ impl Examination {
         let interruptible = memory.until(&self.options.interrupt);
         let mappings = heap::mappings(&facts.maps);
         let mut batch = Batch::new(HugePageKeeper::for_options(&self.options, &memory));
+        let mut ranges = RangeCollector::for_options(&self.options);
         let sums = heap.walk(&interruptible, &mappings, &mut |found| {
+            ranges.add(found);
             // Nothing is submitted, and so nothing can fail.
             let _ = batch.add(found, &memory, &mut |_| Ok(()));
         })?;
@@ -336,7 +396,9 @@ impl Examination {
             trim_bytes: 0,
             consolidations: Vec::new(),
             areas,
-            heap,
+            unseen: Vec::new(),
+            ranges: ranges.largest(),
+            heap: Arc::new(heap),
             facts,
             memory,
             allocator: allocator.clone(),
@@ -364,7 +426,9 @@ impl Examination {
             trim_bytes: 0,
             consolidations: Vec::new(),
             areas: walked.areas,
-            heap: ReleasableHeap::Purged(purge),
+            unseen: Vec::new(),
+            ranges: Arc::default(),
+            heap: Arc::new(ReleasableHeap::Purged(purge)),
             facts,
             memory,
             allocator: allocator.clone(),
@@ -417,18 +481,24 @@ impl Examination {
         memory: &LiveMemory,
         layout: &Layout,
         maps: &[Mapping],
+        ranges: &mut RangeCollector,
     ) -> Result<(Heap, u64), Abort> {
         let interruptible = memory.until(&self.options.interrupt);
         let mappings = heap::mappings(maps);
-        let Some(keeper) = HugePageKeeper::for_options(&self.options, memory) else {
+        let keeper = HugePageKeeper::for_options(&self.options, memory);
+        if keeper.is_none() && !ranges.is_active() {
             return Ok((ptmalloc::walk(&interruptible, layout, &mappings), 0));
-        };
-        let mut batch = Batch::new(Some(keeper));
+        }
+        let mut batch = keeper.map(|keeper| Batch::new(Some(keeper)));
         let heap = ptmalloc::walk_and_visit(&interruptible, layout, &mappings, &mut |found| {
-            // Nothing is submitted, and so nothing can fail.
-            let _ = batch.add(&Found::Chunk(found), memory, &mut |_| Ok(()));
+            let found = Found::Chunk(found);
+            ranges.add(&found);
+            if let Some(batch) = &mut batch {
+                // Nothing is submitted, and so nothing can fail.
+                let _ = batch.add(&found, memory, &mut |_| Ok(()));
+            }
         });
-        Ok((heap, batch.kept_bytes()))
+        Ok((heap, batch.map_or(0, |batch| batch.kept_bytes())))
     }
 }
 

@@ -11,6 +11,7 @@ use lowtide_probe::detect::Detector;
 use lowtide_probe::patience::Patience;
 
 use crate::hold::Hold;
+use crate::kept::Walk;
 
 /// Options of a release.
 #[derive(Debug, Clone)]
@@ -49,6 +50,8 @@ pub struct Options {
     pub dry_run: bool,
     /// The process may soon reach a memory limit: lowtide's threads do not give way to others.
     pub is_urgent: bool,
+    /// Where the release finds the free memory.
+    pub walk: Walk,
     /// Ends the release early when another thread sets it. The operation in progress is completed,
     /// and everything that lowtide has mapped leaves the target.
     pub interrupt: Arc<AtomicBool>,
@@ -97,6 +100,7 @@ impl Default for Options {
             hold: Hold::default(),
             dry_run: false,
             is_urgent: false,
+            walk: Walk::default(),
             interrupt: Arc::default(),
             detector: Arc::default(),
             progress: Arc::default(),

@@ -162,6 +162,7 @@ mod implementation {
             mappings: &|| {
                 heap_mappings().map_err(|error| ReleaseError::Failed(error.to_string()).into())
             },
+            earlier: (&[], 0),
             keeper: options.keep_huge_pages.then(|| HugePageKeeper::of(&memory)),
             interrupt: &options.interrupt,
             dropping: &mut |_| {},

@@ -10,7 +10,8 @@ use lowtide_probe::memory::LiveMemory;
 use crate::error::Abort;
 use crate::keep_huge::HugePageKeeper;
 use crate::plan::Batch;
-use crate::releasable::ReleasableHeap;
+use crate::priority::end_preference;
+use crate::releasable::{Found, ReleasableHeap};
 use crate::stub::{Op, StubCounts};
 
 /// Minimum gain of a release or of a further pass, in bytes.
@@ -44,6 +45,9 @@ pub(crate) struct Passes<'a> {
     pub(crate) heap: &'a ReleasableHeap,
     /// Reads the mappings that may contain a part of the heap.
     pub(crate) mappings: &'a dyn Fn() -> Result<Vec<HeapMapping>, Abort>,
+    /// The free ranges of an earlier walk, which are dropped first, and how many bytes were free
+    /// then.
+    pub(crate) earlier: (&'a [Found], u64),
     /// Present if huge pages are left whole.
     pub(crate) keeper: Option<HugePageKeeper<'a>>,
     /// Ends the release early when it is set.
@@ -55,17 +59,22 @@ pub(crate) struct Passes<'a> {
 }
 
 impl Passes<'_> {
-    /// Makes passes until one gains little. The first pass starts with `consolidations`.
+    /// Makes passes until one gains little. The first pass starts with `consolidations`. If
+    /// the ranges of an earlier walk return at least half of what was free then, there is no other
+    /// pass.
     ///
     /// # Errors
     /// Fails if the operator fails, the mappings cannot be read, or on an interrupt.
     pub(crate) fn run(
-        self,
+        mut self,
         operator: &mut dyn Operator,
         mut consolidations: Vec<Op>,
     ) -> Result<(), Abort> {
         let begin = Instant::now();
-        let mut batch = Batch::new(self.keeper);
+        let mut batch = Batch::new(self.keeper.take());
+        if self.drop_earlier(&mut batch, operator)? {
+            return Ok(());
+        }
         let memory = self.memory.until(self.interrupt);
         let mut seen_before = u64::MAX;
         loop {
@@ -112,5 +121,31 @@ impl Passes<'_> {
             }
             seen_before = seen;
         }
+    }
+
+    /// Drops the ranges of an earlier walk that are still free. Returns whether it returned at
+    /// least half of what was free then.
+    fn drop_earlier(
+        &mut self,
+        batch: &mut Batch<'_>,
+        operator: &mut dyn Operator,
+    ) -> Result<bool, Abort> {
+        let (ranges, free_bytes) = self.earlier;
+        if ranges.is_empty() {
+            return Ok(false);
+        }
+        let mut submit = |ops: &[Op]| {
+            ops.iter().for_each(|op| (self.dropping)(&op.pages()));
+            operator.submit(ops)
+        };
+        for found in ranges {
+            batch.add(found, self.memory, &mut submit)?;
+        }
+        batch.flush(&mut submit)?;
+        operator.finish()?;
+        *self.count += 1;
+        // What follows is not as urgent.
+        end_preference();
+        Ok(operator.counts().returned_bytes >= free_bytes / 2)
     }
 }

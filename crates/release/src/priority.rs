@@ -49,6 +49,21 @@ pub fn prefer_this_thread() {
     set_realtime(0);
 }
 
+/// Gives a thread of this process a realtime priority, if this is permitted, until it calls
+/// [`end_preference`]: something urgent waits for it.
+pub fn prefer_thread(tid: u32) {
+    if let Ok(tid) = i32::try_from(tid) {
+        set_realtime(tid);
+    }
+}
+
+/// Makes the calling thread an ordinary one again.
+pub fn end_preference() {
+    if policy(0).is_some_and(|policy| policy & !libc::SCHED_RESET_ON_FORK == libc::SCHED_FIFO) {
+        schedule(0, libc::SCHED_OTHER, 0);
+    }
+}
+
 /// Blocks the signals of job control (Ctrl-Z and the like) until it is dropped, for the calling
 /// thread and for those that it starts meanwhile: lowtide must not be suspended while a thread of
 /// the target is stopped.

@@ -26,7 +26,7 @@ pub(crate) enum ReleasableHeap {
 }
 
 /// A free range that a walk has found.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) enum Found {
     /// A range of the heap of glibc.
     Chunk(FreePages),
@@ -124,6 +124,15 @@ impl Found {
             Self::Chunk(found) => found.resident_bytes,
             Self::Guarded(found) => found.resident_bytes,
         }
+    }
+
+    /// Returns the same range, whose resident pages are read again when it is used.
+    pub(crate) fn with_unknown_residency(mut self) -> Self {
+        match &mut self {
+            Self::Chunk(found) => found.resident_bytes = 0,
+            Self::Guarded(found) => found.resident_bytes = 0,
+        }
+        self
     }
 
     /// Returns the operation that drops a part of the range.

@@ -23,10 +23,11 @@ use crate::headroom;
 use crate::heaps::{self, HeapAccount};
 use crate::huge::HugePages;
 use crate::keep_huge::HugePageKeeper;
+use crate::kept::Walk;
 use crate::options::Options;
 use crate::passes::{MIN_GAIN_BYTES, Passes};
 use crate::periodic;
-use crate::priority::{IdleGuard, JobControlBlocked};
+use crate::priority::{IdleGuard, JobControlBlocked, prefer_this_thread};
 use crate::privileges::PrivilegeReader;
 use crate::purge::Purge;
 use crate::refusal::Refusal;
@@ -117,7 +118,13 @@ impl<'a> PreparedRelease<'a> {
             // Whatever happens, the kernel detaches every thread that a thread traces when the
             // tracer ends.
             let run = std::thread::Builder::new();
-            let run = run.spawn_scoped(scope, || run_in_turn(self.heaps, &self.program, observe));
+            let run = run.spawn_scoped(scope, || {
+                let is_saved = |heap: &PreparedHeap<'_>| heap.has_earlier_walk();
+                if self.heaps.iter().any(is_saved) {
+                    prefer_this_thread();
+                }
+                run_in_turn(self.heaps, &self.program, observe)
+            });
             let run = run.map_err(|_| failed("no thread of lowtide can be started: try again"))?;
             let run = run.join().map_err(|_| failed("a thread of lowtide panicked"))?;
             let joined = heaps::join(run?);
@@ -199,6 +206,12 @@ impl<'a> PreparedHeap<'a> {
         again.run.account.keep_name_of(&self.run.account);
         *self = again;
         Ok(())
+    }
+
+    /// Returns whether the ranges of an earlier walk are dropped first.
+    fn has_earlier_walk(&self) -> bool {
+        let is_earlier = matches!(self.run.options.walk, Walk::Earlier(_));
+        is_earlier && self.found.as_ref().is_ok_and(|(heap, _)| !heap.ranges.is_empty())
     }
 
     fn will_act(&self) -> bool {
@@ -302,7 +315,8 @@ impl ReleaseRun<'_> {
         observe: &mut dyn FnMut(TargetStep),
     ) -> Result<(), Abort> {
         let maps = Arc::clone(&heap.facts.maps);
-        let areas = heap.areas.clone();
+        // No stack in there is trusted.
+        let areas = [&*heap.areas, &*heap.unseen].concat();
         let mut borrower = ThreadBorrower::open(
             self.target,
             &heap.memory,
@@ -439,6 +453,7 @@ impl ReleaseRun<'_> {
             runs_in,
             single_threaded_at: code.single_threaded.address(),
             max_pause,
+            is_urgent: self.options.is_urgent,
             clock,
             interrupt,
             hold,
@@ -478,7 +493,7 @@ impl ReleaseRun<'_> {
         if self.account.release.method == Method::Trim {
             return self.run_trim(injected, heap, code);
         }
-        if let ReleasableHeap::Purged(purge) = &heap.heap {
+        if let ReleasableHeap::Purged(purge) = &*heap.heap {
             return self.run_purge(injected, heap, purge);
         }
         let mut worker = Worker::start(injected, heap.heap.ptmalloc(), options)?;
@@ -531,6 +546,10 @@ impl ReleaseRun<'_> {
             memory: &heap.memory,
             heap: &heap.heap,
             mappings: &|| heap.mappings(self.target),
+            earlier: match &self.options.walk {
+                Walk::Earlier(_) => (&*heap.ranges, self.account.release.predicted_bytes),
+                Walk::Own | Walk::Kept => (&[], 0),
+            },
             keeper: HugePageKeeper::for_options(self.options, &heap.memory),
             interrupt: &self.options.interrupt,
             dropping: &mut |pages| self.account.dropped.add(pages),

@@ -41,8 +41,10 @@ const MAX_IDLE_SLICES: u32 = 1000;
 const MAX_BATCH: Duration = Duration::from_secs(60);
 /// Maximum number of failed waits for owners. Owners that do not exist cost a target nothing.
 const MAX_BUSY_OWNERS: usize = 200;
-/// Time between two slices, in multiples of the last one.
+/// Time between two slices, in multiples of the last one; before a limit is reached, the process
+/// must not allocate more in it than the slice returns.
 const SLICE_GAP_FACTOR: u32 = 4;
+const URGENT_GAP_FACTOR: u32 = 1;
 /// Maximum time between two calls of an allocator's own function.
 const MAX_GAP_OF_CALLS: Duration = Duration::from_millis(20);
 
@@ -55,6 +57,8 @@ pub(crate) struct WorkerOptions<'i> {
     pub(crate) single_threaded_at: Option<u64>,
     /// Maximum pause of a thread of the target.
     pub(crate) max_pause: Duration,
+    /// Whether the process may soon reach a memory limit.
+    pub(crate) is_urgent: bool,
     /// The clock of a worker thread.
     pub(crate) clock: WorkerClock,
     /// Ends the work early when it is set.
@@ -73,6 +77,7 @@ pub(crate) struct Worker<'w, 'b, 't> {
     /// The length of a slice, and its minimum so far.
     slice: Duration,
     shortest_slice: Duration,
+    gap_factor: u32,
     batch: u32,
     clock: WorkerClock,
     /// The operations that were submitted so far.
@@ -115,6 +120,7 @@ impl<'w, 'b, 't> Worker<'w, 'b, 't> {
             max_pause: options.max_pause,
             slice,
             shortest_slice: slice,
+            gap_factor: if options.is_urgent { URGENT_GAP_FACTOR } else { SLICE_GAP_FACTOR },
             batch: 0,
             clock: WorkerClock::KERNEL,
             submitted: Submitted::default(),
@@ -300,7 +306,7 @@ impl<'w, 'b, 't> Worker<'w, 'b, 't> {
                     .io()
                     .because("the code of lowtide in it makes no progress"));
             }
-            std::thread::sleep(begin.elapsed().min(self.slice * 2) * SLICE_GAP_FACTOR);
+            std::thread::sleep(begin.elapsed().min(self.slice * 2) * self.gap_factor);
         }
     }
 

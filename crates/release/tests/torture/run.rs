@@ -1,6 +1,7 @@
 //! A run of one program, with or without releases.
 
 use std::fs;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lowtide_model::allocator_kind::AllocatorKind;
@@ -8,7 +9,7 @@ use lowtide_model::release::{Method, Release};
 use lowtide_probe::detect::Detector;
 use lowtide_probe::target::{Target, TargetError};
 use lowtide_release::testing::{TargetStep, release_observed};
-use lowtide_release::{Options, ReleaseError};
+use lowtide_release::{KeptWalk, Options, ReleaseError, Walk};
 
 use crate::record::{Kind, Record};
 use crate::subject::{Library, Shape, Subject};
@@ -83,17 +84,26 @@ impl Run {
     }
 }
 
-/// Releases memory once, sometimes twice at the same time. Then pauses in half of the cases.
+/// Releases memory once, sometimes twice at the same time, sometimes by a walk that is up to a
+/// second old. Then pauses in half of the cases.
 fn act(target: &Target, draw: &mut Draw, tally: &mut Tally) {
     const DOUBLE_RELEASE_INTERVAL: u64 = 16;
     const MAX_PAUSE_MS: u64 = 100;
     // This test determines which versions of allocators count as tested.
-    let options = Options {
+    const EARLIER_WALK_INTERVAL: u64 = 4;
+    const MAX_AGE_MS: u64 = 1000;
+    let mut options = Options {
         untested: true,
         method: method(),
         min_privileged_age: Duration::ZERO,
         ..Options::default()
     };
+    if draw.below(EARLIER_WALK_INTERVAL) == 0
+        && let Ok(Some(walk)) = KeptWalk::make(target, &options)
+    {
+        std::thread::park_timeout(Duration::from_millis(draw.below(MAX_AGE_MS)));
+        options.walk = Walk::Earlier(Arc::new(walk));
+    }
     if draw.below(DOUBLE_RELEASE_INTERVAL) == 0 {
         let both = std::thread::scope(|scope| {
             let other = scope.spawn(|| release(target, &options, 1));
