@@ -3,8 +3,9 @@
 
     bench/black-box/run.py target/debug/lowtide [--times N] [CASE…]
 
-Real OOM kills by the kernel, in memory cgroups of version 1 that this script makes (needs root). None
-is left out. Each program counts what it holds; its last line is compared with `lowtide report --json`."""
+Real OOM kills by the kernel, in memory cgroups that this script makes (needs root). None is left out. Each
+program counts what it holds; its last line is compared with `lowtide report --json`. The exit status is 1 if
+a kill was not recognised, or a wrong owner was named."""
 import argparse
 import json
 import os
@@ -15,8 +16,13 @@ import time
 from pathlib import Path
 
 MIB = 1 << 20
+# Time for the walk after an inspection, in seconds.
+WALK_S = 10
 LIMIT = 200 * MIB
-ROOT = Path("/sys/fs/cgroup/memory")
+ROOTS = [Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")]
+# The file of the limit, and the one that counts kills, in versions 1 and 2.
+FILES = [("memory.limit_in_bytes", "memory.oom_control"), ("memory.max", "memory.events.local")]
+ROOT, (LIMIT_FILE, KILLS_FILE) = next(found for found in zip(ROOTS, FILES) if (found[0] / "cgroup.procs").exists())
 HERE = Path(__file__).resolve().parent
 
 # Name: words of the command, and the owners that are right.
@@ -60,10 +66,10 @@ class Group:
     def __init__(self, number):
         self.path = ROOT / f"lowtide-bench-{os.getpid()}-{number}"
         self.path.mkdir()
-        (self.path / "memory.limit_in_bytes").write_text(str(LIMIT))
+        (self.path / LIMIT_FILE).write_text(str(LIMIT))
 
     def kills(self):
-        return int((self.path / "memory.oom_control").read_text().split("oom_kill ")[1].split()[0])
+        return int((self.path / KILLS_FILE).read_text().split("oom_kill ")[1].split()[0])
 
     def end(self):
         def is_removed():
@@ -92,6 +98,12 @@ def once(lowtide, words, home, number, policy):
         begin = time.monotonic()
         subject.stdin.write(b"x\n")
         subject.stdin.flush()
+        if "half" in words:
+            # A service has freed its memory some time before. An inspection has seen it, and a walk can follow.
+            until(lambda: ((report(lowtide, directory) or {}).get("reclaimable_bytes") or 0) > 60 * MIB)
+            time.sleep(WALK_S)
+            subject.stdin.write(b"x\n")
+            subject.stdin.flush()
         # A killed child does not end its parent.
         until(lambda: subject.poll() is not None or group.kills() > 0, 120)
         took = time.monotonic() - begin
@@ -112,6 +124,14 @@ def once(lowtide, words, home, number, policy):
         file.unlink(missing_ok=True)
 
 
+def report_rescues(name, rows):
+    """Prints one row: how many programs survived, and when the release began and what it returned."""
+    survived = sum(bool(row[2]) and row[2][0][0] == "survived" for row in rows)
+    first = [(row[3].get("releases") or [{}])[0] for row in rows]
+    returned = ", ".join(str(release.get("returned_bytes", 0) // MIB) for release in first)
+    print(f"| {name} | {survived} of {len(rows)} | {returned} |", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("lowtide")
@@ -123,10 +143,13 @@ def main():
     grow = home / "grow"
     subprocess.run(["cc", "-O1", "-w", "-o", grow, HERE / "programs/grow.c"], check=True)
     lowtide = str(Path(arguments.lowtide).resolve())
-    total = [0, 0]
+    total, is_wrong = [0, 0], False
     number = 0
-    print("| case | kills | cause | limit | owner right | named | own log, record (MiB) | last full ledger (s) |")
-    print("|---|---|---|---|---|---|---|---|")
+    if arguments.policy != "none":
+        print("| case | survived | returned (MiB) |\n|---|---|---|")
+    else:
+        print("| case | kills | cause | limit | owner right | named | own log, record (MiB) | last full ledger (s) |")
+        print("|---|---|---|---|---|---|---|---|")
     kept_low = [name for name in CASES if name.startswith("rescue")]
     usual = [name for name in CASES if (name in kept_low) == (arguments.policy != "none")]
     for name in arguments.cases or usual:
@@ -136,6 +159,9 @@ def main():
         for _ in range(arguments.times):
             number += 1
             rows.append(once(lowtide, words, home, number, arguments.policy))
+        if name.startswith("rescue"):
+            report_rescues(name, rows)
+            continue
         right = [row for row in rows if (row[3].get("dominant") or {}).get("owner") in owners]
         named = sorted({(row[3].get("dominant") or {}).get("owner", "nothing") for row in rows})
         causes = sum(row[3].get("cause") == "oom_kill" for row in rows)
@@ -144,10 +170,15 @@ def main():
             f"{int(row[2][0][1]) // MIB if row[2] else '?'}:{((row[3].get('dominant') or {}).get('bytes', 0)) // MIB}" for row in rows
         )
         ages = ", ".join(f"{row[3]['last_full_ledger_age_s']:.2f}" if row[3].get("last_full_ledger_age_s") is not None else "none" for row in rows)
+        killed = [row for row in rows if row[0] > 0]
+        named_wrongly = [row for row in killed if (row[3].get("dominant") or {}).get("owner") not in [*owners, "unknown"]]
+        is_wrong |= bool(named_wrongly) or any(row[3].get("cause") != "oom_kill" for row in killed)
         total[0] += len(right)
         total[1] += len(rows)
         print(f"| {name} | {sum(row[0] > 0 for row in rows)} of {len(rows)} | {causes} | {limits} | {len(right)} | {', '.join(named)} | {sizes} | {ages} |", flush=True)
-    print(f"\n{total[0]} of {total[1]} records name the right owner. Files: {home}", file=sys.stderr)
+    if total[1]:
+        print(f"\n{total[0]} of {total[1]} records name the right owner. Files: {home}", file=sys.stderr)
+    return int(is_wrong)
 
 
-main()
+sys.exit(main())

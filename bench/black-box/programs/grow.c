@@ -21,6 +21,11 @@ static void *map(size_t bytes) {
     return p == MAP_FAILED ? abort(), p : p;
 }
 
+static void await_line(void) {
+    char line[8];
+    if (!fgets(line, sizeof line, stdin)) exit(1);
+}
+
 static int storage = -1;
 static off_t stored;
 
@@ -53,13 +58,13 @@ static void hold(const char *kind, size_t bytes) {
             for (;;) hold("anonymous", 1 << 16), usleep(1000);
         }
     } else if (!strcmp(kind, "half")) {
-        // 150 MB, of which the first half is free. Then it grows by 100 MB of mappings, and ends.
+        // 150 MB, of which the first half is free. After another line, it grows by 100 MB of mappings, and ends.
         static void *kept[150000];
         static size_t mapped;
         if (!kept[0]) {
             for (size_t i = 0; i < 150000; i++) memset(kept[i] = malloc(1000), 1, 1000);
             for (size_t i = 0; i < 75000; i++) free(kept[i]);
-            sleep(2);
+            await_line();
         }
         memset(map(bytes), 1, bytes);
         if ((mapped += bytes) >= 100 << 20) printf("survived %zu\n", mapped), exit(0);
@@ -78,7 +83,7 @@ int main(int count, char **words) {
         : !strcmp(kind, "hoard") ? "reclaimable" : !strcmp(kind, "children") ? "other_process" : "allocated";
     size_t step = !strcmp(kind, "children") ? 4 << 20 : 1 << 18;
     setvbuf(stdout, 0, _IOLBF, 0);
-    if (getchar() == EOF) return 1;
+    await_line();
     if (!strcmp(kind, "cache")) {
         char *buffer = malloc(1 << 20);
         int file = open(getenv("GROW_FILE"), O_RDWR | O_CREAT | O_EXCL, 0600);

@@ -64,8 +64,11 @@ fn a_walk_of_another_program_is_not_used() {
 }
 
 #[test]
-fn nothing_is_kept_of_a_program_without_free_memory() {
-    let program = Refault::start(64, "small");
+fn nothing_is_kept_of_a_program_without_free_memory_or_of_an_ended_one() {
+    let mut program = Refault::start(64, "small");
     release(&program, &options());
-    assert!(KeptWalk::make(&program.target(), &options()).unwrap().is_none());
+    let target = program.target();
+    assert!(KeptWalk::make(&target, &options()).unwrap().is_none());
+    program.kill();
+    assert!(KeptWalk::make(&target, &options()).is_err());
 }

@@ -3,15 +3,14 @@
 use std::io;
 use std::sync::{Arc, Mutex};
 
-use lowtide_policy::{
-    Brake, Headroom, LastRelease, Policy, PolicyKind, ProcessState, Refaults, Returned,
-};
+use lowtide_policy::{Brake, LastRelease, Policy, PolicyKind, ProcessState, Refaults, Returned};
 use lowtide_probe::detect::Detector;
 use lowtide_probe::pressure::PressureSource;
 use lowtide_probe::process::{ProcReader, Units};
 use lowtide_probe::target::Target;
 use lowtide_release::DroppedRanges;
 
+use crate::black_box::Alarm;
 use crate::freed_counter::FreedCounter;
 
 /// One process under supervision.
@@ -37,7 +36,7 @@ pub(crate) struct Subject {
     /// Time of the next reading, in seconds.
     pub(crate) due_s: f64,
     /// The limit that it will soon reach, until the policy has decided.
-    pub(crate) alarm: Option<Headroom>,
+    pub(crate) alarm: Option<Alarm>,
     pub(crate) program: ProgramState,
 }
 

@@ -151,6 +151,7 @@ impl<'o> Supervisor<'o> {
             }
             self.raise_alarms();
             self.tick();
+            lowtide_release::end_preference();
             self.sleep();
         }
         self.count_all_returned();
@@ -187,9 +188,9 @@ impl<'o> Supervisor<'o> {
     fn raise_alarms(&mut self) {
         let Some(black_box) = &self.options.black_box else { return };
         let t_s = self.now_s();
-        for (pid, headroom) in black_box.alarms() {
+        for (pid, alarm) in black_box.alarms() {
             if let Some(subject) = self.subjects.get_mut(&pid) {
-                (subject.alarm, subject.due_s) = (Some(headroom), t_s);
+                (subject.alarm, subject.due_s) = (Some(alarm), t_s);
             }
         }
     }
@@ -312,8 +313,8 @@ impl<'o> Supervisor<'o> {
         if kind.has_budget() {
             self.surroundings.enter(&subject.pressure, Instant::now(), &mut state);
         }
-        if let Some(alarm) = subject.alarm.take() {
-            (state.headroom, state.is_near_limit) = (Some(alarm), true);
+        if let Some(alarm) = &subject.alarm {
+            (state.headroom, state.is_near_limit) = (Some(alarm.headroom), true);
         }
         let is_uncounted = kind.needs_preload() && state.freed_bytes.is_none();
         if is_uncounted && t_s - subject.program.begin_s > UNCOUNTED_S {
@@ -323,6 +324,7 @@ impl<'o> Supervisor<'o> {
         if let Action::Release(request) = subject.program.policy.decide(&state) {
             self.try_release(subject, &state, request);
         }
+        subject.alarm = None;
         true
     }
 

@@ -23,6 +23,8 @@ const MAX_PROGRAMS: usize = 200;
 pub struct Textfile {
     path: PathBuf,
     programs: BTreeMap<String, Counts>,
+    /// Number of kills, by program and by the owner of most of the memory.
+    kills: BTreeMap<(String, String), u64>,
 }
 
 /// The counts of the processes of one program.
@@ -103,7 +105,8 @@ impl Textfile {
     /// # Errors
     /// Fails if it cannot be written, or if other users may replace it.
     pub fn create(path: &Path) -> Result<Self, LogError> {
-        let textfile = Self { path: path.to_owned(), programs: BTreeMap::new() };
+        let textfile =
+            Self { path: path.to_owned(), programs: BTreeMap::new(), kills: BTreeMap::new() };
         textfile.write().map_err(|error| LogError::new(path, error))?;
         Ok(textfile)
     }
@@ -128,6 +131,19 @@ impl Textfile {
         self.write()
     }
 
+    /// Counts a kill of a process of a program for lack of memory, and writes the file. `owner` is
+    /// what held most of the memory.
+    ///
+    /// # Errors
+    /// Fails if it cannot be written. The counts are kept for the next time.
+    pub fn count_oom_kill(&mut self, program: &str, owner: &str) -> io::Result<()> {
+        let key = (printable(program), owner.to_owned());
+        let is_known = self.kills.contains_key(&key) || self.kills.len() < MAX_PROGRAMS;
+        let key = if is_known { key } else { ("other".to_owned(), owner.to_owned()) };
+        *self.kills.entry(key).or_default() += 1;
+        self.write()
+    }
+
     fn write(&self) -> io::Result<()> {
         files::replace_for_all(&self.path, self.text().as_bytes())
     }
@@ -142,11 +158,24 @@ impl Textfile {
             }
         }
         self.write_pauses(&mut text);
+        self.write_kills(&mut text);
         text
     }
 }
 
 impl Textfile {
+    fn write_kills(&self, text: &mut String) {
+        let name = "lowtide_oom_kills_total";
+        let help =
+            "Processes that the kernel killed for lack of memory, by the owner of most of it.";
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} counter");
+        for ((program, owner), count) in &self.kills {
+            let (program, owner) = (escaped(program), escaped(owner));
+            let _ = writeln!(text, "{name}{{program=\"{program}\",owner=\"{owner}\"}} {count}");
+        }
+    }
+
     fn write_pauses(&self, text: &mut String) {
         let name = "lowtide_pause_seconds";
         let help = "Longest pause of a thread in each release that stopped one.";
@@ -230,6 +259,26 @@ mod tests {
         let umask = u32::from_str_radix(umask.trim(), 8).unwrap();
         let mode = path.metadata().unwrap().permissions().mode() & 0o777;
         assert_eq!(mode, 0o644 & !umask);
+    }
+
+    #[test]
+    fn kills_are_counted_by_program_and_owner_and_bounded() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("lowtide.prom");
+        let mut textfile = Textfile::create(&path).unwrap();
+        let count = |owner: &str| {
+            let text = fs::read_to_string(&path).unwrap();
+            let start = format!("lowtide_oom_kills_total{{program=\"a\\\"b\",owner=\"{owner}\"}} ");
+            text.lines().find_map(|line| line.strip_prefix(&start)?.parse::<u64>().ok())
+        };
+        for owner in ["allocated", "shared", "allocated"] {
+            textfile.count_oom_kill("a\"b", owner).unwrap();
+        }
+        assert_eq!((count("allocated"), count("shared")), (Some(2), Some(1)));
+        for number in 0..MAX_PROGRAMS {
+            textfile.count_oom_kill(&format!("program{number}"), "unknown").unwrap();
+        }
+        assert_eq!(textfile.kills.len(), MAX_PROGRAMS + 1);
     }
 
     #[test]

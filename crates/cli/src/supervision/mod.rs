@@ -1,6 +1,7 @@
 //! The common part of `run` and `attach`: the reports of acts, and the options of the supervision.
 
 mod black_box;
+mod metrics;
 mod own;
 mod record;
 mod totals;
@@ -16,7 +17,7 @@ use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
 use lowtide_model::release::{Hazard, ReleaseOutcome};
 use lowtide_report::text::printable;
-use lowtide_supervise::black_box::{BlackBox, BlackBoxHandle};
+use lowtide_supervise::black_box::{BlackBoxHandle, BoxSize};
 use lowtide_supervise::{ActLog, LogError, Observer, Options, Textfile};
 
 use crate::args::PolicyArgs;
@@ -24,7 +25,8 @@ use crate::console::interrupt;
 use crate::console::output::{Output, note};
 use crate::failure::exit::Failure;
 
-pub(crate) use black_box::start as start_black_box;
+pub(crate) use black_box::Recording;
+use metrics::Metrics;
 pub(crate) use own::{is_lowtide, prepare};
 pub(crate) use record::SupervisionRecord;
 use totals::Totals;
@@ -48,7 +50,7 @@ pub(crate) enum Printed {
 #[derive(Debug)]
 pub(crate) struct ActReporter {
     log: Option<ActLog>,
-    textfile: Option<Textfile>,
+    metrics: Option<Metrics>,
     /// The output for JSON lines, if they are printed on stdout.
     json: Option<Output>,
     record: Option<SupervisionRecord>,
@@ -57,7 +59,6 @@ pub(crate) struct ActReporter {
     /// Programs, and the reasons why they are left alone, that were printed. A command may start
     /// many processes of the same program.
     warned: BTreeSet<(String, String)>,
-    has_textfile_failed: bool,
     totals: Totals,
     max_pause: Duration,
     begin: Instant,
@@ -78,13 +79,12 @@ impl ActReporter {
         };
         Ok(Self {
             log: log.map_err(failure)?,
-            textfile: textfile.map_err(failure)?,
+            metrics: textfile.map_err(failure)?.map(Metrics::new),
             json,
             record: None,
             black_box: None,
             printed,
             warned: BTreeSet::new(),
-            has_textfile_failed: false,
             totals: Totals::default(),
             max_pause: args.max_pause,
             begin: Instant::now(),
@@ -104,9 +104,18 @@ impl ActReporter {
         self.record = Some(record);
     }
 
-    /// Sends acts to a black box too.
-    pub(crate) fn record_in(&mut self, black_box: Option<&BlackBox>) {
-        self.black_box = black_box.map(BlackBox::handle);
+    /// Starts the black box that the user has asked for. It receives the acts too.
+    ///
+    /// # Errors
+    /// Fails if its directory cannot be written to.
+    pub(crate) fn start_black_box(
+        &mut self,
+        args: &PolicyArgs,
+        size: BoxSize,
+    ) -> Result<Option<Recording>, Failure> {
+        let recording = black_box::start(args, size, self.metrics.clone())?;
+        self.black_box = recording.as_ref().and_then(Recording::handle);
+        Ok(recording)
     }
 
     fn print(&mut self, program: &str, act: &Act) {
@@ -139,13 +148,8 @@ impl Observer for ActReporter {
         if let Some(problem) = self.log.as_mut().and_then(|log| log.write(act)) {
             note!("lowtide: {problem}");
         }
-        if let Some(textfile) = &mut self.textfile {
-            let counted = textfile.count(program, act);
-            let has_failed = counted.is_err();
-            if let Some(error) = counted.err().filter(|_| !self.has_textfile_failed) {
-                note!("lowtide: the metrics could not be written: {error}");
-            }
-            self.has_textfile_failed = has_failed;
+        if let Some(metrics) = &self.metrics {
+            metrics.change(|textfile| textfile.count(program, act));
         }
         if let Some(record) = &self.record {
             record.act(act);
@@ -200,10 +204,10 @@ pub(crate) fn options(
     dry_run: bool,
     filter_family: Option<u32>,
     interrupt: Arc<AtomicBool>,
-    black_box: Option<&BlackBox>,
+    black_box: Option<&Recording>,
 ) -> Options {
     Options {
-        black_box: black_box.map(BlackBox::handle),
+        black_box: black_box.and_then(Recording::handle),
         policy: args.policy,
         max_pause: args.max_pause,
         budget: args.budget,

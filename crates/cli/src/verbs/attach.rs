@@ -20,9 +20,7 @@ use crate::failure::exit::{Exit, Failure};
 use crate::failure::rerun::Rerun;
 use crate::failure::target_error::{as_root, failure};
 use crate::select::selector::Selector;
-use crate::supervision::{
-    ActReporter, Printed, SupervisionRecord, is_lowtide, options, prepare, start_black_box,
-};
+use crate::supervision::{ActReporter, Printed, SupervisionRecord, is_lowtide, options, prepare};
 
 /// Minimum RSS of a process with `--all`, in bytes.
 const MIN_RSS_OF_ALL: u64 = 256 << 20;
@@ -55,10 +53,9 @@ pub(crate) fn run(args: &AttachArgs, output: &Output) -> Result<Exit, Failure> {
     if args.selector.is_by_number() {
         check_permission(&args.selector, args.policy.policy)?;
     }
-    let black_box = start_black_box(&args.policy, BoxSize::Full)?;
     let mut reporter =
         ActReporter::open(&args.policy, Printed::All, output.json.then_some(*output))?;
-    reporter.record_in(black_box.as_ref());
+    let black_box = reporter.start_black_box(&args.policy, BoxSize::Full)?;
     if let Some(path) = &args.policy.output {
         reporter.record(record(args, path)?);
     }

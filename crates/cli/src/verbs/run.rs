@@ -22,9 +22,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use crate::args::RunArgs;
 use crate::console::output::note;
 use crate::failure::exit::{Exit, Failure};
-use crate::supervision::{
-    ActReporter, Printed, SupervisionRecord, is_lowtide, options, prepare, start_black_box,
-};
+use crate::supervision::{ActReporter, Printed, SupervisionRecord, is_lowtide, options, prepare};
 
 /// Runs the command to completion, and passes on its exit status.
 pub(crate) fn run(args: RunArgs) -> Result<Exit, Failure> {
@@ -176,11 +174,11 @@ fn supervise(args: &RunArgs, context: PolicyContext) -> u8 {
         report_permission(context.service);
     }
     // The processes must not be lost for the lack of a record.
-    let black_box = start_black_box(&args.policy, BoxSize::Small).unwrap_or_else(|failure| {
-        note!("lowtide: {failure}");
-        None
-    });
-    reporter.record_in(black_box.as_ref());
+    let black_box =
+        reporter.start_black_box(&args.policy, BoxSize::Small).unwrap_or_else(|failure| {
+            note!("lowtide: {failure}");
+            None
+        });
     let family = Some(context.service);
     let options = options(&args.policy, None, false, family, interrupt, black_box.as_ref());
     Supervisor::new(options, scope, &mut reporter).run();

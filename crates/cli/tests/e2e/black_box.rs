@@ -213,7 +213,9 @@ while True:
         group.0.display()
     );
     let mut subject = Subject::start(plain("sh").args(["-c", &script]));
-    let mut attached = recorded(subject.pid(), &directory, &["-p", "none"]);
+    let metrics = home.path().join("lowtide.prom");
+    let flags = ["-p", "none", "--textfile", metrics.to_str().unwrap()];
+    let mut attached = recorded(subject.pid(), &directory, &flags);
     subject.say("go");
     assert!(!subject.child().wait().unwrap().success());
     assert_eq!(attached.wait().status.code(), Some(0));
@@ -222,4 +224,7 @@ while True:
     assert_eq!(found["limit_bytes"], 96 * MIB, "{found:#}");
     assert_eq!(found["dominant"]["owner"], "allocated", "{found:#}");
     assert_eq!(found["limit"]["is_own"], true);
+    let metrics = fs::read_to_string(metrics).unwrap();
+    let expected = "lowtide_oom_kills_total{program=\"python3\",owner=\"allocated\"} 1";
+    assert!(metrics.contains(expected), "{metrics}");
 }

@@ -1,28 +1,36 @@
-//! Inspections of the recorded processes, one at a time, in a thread of their own: a walk takes as
-//! long as the heap is large, and readings go on meanwhile.
-
-use std::io;
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
-use std::thread::{self, JoinHandle};
-
-use lowtide_model::inspection::Observation;
-use lowtide_probe::inspect::Inspector;
-use lowtide_probe::machine::thread_cpu_s;
-use lowtide_probe::target::{Target, TargetError};
+//! When a recorded process is inspected.
 
 use super::pace::Nearness;
 
-/// Share of a core for ledgers at rest, near a limit and at the edge.
-const SHARES: [f64; 3] = [0.002, 0.5, 1.0];
+/// Share of a core for ledgers at rest. What they do not use of it is saved, for this number of
+/// ledgers: a process that has just started changes all the time.
+const REST_SHARE: f64 = 0.002;
+const MAX_SAVED: f64 = 8.0;
+/// Maximum share of a core for ledgers in succession, at rest, near a limit and at the edge.
+const SHARES: [f64; 3] = [0.2, 0.5, 1.0];
 /// Change of RSS from which a new ledger is worth it: this share of it, and these bytes.
 const CHANGE: f64 = 0.03;
 const MIN_CHANGE: u64 = 1 << 20;
 
+/// A process can free memory without a change of RSS. Where this matters, a ledger is also worth it
+/// after this time, in seconds, if the process has run since.
+const UNSEEN_S: f64 = 2.0;
 /// Near a limit, a ledger is also worth it after a smaller change, in bytes, and this time, in
 /// seconds, but for at most this share of a core.
 const LITTLE: u64 = 256 << 10;
 const RENEW_S: f64 = 5.0;
 const RENEW_SHARE: f64 = 0.02;
+
+/// What else than a change of RSS may make a ledger worth it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Need {
+    /// Nothing.
+    None,
+    /// Its free memory matters, and the process has run.
+    Unseen,
+    /// Its free memory is needed for a release, and was not kept.
+    Walk,
+}
 
 /// When a process is inspected again.
 #[derive(Debug, Clone, Default)]
@@ -31,21 +39,33 @@ pub(super) struct LedgerPlan {
     rss_bytes: Option<u64>,
     /// End of the last attempt and its CPU time, in seconds.
     last: Option<(f64, f64)>,
+    /// CPU time that ledgers have used of what was saved, in seconds, at the last attempt.
+    owed_s: f64,
 }
 
 impl LedgerPlan {
     /// Returns how urgent a ledger is: the bytes that have changed; `None` if none is due.
-    pub(super) fn urgency(&self, t_s: f64, rss_bytes: u64, nearness: Nearness) -> Option<u64> {
+    pub(super) fn urgency(
+        &self,
+        t_s: f64,
+        rss_bytes: u64,
+        nearness: Nearness,
+        need: Need,
+    ) -> Option<u64> {
         let changed = self.rss_bytes.map_or(rss_bytes, |before| before.abs_diff(rss_bytes));
         let least = MIN_CHANGE.max((rss_bytes as f64 * CHANGE) as u64);
         let Some((end_s, cpu_s)) = self.last else { return Some(changed) };
-        let is_changed = self.rss_bytes.is_none() || changed >= least;
+        let is_changed = self.rss_bytes.is_none() || changed >= least || need == Need::Walk;
+        if nearness == Nearness::Rest && self.owed_s(t_s) > cpu_s * MAX_SAVED {
+            return None;
+        }
         let wait_s = match (is_changed, nearness) {
             (true, _) => cpu_s / SHARES[nearness as usize],
             // At its limit, a process can change its memory without a change of RSS.
             (false, Nearness::Near | Nearness::Edge) if changed >= LITTLE => {
                 RENEW_S.max(cpu_s / RENEW_SHARE)
             }
+            (false, _) if need == Need::Unseen => UNSEEN_S.max(cpu_s / RENEW_SHARE),
             (false, _) => return None,
         };
         (t_s - end_s >= wait_s).then_some(changed)
@@ -53,71 +73,21 @@ impl LedgerPlan {
 
     /// Counts an attempt. `rss_bytes` is what it found, if it succeeded.
     pub(super) fn count(&mut self, t_s: f64, cpu_s: f64, rss_bytes: Option<u64>) {
+        self.owed_s = self.owed_s(t_s) + cpu_s;
         self.last = Some((t_s, cpu_s));
         self.rss_bytes = rss_bytes.or(self.rss_bytes);
     }
-}
 
-/// A finished inspection.
-#[derive(Debug)]
-pub(super) struct Inspected {
-    pub(super) process: (u32, u64),
-    /// When it began, in seconds.
-    pub(super) t_s: f64,
-    /// RSS when it was requested, in bytes.
-    pub(super) rss_bytes: u64,
-    pub(super) cpu_s: f64,
-    pub(super) observed: Result<Observation, TargetError>,
-}
-
-/// The thread that inspects.
-#[derive(Debug)]
-pub(super) struct LedgerThread {
-    requests: Sender<(Target, f64, u64)>,
-    results: Receiver<Inspected>,
-    is_busy: bool,
-    _thread: JoinHandle<()>,
-}
-
-impl LedgerThread {
-    pub(super) fn start() -> io::Result<Self> {
-        let (requests, inbox) = channel::<(Target, f64, u64)>();
-        let (outbox, results) = channel();
-        let thread = thread::Builder::new().name("ledgers".to_owned()).spawn(move || {
-            let mut inspector = Inspector::default().without_connections().without_open_memory();
-            while let Ok((target, t_s, rss_bytes)) = inbox.recv() {
-                let begin_s = thread_cpu_s();
-                let observed = inspector.inspect(&target);
-                // The inspection runs in a thread of its own, whose CPU time it reports.
-                let own_s = thread_cpu_s() - begin_s;
-                let cpu_s = own_s + observed.as_ref().map_or(0.0, |observed| observed.cpu_s);
-                let process = (target.pid, target.start_ticks);
-                if outbox.send(Inspected { process, t_s, rss_bytes, cpu_s, observed }).is_err() {
-                    break;
-                }
-            }
-        })?;
-        Ok(Self { requests, results, is_busy: false, _thread: thread })
+    /// Counts the CPU time of a walk after an inspection, in seconds.
+    pub(super) fn count_walk(&mut self, t_s: f64, cpu_s: f64) {
+        self.owed_s = self.owed_s(t_s) + cpu_s;
+        let before_s = self.last.map_or(0.0, |(_, cpu_s)| cpu_s);
+        self.last = Some((t_s, before_s + cpu_s));
     }
 
-    pub(super) fn is_busy(&self) -> bool {
-        self.is_busy
-    }
-
-    /// Starts an inspection. Must not be called while the thread is busy.
-    pub(super) fn request(&mut self, target: Target, t_s: f64, rss_bytes: u64) {
-        self.is_busy = self.requests.send((target, t_s, rss_bytes)).is_ok();
-    }
-
-    /// Returns the inspection that has finished, if there is one.
-    pub(super) fn finished(&mut self) -> Option<Inspected> {
-        match self.results.try_recv() {
-            Ok(inspected) => {
-                self.is_busy = false;
-                Some(inspected)
-            }
-            Err(TryRecvError::Empty | TryRecvError::Disconnected) => None,
-        }
+    fn owed_s(&self, t_s: f64) -> f64 {
+        let since_s = self.last.map_or(0.0, |(end_s, _)| t_s - end_s);
+        (self.owed_s - since_s * REST_SHARE).max(0.0)
     }
 }
 
@@ -130,22 +100,48 @@ mod tests {
     #[test]
     fn a_process_that_has_not_changed_needs_no_second_ledger() {
         let mut plan = LedgerPlan::default();
-        assert_eq!(plan.urgency(0.0, 100 * MIB, Nearness::Rest), Some(100 * MIB));
+        assert_eq!(plan.urgency(0.0, 100 * MIB, Nearness::Rest, Need::None), Some(100 * MIB));
         plan.count(0.1, 0.05, Some(100 * MIB));
-        assert_eq!(plan.urgency(1000.0, 101 * MIB, Nearness::Rest), None);
-        assert_eq!(plan.urgency(1000.0, 100 * MIB, Nearness::Edge), None);
-        assert_eq!(plan.urgency(5.0, 101 * MIB, Nearness::Edge), None);
-        assert_eq!(plan.urgency(6.0, 101 * MIB, Nearness::Edge), Some(MIB));
-        assert_eq!(plan.urgency(1000.0, 110 * MIB, Nearness::Rest), Some(10 * MIB));
+        assert_eq!(plan.urgency(1000.0, 101 * MIB, Nearness::Rest, Need::None), None);
+        assert_eq!(plan.urgency(1000.0, 100 * MIB, Nearness::Edge, Need::None), None);
+        assert_eq!(plan.urgency(5.0, 101 * MIB, Nearness::Edge, Need::None), None);
+        assert_eq!(plan.urgency(6.0, 101 * MIB, Nearness::Edge, Need::None), Some(MIB));
+        assert_eq!(plan.urgency(1000.0, 110 * MIB, Nearness::Rest, Need::None), Some(10 * MIB));
     }
 
     #[test]
     fn ledgers_are_frequent_near_a_limit_and_rare_at_rest() {
         let mut plan = LedgerPlan::default();
         plan.count(0.0, 0.05, Some(100 * MIB));
-        let due = |t_s, nearness| plan.urgency(t_s, 150 * MIB, nearness).is_some();
-        assert!(!due(20.0, Nearness::Rest) && due(26.0, Nearness::Rest));
+        let due = |t_s, nearness| plan.urgency(t_s, 150 * MIB, nearness, Need::None).is_some();
+        assert!(!due(0.2, Nearness::Rest) && due(0.3, Nearness::Rest));
         assert!(!due(0.04, Nearness::Edge) && due(0.06, Nearness::Edge));
         assert!(due(0.11, Nearness::Near));
+    }
+
+    #[test]
+    fn a_change_after_the_start_is_seen_at_once_and_later_ones_keep_to_the_share_at_rest() {
+        let mut plan = LedgerPlan::default();
+        let (mut spent_s, mut times) = (0.0, Vec::new());
+        for tenth in 0..20_000_u64 {
+            let (t_s, rss) = (tenth as f64 * 0.1, (100 + tenth * 10) * MIB);
+            if plan.urgency(t_s, rss, Nearness::Rest, Need::None).is_some() {
+                plan.count(t_s, 0.05, Some(rss));
+                spent_s += 0.05;
+                times.push(t_s);
+            }
+        }
+        assert!(times[1] < 1.0, "{times:?}");
+        assert!(spent_s <= 0.05 * (MAX_SAVED + 1.0) + 2000.0 * REST_SHARE, "{spent_s}");
+    }
+
+    #[test]
+    fn freed_memory_that_a_release_may_need_is_seen_without_a_change_of_rss() {
+        let mut plan = LedgerPlan::default();
+        plan.count(0.0, 0.02, Some(100 * MIB));
+        let due = |t_s, need| plan.urgency(t_s, 100 * MIB, Nearness::Rest, need).is_some();
+        assert!(!due(1000.0, Need::None));
+        assert!(!due(1.9, Need::Unseen) && due(2.1, Need::Unseen));
+        assert!(!due(0.05, Need::Walk) && due(0.2, Need::Walk));
     }
 }

@@ -8,7 +8,8 @@
 //! - `recorder`: the loop, on a thread with a real-time priority where that is permitted.
 //! - `recorded`: one process with its ring (`lowtide_record::black_box`).
 //! - `pace`: how often a process is read.
-//! - `ledgers`: when a process is inspected, and the thread that does it.
+//! - `ledgers`: when a process is inspected; `ledger_thread`: the thread that does it, and that
+//!   keeps the free ranges for a release before a limit.
 //! - `kept`: what a ring never loses.
 //! - `groups`: memory cgroups; `members`: their processes.
 //! - `verdict`: why a process has ended; `kernel_log`: what the kernel says of it.
@@ -16,6 +17,7 @@
 mod groups;
 mod kept;
 mod kernel_log;
+mod ledger_thread;
 mod ledgers;
 mod members;
 mod pace;
@@ -27,7 +29,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -36,7 +38,9 @@ use lowtide_model::act::Act;
 use lowtide_policy::Headroom;
 use lowtide_probe::pressure::MemoryPressure;
 use lowtide_probe::proc::status::Status;
+use lowtide_probe::proc::task::Thread;
 use lowtide_record::black_box::{Head, MAX_BYTES, Store};
+use lowtide_release::KeptWalk;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::{Resource, getrlimit};
@@ -46,8 +50,26 @@ use recorder::Recorder;
 /// Maximum number of commands that wait for the thread.
 const MAX_COMMANDS: usize = 10_000;
 
-/// Receives sentences about problems and kills.
-pub type Report = Box<dyn Fn(&str) + Send>;
+/// Receives notices.
+pub type Report = Box<dyn Fn(Notice<'_>) + Send>;
+
+/// News from a black box.
+#[derive(Debug, Clone, Copy)]
+pub enum Notice<'a> {
+    /// Something is not recorded.
+    Problem(&'a str),
+    /// The kernel has killed a process for lack of memory.
+    OomKill {
+        /// PID of the recorded process.
+        pid: u32,
+        /// Its command line.
+        command: &'a str,
+        /// The short name of the program that was killed.
+        program: &'a str,
+        /// The file of the directory that shows what the process held.
+        file: &'a str,
+    },
+}
 
 /// The size of a black box.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,7 +107,9 @@ struct Shared {
     commands: Mutex<Vec<Command>>,
     end: AtomicBool,
     /// The processes that will soon reach a limit.
-    alarms: Mutex<BTreeMap<u32, Headroom>>,
+    alarms: Mutex<BTreeMap<u32, Alarm>>,
+    /// The thread that waits for alarms; 0 if none has waited yet.
+    waiting: AtomicU32,
     /// Becomes readable when there are alarms.
     wake: OwnedFd,
 }
@@ -96,16 +120,31 @@ impl Shared {
             commands: Mutex::default(),
             end: AtomicBool::new(false),
             alarms: Mutex::default(),
+            waiting: AtomicU32::new(0),
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
         })
     }
 
-    /// Wakes the supervision for a process.
-    fn raise(&self, pid: u32, headroom: Headroom) {
+    /// Wakes the supervision for a process. On a busy machine, an ordinary thread could wait for a
+    /// processor until it is too late.
+    fn raise(&self, pid: u32, alarm: Alarm) {
         let mut alarms = self.alarms.lock().unwrap_or_else(PoisonError::into_inner);
-        alarms.insert(pid, headroom);
+        alarms.insert(pid, alarm);
+        match self.waiting.load(Ordering::Relaxed) {
+            0 => {}
+            tid => lowtide_release::prefer_thread(tid),
+        }
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
+}
+
+/// A process that will soon reach a limit.
+#[derive(Debug, Clone)]
+pub(crate) struct Alarm {
+    /// What is used of the limit.
+    pub(crate) headroom: Headroom,
+    /// Its free memory at the last inspection, for a release that does not have to search for it.
+    pub(crate) walk: Option<Arc<KeptWalk>>,
 }
 
 /// What the supervision tells the thread.
@@ -188,6 +227,7 @@ impl BlackBoxHandle {
 
     /// Waits for a time. An alarm or a signal ends the wait.
     pub(crate) fn wait(&self, time: Duration) {
+        self.0.waiting.store(Thread::current().tid, Ordering::Relaxed);
         let mut polled = [PollFd::new(&self.0.wake, PollFlags::IN)];
         let Ok(time) = Timespec::try_from(time) else { return };
         if poll(&mut polled, Some(&time)).is_ok_and(|ready| ready > 0) {
@@ -195,8 +235,8 @@ impl BlackBoxHandle {
         }
     }
 
-    /// Takes the processes that will soon reach a limit, with what is used of it.
-    pub(crate) fn alarms(&self) -> BTreeMap<u32, Headroom> {
+    /// Takes the processes that will soon reach a limit.
+    pub(crate) fn alarms(&self) -> BTreeMap<u32, Alarm> {
         std::mem::take(&mut *self.0.alarms.lock().unwrap_or_else(PoisonError::into_inner))
     }
 

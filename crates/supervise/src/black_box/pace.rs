@@ -49,8 +49,9 @@ pub(super) struct Pace {
     changed: Option<(f64, u64)>,
     nearness: Nearness,
     is_calm: bool,
-    /// The reading, if a release should be tried.
-    rescue: Option<Headroom>,
+    /// The limit and its use at the last reading.
+    headroom: Option<Headroom>,
+    needs_rescue: bool,
 }
 
 impl Pace {
@@ -77,8 +78,8 @@ impl Pace {
         let fullness = limit.map_or(0.0, |limit| used as f64 / limit);
         let left_s = limit.map_or(f64::INFINITY, |limit| (limit - used as f64) / self.slope);
         let needs_rescue = fullness >= RESCUE || left_s <= RESCUE_S;
-        let headroom = limit.map(|limit| Headroom { limit_bytes: limit as u64, used_bytes: used });
-        self.rescue = headroom.filter(|_| needs_rescue && !self.is_calm);
+        self.headroom = limit.map(|limit| Headroom { limit_bytes: limit as u64, used_bytes: used });
+        self.needs_rescue = needs_rescue && !self.is_calm;
         self.nearness = match fullness {
             share if share >= AT_EDGE => Nearness::Edge,
             share if share >= NEAR || left_s <= SOON_S => Nearness::Near,
@@ -88,7 +89,12 @@ impl Pace {
 
     /// Returns the limit and its use, if a release should be tried.
     pub(super) fn rescue(&self) -> Option<Headroom> {
-        self.rescue
+        self.headroom.filter(|_| self.needs_rescue)
+    }
+
+    /// Returns the limit and its use.
+    pub(super) fn headroom(&self) -> Option<Headroom> {
+        self.headroom
     }
 
     /// Returns how close the process is to its limit.

@@ -1,10 +1,12 @@
 //! One process that is recorded: its files, its ring, and what is due next.
 
 use std::io;
+use std::sync::{Arc, Mutex};
 
 use lowtide_model::charge::ProcessBytes;
-use lowtide_model::ledger::Owner;
+use lowtide_model::treatment::NO_POLICY;
 use lowtide_policy::Headroom;
+use lowtide_probe::detect::Detector;
 use lowtide_probe::exit::ExitReader;
 use lowtide_probe::proc::oom_score_adj;
 use lowtide_probe::process::ProcReader;
@@ -12,11 +14,14 @@ use lowtide_probe::target::Target;
 use lowtide_record::black_box::{
     BoxLine, Cause, End, Head, LedgerLine, LiveRing, Member, Members, Reading, ReleaseLine, Store,
 };
+use lowtide_release::KeptWalk;
 
+use super::Alarm;
 use super::groups::Groups;
 use super::kept::Kept;
-use super::ledgers::{Inspected, LedgerPlan};
-use super::pace::Pace;
+use super::ledger_thread::{Inspected, reclaimable_bytes};
+use super::ledgers::{LedgerPlan, Need};
+use super::pace::{Nearness, Pace};
 
 /// Change of a value from which a reading is written, as a share of its limit or of itself.
 const WRITTEN_CHANGE: f64 = 0.002;
@@ -36,6 +41,12 @@ pub(super) struct Recorded {
     pub(super) kept: Kept,
     pub(super) pace: Pace,
     pub(super) plan: LedgerPlan,
+    /// What may make a ledger worth it beside a change of RSS, and when this is determined again,
+    /// in seconds.
+    pub(super) need: Need,
+    need_due_s: f64,
+    /// CPU time that the process had used at the last ledger, and since, in clock ticks.
+    cpu_ticks: [Option<u64>; 2],
     /// Time of the next reading, and of the next list of the other processes of its group, in
     /// seconds.
     pub(super) due_s: f64,
@@ -47,8 +58,13 @@ pub(super) struct Recorded {
     /// Its program, by the addresses of its code.
     image: (u64, u64),
     pub(super) oom_score_adj: Option<i32>,
-    /// What a release could return, at the last ledger, in bytes.
+    /// What a release could return, at the last ledger, in bytes, and the ranges that are free.
     releasable: u64,
+    walk: Option<Arc<KeptWalk>>,
+    /// Whether a walk followed the last ledger, also if it failed.
+    has_walked: bool,
+    /// Recognises its allocator for the walk.
+    pub(super) detector: Arc<Mutex<Detector>>,
     /// Time of the next alarm, in seconds.
     alarm_s: f64,
     /// The other processes of its group at the last list.
@@ -62,6 +78,8 @@ const MIN_RESCUE: u64 = 1 << 20;
 const ALARM_S: f64 = 0.5;
 /// Maximum number of ended processes of a group that are remembered.
 const MAX_GONE: usize = 16;
+/// Interval at which the need of a ledger is determined, in seconds.
+const NEED_S: f64 = 1.0;
 /// Interval at which the cgroups of a process are determined again, in seconds.
 const GROUPS_S: f64 = 10.0;
 
@@ -93,6 +111,9 @@ impl Recorded {
             head,
             pace: Pace::default(),
             plan: LedgerPlan::default(),
+            need: Need::None,
+            need_due_s: t_s,
+            cpu_ticks: [None; 2],
             due_s: t_s,
             members_due_s: t_s,
             groups_due_s: t_s + GROUPS_S,
@@ -101,6 +122,9 @@ impl Recorded {
             image: (0, 0),
             oom_score_adj: oom_score_adj(pid),
             releasable: 0,
+            walk: None,
+            has_walked: false,
+            detector: Arc::default(),
             alarm_s: t_s,
             members: Vec::new(),
             problem: None,
@@ -171,20 +195,65 @@ impl Recorded {
 
     /// Returns the limit that it will soon reach and its use, if the last ledger shows memory that
     /// a release can return: a walk that finds none would cost the time that is left.
-    pub(super) fn alarm(&mut self, t_s: f64) -> Option<Headroom> {
+    pub(super) fn alarm(&mut self, t_s: f64) -> Option<Alarm> {
         let headroom = self.pace.rescue()?;
-        let is_worth_it = self.releasable >= MIN_RESCUE.max(headroom.limit_bytes / 50);
+        let is_worth_it = self.releasable >= min_rescue_bytes(headroom);
         if t_s < self.alarm_s || !is_worth_it {
             return None;
         }
         self.alarm_s = t_s + ALARM_S;
-        Some(headroom)
+        Some(Alarm { headroom, walk: self.walk.clone() })
+    }
+
+    /// Returns the free memory from which its ranges are kept, in bytes; `None` if the process is
+    /// far from any limit, or its memory is not released.
+    fn min_rescue_bytes(&self) -> Option<u64> {
+        let headroom = self.pace.headroom().filter(|_| self.head.policy != NO_POLICY)?;
+        // The closest limit now, such as that of the machine, need not be the first that is reached.
+        let least = MIN_RESCUE.max(self.last.process.rss() / 50);
+        (headroom.used_bytes >= headroom.limit_bytes / 2).then_some(least)
+    }
+
+    /// Returns the free memory from which an inspection is followed by a walk. Near the limit, the
+    /// last walk suffices.
+    pub(super) fn min_walk_bytes(&self) -> Option<u64> {
+        let is_far = self.pace.nearness() == Nearness::Rest || self.walk.is_none();
+        self.min_rescue_bytes().filter(|_| is_far)
+    }
+
+    /// Determines what may make a ledger worth it beside a change of RSS.
+    pub(super) fn determine_need(&mut self, t_s: f64) {
+        if t_s < self.need_due_s {
+            return;
+        }
+        self.need_due_s = t_s + NEED_S;
+        let least = self.min_rescue_bytes();
+        self.need = match least {
+            None => Need::None,
+            Some(least) if self.releasable >= least && !self.has_walked && self.walk.is_none() => {
+                Need::Walk
+            }
+            Some(_) => {
+                self.cpu_ticks[1] = self.target.stat().ok().map(|stat| stat.cpu_ticks);
+                if self.cpu_ticks[0] == self.cpu_ticks[1] { Need::None } else { Need::Unseen }
+            }
+        };
+    }
+
+    /// Keeps the free ranges of a walk.
+    pub(super) fn set_walk(&mut self, walk: Option<Arc<KeptWalk>>, cpu_s: f64, t_s: f64) {
+        self.plan.count_walk(t_s, cpu_s);
+        self.has_walked = true;
+        self.walk = walk;
     }
 
     /// Adds an inspection.
     pub(super) fn add_ledger(&mut self, inspected: Inspected, t_s: f64) {
         let found = inspected.observed.is_ok().then_some(inspected.rss_bytes);
         self.plan.count(t_s, inspected.cpu_s, found);
+        self.cpu_ticks[0] = self.cpu_ticks[1];
+        self.has_walked = false;
+        (self.need, self.need_due_s) = (Need::None, t_s);
         match inspected.observed {
             Ok(observation) => {
                 self.kept.course.ledgers.0 += 1;
@@ -192,7 +261,7 @@ impl Recorded {
                     self.change_program(observation.image);
                 }
                 let rss_bytes = observation.rss_bytes;
-                self.releasable = observation.ledger.bytes(Owner::Reclaimable);
+                self.releasable = reclaimable_bytes(&observation);
                 let line = LedgerLine::new(inspected.t_s, self.head.program, observation);
                 let payload = BoxLine::Ledger(Box::new(line)).to_payload();
                 self.write_payload(&payload);
@@ -209,6 +278,7 @@ impl Recorded {
             return;
         }
         self.head.program += 1;
+        (self.walk, self.detector) = (None, Arc::default());
         name(&mut self.head);
         self.kept.replace(&self.head);
         self.write_head();
@@ -279,6 +349,11 @@ impl Recorded {
     pub(super) fn bytes(&self) -> ProcessBytes {
         self.last.process
     }
+}
+
+/// Returns the least memory that a rescue is worth, in bytes.
+fn min_rescue_bytes(headroom: Headroom) -> u64 {
+    MIN_RESCUE.max(headroom.limit_bytes / 50)
 }
 
 /// Sets the name and the command line.

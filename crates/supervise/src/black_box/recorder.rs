@@ -17,11 +17,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::groups::Groups;
 use super::kernel_log::KernelLog;
-use super::ledgers::LedgerThread;
+use super::ledger_thread::{Finished, LedgerThread, Request};
 use super::members::members;
 use super::recorded::Recorded;
 use super::verdict::{self, Evidence};
-use super::{Command, Report, Shared};
+use super::{Command, Notice, Report, Shared};
 
 /// Maximum time between two rounds.
 const MAX_WAIT: Duration = Duration::from_millis(100);
@@ -167,7 +167,7 @@ impl Recorder {
         /// Maximum number of problems that are remembered.
         const MAX_REPORTED: usize = 100;
         if self.reported.len() < MAX_REPORTED && self.reported.insert(problem.clone()) {
-            (self.report)(&problem);
+            (self.report)(Notice::Problem(&problem));
         }
     }
 
@@ -201,9 +201,10 @@ impl Recorder {
                 continue;
             }
             recorded.due_s = t_s + recorded.pace.interval(self.cost_s).as_secs_f64();
-            if let Some(headroom) = recorded.alarm(t_s) {
-                self.shared.raise(id.0, headroom);
+            if let Some(alarm) = recorded.alarm(t_s) {
+                self.shared.raise(id.0, alarm);
             }
+            recorded.determine_need(t_s);
             if t_s >= recorded.members_due_s {
                 let nearness = recorded.pace.nearness();
                 recorded.members_due_s = t_s + MEMBERS_S[nearness as usize];
@@ -238,24 +239,32 @@ impl Recorder {
     fn take_ledgers(&mut self) {
         let t_s = self.now_s();
         let Some(thread) = &mut self.ledgers else { return };
-        if let Some(inspected) = thread.finished()
-            && let Some(recorded) = self.recorded.get_mut(&inspected.process)
-        {
-            recorded.add_ledger(inspected, t_s);
+        while let Some(finished) = thread.finished() {
+            let Some(recorded) = self.recorded.get_mut(&finished.process()) else { continue };
+            match finished {
+                Finished::Inspected(inspected) => recorded.add_ledger(*inspected, t_s),
+                Finished::Walked { walk, cpu_s, .. } => recorded.set_walk(walk, cpu_s, t_s),
+            }
         }
         if thread.is_busy() {
             return;
         }
         let urgency = |recorded: &Recorded| {
             let (rss, nearness) = (recorded.bytes().rss(), recorded.pace.nearness());
-            Some((nearness, recorded.plan.urgency(t_s, rss, nearness)?))
+            Some((nearness, recorded.plan.urgency(t_s, rss, nearness, recorded.need)?))
         };
         let urgent = self.recorded.values().filter_map(|one| Some((urgency(one)?, one)));
         let most = urgent.max_by_key(|(urgency, _)| *urgency).map(|(_, recorded)| recorded);
         if let Some(recorded) = most
             && let Ok(target) = recorded.target.try_clone()
         {
-            thread.request(target, t_s, recorded.bytes().rss());
+            thread.request(Request {
+                target,
+                t_s,
+                rss_bytes: recorded.bytes().rss(),
+                min_walk_bytes: recorded.min_walk_bytes(),
+                detector: Arc::clone(&recorded.detector),
+            });
         }
     }
 
@@ -337,11 +346,13 @@ impl Recorder {
     fn finish(&mut self, recorded: Recorded, end: End) {
         let (pid, cause) = (recorded.head.pid, end.cause);
         let command = recorded.head.command.join(" ");
+        let victim = end.victim.as_ref().map(|victim| victim.name.clone());
+        let program = victim.filter(|name| !name.is_empty());
+        let program = program.unwrap_or_else(|| recorded.head.name.clone());
         match recorded.finish(end, &self.store) {
-            Ok(name) if cause == Cause::OomKill => {
-                (self.report)(&format!(
-                    "the kernel has killed process {pid} ({command}) for lack of memory: {name} shows what it held"
-                ));
+            Ok(file) if cause == Cause::OomKill => {
+                let (command, program, file) = (&*command, &*program, &*file);
+                (self.report)(Notice::OomKill { pid, command, program, file });
             }
             Ok(_) => {}
             Err(error) => {

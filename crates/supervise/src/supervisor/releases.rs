@@ -14,7 +14,7 @@ use lowtide_policy::{
     Returned,
 };
 use lowtide_probe::target::TargetError;
-use lowtide_release::{DroppedRanges, PreparedRelease, ReleaseError};
+use lowtide_release::{DroppedRanges, PreparedRelease, ReleaseError, Walk};
 
 use super::Supervisor;
 use crate::host_lock::HostLock;
@@ -91,6 +91,11 @@ impl Supervisor<'_> {
             allocators: self.options.allocators.clone(),
             dry_run: self.options.dry_run,
             is_urgent: state.is_near_limit,
+            walk: subject
+                .alarm
+                .take()
+                .and_then(|alarm| alarm.walk)
+                .map_or(Walk::Own, Walk::Earlier),
             min_release_bytes: request.min_bytes,
             keep_huge_pages: request.keep_huge_pages,
             shares_inherited_filters: self.family.contains(&subject.target.pid),
