@@ -49,12 +49,12 @@ pub struct Settings {
     #[arg(skip)]
     pub command: Option<Vec<String>>,
 
-    /// Compare the command with this version of it, in alternation, by the memory that stays, the
-    /// peak, and each owner
+    /// Compare the command with this older version of it, in alternation
     ///
-    /// The program is started without a shell, as the command is. Both keep their own allocator,
-    /// unless -a names one. Differences below --tolerance do not matter. With fewer than 10
-    /// repeats, nothing is decided.
+    /// The report compares the memory that stays, the peak, and the memory of each owner. The
+    /// program is started without a shell, as the command is. Both keep their own allocator, unless
+    /// -a names one. Differences below --tolerance do not matter. With fewer than 10 repeats,
+    /// nothing is decided.
     #[arg(long, value_name = "CMD", help_heading = "Treatments")]
     pub against: Option<Words>,
 
