@@ -209,7 +209,7 @@ impl Recorded {
     /// far from any limit, or its memory is not released.
     fn min_rescue_bytes(&self) -> Option<u64> {
         let headroom = self.pace.headroom().filter(|_| self.head.policy != NO_POLICY)?;
-        // The closest limit now, such as that of the machine, need not be the first that is reached.
+        // The closest limit now, such as the machine's, need not be the first that is reached.
         let least = MIN_RESCUE.max(self.last.process.rss() / 50);
         (headroom.used_bytes >= headroom.limit_bytes / 2).then_some(least)
     }
