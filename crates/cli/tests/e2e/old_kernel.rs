@@ -188,9 +188,11 @@ fn leaks_compares_snapshots() {
     let subject = Subject::of(&["blocks:2", "keep:10"]);
     let words = ["leaks", "--no-stacks", "--duration", "2s", &subject.pid().to_string()];
     let [found, here] = [json(&words), json_here(&words)];
-    for key in ["tier", "in_use_bytes", "verdict"] {
+    for key in ["tier", "in_use_bytes"] {
         assert_eq!(found[key], here[key], "{found:#} {here:#}");
     }
+    // How many snapshots a run has depends on what else the machine does.
+    assert_eq!(found["verdict"]["kind"], here["verdict"]["kind"], "{found:#} {here:#}");
     assert!(found["looks"].as_u64().unwrap() > 1, "{found:#}");
 }
 
