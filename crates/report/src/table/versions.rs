@@ -157,8 +157,9 @@ fn grown_owner(grown: &GrownOwner) -> String {
 fn grown_blocks(owner: Owner, blocks: &GrownBlocks) -> String {
     let block_type = blocks.block_type.as_ref().map_or(String::new(), |name| format!(" {name}"));
     let verb = if owner == Owner::Fragmented { "pin " } else { "" };
+    let noun = if blocks.blocks == 1 { "block" } else { "blocks" };
     printable(&format!(
-        "{} blocks of {}{block_type} {verb}{}",
+        "{} {noun} of {}{block_type} {verb}{}",
         thousands(blocks.blocks),
         size(blocks.size_bytes),
         signed(blocks.growth_bytes as i64)
