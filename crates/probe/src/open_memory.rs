@@ -2,13 +2,11 @@
 //! them, but they are charged to a cgroup, and stay in memory as long as they are open.
 
 use std::collections::{HashMap, HashSet};
-use std::path::PathBuf;
 
 use lowtide_model::inspection::OpenMemory;
-use rustix::fs::{FileType, stat};
 
-use crate::cgroup::descriptors::{Descriptor, Descriptors};
-use crate::cgroup::tmpfs::FileSystem;
+use crate::cgroup::descriptors::Descriptors;
+use crate::cgroup::tmpfs::{FileSystem, bytes_of, file_in_memory};
 use crate::proc::maps::{FileId, Mapping};
 
 /// Maximum number of descriptors that are read.
@@ -28,18 +26,10 @@ fn unmapped<'d>(
 ) -> impl Iterator<Item = (&'d str, u64)> {
     let mut known: HashSet<FileId> = maps.iter().map(|mapping| mapping.file).collect();
     descriptors.files(FileSystem::SharedMemory).filter_map(move |descriptor| {
-        let (file, bytes) = in_memory(descriptor)?;
-        known.insert(file).then_some((descriptor.link.as_str(), bytes))
+        let stat = file_in_memory(&descriptor.path())?;
+        let file = FileId::of_stat(&stat);
+        known.insert(file).then(|| (descriptor.link.as_str(), bytes_of(&stat)))
     })
-}
-
-/// Returns a file in memory and its bytes; `None` if the descriptor is none.
-fn in_memory(descriptor: &Descriptor) -> Option<(FileId, u64)> {
-    let link = PathBuf::from(format!("/proc/{}/fd/{}", descriptor.pid, descriptor.number));
-    let stat = stat(&link).ok()?;
-    let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-    let bytes = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512);
-    (is_file && bytes > 0).then(|| (FileId::of_stat(&stat), bytes))
 }
 
 /// Adds up files: the link and the bytes of each.

@@ -69,6 +69,23 @@ pub fn process(pid: u32, active: Option<bool>, because: Option<&str>) -> Process
 }
 
 impl TrialRecord {
+    /// Adds samples and marks of a round of load: 10 MiB before it, `peak` MiB in it, and `settled`
+    /// MiB for 10 s after it, until the end.
+    #[must_use]
+    pub fn with_round(self, peak: f64, settled: f64) -> Self {
+        self.with_samples(0.0, 20.0, |t| match t {
+            t if t < 2.0 => 10.0,
+            t if t < 10.0 => peak,
+            _ => settled,
+        })
+        .with_mark(0.0, Event::Start, None)
+        .with_mark(1.9, Event::Baseline, None)
+        .with_mark(2.0, Event::LoadBegin, Some(1))
+        .with_mark(10.0, Event::LoadEnd, Some(1))
+        .with_mark(20.0, Event::Settled, Some(1))
+        .ended(20.0, Outcome::Done)
+    }
+
     /// Adds samples every tenth of a second from `from` to `to`; `of` returns their MiB.
     #[must_use]
     pub fn with_samples(mut self, from: f64, to: f64, of: impl Fn(f64) -> f64) -> Self {

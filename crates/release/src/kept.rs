@@ -21,9 +21,9 @@ use crate::releasable::{Found, ReleasableHeap};
 use crate::stub::Op;
 use crate::target_code::TargetCode;
 
-/// Maximum number of free ranges of one heap that are collected, and of those that are kept: the
-/// largest.
+/// Maximum number of free ranges that are collected from one heap.
 const MAX_COLLECTED: usize = 16_384;
+/// Maximum number of those that are kept: the largest.
 const MAX_KEPT: usize = 4096;
 
 /// Where a release finds the free memory.

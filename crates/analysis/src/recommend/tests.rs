@@ -7,18 +7,7 @@ use lowtide_record::{StudyRecord, TrialRecord};
 
 /// Returns a trial that holds `stays` MiB above its baseline for 10 s, and used `cpu_s`.
 fn one(allocator: &str, repeat: u32, stays: f64, cpu_s: f64) -> TrialRecord {
-    let mut record = trial(allocator, repeat, true)
-        .with_samples(0.0, 20.0, |t| match t {
-            t if t < 2.0 => 10.0,
-            t if t < 10.0 => 110.0,
-            _ => 10.0 + stays,
-        })
-        .with_mark(0.0, Event::Start, None)
-        .with_mark(1.9, Event::Baseline, None)
-        .with_mark(2.0, Event::LoadBegin, Some(1))
-        .with_mark(10.0, Event::LoadEnd, Some(1))
-        .with_mark(20.0, Event::Settled, Some(1))
-        .ended(20.0, Outcome::Done);
+    let mut record = trial(allocator, repeat, true).with_round(110.0, 10.0 + stays);
     if let Some(end) = &mut record.end {
         end.usage =
             Some(Usage { cpu_s, minor_faults: 1, major_faults: 0, max_rss_bytes: 110 * MIB });

@@ -1,7 +1,7 @@
 use super::*;
 use crate::analyze::analyze;
 use lowtide_record::fixtures::{MIB, trial};
-use lowtide_record::v1::{Event, LedgerReading, Outcome};
+use lowtide_record::v1::LedgerReading;
 use lowtide_record::{StudyRecord, TrialRecord};
 
 use lowtide_model::ledger::Ledger;
@@ -9,18 +9,7 @@ use lowtide_model::pins::{BlockShare, BlockSummary};
 
 /// Returns a trial of a version that keeps some MiB in blocks of 1,040 bytes.
 fn version(label: &str, repeat: u32, kept_mib: f64) -> TrialRecord {
-    let mut record = trial("own", repeat, true)
-        .with_samples(0.0, 20.0, |t| match t {
-            t if t < 2.0 => 10.0,
-            t if t < 10.0 => 210.0,
-            _ => 10.0 + kept_mib,
-        })
-        .with_mark(0.0, Event::Start, None)
-        .with_mark(1.9, Event::Baseline, None)
-        .with_mark(2.0, Event::LoadBegin, Some(1))
-        .with_mark(10.0, Event::LoadEnd, Some(1))
-        .with_mark(20.0, Event::Settled, Some(1))
-        .ended(20.0, Outcome::Done);
+    let mut record = trial("own", repeat, true).with_round(210.0, 10.0 + kept_mib);
     record.trial.treatment.tune = Some(label.to_owned());
     let kept_bytes = (kept_mib * MIB as f64) as u64;
     let mut ledger = Ledger::default();

@@ -31,6 +31,13 @@ pub(crate) struct Descriptor {
     pub(super) file_system: Option<FileSystem>,
 }
 
+impl Descriptor {
+    /// Returns the path in `/proc` that leads to its file.
+    pub(crate) fn path(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/fd/{}", self.pid, self.number))
+    }
+}
+
 /// The descriptors of processes that are files, pipes or sockets.
 #[derive(Debug, Default)]
 pub(crate) struct Descriptors {

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use lowtide_heap::ranges::union;
 use lowtide_model::cgroup::{CgroupFile, CgroupKind};
-use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, open};
+use rustix::fs::{Mode, OFlags, Stat, fstat, open};
 
 use super::descriptors::Descriptors;
-use super::tmpfs::{FileSystem, Mounts, SearchLimits, find_file, walk};
+use super::tmpfs::{FileSystem, Mounts, SearchLimits, bytes_of, file_in_memory, find_file, walk};
 use crate::mapped::{reopen, shared_memory_device};
 use crate::memory::charged::PageOwners;
 use crate::memory::{LiveMemory, PageKind};
@@ -148,7 +148,7 @@ impl SharedFiles {
     }
 
     fn add(&mut self, stat: &Stat, name: String, is_deleted: bool, place: Place) {
-        let bytes = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512);
+        let bytes = bytes_of(stat);
         let new = SharedFile { name, bytes, is_deleted, mapped: Vec::new(), place, charged: None };
         self.files.entry(FileId::of_stat(stat)).or_insert(new);
     }
@@ -159,15 +159,13 @@ impl SharedFiles {
             self.omitted.insert("there are too many open files to read all of them");
         }
         for found in descriptors.files(FileSystem::SharedMemory) {
-            let link = PathBuf::from(format!("/proc/{}/fd/{}", found.pid, found.number));
-            self.add_link(link, &found.link);
+            self.add_link(found.path(), &found.link);
         }
     }
 
     /// Adds the file that a link in `/proc` leads to, which must be in shared memory.
     fn add_link(&mut self, link: PathBuf, name: &str) {
-        let Ok(stat) = rustix::fs::stat(&link) else { return };
-        if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_blocks > 0 {
+        if let Some(stat) = file_in_memory(&link) {
             let short = name.strip_suffix(" (deleted)").unwrap_or(name);
             self.add(&stat, short.to_owned(), short != name, Place::Link(link));
         }

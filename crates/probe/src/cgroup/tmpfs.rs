@@ -187,3 +187,15 @@ fn within(top: impl AsFd, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
 pub(super) fn find_file(pid: u32, path: &Path) -> io::Result<OwnedFd> {
     in_root(pid, &path.to_string_lossy(), OFlags::NOFOLLOW)
 }
+
+/// Returns the file in memory that a link in `/proc` leads to; `None` if it is empty or no file.
+pub(crate) fn file_in_memory(link: &Path) -> Option<Stat> {
+    let stat = rustix::fs::stat(link).ok()?;
+    let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+    (is_file && stat.st_blocks > 0).then_some(stat)
+}
+
+/// Returns the memory of a file in memory, in bytes.
+pub(crate) fn bytes_of(stat: &Stat) -> u64 {
+    u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512)
+}

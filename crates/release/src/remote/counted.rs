@@ -7,7 +7,7 @@
 //! caches of an allocator. A thread that is counted holds a lock like one that is inside `malloc`.
 //! The only thread of a process needs no lock, if it waits outside of the allocator.
 //!
-//! Sources: glibc 2.17 to 2.42, `nptl/descr.h` (`header.tcb` and `tid` of `struct pthread`),
+//! Sources: glibc, `nptl/descr.h` (`header.tcb` and `tid` of `struct pthread`),
 //! `nptl/pthread_create.c` (which clears `__libc_single_threaded`); musl 1.2.1 to 1.2.5,
 //! `src/internal/libc.h`, `src/internal/pthread_impl.h`, `src/thread/pthread_create.c` (a thread
 //! that ends first clears its TID, and then leaves the count), `src/process/_Fork.c`.

@@ -6,7 +6,7 @@ use lowtide_model::duration::HumanSeconds;
 use lowtide_model::growth::Growth;
 use lowtide_model::ledger::{Ledger, Owner, Row as LedgerRow, State};
 
-use crate::text::printable;
+use crate::text::{printable, signed};
 
 /// Minimum part of RSS, or of the growth, of a row.
 const MIN_SHARE: f64 = 0.01;
@@ -107,10 +107,6 @@ fn ledger(report: &BlackBoxReport) -> Option<Section> {
         Human(report.last_full_ledger_bytes.unwrap_or_else(|| ledger.total()))
     );
     if let Some(after) = report.after_ledger {
-        let signed = |bytes: i64| {
-            let sign = if bytes < 0 { "-" } else { "+" };
-            format!("{sign}{}", Human(bytes.unsigned_abs()))
-        };
         title += &format!(
             "; after that {} anonymous, {} shared, {} of files",
             signed(after.anon_bytes),

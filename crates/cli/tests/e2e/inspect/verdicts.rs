@@ -122,18 +122,23 @@ fn consecutive_execs_of_a_process_are_not_reported_as_growth() {
     assert!(!because(&found).contains(" grew from "), "{found:#}");
 }
 
+/// Watches a program, which gets a command every 100 ms.
+fn watched_while_it_gets(command: &str) -> Value {
+    let mut subject = Subject::of(&["blocks:10"]);
+    let mut look = lowtide();
+    look.args(["--json", "inspect", "--watch", "4s", &subject.pid().to_string()]);
+    let mut look = look.stdout(Stdio::piped()).spawn().unwrap();
+    while look.try_wait().unwrap().is_none() {
+        subject.send(command);
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    object(&look.wait_with_output().unwrap())
+}
+
 #[test]
 fn growth_outside_of_the_heap_is_growing_with_its_owner_and_never_did_not_grow() {
     let found = judged(|| {
-        let mut subject = Subject::of(&["blocks:10"]);
-        let mut look = lowtide();
-        look.args(["--json", "inspect", "--watch", "4s", &subject.pid().to_string()]);
-        let mut look = look.stdout(Stdio::piped()).spawn().unwrap();
-        while look.try_wait().unwrap().is_none() {
-            subject.send("memfd:2");
-            std::thread::sleep(std::time::Duration::from_millis(100));
-        }
-        let found = object(&look.wait_with_output().unwrap());
+        let found = watched_while_it_gets("memfd:2");
         hold_inspection(&found);
         assert!(!because(&found).contains("did not grow"), "{found:#}");
         found
@@ -151,17 +156,7 @@ fn growth_outside_of_the_heap_is_growing_with_its_owner_and_never_did_not_grow()
 
 #[test]
 fn files_in_memory_that_are_open_and_not_mapped_are_growing() {
-    let found = judged(|| {
-        let mut subject = Subject::of(&["blocks:10"]);
-        let mut look = lowtide();
-        look.args(["--json", "inspect", "--watch", "4s", &subject.pid().to_string()]);
-        let mut look = look.stdout(Stdio::piped()).spawn().unwrap();
-        while look.try_wait().unwrap().is_none() {
-            subject.send("opened:2");
-            std::thread::sleep(std::time::Duration::from_millis(100));
-        }
-        object(&look.wait_with_output().unwrap())
-    });
+    let found = judged(|| watched_while_it_gets("opened:2"));
     hold_inspection(&found);
     assert_eq!(found["verdict"]["kind"], "growing", "{found:#}");
     let said = because(&found);
