@@ -48,7 +48,8 @@ impl RegisterWatch {
     /// Begins to note the registers of the threads of a process, as far as the kernel permits it.
     pub fn new(pid: u32) -> Self {
         let threads = task::threads(pid).unwrap_or_default();
-        let noted = threads.iter().take(MAX_THREADS).map_while(|thread| {
+        // A thread that has ended meanwhile must not end the list.
+        let noted = threads.iter().take(MAX_THREADS).filter_map(|thread| {
             let noted = Noted::new(thread.tid)?;
             Some((thread.tid, noted))
         });
@@ -121,11 +122,11 @@ mod tests {
             }
         });
         let tid = receive.recv().unwrap();
-        let mut watch = RegisterWatch::new(std::process::id());
-        if watch.threads.is_empty() {
+        let Some(noted) = Noted::new(tid) else {
             eprintln!("the kernel does not permit it");
             return;
-        }
+        };
+        let mut watch = RegisterWatch { threads: HashMap::from([(tid, noted)]) };
         let deadline = std::time::Instant::now() + Duration::from_secs(60);
         let thread = task::Thread { pid: std::process::id(), tid };
         loop {
