@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use lowtide_model::machine::Machine;
 
-use crate::proc::cgroup::{Groups, inside};
+use crate::cgroup::MemoryHierarchy;
 use crate::program::c_library_version;
 
 /// Reads the properties of this machine. Those that cannot be read are absent.
@@ -73,24 +73,10 @@ fn chosen(path: &str) -> Option<String> {
     Some(rest.split_once(']')?.0.to_owned())
 }
 
-/// Returns the lowest memory limit of the cgroups that lowtide runs in, from its own to the
-/// topmost, version 2 or 1. A limit near 2^63 means none.
+/// Returns the lowest memory limit of the cgroups that lowtide runs in.
 fn cgroup_limit() -> Option<u64> {
-    let own = Groups::read(std::process::id()).ok()?;
-    let hierarchies = [
-        (own.path(""), "/sys/fs/cgroup", "memory.max"),
-        (own.path("memory"), "/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
-    ];
-    let limits = hierarchies.into_iter().flat_map(|(path, root, file)| {
-        let group = path.and_then(|path| inside(root, path));
-        let groups: Vec<PathBuf> = group
-            .iter()
-            .flat_map(|g| g.ancestors().take_while(|a| a.starts_with(root)))
-            .map(|g| g.join(file))
-            .collect();
-        groups.into_iter().filter_map(|file| number(&file.to_string_lossy()))
-    });
-    limits.filter(|limit| *limit < 1 << 60).min()
+    let own = MemoryHierarchy::read().and_then(|memory| memory.find_of_process(std::process::id()));
+    own.ok()?.limits().iter().filter_map(|limit| limit.limit_bytes).min()
 }
 
 /// Returns the version of the system's C library: the one that this process is linked with, or if

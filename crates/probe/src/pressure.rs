@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 use lowtide_model::growth::Growth;
 
+use crate::cgroup::{CgroupDirectory, MemoryHierarchy};
 use crate::memory::{FilePages, LiveMemory, PageKind};
-use crate::proc::cgroup::{Groups, inside};
 use crate::target::Target;
 
 /// Maximum number of runs of file pages that are sampled.
@@ -20,16 +20,12 @@ const MAX_RUNS: usize = 1 << 18;
 pub(crate) const NO_LIMIT: u64 = 1 << 60;
 
 /// The files with the limits and stalls of one process's memory.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PressureSource {
-    /// The groups from the process's own to the topmost, each with its version.
-    groups: Vec<(PathBuf, Version)>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Version {
-    One,
-    Two,
+    /// The directories of the groups, from the process's own to the topmost.
+    groups: Vec<PathBuf>,
+    /// Version of their hierarchy: 1 or 2.
+    version: u32,
 }
 
 /// The memory limit of a cgroup or the machine, its use, and the time that tasks waited for it.
@@ -45,35 +41,24 @@ pub struct MemoryPressure {
 }
 
 impl PressureSource {
-    /// Finds the files for a process.
+    /// Finds the files for a process: none if its groups are not visible here.
     pub fn for_process(pid: u32) -> Self {
-        Self::below(&Groups::read(pid).unwrap_or_default(), Path::new("/"))
+        let own = MemoryHierarchy::read().and_then(|memory| memory.find_of_process(pid));
+        own.as_ref().map(Self::new).unwrap_or_default()
     }
 
-    /// Finds the files below another root.
-    fn below(groups: &Groups, root: &Path) -> Self {
-        let mounts = [
-            ("", "sys/fs/cgroup", Version::Two, "memory.max"),
-            ("", "sys/fs/cgroup/unified", Version::Two, "memory.max"),
-            ("memory", "sys/fs/cgroup/memory", Version::One, "memory.limit_in_bytes"),
-        ];
-        let mut found = Vec::new();
-        for (controller, mount, version, limit) in mounts {
-            let Some(path) = groups.path(controller) else { continue };
-            let mount = root.join(mount);
-            let Some(own) = inside(&mount.to_string_lossy(), path) else { continue };
-            let chain = own.ancestors().take_while(|group| group.starts_with(&mount));
-            let has_limit = |group: &&Path| group.join(limit).exists();
-            found.extend(chain.filter(has_limit).map(|group| (group.to_owned(), version)));
-        }
-        Self { groups: found }
+    fn new(own: &CgroupDirectory) -> Self {
+        Self { groups: own.ancestors().collect(), version: own.version }
+    }
+
+    fn limits(&self) -> impl Iterator<Item = MemoryPressure> {
+        self.groups.iter().filter_map(|group| of_group(group, self.version))
     }
 
     /// Reads limit, use and stalls: those of the group that is closest to its limit, or else those
     /// of the machine, which the caller passes.
     pub fn read(&self, machine: MemoryPressure) -> MemoryPressure {
-        let groups = self.groups.iter().filter_map(|(group, version)| of_group(group, *version));
-        let fullest = groups.max_by(|a, b| a.fullness().total_cmp(&b.fullness()));
+        let fullest = self.limits().max_by(|a, b| a.fullness().total_cmp(&b.fullness()));
         let scarcer = fullest.filter(|group| group.fullness() > machine.fullness());
         let stall_percent = self.stalls().or(machine.stall_percent);
         MemoryPressure { stall_percent, ..scarcer.unwrap_or(machine) }
@@ -82,39 +67,34 @@ impl PressureSource {
     /// Reads the limit that a process reaches first if it grows, and its use: those of the group,
     /// or of the machine, with the least memory left.
     fn nearest(&self, machine: MemoryPressure) -> MemoryPressure {
-        let groups = self.groups.iter().filter_map(|(group, version)| of_group(group, *version));
         let left =
             |limit: &MemoryPressure| Some(limit.limit_bytes?.saturating_sub(limit.used_bytes?));
-        let known = groups.chain([machine]).filter(|limit| left(limit).is_some());
+        let known = self.limits().chain([machine]).filter(|limit| left(limit).is_some());
         known.min_by_key(left).unwrap_or(machine)
     }
 
     /// Returns the free memory of the group that has least of it, in bytes, file pages included,
     /// which the kernel reclaims. `None` if no group has a limit.
     pub fn headroom_bytes(&self) -> Option<u64> {
-        let groups = self.groups.iter().filter_map(|(group, version)| of_group(group, *version));
         let free =
-            groups.filter_map(|group| Some(group.limit_bytes?.saturating_sub(group.used_bytes?)));
-        free.min()
+            |limit: MemoryPressure| Some(limit.limit_bytes?.saturating_sub(limit.used_bytes?));
+        self.limits().filter_map(free).min()
     }
 
     /// Returns how many processes the kernel has killed because the process's own group, or a group
     /// above it, had no memory left. If it has no group, those of the machine.
     pub fn oom_kills(&self) -> Option<u64> {
-        let counts = self.groups.iter().filter_map(|(group, version)| {
-            let file = match version {
-                Version::Two => "memory.events",
-                Version::One => "memory.oom_control",
-            };
-            field(&fs::read_to_string(group.join(file)).ok()?, "oom_kill")
-        });
+        let file = if self.version == 1 { "memory.oom_control" } else { "memory.events" };
+        let count =
+            |group: &PathBuf| field(&fs::read_to_string(group.join(file)).ok()?, "oom_kill");
+        let counts = self.groups.iter().filter_map(count);
         let machine = || field(&fs::read_to_string("/proc/vmstat").ok()?, "oom_kill");
         counts.max().or_else(machine)
     }
 
     /// Reads the stalls of the process's own group.
     fn stalls(&self) -> Option<f64> {
-        let (group, _) = self.groups.iter().find(|(_, version)| *version == Version::Two)?;
+        let group = self.groups.first().filter(|_| self.version == 2)?;
         stall_percent(&fs::read_to_string(group.join("memory.pressure")).ok()?)
     }
 }
@@ -186,10 +166,10 @@ fn dirty_bytes(meminfo: &str) -> Option<u64> {
     (kib("Dirty:")? + kib("Writeback:")?).checked_add(others)?.checked_mul(1024)
 }
 
-fn of_group(group: &Path, version: Version) -> Option<MemoryPressure> {
+fn of_group(group: &Path, version: u32) -> Option<MemoryPressure> {
     let (limit, used, files) = match version {
-        Version::Two => ("memory.max", "memory.current", ["inactive_file", "active_file"]),
-        Version::One => (
+        2 => ("memory.max", "memory.current", ["inactive_file", "active_file"]),
+        _ => (
             "memory.limit_in_bytes",
             "memory.usage_in_bytes",
             ["total_inactive_file", "total_active_file"],
@@ -240,6 +220,11 @@ fn number(path: &Path) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cgroup::directory::tests::hierarchy_at;
+
+    fn source(version: u32, mount: &Path, group: &str) -> PressureSource {
+        PressureSource::new(&hierarchy_at(version, mount, "/").find(group).unwrap())
+    }
 
     fn write(root: &Path, files: &[(&str, &str)]) {
         for (path, text) in files {
@@ -273,7 +258,7 @@ mod tests {
                 ("sys/fs/cgroup/a/memory.stat", "anon 1\ninactive_file 20\nactive_file 30\n"),
             ],
         );
-        let source = PressureSource::below(&Groups::parse("0::/a/b\n"), root.path());
+        let source = source(2, &root.path().join("sys/fs/cgroup"), "/a/b");
         let expected = MemoryPressure {
             limit_bytes: Some(1000),
             used_bytes: Some(900),
@@ -298,7 +283,7 @@ mod tests {
                 ("sys/fs/cgroup/memory/memory.usage_in_bytes", "9000000"),
             ],
         );
-        let source = PressureSource::below(&Groups::parse("4:memory:/job\n"), root.path());
+        let source = source(1, &root.path().join("sys/fs/cgroup/memory"), "/job");
         let expected = MemoryPressure {
             limit_bytes: Some(4_096_000),
             used_bytes: Some(3_000_000),
@@ -311,7 +296,7 @@ mod tests {
     fn without_a_cgroup_limit_the_memory_of_the_machine_is_used_even_without_psi() {
         let root = tempfile::tempdir().unwrap();
         write(root.path(), &MACHINE[..1]);
-        let source = PressureSource::below(&Groups::parse("0::/\n"), root.path());
+        let source = PressureSource::default();
         let expected = MemoryPressure {
             limit_bytes: Some(8_192_000),
             used_bytes: Some(2_048_000),

@@ -27,7 +27,7 @@ impl Charges {
     pub(crate) fn read(&mut self, wanted: &BTreeSet<String>) -> BTreeMap<String, CgroupCharge> {
         self.all.retain(|path, _| wanted.contains(path));
         if self.hierarchy.is_none() {
-            self.hierarchy = MemoryHierarchy::read();
+            self.hierarchy = MemoryHierarchy::read().ok();
         }
         let Some(hierarchy) = &self.hierarchy else { return BTreeMap::new() };
         let end = Instant::now() + MAX_TIME;

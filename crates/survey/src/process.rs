@@ -222,7 +222,7 @@ impl Process {
     /// Returns its memory cgroup: the path in the hierarchy of version 1 that limits memory,
     /// otherwise the path in version 2.
     pub fn cgroup(&self) -> &str {
-        self.groups.path("memory").or_else(|| self.groups.path("")).unwrap_or("/")
+        self.groups.memory_path().unwrap_or("/")
     }
 }
 

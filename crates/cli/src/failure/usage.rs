@@ -4,6 +4,7 @@ use std::error::Error;
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use lowtide_probe::cgroup::CgroupNameError;
 use lowtide_report::text::printable;
 
 use crate::args::values::InvalidValue;
@@ -18,9 +19,12 @@ pub(crate) fn report(error: &clap::Error, is_run: bool) -> ExitCode {
     // clap did not understand the whole line, so whether --json was given can only be guessed.
     let json = is_error && std::env::args_os().any(|word| word == "--json");
     let invalid = error.source().and_then(|source| source.downcast_ref::<InvalidValue>());
+    let output = Output::new(json, clap::ColorChoice::Auto);
+    if let Some(failure) = ended_process(error) {
+        return output.fail(&failure);
+    }
     let unknown = unknown_verb(error);
     if invalid.is_some() || unknown.is_some() || json {
-        let output = Output::new(json, clap::ColorChoice::Auto);
         let failure = match (invalid, unknown) {
             (Some(invalid), _) => Failure::usage(invalid),
             (None, Some(unknown)) => unknown,
@@ -30,6 +34,13 @@ pub(crate) fn report(error: &clap::Error, is_run: bool) -> ExitCode {
     }
     let _ = error.print();
     if is_error { exit.into() } else { Exit::Done.into() }
+}
+
+/// Returns the failure for the cgroup of a process that has ended.
+fn ended_process(error: &clap::Error) -> Option<Failure> {
+    let name = error.source()?.downcast_ref::<CgroupNameError>()?;
+    let is_gone = matches!(name, CgroupNameError::NoProcess(_));
+    is_gone.then(|| Failure::new(Exit::Gone, name.to_string()).next("ps -eo pid,comm,args"))
 }
 
 /// Returns the first paragraph of clap's message, on one line.

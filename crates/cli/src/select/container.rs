@@ -64,7 +64,8 @@ pub(crate) fn failure(error: &CgroupError) -> Failure {
         CgroupError::NotEnabled(_, above) if above != "/" => {
             format!("lowtide inspect --cgroup {}", quoted(above))
         }
-        CgroupError::NoController | CgroupError::Outside(_) => "cat /proc/self/cgroup".to_owned(),
+        CgroupError::Outside(_) => "cat /proc/self/cgroup".to_owned(),
+        error if error.is_of_machine() => "cat /proc/self/cgroup".to_owned(),
         _ => "lowtide top --by cgroup".to_owned(),
     };
     Failure::new(exit, error.to_string()).next(next)

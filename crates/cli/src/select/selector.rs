@@ -1,10 +1,11 @@
 //! The processes that a verb acts on: PIDs, or filters that select processes.
 
 use std::collections::BTreeSet;
+use std::error::Error;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use lowtide_probe::cgroup::path_of;
+use lowtide_probe::cgroup::{CgroupDirectory, path_of};
 use lowtide_probe::process::ProcReader;
 use lowtide_probe::selection::{Selection, with_descendants};
 use lowtide_survey::Filter;
@@ -139,18 +140,19 @@ pub(crate) fn named(name: &str) -> Vec<u32> {
     processes.into_iter().collect()
 }
 
-/// Parses the path of a cgroup, or the PID of a process in it. An empty path would select all
-/// processes, and so would a process that is in no group.
-fn cgroup(text: &str) -> Result<String, String> {
+/// Parses the path of a cgroup, or the PID of a process in it. A process in the root cgroup would
+/// select all processes.
+fn cgroup(text: &str) -> Result<String, Box<dyn Error + Send + Sync>> {
+    let path = path_of(text)?;
     let is_pid = text.parse::<u32>().is_ok();
-    match path_of(text) {
-        Some(path) if is_pid && path.trim_matches('/').is_empty() => {
-            Err(format!("process {text} is in the root cgroup: name the path of another one"))
-        }
-        Some(path) => Ok(path),
-        None if is_pid => Err(format!("there is no process {text}")),
-        None => Err("write the path as in /proc/PID/cgroup, starting with /, or a PID".to_owned()),
+    // The root of a cgroup namespace is a group like others.
+    let has_no_name = path.split('/').all(|part| part.is_empty() || part == "..");
+    if is_pid && has_no_name && CgroupDirectory::find(&path).is_err() {
+        return Err(
+            format!("process {text} is in the root cgroup: name the path of another one").into()
+        );
     }
+    Ok(path)
 }
 
 /// A process that was selected.

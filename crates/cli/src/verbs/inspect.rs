@@ -15,7 +15,6 @@ use lowtide_model::inspection::Inspection;
 use lowtide_model::leaks::LeakKind;
 use lowtide_model::remedy::RemedyKind;
 use lowtide_model::verdict::{Verdict, VerdictKind};
-use lowtide_probe::cgroup::CgroupError;
 use lowtide_probe::descendants::{Descendants, descendants, growth_of_descendants};
 use lowtide_probe::inspect::{Inspector, malloc_info};
 use lowtide_probe::patience::Patience;
@@ -112,9 +111,7 @@ fn selected(selector: &Selector, container: &Container) -> Result<Vec<Selected>,
         (Err(failure), None) if container.is_found() && failure.exit() == Exit::Gone => {
             Ok(Vec::new())
         }
-        (Err(failure), Some(reason))
-            if failure.exit() == Exit::Gone && *reason != CgroupError::NoController =>
-        {
+        (Err(failure), Some(reason)) if failure.exit() == Exit::Gone && !reason.is_of_machine() => {
             Err(container::failure(reason))
         }
         (selected, reason) => {

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use lowtide_model::charge::GroupBytes;
 
-use super::directory::{CgroupDirectory, CgroupError};
+use super::directory::MemoryHierarchy;
 use crate::pressure::{NO_LIMIT, field};
 use crate::proc::reread;
 
@@ -37,12 +37,7 @@ pub struct ChargeReader {
 /// Opens the memory cgroups of a process, from its own to the topmost that has an account. Empty if
 /// it is in none, or in none that is visible here.
 pub fn charges_of(pid: u32) -> Vec<ChargeReader> {
-    let Some(path) = super::path_of(&pid.to_string()) else { return Vec::new() };
-    let own = match CgroupDirectory::find(&path) {
-        // Its memory is charged to the nearest group that has the controller.
-        Err(CgroupError::NotEnabled(_, above)) => CgroupDirectory::find(&above),
-        found => found,
-    };
+    let own = MemoryHierarchy::read().and_then(|memory| memory.find_of_process(pid));
     let Ok(own) = own else { return Vec::new() };
     let chain = own.ancestors().take(MAX_DEPTH);
     chain

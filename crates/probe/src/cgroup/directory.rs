@@ -9,30 +9,35 @@ use thiserror::Error;
 
 use super::account::Account;
 use crate::pressure::{NO_LIMIT, field, stall_percent};
-use crate::proc::cgroup::{Groups, inside};
-use crate::proc::mountinfo;
+use crate::proc::cgroup::Groups;
+use crate::proc::hierarchy::{GroupDirectory, Hierarchy, HierarchyMount};
 
 /// A cgroup that has an account of memory.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct CgroupDirectory {
     /// Its path, as in `/proc/PID/cgroup`.
     pub path: String,
     /// Version of its hierarchy: 1 or 2.
     pub version: u32,
     pub(super) directory: PathBuf,
-    /// The mount point of the hierarchy.
-    mount: PathBuf,
+    mount: HierarchyMount,
 }
 
 /// Why a cgroup has no ledger.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum CgroupError {
+    /// The kernel accounts for memory in a hierarchy of version 1, which is not mounted.
+    #[error("the cgroup hierarchy that accounts for memory (version 1) is not mounted here")]
+    NotMounted,
+    /// The kernel does not account for memory.
+    #[error("the kernel does not account for memory: it was started with cgroup_disable=memory")]
+    Disabled,
     /// No hierarchy with the controller of memory is mounted.
     #[error("no mounted cgroup hierarchy accounts for memory")]
     NoController,
-    /// It is above the root of lowtide's cgroup namespace or of the mount.
+    /// It is above the root of the mounts, or beside it.
     #[error(
-        "the cgroup {0} is outside of the hierarchy that is mounted here: run lowtide in its container, or on the host"
+        "the cgroup {0} is outside of the hierarchy that is mounted here: run lowtide in its container or on the host, or mount /sys/fs/cgroup of the host"
     )]
     Outside(String),
     /// It does not exist.
@@ -49,30 +54,46 @@ pub enum CgroupError {
     Unreadable(String, String),
 }
 
+impl CgroupError {
+    /// Returns whether no cgroup of this machine has a ledger.
+    pub fn is_of_machine(&self) -> bool {
+        matches!(self, Self::NotMounted | Self::Disabled | Self::NoController)
+    }
+}
+
+/// Why a text names no cgroup.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum CgroupNameError {
+    /// The process has ended.
+    #[error("there is no process {0}: it may have ended")]
+    NoProcess(u32),
+    /// A directory in a hierarchy with other controllers, where other groups have the same paths.
+    #[error(
+        "{0} is in a cgroup hierarchy that does not account for memory: name a directory in the one that does, or a PID"
+    )]
+    OtherHierarchy(String),
+    /// Neither a path nor a PID.
+    #[error("write the path as in /proc/PID/cgroup, starting with /, or a PID")]
+    NotAPath,
+}
+
 /// The mounted hierarchy that accounts for memory.
 #[derive(Debug, Clone)]
-pub struct MemoryHierarchy {
-    mount: PathBuf,
-    root: String,
-    version: u32,
-}
+pub struct MemoryHierarchy(Hierarchy);
 
 impl MemoryHierarchy {
     /// Finds it in lowtide's mount namespace.
-    pub fn read() -> Option<Self> {
-        Self::parse(&fs::read_to_string("/proc/self/mountinfo").ok()?)
-    }
-
-    /// Returns version 1 if it has the controller.
-    fn parse(mountinfo: &str) -> Option<Self> {
-        let mounts: Vec<_> = mountinfo::mounts(mountinfo).collect();
-        let is_v1 = |mount: &&mountinfo::Mount| {
-            mount.of_type == "cgroup" && mount.options.split(',').any(|option| option == "memory")
-        };
-        let v1 = mounts.iter().find(is_v1).map(|mount| (mount, 1));
-        let v2 = || mounts.iter().find(|mount| mount.of_type == "cgroup2").map(|mount| (mount, 2));
-        let (mount, version) = v1.or_else(v2)?;
-        Some(Self { mount: mount.point.clone().into(), root: mount.root.clone(), version })
+    ///
+    /// # Errors
+    /// Fails if there is none.
+    pub fn read() -> Result<Self, CgroupError> {
+        Hierarchy::read("memory").map(Self).ok_or_else(|| {
+            let own = Groups::read(std::process::id()).unwrap_or_default();
+            match own.path("memory") {
+                Some(_) => CgroupError::NotMounted,
+                None => without_controller(),
+            }
+        })
     }
 
     /// Finds the directory of a path as in `/proc/PID/cgroup`.
@@ -80,18 +101,15 @@ impl MemoryHierarchy {
     /// # Errors
     /// Fails if it has no account of memory.
     pub fn find(&self, path: &str) -> Result<CgroupDirectory, CgroupError> {
-        let Self { mount, root, version } = self;
-        let outside = || CgroupError::Outside(path.to_owned());
-        let rest = Path::new(path).strip_prefix(root).map_err(|_| outside())?;
-        let directory = inside(&mount.to_string_lossy(), &rest.to_string_lossy());
-        let directory = directory.ok_or_else(outside)?;
-        let (version, mount) = (*version, mount.clone());
+        let Hierarchy { version, .. } = self.0;
+        let found = self.0.directory(path).ok_or_else(|| CgroupError::Outside(path.to_owned()))?;
+        let GroupDirectory { directory, mount } = found;
         let found = CgroupDirectory { path: path.to_owned(), version, directory, mount };
         if !found.directory.is_dir() {
             return Err(found.removed());
         }
         // The topmost group has no parent, and no such account.
-        if found.directory == found.mount && root == "/" && !found.has("memory.max") {
+        if found.directory == found.mount.point && found.mount.is_topmost(version) {
             return Err(CgroupError::Root);
         }
         match found.has(found.charge()) {
@@ -99,25 +117,58 @@ impl MemoryHierarchy {
             false => Err(found.not_enabled()),
         }
     }
+
+    /// Finds the cgroup that the memory of a process is charged to: the nearest one that has the
+    /// controller.
+    ///
+    /// # Errors
+    /// Fails if the process has ended, or no such group is visible here.
+    pub fn find_of_process(&self, pid: u32) -> Result<CgroupDirectory, CgroupError> {
+        let groups = Groups::read(pid).unwrap_or_default();
+        let path = groups.memory_path().ok_or(CgroupError::NoController)?;
+        match self.find(path) {
+            Err(CgroupError::NotEnabled(_, above)) => self.find(&above),
+            found => found,
+        }
+    }
+}
+
+/// Returns why no hierarchy accounts for memory.
+fn without_controller() -> CgroupError {
+    // `memory HIERARCHY GROUPS ENABLED`
+    let is_disabled = fs::read_to_string("/proc/cgroups").is_ok_and(|controllers| {
+        let memory = controllers.lines().find(|line| line.split('\t').next() == Some("memory"));
+        memory.is_some_and(|line| line.ends_with("\t0"))
+    });
+    if is_disabled { CgroupError::Disabled } else { CgroupError::NoController }
 }
 
 /// Returns the path of the memory cgroup that a text names, as in `/proc/PID/cgroup`: a PID, a
-/// directory below the mount point, or such a path. `None` for another text, or if the process has
-/// ended.
-pub fn path_of(text: &str) -> Option<String> {
+/// directory below a mount point, or such a path.
+///
+/// # Errors
+/// Fails for another text, or if the process has ended.
+pub fn path_of(text: &str) -> Result<String, CgroupNameError> {
     if let Ok(pid) = text.parse() {
-        let groups = Groups::read(pid).ok()?;
-        return groups.path("memory").or_else(|| groups.path("")).map(str::to_owned);
+        let groups = Groups::read(pid).map_err(|_| CgroupNameError::NoProcess(pid))?;
+        return groups.memory_path().map(str::to_owned).ok_or(CgroupNameError::NoProcess(pid));
     }
     if !text.starts_with('/') {
-        return None;
+        return Err(CgroupNameError::NotAPath);
     }
-    let below = || {
-        let MemoryHierarchy { mount, root, .. } = MemoryHierarchy::read()?;
-        let rest = Path::new(text).strip_prefix(mount).ok()?;
-        Some(Path::new(&root).join(rest).to_string_lossy().into_owned())
-    };
-    Some(below().unwrap_or_else(|| text.to_owned()))
+    let below = MemoryHierarchy::read().ok().and_then(|memory| memory.0.path(Path::new(text)));
+    match below {
+        Some(path) => Ok(path),
+        None if is_of_cgroups(text) => Err(CgroupNameError::OtherHierarchy(text.to_owned())),
+        None => Ok(text.to_owned()),
+    }
+}
+
+/// Returns whether a path is that of a directory in a cgroup file system.
+fn is_of_cgroups(path: &str) -> bool {
+    // Magic numbers of cgroup and cgroup2 (linux/magic.h).
+    let is_cgroup = |found: rustix::fs::StatFs| matches!(found.f_type, 0x0027_e0eb | 0x6367_7270);
+    rustix::fs::statfs(path).is_ok_and(is_cgroup)
 }
 
 impl CgroupDirectory {
@@ -126,27 +177,27 @@ impl CgroupDirectory {
     /// # Errors
     /// Fails if it has no account of memory.
     pub fn find(path: &str) -> Result<Self, CgroupError> {
-        MemoryHierarchy::read().ok_or(CgroupError::NoController)?.find(path)
+        MemoryHierarchy::read()?.find(path)
     }
 
     fn not_enabled(&self) -> CgroupError {
-        let chain = self.directory.ancestors().take_while(|group| group.starts_with(&self.mount));
-        let above = chain.skip(1).find(|group| group.join(self.charge()).exists());
+        let above = self.ancestors().skip(1).find(|group| group.join(self.charge()).exists());
         match above {
-            Some(above) => CgroupError::NotEnabled(self.path.clone(), self.name(above)),
-            None => CgroupError::NoController,
+            Some(above) => CgroupError::NotEnabled(self.path.clone(), self.name(&above)),
+            None => without_controller(),
         }
     }
 
     /// Returns the directories from its own to the mount point.
-    pub(super) fn ancestors(&self) -> impl Iterator<Item = PathBuf> {
-        let chain = self.directory.ancestors().take_while(|group| group.starts_with(&self.mount));
+    pub(crate) fn ancestors(&self) -> impl Iterator<Item = PathBuf> {
+        let top = &self.mount.point;
+        let chain = self.directory.ancestors().take_while(|group| group.starts_with(top));
         chain.map(Path::to_owned).collect::<Vec<_>>().into_iter()
     }
 
+    /// Returns the path of a group, as in `/proc/PID/cgroup`.
     pub(super) fn name(&self, group: &Path) -> String {
-        let rest = group.strip_prefix(&self.mount).unwrap_or(group);
-        format!("/{}", rest.display())
+        self.mount.path(group).unwrap_or_else(|| group.display().to_string())
     }
 
     pub(super) fn removed(&self) -> CgroupError {
@@ -181,21 +232,21 @@ impl CgroupDirectory {
     }
 
     /// Returns the limits of it and of the groups above it that have one.
-    pub(super) fn limits(&self) -> Vec<CgroupLimit> {
-        let chain = self.directory.ancestors().take_while(|group| group.starts_with(&self.mount));
-        let limit = |group: &Path| {
-            let of = Self { directory: group.to_owned(), ..self.clone() };
+    pub(crate) fn limits(&self) -> Vec<CgroupLimit> {
+        let limit = |group: PathBuf| {
+            let path = self.name(&group);
+            let of = Self { directory: group, ..self.clone() };
             let bounded = |file| of.number(file).filter(|limit| *limit < NO_LIMIT);
             let file = if self.version == 1 { "memory.limit_in_bytes" } else { "memory.max" };
             let (limit_bytes, high_bytes) = (bounded(file), bounded("memory.high"));
             (limit_bytes.is_some() || high_bytes.is_some()).then(|| CgroupLimit {
-                path: self.name(group),
+                path,
                 limit_bytes,
                 high_bytes,
                 charged_bytes: of.charged_bytes().ok(),
             })
         };
-        chain.filter_map(limit).collect()
+        self.ancestors().filter_map(limit).collect()
     }
 
     pub(super) fn removed_groups(&self) -> Option<u64> {
@@ -222,28 +273,46 @@ impl CgroupDirectory {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+    use crate::proc::mountinfo::mounts;
 
-    const HYBRID: &str = "30 24 0:26 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n\
-        31 24 0:27 /docker/a /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
-        32 24 0:28 / /sys/fs/cgroup/pids rw - cgroup cgroup rw,pids\n";
-
-    #[test]
-    fn the_hierarchy_with_the_controller_is_found_beside_version_2() {
-        let found = MemoryHierarchy::parse(HYBRID).unwrap();
-        assert_eq!((found.version, found.root.as_str()), (1, "/docker/a"));
-        let found = MemoryHierarchy::parse(HYBRID.lines().next().unwrap()).unwrap();
-        assert_eq!(found.version, 2);
-        assert!(MemoryHierarchy::parse("").is_none());
+    /// The hierarchy whose group `root` is mounted at a directory.
+    pub(crate) fn hierarchy_at(version: u32, point: &Path, root: &str) -> MemoryHierarchy {
+        let (kind, own) = match version {
+            1 => ("cgroup cgroup rw,memory", "4:memory:/\n"),
+            _ => ("cgroup2 cgroup2 rw", "0::/\n"),
+        };
+        let mount = format!("40 24 0:26 {root} {} rw - {kind}", point.display());
+        let own = Groups::parse(own);
+        MemoryHierarchy(Hierarchy::new(mounts(&mount).collect(), &own, "memory").unwrap())
     }
 
     #[test]
     fn groups_outside_of_the_mount_and_removed_ones_are_errors() {
-        let find = |path| MemoryHierarchy::parse(HYBRID).unwrap().find(path);
-        assert!(matches!(find("/docker/b"), Err(CgroupError::Outside(_))));
-        assert!(matches!(find("/../x"), Err(CgroupError::Outside(_))));
-        assert!(matches!(find("/docker/a/no-such"), Err(CgroupError::Missing(_))));
+        let home = tempfile::tempdir().unwrap();
+        let find = |path| hierarchy_at(2, home.path(), "/docker/a").find(path).unwrap_err();
+        assert!(matches!(find("/docker/b"), CgroupError::Outside(_)));
+        assert!(matches!(find("/../x"), CgroupError::Outside(_)));
+        assert!(matches!(find("/docker/a/no-such"), CgroupError::Missing(_)));
+    }
+
+    #[test]
+    fn the_root_of_a_cgroup_namespace_is_a_group_like_others() {
+        let home = tempfile::tempdir().unwrap();
+        for (file, text) in [("cgroup.events", ""), ("memory.current", "8\n")] {
+            fs::write(home.path().join(file), text).unwrap();
+        }
+        assert!(hierarchy_at(2, home.path(), "/").find("/").is_ok());
+        fs::remove_file(home.path().join("cgroup.events")).unwrap();
+        assert!(matches!(hierarchy_at(2, home.path(), "/").find("/"), Err(CgroupError::Root)));
+    }
+
+    #[test]
+    fn what_names_no_memory_cgroup_is_an_error() {
+        assert_eq!(path_of("4294967295"), Err(CgroupNameError::NoProcess(u32::MAX)));
+        assert_eq!(path_of("docker"), Err(CgroupNameError::NotAPath));
+        assert_eq!(path_of("/no/such"), Ok("/no/such".to_owned()));
     }
 
     #[test]
@@ -257,13 +326,10 @@ mod tests {
         ] {
             fs::write(home.path().join(file), text).unwrap();
         }
-        let find = |path: &str| {
-            let (mount, root) = (home.path().to_owned(), "/".to_owned());
-            MemoryHierarchy { mount, root, version: 2 }.find(path)
-        };
+        let find = |path: &str| hierarchy_at(2, home.path(), "/").find(path);
         let error = CgroupError::NotEnabled("/a/b".to_owned(), "/a".to_owned());
-        assert_eq!(find("/a/b"), Err(error));
-        assert_eq!(find("/"), Err(CgroupError::Root));
+        assert_eq!(find("/a/b").unwrap_err(), error);
+        assert_eq!(find("/").unwrap_err(), CgroupError::Root);
         let group = find("/a").unwrap();
         assert_eq!(group.charged_bytes(), Ok(8192));
         assert_eq!(group.events(), CgroupEvents { max: Some(3), oom_kill: Some(1) });

@@ -11,7 +11,7 @@ mod account;
 mod cached_files;
 mod charge;
 pub(crate) mod descriptors;
-mod directory;
+pub(crate) mod directory;
 mod holdings;
 mod kinds;
 mod rows;
@@ -26,7 +26,7 @@ use std::time::Duration;
 use lowtide_model::cgroup::{CgroupLedger, CgroupPageCache};
 
 pub use charge::{ChargeReader, charges_of};
-pub use directory::{CgroupDirectory, CgroupError, MemoryHierarchy, path_of};
+pub use directory::{CgroupDirectory, CgroupError, CgroupNameError, MemoryHierarchy, path_of};
 pub use kinds::read_charge;
 
 use account::Account;

@@ -2,19 +2,16 @@
 
 use std::fs;
 use std::io;
-use std::path::{Component, Path, PathBuf};
 
-/// Mount points of the hierarchies, by convention (cgroups(7)): version 2 by itself or beside
-/// version 1.
-const ROOTS_V2: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
-const FREEZER_V1: &str = "/sys/fs/cgroup/freezer";
+use super::group_path::GroupPath;
+use super::hierarchy::Hierarchy;
 
 /// The groups of one process, one for each hierarchy.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Groups(Vec<Hierarchy>);
+pub struct Groups(Vec<Group>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Hierarchy {
+struct Group {
     /// The controllers of the hierarchy, separated by commas. Empty for version 2.
     controllers: String,
     path: String,
@@ -27,7 +24,7 @@ impl Groups {
         let group = |line: &str| {
             let mut fields = line.splitn(3, ':').skip(1);
             let (controllers, path) = (fields.next()?.to_owned(), fields.next()?.to_owned());
-            Some(Hierarchy { controllers, path })
+            Some(Group { controllers, path })
         };
         Self(text.lines().filter_map(group).collect())
     }
@@ -43,46 +40,45 @@ impl Groups {
 
     /// Returns the path in the hierarchy of a controller. Version 2 has the empty name.
     pub fn path(&self, controller: &str) -> Option<&str> {
-        let has = |group: &&Hierarchy| group.controllers.split(',').any(|name| name == controller);
+        let has = |group: &&Group| group.controllers.split(',').any(|name| name == controller);
         self.0.iter().find(has).map(|group| group.path.as_str())
     }
 
-    /// Returns whether one of the paths is the given group or below it.
-    pub fn is_within(&self, group: &str) -> bool {
-        let group = group.trim_end_matches('/');
-        self.0.iter().any(|own| {
-            own.path
-                .strip_prefix(group)
-                .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-        })
+    /// Returns the path of the memory cgroup: the one in the hierarchy of version 1 that accounts
+    /// for memory, else the one in version 2.
+    pub fn memory_path(&self) -> Option<&str> {
+        self.path("memory").or_else(|| self.path(""))
     }
 
-    /// Returns whether the process is frozen by the freezer; `None` if the freezer's files do not
-    /// exist.
+    /// Returns whether one of the paths is the given group or below it. A group without a name,
+    /// such as `/`, exists in each hierarchy, with other processes: that of memory counts.
+    pub fn is_within(&self, group: &str) -> bool {
+        let Some(group) = GroupPath::parse(group) else { return false };
+        let is_below =
+            |own: &str| GroupPath::parse(own).is_some_and(|own| own.below(&group).is_some());
+        match group.names.is_empty() {
+            true => self.memory_path().is_some_and(is_below),
+            false => self.0.iter().any(|own| is_below(&own.path)),
+        }
+    }
+
+    /// Returns whether the process is frozen by the freezer; `None` if the freezer's files are not
+    /// visible here.
     pub fn is_frozen(&self) -> Option<bool> {
-        let read = |root: &str, path: &str, file: &str| {
-            fs::read_to_string(inside(root, path)?.join(file)).ok()
+        let read = |controller: &str, file: &str| {
+            let path = self.path(controller)?;
+            let group = Hierarchy::read(controller)?.directory(path)?;
+            fs::read_to_string(group.directory.join(file)).ok()
         };
-        let v1 = self.path("freezer").and_then(|path| read(FREEZER_V1, path, "freezer.state"));
         // A topmost group has no state: it cannot be frozen.
-        let v1 = v1.map(|state| state.trim() != "THAWED");
-        let v2 = self
-            .path("")
-            .and_then(|path| ROOTS_V2.iter().find_map(|root| read(root, path, "cgroup.events")));
+        let v1 = read("freezer", "freezer.state").map(|state| state.trim() != "THAWED");
+        let v2 = read("", "cgroup.events");
         let v2 = v2.map(|events| events.lines().any(|line| line.trim() == "frozen 1"));
         match (v1, v2) {
             (None, None) => None,
             (one, other) => Some(one.unwrap_or(false) || other.unwrap_or(false)),
         }
     }
-}
-
-/// Returns a group's directory below the mount point of its hierarchy; `None` if it is not below
-/// it: the path of a process in another container begins with `/..` (cgroup_namespaces(7)).
-pub fn inside(root: &str, path: &str) -> Option<PathBuf> {
-    let path = Path::new(path.trim_start_matches('/'));
-    let is_below = path.components().all(|part| matches!(part, Component::Normal(_)));
-    is_below.then(|| Path::new(root).join(path))
 }
 
 #[cfg(test)]
@@ -101,14 +97,6 @@ mod tests {
     }
 
     #[test]
-    fn the_group_of_another_container_has_no_directory_here() {
-        assert_eq!(inside("/sys/fs/cgroup", "/a/b"), Some("/sys/fs/cgroup/a/b".into()));
-        assert_eq!(inside("/sys/fs/cgroup", "/"), Some("/sys/fs/cgroup".into()));
-        assert_eq!(inside("/sys/fs/cgroup", "/../other"), None);
-        assert_eq!(inside("/sys/fs/cgroup", "/a/../../other"), None);
-    }
-
-    #[test]
     fn a_process_is_only_within_its_own_cgroup_and_the_ancestors_of_it() {
         let groups = Groups::parse("0::/system.slice/redis.service");
         for group in ["/system.slice", "/system.slice/", "/system.slice/redis.service", "/"] {
@@ -116,5 +104,19 @@ mod tests {
         }
         assert!(!groups.is_within("/system.slice/redis"));
         assert!(!groups.is_within("/redis.service"));
+    }
+
+    #[test]
+    fn a_process_beside_the_namespace_is_within_the_groups_above_both() {
+        let groups = Groups::parse("0::/../../pod2/b");
+        for group in ["/../../pod2", "/../..", "/../../.."] {
+            assert!(groups.is_within(group), "{group}");
+        }
+        for group in ["/", "/..", "/../pod2", "/pod2", "/../../pod", ""] {
+            assert!(!groups.is_within(group), "{group}");
+        }
+        // Another hierarchy does not divide what the one of memory does.
+        let groups = Groups::parse("4:memory:/../a\n3:cpu:/\n");
+        assert!(!groups.is_within("/") && groups.is_within("/.."));
     }
 }

@@ -3,6 +3,8 @@
 pub mod cgroup;
 pub mod directory;
 pub mod environ;
+pub(crate) mod group_path;
+pub(crate) mod hierarchy;
 pub mod links;
 pub mod maps;
 pub mod mountinfo;

@@ -198,11 +198,47 @@ fn a_cgroup_that_does_not_exist_is_gone() {
 }
 
 #[test]
-fn what_names_no_cgroup_is_a_usage_error() {
-    for word in ["docker", "4294967295"] {
+fn what_names_no_cgroup_is_a_usage_error_and_a_process_that_has_ended_is_gone() {
+    for (word, code, message) in [
+        ("docker", 2, "starting with /, or a PID"),
+        ("4294967295", 4, "there is no process 4294967295"),
+    ] {
         let output = inspect(word, &[]);
-        assert_eq!(output.status.code(), Some(2), "{word}: {}", stderr(&output));
+        let stderr = stderr(&output);
+        assert_eq!(output.status.code(), Some(code), "{word}: {stderr}");
+        assert!(stderr.contains(message), "{stderr}");
     }
+}
+
+#[test]
+#[ignore = "needs root: it makes a memory cgroup, and a cgroup namespace"]
+fn in_a_cgroup_namespace_of_its_own_the_groups_of_others_are_read_where_the_host_s_are_mounted() {
+    let (own, other) = (Group::new("namespace"), Group::new("beside"));
+    own.set_limit(512 * MIB);
+    other.set_limit(64 * MIB);
+    let subject = other.run("a=$(head -c 8M /dev/zero | tr '\\0' a)");
+    // The host's hierarchy stays mounted, as in a container that mounts /sys/fs/cgroup.
+    let inside = |words: &str| {
+        let (procs, lowtide) = (own.directory.join("cgroup.procs"), env!("CARGO_BIN_EXE_lowtide"));
+        let script = format!("echo $$ > {} && exec unshare -C {lowtide} {words}", procs.display());
+        let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{words}: {}", stderr(&output));
+        let text = String::from_utf8(output.stdout).unwrap();
+        serde_json::from_str::<Value>(text.lines().last().unwrap()).unwrap()
+    };
+    let relative = format!("/..{}", other.path);
+    let pid = subject.pid().to_string();
+    for name in [pid.as_str(), relative.as_str(), other.directory.to_str().unwrap()] {
+        let ledger = inside(&format!("inspect --json --cgroup {name}"))["cgroup"].clone();
+        assert_eq!((&ledger["path"], &ledger["processes"]), (&relative.as_str().into(), &1.into()));
+        assert_eq!(ledger["limits"][0]["path"], relative.as_str(), "{ledger:#}");
+        assert_eq!(ledger["limit_bytes"], 64 * MIB, "{ledger:#}");
+    }
+    // lowtide's own group is the root of the namespace, and that of the host is above it.
+    let ledger = inside("inspect --json --cgroup /")["cgroup"].clone();
+    assert_eq!((&ledger["limit_bytes"], &ledger["path"]), (&(512 * MIB).into(), &"/".into()));
+    let top = inside(&format!("top --once --json --by cgroup --cgroup {relative}"));
+    assert_eq!(top["groups"][0]["charge"]["limit_bytes"], 64 * MIB, "{top:#}");
 }
 
 #[test]
