@@ -3,7 +3,7 @@
 
 use std::sync::atomic::AtomicBool;
 
-use lowtide_leaks::pins::{self, HeldMemory};
+use lowtide_leaks::pins::{self, BlockReport, HeldMemory, Wanted};
 use lowtide_probe::inspect::Inspector;
 use lowtide_probe::target::{Target, TargetError};
 
@@ -14,13 +14,17 @@ fn main() -> Result<(), TargetError> {
         std::process::exit(2);
     };
     let target = Target::open(pid.parse().unwrap_or_default())?;
-    let observed = Inspector::default().inspect(&target)?;
-    let never = AtomicBool::new(false);
+    let (mut inspector, never) = (Inspector::default(), AtomicBool::new(false));
+    let wanted = Wanted { pins: what == "pins", blocks: what == "blocks", top: 10 };
+    let (observed, held) = match what.as_str() {
+        "pins" | "blocks" => pins::inspect(&mut inspector, &target)?,
+        _ => (inspector.inspect(&target)?, None),
+    };
+    let report = held.map(|held| held.report(&target, None, wanted, &never)).transpose()?;
+    let BlockReport { pins, blocks } = report.unwrap_or_default();
     let blocks = match what.as_str() {
         "cause" => HeldMemory::read(&target, false)?.pins(10).blocks,
-        "pins" => pins::pins(&target, None, 10, &never)?.blocks,
-        "blocks" => pins::blocks(&target, None, 10, &never)?.blocks,
-        _ => 0,
+        _ => pins.map_or(0, |pins| pins.blocks) + blocks.map_or(0, |blocks| blocks.blocks),
     };
     println!("{} {blocks}", observed.rss_bytes);
     Ok(())

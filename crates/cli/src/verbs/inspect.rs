@@ -9,6 +9,7 @@ use lowtide_analysis::growth::{Follower, until_limit};
 use lowtide_leaks::evidence::Search;
 use lowtide_leaks::finder::LeakFinder;
 use lowtide_leaks::heap_file::HeapFile;
+use lowtide_leaks::pins::HeldMemory;
 use lowtide_model::cgroup::CgroupLedger;
 use lowtide_model::growth::GrowthCourse;
 use lowtide_model::inspection::Inspection;
@@ -146,11 +147,11 @@ impl Pages<'_> {
     /// stdout cannot be written.
     fn add(&mut self, pid: u32, group: &mut Group) -> Result<Outcome, Failure> {
         let again = self.again.only(pid);
-        let Inspected { inspection, service, ended, file } = match self.inspect(pid, group, &again)
-        {
-            Ok(inspected) => inspected,
-            Err(failure) => return Ok(Err(failure)),
-        };
+        let Inspected { inspection, service, ended, file, .. } =
+            match self.inspect(pid, group, &again) {
+                Ok(inspected) => inspected,
+                Err(failure) => return Ok(Err(failure)),
+            };
         if !print_folded(&inspection, self.args, self.output)? {
             self.show(&inspection, &service)?;
         }
@@ -196,7 +197,8 @@ impl Pages<'_> {
     ) -> Result<Inspected, TargetError> {
         let mut inspected = match self.args.watch {
             Some(time) => over_time(&mut self.inspector, target, time, self.interrupt),
-            None => self.inspector.inspect(target).map(|found| Inspected::now(diagnose(found))),
+            None => inspect_blocks::inspect(&mut self.inspector, target, self.args)
+                .map(|(found, held)| Inspected { held, ..Inspected::now(diagnose(found)) }),
         }?;
         let is_refused = withdraw_refused_release(&mut inspected.inspection, target);
         let is_readable = inspected.inspection.observation.unreadable.is_none();
@@ -209,7 +211,8 @@ impl Pages<'_> {
         }
         let is_full = self.has_pages() || self.output.json;
         if is_full && inspected.inspection.observation.unreadable.is_none() {
-            add_blocks(&mut inspected.inspection, target, self.args, watch)?;
+            let held = inspected.held.take();
+            add_blocks(&mut inspected.inspection, target, self.args, held, watch)?;
         }
         if self.has_pages() && !self.output.json {
             let service = in_time(target, |target| Service::read(&target));
@@ -314,11 +317,13 @@ struct Inspected {
     ended: Option<TargetError>,
     /// What is to be saved.
     file: Option<HeapFile>,
+    /// The blocks, if they were read in the same walk.
+    held: Option<HeldMemory>,
 }
 
 impl Inspected {
     fn now(inspection: Inspection) -> Self {
-        Self { inspection, service: Service::default(), ended: None, file: None }
+        Self { inspection, service: Service::default(), ended: None, file: None, held: None }
     }
 }
 

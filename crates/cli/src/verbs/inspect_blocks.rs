@@ -4,11 +4,12 @@
 use std::sync::atomic::AtomicBool;
 
 use lowtide_analysis::pins::sentence;
-use lowtide_leaks::pins::{self, EarlierBlocks, HeldMemory, Watched};
+use lowtide_leaks::pins::{self, BlockReport, EarlierBlocks, HeldMemory, Wanted, Watched};
 use lowtide_leaks::stacks::sampler::{Attachment, StackSampler};
-use lowtide_model::inspection::Inspection;
+use lowtide_model::inspection::{Inspection, Observation};
 use lowtide_model::pins::Pins;
 use lowtide_model::verdict::VerdictKind;
+use lowtide_probe::inspect::Inspector;
 use lowtide_probe::target::{Target, TargetError};
 use lowtide_report::pins::{folded, folded_blocks, pprof, pprof_blocks};
 
@@ -97,31 +98,43 @@ impl BlockWatch {
     }
 }
 
+/// Inspects a process. What `--pins` and `--blocks` show is read in the same walk, unless it is
+/// followed for some time.
+pub(super) fn inspect(
+    inspector: &mut Inspector,
+    target: &Target,
+    args: &InspectArgs,
+) -> Result<(Observation, Option<HeldMemory>), TargetError> {
+    match args.pins || args.blocks {
+        true => pins::inspect(inspector, target),
+        false => Ok((inspector.inspect(target)?, None)),
+    }
+}
+
 /// Adds what `--pins` and `--blocks` show. Without them, names the sizes of the blocks that pin
-/// fragmented memory.
+/// fragmented memory. `held` are the blocks, if they were read already.
 pub(super) fn add_blocks(
     found: &mut Inspection,
     target: &Target,
     args: &InspectArgs,
+    held: Option<HeldMemory>,
     watch: Option<BlockWatch>,
 ) -> Result<(), TargetError> {
-    let (top, interrupt) = (args.top, AtomicBool::new(false));
-    let mut watched = watch.map(|watch| watch.end(target)).transpose()?.flatten();
-    if args.blocks {
+    if args.pins || args.blocks {
+        let watched = watch.map(|watch| watch.end(target)).transpose()?.flatten();
+        let wanted = Wanted { pins: args.pins, blocks: args.blocks, top: args.top };
         let read = move |target: &Target| {
-            let blocks = pins::blocks(target, watched.as_ref(), top, &interrupt)?;
-            Ok((blocks, watched))
+            let held = match held {
+                Some(held) => held,
+                None => HeldMemory::read_since(target, watched.as_ref())?,
+            };
+            held.report(target, watched.as_ref(), wanted, &AtomicBool::new(false))
         };
-        let (blocks, back) = patiently(target, args, read)?;
-        (found.blocks, watched) = (Some(blocks), back);
+        let BlockReport { pins, blocks } = patiently(target, args, read)?;
+        pins.iter().for_each(|pins| name_cause(found, pins));
+        (found.pins, found.blocks) = (pins, blocks);
     }
-    let interrupt = AtomicBool::new(false);
-    if args.pins {
-        let read = move |target: &Target| pins::pins(target, watched.as_ref(), top, &interrupt);
-        let pins = patiently(target, args, read)?;
-        name_cause(found, &pins);
-        found.pins = Some(pins);
-    } else if found.verdict.kind == VerdictKind::Fragmentation {
+    if !args.pins && found.verdict.kind == VerdictKind::Fragmentation {
         let read = |target: &Target| Ok(HeldMemory::read(target, false)?.pins(NAMED_SIZES));
         let pins = patiently(target, args, read)?;
         found.observation.cpu_s += pins.cpu_s;

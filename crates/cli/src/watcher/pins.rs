@@ -30,7 +30,7 @@ impl PinSearch {
         let of_thread = Arc::clone(&is_over);
         thread::Builder::new().spawn(move || {
             // The receiver may be gone, and no longer needs the result.
-            let _ = sender.send(pins::pins(&target, None, TOP, &of_thread));
+            let _ = sender.send(pins::pins(&target, TOP, &of_thread));
         })?;
         Ok(Self { result, is_over })
     }

@@ -10,7 +10,7 @@ use lowtide_probe::proc::maps::Mapping;
 
 use super::ages::EarlierBlocks;
 use crate::files::Image;
-use crate::pointers::index::{IndexBuilder, OrderedBlocks};
+use crate::pointers::index::{BlockIndex, IndexBuilder};
 use crate::types::{PYTHON_TYPES, TypeWord, may_be_count};
 
 /// Maximum number of blocks, which take 48 MiB. A larger heap is sampled.
@@ -123,7 +123,7 @@ pub(super) struct CensusBuilder<'i> {
 /// The blocks and rooms of a heap.
 #[derive(Debug, Default)]
 pub(super) struct Census {
-    pub(super) blocks: OrderedBlocks,
+    pub(super) blocks: BlockIndex,
     /// Rooms whose blocks are all known, in order and disjoint.
     pub(super) rooms: Vec<Room>,
     /// Addresses of the blocks in caches, in order.
@@ -196,7 +196,8 @@ impl<'i> CensusBuilder<'i> {
         let all = known + self.left_out_bytes;
         let mut cached = self.cached;
         cached.sort_unstable();
-        let (blocks, mut unread) = self.blocks.into_ordered();
+        let blocks = self.blocks.build().unwrap_or_default();
+        let mut unread = blocks.unknown().to_vec();
         unread.sort_unstable_by_key(|range| range.start);
         Census {
             blocks,

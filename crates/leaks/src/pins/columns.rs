@@ -113,7 +113,7 @@ pub(crate) fn decode(summary: Summary, bytes: &[u8]) -> Result<HeldMemory, Colum
     }
     let mut builder = IndexBuilder::new(usize::MAX);
     add(&mut builder, &blocks);
-    let (blocks, _) = builder.into_ordered();
+    let blocks = builder.build().unwrap_or_default();
     let census = Census { blocks, rooms, cached, unread, types, read_share, ..Census::default() };
     let cpu_s = 0.0;
     Ok(HeldMemory {

@@ -1,17 +1,20 @@
 //! The groups of blocks, and their shares of the pinned memory.
 
-use lowtide_analysis::pins::holders::{CACHED, REST};
+use lowtide_analysis::pins::holders::{CACHED, MAX_GROUPS as SAMPLED_GROUPS, REST};
 use lowtide_analysis::pins::{GroupSums, HeapPins};
 use lowtide_heap::rooms::RoomKind;
 
 use super::census::Census;
 use super::code::AllocatingCode;
+use super::holders::Samples;
 use super::units::{BlockClass, Unit};
 use crate::book::ByPlace;
 
 /// Maximum number of groups. Further blocks belong to the first group, of all others.
 const MAX_GROUPS: usize = 64 << 10;
 const OTHERS: usize = 0;
+/// Part of the pinned memory from which the holders of a group are searched for.
+const MIN_PART: f64 = 0.001;
 
 /// A group of blocks.
 #[derive(Debug, Clone, Copy)]
@@ -95,7 +98,11 @@ impl Groups {
             let group = &self.all[*place];
             (std::cmp::Reverse((group.pinned_bytes, group.blocks)), *place)
         });
-        let mut ranked = Ranked { bits: vec![REST; self.all.len()], ..Ranked::default() };
+        let mut ranked = Ranked {
+            bits: vec![REST; self.all.len()],
+            places: vec![None; self.all.len()],
+            ..Ranked::default()
+        };
         for place in order {
             let group = &self.all[place];
             if group.class.is_cached {
@@ -107,6 +114,7 @@ impl Groups {
                 ranked.bits[place] =
                     if is_known { HeapPins::bit(ranked.groups.len()) } else { REST };
                 let BlockClass { kind, bytes, type_id, .. } = group.class;
+                ranked.places[place] = Some(ranked.groups.len());
                 let stacks = code.of((Some(kind), bytes, type_id));
                 ranked.groups.push(GroupSums { stacks, ..sums(group, census) });
             }
@@ -120,7 +128,23 @@ impl Groups {
 pub(super) struct Ranked {
     pub(super) groups: Vec<GroupSums>,
     pub(super) cached: GroupSums,
+    /// The bit of each group, by its number.
     pub(super) bits: Vec<u64>,
+    /// The place of each group in `groups`, by its number, if its blocks are sampled.
+    pub(super) places: Vec<Option<usize>>,
+}
+
+impl Ranked {
+    /// Begins to sample the blocks of the groups that pin most memory.
+    pub(super) fn samples(&mut self) -> Samples {
+        let pinned = self.groups.iter().map(|group| group.pinned_bytes).sum::<u64>();
+        let least = (pinned as f64 * MIN_PART).max(1.0) as u64;
+        let groups = &self.groups[..self.groups.len().min(SAMPLED_GROUPS)];
+        let sampled = groups.partition_point(|group| group.pinned_bytes >= least);
+        self.places.iter_mut().for_each(|place| *place = place.filter(|place| *place < sampled));
+        let counts: Vec<u64> = groups[..sampled].iter().map(|group| group.blocks).collect();
+        Samples::new(&counts)
+    }
 }
 
 fn sums(group: &Group, census: &Census) -> GroupSums {

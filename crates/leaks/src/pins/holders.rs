@@ -1,24 +1,17 @@
 //! Names what holds the blocks of the groups that are shown.
 
-use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
 
-use lowtide_analysis::pins::holders::MAX_GROUPS;
-use lowtide_analysis::pins::{GroupSums, HeapPins};
 use lowtide_heap::blocks::Block;
 use lowtide_probe::inspect::BlockReader;
 use lowtide_probe::target::{Target, TargetError};
 
-use super::HeldMemory;
-use super::units::{BlockClass, BlockInRoom};
 use crate::book::{FIRST_COHORT, Survivor};
 use crate::evidence::{self, Search};
 
 /// Maximum number of blocks of a group whose holders are searched for, and of all groups.
 const SAMPLED: u64 = 200;
 const SAMPLED_IN_ALL: u64 = 4000;
-/// Part of the pinned memory from which the holders of a group are searched for.
-const MIN_PART: f64 = 0.001;
 /// Maximum number of blocks in use of a heap whose pointers are searched: they take 64 MiB at most.
 const MAX_BLOCKS: u64 = 2_000_000;
 /// The note of a heap with more blocks.
@@ -26,6 +19,7 @@ const TOO_MANY: &str = "it has too many blocks for a search of their holders: lo
                         blocks that grow";
 
 /// Samples of the blocks of groups, evenly distributed over their addresses.
+#[derive(Debug, Default)]
 pub(super) struct Samples {
     steps: Vec<u64>,
     seen: Vec<u64>,
@@ -75,6 +69,9 @@ impl Samples {
         all: u64,
         interrupt: &AtomicBool,
     ) -> Result<Result<Vec<Option<String>>, &'static str>, TargetError> {
+        if self.len() == 0 {
+            return Ok(Ok(Vec::new()));
+        }
         if all > MAX_BLOCKS {
             return Ok(Err(TOO_MANY));
         }
@@ -87,36 +84,5 @@ impl Samples {
             names[place] = holder;
         }
         Ok(Ok(names))
-    }
-}
-
-impl HeldMemory {
-    /// Returns samples of the blocks of the groups that pin most memory.
-    pub(super) fn samples(&self, heap: &HeapPins) -> Samples {
-        let least = (heap.pinned_bytes() as f64 * MIN_PART) as u64;
-        let groups = &heap.groups[..heap.groups.len().min(MAX_GROUPS)];
-        let groups = &groups[..groups.partition_point(|group| group.pinned_bytes >= least)];
-        let counts: Vec<u64> = groups.iter().map(|group| group.blocks).collect();
-        let mut samples = Samples::new(&counts);
-        let mut place_of: HashMap<BlockClass, Option<usize>> = HashMap::new();
-        let add = |(block, class): BlockInRoom| {
-            let find = || groups.iter().position(|group| self.is_of(class, group));
-            if let Some(place) = *place_of.entry(class).or_insert_with(find) {
-                samples.add(place, &block);
-            }
-            0
-        };
-        self.units().each(add, |_| {});
-        samples
-    }
-
-    /// Returns whether blocks of a class belong to a group.
-    fn is_of(&self, class: BlockClass, group: &GroupSums) -> bool {
-        let BlockClass { kind, bytes, type_id, is_cached } = class;
-        !is_cached
-            && group.allocator == kind.allocator()
-            && group.size_bytes == [bytes; 2]
-            && group.block_type.as_ref() == self.census.type_name(type_id)
-            && group.age == self.census.age(type_id)
     }
 }

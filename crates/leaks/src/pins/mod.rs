@@ -29,15 +29,17 @@ use std::sync::atomic::AtomicBool;
 
 use lowtide_analysis::pins::holders::{Holders, MAX_GROUPS, REST, UnitSums};
 use lowtide_analysis::pins::{GroupSums, HeapPins};
+use lowtide_heap::blocks::BlockVisitor;
 use lowtide_heap::memory::Memory;
 use lowtide_heap::ranges::{joined, overlaps};
 use lowtide_heap::rooms::Room;
-use lowtide_model::inspection::Tunables;
+use lowtide_model::inspection::{Observation, Tunables};
 use lowtide_model::pins::{BlockCensus, BlockGroup, Pins};
-use lowtide_probe::inspect::BlockReader;
+use lowtide_probe::inspect::{BlockReader, BlockWalk, Inspector};
 use lowtide_probe::locked::LockedMemory;
 use lowtide_probe::machine::thread_cpu_s;
 use lowtide_probe::memory::LiveMemory;
+use lowtide_probe::proc::maps::Mapping;
 use lowtide_probe::target::{Target, TargetError};
 use serde::{Deserialize, Serialize};
 
@@ -50,6 +52,7 @@ pub(crate) use columns::{Summary, decode, encode};
 use census::{Census, CensusBuilder, TypeReader};
 use code::AllocatingCode;
 use groups::Groups;
+use holders::Samples;
 use units::{BlockInRoom, Units};
 
 /// The note of a process without a heap that was walked.
@@ -70,11 +73,6 @@ pub struct Watched {
 }
 
 impl Watched {
-    /// Returns the blocks at the beginning.
-    fn earlier(watched: Option<&Self>) -> Option<&EarlierBlocks> {
-        watched.map(|watched| &watched.earlier)
-    }
-
     /// Returns the code that allocated the blocks of a process, and sentences about it.
     fn code(
         watched: Option<&Self>,
@@ -88,62 +86,59 @@ impl Watched {
     }
 }
 
+/// What is reported of the blocks of a process.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted {
+    /// Whether those that pin memory are.
+    pub pins: bool,
+    /// Whether the blocks in use are.
+    pub blocks: bool,
+    /// Maximum number of groups of each.
+    pub top: usize,
+}
+
+/// The blocks of a process in groups, with the names of what holds them.
+#[derive(Debug, Clone, Default)]
+pub struct BlockReport {
+    /// Those that pin memory.
+    pub pins: Option<Pins>,
+    /// Those in use, the groups with the most bytes.
+    pub blocks: Option<BlockCensus>,
+}
+
+/// Inspects a process, and reads its blocks with their types in the same walk; `None` if its memory
+/// may not be read.
+///
+/// # Errors
+/// Fails if it has ended, keeps executing other programs, or cannot be read in time.
+pub fn inspect(
+    inspector: &mut Inspector,
+    target: &Target,
+) -> Result<(Observation, Option<HeldMemory>), TargetError> {
+    inspector.inspect_blocks(target, |target, walk| {
+        let maps = target.maps().unwrap_or_default();
+        let Ok(memory) = LiveMemory::open(target.pid) else {
+            return Ok((walk(None)?.observation, None));
+        };
+        let (held, walk) = HeldMemory::collect(target, &maps, &memory, (true, None), |builder| {
+            walk(Some(builder))
+        })?;
+        let is_readable = walk.observation.unreadable.is_none();
+        // The time of the inspection is a part of the observation.
+        let cpu_s = held.cpu_s - walk.cpu_s;
+        let held = is_readable.then_some(HeldMemory { cpu_s, ..held });
+        Ok((walk.observation, held))
+    })
+}
+
 /// Finds the groups of blocks that pin memory, the `top` largest with the names of what holds them.
 ///
 /// # Errors
 /// Fails if its memory may not be read, if it has ended, or executes another program.
-pub fn pins(
-    target: &Target,
-    watched: Option<&Watched>,
-    top: usize,
-    interrupt: &AtomicBool,
-) -> Result<Pins, TargetError> {
-    let cpu = thread_cpu_s();
-    let held = HeldMemory::read_since(target, Watched::earlier(watched))?;
-    let (code, of_code) = Watched::code(watched, &held, target)?;
-    let mut heap = held.sums(&code);
-    let mut notes = held.notes();
-    notes.extend(of_code);
-    if heap.pinned_bytes() > 0 {
-        let samples = held.samples(&heap);
-        let blocks = heap.groups.iter().map(|group| group.blocks).sum();
-        // Its memory is not needed any more.
-        drop(held);
-        match samples.holders(target, blocks, interrupt)? {
-            Ok(names) => heap = heap.with_holders(names),
-            Err(reason) => notes.push(reason.to_owned()),
-        }
-    }
-    let mut pins = Pins { notes, ..heap.report(top) };
-    pins.cpu_s = thread_cpu_s() - cpu;
-    Ok(pins)
-}
-
-/// Counts the blocks in use, in the `top` groups with the most bytes and the names of what holds
-/// them.
-///
-/// # Errors
-/// Fails if its memory may not be read, if it has ended, or executes another program.
-pub fn blocks(
-    target: &Target,
-    watched: Option<&Watched>,
-    top: usize,
-    interrupt: &AtomicBool,
-) -> Result<BlockCensus, TargetError> {
-    let cpu = thread_cpu_s();
-    let held = HeldMemory::read_since(target, Watched::earlier(watched))?;
-    let (code, notes) = Watched::code(watched, &held, target)?;
-    let (mut census, samples) = held.count(top, &code);
-    census.notes.extend(notes);
-    drop(held);
-    match samples.holders(target, census.blocks, interrupt)? {
-        Ok(names) => {
-            census.groups.iter_mut().zip(names).for_each(|(group, name)| group.holder = name);
-        }
-        Err(reason) => census.notes.push(reason.to_owned()),
-    }
-    census.cpu_s = thread_cpu_s() - cpu;
-    Ok(census)
+pub fn pins(target: &Target, top: usize, interrupt: &AtomicBool) -> Result<Pins, TargetError> {
+    let wanted = Wanted { pins: true, blocks: false, top };
+    let report = HeldMemory::read(target, true)?.report(target, None, wanted, interrupt)?;
+    Ok(report.pins.unwrap_or_default())
 }
 
 /// Names what holds the blocks of the groups that pin most memory, and of the `top` groups with the
@@ -158,9 +153,8 @@ pub fn name_holders(
     interrupt: &AtomicBool,
 ) -> Result<Result<Holdings, &'static str>, TargetError> {
     let code = AllocatingCode::default();
-    let heap = held.sums(&code);
+    let (heap, of_pins) = held.sums(&code);
     let (census, of_blocks) = held.count(top, &code);
-    let of_pins = held.samples(&heap);
     let pinning = of_pins.len();
     let mut names = match of_pins.and(of_blocks).holders(target, census.blocks, interrupt)? {
         Ok(names) => names,
@@ -231,55 +225,112 @@ impl HeldMemory {
     /// # Errors
     /// Fails if its memory may not be read, if it has ended, or executes another program.
     pub fn read(target: &Target, with_types: bool) -> Result<Self, TargetError> {
-        Self::read_with(target, with_types, None)
+        Self::read_with(target, (with_types, None))
     }
 
-    /// Reads the blocks of a process with their types, and which of them were there earlier.
-    fn read_since(target: &Target, earlier: Option<&EarlierBlocks>) -> Result<Self, TargetError> {
-        Self::read_with(target, true, earlier)
+    /// Reads the blocks of a process with their types, and which of them were there when a watch
+    /// began.
+    ///
+    /// # Errors
+    /// Fails if its memory may not be read, if it has ended, or executes another program.
+    pub fn read_since(target: &Target, watched: Option<&Watched>) -> Result<Self, TargetError> {
+        Self::read_with(target, (true, watched.map(|watched| &watched.earlier)))
     }
 
     fn read_with(
         target: &Target,
-        with_types: bool,
-        earlier: Option<&EarlierBlocks>,
+        options: (bool, Option<&EarlierBlocks>),
     ) -> Result<Self, TargetError> {
-        let cpu = thread_cpu_s();
         let maps = target.maps().map_err(|error| target.failed(error))?;
-        let memory = LiveMemory::open(target.pid).map_err(|error| target.failed(error))?;
-        let image = Image::new(target.pid, &memory, &maps);
-        let types = with_types.then(|| TypeReader::new(&image, &maps));
-        let mut builder = CensusBuilder::new(types).since(earlier);
         let mut reader = BlockReader::open(target)?;
-        let walk = reader.walk(&mut builder)?;
+        let memory = LiveMemory::open(target.pid).map_err(|error| target.failed(error))?;
+        let collected =
+            Self::collect(target, &maps, &memory, options, |builder| reader.walk(builder));
+        Ok(collected?.0)
+    }
+
+    /// Reads the blocks of a process by a walk: with their types, and which of them were there
+    /// earlier, if that is wanted.
+    fn collect(
+        target: &Target,
+        maps: &[Mapping],
+        memory: &LiveMemory,
+        (with_types, earlier): (bool, Option<&EarlierBlocks>),
+        walk: impl FnOnce(&mut dyn BlockVisitor) -> Result<BlockWalk, TargetError>,
+    ) -> Result<(Self, BlockWalk), TargetError> {
+        let cpu = thread_cpu_s();
+        let image = Image::new(target.pid, memory, maps);
+        let types = with_types.then(|| TypeReader::new(&image, maps));
+        let mut builder = CensusBuilder::new(types).since(earlier);
+        let walk = walk(&mut builder)?;
         let census = builder.build();
         let locked = LockedMemory::find(target, &target.status()?, &walk.maps).ranges;
-        Ok(Self {
-            resident: resident(reader.memory(), &census.rooms),
+        let held = Self {
+            resident: resident(memory, &census.rooms),
             census,
             locked,
-            page_bytes: reader.memory().page_bytes(),
+            page_bytes: memory.page_bytes(),
             threads: target.stat()?.threads,
             only_allocator: match walk.observation.heaps.as_slice() {
                 [heap] => Some(heap.allocator.name().to_owned()),
                 _ => None,
             },
-            tunables: walk.observation.tunables_in_force,
+            tunables: walk.observation.tunables_in_force.clone(),
             cpu_s: thread_cpu_s() - cpu,
-        })
+        };
+        Ok((held, walk))
+    }
+
+    /// Reports the blocks in groups, and names what holds those that are shown.
+    ///
+    /// # Errors
+    /// Fails if the process has ended, or executes another program.
+    pub fn report(
+        self,
+        target: &Target,
+        watched: Option<&Watched>,
+        wanted: Wanted,
+        interrupt: &AtomicBool,
+    ) -> Result<BlockReport, TargetError> {
+        let (cpu, before) = (thread_cpu_s(), self.cpu_s);
+        let (code, of_code) = Watched::code(watched, &self, target)?;
+        let (heap, of_pins) = wanted.pins.then(|| self.sums(&code)).unzip();
+        let (mut blocks, of_blocks) = wanted.blocks.then(|| self.count(wanted.top, &code)).unzip();
+        let (of_pins, of_blocks) = (of_pins.unwrap_or_default(), of_blocks.unwrap_or_default());
+        let (pinning, all) = (of_pins.len(), self.census.blocks.len() as u64);
+        let mut notes = self.notes();
+        // Its memory is not needed any more.
+        drop(self);
+        let found = of_pins.and(of_blocks).holders(target, all, interrupt)?;
+        let (mut names, reason) = match found {
+            Ok(names) => (names, None),
+            Err(reason) => (Vec::new(), Some(reason.to_owned())),
+        };
+        let of_blocks = names.split_off(pinning.min(names.len()));
+        notes.extend(of_code.clone());
+        notes.extend(reason.clone());
+        let pins = heap.map(|heap| Pins { notes, ..heap.with_holders(names).report(wanted.top) });
+        let cpu_s = before + thread_cpu_s() - cpu;
+        if let Some(census) = &mut blocks {
+            let groups = census.groups.iter_mut();
+            groups.zip(of_blocks).for_each(|(group, name)| group.holder = name);
+            census.notes.extend(of_code.into_iter().chain(reason));
+            census.cpu_s = cpu_s;
+        }
+        Ok(BlockReport { pins: pins.map(|pins| Pins { cpu_s, ..pins }), blocks })
     }
 
     /// Reports the groups of blocks that pin memory, the `top` largest.
     pub fn pins(&self, top: usize) -> Pins {
         let cpu = thread_cpu_s();
         let pins =
-            Pins { notes: self.notes(), ..self.sums(&AllocatingCode::default()).report(top) };
+            Pins { notes: self.notes(), ..self.sums(&AllocatingCode::default()).0.report(top) };
         Pins { cpu_s: self.cpu_s + thread_cpu_s() - cpu, ..pins }
     }
 
     /// Reports the same with the names of what holds the blocks.
     pub fn pins_held_by(&self, holdings: &Holdings, top: usize) -> Pins {
-        let mut heap = self.sums(&AllocatingCode::default());
+        let (mut heap, _) = self.sums(&AllocatingCode::default());
         if heap.pinned_bytes() > 0 {
             let known = heap.groups.iter().take(MAX_GROUPS).map(Holdings::name_of_sums);
             let names = known.map(|name| Holdings::holder(&holdings.pins, &name)).collect();
@@ -325,7 +376,9 @@ impl HeldMemory {
         }
     }
 
-    fn sums(&self, code: &AllocatingCode) -> HeapPins {
+    /// Adds up what pins memory by group. Returns samples of the blocks of the groups that pin most
+    /// of it, too.
+    fn sums(&self, code: &AllocatingCode) -> (HeapPins, Samples) {
         let units = self.units();
         let groups = RefCell::new(Groups::new());
         units.each(
@@ -333,10 +386,17 @@ impl HeldMemory {
             |unit| groups.borrow_mut().divide(unit),
         );
         let mut groups = groups.into_inner();
-        let ranked = groups.ranked(&self.census, code);
+        let mut ranked = groups.ranked(&self.census, code);
+        let mut samples = ranked.samples();
         let mut holders = Holders::default();
         units.each(
-            |(_, class)| groups.of(class),
+            |(block, class)| {
+                let group = groups.of(class);
+                if let Some(place) = ranked.places[group] {
+                    samples.add(place, &block);
+                }
+                group
+            },
             |unit| {
                 let of_groups = unit.holders.iter().map(|(group, _)| ranked.bits[*group]);
                 let fixed = if unit.is_fixed { REST } else { 0 };
@@ -348,7 +408,7 @@ impl HeldMemory {
                 holders.add(of_groups.fold(fixed, |set, bit| set | bit), sums);
             },
         );
-        HeapPins {
+        let heap = HeapPins {
             groups: ranked.groups,
             cached: ranked.cached,
             fixed_bytes: groups.fixed_bytes,
@@ -358,7 +418,8 @@ impl HeldMemory {
             unread_bytes: self.unread_bytes(),
             threads: self.threads,
             tunables: self.tunables.clone(),
-        }
+        };
+        (heap, samples)
     }
 
     fn unread_bytes(&self) -> u64 {

@@ -8,6 +8,7 @@ use lowtide_heap::ranges::overlaps;
 use lowtide_heap::rooms::{Room, RoomKind};
 
 use super::census::{Census, TypeId};
+use crate::pointers::index::Ordered;
 
 /// What decides the group of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -46,19 +47,36 @@ pub(super) struct Units<'c> {
 }
 
 /// Reads the blocks of rooms in order.
-struct BlockCursor<'c, B: Iterator<Item = Block>> {
-    blocks: std::iter::Peekable<B>,
-    cached: std::iter::Peekable<std::slice::Iter<'c, u64>>,
+struct BlockCursor<'c> {
+    blocks: Ordered<'c>,
+    /// The addresses of the blocks in caches that are left.
+    cached: &'c [u64],
 }
 
-impl<B: Iterator<Item = Block>> BlockCursor<'_, B> {
+impl BlockCursor<'_> {
+    /// Goes on to the blocks from an address on.
+    fn go_to(&mut self, at: u64) {
+        while self.blocks.peek().is_some_and(|block| block.at < at) {
+            self.blocks.next();
+        }
+    }
+
     /// Returns the next block that begins before an address, with the addresses that it takes.
+    #[inline]
     fn next_before(&mut self, end: u64, kind: RoomKind) -> Option<(BlockInRoom, Range<u64>)> {
-        let block = self.blocks.next_if(|block| block.at.saturating_sub(kind.user_at()) < end)?;
-        while self.cached.next_if(|at| **at < block.at).is_some() {}
-        let is_cached = self.cached.peek() == Some(&&block.at);
-        let class = BlockClass { kind, bytes: block.bytes, type_id: block.print, is_cached };
+        let block = self.blocks.peek()?;
         let start = block.at.saturating_sub(kind.user_at());
+        if start >= end {
+            return None;
+        }
+        self.blocks.next();
+        while let [first, rest @ ..] = self.cached
+            && *first < block.at
+        {
+            self.cached = rest;
+        }
+        let is_cached = self.cached.first() == Some(&block.at);
+        let class = BlockClass { kind, bytes: block.bytes, type_id: block.print, is_cached };
         Some(((block, class), start..start.saturating_add(block.bytes)))
     }
 }
@@ -71,16 +89,13 @@ impl Units<'_> {
         mut group_of: impl FnMut(BlockInRoom) -> usize,
         mut visit: impl FnMut(&Unit<'_>),
     ) {
-        let mut blocks = BlockCursor {
-            blocks: self.census.blocks.iter().peekable(),
-            cached: self.census.cached.iter().peekable(),
-        };
+        let mut blocks =
+            BlockCursor { blocks: self.census.blocks.iter(), cached: &self.census.cached };
         let mut first_run = 0;
         for room in &self.census.rooms {
             let Room { range, kind } = room;
             // Blocks outside of rooms have pages of their own.
-            while blocks.blocks.next_if(|block| block.at < range.start + kind.user_at()).is_some() {
-            }
+            blocks.go_to(range.start + kind.user_at());
             let rest = &self.resident[first_run..];
             first_run += rest.partition_point(|run| run.end <= range.start);
             let runs = &self.resident[first_run..];

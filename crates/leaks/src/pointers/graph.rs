@@ -27,7 +27,7 @@ const MAX_POINTERS: usize = 64 << 20;
 pub struct BlockSet(Vec<u64>);
 
 impl BlockSet {
-    fn new(blocks: usize) -> Self {
+    pub(super) fn new(blocks: usize) -> Self {
         Self(vec![0; blocks.div_ceil(64)])
     }
 
@@ -42,7 +42,7 @@ impl BlockSet {
     }
 
     /// Adds a block. Returns whether it is new.
-    fn insert(&mut self, id: BlockId) -> bool {
+    pub(super) fn insert(&mut self, id: BlockId) -> bool {
         let (word, bit) = (id as usize / 64, 1 << (id % 64));
         let is_new = self.0[word] & bit == 0;
         self.0[word] |= bit;

@@ -11,7 +11,6 @@ use crate::book::ByPlace;
 const UNIT: u64 = 8;
 /// Number of units of a place.
 const UNITS: usize = (PLACE / UNIT) as usize;
-const WORDS: usize = UNITS / 64;
 
 /// The number of a block in an index.
 pub type BlockId = u32;
@@ -60,40 +59,22 @@ impl IndexBuilder {
         self.places.shrink_to_fit();
     }
 
-    /// Returns the blocks in order of address, and the parts of the heap that could not be read.
-    pub(crate) fn into_ordered(self) -> (OrderedBlocks, Vec<Range<u64>>) {
-        let mut places: Vec<(u64, Vec<Packed>)> = self.places.into_iter().collect();
-        places.sort_unstable_by_key(|(place, _)| *place);
-        (OrderedBlocks { places, large: self.large }, self.unknown)
-    }
-
     /// Builds the index; `None` if there were too many blocks.
-    pub fn build(mut self) -> Option<BlockIndex> {
+    pub fn build(self) -> Option<BlockIndex> {
         if self.is_full() {
             return None;
         }
-        let mut keys: Vec<u64> = self.places.keys().copied().collect();
-        keys.sort_unstable();
+        let places = self.places.into_iter();
+        let places = places.map(|(number, blocks)| Place { number, first: 0, blocks });
+        let large = self.large.into_iter();
         let mut index = BlockIndex {
-            places: ByPlace::default(),
-            tables: Vec::with_capacity(keys.len()),
-            sizes: Vec::with_capacity(self.blocks),
-            prints: Vec::with_capacity(self.blocks),
-            large: Vec::new(),
-            span: 0..0,
+            places: places.collect(),
+            large: large.map(|(at, (bytes, print))| Block { at, bytes, print }).collect(),
             unknown: self.unknown,
+            ..BlockIndex::default()
         };
-        for key in keys {
-            let blocks = self.places.remove(&key).unwrap_or_default();
-            if !blocks.is_empty() {
-                index.add_place(key, &blocks);
-            }
-        }
-        for (at, (bytes, print)) in self.large {
-            index.large.push((at, bytes));
-            index.prints.push(print);
-        }
-        index.span = index.measure();
+        index.places.sort_unstable_by_key(|place| place.number);
+        index.number();
         Some(index)
     }
 }
@@ -152,65 +133,61 @@ impl BlockVisitor for IndexBuilder {
     }
 }
 
-/// The blocks of a heap, in order of address.
-#[derive(Debug, Default)]
-pub(crate) struct OrderedBlocks {
-    places: Vec<(u64, Vec<Packed>)>,
-    large: BTreeMap<u64, (u64, u16)>,
+/// The blocks that begin in a place.
+#[derive(Debug)]
+struct Place {
+    /// Its address divided by [`PLACE`].
+    number: u64,
+    /// The number of its first block.
+    first: BlockId,
+    /// In order of address.
+    blocks: Vec<Packed>,
 }
 
-impl OrderedBlocks {
-    /// Returns the blocks in order of address.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = Block> {
-        let mut small = self
-            .places
-            .iter()
-            .flat_map(|(place, blocks)| {
-                blocks.iter().map(move |(offset, size, print)| Block {
-                    at: place * PLACE + u64::from(*offset) * UNIT,
-                    bytes: u64::from(*size) * UNIT,
-                    print: *print,
-                })
-            })
-            .peekable();
-        let large = self.large.iter();
-        let mut large = large
-            .map(|(at, (bytes, print))| Block { at: *at, bytes: *bytes, print: *print })
-            .peekable();
-        std::iter::from_fn(move || {
-            let next_large = large.peek().map_or(u64::MAX, |block| block.at);
-            match small.peek() {
-                Some(block) if block.at < next_large => small.next(),
-                _ => large.next(),
-            }
-        })
+impl Place {
+    fn block(&self, packed: &Packed) -> Block {
+        let (offset, size, print) = *packed;
+        Block {
+            at: self.number * PLACE + u64::from(offset) * UNIT,
+            bytes: u64::from(size) * UNIT,
+            print,
+        }
+    }
+
+    /// Returns the number of blocks that begin at or before a unit. Most places are filled evenly,
+    /// so the search begins where the block would then be.
+    #[inline]
+    fn up_to(&self, unit: usize) -> usize {
+        let blocks = self.blocks.as_slice();
+        let is_before = |place: usize| usize::from(blocks[place].0) <= unit;
+        let guess = blocks.len() * unit / UNITS;
+        let (mut low, mut high, mut step) = (guess, guess, 1);
+        while high < blocks.len() && is_before(high) {
+            low = high + 1;
+            high += step;
+            step *= 2;
+        }
+        while low > 0 && !is_before(low - 1) {
+            high = low - 1;
+            low = low.saturating_sub(step);
+            step *= 2;
+        }
+        let high = high.min(blocks.len());
+        low + blocks[low..high].partition_point(|block| usize::from(block.0) <= unit)
     }
 }
 
-/// The start bits of the blocks of a place.
-#[derive(Debug)]
-struct Table {
-    place: u64,
-    /// The number of the first block.
-    first: BlockId,
-    /// A bit for each unit at which a block starts.
-    starts: [u64; WORDS],
-    /// Number of blocks before each word.
-    before: [u16; WORDS],
-}
-
 /// All blocks of a heap, or some of them. Their numbers are in order of address, except for large
-/// blocks, which come last.
+/// blocks, which come last. A small block takes 6 bytes.
 #[derive(Debug, Default)]
 pub struct BlockIndex {
-    places: ByPlace<u32>,
-    tables: Vec<Table>,
-    /// Sizes in units.
-    sizes: Vec<u16>,
-    /// Prints, those of large blocks last.
-    prints: Vec<u16>,
-    /// Addresses and sizes of large blocks, in order.
-    large: Vec<(u64, u64)>,
+    /// The index of each place in `places`, by its number.
+    by_number: ByPlace<u32>,
+    places: Vec<Place>,
+    /// Number of the blocks in places.
+    small: usize,
+    /// In order.
+    large: Vec<Block>,
     /// The addresses between which all blocks are. Most words of most programs are outside.
     span: Range<u64>,
     unknown: Vec<Range<u64>>,
@@ -219,38 +196,41 @@ pub struct BlockIndex {
 impl BlockIndex {
     /// Returns the blocks of at least [`PLACE`] bytes, in order of address.
     pub fn large(&self) -> impl Iterator<Item = Block> {
-        // Their prints are the last ones.
-        let prints = &self.prints[self.prints.len() - self.large.len()..];
-        self.large.iter().zip(prints).map(|((at, bytes), print)| Block {
-            at: *at,
-            bytes: *bytes,
-            print: *print,
-        })
+        self.large.iter().copied()
     }
 
-    fn add_place(&mut self, place: u64, blocks: &[Packed]) {
-        let first = self.sizes.len() as BlockId;
-        let mut table = Table { place, first, starts: [0; WORDS], before: [0; WORDS] };
-        for (offset, size, print) in blocks.iter().filter(|block| block.1 > 0) {
-            let (word, bit) = (usize::from(*offset) / 64, 1 << (offset % 64));
-            if table.starts[word] & bit == 0 {
-                table.starts[word] |= bit;
-                self.sizes.push(*size);
-                self.prints.push(*print);
-            }
+    /// Returns all blocks in order of address.
+    pub(crate) fn iter(&self) -> Ordered<'_> {
+        let mut all = Ordered {
+            places: self.places.iter(),
+            place: None,
+            blocks: [].iter(),
+            small: None,
+            large: self.large.iter().peekable(),
+        };
+        all.small = all.next_small();
+        all
+    }
+
+    /// Numbers the blocks. Those that were free are dropped.
+    fn number(&mut self) {
+        for place in &mut self.places {
+            place.blocks.retain(|block| block.1 > 0);
         }
-        let mut before = 0;
-        for (word, count) in table.starts.iter().zip(&mut table.before) {
-            *count = before;
-            before += word.count_ones() as u16;
+        self.places.retain(|place| !place.blocks.is_empty());
+        self.small = 0;
+        for place in &mut self.places {
+            place.first = self.small as BlockId;
+            self.small += place.blocks.len();
         }
-        self.places.insert(place, self.tables.len() as u32);
-        self.tables.push(table);
+        let numbers = self.places.iter().enumerate();
+        self.by_number = numbers.map(|(index, place)| (place.number, index as u32)).collect();
+        self.span = self.measure();
     }
 
     /// Returns the number of blocks.
     pub fn len(&self) -> usize {
-        self.sizes.len() + self.large.len()
+        self.small + self.large.len()
     }
 
     /// Returns whether there are no blocks.
@@ -258,9 +238,19 @@ impl BlockIndex {
         self.len() == 0
     }
 
+    /// Returns the block with a number.
+    pub(crate) fn get(&self, id: BlockId) -> Option<Block> {
+        if let Some(large) = (id as usize).checked_sub(self.small) {
+            return self.large.get(large).copied();
+        }
+        let place = self.places.partition_point(|place| place.first <= id).checked_sub(1)?;
+        let place = &self.places[place];
+        place.blocks.get((id - place.first) as usize).map(|packed| place.block(packed))
+    }
+
     /// Returns the print of a block; 0 if it could not be read.
     pub fn print(&self, id: BlockId) -> u16 {
-        self.prints.get(id as usize).copied().unwrap_or(0)
+        self.get(id).map_or(0, |block| block.print)
     }
 
     /// Returns the parts of the heap that could not be read.
@@ -270,136 +260,150 @@ impl BlockIndex {
 
     /// Returns the addresses between which all blocks are.
     fn measure(&self) -> Range<u64> {
-        let starts = self.tables.iter().map(|table| table.place * PLACE);
-        let start = starts.chain(self.large.iter().map(|(at, _)| *at)).min();
+        let starts = self.places.iter().map(|place| place.number * PLACE);
+        let start = starts.chain(self.large().map(|block| block.at)).min();
         // A block may extend into the next place.
-        let ends = self.tables.iter().map(|table| (table.place + 2).saturating_mul(PLACE));
-        let large = self.large.iter().map(|(at, bytes)| at.saturating_add(*bytes));
+        let ends = self.places.iter().map(|place| (place.number + 2).saturating_mul(PLACE));
+        let large = self.large().map(|block| block.at.saturating_add(block.bytes));
         start.unwrap_or(0)..ends.chain(large).max().unwrap_or(0)
     }
 
-    /// Returns the block that contains an address.
+    /// Returns whether an address is between those of the first and the last block.
     #[inline]
-    pub fn containing(&self, at: u64) -> Option<BlockId> {
-        if !self.span.contains(&at) {
+    pub(super) fn spans(&self, at: u64) -> bool {
+        self.span.contains(&at)
+    }
+
+    /// Returns the block that contains an address, and its number.
+    #[inline]
+    pub(super) fn find(&self, at: u64) -> Option<(BlockId, Block)> {
+        if !self.spans(at) {
             return None;
         }
         self.small(at).or_else(|| self.large_containing(at))
     }
 
+    /// Returns the number of the block that contains an address.
+    #[inline]
+    pub fn containing(&self, at: u64) -> Option<BlockId> {
+        self.find(at).map(|(id, _)| id)
+    }
+
     /// Returns the block that starts at an address.
     pub fn starting_at(&self, at: u64) -> Option<BlockId> {
-        self.containing(at).filter(|id| self.range(*id).is_some_and(|range| range.start == at))
+        self.find(at).filter(|(_, block)| block.at == at).map(|(id, _)| id)
     }
 
     /// Returns the start of the first block in a range, or the end of the range if it has none.
     pub fn first_start_in(&self, range: Range<u64>) -> u64 {
         let mut end = range.end;
-        let large = self.large.partition_point(|(at, _)| *at < range.start);
-        if let Some((at, _)) = self.large.get(large) {
-            end = end.min(*at);
+        let large = self.large.partition_point(|block| block.at < range.start);
+        if let Some(block) = self.large.get(large) {
+            end = end.min(block.at);
         }
-        let mut at = range.start.next_multiple_of(UNIT);
-        while at < end {
-            let place = at / PLACE;
-            if let Some(table) = self.places.get(&place).map(|table| &self.tables[*table as usize])
-            {
-                let unit = (at % PLACE / UNIT) as usize;
-                let mut word = unit / 64;
-                let mut bits = table.starts[word] & (u64::MAX << (unit % 64));
-                while bits == 0 && word + 1 < WORDS {
-                    word += 1;
-                    bits = table.starts[word];
-                }
-                if bits != 0 {
-                    let first = word as u64 * 64 + u64::from(bits.trailing_zeros());
-                    return end.min(place * PLACE + first * UNIT);
-                }
-            }
-            at = (place + 1) * PLACE;
-        }
-        end
+        let first = self.places.partition_point(|place| place.number < range.start / PLACE);
+        let small = self.places[first..].iter().find_map(|place| {
+            let start = place.number * PLACE;
+            let unit = range.start.saturating_sub(start).div_ceil(UNIT) as usize;
+            let before = unit.checked_sub(1).map_or(0, |unit| place.up_to(unit));
+            (start >= end)
+                .then_some(end)
+                .or_else(|| place.blocks.get(before).map(|packed| place.block(packed).at))
+        });
+        small.map_or(end, |at| at.min(end))
     }
 
     #[inline]
-    fn small(&self, at: u64) -> Option<BlockId> {
-        let place = at / PLACE;
-        let found = self.places.get(&place).and_then(|table| {
-            let unit = (at % PLACE / UNIT) as usize;
-            self.last_before(&self.tables[*table as usize], unit)
-        });
+    fn small(&self, at: u64) -> Option<(BlockId, Block)> {
+        let number = at / PLACE;
+        let unit = (at % PLACE / UNIT) as usize;
+        let found = self.by_number.get(&number);
+        let found = found.and_then(|place| Self::last_before(&self.places[*place as usize], unit));
         // A block may extend into the next place.
         let found = found.or_else(|| {
-            let table = self.places.get(&place.checked_sub(1)?)?;
-            self.last_before(&self.tables[*table as usize], UNITS - 1)
+            let place = self.by_number.get(&number.checked_sub(1)?)?;
+            Self::last_before(&self.places[*place as usize], UNITS - 1)
         });
-        let (id, start) = found?;
-        let size = u64::from(self.sizes[id as usize]) * UNIT;
-        (at < start + size).then_some(id)
+        found.filter(|(_, block)| at < block.at + block.bytes)
     }
 
-    /// Returns the last block of a place that starts at or before a unit, with its address.
+    /// Returns the last block of a place that starts at or before a unit.
     #[inline]
-    fn last_before(&self, table: &Table, unit: usize) -> Option<(BlockId, u64)> {
-        let mut word = unit / 64;
-        let mut bits = table.starts[word] & (u64::MAX >> (63 - unit % 64));
-        while bits == 0 {
-            word = word.checked_sub(1)?;
-            bits = table.starts[word];
-        }
-        let bit = 63 - bits.leading_zeros();
-        let rank = u32::from(table.before[word]) + bits.count_ones() - 1;
-        let start = table.place * PLACE + (word as u64 * 64 + u64::from(bit)) * UNIT;
-        Some((table.first + rank, start))
+    fn last_before(place: &Place, unit: usize) -> Option<(BlockId, Block)> {
+        let index = place.up_to(unit).checked_sub(1)?;
+        Some((place.first + index as BlockId, place.block(&place.blocks[index])))
     }
 
     #[cold]
-    fn large_containing(&self, at: u64) -> Option<BlockId> {
-        let place = self.large.partition_point(|(start, _)| *start <= at).checked_sub(1)?;
-        let (start, bytes) = self.large[place];
-        (at < start + bytes).then_some((self.sizes.len() + place) as BlockId)
+    fn large_containing(&self, at: u64) -> Option<(BlockId, Block)> {
+        let place = self.large.partition_point(|block| block.at <= at).checked_sub(1)?;
+        let block = self.large[place];
+        let is_inside = at < block.at.saturating_add(block.bytes);
+        is_inside.then_some(((self.small + place) as BlockId, block))
     }
 
     /// Returns the addresses of a block.
     pub fn range(&self, id: BlockId) -> Option<Range<u64>> {
-        let place = id as usize;
-        if let Some(large) = place.checked_sub(self.sizes.len()) {
-            let (start, bytes) = *self.large.get(large)?;
-            return Some(start..start + bytes);
-        }
-        let table = self.tables.partition_point(|table| table.first <= id).checked_sub(1)?;
-        let table = &self.tables[table];
-        let rank = (id - table.first) as u16;
-        let word = table.before.partition_point(|before| *before <= rank).checked_sub(1)?;
-        let mut bits = table.starts[word];
-        for _ in 0..rank - table.before[word] {
-            bits &= bits - 1;
-        }
-        let unit = word as u64 * 64 + u64::from(bits.trailing_zeros());
-        let start = table.place * PLACE + unit * UNIT;
-        Some(start..start + u64::from(self.sizes[place]) * UNIT)
+        self.get(id).map(|block| block.at..block.at.saturating_add(block.bytes))
     }
 
     /// Calls `each` for every block, in order of their numbers, with its addresses.
     pub fn each(&self, mut each: impl FnMut(BlockId, Range<u64>)) {
-        let mut id = 0;
-        for table in &self.tables {
-            id = table.first;
-            for (word, bits) in table.starts.iter().enumerate() {
-                let mut bits = *bits;
-                while bits != 0 {
-                    let unit = word as u64 * 64 + u64::from(bits.trailing_zeros());
-                    bits &= bits - 1;
-                    let start = table.place * PLACE + unit * UNIT;
-                    each(id, start..start + u64::from(self.sizes[id as usize]) * UNIT);
-                    id += 1;
-                }
-            }
+        let small = self.places.iter();
+        let small = small.flat_map(|place| place.blocks.iter().map(|packed| place.block(packed)));
+        for (id, block) in small.chain(self.large()).enumerate() {
+            each(id as BlockId, block.at..block.at.saturating_add(block.bytes));
         }
-        id = id.max(self.sizes.len() as BlockId);
-        for (start, bytes) in &self.large {
-            each(id, *start..start + bytes);
-            id += 1;
+    }
+}
+
+/// The blocks of an index in order of address.
+#[derive(Debug, Clone)]
+pub(crate) struct Ordered<'i> {
+    places: std::slice::Iter<'i, Place>,
+    place: Option<&'i Place>,
+    /// The blocks of this place that are left.
+    blocks: std::slice::Iter<'i, Packed>,
+    /// The next block of a place.
+    small: Option<Block>,
+    large: std::iter::Peekable<std::slice::Iter<'i, Block>>,
+}
+
+impl Ordered<'_> {
+    #[inline]
+    fn next_small(&mut self) -> Option<Block> {
+        loop {
+            if let Some((place, packed)) = self.place.zip(self.blocks.next()) {
+                return Some(place.block(packed));
+            }
+            let place = self.places.next()?;
+            (self.place, self.blocks) = (Some(place), place.blocks.iter());
+        }
+    }
+
+    /// Returns the next block.
+    #[inline]
+    pub(crate) fn peek(&mut self) -> Option<Block> {
+        match (self.small, self.large.peek()) {
+            (Some(small), Some(large)) if large.at < small.at => Some(**large),
+            (Some(small), _) => Some(small),
+            (None, large) => large.map(|large| **large),
+        }
+    }
+}
+
+impl Iterator for Ordered<'_> {
+    type Item = Block;
+
+    #[inline]
+    fn next(&mut self) -> Option<Block> {
+        match (self.small, self.large.peek()) {
+            (Some(small), Some(large)) if large.at < small.at => self.large.next().copied(),
+            (Some(small), _) => {
+                self.small = self.next_small();
+                Some(small)
+            }
+            (None, _) => self.large.next().copied(),
         }
     }
 }

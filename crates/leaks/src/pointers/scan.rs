@@ -25,7 +25,7 @@ pub fn address(word: u64) -> Option<u64> {
 }
 
 /// Reads the resident words of some ranges, which are in order.
-fn each_word<M: Memory>(
+pub(super) fn each_word<M: Memory>(
     memory: &M,
     ranges: impl IntoIterator<Item = Range<u64>>,
     mut each: impl FnMut(u64, u64),

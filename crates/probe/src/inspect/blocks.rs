@@ -26,9 +26,10 @@ pub struct BlockReader {
 }
 
 /// The result of a walk.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct BlockWalk {
-    /// The allocators, the ledger of their heaps, and notes about what could not be walked.
+    /// The allocators, the ledger of their heaps, and notes about what could not be walked; all of
+    /// an inspection, if the walk was part of one.
     pub observation: Observation,
     /// The heaps.
     pub heaps: WalkedHeaps,

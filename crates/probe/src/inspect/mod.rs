@@ -13,14 +13,16 @@ mod pages;
 
 use std::fs;
 use std::io;
+use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
+use lowtide_heap::blocks::Visitor;
 use lowtide_model::inspection::{Allocator, Manager, Observation, Runtime, Unreadable};
 use lowtide_model::ledger::Owner;
 use lowtide_model::runtime_kind::RuntimeKind;
 
-use crate::detect::{self, Detected, DetectedRuntime, Detector, WalkedHeaps};
+use crate::detect::{self, Detected, DetectedRuntime, Detector};
 use crate::locked::LockedMemory;
 use crate::machine::thread_cpu_s;
 use crate::mapped;
@@ -47,6 +49,10 @@ const END_TIME: Duration = Duration::from_millis(100);
 /// The note of a process whose locked mappings are not known.
 const UNCERTAIN: &str = "it has locked memory (mlock), and reading where would make its threads wait: each mapping that \
                          may be locked counts as locked";
+
+/// The walk of an inspection: passes the blocks in use on to a visitor, if there is one, and
+/// returns the whole inspection.
+pub type Walk<'w> = dyn FnMut(Visitor<'_>) -> Result<BlockWalk, TargetError> + 'w;
 
 /// Reads what inspections need once and a seccomp filter may forbid later.
 pub fn prepare() {
@@ -114,11 +120,26 @@ impl Inspector {
     /// Fails if it ends meanwhile, if it keeps executing other programs, or if reading it does not
     /// finish in time.
     pub fn inspect(&mut self, target: &Target) -> Result<Observation, TargetError> {
+        self.inspect_blocks(target, |_, walk| Ok(walk(None)?.observation))
+    }
+
+    /// Inspects a process like [`Self::inspect`], and passes the blocks in use in its heaps on, in
+    /// the same walk. `collect` gets the inspection, which it calls with its visitor. If the
+    /// process executes another program meanwhile, `collect` is called again.
+    ///
+    /// # Errors
+    /// Fails if it ends meanwhile, if it keeps executing other programs, if reading it does not
+    /// finish in time, or if `collect` fails.
+    pub fn inspect_blocks<T: Send + 'static>(
+        &mut self,
+        target: &Target,
+        mut collect: impl FnMut(&Target, &mut Walk<'_>) -> Result<T, TargetError> + Send + 'static,
+    ) -> Result<T, TargetError> {
         let of_thread = target.try_clone().map_err(|error| target.failed(error))?;
         let settings = self.settings;
         let mut worker = std::mem::take(self);
         let done = settings.patience.work_on(target, &AtomicBool::new(false), move || {
-            let observed = worker.inspect_here(&of_thread);
+            let observed = worker.inspect_here(&of_thread, &mut collect);
             (worker, observed)
         });
         let (worker, observed) = done.map_err(|given_up| {
@@ -129,10 +150,15 @@ impl Inspector {
         observed
     }
 
-    fn inspect_here(&mut self, target: &Target) -> Result<Observation, TargetError> {
+    fn inspect_here<T>(
+        &mut self,
+        target: &Target,
+        mut collect: impl FnMut(&Target, &mut Walk<'_>) -> Result<T, TargetError>,
+    ) -> Result<T, TargetError> {
         for _ in 0..MAX_ATTEMPTS {
             let image = target.stat()?.image;
-            let observed = self.inspect_once(target, image);
+            let observed =
+                collect(target, &mut |visitor| self.inspect_once(target, image, visitor));
             let is_replaced = match observed {
                 Err(TargetError::Replaced(_)) => true,
                 // A process that executes a program has no memory for a moment, like one that ends.
@@ -151,44 +177,50 @@ impl Inspector {
         &mut self,
         target: &Target,
         image: (u64, u64),
-    ) -> Result<Observation, TargetError> {
+        visitor: Visitor<'_>,
+    ) -> Result<BlockWalk, TargetError> {
         let (begin, cpu) = (Instant::now(), thread_cpu_s());
         let (memory, mut unreadable) = memory_of(target)?;
         let mut memory =
             memory.map(|m| if self.settings.without_scan { m.without_scan() } else { m });
-        let mut observation = self.outside(target)?;
-        let maps = match target.maps() {
-            Ok(maps) => Some(maps),
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => None,
+        let mut walk = BlockWalk { observation: self.outside(target)?, ..BlockWalk::default() };
+        let has_maps = match target.maps() {
+            Ok(maps) => {
+                walk.maps = maps;
+                true
+            }
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => false,
             Err(error) => return Err(target.failed(error)),
         };
-        match (&mut memory, maps) {
-            (Some(memory), Some(maps)) => {
-                let locked = LockedMemory::find_with_files(target, &target.status()?, &maps);
+        match &mut memory {
+            Some(memory) if has_maps => {
+                let locked = LockedMemory::find_with_files(target, &target.status()?, &walk.maps);
                 memory.set_locked(locked.ranges);
                 if !self.settings.without_open_memory {
-                    observation.open_memory = open_memory(target.pid, &maps);
+                    walk.observation.open_memory = open_memory(target.pid, &walk.maps);
                 }
-                let seen = (maps.as_slice(), locked.files.as_slice());
-                self.inside(target, memory, seen, &mut observation, unreadable)?;
-                if locked.is_uncertain && observation.ledger.bytes(Owner::Locked) > 0 {
-                    observation.notes.push(UNCERTAIN.to_owned());
+                self.walk(target, memory, &mut walk, visitor, unreadable.is_none())?;
+                inside(target, memory, &locked.files, &mut walk)?;
+                if locked.is_uncertain && walk.observation.ledger.bytes(Owner::Locked) > 0 {
+                    walk.observation.notes.push(UNCERTAIN.to_owned());
                 }
             }
             _ => {
                 unreadable = Some(Unreadable::Maps);
-                by_status(target, &mut observation)?;
+                by_status(target, &mut walk.observation)?;
             }
         }
         if memory.is_some_and(|memory| !memory.is_in_use()) {
             return Err(TargetError::Replaced(target.pid));
         }
+        walk.elapsed_s = begin.elapsed().as_secs_f64();
+        walk.cpu_s = thread_cpu_s() - cpu;
+        let observation = &mut walk.observation;
         observation.rss_bytes = observation.ledger.total();
         observation.unreadable = unreadable;
         observation.image = image;
-        observation.elapsed_s = begin.elapsed().as_secs_f64();
-        observation.cpu_s = thread_cpu_s() - cpu;
-        Ok(observation)
+        (observation.elapsed_s, observation.cpu_s) = (walk.elapsed_s, walk.cpu_s);
+        Ok(walk)
     }
 
     /// Reads the data that need no access to its memory.
@@ -223,22 +255,23 @@ impl Inspector {
             .or_else(|| sockets::count_in_its_namespace(process))
     }
 
-    /// Reads everything that requires its mappings.
-    fn inside(
+    /// Recognises its allocators, and walks their heaps, as far as its memory may be read.
+    fn walk(
         &mut self,
         target: &Target,
         memory: &LiveMemory,
-        (maps, locked_files): (&[Mapping], &[std::ops::Range<u64>]),
-        observation: &mut Observation,
-        unreadable: Option<Unreadable>,
+        walk: &mut BlockWalk,
+        visitor: Visitor<'_>,
+        is_readable: bool,
     ) -> Result<(), TargetError> {
-        let detected = match self.detector.detect(target.pid, maps) {
+        let BlockWalk { observation, heaps, maps, detected, .. } = walk;
+        *detected = match self.detector.detect(target.pid, maps) {
             Ok(detected) => detected,
             Err(ProgramError::Gone) if !target.is_alive() => {
                 return Err(TargetError::Gone(target.pid));
             }
             Err(error) => {
-                if unreadable.is_none() {
+                if is_readable {
                     observation
                         .notes
                         .push(format!("its allocator could not be determined: {error}"));
@@ -246,39 +279,40 @@ impl Inspector {
                 Detected::default()
             }
         };
-        let walked = match unreadable {
-            None => {
-                let predicts = !self.settings.without_predictions;
-                let predictor = predicts.then_some(&mut self.detector);
-                heaps::walk(memory, maps, &detected, observation, None, predictor)
-            }
-            Some(_) => WalkedHeaps::default(),
-        };
-        describe(&detected, observation);
-        let pointers = detect::stack_pointers(target.pid);
-        let stacks = detect::stacks(memory, &detected, maps, &pointers);
-        let mounts = fs::read(target.path("mountinfo")).unwrap_or_default();
-        let files = &pages::FileSystems::parse(&String::from_utf8_lossy(&mounts));
-        let attributor = pages::Attributor {
-            maps,
-            detected: &detected,
-            stacks: &stacks,
-            walked: &walked,
-            files,
-            locked_files,
-        };
-        let rest = attributor.attribute(memory).map_err(|error| target.failed(error))?;
-        observation.ledger.join(&rest.ledger);
-        observation.managers =
-            Manager::join(rest.managers(), &heaps::walked_runtimes(&observation.ledger));
-        observation.shared = rest.shared();
-        observation.files = rest.files();
-        observation.kept_file_bytes = rest.kept_file_bytes;
-        observation.changed_files = rest.changed_files();
-        observation.anonymous_mappings = Some(rest.anonymous_mappings);
-        observation.mapped_again_bytes = Some(rest.mapped_again_bytes());
-        self::status(target, maps, observation)
+        if is_readable {
+            let predictor = (!self.settings.without_predictions).then_some(&mut self.detector);
+            *heaps = heaps::walk(memory, maps, detected, observation, visitor, predictor);
+        }
+        describe(detected, observation);
+        Ok(())
     }
+}
+
+/// Reads everything else that requires its mappings.
+fn inside(
+    target: &Target,
+    memory: &LiveMemory,
+    locked_files: &[Range<u64>],
+    walk: &mut BlockWalk,
+) -> Result<(), TargetError> {
+    let BlockWalk { observation, heaps, maps, detected, .. } = walk;
+    let pointers = detect::stack_pointers(target.pid);
+    let stacks = detect::stacks(memory, detected, maps, &pointers);
+    let mounts = fs::read(target.path("mountinfo")).unwrap_or_default();
+    let files = &pages::FileSystems::parse(&String::from_utf8_lossy(&mounts));
+    let attributor =
+        pages::Attributor { maps, detected, stacks: &stacks, walked: heaps, files, locked_files };
+    let rest = attributor.attribute(memory).map_err(|error| target.failed(error))?;
+    observation.ledger.join(&rest.ledger);
+    observation.managers =
+        Manager::join(rest.managers(), &heaps::walked_runtimes(&observation.ledger));
+    observation.shared = rest.shared();
+    observation.files = rest.files();
+    observation.kept_file_bytes = rest.kept_file_bytes;
+    observation.changed_files = rest.changed_files();
+    observation.anonymous_mappings = Some(rest.anonymous_mappings);
+    observation.mapped_again_bytes = Some(rest.mapped_again_bytes());
+    status(target, maps, observation)
 }
 
 /// Opens its memory, as far as permitted. All further reads are of the same program, as long as a
