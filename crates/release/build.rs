@@ -8,27 +8,37 @@ use object::{Object, ObjectSection, ObjectSymbol};
 #[path = "build/contract.rs"]
 mod contract;
 
-/// Maximum size of the code: one page of the target.
-const MAX_BYTES: usize = 4096;
+/// Maximum size of the code: two smallest pages. On x86-64, one page is mapped for it, which
+/// `src/stub.rs` asserts.
+const MAX_BYTES: usize = 8192;
 
 fn main() {
     println!("cargo:rerun-if-changed=stub");
     println!("cargo:rerun-if-env-changed=CARGO_CFG_LOWTIDE_CONTROL");
     println!("cargo:rerun-if-changed=build/contract.rs");
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
-    let read = |name| fs::read_to_string(name).expect("it is next to this file");
-    let (header, contract) = (read("stub/shared.h"), read("stub/contract.def"));
+    let read = |name: PathBuf| fs::read_to_string(name).expect("it is next to this file");
+    let processor = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets it");
+    let folder = PathBuf::from("stub").join(&processor);
+    // Another processor has numbers that nothing uses.
+    let folder = if folder.exists() { folder } else { PathBuf::from("stub/x86_64") };
+    let header = [folder.join("numbers.h"), "stub/shared.h".into()].map(read).concat();
+    let contract = read("stub/contract.def".into());
     let contract = contract::Contract::parse(&header, &contract);
     let write = |name, text: &[u8]| fs::write(out.join(name), text).expect("OUT_DIR is writable");
     write("contract.rs", contract.rust().as_bytes());
     write("offsets.h", contract.offsets().as_bytes());
-    let codes = match env::var("CARGO_CFG_TARGET_ARCH").as_deref() {
-        Ok("x86_64") => {
-            link();
-            [compile(c_code()), compile(guarded())]
-        }
-        _ => Default::default(),
+    println!("cargo:rustc-check-cfg=cfg(lowtide_releases)");
+    let codes = if ["x86_64", "aarch64"].contains(&&*processor) {
+        // The processors that `src/arch` knows.
+        println!("cargo:rustc-cfg=lowtide_releases");
+        [compile(c_code()), compile(guarded())]
+    } else {
+        Default::default()
     };
+    if processor == "x86_64" {
+        link();
+    }
     for (name, code) in ["ptmalloc.bin", "guarded.bin"].into_iter().zip(codes) {
         write(name, &code);
     }
@@ -50,8 +60,12 @@ fn c_code() -> cc::Build {
         .flag("-ffreestanding")
         .flag("-fno-stack-protector")
         .flag("-mgeneral-regs-only")
+        // A function of the C library would do them otherwise (aarch64).
+        .flag_if_supported("-mno-outline-atomics")
         .flag("-fno-strict-aliasing")
         .include(env::var_os("OUT_DIR").expect("cargo sets it"))
+        .include("stub")
+        .include(Path::new("stub").join(env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets it")))
         .flag_if_supported("-fno-tree-loop-distribute-patterns");
     build
 }
@@ -91,8 +105,9 @@ fn link() {
 fn compile(mut build: cc::Build) -> Vec<u8> {
     let objects = build
         .force_frame_pointer(false)
-        // Its system calls are calls of a function, which write below the stack pointer.
-        .flag("-mno-red-zone")
+        // Its system calls are calls of a function, which write below the stack pointer (x86-64).
+        .flag_if_supported("-mno-red-zone")
+        .flag_if_supported("-mbranch-protection=none")
         .flag("-fno-function-sections")
         .flag("-fno-asynchronous-unwind-tables")
         .flag("-fno-jump-tables")

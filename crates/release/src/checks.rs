@@ -26,6 +26,7 @@ use lowtide_probe::proc::{is_gone, pids};
 use lowtide_probe::program::ProgramError;
 use lowtide_probe::target::{Target, TargetError};
 
+use crate::arch::{ELF_MACHINE, RELEASES, RELEASES_ONLY_GLIBC};
 use crate::error::{Abort, ReleaseError};
 use crate::filters::check_filters;
 use crate::options::Options;
@@ -127,26 +128,22 @@ fn failed(target: &Target, error: io::Error) -> ReleaseError {
     }
 }
 
-/// Checks that the program is for 64-bit x86. lowtide itself has to be, too.
+/// Checks that the program is for the processor that lowtide itself is for.
 fn check_machine(target: &Target) -> Result<(), Abort> {
     const SIZE: usize = 20;
     let mut header = [0; SIZE];
     let file = File::open(target.path("exe")).and_then(|mut file| file.read_exact(&mut header));
     file.map_err(|error| failed(target, error))?;
-    if cfg!(target_arch = "x86_64") && is_x86_64(&header) {
-        Ok(())
-    } else {
-        Err(Refusal::Machine.into())
-    }
+    if RELEASES && is_for(&header, ELF_MACHINE) { Ok(()) } else { Err(Refusal::Machine.into()) }
 }
 
-/// Returns whether an ELF file is for 64-bit x86, by its first bytes. (x32 has 32-bit ELF files.)
-fn is_x86_64(header: &[u8; 20]) -> bool {
+/// Returns whether an ELF file is a 64-bit one for a machine, by its first bytes. (x32 has 32-bit
+/// ELF files.)
+fn is_for(header: &[u8; 20], machine: u16) -> bool {
     const CLASS_64: u8 = 2;
-    const EM_X86_64: u16 = 62;
     header.starts_with(b"\x7fELF")
         && header[4] == CLASS_64
-        && u16::from_le_bytes([header[18], header[19]]) == EM_X86_64
+        && u16::from_le_bytes([header[18], header[19]]) == machine
 }
 
 fn unrecognised(target: &Target, error: ProgramError) -> ReleaseError {
@@ -270,6 +267,9 @@ fn check_allocator(
         return Err(Refusal::Allocator { name });
     }
     if allocator.kind != AllocatorKind::Glibc {
+        if RELEASES_ONLY_GLIBC {
+            return Err(Refusal::Processor { what: "another allocator" });
+        }
         let c_library = detected.c_library.as_ref().map_or("unknown", |library| library.name);
         if !allocator.kind.has_known_locks(c_library) {
             return Err(Refusal::Locks { name, c_library: c_library.to_owned() });
@@ -294,9 +294,15 @@ pub(crate) fn calls_allocator(options: &Options) -> bool {
     matches!(options.method, Some(Method::Purge | Method::Trim))
 }
 
-/// Checks that a function of the allocator may make any system call.
+/// Checks that the calls of a release, or of a function of the allocator, may be made.
 fn check_call(threads: &[Status], options: &Options) -> Result<(), Refusal> {
     let is_filtered = threads.iter().any(|status| status.seccomp != 0);
+    if RELEASES_ONLY_GLIBC && is_filtered {
+        return Err(Refusal::Processor { what: "a seccomp filter" });
+    }
+    if RELEASES_ONLY_GLIBC && calls_allocator(options) {
+        return Err(Refusal::NoPurge { why: UNTESTED_CALL });
+    }
     if calls_allocator(options) && is_filtered {
         return Err(Refusal::NoPurge { why: CALL_UNDER_FILTER });
     }
@@ -306,6 +312,10 @@ fn check_call(threads: &[Status], options: &Options) -> Result<(), Refusal> {
 /// The reason why no function of the allocator is called in a process under filters.
 pub(crate) const CALL_UNDER_FILTER: &str =
     "its system calls are filtered, and those of the allocator's own function are unknown";
+
+/// The reason why no function of the allocator is called on a processor.
+const UNTESTED_CALL: &str =
+    "calls of the allocator's own functions were not tested on this processor";
 
 /// Checks that the version of the allocator is among those that were tested.
 fn check_version(allocator: &DetectedAllocator) -> Result<(), Refusal> {
@@ -628,11 +638,11 @@ mod tests {
         let mut header = [0; 20];
         header[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
         header[18] = 62;
-        assert!(is_x86_64(&header));
+        assert!(is_for(&header, 62));
         let other = |at: usize, byte| {
             let mut header = header;
             header[at] = byte;
-            is_x86_64(&header)
+            is_for(&header, 62)
         };
         // x32, aarch64, s390x's high byte, no ELF.
         assert!(!other(4, 1) && !other(18, 183) && !other(19, 1) && !other(0, b'#'));

@@ -5,14 +5,10 @@
 //! reads the time stamp counter (TSC) of the processor, if the kernel itself keeps time by that
 //! counter.
 
-#![cfg_attr(
-    target_arch = "x86_64",
-    expect(unsafe_code, reason = "the time stamp counter, and whether it may be read")
-)]
-
 use std::fs;
 use std::time::{Duration, Instant};
 
+use crate::arch::{counter, may_read_counter};
 use crate::stub::contract::{CLOCK_KERNEL, CLOCK_TSC};
 
 /// Minimum time over which the rate of the counter is measured: its error is then below a
@@ -30,7 +26,7 @@ pub(crate) struct ClockMeasurement {
 impl ClockMeasurement {
     /// Starts a measurement.
     pub(crate) fn start() -> Self {
-        Self { begin: (is_source_tsc() && may_read_tsc()).then(sample) }
+        Self { begin: (is_source_tsc() && may_read_counter()).then(sample) }
     }
 
     /// Completes the measurement, and returns the clock to use. It waits until the measurement is
@@ -89,35 +85,6 @@ fn is_source_tsc() -> bool {
     fs::read_to_string(PATH).is_ok_and(|source| TSC_SOURCES.contains(&source.trim()))
 }
 
-/// Returns whether the calling thread may read the counter (`PR_SET_TSC`).
-#[cfg(target_arch = "x86_64")]
-fn may_read_tsc() -> bool {
-    let mut answer = 0;
-    let at: *mut libc::c_int = &raw mut answer;
-    // SAFETY: PR_GET_TSC writes an int to the address, which is that of one that outlives the call.
-    let done = unsafe { libc::prctl(libc::PR_GET_TSC, at) };
-    done == 0 && answer == libc::PR_TSC_ENABLE
-}
-
-/// Returns whether the calling thread may read the counter: there is none.
-#[cfg(not(target_arch = "x86_64"))]
-fn may_read_tsc() -> bool {
-    false
-}
-
-/// Reads the counter. The caller has checked that the thread may.
-#[cfg(target_arch = "x86_64")]
-fn read_tsc() -> u64 {
-    // SAFETY: x86-64 has the instruction, and the kernel permits it to this process:
-    // `may_read_tsc`.
-    unsafe { core::arch::x86_64::_rdtsc() }
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn read_tsc() -> u64 {
-    0
-}
-
 /// Reads both clocks at the same time, up to a microsecond, or as nearly as several attempts
 /// permit.
 fn sample() -> (Instant, u64) {
@@ -126,7 +93,7 @@ fn sample() -> (Instant, u64) {
     let mut best: Option<(Duration, Instant, u64)> = None;
     for _ in 0..MAX_ATTEMPTS {
         let begin = Instant::now();
-        let ticks = read_tsc();
+        let ticks = counter();
         let error = begin.elapsed();
         if best.is_none_or(|(least, ..)| error < least) {
             best = Some((error, begin, ticks));

@@ -8,8 +8,8 @@
 //! A program can also release its own memory ([`release_own`]). Then the same code runs in the
 //! thread that asks for it.
 //!
-//! That code is for x86-64. On another processor the same functions exist, and refuse every
-//! process.
+//! That code is for x86-64 and aarch64 (`arch/`). On aarch64 it is not in use yet. There, and on
+//! another processor, the same functions exist, and refuse every process.
 //!
 //! # How a release works
 //!
@@ -66,7 +66,9 @@
 //! What cannot be read counts as the worse case. Our code stays mapped, for a later release, unless
 //! it was seen that no thread can be in it.
 //!
-//! On a processor other than x86-64, `release_unsupported.rs` is compiled instead of `release.rs`.
+//! Registers, instructions, signal frames and the rule by which an interrupted call restarts depend
+//! on the processor: `arch/` has one interface for them, and `stub/PROCESSOR/` the assembler. For
+//! a processor that it does not have, `release_unsupported.rs` is compiled instead of `release.rs`.
 //! It makes the same checks.
 //!
 //! The tests kill lowtide, end the target, or make the target change itself at every step
@@ -75,10 +77,11 @@
 //! that a release touches or rests on.
 
 #![cfg_attr(
-    not(target_arch = "x86_64"),
+    not(lowtide_releases),
     allow(dead_code, reason = "the examination has parts that only a release uses")
 )]
 
+mod arch;
 mod checks;
 mod clock;
 mod dropped;
@@ -86,11 +89,11 @@ mod end;
 mod error;
 mod examination;
 mod filters;
-#[cfg(all(any(test, feature = "fuzzing"), target_arch = "x86_64"))]
+#[cfg(all(any(test, feature = "fuzzing"), lowtide_releases))]
 #[doc(hidden)]
 pub mod fuzzing;
 mod headroom;
-#[cfg(target_arch = "x86_64")]
+#[cfg(lowtide_releases)]
 mod heaps;
 mod hold;
 mod huge;
@@ -107,17 +110,17 @@ mod purge;
 mod reasons;
 mod refusal;
 mod releasable;
-#[cfg(target_arch = "x86_64")]
+#[cfg(lowtide_releases)]
 mod release;
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(not(lowtide_releases))]
 #[path = "release_unsupported.rs"]
 mod release;
-#[cfg(target_arch = "x86_64")]
+#[cfg(lowtide_releases)]
 mod remote;
 mod stub;
 mod symbol;
 mod target_code;
-#[cfg(target_arch = "x86_64")]
+#[cfg(lowtide_releases)]
 mod worker;
 
 pub use checks::{check_permission, predict_refusal};
@@ -139,7 +142,7 @@ pub mod testing {
     pub use crate::checks::{TargetFacts, check, check_permission};
     pub use crate::error::Abort;
     pub use crate::release::{TargetStep, release_observed};
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(lowtide_releases)]
     pub use crate::remote::seccomp::{
         Call, Filter, FilterAction, Instruction, decide, filters_of, permits,
     };

@@ -45,6 +45,16 @@ pub enum Refusal {
     /// It is not a 64-bit x86 process, or lowtide is not.
     #[error("it is not a 64-bit x86 process: releases are supported on x86-64 only")]
     Machine,
+    /// On this processor, releases were not tested with something that it uses.
+    #[error(
+        "it uses {what}, and on {processor} lowtide was not tested with that: it releases the heap of glibc only, \
+         of processes without seccomp filters, memory tags, guarded control stacks and the matrix of SME",
+        processor = std::env::consts::ARCH
+    )]
+    Processor {
+        /// What it uses.
+        what: &'static str,
+    },
     /// It has an allocator whose memory lowtide cannot release.
     #[error(
         "its allocator is {name}, and lowtide can release the memory of glibc, musl, jemalloc, mimalloc and \
@@ -292,7 +302,7 @@ impl Refusal {
             Self::AnotherRelease => Hazard::AnotherRelease,
             Self::Stopped { .. } => Hazard::Stopped,
             Self::Frozen => Hazard::Frozen,
-            Self::Machine => Hazard::Machine,
+            Self::Machine | Self::Processor { .. } => Hazard::Machine,
             Self::Allocator { .. }
             | Self::NotChosen { .. }
             | Self::Unguarded { .. }

@@ -47,12 +47,15 @@ impl Code {
     }
 }
 
+const _: () = {
+    assert!(Code::PTMALLOC.0.len() as u64 <= CODE_BYTES);
+    assert!(Code::GUARDED.0.len() as u64 <= CODE_BYTES);
+};
+
 /// Size of the shared block in bytes, including the stacks of both threads.
 pub(crate) const BLOCK_BYTES: u64 = THREAD_STACK_END;
 /// Name of both mappings in `/proc/PID/maps`.
 pub(crate) const NAME: &str = "lowtide";
-/// Length of the instruction `syscall`, over which the kernel steps back to restart a call.
-pub(crate) const SYSCALL_BYTES: u64 = 2;
 
 /// Maximum number of slots of the operations in one batch.
 pub(crate) const MAX_SLOTS: usize = ((OPS_END - OPS) / OP_BYTES) as usize;
@@ -308,7 +311,7 @@ mod tests {
             assert!(code.bytes().len() as u64 <= CODE_BYTES);
         }
         // The one is for programs that release their own memory.
-        let source = include_str!("../stub/stub.c");
+        let source = include_str!("../stub/x86_64/code.h");
         assert_eq!(source.matches("\"syscall\"").count(), 1);
         assert_eq!(source.matches("    syscall").count(), 0);
         assert!(OPS + MAX_SLOTS as u64 * OP_BYTES <= OPS_END);

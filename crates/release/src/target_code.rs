@@ -3,13 +3,15 @@
 
 use std::ops::Range;
 
+use lowtide_heap::memory::Memory;
 use lowtide_probe::heap;
 use lowtide_probe::mapped::code_of;
+use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::proc::maps::Mapping;
 use memchr::memmem;
 
+use crate::arch::{self, GADGETS, Gadgets, RESTORE};
 use crate::refusal::Refusal;
-use crate::stub::SYSCALL_BYTES;
 use crate::symbol;
 
 /// Facts about the code of a target.
@@ -32,17 +34,13 @@ impl TargetCode {
     /// is the program.
     ///
     /// # Errors
-    /// Fails if the C library lacks an instruction that is needed, or cannot be read; and on other
-    /// processors than x86-64, whose instructions these are.
+    /// Fails if the C library lacks an instruction that is needed, or cannot be read.
     pub(crate) fn read(
         pid: u32,
         maps: &[Mapping],
         c_library: &str,
         is_static: bool,
     ) -> Result<Self, Refusal> {
-        if cfg!(not(target_arch = "x86_64")) {
-            return Err(Refusal::Machine);
-        }
         let library = heap::library(maps, c_library);
         // A program that was linked with the flag has a copy of its own, which all libraries then
         // use.
@@ -72,6 +70,12 @@ impl TargetCode {
             gadgets.search(mapping, &bytes);
             restorers.search(mapping, &bytes, is_all);
         }
+        if arch::RESTORES_IN_VDSO
+            && let Some((mapping, bytes)) = vdso(pid, maps)
+        {
+            gadgets.search(mapping, &bytes);
+            restorers.search(mapping, &bytes, true);
+        }
         let gadgets = gadgets.found()?;
         for mapping in others {
             let (bytes, is_all) = code_of(pid, mapping);
@@ -79,6 +83,16 @@ impl TargetCode {
         }
         Ok(Self { library_calls, gadgets, restorers, single_threaded, malloc_trim_at })
     }
+}
+
+/// Returns the code of the kernel in a process, and its mapping.
+fn vdso(pid: u32, maps: &[Mapping]) -> Option<(&Mapping, Vec<u8>)> {
+    const MAX_BYTES: u64 = 1 << 20;
+    let mapping = maps.iter().find(|m| m.name == "[vdso]" && m.size() <= MAX_BYTES)?;
+    let mut bytes = vec![0; usize::try_from(mapping.size()).ok()?];
+    let length = LiveMemory::open(pid).ok()?.read(mapping.start, &mut bytes);
+    bytes.truncate(length);
+    Some((mapping, bytes))
 }
 
 /// The system calls whose arguments no code needs afterwards: functions of the C library do not
@@ -105,16 +119,8 @@ impl LibraryCalls {
 
     /// Searches the code of a mapping of a static program.
     fn search(&mut self, mapping: &Mapping, bytes: &[u8]) {
-        /// The load of the last argument from the stack: `mov n(%rsp), %r9`.
-        const LAST_ARGUMENT: [u8; 4] = [0x4c, 0x8b, 0x4c, 0x24];
-        /// Maximum distance from there to the call, in bytes.
-        const WITHIN: usize = 24;
         let Self::Before(returns) = self else { return };
-        let calls = memmem::find_iter(bytes, &SYSCALL_RET).filter(|call| {
-            let before = &bytes[call.saturating_sub(WITHIN)..*call];
-            memmem::find(before, &LAST_ARGUMENT).is_some()
-        });
-        returns.extend(calls.map(|call| mapping.start + call as u64 + SYSCALL_BYTES));
+        returns.extend(arch::library_calls(bytes).map(|at| mapping.start + at));
     }
 }
 
@@ -140,23 +146,6 @@ impl SingleThreaded {
     }
 }
 
-/// The addresses of these instructions in the target.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Gadgets {
-    /// `syscall; ret`.
-    pub syscall_ret: u64,
-    /// `mov $15, %rax; syscall`: the return of a signal handler (`__restore_rt`).
-    pub restore: u64,
-    /// `pop %rsp; ret`: the end of `pop %r12; ret`.
-    pub pop_rsp_ret: u64,
-}
-
-const SYSCALL_RET: [u8; 3] = [0x0f, 0x05, 0xc3];
-const RESTORE: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
-/// Length of the instructions up to the end of `syscall` at [`Gadgets::restore`].
-pub(crate) const RESTORE_BYTES: u64 = RESTORE.len() as u64;
-const POP_RSP_RET: [u8; 2] = [0x5c, 0xc3];
-
 /// Where signal handlers may return to: each library that calls `rt_sigaction` has such an
 /// instruction of its own (up to glibc 2.33, libpthread too).
 #[derive(Debug, Default)]
@@ -174,7 +163,7 @@ impl Restorers {
         self.known.extend(places.map(|at| mapping.start + at as u64));
         if !is_all {
             // One may begin in the last bytes that were read.
-            let from = mapping.start + (bytes.len() as u64).saturating_sub(RESTORE_BYTES);
+            let from = mapping.start + bytes.len().saturating_sub(RESTORE.len()) as u64;
             self.unread.push(from..mapping.end);
         }
     }
@@ -182,14 +171,13 @@ impl Restorers {
 
 /// The first addresses of the instructions of [`Gadgets`], as far as they were found.
 #[derive(Debug, Default)]
-struct GadgetSearch([Option<u64>; 3]);
+struct GadgetSearch([Option<u64>; GADGETS.len()]);
 
 impl GadgetSearch {
     /// Searches the code of a mapping.
     fn search(&mut self, mapping: &Mapping, bytes: &[u8]) {
-        let wanted: [&[u8]; 3] = [&SYSCALL_RET, &RESTORE, &POP_RSP_RET];
-        for (place, pattern) in self.0.iter_mut().zip(wanted) {
-            let at = memmem::find(bytes, pattern);
+        for (place, gadget) in self.0.iter_mut().zip(&GADGETS) {
+            let at = memmem::find(bytes, gadget.bytes);
             *place = place.or(at.map(|at| mapping.start + at as u64));
         }
     }
@@ -199,12 +187,11 @@ impl GadgetSearch {
     /// # Errors
     /// Fails if an instruction is missing.
     fn found(&self) -> Result<Gadgets, Refusal> {
-        let one = |place: usize, what| self.0[place].ok_or(Refusal::Gadget { what });
-        Ok(Gadgets {
-            syscall_ret: one(0, "a system call instruction")?,
-            restore: one(1, "the return from a signal handler")?,
-            pop_rsp_ret: one(2, "an instruction that switches stacks")?,
-        })
+        let mut found = [0; GADGETS.len()];
+        for ((to, place), gadget) in found.iter_mut().zip(self.0).zip(&GADGETS) {
+            *to = place.ok_or(Refusal::Gadget { what: gadget.what })?;
+        }
+        Ok(found.into())
     }
 }
 

@@ -55,7 +55,7 @@ static int drop_guarded(struct shared_block *s, const struct op *o) {
 }
 
 static int is_sound(struct shared_block *s, const struct op *o) {
-    return CHECKS(o) <= MAX_CHECKS && s->next + slots_of(o) <= s->count && o->from % PAGE == 0 &&
+    return CHECKS(o) <= MAX_CHECKS && s->next + slots_of(o) <= s->count && !((o->from | o->bytes) & (PAGE_BYTES(s) - 1)) &&
            pages_of(o) <= s->pages_per_hold;
 }
 

@@ -74,9 +74,10 @@ static struct chunk **top_of(struct shared_block *s, u64 arena) {
 
 /* --- Operations. */
 
-static int are_within(const struct op *o, u64 from, u64 to) {
-    u64 end = o->from + o->bytes;
-    return o->from % PAGE == 0 && o->bytes % PAGE == 0 && o->from < end && from <= o->from && end <= to;
+static int are_within(const struct shared_block *s, const struct op *o, u64 from, u64 to) {
+    (void)s;
+    u64 end = o->from + o->bytes, last = PAGE_BYTES(s) - 1;
+    return !((o->from | o->bytes) & last) && o->from < end && from <= o->from && end <= to;
 }
 
 /* Drops pages of a free chunk. */
@@ -84,7 +85,7 @@ static int drop_chunk(struct shared_block *s, const struct op *o) {
     if (!is_binned(s, o->chunk.arena, o->chunk.chunk, o->chunk.chunk_bytes))
         return 0;
     u64 end = o->chunk.chunk + o->chunk.chunk_bytes;
-    return are_within(o, o->chunk.chunk + LIST_BYTES, end) && drop_pages(s, o);
+    return are_within(s, o, o->chunk.chunk + LIST_BYTES, end) && drop_pages(s, o);
 }
 
 /* Drops pages of the top chunk, wherever it is by now. */
@@ -95,7 +96,7 @@ static int drop_top(struct shared_block *s, const struct op *o) {
     u64 end = at + SIZE(((const struct chunk *)at)->head);
     if (end < at || !is_of_arena(s, o->top.arena, at, end))
         return 0;
-    return are_within(o, at + LIST_BYTES, end) && drop_pages(s, o);
+    return are_within(s, o, at + LIST_BYTES, end) && drop_pages(s, o);
 }
 
 /* Unlinks a chunk from its lists, as glibc's unlink_chunk does. */

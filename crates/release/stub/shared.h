@@ -7,17 +7,10 @@ typedef unsigned long u64;
 #define S_(x) #x
 #define S(x) S_(x)
 
-/* System calls by their numbers on x86-64, and their arguments. contract.def lists each call that is made. */
-#define NR_RT_SIGACTION 13
-#define NR_RT_SIGPROCMASK 14
-#define NR_RT_SIGRETURN 15
-#define NR_MADVISE 28
-#define NR_CLONE 56
-#define NR_EXIT 60
-#define NR_RT_SIGPENDING 127
-#define NR_PRCTL 157
-#define NR_FUTEX 202
-#define NR_CLOCK_GETTIME 228
+/* The numbers that depend on the processor: of system calls, and CODE_BYTES. contract.def lists each call that is made,
+ * with its arguments. */
+#include "numbers.h"
+
 #define SIGPROCMASK_SETMASK 2
 #define SIGPROCMASK_INVALID 77 /* not a valid `how`: the call fails after it has read the set */
 #define FUTEX_WAIT_PRIVATE 128
@@ -29,8 +22,7 @@ typedef unsigned long u64;
 #define CLOCK_MONOTONIC 1
 #define TSC_ENABLED 1 /* PR_TSC_ENABLE: the answer of PR_GET_TSC if the thread may read the counter */
 
-#define CODE_BYTES 4096 /* of the mapping of the code; the shared block follows */
-#define MAX_PAGES 512   /* per lock hold, whatever the parameters are */
+#define MAX_PAGES 512 /* per lock hold, whatever the parameters are */
 
 #define CLASSES 256
 #define KNOWN_PAGES 128

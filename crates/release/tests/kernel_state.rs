@@ -55,16 +55,16 @@ const KILLED: &str = "a_single_threaded_target_in_read_survives_when_lowtide_is_
 
 /// Of a thread.
 const OF_A_THREAD: [KernelState; 26] = [
-    state("general registers", ("remote/frame.rs", "put_context"), Restores, KILLED),
-    state("vector registers", ("remote/vectors.rs", "to_frame"), Restores, KILLED),
+    state("general registers", ("arch/x86_64/frame.rs", "put_frame"), Restores, KILLED),
+    state("vector registers", ("arch/x86_64/vectors.rs", "to_frame"), Restores, KILLED),
     state(
         "AMX tiles",
-        ("remote/vectors.rs", "TILE_DATA"),
+        ("arch/x86_64/vectors.rs", "TILE_DATA"),
         Refuses,
         "amx_tiles_and_unknown_layouts_are_rejected",
     ),
     state("signal mask", ("remote/stopping.rs", "signal_mask"), Restores, KILLED),
-    state("alternate signal stack", ("remote/frame.rs", "KEEP_ALTSTACK"), Restores, KILLED),
+    state("alternate signal stack", ("arch/x86_64/frame.rs", "KEEP_ALTSTACK"), Restores, KILLED),
     state(
         "pending signals",
         ("remote/stopped_thread.rs", "may_end"),
@@ -136,7 +136,7 @@ const OF_A_THREAD: [KernelState; 26] = [
     ),
     state(
         "rights of its protection keys",
-        ("remote/vectors.rs", "denies_only_writes"),
+        ("arch/x86_64/vectors.rs", "denies_only_writes"),
         Refuses,
         "an_arena_that_protection_keys_deny_is_left_alone",
     ),

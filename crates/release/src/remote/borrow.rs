@@ -20,14 +20,13 @@ use super::shared_filters::SharedFilters;
 use super::stopped_thread::StoppedThread;
 use super::target_io::TargetIo;
 use super::time_asleep::LastTimeout;
-use super::tracee::Registers;
 use super::{JOB_STOP_TIMEOUT, SEARCH_TIMEOUT, TargetStep, leftovers, seccomp};
+use crate::arch::{self, Registers, SYSCALL_BYTES};
 use crate::checks::{self, CALL_UNDER_FILTER};
 use crate::error::{Abort, ReleaseError};
 use crate::options::Options;
 use crate::priority::{self, RealtimeGuard};
 use crate::refusal::Refusal;
-use crate::stub::SYSCALL_BYTES;
 use crate::target_code::TargetCode;
 
 /// A pause of a thread of the target.
@@ -70,8 +69,8 @@ pub(crate) struct ThreadBorrower<'t> {
     own_data: HashMap<u32, u64>,
     /// The TID of the thread that was borrowed first, and the name of the call that it waited in.
     first: Option<(u32, &'static str)>,
-    /// The address of the thread-local storage of the thread that was borrowed last.
-    fs_base: Option<u64>,
+    /// The address of the own data of the thread that was borrowed last.
+    last_own_data: Option<u64>,
 }
 
 /// The calls of a redirected thread that are traced.
@@ -88,7 +87,7 @@ pub(super) struct Escort {
 #[must_use = "it must be confirmed"]
 pub(super) struct Redirected {
     pub(super) candidate: Candidate,
-    fs_base: u64,
+    own_data: u64,
     /// Whether its registers were set and it was detached.
     detached: io::Result<()>,
     /// The results of its calls, as far as it was traced while it made them.
@@ -132,7 +131,7 @@ impl<'t> ThreadBorrower<'t> {
             standing: Standing::Uncounted,
             own_data: HashMap::new(),
             first: None,
-            fs_base: None,
+            last_own_data: None,
         })
     }
 
@@ -180,7 +179,7 @@ impl<'t> ThreadBorrower<'t> {
 
     /// Returns whether a stopped thread is the one that is wanted, and remembers which one it is.
     pub(super) fn is_wanted(&mut self, stopped: &StoppedThread) -> bool {
-        let own_data = stopped.registers.fs_base;
+        let own_data = stopped.registers.own_data();
         self.own_data.insert(stopped.thread.tid, own_data);
         self.standing = self.takes_part.standing(&self.io, stopped);
         self.standing != Standing::Uncounted && self.owner.is_none_or(|owner| owner == own_data)
@@ -209,9 +208,8 @@ impl<'t> ThreadBorrower<'t> {
     /// Returns whether glibc up to 2.31 takes locks, by its data of the thread that was borrowed
     /// last (`header.multiple_threads`); `None` before a thread was borrowed.
     pub(crate) fn has_multiple_threads(&self) -> Option<bool> {
-        const MULTIPLE_THREADS: u64 = 0x18;
-        let fs_base = self.fs_base.filter(|fs_base| *fs_base != 0)?;
-        Some(self.io.word(fs_base + MULTIPLE_THREADS)? as u32 != 0)
+        let own_data = self.last_own_data.filter(|own_data| *own_data != 0)?;
+        Some(self.io.word(own_data + arch::MULTIPLE_THREADS_AT?)? as u32 != 0)
     }
 
     /// Ignores interrupts from now on: our code must leave the target.
@@ -250,19 +248,19 @@ impl<'t> ThreadBorrower<'t> {
         mut prepare: impl FnMut(&mut Self, &StoppedThread) -> Result<Option<Registers>, Abort>,
     ) -> Result<Redirected, Abort> {
         self.try_calls(calls)?;
-        let (candidate, (fs_base, detached, results)) =
+        let (candidate, (own_data, detached, results)) =
             self.with_stopped_thread(|borrower, candidate, stopped| {
                 borrower.permits(candidate, calls)?;
                 let Some(registers) = prepare(borrower, &stopped)? else { return Ok(None) };
-                let fs_base = stopped.registers.fs_base;
+                let own_data = stopped.registers.own_data();
                 let escorted = escorted.filter(|one| one.always || candidate.may_handle);
                 let escorted = escorted.map(|escort| escort.calls);
                 let mut results = Vec::new();
                 let observe = borrower.io.observer();
                 let detached = stopped.redirect(&registers, escorted, &mut results, observe)?;
-                Ok(Some((fs_base, detached, results)))
+                Ok(Some((own_data, detached, results)))
             })?;
-        Ok(Redirected { candidate, fs_base, detached, results })
+        Ok(Redirected { candidate, own_data, detached, results })
     }
 
     /// Confirms that a thread was redirected.
@@ -270,10 +268,10 @@ impl<'t> ThreadBorrower<'t> {
     /// # Errors
     /// Fails if it has ended meanwhile.
     pub(super) fn confirm(&mut self, redirected: Redirected) -> Result<Candidate, Abort> {
-        let Redirected { candidate, fs_base, detached, .. } = redirected;
+        let Redirected { candidate, own_data, detached, .. } = redirected;
         detached.map_err(|error| self.io.failed(error))?;
         self.first.get_or_insert((candidate.thread.tid, candidate.wait.name));
-        self.fs_base = Some(fs_base);
+        self.last_own_data = Some(own_data);
         self.io.observe(TargetStep::Await);
         Ok(candidate)
     }

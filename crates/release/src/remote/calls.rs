@@ -1,10 +1,10 @@
 //! The system calls that are made in a target, for frame chains and for the check of its seccomp
 //! filters.
 
-use super::frame::FrameCall;
 use super::seccomp;
+use crate::arch::{FrameCall, SYSCALL_BYTES};
+use crate::stub::BLOCK_BYTES;
 use crate::stub::contract::*;
-use crate::stub::{BLOCK_BYTES, SYSCALL_BYTES};
 
 pub(super) const MMAP: u64 = libc::SYS_mmap as u64;
 pub(super) const MUNMAP: u64 = libc::SYS_munmap as u64;

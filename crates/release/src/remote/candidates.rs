@@ -13,12 +13,14 @@ use lowtide_probe::proc::status::Status;
 use lowtide_probe::proc::task::{self, Doing, SystemCall, Thread};
 use lowtide_probe::target::Target;
 
+use super::files;
+use super::frame::MAX_CHAIN_BYTES;
 use super::time_asleep::TimeAsleep;
 use super::wait::{MaskAt, Timeout, Wait};
-use super::{files, frame};
+use crate::arch::{RED_ZONE, RELEASES_ONLY_GLIBC, has_frame};
 use crate::reasons::Reasons;
 use crate::refusal::{SOCKET_TIMEOUT, SOCKET_UNKNOWN};
-use crate::target_code::{Restorers, TargetCode};
+use crate::target_code::TargetCode;
 
 /// Signals that glibc handles itself, to cancel threads and to change users (`SIGCANCEL`,
 /// `SIGSETXID`). They go to all threads, and no thread waits in their handlers.
@@ -141,6 +143,9 @@ impl ThreadInspector<'_> {
         let status = thread.status().map_err(unread)?;
         if status.is_stopped() {
             return Err("it is stopped".to_owned());
+        }
+        if RELEASES_ONLY_GLIBC && status.seccomp != 0 {
+            return Err("it has a seccomp filter".to_owned());
         }
         if self.will_map && thread.personality().map_err(unread)? & READ_IMPLIES_EXEC != 0 {
             return Err("all memory that it maps is executable (READ_IMPLIES_EXEC)".to_owned());
@@ -310,7 +315,7 @@ impl ThreadInspector<'_> {
         let is_plain = stack.permissions.starts_with("rw-p") && !stack.has_file();
         let is_heap =
             stack.name == "[heap]" || self.heap.iter().any(|area| area.contains(&stack_pointer));
-        let lowest = stack_pointer.saturating_sub(frame::MAX_CHAIN_BYTES + frame::RED_ZONE);
+        let lowest = stack_pointer.saturating_sub(MAX_CHAIN_BYTES + RED_ZONE);
         if !is_plain || is_heap || lowest < stack.start {
             return Err(unknown());
         }
@@ -342,50 +347,5 @@ impl ThreadInspector<'_> {
             _ => None,
         };
         Ok((Some(asleep), timespec))
-    }
-}
-
-/// Returns whether a handler's frame is among the words of a stack. The return address alone is no
-/// proof: it is also in the argument of `sigaction`, and an earlier call may have left that on the
-/// stack.
-fn has_frame(words: &[u64], restorers: &Restorers) -> bool {
-    /// Distance from that word to `cs`, `gs`, `fs` and `ss` in a `struct ucontext` (uc_mcontext's
-    /// 19th word).
-    const SEGMENTS: usize = 1 + 5 + 18;
-    const USER_CODE_64: u64 = 0x33;
-    const USER_64: u64 = 0x2b << 48 | USER_CODE_64;
-    words.iter().enumerate().any(|(place, word)| {
-        let segments = words.get(place + SEGMENTS);
-        if restorers.known.contains(word) {
-            // A frame that is cut off counts.
-            return segments.is_none_or(|segments| segments & 0xffff == USER_CODE_64);
-        }
-        // Most addresses in code that could not be read are those of calls.
-        segments == Some(&USER_64) && restorers.unread.iter().any(|range| range.contains(word))
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_restorer_address_alone_is_not_a_signal_frame() {
-        const RESTORE: u64 = 0x7f12_3456_7890;
-        let known = Restorers { known: vec![RESTORE], unread: Vec::new() };
-        let has = |words: &[u64]| has_frame(words, &known);
-        let mut words = [1; 60];
-        assert!(!has(&words));
-        words[10] = RESTORE;
-        assert!(!has(&words));
-        words[10 + 24] = 0x002b_0000_0000_0033;
-        assert!(has(&words));
-        // A frame that is cut off counts, and a whole one that returns into code that could not be
-        // read.
-        assert!(has(&words[..20]));
-        let mut unread = Restorers::default();
-        unread.unread.push(RESTORE - 4096..RESTORE + 4096);
-        assert!(!has_frame(&words[..20], &unread));
-        assert!(has_frame(&words, &unread));
     }
 }

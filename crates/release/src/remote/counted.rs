@@ -17,11 +17,7 @@ use lowtide_probe::proc::task;
 
 use super::stopped_thread::StoppedThread;
 use super::target_io::TargetIo;
-
-/// Place of the TID in the data of a thread (`struct pthread`) of glibc, in bytes.
-const TID_AT_OF_GLIBC: u64 = 0x2d0;
-/// The same of musl.
-const TID_AT_OF_MUSL: u64 = 0x30;
+use crate::arch::{self, TidPlaces};
 
 /// The rule which threads may run operations.
 #[derive(Debug, Clone, Copy)]
@@ -63,7 +59,7 @@ impl TakesPart {
             _ => Standing::Uncounted,
         };
         let threads = match self {
-            Self::Any if is_listed(io, stopped, &[TID_AT_OF_GLIBC, TID_AT_OF_MUSL]) => {
+            Self::Any if is_listed(io, stopped, |places| [places.glibc, places.musl]) => {
                 return Standing::Counted;
             }
             Self::Any | Self::Musl { threads: None } => return alone(),
@@ -74,7 +70,7 @@ impl TakesPart {
         let (takes, others) = ((word >> 24) as i8, (word >> 32) as i32);
         match (takes, others) {
             (..=0, 0) => alone(),
-            (1.., 1..) if is_listed(io, stopped, &[TID_AT_OF_MUSL]) => Standing::Counted,
+            (1.., 1..) if is_listed(io, stopped, |places| [None, places.musl]) => Standing::Counted,
             _ => Standing::Uncounted,
         }
     }
@@ -92,15 +88,14 @@ impl TakesPart {
 
 /// Returns whether a thread has data of its C library of its own, with its own TID in one of some
 /// places.
-fn is_listed(io: &TargetIo<'_>, stopped: &StoppedThread, places: &[u64]) -> bool {
-    let own_data = stopped.registers.fs_base;
+fn is_listed(
+    io: &TargetIo<'_>,
+    stopped: &StoppedThread,
+    places: impl Fn(TidPlaces) -> [Option<u64>; 2],
+) -> bool {
+    let own_data = stopped.registers.own_data();
     let Ok(status) = stopped.thread.status() else { return false };
-    let is_its_tid = |at: &u64| {
-        let word = own_data.checked_add(*at).and_then(|at| io.word(at));
-        word.map(|word| word as u32) == Some(status.own_pid)
-    };
-    own_data != 0
-        && status.own_pid != 0
-        && io.word(own_data) == Some(own_data)
-        && places.iter().any(is_its_tid)
+    let tid = |at: u64| io.word(at).map(|word| word as u32);
+    let all = places(arch::tid_places(stopped.thread.tid, own_data, |at| io.word(at)));
+    status.own_pid != 0 && all.into_iter().flatten().any(|at| tid(at) == Some(status.own_pid))
 }

@@ -9,17 +9,16 @@ use super::block::SharedBlock;
 use super::borrow::{ThreadBorrower, waits};
 use super::calls::{CLONE_FLAGS, code_calls};
 use super::counted::Standing;
-use super::frame::{self, chain, set_argument};
+use super::frame::chain;
 use super::heartbeat::Heartbeat;
 use super::mapping::Injected;
 use super::stopped_thread::StoppedThread;
-use super::tracee::Registers;
 use super::wait::Timeout;
 use super::{ACTION_TIMEOUT, CALL_TIMEOUT, SEARCH_TIMEOUT, nanoseconds};
+use crate::arch::{self, FrameCall, Registers};
 use crate::error::{Abort, failed};
 use crate::priority;
 use crate::privileges::PrivilegeWatch;
-use crate::stub::SYSCALL_BYTES;
 use crate::stub::contract::*;
 
 /// Maximum time to wait until a thread that has run our code is seen outside of it.
@@ -31,8 +30,6 @@ pub(crate) const UNREADABLE: &str = "its memory can no longer be read";
 /// The TID of the worker thread before it is started. The kernel sets it to the TID, and to 0 when
 /// the thread ends.
 const NO_TID: u32 = u32::MAX;
-/// Size of the return address by which a thread enters our code, in bytes.
-const RETURN_BYTES: u64 = 8;
 
 /// The task of a borrowed thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -193,19 +190,27 @@ fn prepare(
     let state = stopped.resume_state().map_err(|error| borrower.io.failed(error))?;
     let Some(mut state) = state else { return Ok(None) };
     if let Some(Timeout::Timespec(argument, _)) = stopped.timeout() {
-        set_argument(&mut state.registers, argument, block.address(field::TIMESPEC));
+        state.registers.set_argument(argument, block.address(field::TIMESPEC));
     }
     // The two ways back, without any calls before them.
     let code = stopped.resume.code;
     let ways = chain(&stopped.registers, code, &borrower.code.gadgets, &state, &[], |_| Vec::new());
+    let block_signals = FrameCall {
+        number: NR_RT_SIGPROCMASK,
+        args: [SIGPROCMASK_SETMASK, block.address(field::ALL_SIGNALS), 0, 8, 0, 0],
+    };
+    let (registers, below) = stopped.registers.entering_code(
+        &borrower.code.gadgets,
+        code,
+        ways.at,
+        &block_signals,
+        block.code().start,
+    );
     let io = &mut borrower.io;
-    // The thread enters by the return from a call of the C library: its stack has the address of
-    // our code.
-    let bytes = [&block.code().start.to_le_bytes()[..], &ways.bytes].concat();
-    io.write(ways.at - RETURN_BYTES, &bytes)?;
+    io.write(ways.at - below.len() as u64, &[&below[..], &ways.bytes].concat())?;
     let (timeout_form, timeout_at) = match stopped.timeout() {
         Some(Timeout::Milliseconds(argument, _)) => {
-            (TIMEOUT_MS, frame::argument_at(ways.back_at, argument))
+            (TIMEOUT_MS, arch::argument_at(ways.back_at, argument))
         }
         Some(Timeout::Timespec(..)) => (TIMEOUT_TIMESPEC, block.address(field::TIMESPEC)),
         Some(Timeout::Updated(_, at)) => (TIMEOUT_TIMESPEC, at),
@@ -242,14 +247,5 @@ fn prepare(
         values = values.with(field::ARGUMENT, argument);
     }
     block.set(io, &values)?;
-    let mut registers = stopped.registers;
-    registers.rip = borrower.code.gadgets.syscall_ret + SYSCALL_BYTES;
-    registers.orig_rax = NR_RT_SIGPROCMASK;
-    registers.rax = stopped.resume.code as u64;
-    registers.rdi = SIGPROCMASK_SETMASK;
-    registers.rsi = block.address(field::ALL_SIGNALS);
-    registers.rdx = 0;
-    registers.r10 = 8;
-    registers.rsp = ways.at - RETURN_BYTES;
     Ok(Some(registers))
 }

@@ -11,16 +11,14 @@ use lowtide_probe::proc::task::Doing;
 use super::borrow::{Escort, ThreadBorrower};
 use super::calls::{MUNMAP, code_calls, mapping_calls, name_of, seccomp_call, sigreturn_call};
 use super::candidates::Candidate;
-use super::frame::{FrameCall, chain, set_argument};
+use super::frame::chain;
 use super::heartbeat::Heartbeat;
 use super::leftovers;
 use super::stopped_thread::StoppedThread;
-use super::tracee::Registers;
 use super::wait::{self, Timeout};
 use super::{ACTION_TIMEOUT, seccomp};
+use crate::arch::{FrameCall, RESTORE, Registers, SYSCALL_BYTES};
 use crate::error::{Abort, failed};
-use crate::stub::SYSCALL_BYTES;
-use crate::target_code::RESTORE_BYTES;
 
 /// Maximum number of attempts to make calls that a signal handler cancels.
 const MAX_ATTEMPTS: u32 = 10;
@@ -142,7 +140,7 @@ impl ThreadBorrower<'_> {
         let Some(mut state) = state else { return Ok(None) };
         match stopped.left() {
             Some((Timeout::Milliseconds(place, _), left)) => {
-                set_argument(&mut state.registers, place, wait::in_ms(left));
+                state.registers.set_argument(place, wait::in_ms(left));
             }
             Some((Timeout::Timespec(place, _), left)) => {
                 let timespec = [left.as_secs(), left.subsec_nanos().into()];
@@ -181,7 +179,10 @@ impl ThreadBorrower<'_> {
             .iter()
             .map(|call| (name_of(call.number), seccomp_call(call, self.code.gadgets.syscall_ret)))
             .collect();
-        planned.push(("rt_sigreturn", sigreturn_call(self.code.gadgets.restore + RESTORE_BYTES)));
+        planned.push((
+            "rt_sigreturn",
+            sigreturn_call(self.code.gadgets.restore + RESTORE.len() as u64),
+        ));
         planned
             .push(("rt_sigreturn", sigreturn_call(self.code.gadgets.syscall_ret + SYSCALL_BYTES)));
         planned

@@ -4,7 +4,7 @@
 use std::io;
 use std::ops::Range;
 
-use lowtide_heap::memory::{ADDRESS_END, MIN_PAGE_BYTES, Memory};
+use lowtide_heap::memory::{ADDRESS_END, Memory};
 use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::proc::is_gone;
 use lowtide_probe::proc::maps::Mapping;
@@ -252,7 +252,7 @@ pub(crate) fn find_place(maps: &[Mapping], salt: u64) -> Option<u64> {
         .find(|(above, below)| above.start - below.end >= NEEDED_BYTES + (64 << 20))
         .map(|(above, _)| {
             let within = salt % (32 << 20);
-            (above.start - NEEDED_BYTES - within) & !(MIN_PAGE_BYTES - 1)
+            (above.start - NEEDED_BYTES - within) & !(CODE_BYTES - 1)
         })
 }
 

@@ -208,6 +208,7 @@ impl<'b, 't> Injected<'b, 't> {
         self.heartbeat = Some(Heartbeat::start(self.io(), self.block)?);
         self.put(field::SYSCALL_AT, self.borrower.code.gadgets.syscall_ret)?;
         self.put(field::BYTES, BLOCK_BYTES)?;
+        self.put(field::PAGE_BYTES, rustix::param::page_size() as u64)?;
         self.borrower.write_code(self.block.code().start, code.bytes())
     }
 

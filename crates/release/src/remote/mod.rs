@@ -19,7 +19,7 @@
 //!   point, and ptrace itself.
 //! - `candidates`: the threads that can be borrowed, determined from outside.
 //! - `wait` and `time_asleep`: the calls that threads wait in, and their remaining timeouts.
-//! - `frame_calls`, `frame`, `vectors`: calls that a thread makes without any code of ours.
+//! - `frame_calls`, `frame`: calls that a thread makes without any code of ours.
 //! - `code_writer`: writing our code to its page.
 //! - `mapping` and `leftovers`: mapping and unmapping our code, and finding what earlier releases
 //!   have left.
@@ -51,14 +51,21 @@ mod stopping;
 mod target_io;
 mod time_asleep;
 mod tracee;
-mod vectors;
 mod wait;
 
 use std::time::Duration;
 
 pub(crate) use borrow::{Pause, ThreadBorrower};
 pub(crate) use enter::{Task, UNREADABLE};
+#[cfg(all(test, target_arch = "x86_64"))]
+pub(crate) use frame::{FrameChain, MAX_CHAIN_BYTES, ResumeState, chain};
 pub(crate) use mapping::Injected;
+pub(crate) use tracee::checked;
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) use wait::EINTR;
+pub(crate) use wait::Wait;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use wait::result_if_untouched;
 
 /// Maximum time to wait for a thread to stop. It runs meanwhile, and may have to wait for a
 /// processor.

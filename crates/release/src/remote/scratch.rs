@@ -27,17 +27,12 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
-use lowtide_heap::memory::MIN_PAGE_BYTES;
-
-use super::frame::set_argument;
 use super::seccomp::Call;
 use super::tracee::{PtraceStop, Tracee};
 use super::{ACTION_TIMEOUT, STOP_TIMEOUT};
 use crate::Refusal;
-use crate::stub::SYSCALL_BYTES;
+use crate::arch::{self, FrameCall, SYSCALL, SYSCALL_BYTES};
 
-/// The instruction `syscall`.
-const SYSCALL: [u8; SYSCALL_BYTES as usize] = [0x0f, 0x05];
 /// Maximum time to wait for a call: then it is interrupted. Few calls of a release can block.
 const CALL_TIMEOUT: Duration = Duration::from_millis(100);
 /// Maximum life of a scratch process that is not traced yet, in seconds.
@@ -96,17 +91,18 @@ impl ScratchProcess {
     fn start(calls: &[(&'static str, Call)]) -> Result<Self, Refusal> {
         let mut process = Self::trace(fork_sleeper().map_err(failed)?).map_err(failed)?;
         process.replace_own_call().map_err(failed)?;
+        let page_bytes = rustix::param::page_size() as u64;
         let pages: BTreeSet<u64> = calls
             .iter()
             .flat_map(|(_, call)| {
                 [SYSCALL_BYTES, 1].map(|n| call.instruction_pointer.wrapping_sub(n))
             })
-            .map(|at| at & !(MIN_PAGE_BYTES - 1))
+            .map(|at| at - at % page_bytes)
             .collect();
         let rights = (libc::PROT_READ | libc::PROT_EXEC) as u64;
         let how = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED) as u64;
         for page in pages {
-            let args = [page, MIN_PAGE_BYTES, rights, how, u64::MAX, 0];
+            let args = [page, page_bytes, rights, how, u64::MAX, 0];
             process.prepare("mmap", libc::SYS_mmap, args)?;
         }
         Ok(process)
@@ -139,12 +135,11 @@ impl ScratchProcess {
     fn replace_own_call(&mut self) -> io::Result<()> {
         self.expect_call()?;
         let mut registers = self.tracee.registers()?;
-        self.own_instruction_pointer = registers.rip;
-        registers.orig_rax = libc::SYS_prctl as u64;
+        self.own_instruction_pointer = registers.instruction();
         for (place, arg) in [libc::PR_SET_DUMPABLE as u64, 0, 0, 0, 0].into_iter().enumerate() {
-            set_argument(&mut registers, place, arg);
+            registers.set_argument(place, arg);
         }
-        self.tracee.set_registers(&registers)?;
+        self.tracee.replace_call(&registers, Some(libc::SYS_prctl as u64))?;
         self.expect_call()
     }
 
@@ -152,7 +147,7 @@ impl ScratchProcess {
     fn ask_tracer_always(&mut self) -> Result<(), Refusal> {
         /// Bytes of the stack that are left out below the stack pointer.
         const RED_ZONE: u64 = 256;
-        let stack = self.tracee.registers().map_err(failed)?.rsp;
+        let stack = self.tracee.registers().map_err(failed)?.stack();
         let at = stack.wrapping_sub(RED_ZONE) & !15;
         // A `struct sock_fprog`, followed by one `struct sock_filter`.
         let code = u64::from(libc::BPF_RET | libc::BPF_K);
@@ -180,7 +175,7 @@ impl ScratchProcess {
         let call = Call { number: number as u32, instruction_pointer, args };
         self.enter(&call).map_err(failed)?;
         let is_made = match self.step().map_err(failed)? {
-            PtraceStop::Call => self.tracee.registers().map_err(failed)?.rax as i64 >= 0,
+            PtraceStop::Call => self.tracee.registers().map_err(failed)?.returned() >= 0,
             _ => false,
         };
         if is_made { Ok(()) } else { Err(Refusal::Seccomp { call: name }) }
@@ -211,9 +206,7 @@ impl ScratchProcess {
 
     /// Skips the call before which it has stopped for its tracer.
     fn skip(&mut self) -> io::Result<()> {
-        let mut registers = self.tracee.registers()?;
-        registers.orig_rax = u64::MAX;
-        self.tracee.set_registers(&registers)?;
+        self.tracee.replace_call(&self.tracee.registers()?, None)?;
         self.expect_call()
     }
 
@@ -221,14 +214,8 @@ impl ScratchProcess {
     fn enter(&mut self, call: &Call) -> io::Result<()> {
         let at = call.instruction_pointer.wrapping_sub(SYSCALL_BYTES);
         self.memory.write_all_at(&SYSCALL, at)?;
-        let mut registers = self.tracee.registers()?;
-        registers.rip = at;
-        registers.rax = call.number.into();
-        registers.orig_rax = u64::MAX;
-        for (place, arg) in call.args.into_iter().enumerate() {
-            set_argument(&mut registers, place, arg);
-        }
-        self.tracee.set_registers(&registers)?;
+        let made = FrameCall { number: call.number.into(), args: call.args };
+        self.tracee.set_registers(&self.tracee.registers()?.making(&made, at))?;
         self.expect_call()
     }
 
@@ -307,16 +294,16 @@ fn sleep_to_be_traced(parent: u32) -> ! {
         (libc::PR_SET_PDEATHSIG as usize, libc::SIGKILL as usize, 0_usize);
     // SAFETY: prctl(PR_SET_PDEATHSIG), getppid and exit_group take numbers only. nanosleep reads
     // `life`, which outlives the call, and its second pointer may be null. libc::syscall writes
-    // nothing but errno, a copy of the caller's. `ud2` ends a process whose filter makes exit_group
-    // return.
+    // nothing but errno, a copy of the caller's.
     unsafe {
         libc::syscall(libc::SYS_prctl, death_signal, kill, none, none, none);
         if libc::syscall(libc::SYS_getppid) == libc::c_long::from(parent) {
             libc::syscall(libc::SYS_nanosleep, &raw const life, none);
         }
         libc::syscall(libc::SYS_exit_group, none);
-        std::arch::asm!("ud2", options(noreturn))
     }
+    // A filter has made exit_group return.
+    arch::trap()
 }
 
 /// Kills a scratch process, or a process that it has started.
@@ -342,7 +329,10 @@ fn reap(pid: i32) {
 }
 
 #[cfg(test)]
+#[cfg(target_arch = "x86_64")]
 mod tests {
+    use lowtide_heap::memory::MIN_PAGE_BYTES;
+
     use super::*;
 
     const IP: u64 = 0x7e12_3456_7002;

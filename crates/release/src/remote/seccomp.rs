@@ -6,14 +6,15 @@
 use std::io;
 
 use crate::Refusal;
+use crate::arch::AUDIT_ARCHITECTURE;
 
 /// A system call as a filter sees it (`struct seccomp_data` of include/uapi/linux/seccomp.h), of a
-/// 64-bit x86 program.
+/// program for this processor.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Call {
     /// Its number.
     pub number: u32,
-    /// The address of the instruction after `syscall`.
+    /// The address of the instruction after that of the call.
     pub instruction_pointer: u64,
     /// Its arguments.
     pub args: [u64; 6],
@@ -84,8 +85,6 @@ impl FilterAction {
 
 /// Maximum length of a program in the kernel (`BPF_MAXINSNS`).
 const MAX_INSTRUCTIONS: usize = 4096;
-/// `AUDIT_ARCH_X86_64` of include/uapi/linux/audit.h.
-const ARCHITECTURE: u32 = 0xc000_003e;
 /// `sizeof(struct seccomp_data)`.
 const SIZE_OF_CALL: u32 = 64;
 
@@ -188,7 +187,7 @@ impl Call {
         let half = |value: u64| (value >> (8 * (offset & 4))) as u32;
         match offset {
             0 => Some(self.number),
-            4 => Some(ARCHITECTURE),
+            4 => Some(AUDIT_ARCHITECTURE),
             8 | 12 => Some(half(self.instruction_pointer)),
             16..SIZE_OF_CALL if offset.is_multiple_of(4) => {
                 self.args.get((offset as usize - 16) / 8).map(|arg| half(*arg))
@@ -327,7 +326,7 @@ mod tests {
     fn an_allowlist_filter_allows_only_the_listed_calls() {
         let list = filter(&[
             load(4),
-            jump(libc::BPF_JEQ, ARCHITECTURE, 1, 0),
+            jump(libc::BPF_JEQ, AUDIT_ARCHITECTURE, 1, 0),
             ret(KILL),
             load(0),
             jump(libc::BPF_JEQ, 9, 1, 0),
@@ -348,7 +347,7 @@ mod tests {
             args: std::array::from_fn(|at| ((2 * at as u64 + 5) << 32) | (2 * at as u64 + 4)),
         };
         let words: Vec<_> = (0..16).map(|at| call.word(4 * at).unwrap()).collect();
-        assert_eq!((words[0], words[1]), (1, ARCHITECTURE));
+        assert_eq!((words[0], words[1]), (1, AUDIT_ARCHITECTURE));
         assert_eq!(words[2..], (2..16).collect::<Vec<u32>>());
         for offset in [1, 2, 3, 5, 14, 18, 62, 64, 68, u32::MAX] {
             assert_eq!(call.word(offset), None, "{offset}");

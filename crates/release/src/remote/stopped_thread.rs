@@ -3,21 +3,24 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use lowtide_probe::proc::task::Thread;
+use lowtide_probe::proc::task::{SystemCall, Thread};
 
 use super::candidates::Filters;
 use super::frame::ResumeState;
 use super::seccomp;
-use super::tracee::{PtraceStop, Registers, Tracee};
-use super::wait::{self, Resume, Timeout};
-use super::{STOP_TIMEOUT, TargetStep, calls, vectors};
+use super::tracee::{PtraceStop, Tracee};
+use super::wait::{Resume, Timeout};
+use super::{STOP_TIMEOUT, TargetStep, calls};
+use crate::arch::{self, Registers};
 use crate::refusal::Refusal;
-use crate::stub::SYSCALL_BYTES;
+use crate::stub::contract::RESTARTS_NEVER;
 
 /// A thread that is stopped at a safe point. Dropping it lets the thread continue.
 pub(super) struct StoppedThread {
     pub(super) tracee: Tracee,
     pub(super) registers: Registers,
+    /// The call in which it waits.
+    pub(super) call: SystemCall,
     pub(super) resume: Resume,
     /// Its registers when it resumes its call.
     pub(super) back: Registers,
@@ -54,8 +57,7 @@ impl StoppedThread {
     /// # Errors
     /// Fails if the thread has ended.
     pub(super) fn resume_state(&self) -> io::Result<Option<ResumeState>> {
-        let state = self.tracee.extended_state()?;
-        let Ok(vectors) = vectors::to_frame(&state) else { return Ok(None) };
+        let Some(vectors) = self.tracee.vectors()? else { return Ok(None) };
         let (registers, interrupted, mask) = (self.back, self.interrupted, self.mask);
         Ok(Some(ResumeState { registers, interrupted, mask, vectors, timespec: None }))
     }
@@ -83,9 +85,15 @@ impl StoppedThread {
         if set.is_ok() && !is_same {
             let mode = now.map_or(libc::SECCOMP_MODE_FILTER, |now| now.seccomp);
             let may_restart = || permits_restart(self.thread, mode, &self.registers);
-            let untouched = if_untouched(&self.registers, may_restart).unwrap_or(self.registers);
+            let untouched = arch::if_untouched(&self.registers, &self.call, may_restart)
+                .unwrap_or(self.registers);
             let _ = self.tracee.set_registers(&untouched);
             return Err(Refusal::PrivilegesChanged);
+        }
+        if arch::BLOCKS_SIGNALS && set.is_ok() {
+            // After the registers: if lowtide is killed in between, the thread continues and
+            // returns with its own mask.
+            let _ = self.tracee.block_signals();
         }
         let detached = match escorted {
             Some(calls) if set.is_ok() => self.escort(calls, results, observe),
@@ -112,7 +120,7 @@ impl StoppedThread {
             self.tracee.next_call()?;
             match self.tracee.wait(STOP_TIMEOUT)? {
                 PtraceStop::Call if stop % 4 == 3 => {
-                    results.push(self.tracee.registers()?.rax.cast_signed());
+                    results.push(self.tracee.registers()?.returned());
                 }
                 PtraceStop::Call => {}
                 // A handler runs before the first call, which cancels all of them.
@@ -125,15 +133,45 @@ impl StoppedThread {
             }
         }
         observe(TargetStep::Set);
-        let mut registers = self.tracee.registers()?;
-        let is_there = registers.rip == self.back.rip && registers.rsp == self.back.rsp;
-        if self.resume.again && is_there && self.may_end() {
-            registers.rip += SYSCALL_BYTES;
-            registers.orig_rax = self.back.rax;
-            registers.rax = self.resume.code as u64;
-            self.tracee.set_registers(&registers)?;
+        let now = self.tracee.registers()?;
+        let place = |registers: &Registers| (registers.instruction(), registers.stack());
+        let is_there = self.resume.again && place(&now) == place(&self.back);
+        match now.interrupted_again(&self.back, self.resume.code) {
+            Some(interrupted) if is_there && self.may_end() => {
+                self.tracee.set_registers(&interrupted)?;
+            }
+            None if is_there => return self.watch_restart(),
+            _ => {}
         }
         self.tracee.detach(0)
+    }
+
+    /// Traces the thread until it makes its own call again. If the handler of a signal runs before
+    /// that, the wait ends as the kernel would have ended it, where the rule is known from outside.
+    /// A call that restarts after a handler with SA_RESTART restarts after any handler.
+    fn watch_restart(mut self) -> io::Result<()> {
+        self.tracee.next_call()?;
+        match self.tracee.wait(STOP_TIMEOUT)? {
+            PtraceStop::Signal(signal) => {
+                if self.resume.restarts == RESTARTS_NEVER && self.is_handled(signal) {
+                    self.tracee.set_registers(&self.interrupted)?;
+                }
+                self.tracee.detach(signal)
+            }
+            PtraceStop::Ended => Ok(()),
+            PtraceStop::TimedOut => Err(io::ErrorKind::TimedOut.into()),
+            _ => self.tracee.detach(0),
+        }
+    }
+
+    /// Returns whether a signal has a handler, and the call does not block it.
+    fn is_handled(&self, signal: i32) -> bool {
+        let bit = u32::try_from(signal - 1).ok().and_then(|place| 1_u64.checked_shl(place));
+        let is_blocked = |bit| self.wait_mask.is_some_and(|mask| mask & bit != 0);
+        bit.is_some_and(|bit| {
+            let caught = self.thread.status().is_ok_and(|status| status.signals.caught & bit != 0);
+            caught && !is_blocked(bit)
+        })
     }
 
     /// Returns whether a pending signal may end the wait. A call with a signal mask of its own is
@@ -148,20 +186,8 @@ impl StoppedThread {
     }
 }
 
-/// Returns the registers with which to detach an unused thread, if the kernel would otherwise end
-/// its wait, or make a call that its filters may not permit.
-pub(super) fn if_untouched(
-    registers: &Registers,
-    may_restart: impl FnOnce() -> bool,
-) -> Option<Registers> {
-    let r = registers;
-    let args = [r.rdi, r.rsi, r.rdx, r.r10, r.r8, r.r9];
-    let code = wait::result_if_untouched(r.orig_rax, &args, r.rax as i64, may_restart)?;
-    Some(Registers { rax: code as u64, ..*r })
-}
-
 /// Returns whether the filters of a stopped thread can be read, and permit `restart_syscall`.
 pub(super) fn permits_restart(thread: Thread, mode: u32, registers: &Registers) -> bool {
     let tid = thread.tid.cast_signed();
-    seccomp::permits(tid, mode, &[calls::restart_call(registers.rip)]).is_ok()
+    seccomp::permits(tid, mode, &[calls::restart_call(registers.instruction())]).is_ok()
 }

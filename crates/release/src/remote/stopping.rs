@@ -7,22 +7,19 @@ use lowtide_probe::proc::task::{Doing, Thread};
 
 use super::borrow::ThreadBorrower;
 use super::candidates::Candidate;
-use super::frame::set_argument;
-use super::stopped_thread::{StoppedThread, if_untouched, permits_restart};
-use super::tracee::{PtraceStop, Registers, Tracee};
+use super::stopped_thread::{StoppedThread, permits_restart};
+use super::tracee::{PtraceStop, Tracee};
 use super::wait::{self, Resume, Timeout};
 use super::{STOP_TIMEOUT, TargetStep};
+use crate::arch::{BLOCKS_SIGNALS, Registers, SYSCALL, SYSCALL_BYTES, hazard, if_untouched};
 use crate::error::{Abort, failed};
 use crate::refusal::Refusal;
-use crate::stub::{NAME, SYSCALL_BYTES};
+use crate::stub::NAME;
 
 /// The reason why a thread cannot be used after all, as the end of a sentence.
 type Unused = &'static str;
 const LEFT_CALL: Unused = "it left its system call before it could be stopped";
 const ENDED: Unused = "it ended before it could be stopped";
-
-/// The instruction `syscall`.
-const SYSCALL: [u8; 2] = [0x0f, 0x05];
 
 impl ThreadBorrower<'_> {
     /// Stops a thread and reads its state. The inner error is the reason why this thread cannot be
@@ -41,11 +38,12 @@ impl ThreadBorrower<'_> {
             Ok(stopped) => stopped,
             Err(why) => return Ok(Err(why)),
         };
+        let tid = candidate.thread.tid.cast_signed();
         self.io.observe(TargetStep::Read);
         let read_failed = |error| self.io.failed(error);
         let registers = tracee.registers().map_err(read_failed)?;
         let may_restart = || self.may_restart(candidate.thread, &registers);
-        let untouched = if_untouched(&registers, may_restart);
+        let untouched = if_untouched(&registers, &candidate.call, may_restart);
         if let Some(registers) = untouched {
             tracee.restore_on_drop(registers);
         }
@@ -55,37 +53,39 @@ impl ThreadBorrower<'_> {
         if tracee.has_user_dispatch() == Some(true) {
             return Err(Refusal::UserDispatch.into());
         }
+        if let Some(what) = hazard(tid).map_err(read_failed)? {
+            return Err(Refusal::Processor { what }.into());
+        }
         let mask = tracee.signal_mask().map_err(read_failed)?;
         let is_same_wait =
             candidate.asleep.is_none_or(|asleep| asleep.is_same_wait(candidate.thread));
-        if !is_same_call(&registers, candidate) || !is_same_wait {
+        if !registers.is_in(&candidate.call) || !is_same_wait {
             return Ok(Err(LEFT_CALL));
         }
         if !self.is_on_own_stack(&registers, candidate) {
             return Ok(Err("it runs on a stack whose extent is unknown"));
         }
-        let result = registers.rax as i64;
+        let call = &candidate.call;
+        let result = registers.result(call, &candidate.wait);
         let resume = Resume::from_result(&candidate.wait, result);
-        let (mut back, mut interrupted) = (registers, registers);
-        interrupted.rax = resume.interrupted_result(result) as u64;
+        let interrupted = registers.returning(call, resume.interrupted_result(result));
+        let mut back = registers.returning(call, result);
         let mut left = None;
         if resume.again {
-            back.rip -= SYSCALL_BYTES;
-            back.rax = registers.orig_rax;
+            back = registers.again(call);
             left = self.remaining_timeout(candidate);
             if let (Some(mut again), Some((Timeout::Milliseconds(place, _), left, _))) =
                 (untouched, left)
             {
-                set_argument(&mut again, place, wait::in_ms(left));
+                again.set_argument(place, wait::in_ms(left));
                 tracee.restore_on_drop(again);
             }
         }
-        back.orig_rax = u64::MAX;
-        interrupted.orig_rax = u64::MAX;
         let wait_mask = candidate.wait_mask;
         Ok(Ok(StoppedThread {
             tracee,
             thread: candidate.thread,
+            call: candidate.call,
             filters: candidate.filters,
             registers,
             resume,
@@ -157,8 +157,11 @@ impl ThreadBorrower<'_> {
         match tracee.wait(STOP_TIMEOUT).map_err(|error| self.io.failed(error))? {
             PtraceStop::Requested => Ok(Ok((tracee, since))),
             PtraceStop::Signal(signal) => {
-                let untouched = tracee.registers().ok().and_then(|registers| {
-                    if_untouched(&registers, || self.may_restart(candidate.thread, &registers))
+                // Where the kernel does not decide about a restart, the signal ends the call.
+                let registers = (!BLOCKS_SIGNALS).then(|| tracee.registers().ok()).flatten();
+                let untouched = registers.and_then(|registers| {
+                    let may_restart = || self.may_restart(candidate.thread, &registers);
+                    if_untouched(&registers, &candidate.call, may_restart)
                 });
                 if let Some(registers) = untouched {
                     let _ = tracee.set_registers(&registers);
@@ -191,11 +194,11 @@ impl ThreadBorrower<'_> {
     /// Returns whether a stopped thread still is one of the target's, in a 64-bit call, and on its
     /// own stack.
     fn is_on_own_stack(&self, registers: &Registers, candidate: &Candidate) -> bool {
-        const USER_CODE_64: u64 = 0x33;
-        let mut call = [0; 2];
-        let is_read = self.io.read(registers.rip.wrapping_sub(2), &mut call).is_ok();
-        // Not `int $0x80`, which has other call numbers.
-        if registers.cs != USER_CODE_64
+        let mut call = [0; SYSCALL.len()];
+        let at = candidate.call.instruction_pointer.wrapping_sub(SYSCALL_BYTES);
+        let is_read = self.io.read(at, &mut call).is_ok();
+        // Not another instruction, which has other call numbers.
+        if !registers.is_64_bit()
             || !is_read
             || call != SYSCALL
             || candidate.thread.stat().is_err()
@@ -207,7 +210,10 @@ impl ThreadBorrower<'_> {
             None => true,
             // glibc's data of a thread is at the upper end of that thread's stack. The extent of
             // other stacks, which a program has made itself, is unknown.
-            Some(stack) => stack.contains(&registers.fs_base) && registers.rsp < registers.fs_base,
+            Some(stack) => {
+                let own_data = registers.own_data();
+                stack.contains(&own_data) && registers.stack() < own_data
+            }
         }
     }
 
@@ -227,14 +233,4 @@ impl ThreadBorrower<'_> {
             },
         }
     }
-}
-
-/// Returns whether a stopped thread is still in the call in which it was inspected.
-fn is_same_call(registers: &Registers, candidate: &Candidate) -> bool {
-    let r = registers;
-    let call = &candidate.call;
-    r.orig_rax == u64::from(call.number)
-        && [r.rdi, r.rsi, r.rdx, r.r10, r.r8, r.r9] == call.args
-        && r.rsp == call.stack_pointer
-        && r.rip == call.instruction_pointer
 }

@@ -6,13 +6,8 @@ use std::io;
 use std::marker::PhantomData;
 use std::time::{Duration, Instant};
 
-/// The general registers of a thread, in the kernel's layout (`struct user_regs_struct`).
-pub(crate) type Registers = libc::user_regs_struct;
+use crate::arch::{self, Registers};
 
-/// `NT_X86_XSTATE` of linux/elf.h.
-const NT_X86_XSTATE: usize = 0x202;
-/// Maximum size of the extended state in bytes: AVX-512 and AMX need 11 KiB.
-const MAX_STATE_BYTES: usize = 16 << 10;
 /// Bytes of the kernel's `sigset_t`.
 const SIGSET_BYTES: usize = 8;
 
@@ -167,14 +162,7 @@ impl Tracee {
     /// # Errors
     /// Fails if the thread has ended.
     pub(crate) fn registers(&self) -> io::Result<Registers> {
-        // SAFETY: `user_regs_struct` consists of integers, for which all zeros are valid.
-        let mut registers: Registers = unsafe { std::mem::zeroed() };
-        // SAFETY: PTRACE_GETREGS writes a `struct user_regs_struct` to its last argument, which
-        // points to one that outlives the call.
-        checked(unsafe {
-            libc::ptrace(libc::PTRACE_GETREGS, self.tid, 0_usize, &raw mut registers)
-        })?;
-        Ok(registers)
+        arch::read_registers(self.tid)
     }
 
     /// Sets its general registers.
@@ -182,12 +170,7 @@ impl Tracee {
     /// # Errors
     /// Fails if the thread has ended.
     pub(crate) fn set_registers(&self, registers: &Registers) -> io::Result<()> {
-        // SAFETY: PTRACE_SETREGS reads a `struct user_regs_struct` from its last argument, which
-        // points to one that outlives the call. It changes the other process and no memory of ours.
-        checked(unsafe {
-            libc::ptrace(libc::PTRACE_SETREGS, self.tid, 0_usize, std::ptr::from_ref(registers))
-        })?;
-        Ok(())
+        arch::write_registers(self.tid, registers)
     }
 
     /// Reads the message of the event at which it stopped: the TID of a thread or process that it
@@ -205,20 +188,25 @@ impl Tracee {
         Ok(message)
     }
 
-    /// Reads its extended state (vector registers and the like), in the layout of XSAVE.
+    /// Sets the registers of a thread that has stopped at the entry of a call, and the number of
+    /// the call that it makes; `None`: it makes none.
+    ///
+    /// # Errors
+    /// Fails if the thread has ended.
+    pub(crate) fn replace_call(
+        &self,
+        registers: &Registers,
+        number: Option<u64>,
+    ) -> io::Result<()> {
+        arch::replace_call(self.tid, registers, number)
+    }
+
+    /// Reads its vector registers, in the layout of a frame; `None` if they cannot be put into one.
     ///
     /// # Errors
     /// Fails if the thread has ended, or if the processor has no such state.
-    pub(crate) fn extended_state(&self) -> io::Result<Vec<u8>> {
-        let mut bytes = vec![0_u8; MAX_STATE_BYTES];
-        let mut vector = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-        // SAFETY: PTRACE_GETREGSET writes at most `iov_len` bytes to `iov_base`, which points to as
-        // many, and their number to `iov_len`; both outlive the call.
-        checked(unsafe {
-            libc::ptrace(libc::PTRACE_GETREGSET, self.tid, NT_X86_XSTATE, &raw mut vector)
-        })?;
-        bytes.truncate(vector.iov_len);
-        Ok(bytes)
+    pub(crate) fn vectors(&self) -> io::Result<Option<Vec<u8>>> {
+        arch::vectors(self.tid)
     }
 
     /// Reads its signal mask. During a call with a mask of its own, this is the mask from before
@@ -235,6 +223,20 @@ impl Tracee {
             libc::ptrace(libc::PTRACE_GETSIGMASK as _, self.tid, SIGSET_BYTES, &raw mut mask)
         })?;
         Ok(mask)
+    }
+
+    /// Blocks all signals. The thread no longer restores the mask from before its call.
+    ///
+    /// # Errors
+    /// Fails if the thread has ended.
+    pub(crate) fn block_signals(&self) -> io::Result<()> {
+        let mask = u64::MAX;
+        // SAFETY: PTRACE_SETSIGMASK reads the number of bytes in its third argument, 8, from the
+        // last, which points to a `u64` that outlives the call.
+        checked(unsafe {
+            libc::ptrace(libc::PTRACE_SETSIGMASK as _, self.tid, SIGSET_BYTES, &raw const mask)
+        })?;
+        Ok(())
     }
 
     /// Writes a word to its memory, whatever the rights of the mapping.
@@ -289,15 +291,32 @@ impl Tracee {
         checked(unsafe { libc::ptrace(libc::PTRACE_DETACH, self.tid, 0_usize, signal as usize) })?;
         Ok(())
     }
+
+    /// Sets the registers that a drop restores. Where the kernel does not decide about a restart, a
+    /// signal that comes before the thread makes its call again ends the wait.
+    fn restore(&mut self, registers: &Registers) -> io::Result<()> {
+        let stopped = self.registers()?;
+        self.set_registers(registers)?;
+        if !arch::BLOCKS_SIGNALS {
+            return Ok(());
+        }
+        self.next_call()?;
+        if let PtraceStop::Signal(signal) = self.wait(EXIT_TIMEOUT)? {
+            self.set_registers(&stopped)?;
+            self.request_detach(signal)?;
+            self.is_traced = false;
+        }
+        Ok(())
+    }
 }
 
 impl Drop for Tracee {
     fn drop(&mut self) {
         if self.is_traced
             && self.is_stopped
-            && let Some(registers) = &self.restore_on_drop
+            && let Some(registers) = self.restore_on_drop
         {
-            let _ = self.set_registers(registers);
+            let _ = self.restore(&registers);
         }
         if !self.is_traced || self.is_stopped && self.request_detach(0).is_ok() {
             return;
@@ -313,6 +332,10 @@ impl Drop for Tracee {
     }
 }
 
-fn checked(result: libc::c_long) -> io::Result<libc::c_long> {
+/// Returns the result of a call of ptrace(2), or its error.
+///
+/// # Errors
+/// Fails if the call did.
+pub(crate) fn checked(result: libc::c_long) -> io::Result<libc::c_long> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }

@@ -7,6 +7,7 @@
 
 use std::time::Duration;
 
+use crate::arch::OLDER_WAITS;
 use crate::stub::contract::{RESTARTS_ALWAYS, RESTARTS_IF_ASKED, RESTARTS_NEVER};
 
 /// Result of an interrupted call that the kernel restarts, except after a handler without
@@ -20,7 +21,41 @@ pub(crate) const ERESTARTNOHAND: i64 = -514;
 /// remaining timeout. `rt_sigreturn` discards that (`do_no_restart_syscall`), so such a call
 /// restarts as itself, with the remaining timeout.
 pub(crate) const ERESTART_RESTARTBLOCK: i64 = -516;
-const EINTR: i64 = -4;
+pub(crate) const EINTR: i64 = -4;
+
+/// The calls in which a thread may be borrowed, by their numbers. `OLDER_WAITS` has those that only
+/// some processors have.
+const WAITS: [(libc::c_long, &str); 20] = [
+    (libc::SYS_read, "read"),
+    (libc::SYS_nanosleep, "nanosleep"),
+    (libc::SYS_accept, "accept"),
+    (libc::SYS_recvfrom, "recvfrom"),
+    (libc::SYS_recvmsg, "recvmsg"),
+    (libc::SYS_wait4, "wait4"),
+    (libc::SYS_semop, "semop"),
+    (libc::SYS_msgrcv, "msgrcv"),
+    (libc::SYS_rt_sigtimedwait, "rt_sigtimedwait"),
+    (libc::SYS_rt_sigsuspend, "rt_sigsuspend"),
+    (libc::SYS_futex, "futex"),
+    (libc::SYS_semtimedop, "semtimedop"),
+    (libc::SYS_clock_nanosleep, "clock_nanosleep"),
+    (libc::SYS_mq_timedreceive, "mq_timedreceive"),
+    (libc::SYS_waitid, "waitid"),
+    (libc::SYS_pselect6, "pselect6"),
+    (libc::SYS_ppoll, "ppoll"),
+    (libc::SYS_epoll_pwait, "epoll_pwait"),
+    (libc::SYS_accept4, "accept4"),
+    (libc::SYS_io_uring_enter, "io_uring_enter"),
+];
+/// The same, of calls whose numbers all processors share (include/uapi/asm-generic/unistd.h).
+const NEWER_WAITS: [(libc::c_long, &str); 2] = [(441, "epoll_pwait2"), (449, "futex_waitv")];
+
+/// Returns the name of a call in which a thread may be borrowed.
+fn name_of(number: u64) -> Option<&'static str> {
+    let all = WAITS.iter().chain(&NEWER_WAITS).chain(OLDER_WAITS);
+    let found = all.copied().find(|(other, _)| *other as u64 == number);
+    found.map(|(_, name)| name)
+}
 
 /// The index of an argument among the six of a call.
 type ArgumentPlace = usize;
@@ -71,6 +106,20 @@ impl Wait {
         ["futex", "futex_waitv", "nanosleep", "clock_nanosleep"].contains(&self.name)
     }
 
+    /// Returns the result of such a call when a signal interrupts it, for a processor on which the
+    /// kernel does not show that: whether a handler with SA_RESTART lets it continue. (From the
+    /// calls' sources, as the table below.)
+    #[cfg_attr(target_arch = "x86_64", expect(dead_code, reason = "the kernel shows it there"))]
+    pub(crate) fn interrupted_result(&self, args: &[u64; 6]) -> i64 {
+        match self.name {
+            "read" | "accept" | "accept4" | "recvfrom" | "recvmsg" | "wait4" | "waitid"
+            | "mq_timedreceive" | "futex_waitv" => ERESTARTSYS,
+            // Without a timeout.
+            "futex" if args[3] == 0 => ERESTARTSYS,
+            _ => ERESTARTNOHAND,
+        }
+    }
+
     /// Classifies a call by its number and arguments; `None` if no thread may be borrowed in it.
     pub(crate) fn from_call(number: u64, args: &[u64; 6]) -> Option<Self> {
         let plain =
@@ -96,46 +145,41 @@ impl Wait {
         const MSG_WAITALL: u64 = 0x100;
         const IS_ABSOLUTE: u64 = 1;
         const HAS_MORE: u64 = 8;
-        match number {
-            0 => on("read", args[0]),
-            7 => wait("poll", millis(2), false),
-            23 => wait("select", Timeout::Kept, false),
-            34 => wait("pause", Timeout::Kept, false),
-            35 => wait("nanosleep", span(0), false),
-            43 => on("accept", args[0]),
+        match name_of(number)? {
+            name @ ("read" | "accept" | "accept4") => on(name, args[0]),
+            name @ "poll" => wait(name, millis(2), false),
             // With MSG_WAITALL they would return the part that has arrived.
-            45 if args[3] & MSG_WAITALL == 0 => on("recvfrom", args[0]),
-            47 if args[2] & MSG_WAITALL == 0 => on("recvmsg", args[0]),
-            61 => wait("wait4", Timeout::Kept, false),
-            65 => wait("semop", Timeout::Kept, true),
-            70 => wait("msgrcv", Timeout::Kept, false),
-            128 => wait("rt_sigtimedwait", span(2), true),
-            130 => masked("rt_sigsuspend", Timeout::Kept, false, 0),
-            202 => match args[1] & 0x7f {
+            name @ "recvfrom" if args[3] & MSG_WAITALL == 0 => on(name, args[0]),
+            name @ "recvmsg" if args[2] & MSG_WAITALL == 0 => on(name, args[0]),
+            name @ ("select" | "pause" | "wait4" | "waitid" | "msgrcv" | "mq_timedreceive"
+            | "futex_waitv") => wait(name, Timeout::Kept, false),
+            name @ "nanosleep" => wait(name, span(0), false),
+            name @ "semop" => wait(name, Timeout::Kept, true),
+            name @ "semtimedop" => wait(name, span(3), true),
+            name @ "rt_sigtimedwait" => wait(name, span(2), true),
+            name @ "rt_sigsuspend" => masked(name, Timeout::Kept, false, 0),
+            name @ "futex" => match args[1] & 0x7f {
                 // FUTEX_WAIT; FUTEX_WAIT_BITSET, whose timeout is absolute.
-                0 => wait("futex", span(3), false),
-                9 => wait("futex", Timeout::Kept, false),
+                0 => wait(name, span(3), false),
+                9 => wait(name, Timeout::Kept, false),
                 _ => None,
             },
-            220 => wait("semtimedop", span(3), true),
-            230 if args[1] & IS_ABSOLUTE != 0 => wait("clock_nanosleep", Timeout::Kept, false),
-            230 => wait("clock_nanosleep", span(2), false),
-            232 => wait("epoll_wait", millis(3), true),
-            243 => wait("mq_timedreceive", Timeout::Kept, false),
-            247 => wait("waitid", Timeout::Kept, false),
-            270 => {
+            name @ "clock_nanosleep" if args[1] & IS_ABSOLUTE != 0 => {
+                wait(name, Timeout::Kept, false)
+            }
+            name @ "clock_nanosleep" => wait(name, span(2), false),
+            name @ "pselect6" => {
                 let mask = Some(args[5]).filter(|at| *at != 0).map(MaskAt::Indirect);
-                Some(Self { mask, ..plain("pselect6", updated(4), false) })
+                Some(Self { mask, ..plain(name, updated(4), false) })
             }
-            271 => masked("ppoll", updated(2), false, 3),
-            281 => masked("epoll_pwait", millis(3), true, 4),
-            288 => on("accept4", args[0]),
+            name @ "ppoll" => masked(name, updated(2), false, 3),
+            name @ "epoll_wait" => wait(name, millis(3), true),
+            name @ "epoll_pwait" => masked(name, millis(3), true, 4),
+            name @ "epoll_pwait2" => masked(name, span(3), true, 4),
             // If it has submitted entries, it would return their number and not restart.
-            426 if args[3] & HAS_MORE == 0 && args[1] == 0 => {
-                masked("io_uring_enter", Timeout::Kept, true, 4)
+            name @ "io_uring_enter" if args[3] & HAS_MORE == 0 && args[1] == 0 => {
+                masked(name, Timeout::Kept, true, 4)
             }
-            441 => masked("epoll_pwait2", span(3), true, 4),
-            449 => wait("futex_waitv", Timeout::Kept, false),
             _ => None,
         }
     }
@@ -177,11 +221,30 @@ impl Resume {
     }
 }
 
+/// The calls that may wait on a socket, for at most its own timeout.
+#[cfg(target_arch = "x86_64")]
+const SOCKET_CALLS: [libc::c_long; 13] = [
+    libc::SYS_read,
+    libc::SYS_write,
+    libc::SYS_readv,
+    libc::SYS_writev,
+    libc::SYS_connect,
+    libc::SYS_accept,
+    libc::SYS_sendto,
+    libc::SYS_recvfrom,
+    libc::SYS_sendmsg,
+    libc::SYS_recvmsg,
+    libc::SYS_accept4,
+    libc::SYS_recvmmsg,
+    libc::SYS_sendmmsg,
+];
+
 /// Returns the result to set for a call that a stop has interrupted, if nothing was done during the
 /// stop; `None` if the kernel already does the right thing. A call that gives up too easily
 /// restarts, unless a handler runs. One that the kernel would continue by `restart_syscall`, which
 /// the thread's filters may not permit (`may_restart`), restarts as itself: its timeout may begin
 /// anew.
+#[cfg(target_arch = "x86_64")]
 pub(crate) fn result_if_untouched(
     number: u64,
     args: &[u64; 6],
@@ -190,7 +253,7 @@ pub(crate) fn result_if_untouched(
 ) -> Option<i64> {
     // Calls on sockets with a timeout of their own give up as well: read, write, readv, writev,
     // accept, and all that send and receive.
-    let may_be_socket = matches!(number, 0 | 1 | 19 | 20 | 42..=47 | 288 | 299 | 307);
+    let may_be_socket = SOCKET_CALLS.iter().any(|call| *call as u64 == number);
     let gives_up =
         || may_be_socket || Wait::from_call(number, args).is_some_and(|wait| wait.gives_up);
     let restarts = match result {
@@ -213,7 +276,9 @@ pub(crate) fn duration([seconds, nanoseconds]: [u64; 2]) -> Option<Duration> {
     Some(Duration::new(seconds, nanoseconds))
 }
 
+// The numbers of the calls are those of x86-64.
 #[cfg(test)]
+#[cfg(target_arch = "x86_64")]
 mod tests {
     use super::*;
 

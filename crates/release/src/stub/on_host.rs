@@ -62,7 +62,8 @@ impl Stub {
         let source = source.display().to_string();
         // At this address it overlaps no heap: some were saved from programs at the usual address.
         let place = "-Wl,-Ttext-segment=0x10000000";
-        let all = ["-O1", "-static", "-no-pie", place, "-fno-strict-aliasing", &source];
+        let numbers = format!("-I{}/stub/x86_64", env!("CARGO_MANIFEST_DIR"));
+        let all = [&numbers, "-O1", "-static", "-no-pie", place, "-fno-strict-aliasing", &source];
         lowtide_testing::compile(&program, all.iter().chain(flags));
         Self { _home: home, program }
     }

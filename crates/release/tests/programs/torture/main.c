@@ -5,7 +5,7 @@
  *     blocks that one thread allocates and another frees                                      (blocks.c)
  *   - every waiting system call: that it ends as it must, without EINTR and not too early, and how
  *     late                                                         (waits.c, wakes.c, uring.c, lateness.c)
- *   - all registers, across waits and under signals                             (registers.c, registers.S)
+ *   - all registers, across waits and under signals                             (registers*)
  *   - that each signal wakes the thread that waits for it, with the right stack and mask       (signals.c)
  *   - that children have the heap of their parent at the time of the fork                     (children.c)
  *

@@ -3,7 +3,8 @@
  * Makes a system call with a known value in every register, and records the values after it:
  * general registers, all vector registers of `width` bytes (16, 32 or 64), the masks of AVX-512,
  * MMX, the two control words, and the 128 bytes below the stack pointer, which belong to the
- * caller. The offsets are those of struct registers in registers.c. */
+ * caller. The offsets are those of struct registers in registers_x86_64.h. */
+#ifdef __x86_64__
 #define VECTORS 128
 #define MASKS   (VECTORS + 32 * 64)
 #define MMX     (MASKS + 64)
@@ -129,4 +130,5 @@ wait_with_registers:
         pop %rbx
         ret
         .size wait_with_registers, . - wait_with_registers
+#endif
         .section .note.GNU-stack, "", @progbits

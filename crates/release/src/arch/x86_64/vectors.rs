@@ -3,8 +3,17 @@
 //! The layout is that of XSAVE (Intel's Software Developer's Manual, volume 1, chapter 13), with
 //! the kernel's additions (arch/x86/include/uapi/asm/sigcontext.h).
 
+#![expect(unsafe_code, reason = "ptrace(2) of the extended state, and a processor instruction")]
+
+use std::io;
 use std::ops::Range;
 
+use crate::remote::checked;
+
+/// `NT_X86_XSTATE` of linux/elf.h.
+const NT_X86_XSTATE: usize = 0x202;
+/// Maximum size of the extended state in bytes: AVX-512 and AMX need 11 KiB.
+const MAX_STATE_BYTES: usize = 16 << 10;
 /// Size of the legacy part (FXSAVE), before the header.
 const LEGACY_BYTES: usize = 512;
 /// Minimum size: the legacy part and the header.
@@ -20,7 +29,7 @@ const TILE_DATA: u64 = 1 << 18;
 
 /// The reason why a state cannot be put into a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Unframed {
+enum Unframed {
     /// Its layout is unknown.
     Unknown,
     /// It contains AMX tiles.
@@ -29,12 +38,27 @@ pub(crate) enum Unframed {
     WriteDenied,
 }
 
+/// Reads the vector registers of a stopped thread, in the layout of a frame; `None` if its extended
+/// state cannot be put into one.
+///
+/// # Errors
+/// Fails if the thread has ended, or if the processor has no such state.
+pub(crate) fn vectors(tid: i32) -> io::Result<Option<Vec<u8>>> {
+    let mut bytes = vec![0_u8; MAX_STATE_BYTES];
+    let mut vector = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    // SAFETY: PTRACE_GETREGSET writes at most `iov_len` bytes to `iov_base`, which points to as
+    // many, and their number to `iov_len`; both outlive the call.
+    checked(unsafe { libc::ptrace(libc::PTRACE_GETREGSET, tid, NT_X86_XSTATE, &raw mut vector) })?;
+    bytes.truncate(vector.iov_len);
+    Ok(to_frame(&bytes).ok())
+}
+
 /// Converts an extended state that was read from a thread to the layout of a frame. It contains
 /// only the parts that are in use; the kernel resets the others.
 ///
 /// # Errors
 /// Fails if the state cannot be put into a frame.
-pub(crate) fn to_frame(state: &[u8]) -> Result<Vec<u8>, Unframed> {
+fn to_frame(state: &[u8]) -> Result<Vec<u8>, Unframed> {
     let header = state.get(LEGACY_BYTES..LEGACY_BYTES + 16).ok_or(Unframed::Unknown)?;
     let word = |at: usize| {
         header.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes)
@@ -86,7 +110,6 @@ fn part_range(part: u32) -> Option<Range<usize>> {
 }
 
 #[allow(unused_unsafe, reason = "the function is unsafe in the oldest supported Rust only")]
-#[expect(unsafe_code, reason = "a processor instruction")]
 fn cpuid(leaf: u32, part: u32) -> std::arch::x86_64::CpuidResult {
     // SAFETY: each processor with 64 bits has the instruction.
     unsafe { std::arch::x86_64::__cpuid_count(leaf, part) }
