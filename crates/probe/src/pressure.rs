@@ -115,6 +115,11 @@ impl MemoryPressure {
         PressureSource::for_process(pid).nearest(Self::of_this_machine())
     }
 
+    /// Reads the limit that a cgroup reaches first if it grows, and its use.
+    pub fn nearest_limit_of(group: &CgroupDirectory) -> Self {
+        PressureSource::new(group).nearest(Self::of_this_machine())
+    }
+
     /// Returns the share of the limit that is in use; 0 if it is unknown.
     fn fullness(&self) -> f64 {
         match (self.limit_bytes, self.used_bytes) {

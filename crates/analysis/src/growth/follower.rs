@@ -251,7 +251,7 @@ impl Follower {
 }
 
 /// Returns the slope of readings of RSS, in bytes a second.
-fn rate(readings: &[(f64, u64)]) -> f64 {
+pub(super) fn rate(readings: &[(f64, u64)]) -> f64 {
     let series: Vec<(f64, f64)> = readings.iter().map(|(t_s, rss)| (*t_s, *rss as f64)).collect();
     line_slope(&series)
 }
@@ -271,8 +271,8 @@ fn is_in_free_memory(growth: &Growth) -> bool {
 
 /// A bounded series: at most [`Series::MAX`] evenly spaced samples, including the newest.
 #[derive(Debug, Clone)]
-struct Series<T> {
-    samples: Vec<T>,
+pub(super) struct Series<T> {
+    pub(super) samples: Vec<T>,
     /// Number of times that every other sample was dropped.
     halvings: u32,
     seen: u64,
@@ -289,7 +289,7 @@ impl<T> Default for Series<T> {
 impl<T> Series<T> {
     const MAX: usize = 80;
 
-    fn add(&mut self, sample: T) {
+    pub(super) fn add(&mut self, sample: T) {
         if self.is_passing {
             self.samples.pop();
         }

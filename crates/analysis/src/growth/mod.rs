@@ -6,15 +6,18 @@
 //! - `course`: whether RSS grew steadily, once, or not at all.
 //! - `words`: the sentences about them.
 //! - `follower`: follows one process, and gives each inspection its verdict.
+//! - `charge`: follows what a cgroup is charged for.
 //!
 //! No verdict says that nothing grows while RSS does.
 
+mod charge;
 mod course;
 mod follower;
 mod owners;
 mod trend;
 mod words;
 
+pub use charge::ChargeFollower;
 pub(crate) use course::has_risen;
 pub use follower::{Follower, is_of_files};
 pub use trend::MIN_SAMPLES;

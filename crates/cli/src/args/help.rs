@@ -196,11 +196,17 @@ contain the releases since the watch started. The log contains the PIDs that its
 writer sees: to follow the log of a container, run `lowtide watch` inside the
 container.
 
+With --cgroup, it prints a line for each reading of what a control group is charged
+for, with the rows that changed most since the first reading. `kept` is the charge
+without page cache and kernel objects that the kernel drops before it kills. At the
+end, it prints the growth by row, and when the limit is reached.
+
 Examples:
   lowtide watch 4711
   lowtide watch 4711 --log /var/log/lowtide.jsonl
   lowtide watch 4711 --looks 60 --output night.jsonl
-  lowtide watch 4711 --json --interval 10s";
+  lowtide watch 4711 --json --interval 10s
+  lowtide watch --cgroup /system.slice/app.service";
 
 pub(crate) const STUDY_HELP: &str = "\
 Presets (-t). Write NAME=VALUE to replace the default value shown:

@@ -450,8 +450,13 @@ pub(crate) struct ExporterArgs {
 #[command(after_long_help = help::WATCH_HELP)]
 pub(crate) struct WatchArgs {
     /// A process
-    #[arg(value_name = "PID", value_parser = crate::select::selector::pid)]
-    pub(crate) pid: u32,
+    #[arg(value_name = "PID", value_parser = crate::select::selector::pid, required_unless_present = "cgroup")]
+    pub(crate) pid: Option<u32>,
+
+    /// A control group: the growth of what it is charged for. Its path as in /proc/PID/cgroup, its
+    /// directory, or the PID of a process in it
+    #[arg(long, value_name = "PATH|PID", value_parser = crate::select::selector::cgroup, conflicts_with_all = ["pid", "output", "log"])]
+    pub(crate) cgroup: Option<String>,
 
     /// Time between two samples, at least 100ms; inspections can be further apart, because they use
     /// at most a tenth of a CPU

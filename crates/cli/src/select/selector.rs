@@ -142,7 +142,7 @@ pub(crate) fn named(name: &str) -> Vec<u32> {
 
 /// Parses the path of a cgroup, or the PID of a process in it. A process in the root cgroup would
 /// select all processes.
-fn cgroup(text: &str) -> Result<String, Box<dyn Error + Send + Sync>> {
+pub(crate) fn cgroup(text: &str) -> Result<String, Box<dyn Error + Send + Sync>> {
     let path = path_of(text)?;
     let is_pid = text.parse::<u32>().is_ok();
     // The root of a cgroup namespace is a group like others.

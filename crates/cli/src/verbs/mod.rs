@@ -21,3 +21,4 @@ pub(crate) mod run;
 pub(crate) mod study;
 pub(crate) mod top;
 pub(crate) mod watch;
+mod watch_cgroup;

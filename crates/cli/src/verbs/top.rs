@@ -77,7 +77,8 @@ fn is_dumb() -> bool {
 
 fn watch(pid: u32) -> Result<WatchArgs, Failure> {
     let interval = watch_interval(DEFAULT_INTERVAL).map_err(Failure::failed)?;
-    Ok(WatchArgs { pid, interval, looks: None, output: None, log: None })
+    let pid = Some(pid);
+    Ok(WatchArgs { pid, cgroup: None, interval, looks: None, output: None, log: None })
 }
 
 /// Prints the table once all processes have been inspected, or after [`MAX_WAIT`].

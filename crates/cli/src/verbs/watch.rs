@@ -14,6 +14,7 @@ use lowtide_model::ledger::Owner;
 use lowtide_probe::target::{Target, TargetError};
 use lowtide_report::text::printable;
 
+use super::watch_cgroup;
 use crate::args::WatchArgs;
 use crate::console::interrupt;
 use crate::console::output::{Output, note};
@@ -31,18 +32,26 @@ use crate::watcher::{self, WatchEvent, Watcher};
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 pub(crate) fn run(args: &WatchArgs, output: &Output) -> Result<Exit, Failure> {
+    match (args.pid, &args.cgroup) {
+        (Some(pid), _) => watch(pid, args, output),
+        (None, Some(path)) => watch_cgroup::run(path, args, output),
+        (None, None) => Err(Failure::usage("name a process, or a control group with --cgroup")),
+    }
+}
+
+fn watch(pid: u32, args: &WatchArgs, output: &Output) -> Result<Exit, Failure> {
     let interval = args.interval;
     let again = Rerun::typed();
-    let target = Target::open(args.pid).map_err(|error| failure(&error, &again))?;
+    let target = Target::open(pid).map_err(|error| failure(&error, &again))?;
     let of_view = target.try_clone().map_err(|error| failure(&target.failed(error), &again))?;
     let log = args.log.as_deref().map(|path| follow(path, &target)).transpose()?;
     let mut record =
         args.output.as_deref().map(|path| WatchRecord::create(path, interval)).transpose()?;
     let begun = record.as_ref().map_or_else(Instant::now, WatchRecord::begun);
     let watcher = Watcher::start(target, begun, interval, log).map_err(|error| {
-        Failure::failed(format!("cannot start a thread to watch process {}: {error}", args.pid))
+        Failure::failed(format!("cannot start a thread to watch process {pid}: {error}"))
     })?;
-    let state = State::new(args.pid, interval);
+    let state = State::new(pid, interval);
     let state = match &args.log {
         Some(path) => state.with_log(path),
         None => state,

@@ -63,6 +63,11 @@ pub(crate) fn hold_leaks(found: &Value) {
     hold(&validator("lowtide.leaks.1.json"), found);
 }
 
+/// Validates a reading of `lowtide watch --cgroup` against its schema.
+pub(crate) fn hold_charge(found: &Value) {
+    hold(&validator("lowtide.charge.1.json"), found);
+}
+
 /// Validates the output of `lowtide top` against its schema.
 pub(crate) fn hold_top(found: &Value) {
     hold(&validator("lowtide.top.1.json"), found);

@@ -1,12 +1,14 @@
 //! The memory that a cgroup is charged for, by kind: the key `cgroup` of `lowtide.whole/1`.
 
 mod anon;
+pub mod growth;
 mod names;
 mod page_cache;
 
 use serde::Serialize;
 
 pub use anon::{AnonCount, AnonProcess, CgroupAnon};
+pub use growth::{ChargeGrowth, ChargeReading, RowGrowth};
 pub use names::{known_name, pod_path, pod_uid};
 pub use page_cache::{CachedFile, CgroupPageCache};
 

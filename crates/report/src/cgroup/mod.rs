@@ -1,5 +1,6 @@
 //! The ledger of a cgroup for people: the answer first, then its rows.
 
+pub mod growth;
 mod parts;
 mod rows;
 

@@ -47,31 +47,37 @@ fn is_page_cache(kind: CgroupKind) -> bool {
     matches!(kind, CgroupKind::FileActive | CgroupKind::FileInactive | CgroupKind::FileOther)
 }
 
+/// Returns what a row is.
+pub(super) fn description(kind: CgroupKind, version: u32) -> &'static str {
+    match kind {
+        CgroupKind::Anon => "of processes",
+        CgroupKind::ShmemMapped => "tmpfs, memfd, System V",
+        CgroupKind::ShmemUnmapped => "files that no process maps",
+        CgroupKind::FileActive => "page cache, used repeatedly",
+        CgroupKind::FileInactive => "page cache, used once",
+        CgroupKind::FileOther => "page cache, locked or just read",
+        CgroupKind::SlabReclaimable => "cached names and inodes of files",
+        CgroupKind::SlabUnreclaimable => "kernel objects in use",
+        CgroupKind::PageTables => "page tables",
+        CgroupKind::KernelStacks => "kernel stacks of threads",
+        CgroupKind::Sockets => "buffers of TCP",
+        CgroupKind::Percpu => "per processor",
+        CgroupKind::Vmalloc => "large kernel tables",
+        CgroupKind::Zswap => "compressed swap",
+        CgroupKind::Hugetlb => "huge pages of the pool",
+        CgroupKind::KernelOther if version == 1 => "slab, pipes, unix sockets",
+        CgroupKind::KernelOther => "pipes, unix sockets",
+        CgroupKind::Stock => "charged in advance",
+        CgroupKind::Rest => "not in the kernel's account",
+    }
+}
+
 /// Returns what a row is, and who has most of it.
 fn meaning(ledger: &CgroupLedger, row: &CgroupRow) -> String {
-    let mut text = match row.kind {
-        CgroupKind::Anon => "of processes".to_owned(),
-        CgroupKind::ShmemMapped => "tmpfs, memfd, System V".to_owned(),
-        CgroupKind::ShmemUnmapped => "files that no process maps".to_owned(),
-        CgroupKind::FileActive => "page cache, used repeatedly".to_owned(),
-        CgroupKind::FileInactive => "page cache, used once".to_owned(),
-        CgroupKind::FileOther => "page cache, locked or just read".to_owned(),
-        CgroupKind::SlabReclaimable => "cached names and inodes of files".to_owned(),
-        CgroupKind::SlabUnreclaimable => "kernel objects in use".to_owned(),
-        CgroupKind::PageTables => "page tables".to_owned(),
-        CgroupKind::KernelStacks => "kernel stacks of threads".to_owned(),
-        CgroupKind::Sockets => "buffers of TCP".to_owned(),
-        CgroupKind::Percpu => "per processor".to_owned(),
-        CgroupKind::Vmalloc => "large kernel tables".to_owned(),
-        CgroupKind::Zswap => "compressed swap".to_owned(),
-        CgroupKind::Hugetlb => "huge pages of the pool".to_owned(),
-        CgroupKind::KernelOther if ledger.version == 1 => "slab, pipes, unix sockets".to_owned(),
-        CgroupKind::KernelOther => "pipes, unix sockets".to_owned(),
-        CgroupKind::Stock => {
-            format!("charged in advance, ≤ {}", Human(row.bound_bytes.unwrap_or(0)))
-        }
-        CgroupKind::Rest => "not in the kernel's account".to_owned(),
-    };
+    let mut text = description(row.kind, ledger.version).to_owned();
+    if let Some(bound) = row.bound_bytes {
+        text += &format!(", ≤ {}", Human(bound));
+    }
     if let Some((name, pid, bytes)) = largest_holder(ledger, row) {
         text += &format!("; {} {pid}: {}", printable(name), Human(bytes));
     }

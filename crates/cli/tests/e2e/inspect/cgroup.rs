@@ -1,13 +1,14 @@
 //! `lowtide inspect --cgroup`: the ledger of a cgroup.
 
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
 use super::Subject;
 use crate::exporter::Exporter;
-use crate::schemas::{hold_top, hold_whole};
+use crate::schemas::{hold_charge, hold_top, hold_whole};
 use crate::support::{lowtide, until};
 
 const MIB: i64 = 1 << 20;
@@ -192,9 +193,51 @@ fn the_page_cache_of_open_and_closed_files_is_told_apart() {
 }
 
 #[test]
+#[ignore = "needs root: it makes a memory cgroup"]
+fn the_watch_of_a_cgroup_shows_which_row_grows_until_the_group_is_removed() {
+    let group = Group::new("watch");
+    let file = Removed(format!("/dev/shm/lowtide-w-{}", std::process::id()).into());
+    let script = "(while :; do head -c 1M /dev/zero >> \"$1\"; sleep 0.05; done) & writer=$!";
+    let subject = group.run(&format!("set -- {}; {script}", file.0.display()));
+    let mut watch = lowtide();
+    watch.args(["watch", "--json", "--interval", "100ms", "--cgroup", &group.path]);
+    let mut watch = watch.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let readings = BufReader::new(watch.stdout.take().unwrap()).lines();
+    let mut readings = readings.map(|line| serde_json::from_str::<Value>(&line.unwrap()).unwrap());
+    let grown = readings.by_ref().inspect(hold_charge).find(|reading| {
+        let change =
+            |row: &Value| row["bytes"][1].as_i64().unwrap() - row["bytes"][0].as_i64().unwrap();
+        let Some(growth) = reading["growth"].as_object() else { return false };
+        let rows = growth["by"].as_array().unwrap();
+        let charged = change(&serde_json::json!({ "bytes": growth["charged_bytes"] }));
+        assert_eq!(rows.iter().map(change).sum::<i64>(), charged, "{reading:#}");
+        rows[0]["kind"] == "shmem_unmapped" && change(&rows[0]) > 8 * MIB
+    });
+    let grown = grown.expect("growth of the row of shared memory");
+    assert_eq!(grown["path"], group.path.as_str(), "{grown:#}");
+    let two = ["watch", "--looks", "2", "--interval", "100ms", "--cgroup", &group.path];
+    let output = lowtide().args(two).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("too few readings to know whether it grows"), "{text}");
+    // The shell starts the writer again and again.
+    until("the end of its processes", || {
+        let pids = std::fs::read_to_string(group.directory.join("cgroup.procs")).unwrap();
+        pids.lines().for_each(|pid| drop(Command::new("kill").args(["-KILL", pid]).output()));
+        pids.is_empty().then_some(())
+    });
+    drop((subject, file, group));
+    readings.for_each(drop);
+    let output = watch.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(stderr(&output).contains("it may have been removed"), "{}", stderr(&output));
+}
+
+#[test]
 fn a_cgroup_that_does_not_exist_is_gone() {
-    let output = inspect("/lowtide-no-such-group", &[]);
-    assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
+    for verb in ["inspect", "watch"] {
+        let output = lowtide().args([verb, "--cgroup", "/lowtide-no-such-group"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
+    }
 }
 
 #[test]
