@@ -1,5 +1,7 @@
 //! The command line.
 
+#[cfg(test)]
+mod documents;
 pub(crate) mod help;
 pub(crate) mod load_values;
 pub(crate) mod typed;
@@ -731,6 +733,7 @@ pub(crate) enum Chart {
 
 #[cfg(test)]
 mod tests {
+    use super::documents::is_understood;
     use super::*;
     use clap::CommandFactory;
 
@@ -751,13 +754,6 @@ mod tests {
         let joined = text.replace("\\\n", " ");
         let lines = joined.lines().map(str::trim_start).filter(|l| l.starts_with("lowtide "));
         lines.map(str::to_owned).collect()
-    }
-
-    /// Returns the lines of the `sh` code blocks of a document.
-    fn shell_blocks(text: &str) -> String {
-        let blocks = text.split("\n```").skip(1).step_by(2);
-        let commands = blocks.filter_map(|block| block.strip_prefix("sh\n"));
-        commands.collect::<Vec<_>>().join("\n")
     }
 
     /// Width of a help, in columns: `max_term_width`, at which clap breaks lines where stdout is no
@@ -797,63 +793,6 @@ mod tests {
             }
             assert_eq!(help.lines().find(|line| line.chars().count() > WIDTH), None);
         }
-    }
-
-    #[test]
-    fn every_command_in_the_readme_parses() {
-        let readme = commands(&shell_blocks(include_str!("../../../../README.md")));
-        assert!(readme.len() >= 4, "{readme:?}");
-        for line in readme {
-            is_understood(&line);
-        }
-    }
-
-    /// Checks that a line can be parsed up to a pipe, with a process in place of `PID`, `$!` and
-    /// 4711.
-    fn is_understood(line: &str) {
-        let words: Vec<String> = shlex::split(line)
-            .unwrap_or_default()
-            .into_iter()
-            .take_while(|word| word != "|")
-            .map(|word| {
-                if ["PID", "$!", "4711"].contains(&word.as_str()) {
-                    std::process::id().to_string()
-                } else {
-                    word
-                }
-            })
-            .collect();
-        if let Err(error) = Cli::try_parse_from(&words) {
-            panic!("{line}: {error}");
-        }
-    }
-
-    #[test]
-    fn every_command_in_the_docs_and_the_studies_parses() {
-        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let mut count = 0;
-        for directory in ["docs", "docs/documents", "docs/upstream", "studies"] {
-            for entry in std::fs::read_dir(root.join(directory)).unwrap() {
-                let path = entry.unwrap().path();
-                if !path.extension().is_some_and(|e| e == "md" || e == "toml") {
-                    continue;
-                }
-                let text = std::fs::read_to_string(&path).unwrap();
-                let is_document = path.extension().is_some_and(|e| e == "md");
-                let text = if is_document { shell_blocks(&text) } else { text };
-                // In the head of a study they are comments, and a remark may follow after two
-                // spaces.
-                let bare: Vec<&str> =
-                    text.lines().map(|line| line.trim_start_matches(['#', ' '])).collect();
-                let text = bare.join("\n").replace("target/release/lowtide", "lowtide");
-                for line in commands(&text.replace(" \\\n", "\\\n")) {
-                    let command = line.split("  ").next().unwrap_or_default();
-                    is_understood(command.split(" #").next().unwrap_or_default().trim_end());
-                    count += 1;
-                }
-            }
-        }
-        assert!(count >= 25, "{count}");
     }
 
     #[test]

@@ -19,6 +19,7 @@ mod held;
 mod hoard;
 mod in_force;
 mod inspect;
+mod install;
 mod leaks;
 mod load;
 mod locked;
