@@ -223,7 +223,7 @@ fn the_commands_of_units_and_pods_parse() {
         let line = text.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();
         commands.push(line.split_whitespace().skip(1).map(str::to_owned).collect::<Vec<_>>());
     }
-    for pod in ["exporter", "attach"] {
+    for pod in ["exporter", "attach", "black-box"] {
         let text = fs::read_to_string(deploy(&format!("kubernetes/{pod}-daemonset.yaml"))).unwrap();
         let (_, rest) = text.split_once("args:").unwrap();
         let words = rest.lines().skip(1).map(str::trim);
@@ -249,8 +249,10 @@ fn the_manifests_match_the_kubernetes_schemas() {
     };
     let done = Command::new(program)
         .args(["--strict", "-k", "1.34"])
+        .arg(deploy("kubernetes/namespace.yaml"))
         .arg(deploy("kubernetes/exporter-daemonset.yaml"))
         .arg(deploy("kubernetes/attach-daemonset.yaml"))
+        .arg(deploy("kubernetes/black-box-daemonset.yaml"))
         .output()
         .unwrap();
     let text = String::from_utf8_lossy(&done.stdout);
