@@ -8,6 +8,7 @@ use lowtide_model::bytes::Human;
 use lowtide_model::engine::POOL;
 use lowtide_model::inspection::{Manager, Observation};
 use lowtide_model::ledger::{Owner, State, WalkedRuntime};
+use lowtide_model::number::HumanCount;
 use lowtide_model::runtime_kind::RuntimeKind;
 
 /// Share of RSS from which on free memory justifies a verdict.
@@ -101,7 +102,11 @@ impl Evidence<'_> {
         let of_them = Human(resident_bytes);
         Some(match most.count {
             1 => format!(", {of_them} of them in one block"),
-            count => format!(", {of_them} of them in {count} blocks of about {}", Human(size)),
+            count => format!(
+                ", {of_them} of them in {} blocks of about {}",
+                HumanCount(count),
+                Human(size)
+            ),
         })
     }
 

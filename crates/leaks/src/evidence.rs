@@ -14,6 +14,7 @@ use lowtide_heap::ptmalloc::{Links, is_size_of_cache};
 use lowtide_heap::ranges::hold;
 use lowtide_model::leaks::{BlockType, CallProof, Holder, LeakGroup, LeakStack};
 use lowtide_model::ledger::WalkedRuntime;
+use lowtide_model::number::HumanCount;
 use lowtide_probe::detect::{self, Area};
 use lowtide_probe::inspect::{BlockReader, BlockWalk};
 use lowtide_probe::proc::maps::Mapping;
@@ -713,7 +714,7 @@ fn untyped(at: u64, range: Range<u64>) -> String {
     const MAX_RECORD: u64 = 512;
     match range.end - range.start {
         bytes @ 0..=MAX_RECORD => format!("a block of {bytes} bytes, at +{:#x}", at - range.start),
-        bytes => format!("a block of {bytes} bytes"),
+        bytes => format!("a block of {} bytes", HumanCount(bytes)),
     }
 }
 

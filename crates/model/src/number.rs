@@ -1,6 +1,27 @@
-//! Numbers followed by a unit, as people write them on a command line.
+//! Counts as people read them, and numbers followed by a unit, as people write them on a command
+//! line.
+
+use std::fmt;
 
 use thiserror::Error;
+
+/// A count as people read it: `1,204`. PIDs, ports, versions and years are names and no counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HumanCount(pub u64);
+
+impl fmt::Display for HumanCount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digits = self.0.to_string();
+        let mut text = String::new();
+        for (place, digit) in digits.chars().enumerate() {
+            if place > 0 && (digits.len() - place).is_multiple_of(3) {
+                text.push(',');
+            }
+            text.push(digit);
+        }
+        f.pad(&text)
+    }
+}
 
 /// The reason why a number with a unit is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]

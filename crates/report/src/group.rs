@@ -2,10 +2,11 @@
 
 use lowtide_model::bytes::Human;
 use lowtide_model::group::GroupTotals;
+use lowtide_model::number::HumanCount;
 
 /// Formats a number of processes.
 pub fn processes(count: u64) -> String {
-    format!("{count} {}", if count == 1 { "process" } else { "processes" })
+    format!("{} {}", HumanCount(count), if count == 1 { "process" } else { "processes" })
 }
 
 /// Returns the totals as a sentence.
@@ -32,7 +33,7 @@ pub fn sentence(totals: &GroupTotals) -> String {
         [(totals.refused.unwrap_or(0), "refused"), (totals.unreadable, "could not be inspected")]
     {
         if count > 0 {
-            parts.push(format!("{count} {what}"));
+            parts.push(format!("{} {what}", HumanCount(count)));
         }
     }
     parts.join(" · ")

@@ -6,12 +6,14 @@ use std::fmt::Write as _;
 use lowtide_model::bytes::Human;
 use lowtide_model::engine::{EngineHeap, EngineSpace, POOL};
 use lowtide_model::inspection::{
-    Arena, Bin, CPythonHeap, GperftoolsHeap, JemallocArena, MimallocThread, Observation, Tunables,
+    Arena, Bin, CPythonHeap, CPythonSizeClass, GperftoolsHeap, JemallocArena, MimallocThread,
+    Observation, Tunables,
 };
 
+use crate::columns::columns;
 use crate::owners::counted;
-use crate::screen::{Screen, dim};
-use crate::text::{printable, wrapped};
+use crate::screen::Screen;
+use crate::text::{printable, thousands, wrapped};
 
 /// Maximum number of arenas that are shown one by one.
 const MAX_ARENAS: usize = 512;
@@ -74,27 +76,22 @@ pub(crate) fn render(observation: &Observation, each: bool, screen: Screen) -> S
 }
 
 fn engine_spaces(heap: &EngineHeap, screen: Screen) -> String {
-    let head =
-        " space                        parts    committed       in use     resident         free";
-    let mut out = format!("{}\n", dim(head, screen));
-    let mut last = None;
-    for space in heap.spaces.iter().take(MAX_ARENAS) {
-        if heap.instances > 1 && last != Some(space.instance) {
-            let _ = writeln!(out, " instance {}", space.instance);
-            last = Some(space.instance);
-        }
-        let _ = writeln!(
-            out,
-            " {:<26} {:>7} {:>12} {:>12} {:>12} {:>12}",
-            printable(&space.name),
-            space.parts,
+    let instance = |space: &EngineSpace| match heap.instances > 1 {
+        true => format!("{}, instance {}", printable(&space.name), space.instance),
+        false => printable(&space.name),
+    };
+    let row = |space: &EngineSpace| {
+        vec![
+            instance(space),
+            thousands(space.parts),
             human(space.committed_bytes),
             human(space.used_bytes),
             human(space.resident_bytes),
             human(space.free_bytes),
-        );
-    }
-    out
+        ]
+    };
+    let rows: Vec<_> = heap.spaces.iter().take(MAX_ARENAS).map(row).collect();
+    columns(&["space", "parts", "committed", "in use", "resident", "free"], &rows, screen)
 }
 
 fn engine_line(heap: &EngineHeap) -> (u64, String) {
@@ -137,22 +134,21 @@ fn engine_sum(heap: &EngineHeap) -> String {
 }
 
 fn gperftools_sizes(arenas: &[&Arena], screen: Screen) -> String {
-    let head = " large blocks       bytes     small spans   free in them    in transfer   thread caches       bytes";
-    let line = |arena: &Arena| {
+    let heads = ["large", "bytes", "spans", "free in them", "in transfer", "threads", "cached"];
+    let row = |arena: &Arena| {
         let own = arena.gperftools().copied().unwrap_or_default();
-        format!(
-            " {:>12} {:>11} {:>15} {:>14} {:>14} {:>15} {:>11}",
-            own.large_count,
+        vec![
+            thousands(own.large_count),
             human(own.large_bytes),
-            own.small_spans,
+            thousands(own.small_spans),
             human(own.central_free_bytes),
             human(own.transfer_cache_bytes),
-            own.thread_caches,
+            thousands(own.thread_caches),
             human(own.thread_cache_bytes),
-        )
+        ]
     };
     let blocks = ("free in spans", |bin: &Bin| format!("of {}", Human(bin.from)));
-    table(head, arenas, line, blocks, screen)
+    table(&heads, arenas, row, blocks, screen)
 }
 
 fn gperftools_line(name: &str, arenas: &[&Arena]) -> (u64, String) {
@@ -186,23 +182,29 @@ fn gperftools_sum(name: &str, arenas: &[&Arena]) -> String {
 }
 
 fn cpython_sizes(heap: &CPythonHeap, screen: Screen) -> String {
-    let head = " blocks of      pools      in use        free   bytes in use  bytes free    arenas  mostly free";
-    let mut out = format!("{}\n", dim(head, screen));
-    for size in &heap.sizes {
-        let _ = writeln!(
-            out,
-            " {:>9} {:>10} {:>11} {:>11} {:>14} {:>11} {:>9} {:>12}",
+    let heads = [
+        "blocks of",
+        "pools",
+        "in use",
+        "free",
+        "bytes in use",
+        "bytes free",
+        "arenas",
+        "mostly free",
+    ];
+    let row = |size: &CPythonSizeClass| {
+        vec![
             human(size.block_bytes),
-            size.pools,
-            size.used_blocks,
-            size.free_blocks,
+            thousands(size.pools),
+            thousands(size.used_blocks),
+            thousands(size.free_blocks),
             human(size.used_blocks * size.block_bytes),
             human(size.free_blocks * size.block_bytes),
-            size.arenas,
-            size.mostly_free_arenas,
-        );
-    }
-    out
+            thousands(size.arenas),
+            thousands(size.mostly_free_arenas),
+        ]
+    };
+    columns(&heads, &heap.sizes.iter().map(row).collect::<Vec<_>>(), screen)
 }
 
 fn cpython_line(heap: &CPythonHeap) -> (u64, String) {
@@ -235,32 +237,34 @@ fn cpython_sum(heap: &CPythonHeap) -> String {
 
 /// Formats a line for each arena, and the free blocks by size.
 fn table(
-    head: &str,
+    heads: &[&str],
     arenas: &[&Arena],
-    line: impl Fn(&Arena) -> String,
+    row: impl Fn(&Arena) -> Vec<String>,
     blocks: (&str, impl Fn(&Bin) -> String),
     screen: Screen,
 ) -> String {
-    let mut out = format!("{}\n", dim(head, screen));
-    for arena in arenas.iter().take(MAX_ARENAS) {
-        let doubt = if arena.whole { "" } else { "  incomplete" };
-        let _ = writeln!(out, "{}{doubt}", line(arena));
+    const INCOMPLETE: &str = "*";
+    let marked = |arena: &&Arena| {
+        let mut row = row(arena);
+        if !arena.whole {
+            row[0] += INCOMPLETE;
+        }
+        row
+    };
+    let shown = &arenas[..arenas.len().min(MAX_ARENAS)];
+    let mut out = columns(heads, &shown.iter().map(marked).collect::<Vec<_>>(), screen);
+    if shown.iter().any(|arena| !arena.whole) {
+        let _ = writeln!(out, " {INCOMPLETE} read incompletely");
     }
     let rest = arenas.len().saturating_sub(MAX_ARENAS);
     if rest > 0 {
-        let _ = writeln!(out, " … and {rest} more; --json has them all");
+        let _ = writeln!(out, " … and {} more; --json has them all", thousands(rest as u64));
     }
     let bins = arenas.iter().fold(Vec::new(), |all, arena| Bin::join(all, &arena.bins));
     if !bins.is_empty() {
-        let _ = writeln!(
-            out,
-            "\n{}",
-            dim(&format!(" {:<14}      count       bytes", blocks.0), screen)
-        );
-    }
-    for bin in bins {
-        let (size, bytes) = (blocks.1(&bin), human(bin.bytes));
-        let _ = writeln!(out, " {size:<15} {:>9} {bytes:>11}", bin.count);
+        let row = |bin: &Bin| vec![blocks.1(bin), thousands(bin.count), human(bin.bytes)];
+        let rows: Vec<_> = bins.iter().map(row).collect();
+        out += &format!("\n{}", columns(&[blocks.0, "count", "bytes"], &rows, screen));
     }
     out
 }
@@ -270,35 +274,35 @@ fn human(bytes: u64) -> String {
 }
 
 fn glibc_arenas(arenas: &[&Arena], tunables: Option<&Tunables>, screen: Screen) -> String {
-    let head = " arena  heaps      system   allocated        free   in chunks     largest   top chunk    resident";
-    let line = |arena: &Arena| {
-        format!(
-            " {:>5} {:>6} {:>11} {:>11} {:>11} {:>10} {:>11} {:>11} {:>12}",
-            arena.id,
-            arena.heaps,
+    let heads =
+        ["arena", "heaps", "system", "allocated", "free", "chunks", "largest", "top", "resident"];
+    let row = |arena: &Arena| {
+        vec![
+            arena.id.to_string(),
+            thousands(arena.heaps),
             human(arena.system_bytes),
             human(arena.allocated_bytes),
             human(arena.free_bytes + arena.fast_bytes),
-            arena.free_count + arena.fast_count,
+            thousands(arena.free_count + arena.fast_count),
             human(arena.largest_free_bytes),
             human(arena.top_bytes),
             human(arena.free_resident_bytes),
-        )
+        ]
     };
     let blocks = ("free blocks of", |bin: &Bin| format!("from {}", Human(bin.from)));
-    let mut out = table(head, arenas, line, blocks, screen);
+    let mut out = table(&heads, arenas, row, blocks, screen);
     if let Some(tunables) = tunables {
         let arena_max = tunables.arena_max.map_or("not set".to_owned(), |n| n.to_string());
         let dynamic = if tunables.mmap_threshold_dynamic { ", dynamic" } else { "" };
-        let _ = writeln!(
-            out,
-            "\n settings in force: arena_max {arena_max} · trim_threshold {} · mmap_threshold {}{dynamic} · \
+        let settings = format!(
+            "settings in force: arena_max {arena_max} · trim_threshold {} · mmap_threshold {}{dynamic} · \
              tcache_count {} up to {}",
             Human(tunables.trim_threshold_bytes),
             Human(tunables.mmap_threshold_bytes),
             tunables.tcache_count,
             Human(tunables.tcache_max_bytes)
         );
+        let _ = writeln!(out, "\n{}", wrapped(&settings, screen.width));
     }
     out
 }
@@ -343,25 +347,34 @@ fn glibc_sum(observation: &Observation, arenas: &[&Arena]) -> String {
 }
 
 fn jemalloc_arenas(arenas: &[&Arena], screen: Screen) -> String {
-    let head = " arena      active   allocated       dirty       muzzy    retained     slabs   free in them  whole pages";
-    let line = |arena: &Arena| {
+    let heads = [
+        "arena",
+        "active",
+        "allocated",
+        "dirty",
+        "muzzy",
+        "retained",
+        "slabs",
+        "slab free",
+        "page free",
+    ];
+    let row = |arena: &Arena| {
         let own = arena.jemalloc().copied().unwrap_or_default();
-        format!(
-            " {:>5} {:>11} {:>11} {:>11} {:>11} {:>11} {:>9} {:>14} {:>12}",
-            arena.id,
+        vec![
+            arena.id.to_string(),
             human(own.active_bytes),
             human(arena.allocated_bytes),
             human(own.dirty_bytes),
             human(own.muzzy_bytes),
             human(own.retained_bytes),
-            own.slabs,
+            thousands(own.slabs),
             human(own.slab_free_bytes),
             human(own.slab_free_pages_bytes),
-        )
+        ]
     };
     // All regions of a class have its size.
     let blocks = ("free in slabs", |bin: &Bin| format!("of {}", Human(bin.to - 1)));
-    table(head, arenas, line, blocks, screen)
+    table(&heads, arenas, row, blocks, screen)
 }
 
 fn jemalloc_line(name: &str, arenas: &[&Arena]) -> (u64, String) {
@@ -401,25 +414,23 @@ fn jemalloc_sum(name: &str, arenas: &[&Arena]) -> String {
 }
 
 fn mimalloc_threads(arenas: &[&Arena], screen: Screen) -> String {
-    let head =
-        "         thread     pages     empty   allocated     free in them  free spans    resident";
-    let line = |arena: &Arena| {
+    let heads = ["thread", "pages", "empty", "allocated", "free in them", "free spans", "resident"];
+    let row = |arena: &Arena| {
         let own = arena.mimalloc().copied().unwrap_or_default();
-        let thread = match own.thread {
-            0 => "none".to_owned(),
-            address => format!("{address:#x}"),
-        };
-        format!(
-            " {thread:>14} {:>9} {:>9} {:>11} {:>16} {:>11} {:>11}",
-            own.pages,
-            own.empty_pages,
+        vec![
+            match own.thread {
+                0 => "none".to_owned(),
+                address => format!("{address:#x}"),
+            },
+            thousands(own.pages),
+            thousands(own.empty_pages),
             human(arena.allocated_bytes),
             human(arena.free_bytes - own.free_spans_bytes),
             human(own.free_spans_bytes),
             human(own.free_spans_resident_bytes),
-        )
+        ]
     };
-    table(head, arenas, line, ("", |_: &Bin| String::new()), screen)
+    table(&heads, arenas, row, ("", |_: &Bin| String::new()), screen)
 }
 
 fn mimalloc_line(name: &str, arenas: &[&Arena]) -> (u64, String) {
@@ -458,7 +469,6 @@ fn mimalloc_sum(name: &str, arenas: &[&Arena]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lowtide_model::inspection::CPythonSizeClass;
 
     #[test]
     fn the_cpython_heap_is_reported_in_arenas_pools_and_blocks() {
@@ -485,8 +495,8 @@ mod tests {
         let screen = Screen { width: 110, colour: false };
         assert_eq!(
             render(&observation, true, screen),
-            "\n blocks of      pools      in use        free   bytes in use  bytes free    arenas  mostly free\n      \
-             64 B          3           5         760          320 B    47.5 KiB         2            1\n\
+            "\n blocks of  pools  in use  free  bytes in use  bytes free  arenas  mostly free\n \
+             64 B           3       5   760         320 B    47.5 KiB       2            1\n\
              CPython: 2 arenas of 1.00 MiB; 320 B in use; 47.5 KiB free in 3 pools with blocks in use; 16.0 KiB in 1 free\n\
              pool; 1 of the arenas is less than a quarter full\n"
         );

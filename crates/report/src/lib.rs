@@ -8,6 +8,7 @@
 pub mod black_box;
 mod blocks;
 pub mod cgroup;
+mod columns;
 pub mod csv;
 pub mod difference;
 pub mod divide;

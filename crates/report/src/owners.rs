@@ -4,6 +4,7 @@
 use lowtide_model::bytes::Human;
 use lowtide_model::inspection::{Inspection, Manager};
 use lowtide_model::ledger::{Owner, Row, State, WalkedRuntime};
+use lowtide_model::number::HumanCount;
 use ratatui_core::style::Color;
 
 use crate::text::printable;
@@ -122,9 +123,9 @@ pub fn facts(inspection: &Inspection) -> Vec<String> {
     parts
 }
 
-/// Formats a count with its noun: `1 thread`, `2 threads`.
+/// Formats a count with its noun: `1 thread`, `1,204 threads`.
 pub fn counted(count: u64, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+    format!("{} {what}{}", HumanCount(count), if count == 1 { "" } else { "s" })
 }
 
 #[cfg(test)]

@@ -2,19 +2,12 @@
 //! digits.
 
 use lowtide_model::bytes::Human;
+use lowtide_model::number::HumanCount;
 pub use lowtide_model::text::{printable, printable_lines, steers};
 
 /// Formats `1204` as `1,204`.
 pub(crate) fn thousands(count: u64) -> String {
-    let digits = count.to_string();
-    let mut out = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
+    HumanCount(count).to_string()
 }
 
 /// Formats a change of bytes: `+1.20 MiB`.

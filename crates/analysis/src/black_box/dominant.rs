@@ -4,6 +4,7 @@
 use lowtide_model::black_box::{BlackBoxReport, Dominant};
 use lowtide_model::inspection::Observation;
 use lowtide_model::ledger::{Ledger, Owner, Row, State};
+use lowtide_model::number::HumanCount;
 use lowtide_record::black_box::Cause;
 
 use super::timeline::Timeline;
@@ -47,7 +48,12 @@ fn outside(timeline: &Timeline, report: &BlackBoxReport) -> Option<Dominant> {
         let name = match (own.saturating_mul(2) >= others, members.count.saturating_sub(1)) {
             (true, _) | (_, 0 | 1) => format!("{} (PID {})", largest.name, largest.pid),
             (false, count) => {
-                format!("{count} processes, such as {} (PID {})", largest.name, largest.pid)
+                format!(
+                    "{} processes, such as {} (PID {})",
+                    HumanCount(count),
+                    largest.name,
+                    largest.pid
+                )
             }
         };
         part("other_process", Some(name), others)

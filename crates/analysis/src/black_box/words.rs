@@ -4,6 +4,7 @@ use lowtide_model::black_box::{BlackBoxReport, Dominant};
 use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
 use lowtide_model::ledger::Owner;
+use lowtide_model::number::HumanCount;
 use lowtide_record::black_box::{Cause, End};
 
 use super::timeline::Timeline;
@@ -186,7 +187,7 @@ pub(super) fn notes(timeline: &Timeline, report: &BlackBoxReport, invalid: u64) 
         }
     }
     if invalid > 0 {
-        notes.push(format!("{invalid} lines of the record could not be read"));
+        notes.push(format!("{} lines of the record could not be read", HumanCount(invalid)));
     }
     notes
 }

@@ -5,6 +5,7 @@ use lowtide_model::duration::HumanSeconds;
 use lowtide_model::growth::{Growth, GrowthCourse};
 use lowtide_model::inspection::{Bin, Inspection, Observation};
 use lowtide_model::ledger::Owner;
+use lowtide_model::number::HumanCount;
 use lowtide_model::stats::thin;
 use lowtide_model::verdict::{Verdict, VerdictKind};
 
@@ -326,7 +327,7 @@ fn growth_in_use(samples: &[InUse]) -> Option<Vec<String>> {
             "blocks of {} to {} bytes: {} more, {} a minute",
             class.from,
             class.to - 1,
-            class.more,
+            HumanCount(class.more),
             Human((class.rate * 60.0) as u64)
         )
     }));

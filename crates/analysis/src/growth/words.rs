@@ -5,6 +5,7 @@ use std::cmp::Reverse;
 use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
 use lowtide_model::growth::{DescendantGrowth, Growth, GrowthPart};
+use lowtide_model::number::HumanCount;
 
 /// Minimum part of the growth that the named owners must explain.
 const EXPLAINED: f64 = 0.5;
@@ -173,10 +174,11 @@ fn described(part: &GrowthPart) -> String {
             // Live threads with stacks of the usual size cannot use that much.
             Some(count) if bytes_of_part > count * STACK_BYTES => format!(
                 "in stacks, probably of threads that have ended and were not joined, or of a deep recursion \
-                 ({count} alive)"
+                 ({} alive)",
+                HumanCount(count)
             ),
             Some(1) => "in stacks (1 thread is alive)".to_owned(),
-            Some(count) => format!("in stacks ({count} threads are alive)"),
+            Some(count) => format!("in stacks ({} threads are alive)", HumanCount(count)),
             None => "in stacks".to_owned(),
         },
         ("shared", Some(name)) => format!("in shared memory ({name}{})", more(part, ", ", "")),
@@ -203,7 +205,9 @@ fn described(part: &GrowthPart) -> String {
 fn more(part: &GrowthPart, before: &str, after: &str) -> String {
     match part.more {
         Some(1) => format!("{before}1 more mapping{after}"),
-        Some(more @ 2..) => format!("{before}{more} more mappings{after}"),
+        Some(more @ 2..) => {
+            format!("{before}{} more mappings{after}", HumanCount(more.unsigned_abs()))
+        }
         _ => String::new(),
     }
 }

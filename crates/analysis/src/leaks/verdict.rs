@@ -3,6 +3,7 @@
 use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
 use lowtide_model::leaks::{AgeRange, LeakGroup, LeakGroupKind, LeakKind, LeakVerdict};
+use lowtide_model::number::HumanCount;
 
 use super::trend::{MIN_COHORTS, Trend, TrendKind};
 
@@ -95,9 +96,11 @@ fn reasons(
     if let Some([before, now]) = trend.backlog {
         return vec![
             format!(
-                "the number of these blocks rose from {} to {}, by {:.2} per second: more are \
+                "the number of these blocks rose from {} to {}, by {} per second: more are \
                  allocated than freed",
-                before as u64, now as u64, trend.per_s
+                HumanCount(before as u64),
+                HumanCount(now as u64),
+                per_second(trend.per_s)
             ),
             "older blocks are freed, or their content changes: they are probably entries of a queue that fills \
              faster than it drains, or of a table that moves them as it grows"
@@ -106,7 +109,7 @@ fn reasons(
     }
     let mut because = vec![format!(
         "{} blocks ({}) that were allocated {} to {} ago are still in use",
-        trend.count.round(),
+        HumanCount(trend.count.round() as u64),
         Human(trend.bytes as u64),
         HumanSeconds(trend.age_s[0]),
         HumanSeconds(trend.age_s[1]),
@@ -123,8 +126,10 @@ fn reasons(
         return because;
     }
     because.push(format!(
-        "they accumulate at {:.2} per second, in {} of {} intervals",
-        trend.per_s, trend.growing_cohorts, trend.cohorts
+        "they accumulate at {} per second, in {} of {} intervals",
+        per_second(trend.per_s),
+        trend.growing_cohorts,
+        trend.cohorts
     ));
     if let Some(survival) = trend.survival {
         because.push(format!(
@@ -143,7 +148,7 @@ fn reasons(
     match reached {
         None => because.push("lowtide did not search for pointers to them".to_owned()),
         Some(reached) => {
-            let (sampled, rounds) = (reached.sampled, reached.rounds);
+            let (sampled, rounds) = (HumanCount(reached.sampled), reached.rounds);
             because.push(match reached.unreachable_share > 0.0 {
                 true => format!(
                     "no pointer leads to {} of the {sampled} sampled blocks, in {rounds} searches of all memory",
@@ -168,6 +173,11 @@ fn reasons(
     because
 }
 
+/// Formats a rate with two decimals, or as a count if it is large.
+fn per_second(rate: f64) -> String {
+    if rate < 100.0 { format!("{rate:.2}") } else { HumanCount(rate.round() as u64).to_string() }
+}
+
 /// Returns the group of memory that was lost before the first snapshot, if it is large enough to be
 /// reported.
 pub fn lost_before(found: &LostBefore, elapsed_s: f64, rounds: u32) -> Option<LeakGroup> {
@@ -175,7 +185,7 @@ pub fn lost_before(found: &LostBefore, elapsed_s: f64, rounds: u32) -> Option<Le
     let because = vec![
         format!(
             "{} blocks ({}) were unreachable in each of {rounds} searches of all memory",
-            found.count,
+            HumanCount(found.count),
             Human(found.bytes)
         ),
         format!("all of them were allocated more than {} ago", HumanSeconds(elapsed_s)),

@@ -6,6 +6,7 @@ use lowtide_model::duration::HumanSeconds;
 use lowtide_model::growth::{Growth, GrowthCourse};
 use lowtide_model::inspection::Observation;
 use lowtide_model::leaks::{LeakKind, LeakReport, LeakVerdict};
+use lowtide_model::number::HumanCount;
 
 use crate::growth::{beside_and_descendants, fate_of_files, has_risen, is_of_files, sentence};
 
@@ -21,7 +22,7 @@ pub fn large_blocks(before: &Observation, after: &Observation) -> Option<String>
     let text = |observation: &Observation| {
         let count = observation.mmapped_count;
         let blocks = if count == 1 { "mmapped chunk" } else { "mmapped chunks" };
-        format!("{count} {blocks}, {}", Human(observation.mmapped_bytes))
+        format!("{} {blocks}, {}", HumanCount(count), Human(observation.mmapped_bytes))
     };
     (after.mmapped_bytes > before.mmapped_bytes)
         .then(|| format!("{} before; {} now", text(before), text(after)))

@@ -12,6 +12,7 @@ use lowtide_model::inspection::{
     CPythonHeap, CPythonSizeClass, HeapPrediction, Linkage, WalkedHeap,
 };
 use lowtide_model::ledger::Owner;
+use lowtide_model::number::HumanCount;
 use lowtide_model::remedy::{Remedy, RemedyKind};
 use lowtide_model::runtime_kind::RuntimeKind;
 use lowtide_model::verdict::{Verdict, VerdictKind};
@@ -69,7 +70,8 @@ fn close_connections(facts: &Evidence<'_>) -> Option<Remedy> {
     let in_use = facts.ledger.bytes(Owner::Allocated) + facts.ledger.bytes(Owner::Runtime);
     let connections = facts.sockets_established.filter(|n| *n > 0)?;
     let how = format!(
-        "{connections} connections are open: their memory is in use until they close (at most {} each)",
+        "{} connections are open: their memory is in use until they close (at most {} each)",
+        HumanCount(connections),
         Human(in_use / connections)
     );
     let remedy = Remedy::new(RemedyKind::CloseConnections, None, how);

@@ -10,7 +10,7 @@ use lowtide_probe::inspect::Proportion;
 use lowtide_probe::proc::status::Status;
 use lowtide_probe::target::{Target, TargetError};
 use lowtide_report::group::sentence;
-use lowtide_report::text::{shortened, without_directory};
+use lowtide_report::text::{shortened, without_directory, wrapped};
 
 use crate::console::output::Output;
 use crate::failure::exit::Failure;
@@ -127,7 +127,8 @@ impl Group {
         if self.totals.processes + self.totals.unreadable == 0 {
             return Ok(());
         }
-        output.text(&format!("\n{}\n", sentence(&self.totals)))
+        let sentence = wrapped(&sentence(&self.totals), output.screen().width);
+        output.text(&format!("\n{sentence}\n"))
     }
 }
 

@@ -1,6 +1,7 @@
 //! The table as text: for `lowtide top --once`, and line by line for the live view.
 
 use lowtide_model::bytes::Human;
+use lowtide_model::number::HumanCount;
 use lowtide_model::top::{Top, TopGroup, TopProcess};
 use lowtide_report::text::{printable, shortened, without_directory, wrapped};
 
@@ -177,9 +178,10 @@ pub(crate) fn summary(top: &Top, width: usize) -> String {
     let total = total(top);
     let waiting = match top.uninspected {
         0 => String::new(),
-        count => format!("; {count} not inspected yet"),
+        count => format!("; {} not inspected yet", HumanCount(count)),
     };
-    let mut text = format!("{} processes: RSS {}", total.processes, Human(total.rss_bytes));
+    let mut text =
+        format!("{} processes: RSS {}", HumanCount(total.processes), Human(total.rss_bytes));
     for (what, bytes) in [
         ("reclaimable", total.reclaimable_bytes),
         ("in use", total.allocated_bytes + total.runtime_bytes),

@@ -5,6 +5,7 @@ use std::path::Path;
 use lowtide_model::act::{Act, ActEvent};
 use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
+use lowtide_model::number::HumanCount;
 
 use super::canvas::whole;
 use super::time_series::TimeSeries;
@@ -134,5 +135,5 @@ fn short_outcome(act: &Act) -> String {
 
 /// Formats a number of things.
 fn counted(count: u64, one: &str, many: &str) -> String {
-    format!("{count} {}", if count == 1 { one } else { many })
+    format!("{} {}", HumanCount(count), if count == 1 { one } else { many })
 }

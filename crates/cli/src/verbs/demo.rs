@@ -3,6 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 
 use lowtide_model::bytes::Human;
+use lowtide_model::number::HumanCount;
 use lowtide_study::{Settings, TreatmentSettings, Words};
 
 use super::study;
@@ -74,7 +75,8 @@ pub(crate) fn run(args: &DemoArgs, output: &Output) -> Result<Exit, Failure> {
         ..Settings::default()
     };
     let begins = format!(
-        "{streams} requests in flight at once, under 5 treatments, each {} times",
+        "{} requests in flight at once, under 5 treatments, each {} times",
+        HumanCount(streams.into()),
         args.repeat
     );
     let exit = study::run_settings(settings, &begins, output)?;

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use lowtide_heap::ranges::union;
 use lowtide_model::cgroup::{CgroupFile, CgroupKind};
+use lowtide_model::number::HumanCount;
 use rustix::fs::{Mode, OFlags, Stat, fstat, open};
 
 use super::descriptors::Descriptors;
@@ -234,7 +235,7 @@ impl SharedFiles {
             if *count > 1 {
                 sum.bytes += file.bytes;
                 sum.mapped_bytes += file.mapped_bytes().min(file.bytes);
-                sum.path = format!("{} ({count} files)", directory.display());
+                sum.path = format!("{} ({} files)", directory.display(), HumanCount(*count));
                 sum.charged = sum.charged.and(file.charged);
             }
         }

@@ -6,6 +6,7 @@ use lowtide_model::heap_summary::HeapSummary;
 use lowtide_model::stats::Estimate;
 
 use super::cells::{Cell, Table, TableRow, bytes, heads, shown, without_range};
+use crate::text::thousands;
 
 /// Returns arenas and free chunks at the peak and when settled, as the median of the trials; `None`
 /// if no glibc heap was walked.
@@ -46,7 +47,7 @@ fn row(name: String, found: &[&HeapSummary]) -> TableRow {
         Estimate::from_values(&found.iter().map(|heap| of(heap) as f64).collect::<Vec<_>>())
     };
     let count = |of| {
-        let text = median(of).map_or("–".to_owned(), |e| (e.median.round() as u64).to_string());
+        let text = median(of).map_or("–".to_owned(), |e| thousands(e.median.round() as u64));
         Cell::from(text)
     };
     let size = |of| without_range(bytes(median(of)));

@@ -7,6 +7,7 @@ use lowtide_model::duration::HumanSeconds;
 use lowtide_model::stats::Estimate;
 
 use super::cells::{Cell, Table, TableRow, bytes, heads, shown, values, without_range};
+use crate::text::thousands;
 
 /// Returns a row for each treatment, as the median of its trials; `None` if no treatment has a
 /// policy.
@@ -60,7 +61,7 @@ fn longest_latency_s(trial: &TrialResult) -> Option<f64> {
 }
 
 fn count(estimate: Option<Estimate>) -> Cell {
-    Cell::from(estimate.map_or("–".to_owned(), |e| (e.median.round() as u64).to_string()))
+    Cell::from(estimate.map_or("–".to_owned(), |e| thousands(e.median.round() as u64)))
 }
 
 fn seconds(estimate: Option<Estimate>) -> Cell {

@@ -8,6 +8,7 @@ use indicatif::ProgressBar;
 use lowtide_load::{LoadEvent, LoadObserver, LoadState, Plan, Shape};
 use lowtide_model::duration::HumanSeconds;
 use lowtide_model::load::LoadRound;
+use lowtide_model::number::HumanCount;
 use lowtide_record::LOAD_SAMPLES;
 use lowtide_record::Recorder;
 use lowtide_record::v1::{FileKind, Line, Load, LoadPlan, LoadSample, Machine, Mark};
@@ -93,17 +94,17 @@ impl ProgressDisplay {
                 state.round + 1,
                 self.rounds,
                 HumanSeconds(left.as_secs_f64()),
-                state.connections
+                HumanCount(state.connections)
             );
         }
         format!(
             "round {} of {}: {} in flight, {} succeeded, {} failed, {} connections, {}",
             state.round,
             self.rounds,
-            state.in_flight,
-            state.succeeded,
-            state.failed,
-            state.connections,
+            HumanCount(state.in_flight),
+            HumanCount(state.succeeded),
+            HumanCount(state.failed),
+            HumanCount(state.connections),
             HumanSeconds(state.since_round.as_secs_f64())
         )
     }
@@ -164,12 +165,13 @@ fn describe(plan: &Plan) -> String {
         Shape::Repeat { times, .. } => u64::from(*times).max(1),
         _ => 1,
     };
+    let connections = HumanCount(plan.connections as u64);
     let what = match (plan.is_bare(), plan.shape.count()) {
-        (true, _) => format!("{} connections", plan.connections),
+        (true, _) => format!("{connections} connections"),
         (false, Some(count)) => {
-            format!("{} requests over {} connections", count / rounds, plan.connections)
+            format!("{} requests over {connections} connections", HumanCount(count / rounds))
         }
-        (false, None) => format!("requests over {} connections", plan.connections),
+        (false, None) => format!("requests over {connections} connections"),
     };
     match rounds {
         1 => what,
