@@ -23,26 +23,33 @@ use lowtide_probe::target::TargetError;
 use crate::book::{FIRST_COHORT, Survivor, largest};
 use crate::files::Image;
 use crate::group::GroupKey;
-use crate::pointers::graph::{Graph, RootOf, Unreached};
+use crate::pointers::doubts::Counted;
+use crate::pointers::graph::{Graph, RootOf};
 use crate::pointers::index::{BlockId, BlockIndex, IndexBuilder};
 use crate::pointers::registers::RegisterWatch;
 use crate::pointers::roots::Roots;
 use crate::pointers::scan::{Target, Words, each_pointer, each_root};
+use crate::pointers::waiting::ThreadWords;
 use crate::pointers::words::Word;
 use crate::stacks::names::FrameNamer;
 use crate::stacks::sampler::StackSamples;
 use crate::stacks::survivors::{CallCount, SurvivingStacks};
 use crate::types::{rust, type_of};
+use crate::unreached::{Surveyed, UnreachedBlocks};
 use crate::variables::Variables;
 use crate::whole::is_whole;
 
 /// Number of searches of all memory for pointers, and the time between two of them. Further ones
 /// follow while words that may be links of former free chunks lead to blocks that seem lost,
 /// unless a search takes longer than [`LONG`]: the memory with such a link is soon used again.
+/// More than [`MANY_ROUNDS`] follow only if these words have become fewer, and none after
+/// [`MAX_TIME`].
 const ROUNDS: u32 = 2;
-const MAX_ROUNDS: u32 = 6;
+const MANY_ROUNDS: u32 = 6;
+const MAX_ROUNDS: u32 = 14;
 const PAUSE: Duration = Duration::from_secs(2);
 const LONG: Duration = Duration::from_secs(2);
+const MAX_TIME: Duration = Duration::from_secs(40);
 /// Maximum number of blocks of a group whose pointers are searched for, and of those whose type is
 /// read.
 pub const MAX_SAMPLED: usize = 1000;
@@ -221,41 +228,6 @@ pub enum BlockState {
     Reachable,
 }
 
-/// Addresses and prints of blocks that no root led to, in order.
-#[derive(Debug)]
-struct UnreachedBlocks {
-    /// Those that the program cannot reach.
-    lost: Vec<(u64, u16)>,
-    /// Those, and those that only words lead to that may be links of former free chunks.
-    but_for_doubts: Vec<(u64, u16)>,
-    /// Those, and those of which it is unknown.
-    all: Vec<(u64, u16)>,
-    /// Whether words that may be such links were few (see [`Unreached`]).
-    has_few_doubts: bool,
-}
-
-impl UnreachedBlocks {
-    /// Returns those of all searches so far. `later` are those of a further search. If doubtful
-    /// words are few, only those count in it that were seen in all searches. If they are many, all
-    /// of them count in each search.
-    fn and(&self, later: &Self) -> Self {
-        let has_few_doubts = self.has_few_doubts && later.has_few_doubts;
-        let before = if has_few_doubts { &self.but_for_doubts } else { &self.lost };
-        Self {
-            lost: in_both(before, &later.lost),
-            but_for_doubts: in_both(before, &later.but_for_doubts),
-            all: in_both(&self.all, &later.all),
-            has_few_doubts,
-        }
-    }
-
-    /// Returns whether a further search may find that more blocks are lost.
-    fn is_undecided(&self) -> bool {
-        const SHARE: f64 = 0.99;
-        (self.lost.len() as f64) < self.but_for_doubts.len() as f64 * SHARE
-    }
-}
-
 impl Reached {
     /// Returns the largest blocks of the last search, at most `most`; `None` if not all of its
     /// blocks are known.
@@ -273,11 +245,11 @@ impl Reached {
 
     /// Returns whether a further search may find that more blocks are lost.
     fn may_be_decided(&self) -> bool {
-        let is_undecided = self.unreached.as_ref().is_some_and(UnreachedBlocks::is_undecided);
-        is_undecided
-            && self.rounds < MAX_ROUNDS
-            && self.took <= LONG
-            && self.roots.hidden.is_empty()
+        let is_undecided = self.unreached.as_ref().is_some_and(|found| {
+            let most = if found.doubts_vanish() { MAX_ROUNDS } else { MANY_ROUNDS };
+            found.is_undecided() && self.rounds < most
+        });
+        is_undecided && self.took <= LONG && self.roots.hidden.is_empty()
     }
 
     /// Returns whether the program can reach the block that starts at an address; `None` if there
@@ -288,7 +260,7 @@ impl Reached {
         let unreached = self.unreached.as_ref();
         Some(match unreached {
             _ if self.is_lost(at, print) => BlockState::Lost,
-            Some(found) if is_among(&found.all, at, print) => BlockState::Unsure,
+            Some(found) if found.is_unsure(at, print) => BlockState::Unsure,
             Some(_) => BlockState::Reachable,
             None => BlockState::Unsure,
         })
@@ -298,7 +270,7 @@ impl Reached {
     /// pointers may be hidden.
     pub fn is_lost(&self, at: u64, print: u16) -> bool {
         let found = self.unreached.as_ref().filter(|_| self.roots.hidden.is_empty());
-        found.is_some_and(|found| is_among(&found.lost, at, print))
+        found.is_some_and(|found| found.is_lost(at, print))
     }
 }
 
@@ -307,22 +279,23 @@ impl Reached {
 /// # Errors
 /// Fails if the process has ended, or executes another program.
 pub fn search(reader: &mut BlockReader, search: &Search<'_>) -> Result<Reached, TargetError> {
+    let begun = Instant::now();
     let mut reached = round(reader, search, None)?;
-    while reached.rounds < ROUNDS || reached.may_be_decided() {
+    while reached.rounds < ROUNDS || begun.elapsed() < MAX_TIME && reached.may_be_decided() {
         let (before, rounds) = (reached.unreached.take(), reached.rounds);
-        let is_few = |found: &UnreachedBlocks| found.has_few_doubts;
-        let seen = reached.graph.take().filter(|_| before.as_ref().is_some_and(is_few));
-        let seen = seen.map(Graph::into_doubtful_places);
+        let has_few_doubts = before.as_ref().is_some_and(UnreachedBlocks::has_few_doubts);
+        let counted = reached.graph.take().filter(|_| has_few_doubts).map(Graph::into_counted);
         drop(reached);
         reader.memory().until(search.interrupt).wait(PAUSE);
-        reached = round(reader, search, seen.as_deref())?;
-        if seen.is_some() && !reached.unreached.as_ref().is_some_and(is_few) {
+        reached = round(reader, search, counted.as_ref())?;
+        let has_many = reached.unreached.as_ref().zip(before.as_ref());
+        if counted.is_some() && has_many.is_none_or(|(new, before)| !new.has_few_beside(before)) {
             // Doubtful words have become many, so all of them have to count.
             drop(reached);
             reached = round(reader, search, None)?;
         }
         reached.rounds += rounds;
-        reached.unreached = before.zip(reached.unreached).map(|(a, b)| a.and(&b));
+        reached.unreached = before.zip(reached.unreached).map(|(a, b)| a.and(b));
     }
     Ok(reached)
 }
@@ -386,16 +359,16 @@ pub(crate) fn describe(
         };
         let sample: Vec<Survivor> = sample.iter().filter(is_there).copied().collect();
         let reachability = unreached.as_ref().filter(|_| !sample.is_empty()).map(|found| {
-            let share = |of: &[(u64, u16)]| {
-                let among = sample.iter().filter(|s| is_among(of, s.at, s.print)).count();
+            let share = |is: &dyn Fn(u64, u16) -> bool| {
+                let among = sample.iter().filter(|s| is(s.at, s.print)).count();
                 among as f64 / sample.len() as f64
             };
-            let unreachable_share = share(&found.lost);
+            let unreachable_share = share(&|at, print| found.is_lost(at, print));
             Reachability {
                 sampled: sample.len() as u64,
                 unreachable_share,
-                unsure_share: (share(&found.all) - unreachable_share).max(0.0),
-                rounds: *rounds,
+                unsure_share: share(&|at, print| found.is_unsure(at, print)),
+                rounds: found.searches(),
             }
         });
         let mut described = namer.describe(key, &sample, &pointers, reachability, search.with_text);
@@ -428,12 +401,12 @@ pub(crate) fn describe(
     evidence
 }
 
-/// Walks the heap and follows its pointers once. `seen` are the addresses of the doubtful words of
-/// all searches before.
+/// Walks the heap and follows its pointers once. `before` are the doubtful words that counted in
+/// the search before.
 fn round(
     reader: &mut BlockReader,
     search: &Search<'_>,
-    seen: Option<&[u64]>,
+    before: Option<&Counted>,
 ) -> Result<Reached, TargetError> {
     let begun = Instant::now();
     let registers = match search.notes_registers {
@@ -456,7 +429,7 @@ fn round(
         builder.build().filter(|_| is_whole(&again))
     };
     let read = index.as_ref().and_then(|index| {
-        Graph::read(&memory, index, &walk.heaps, find_roots, walk_again, seen).ok()
+        Graph::read(&memory, index, &walk.heaps, find_roots, walk_again, before).ok()
     });
     let (graph, mut roots) = match read {
         Some((graph, roots)) => (Some(graph), roots),
@@ -468,21 +441,17 @@ fn round(
     let unreached = graph.as_ref().zip(index.as_ref()).map(|(graph, index)| {
         let range = |id| index.range(id).unwrap_or(0..0);
         let bytes_of = |id| range(id).end - range(id).start;
-        let Unreached { lost, but_for_doubts, unsure, has_few_doubts } =
-            graph.unreached(roots.hidden_registers, bytes_of);
+        let found = graph.unreached(roots.threads.hidden_registers, bytes_of);
         let of = |id| Some((index.range(id)?, index.print(id)));
         // Blocks that could not be read have no meaningful print.
-        let found = |blocks: &[BlockId]| {
+        let blocks_of = |ids: &[BlockId]| {
             let mut found: Vec<(Range<u64>, u16)> =
-                blocks.iter().filter_map(|id| of(*id)).filter(|(_, print)| *print != 0).collect();
+                ids.iter().filter_map(|id| of(*id)).filter(|(_, print)| *print != 0).collect();
             found.sort_unstable_by_key(|(range, _)| range.start);
             without_cached(&memory, index, found)
         };
-        let (lost, but_for_doubts) = (found(&lost), found(&but_for_doubts));
-        let mut all = [found(&unsure), but_for_doubts.clone()].concat();
-        all.sort_unstable();
-        all.dedup();
-        UnreachedBlocks { lost, but_for_doubts, all, has_few_doubts }
+        let seen = Surveyed { blocks: index.len(), hidden: roots.threads.hidden_registers };
+        UnreachedBlocks::new(&found, seen, blocks_of)
     });
     Ok(Reached { rounds: 1, walk, roots, index, graph, unreached, took: begun.elapsed() })
 }
@@ -517,16 +486,6 @@ fn without_cached(
     blocks.map(|(block, print)| (block.start, print)).collect()
 }
 
-/// Returns whether a block is in an ordered list of addresses and prints.
-fn is_among(blocks: &[(u64, u16)], at: u64, print: u16) -> bool {
-    blocks.binary_search(&(at, print)).is_ok()
-}
-
-/// Returns the common elements of two ordered lists.
-fn in_both(one: &[(u64, u16)], other: &[(u64, u16)]) -> Vec<(u64, u16)> {
-    one.iter().copied().filter(|(at, print)| is_among(other, *at, *print)).collect()
-}
-
 /// The addresses of pointers, by the address of the block that they point to.
 pub(crate) type Pointers = HashMap<u64, Vec<u64>>;
 
@@ -553,6 +512,8 @@ pub(crate) fn pointers_to(
             add(from.at, to, MAX_POINTERS);
         }
     };
+    let ThreadWords { copies, used, .. } = &roots.threads;
+    each_root(copies, &sampled, used, &mut add_root);
     match index {
         Some(index) => {
             each_root(memory, &sampled, &roots.ranges, &mut add_root);

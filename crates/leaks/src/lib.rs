@@ -51,5 +51,6 @@ pub mod pointers;
 pub mod schedule;
 pub mod stacks;
 pub mod types;
+mod unreached;
 mod variables;
 mod whole;

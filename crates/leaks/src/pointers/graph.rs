@@ -9,11 +9,12 @@ use lowtide_probe::detect::WalkedHeaps;
 
 use crate::book::ByPlace;
 
-use super::doubts::Doubts;
+use super::doubts::{Counted, Doubts};
 use super::index::{BlockId, BlockIndex};
 use super::remnants::{Pointer, Remnants};
 use super::roots::Roots;
 use super::scan::{Target, Words, each_in_blocks, each_root};
+use super::waiting::ThreadWords;
 use super::words::{Sizes, Word};
 
 /// Maximum number of structures of one size for each hidden root. If there are more, none of them
@@ -153,6 +154,13 @@ impl NewBlocks {
             self.is_full = true;
         } else if self.seen.insert(at) {
             self.left.push((at, from));
+        }
+    }
+
+    fn may_lead_to(&self, to: Target) -> bool {
+        match to {
+            Target::Block(_) => true,
+            Target::Other(at) => self.may_be_block(at),
         }
     }
 
@@ -299,14 +307,18 @@ impl<M: Memory> Search<'_, M> {
         match (kind, to) {
             (Pointer::Program, Target::Block(to)) => self.found.add(to, from),
             (Pointer::Program, Target::Other(to)) => new.add(to, from),
-            (Pointer::Doubtful, Target::Block(to)) if self.doubts.counts(word.at, block) => {
-                self.doubtful_roots.push(to);
-            }
-            (Pointer::Doubtful, Target::Other(to)) if self.doubts.counts(word.at, block) => {
-                new.doubtful.push(to);
-            }
-            (Pointer::Doubtful, _) => {}
+            (Pointer::Doubtful, to) => self.doubtful(word.at, word.value, to, new),
             (Pointer::Link, _) => self.doubts.links.extend(block),
+        }
+    }
+
+    /// Notes a doubtful word at an address, which leads `to` somewhere.
+    fn doubtful(&mut self, at: u64, value: u64, to: Target, new: &mut NewBlocks) {
+        if self.doubts.counts(at, value, to.block()) {
+            match to {
+                Target::Block(to) => self.doubtful_roots.push(to),
+                Target::Other(to) => new.doubtful.push(to),
+            }
         }
     }
 
@@ -372,10 +384,8 @@ pub struct Graph {
     doubtful_roots: Vec<BlockId>,
     /// The blocks to which doubtful words point, also those words that do not count.
     doubtful_targets: Vec<BlockId>,
-    /// The addresses of the doubtful words that count, in order.
-    doubtful_places: Vec<u64>,
-    /// Whether this is the first search, in which all of them count.
-    all_count: bool,
+    /// The doubtful words that count.
+    counted: Counted,
 }
 
 /// The blocks to which no pointer of the program leads.
@@ -388,9 +398,10 @@ pub struct Unreached {
     /// Those to which only words lead that may be links of former free chunks, or new blocks to
     /// which no pointer was found, in order. It is unknown whether the program can reach them.
     pub unsure: Vec<BlockId>,
-    /// Whether words that may be such links are so few that they are links indeed. Otherwise they
-    /// are pointers of the program, and a search in which not all of them count proves nothing.
-    pub has_few_doubts: bool,
+    /// Number of words that may be such links and lead to blocks which nothing else leads to.
+    pub doubtful: usize,
+    /// Number of those among them that count.
+    pub doubts: usize,
 }
 
 /// The root of the shortest path to each block.
@@ -423,9 +434,8 @@ pub enum GraphError {
 impl Graph {
     /// Reads the pointers of heaps. `find_roots` is called after those in blocks have been read:
     /// the program may have obtained memory meanwhile. `walk_again` is called after the roots have
-    /// been read, and returns the blocks of that time. `seen` are the addresses of the doubtful
-    /// words of earlier searches, in order (see [`Graph::into_doubtful_places`]): others do not
-    /// count.
+    /// been read, and returns the blocks of that time. `before` are the doubtful words
+    /// that counted in the search before (see [`Graph::into_counted`]): others do not count.
     ///
     /// # Errors
     /// Fails if there are too many pointers, or if reading is interrupted.
@@ -435,14 +445,10 @@ impl Graph {
         heaps: &WalkedHeaps,
         find_roots: impl FnOnce() -> Roots,
         walk_again: impl FnOnce() -> Option<BlockIndex>,
-        seen: Option<&[u64]>,
+        before: Option<&Counted>,
     ) -> Result<(Self, Roots), GraphError> {
-        let mut graph = Self {
-            first: Vec::with_capacity(index.len() + 1),
-            all_count: seen.is_none(),
-            ..Self::default()
-        };
-        let mut doubts = Doubts::new(seen);
+        let mut graph = Self { first: Vec::with_capacity(index.len() + 1), ..Self::default() };
+        let mut doubts = Doubts::new(before);
         let mut remnants = Remnants::new(memory, heaps);
         let mut new = NewBlocks::new(heaps);
         each_in_blocks(memory, index, &heaps.chunks, |from, word, to| {
@@ -451,7 +457,7 @@ impl Graph {
             match (kind, to) {
                 (Pointer::Program, Target::Block(to)) => graph.add(from, to),
                 (Pointer::Program, Target::Other(to)) => new.note(from, [word.at, to]),
-                (Pointer::Doubtful, to) if doubts.counts(word.at, block) => match to {
+                (Pointer::Doubtful, to) if doubts.counts(word.at, word.value, block) => match to {
                     Target::Block(to) => graph.doubtful.push((from, to)),
                     Target::Other(to) => new.doubtful.push(to),
                 },
@@ -471,13 +477,21 @@ impl Graph {
             doubtful_roots: Vec::new(),
             follows_doubtful: false,
         };
-        for word in &roots.words {
+        for word in roots.words.iter().chain(&roots.threads.words) {
             match Target::of(index, *word) {
                 Some(Target::Block(to)) => search.found.add(to, 0),
                 Some(Target::Other(to)) => new.add(to, 0),
                 None => {}
             }
         }
+        for stale in &roots.threads.stale {
+            let to = Target::of(index, stale.value);
+            if let Some(to) = to.filter(|to| new.may_lead_to(*to)) {
+                search.doubtful(stale.at, stale.value, to, &mut new);
+            }
+        }
+        let ThreadWords { copies, used, .. } = &roots.threads;
+        each_root(copies, index, used, |word, to| search.word(word.at, word, None, to, &mut new));
         let mut words = Words::of_parts(memory);
         let mut walk_again = Some(walk_again);
         // First what the program certainly reaches. It is unknown whether memory that it has
@@ -491,7 +505,7 @@ impl Graph {
         graph.from_roots = std::mem::take(&mut search.found.roots);
         // A register may lead to a block that nothing else leads to, and from there to new blocks.
         // So what they lead to is not lost for certain.
-        if roots.hidden_registers > 0 {
+        if roots.threads.hidden_registers > 0 {
             new.add_all();
         }
         search.settle(memory, &graph, &mut new, &mut words, &mut walk_again);
@@ -505,9 +519,7 @@ impl Graph {
         }
         search.settle(memory, &graph, &mut new, &mut words, &mut walk_again);
         graph.doubtful_roots = search.found.take_roots();
-        let Doubts { links, targets, mut places, .. } = search.doubts;
-        places.sort_unstable();
-        (graph.links, graph.doubtful_targets, graph.doubtful_places) = (links, targets, places);
+        (graph.counted, graph.links, graph.doubtful_targets) = search.doubts.end();
         if new.is_full {
             roots.hidden.push("it allocates faster than its pointers can be read".to_owned());
         }
@@ -565,34 +577,20 @@ impl Graph {
         let all = || 0..self.blocks() as BlockId;
         let is_lost = |id: &BlockId| !reached.contains(*id) && !may_be_reached.contains(*id);
         let is_unsure = |id: &BlockId| may_be_reached.contains(*id) && !sure.contains(*id);
-        let mut lost: Vec<BlockId> = all().filter(is_lost).collect();
-        let mut unsure: Vec<BlockId> = all().filter(is_unsure).collect();
-        let mut but_for_doubts: Vec<BlockId> =
-            all().filter(|id| !without_doubts.contains(*id)).collect();
-        let has_few_doubts = self.has_few_doubts(&without_doubts, but_for_doubts.len());
-        if !has_few_doubts {
-            if !self.all_count {
-                unsure.append(&mut lost);
-                unsure.sort_unstable();
-            }
-            but_for_doubts.clone_from(&lost);
-        }
-        Unreached { lost, but_for_doubts, unsure, has_few_doubts }
-    }
-
-    /// Returns whether the doubtful words that lead to blocks which nothing else leads to are few,
-    /// compared to these blocks: links that were left in memory are. Pointers of a program that
-    /// look like such links are as many as its structures.
-    fn has_few_doubts(&self, without_doubts: &BlockSet, unreached: usize) -> bool {
-        /// Minimum number of such blocks for each doubtful word.
-        const MANY: usize = 100;
         let to_these = |to: &&BlockId| !without_doubts.contains(**to);
-        self.doubtful_targets.iter().filter(to_these).count() * MANY <= unreached
+        let doubts = self.doubtful.iter().map(|(_, to)| to).chain(&self.doubtful_roots);
+        Unreached {
+            lost: all().filter(is_lost).collect(),
+            but_for_doubts: all().filter(|id| !without_doubts.contains(*id)).collect(),
+            unsure: all().filter(is_unsure).collect(),
+            doubtful: self.doubtful_targets.iter().filter(to_these).count(),
+            doubts: doubts.filter(to_these).count(),
+        }
     }
 
-    /// Returns the addresses of the doubtful words, in order.
-    pub fn into_doubtful_places(self) -> Vec<u64> {
-        self.doubtful_places
+    /// Returns the doubtful words that count.
+    pub fn into_counted(self) -> Counted {
+        self.counted
     }
 
     /// Returns the doubtful pointers in a block.
@@ -792,27 +790,20 @@ mod tests {
     }
 
     #[test]
-    fn few_doubtful_words_may_be_links_but_many_are_pointers_of_the_program() {
-        let list = |doubtful: usize| {
-            let pointers: Vec<(BlockId, BlockId)> = (0..299).map(|id| (id, id + 1)).collect();
-            let mut list = graph(300, &[], &pointers);
-            list.doubtful_targets = (0..doubtful as BlockId).collect();
-            list.doubtful_roots.clone_from(&list.doubtful_targets);
-            list.all_count = true;
-            list
-        };
-        let few = list(3).unreached(0, |_| 80);
-        assert_eq!((few.lost.len(), few.but_for_doubts.len(), few.unsure.len()), (0, 300, 300));
-        let many = list(4).unreached(0, |_| 80);
-        assert_eq!((many.lost.len(), many.but_for_doubts.len()), (0, 0));
-        // In a later search, those that were not seen before do not count.
-        let mut gone = list(3);
-        (gone.doubtful_roots, gone.all_count) = (vec![2], false);
-        assert_eq!(gone.unreached(0, |_| 80).lost, [0, 1]);
-        gone.doubtful_targets = (0..4).collect();
-        let found = gone.unreached(0, |_| 80);
-        assert!(found.lost.is_empty() && !found.has_few_doubts);
-        assert_eq!(found.unsure.len(), 300);
+    fn doubtful_words_make_their_blocks_unsure_only_while_they_count() {
+        let pointers: Vec<(BlockId, BlockId)> = (0..299).map(|id| (id, id + 1)).collect();
+        let mut list = graph(300, &[], &pointers);
+        list.doubtful_targets = vec![0, 1, 2];
+        list.doubtful_roots.clone_from(&list.doubtful_targets);
+        let found = list.unreached(0, |_| 80);
+        assert_eq!(
+            (found.lost.len(), found.but_for_doubts.len(), found.unsure.len()),
+            (0, 300, 300)
+        );
+        assert_eq!((found.doubtful, found.doubts), (3, 3));
+        list.doubtful_roots = vec![2];
+        let found = list.unreached(0, |_| 80);
+        assert_eq!((found.lost, found.doubtful, found.doubts), (vec![0, 1], 3, 1));
     }
 
     #[test]

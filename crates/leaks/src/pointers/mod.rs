@@ -3,21 +3,23 @@
 //! - [`index`]: finds the block that contains an address.
 //! - [`roots`]: memory outside of blocks from which the program reaches them.
 //! - [`registers`]: those of threads that wait.
+//! - [`waiting`]: the registers and stacks of threads, of one moment for those that wait.
 //! - [`scan`]: finds all pointers to blocks.
 //! - [`words`]: words in memory, which may be links of free chunks.
 //! - `remnants`: links of former free chunks, which are no pointers of the program.
-//! - `doubts`: tells such links from pointers that look like them.
+//! - [`doubts`]: tells such links from pointers that look like them.
 //! - [`graph`]: the pointers between blocks, and the blocks that no root leads to.
 //!
 //! A word counts as a pointer if its low 47 bits are an address in a block, at its start or
 //! anywhere inside. The program keeps running during the search, so a pointer that moves may be
 //! missed. A block is therefore called unreachable only if all searches agree.
 
-mod doubts;
+pub mod doubts;
 pub mod graph;
 pub mod index;
 pub mod registers;
 mod remnants;
 pub mod roots;
 pub mod scan;
+pub mod waiting;
 pub mod words;

@@ -28,6 +28,22 @@ const SAMPLE: u64 = 9;
 const REGISTERS: (u64, usize) = (0x00ff_01ff, 7);
 #[cfg(target_arch = "aarch64")]
 const REGISTERS: (u64, usize) = (0x1_ffff_ffff, 31);
+/// The places of those whose values functions keep for their callers: rbx, rbp and r12 to r15
+/// (System V ABI for x86-64, section 3.2.1); x19 to x30 (Procedure Call Standard for the Arm 64-bit
+/// Architecture, section 6.1.1; x30 is the return address).
+#[cfg(target_arch = "x86_64")]
+const KEPT: [usize; 6] = [1, 6, 13, 14, 15, 16];
+#[cfg(target_arch = "aarch64")]
+const KEPT: [usize; 12] = [19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30];
+
+/// The registers of a thread that waits in a system call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Registers {
+    /// Those that functions keep for their callers.
+    pub kept: Vec<u64>,
+    /// The others, by their places. The code after the call may use them, but usually does not.
+    pub others: Vec<u64>,
+}
 
 /// Notes the registers of threads.
 #[derive(Debug, Default)]
@@ -57,13 +73,22 @@ impl RegisterWatch {
     }
 
     /// Returns the registers of a thread that waits in a system call; `None` if they are unknown.
-    pub fn in_call(&mut self, tid: u32, call: &SystemCall) -> Option<&[u64]> {
+    pub fn in_call(&mut self, tid: u32, call: &SystemCall) -> Option<Registers> {
         let noted = self.threads.get_mut(&tid)?;
         noted.read();
         let waits_there = noted.last.get(REGISTERS.1) == Some(&call.stack_pointer)
             && noted.last.contains(&call.instruction_pointer);
         // Kernels before 5.11 do not report all registers.
-        (waits_there && !noted.last.contains(&u64::MAX)).then_some(&noted.last)
+        let is_known = waits_there && !noted.last.contains(&u64::MAX);
+        is_known.then(|| Registers::new(&noted.last))
+    }
+}
+
+impl Registers {
+    fn new(all: &[u64]) -> Self {
+        let kept = KEPT.iter().filter_map(|place| all.get(*place).copied()).collect();
+        let others = all.iter().enumerate().filter(|(place, _)| !KEPT.contains(place));
+        Self { kept, others: others.map(|(_, word)| *word).collect() }
     }
 }
 
@@ -133,7 +158,8 @@ mod tests {
             assert!(std::time::Instant::now() < deadline);
             let Ok(Doing::In(call)) = thread.doing() else { continue };
             if let Some(registers) = watch.in_call(tid, &call) {
-                assert_eq!(registers.len(), REGISTERS.0.count_ones() as usize);
+                let count = registers.kept.len() + registers.others.len();
+                assert_eq!(count, REGISTERS.0.count_ones() as usize);
                 break;
             }
         }

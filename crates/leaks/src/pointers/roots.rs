@@ -10,10 +10,11 @@ use lowtide_probe::detect::{self, Claim, Stack};
 use lowtide_probe::inspect::BlockWalk;
 use lowtide_probe::memory::{LiveMemory, PageKind};
 use lowtide_probe::proc::maps::Mapping;
-use lowtide_probe::proc::task::{self, Doing};
+use lowtide_probe::proc::task;
 use lowtide_probe::target::Target;
 
 use super::registers::RegisterWatch;
+use super::waiting::ThreadWords;
 
 /// Number of bytes below a stack pointer that are also searched: the thread may have called further
 /// functions since.
@@ -22,11 +23,6 @@ const BELOW_POINTER: u64 = 16 << 10;
 /// file that has such words.
 const MAX_WORDS: usize = 1 << 20;
 const MAX_TEXT: u64 = 1 << 20;
-/// Number of registers that can contain a pointer: all general-purpose registers of a running
-/// thread. For a thread that waits in a system call, those that are neither its arguments nor
-/// changed by the call.
-const REGISTERS: usize = 15;
-const REGISTERS_IN_CALL: usize = 6;
 /// Maximum number of threads whose registers are read, and of files that are searched for an epoll
 /// instance.
 const MAX_THREADS: usize = 16 << 10;
@@ -44,11 +40,10 @@ pub struct Roots {
     pub new: Vec<Range<u64>>,
     /// The stacks of threads, in order.
     pub stacks: Vec<Claim<Stack>>,
-    /// Words from other sources: arguments of system calls, and the user data of epoll instances
-    /// and timers.
+    /// The words of threads. The stacks that were copied are not in `ranges`.
+    pub threads: ThreadWords,
+    /// Words from other sources: the user data of epoll instances and timers.
     pub words: Vec<u64>,
-    /// Number of registers that cannot be read.
-    pub hidden_registers: usize,
     /// Reasons why other pointers cannot be seen.
     pub hidden: Vec<String>,
 }
@@ -65,7 +60,6 @@ impl Roots {
         registers: &mut RegisterWatch,
     ) -> Self {
         let mut roots = Self::default();
-        let pointers = roots.add_threads(target, registers);
         roots.add_files(target);
         roots.add_timers(target);
         if target.status().is_ok_and(|status| status.swap_bytes > 0) {
@@ -75,9 +69,12 @@ impl Roots {
         // the block before it, so these pointers would make lost blocks reachable.
         let mut heaps = heaps_with_blocks(walk);
         heaps.extend_from_slice(&walk.heaps.structures);
-        let heaps = union(heaps);
         let maps = target.maps().unwrap_or_else(|_| walk.maps.clone());
-        let stacks = detect::stacks(memory, &walk.detected, &maps, &pointers);
+        let pointers = detect::stack_pointers(target.pid);
+        roots.stacks = detect::stacks(memory, &walk.detected, &maps, &pointers);
+        roots.read_threads(target, memory, registers, &pointers);
+        heaps.extend_from_slice(&roots.threads.copied);
+        let elsewhere = union(heaps);
         let known = of_no_file(&walk.maps);
         let mut ranges = Vec::new();
         for mapping in maps.iter().filter(|mapping| may_hold_pointers(mapping)) {
@@ -93,7 +90,7 @@ impl Roots {
             }
             let used = used_part(mapping, &pointers);
             let is_of_file = mapping.has_file() && !is_shared;
-            for part in without(used, &heaps) {
+            for part in without(used, &elsewhere) {
                 match is_of_file {
                     true => ranges.extend(written_pages(memory, part)),
                     false => {
@@ -106,7 +103,6 @@ impl Roots {
         }
         ranges.extend_from_slice(unknown);
         roots.ranges = union(ranges);
-        roots.stacks = stacks;
         roots
     }
 
@@ -116,34 +112,20 @@ impl Roots {
         self.stacks.get(place).is_some_and(|stack| stack.range.contains(&at))
     }
 
-    /// Adds the registers and system call arguments of the threads, and counts the registers that
-    /// cannot be read.
-    /// Returns the stack pointers of the threads in order.
-    fn add_threads(&mut self, target: &Target, registers: &mut RegisterWatch) -> Vec<u64> {
-        let mut pointers = Vec::new();
-        let threads = task::threads(target.pid).unwrap_or_default();
+    /// Reads the words of the threads: see [`ThreadWords`].
+    fn read_threads(
+        &mut self,
+        target: &Target,
+        memory: &LiveMemory,
+        registers: &mut RegisterWatch,
+        pointers: &[u64],
+    ) {
+        let mut threads = task::threads(target.pid).unwrap_or_default();
         if threads.len() > MAX_THREADS {
             self.hidden.push("it has too many threads for their registers to be read".to_owned());
+            threads.truncate(MAX_THREADS);
         }
-        for thread in threads.iter().take(MAX_THREADS) {
-            match thread.doing() {
-                Ok(Doing::In(call)) => {
-                    match registers.in_call(thread.tid, &call) {
-                        Some(words) => self.words.extend_from_slice(words),
-                        None => self.hidden_registers += REGISTERS_IN_CALL,
-                    }
-                    self.words.extend(call.args);
-                    pointers.push(call.stack_pointer);
-                }
-                Ok(doing) => {
-                    self.hidden_registers += REGISTERS;
-                    pointers.extend(doing.stack_pointer());
-                }
-                Err(_) => self.hidden_registers += REGISTERS,
-            }
-        }
-        pointers.sort_unstable();
-        pointers
+        self.threads = ThreadWords::read(&threads, memory, registers, &self.stacks, pointers);
     }
 
     /// Reads at most [`MAX_TEXT`] bytes of a file of the kernel.

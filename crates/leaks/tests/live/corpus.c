@@ -177,6 +177,26 @@ static void beside_free(void) {
     for (int i = 0; i < COUNT; i++) if (!slots[i] && i % 2) slots[i] = memset(malloc(600), 1, 100);
 }
 
+static __attribute__((noinline)) void leave_below(void) {
+    void *volatile local[MANY];
+    for (int i = 0; i < MANY; i++) local[i] = lost();
+}
+static void *leave_below_and_wait(void *ready) {
+    leave_below();
+    pthread_barrier_wait(ready);
+    while (ready) pause();
+    return ready;
+}
+static void with_thread(void *(*run)(void *)) {
+    static pthread_barrier_t ready;
+    pthread_t thread;
+    pthread_barrier_init(&ready, 0, 2);
+    if (pthread_create(&thread, 0, run, &ready)) exit(4);
+    pthread_barrier_wait(&ready);
+}
+// Only variables of a call that has returned led to them, on the stack of a thread that waits.
+static void below_stack(void) { with_thread(leave_below_and_wait); }
+
 static void *leave_in_thread(void *unused) {
     void *volatile local[MANY / 8];
     for (int i = 0; i < MANY / 8; i++) local[i] = own_slots[i] = lost();
@@ -299,13 +319,7 @@ static void *keep_and_wait(void *ready) {
     while (local[0]) pause();
     return ready;
 }
-static void on_thread_stack(void) {
-    static pthread_barrier_t ready;
-    pthread_t thread;
-    pthread_barrier_init(&ready, 0, 2);
-    if (pthread_create(&thread, 0, keep_and_wait, &ready)) exit(4);
-    pthread_barrier_wait(&ready);
-}
+static void on_thread_stack(void) { with_thread(keep_and_wait); }
 
 // Coroutines that are suspended: only their stacks lead to the blocks.
 static ucontext_t back, coroutine[4];
@@ -423,8 +437,8 @@ static const struct { const char *name; void (*make)(void); } programs[] = {
 #define PROGRAM(name) {#name, name}
     PROGRAM(single), PROGRAM(overwritten), PROGRAM(to_itself), PROGRAM(cycle_of_two), PROGRAM(cycle_of_three), PROGRAM(lost_list),
     PROGRAM(lost_double_list), PROGRAM(lost_tree), PROGRAM(lost_intrusive), PROGRAM(lost_array), PROGRAM(lost_after_realloc),
-    PROGRAM(lost_aligned), PROGRAM(lost_large), PROGRAM(in_freed_block), PROGRAM(beside_free), PROGRAM(in_ended_thread),
-    PROGRAM(in_thread_arenas), PROGRAM(in_unmapped), PROGRAM(in_closed_library), PROGRAM(global), PROGRAM(tagged_low),
+    PROGRAM(lost_aligned), PROGRAM(lost_large), PROGRAM(in_freed_block), PROGRAM(beside_free), PROGRAM(below_stack),
+    PROGRAM(in_ended_thread),     PROGRAM(in_thread_arenas), PROGRAM(in_unmapped), PROGRAM(in_closed_library), PROGRAM(global), PROGRAM(tagged_low),
     PROGRAM(tagged_high), PROGRAM(interior), PROGRAM(one_past), PROGRAM(last_word), PROGRAM(one_past_in_blocks),
     PROGRAM(one_past_at_start), PROGRAM(capacity_and_ends), PROGRAM(kept_list), PROGRAM(kept_double_list), PROGRAM(kept_tree),
     PROGRAM(kept_intrusive), PROGRAM(in_tls), PROGRAM(in_thread_key), PROGRAM(on_main_stack), PROGRAM(on_thread_stack),

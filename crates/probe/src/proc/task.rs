@@ -56,6 +56,35 @@ pub struct SystemCall {
     pub instruction_pointer: u64,
 }
 
+impl SystemCall {
+    /// Returns the arguments that the call has. The registers of the others keep what the program
+    /// had in them. Calls in which threads wait long are known (`SYSCALL_DEFINE` in Linux); all six
+    /// are returned for any other.
+    pub fn arguments(&self) -> &[u64] {
+        const FUTEX_WAIT: u64 = 0;
+        const FUTEX_COMMAND: u64 = 0x7f;
+        let count = match i64::from(self.number) {
+            libc::SYS_nanosleep | libc::SYS_rt_sigsuspend => 2,
+            libc::SYS_read | libc::SYS_readv | libc::SYS_write | libc::SYS_writev => 3,
+            libc::SYS_accept | libc::SYS_connect | libc::SYS_recvmsg | libc::SYS_sendmsg => 3,
+            libc::SYS_clock_nanosleep | libc::SYS_wait4 | libc::SYS_accept4 => 4,
+            libc::SYS_rt_sigtimedwait => 4,
+            libc::SYS_futex if self.args[1] & FUTEX_COMMAND == FUTEX_WAIT => 4,
+            libc::SYS_ppoll | libc::SYS_waitid => 5,
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_pause => 0,
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_poll => 3,
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_epoll_wait => 4,
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_select => 5,
+            _ => 6,
+        };
+        &self.args[..count]
+    }
+}
+
 /// Returns the threads of a process, the first one first.
 ///
 /// # Errors
@@ -123,23 +152,28 @@ impl Thread {
         Ok(u64::from_str_radix(text.trim(), 16).map_err(error)?)
     }
 
+    /// Returns how often it has begun to run on a processor; `None` if the kernel does not report
+    /// it, or if it has ended.
+    pub fn turns(&self) -> Option<u64> {
+        self.schedule(2)
+    }
+
     /// Returns the time it has run on a processor; `None` if the kernel does not report it, or if
     /// it has ended.
     pub fn ran(&self) -> Option<Duration> {
-        self.schedule(0)
+        self.schedule(0).map(Duration::from_nanos)
     }
 
     /// Returns the time it has waited for a processor; `None` if the kernel does not report it, or
     /// if it has ended.
     pub fn waited(&self) -> Option<Duration> {
-        self.schedule(1)
+        self.schedule(1).map(Duration::from_nanos)
     }
 
-    /// Returns a time of its `schedstat`, by position (Documentation/scheduler/sched-stats.rst).
-    fn schedule(&self, place: usize) -> Option<Duration> {
-        let text = self.read("schedstat").ok()?;
-        let nanoseconds = text.split_ascii_whitespace().nth(place)?.parse().ok()?;
-        Some(Duration::from_nanos(nanoseconds))
+    /// Returns a number of its `schedstat`, by position (Documentation/scheduler/sched-stats.rst):
+    /// two times in nanoseconds, and a count.
+    fn schedule(&self, place: usize) -> Option<u64> {
+        self.read("schedstat").ok()?.split_ascii_whitespace().nth(place)?.parse().ok()
     }
 
     fn read(&self, file: &str) -> io::Result<String> {
