@@ -1,4 +1,4 @@
-"""Virtual machines: what .ci/kernels and .ci/aarch64 share. Processors are emulated, so their results say nothing about time."""
+"""Virtual machines: what .ci/kernels, .ci/aarch64 and .ci/ledgers share. Processors are emulated, so their results say nothing about time."""
 
 import re
 import shutil
@@ -61,6 +61,15 @@ def libraries(program):
     return re.findall(r"(/\S+) \(0x", listed.stdout)
 
 
+def copy_libraries(root, programs):
+    """Copies the libraries of programs in `bin` of the file system of virtual machines."""
+    for program in programs:
+        for library in libraries(root / "bin" / program):
+            copy = root / library.lstrip("/")
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(library, copy)
+
+
 def compile_program(source, target, *options, compiler="cc"):
     subprocess.run([compiler, "-O1", "-g", "-pthread", *options, "-o", target, *source], check=True)
 
@@ -72,7 +81,7 @@ def guest_root(work, busybox, steps):
         (root / directory).mkdir(parents=True)
     guest = ROOT / ".ci/vm"
     shutil.copy(guest / "init", root / "init")
-    for script in steps:
+    for script in ["functions", *steps]:
         shutil.copy(guest / script, root / "steps")
     shutil.copy(busybox, root / "bin/busybox")
     return root
