@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::charge::{GroupBytes, ProcessBytes};
+use crate::counters::{GroupBytes, ProcessBytes};
 use crate::growth::Growth;
 use crate::ledger::Ledger;
 use crate::pins::Pins;

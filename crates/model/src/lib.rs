@@ -9,7 +9,7 @@ pub mod allocator_kind;
 pub mod black_box;
 pub mod bytes;
 pub mod cgroup;
-pub mod charge;
+pub mod counters;
 pub mod duration;
 pub mod engine;
 pub mod event;

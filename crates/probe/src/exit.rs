@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use lowtide_model::charge::ProcessBytes;
+use lowtide_model::counters::ProcessBytes;
 use rustix::ioctl::{Opcode, Updater, opcode};
 
 use crate::proc::status::Status;

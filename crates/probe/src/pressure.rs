@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use lowtide_model::growth::Growth;
 
+use crate::cgroup::account::stat_values;
 use crate::cgroup::{CgroupDirectory, MemoryHierarchy};
 use crate::memory::{FilePages, LiveMemory, PageKind};
 use crate::target::Target;
@@ -172,17 +173,14 @@ fn dirty_bytes(meminfo: &str) -> Option<u64> {
 }
 
 fn of_group(group: &Path, version: u32) -> Option<MemoryPressure> {
-    let (limit, used, files) = match version {
-        2 => ("memory.max", "memory.current", ["inactive_file", "active_file"]),
-        _ => (
-            "memory.limit_in_bytes",
-            "memory.usage_in_bytes",
-            ["total_inactive_file", "total_active_file"],
-        ),
+    let (limit, used) = match version {
+        2 => ("memory.max", "memory.current"),
+        _ => ("memory.limit_in_bytes", "memory.usage_in_bytes"),
     };
     let limit_bytes = number(&group.join(limit)).filter(|limit| *limit < NO_LIMIT)?;
     let stat = fs::read_to_string(group.join("memory.stat")).unwrap_or_default();
-    let files = files.into_iter().filter_map(|key| field(&stat, key));
+    let is_file = |key: &str| matches!(key, "inactive_file" | "active_file");
+    let files = stat_values(version, &stat).filter(|(key, _)| is_file(key)).map(|(_, bytes)| bytes);
     let used_bytes = files.fold(number(&group.join(used))?, u64::saturating_sub);
     let stall_percent = None;
     Some(MemoryPressure {

@@ -41,7 +41,8 @@ pub struct Options {
     pub workers: usize,
     /// Maximum CPU time of this process, as a share of a core.
     pub budget: f64,
-    /// Whether the first inspection of each process ignores the budget.
+    /// Whether the first inspection of each process ignores the budget, and the first reading of
+    /// each charge.
     pub hurries: bool,
     /// How long an inspection may take.
     pub patience: Patience,
@@ -199,7 +200,7 @@ fn scan_on(shared: &Shared) {
         }
         if let Some(cgroup_of) = shared.options.cgroup_of {
             let wanted = shared.state().host.processes().filter_map(cgroup_of).collect();
-            let read = charges.read(&wanted);
+            let read = charges.read(&wanted, shared.options.hurries);
             shared.state().host.set_charges(read);
         }
         shared.changed.notify_all();

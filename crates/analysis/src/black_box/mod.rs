@@ -12,7 +12,7 @@ use lowtide_model::black_box::{
     BlackBoxReport, BoxLimit, BoxRelease, Change, CoursePoint, KernelKill, OtherProcess, Peak,
     Recorded, SCHEMA,
 };
-use lowtide_model::charge::{GroupBytes, ProcessBytes};
+use lowtide_model::counters::{GroupBytes, ProcessBytes};
 use lowtide_model::growth::Growth;
 use lowtide_model::inspection::Inspection;
 use lowtide_model::ledger::Owner;

@@ -1,4 +1,4 @@
-use lowtide_model::charge::{GroupBytes, ProcessBytes};
+use lowtide_model::counters::{GroupBytes, ProcessBytes};
 use lowtide_model::inspection::Observation;
 use lowtide_record::black_box::{
     BoxLine, Course, GroupHead, Head, LedgerLine, Members, ReleaseLine,

@@ -12,10 +12,22 @@ const ATTEMPTS: usize = 5;
 pub(super) struct Account {
     pub(super) version: u32,
     pub(super) charged_bytes: u64,
-    /// `memory.stat`, with the values of all groups below.
+    /// The values of `memory.stat`.
     stat: BTreeMap<String, u64>,
     /// Kernel memory; `None` if the kernel does not report its sum (version 2 before Linux 5.18).
     kernel_bytes: Option<u64>,
+}
+
+/// Returns the values of a `memory.stat` that count a group with all groups below it, in bytes:
+/// all in version 2; in version 1 those whose keys begin with `total_`, without that. Lines that
+/// are not a key and a number are skipped.
+pub(crate) fn stat_values(version: u32, text: &str) -> impl Iterator<Item = (&str, u64)> {
+    let value = move |line| {
+        let (key, value): (&str, &str) = str::split_once(line, ' ')?;
+        let key = if version == 1 { key.strip_prefix("total_")? } else { key };
+        Some((key, value.trim().parse().ok()?))
+    };
+    text.lines().filter_map(value)
 }
 
 impl Account {
@@ -34,22 +46,15 @@ impl Account {
         Ok(account)
     }
 
-    /// Parses `memory.stat`. Lines that are not a key and a number are skipped.
     pub(super) fn parse(version: u32, charged_bytes: u64, stat: &str, kmem: Option<u64>) -> Self {
-        let pair = |line: &str| {
-            let (key, value) = line.split_once(' ')?;
-            Some((key.to_owned(), value.trim().parse().ok()?))
-        };
-        let stat: BTreeMap<String, u64> = stat.lines().filter_map(pair).collect();
+        let values = stat_values(version, stat).map(|(key, value)| (key.to_owned(), value));
+        let stat: BTreeMap<String, u64> = values.collect();
         let kernel_bytes = if version == 1 { kmem } else { stat.get("kernel").copied() };
         Self { version, charged_bytes, stat, kernel_bytes }
     }
 
-    /// Returns a value, in version 1 that of all groups below.
     pub(super) fn known(&self, key: &str) -> Option<u64> {
-        let total = || self.stat.get(&format!("total_{key}")).copied();
-        let total = if self.version == 1 { total() } else { None };
-        total.or_else(|| self.stat.get(key).copied())
+        self.stat.get(key).copied()
     }
 
     pub(super) fn value(&self, key: &str) -> u64 {

@@ -11,8 +11,8 @@ use lowtide_model::cgroup::{CgroupHolder, CgroupKind, HolderPart};
 use super::cached_files::CachedFiles;
 use super::descriptors::Descriptors;
 use super::shared_files::SharedFiles;
+use super::socket_buffers::SocketBuffers;
 use super::tree::Tree;
-use super::unix_sockets::UnixSockets;
 use crate::proc::stat::Stat;
 use crate::proc::status::Status;
 
@@ -36,7 +36,7 @@ pub(super) struct Holdings {
 enum Part {
     Pipes(BTreeMap<u32, u64>),
     Shared(SharedFiles),
-    Sockets(UnixSockets),
+    Sockets(SocketBuffers),
     Cached(CachedFiles),
 }
 
@@ -51,7 +51,8 @@ struct Process {
     page_tables_bytes: u64,
     stacks_bytes: u64,
     pipes_bytes: u64,
-    sockets_bytes: u64,
+    unix_bytes: u64,
+    tcp_bytes: u64,
 }
 
 impl Process {
@@ -67,7 +68,8 @@ impl Process {
             page_tables_bytes: status.page_tables_bytes,
             stacks_bytes: stat.threads.saturating_mul(STACK_BYTES),
             pipes_bytes: 0,
-            sockets_bytes: 0,
+            unix_bytes: 0,
+            tcp_bytes: 0,
         })
     }
 }
@@ -100,9 +102,12 @@ impl Holdings {
             }
             Part::Shared(files) => self.files = files,
             Part::Sockets(sockets) => {
-                self.processes.iter_mut().for_each(|p| p.sockets_bytes = of(&sockets.bytes, p.pid));
+                for process in &mut self.processes {
+                    process.unix_bytes = of(&sockets.unix, process.pid);
+                    process.tcp_bytes = of(&sockets.tcp, process.pid);
+                }
                 if !sockets.is_complete {
-                    let note = "the unix sockets of some network namespaces cannot be read (this requires root)";
+                    let note = "the sockets of some network namespaces cannot be read (this requires root, and the kernel's unix_diag and tcp_diag)";
                     self.notes.push(note.to_owned());
                 }
             }
@@ -132,12 +137,13 @@ impl Holdings {
 
     /// Returns the processes with the largest part of each row.
     pub(super) fn holders(&self) -> Vec<CgroupHolder> {
-        let parts: [(CgroupKind, Option<HolderPart>, Bytes); 5] = [
+        let parts: [(CgroupKind, Option<HolderPart>, Bytes); 6] = [
             (CgroupKind::Anon, None, |process| process.anon_bytes),
             (CgroupKind::PageTables, None, |process| process.page_tables_bytes),
             (CgroupKind::KernelStacks, None, |process| process.stacks_bytes),
             (CgroupKind::KernelOther, Some(HolderPart::Pipes), |process| process.pipes_bytes),
-            (CgroupKind::KernelOther, Some(HolderPart::UnixSockets), |p| p.sockets_bytes),
+            (CgroupKind::KernelOther, Some(HolderPart::UnixSockets), |process| process.unix_bytes),
+            (CgroupKind::Sockets, None, |process| process.tcp_bytes),
         ];
         let of_row = |(kind, part, bytes): (CgroupKind, Option<HolderPart>, Bytes)| {
             let mut largest: Vec<&Process> = self.processes.iter().collect();
@@ -162,6 +168,6 @@ fn search(pids: &[u32], own: &HashSet<u64>, to: &Sender<Part>) {
     // The receiver may have stopped waiting.
     let _ = to.send(Part::Pipes(descriptors.pipes()));
     let _ = to.send(Part::Shared(SharedFiles::search(pids, &descriptors, own)));
-    let _ = to.send(Part::Sockets(UnixSockets::read(&descriptors)));
+    let _ = to.send(Part::Sockets(SocketBuffers::read(&descriptors)));
     let _ = to.send(Part::Cached(CachedFiles::read(pids, &descriptors, own)));
 }

@@ -7,25 +7,25 @@
 //! A cgroup is hostile input: its names, its number of groups, processes and files are bounded, and
 //! nothing of a network or FUSE file system is asked for.
 
-mod account;
+pub(crate) mod account;
 mod cached_files;
-mod charge;
+mod counters;
 pub(crate) mod descriptors;
 pub(crate) mod directory;
 mod holdings;
 mod kinds;
 mod rows;
 mod shared_files;
+mod socket_buffers;
 pub(crate) mod tmpfs;
 mod tree;
-mod unix_sockets;
 
 use std::thread;
 use std::time::Duration;
 
 use lowtide_model::cgroup::{CgroupLedger, CgroupPageCache};
 
-pub use charge::{ChargeReader, charges_of};
+pub use counters::{GroupCounters, counters_of};
 pub use directory::{CgroupDirectory, CgroupError, CgroupNameError, MemoryHierarchy, path_of};
 pub use kinds::read_charge;
 
@@ -113,6 +113,9 @@ fn ledger(
         ..CgroupLedger::default()
     };
     ledger.set_rows(rows(account, holdings, tree.groups));
+    // Version 1 has no row for the buffers of TCP, which it does not charge.
+    let rows = ledger.rows.clone();
+    ledger.holders.retain(|holder| rows.iter().any(|row| row.kind == holder.kind));
     if moved {
         ledger.rows.iter_mut().for_each(|row| row.estimated = true);
     }

@@ -2,7 +2,7 @@
 
 use std::{fs, io};
 
-use lowtide_model::charge::ProcessBytes;
+use lowtide_model::counters::ProcessBytes;
 
 use super::ParseError;
 

@@ -1,6 +1,6 @@
 //! The contents of the frames.
 
-use lowtide_model::charge::{GroupBytes, ProcessBytes};
+use lowtide_model::counters::{GroupBytes, ProcessBytes};
 use lowtide_model::inspection::{ArenaDetail, Observation};
 use lowtide_model::saved_observation::SavedObservation;
 use miniz_oxide::{deflate, inflate};

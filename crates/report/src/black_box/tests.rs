@@ -1,5 +1,5 @@
 use lowtide_model::black_box::{BoxLimit, OtherProcess, OtherRecord};
-use lowtide_model::charge::{GroupBytes, ProcessBytes};
+use lowtide_model::counters::{GroupBytes, ProcessBytes};
 use lowtide_model::ledger::{Ledger, Owner};
 
 use super::*;

@@ -107,13 +107,15 @@ pub(super) fn page_cache(ledger: &CgroupLedger, screen: Screen) -> String {
 
 /// Formats the processes with the largest parts of a row that has several kinds of memory.
 fn holders(ledger: &CgroupLedger, kind: CgroupKind, screen: Screen) -> String {
+    // The heads of messages are in another row of version 2.
+    let most = ledger.bytes(kind).max(0).unsigned_abs();
     let describe = |holder: &CgroupHolder| {
         let what = match holder.part? {
             HolderPart::Pipes => "unread in pipes of",
             HolderPart::UnixSockets => "unread in unix sockets, written by",
         };
         let text = format!("{what} {} {}", printable(&holder.name), holder.pid);
-        Some(part(holder.bytes, false, &text, screen))
+        Some(part(holder.bytes.min(most), holder.bytes > most, &text, screen))
     };
     let is_large =
         |holder: &&CgroupHolder| holder.bytes as f64 >= ledger.charged_bytes as f64 * MIN_SHARE;

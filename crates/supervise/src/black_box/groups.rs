@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use lowtide_model::charge::GroupBytes;
-use lowtide_probe::cgroup::{ChargeReader, charges_of};
+use lowtide_model::counters::GroupBytes;
+use lowtide_probe::cgroup::{GroupCounters, counters_of};
 use lowtide_record::black_box::GroupHead;
 
 /// Maximum number of groups whose files are open.
@@ -20,7 +20,7 @@ pub(super) struct Groups(BTreeMap<String, Group>);
 /// One group.
 #[derive(Debug)]
 struct Group {
-    reader: ChargeReader,
+    reader: GroupCounters,
     /// The last reading, and its time in seconds.
     last: (f64, GroupBytes),
     earlier: VecDeque<(f64, GroupBytes)>,
@@ -35,7 +35,7 @@ impl Groups {
     /// Opens the groups of a process, from its own to the topmost. Returns their paths.
     pub(super) fn open(&mut self, pid: u32, t_s: f64, buffer: &mut Vec<u8>) -> Vec<GroupHead> {
         let mut heads = Vec::new();
-        for reader in charges_of(pid) {
+        for reader in counters_of(pid) {
             let head = GroupHead { path: reader.path.clone(), version: reader.version };
             let is_known = self.0.get(&head.path).is_some_and(|group| !group.is_removed);
             if !is_known && self.0.len() < MAX_GROUPS {

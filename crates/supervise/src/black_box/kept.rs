@@ -101,7 +101,7 @@ impl Kept {
 
 #[cfg(test)]
 mod tests {
-    use lowtide_model::charge::ProcessBytes;
+    use lowtide_model::counters::ProcessBytes;
 
     use super::*;
 

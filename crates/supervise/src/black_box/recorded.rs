@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::{Arc, Mutex};
 
-use lowtide_model::charge::ProcessBytes;
+use lowtide_model::counters::ProcessBytes;
 use lowtide_model::treatment::NO_POLICY;
 use lowtide_policy::Headroom;
 use lowtide_probe::detect::Detector;

@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use lowtide_model::act::{Act, ActEvent};
-use lowtide_model::charge::GroupBytes;
+use lowtide_model::counters::GroupBytes;
 use lowtide_probe::machine::thread_cpu_s;
 use lowtide_probe::pressure::MemoryPressure;
 use lowtide_record::black_box::{

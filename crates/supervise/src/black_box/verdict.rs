@@ -1,6 +1,6 @@
 //! Decides why a process has ended, from counters that were read before and after.
 
-use lowtide_model::charge::GroupBytes;
+use lowtide_model::counters::GroupBytes;
 use lowtide_record::black_box::{Cause, ExitStatus, KernelLine};
 
 const SIGKILL: u32 = 9;

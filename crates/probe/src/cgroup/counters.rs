@@ -7,8 +7,9 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 
-use lowtide_model::charge::GroupBytes;
+use lowtide_model::counters::GroupBytes;
 
+use super::account::stat_values;
 use super::directory::MemoryHierarchy;
 use crate::pressure::{NO_LIMIT, field};
 use crate::proc::reread;
@@ -18,7 +19,7 @@ const MAX_DEPTH: usize = 16;
 
 /// One memory cgroup, by its open files.
 #[derive(Debug)]
-pub struct ChargeReader {
+pub struct GroupCounters {
     /// Its path below the mount point.
     pub path: String,
     processes: Option<File>,
@@ -36,16 +37,16 @@ pub struct ChargeReader {
 
 /// Opens the memory cgroups of a process, from its own to the topmost that has an account. Empty if
 /// it is in none, or in none that is visible here.
-pub fn charges_of(pid: u32) -> Vec<ChargeReader> {
+pub fn counters_of(pid: u32) -> Vec<GroupCounters> {
     let own = MemoryHierarchy::read().and_then(|memory| memory.find_of_process(pid));
     let Ok(own) = own else { return Vec::new() };
     let chain = own.ancestors().take(MAX_DEPTH);
     chain
-        .filter_map(|group| ChargeReader::open(&group, own.name(&group), own.version).ok())
+        .filter_map(|group| GroupCounters::open(&group, own.name(&group), own.version).ok())
         .collect()
 }
 
-impl ChargeReader {
+impl GroupCounters {
     fn open(group: &Path, path: String, version: u32) -> io::Result<Self> {
         let open = |name: &str| File::open(group.join(name));
         let is_v1 = version == 1;
@@ -134,13 +135,7 @@ impl Parts {
     /// Parses the text in one pass: it is read up to a thousand times a second.
     fn parse(version: u32, text: &str) -> Self {
         let mut parts = Self::default();
-        for line in text.lines() {
-            let Some((key, value)) = line.split_once(' ') else { continue };
-            let key = match (version, key.strip_prefix("total_")) {
-                (1, Some(key)) => key,
-                (1, None) => continue,
-                _ => key,
-            };
+        for (key, value) in stat_values(version, text) {
             let part = match (version, key) {
                 (1, "rss") | (2, "anon") => &mut parts.anon,
                 (_, "shmem") => &mut parts.shared,
@@ -149,7 +144,6 @@ impl Parts {
                 (2, "slab_reclaimable") => &mut parts.slab_reclaimable,
                 _ => continue,
             };
-            let value: u64 = value.trim().parse().unwrap_or(0);
             *part = part.saturating_add(value);
         }
         parts
@@ -171,7 +165,7 @@ mod tests {
         for (name, text) in files {
             fs::write(home.path().join(name), text).unwrap();
         }
-        let reader = ChargeReader::open(home.path(), "/a".to_owned(), version).unwrap();
+        let reader = GroupCounters::open(home.path(), "/a".to_owned(), version).unwrap();
         reader.read(&mut Vec::new()).unwrap()
     }
 
