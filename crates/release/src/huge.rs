@@ -14,16 +14,23 @@ use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::target::Target;
 
-/// Size of a huge page on x86-64, in bytes.
+/// Size of a huge page where pages have 4 KiB, in bytes. Only such a huge page is dropped by one
+/// operation.
 pub(crate) const HUGE: u64 = 2 << 20;
-/// Number of missing pages, of 512, up to which a new huge page is mostly memory that the process
-/// has already.
-const MAX_FILLS: u64 = 255;
 const SETTINGS: &str = "/sys/kernel/mm/transparent_hugepage";
+
+/// Returns the size of the huge pages of this machine, in bytes: 2 MiB with pages of 4 KiB, 32 MiB
+/// with 16 KiB, 512 MiB with 64 KiB.
+pub(crate) fn huge_page_bytes() -> u64 {
+    let bytes = setting("hpage_pmd_size").and_then(|text| text.trim().parse().ok());
+    bytes.filter(|bytes: &u64| bytes.is_power_of_two()).unwrap_or(HUGE)
+}
 
 /// The huge pages of a heap, before a release.
 #[derive(Debug)]
 pub(crate) struct HugePages {
+    /// Size of a huge page, in bytes.
+    size: u64,
     /// Runs of whole huge pages.
     runs: Vec<Range<u64>>,
 }
@@ -33,9 +40,10 @@ impl HugePages {
     pub(crate) fn find(memory: &LiveMemory, areas: &[Range<u64>]) -> Self {
         let areas = if is_off() { &[] } else { areas };
         let huge = |area: &Range<u64>| memory.huge(area.clone()).ok().flatten().unwrap_or_default();
-        let whole = |run: Range<u64>| run.start.next_multiple_of(HUGE)..run.end - run.end % HUGE;
+        let size = huge_page_bytes();
+        let whole = |run: Range<u64>| run.start.next_multiple_of(size)..run.end - run.end % size;
         let runs = areas.iter().flat_map(huge).map(whole).filter(|run| run.start < run.end);
-        Self { runs: runs.collect() }
+        Self { size, runs: runs.collect() }
     }
 
     /// Makes the kernel split those that are at least half empty by now. Returns their free bytes.
@@ -43,12 +51,13 @@ impl HugePages {
         // Kernels that have no pidfds do not have the call either.
         let Ok(pidfd) = target.pidfd() else { return 0 };
         let mut bytes = 0;
-        let pages = |run: &Range<u64>| run.clone().step_by(HUGE as usize);
-        for page in self.runs.iter().flat_map(pages).map(|start| start..start + HUGE) {
+        let size = self.size;
+        let pages = |run: &Range<u64>| run.clone().step_by(size as usize);
+        for page in self.runs.iter().flat_map(pages).map(|start| start..start + size) {
             let rest = memory.resident(page.clone());
             let resident: u64 = rest.iter().map(|run| run.end - run.start).sum();
-            if resident > 0 && resident <= HUGE / 2 && cool(&pidfd, &rest) {
-                bytes += HUGE - resident;
+            if resident > 0 && resident <= size / 2 && cool(&pidfd, &rest) {
+                bytes += size - resident;
             }
         }
         bytes
@@ -69,6 +78,7 @@ impl HugePages {
             is_for_all: setting("enabled")?.contains("[always]"),
             is_disabled: target.status().is_ok_and(|status| status.thp_disabled),
             fills: setting("khugepaged/max_ptes_none")?.trim().parse().ok()?,
+            pages: self.size / rustix::param::page_size() as u64,
         };
         permission.note(allocator)
     }
@@ -83,18 +93,21 @@ struct Permission {
     is_for_all: bool,
     /// The process has excluded itself.
     is_disabled: bool,
-    /// The number of pages of 512 that may be missing (`max_ptes_none`).
+    /// The number of pages of a huge page that may be missing (`max_ptes_none`).
     fills: u64,
+    /// The number of pages of a huge page.
+    pages: u64,
 }
 
 impl Permission {
     /// Describes how khugepaged undoes a release, and what prevents that.
     fn note(&self, allocator: &AllocatorKind) -> Option<String> {
-        let Self { has_huge, is_for_all, is_disabled, fills } = *self;
+        let Self { has_huge, is_for_all, is_disabled, fills, pages } = *self;
         // glibc's heaps grow in steps that are smaller than a huge page. The mappings of others
         // have huge pages from the beginning, unless the allocator has excluded them (`thp:never`).
         let may_have = has_huge || is_for_all && *allocator == AllocatorKind::Glibc;
-        if is_disabled || fills <= MAX_FILLS || !may_have {
+        // With fewer, a new huge page is mostly memory that the process has already.
+        if is_disabled || fills < pages / 2 || !may_have {
             return None;
         }
         let why = match has_huge {
@@ -108,7 +121,7 @@ impl Permission {
             _ => "",
         };
         Some(format!(
-            "{why}, and khugepaged makes new ones even if up to {fills} of 512 pages are missing. A part may come back \
+            "{why}, and khugepaged makes new ones even if up to {fills} of {pages} pages are missing. A part may come back \
              (--watch 2m shows how much): {own}a smaller number in {SETTINGS}/khugepaged/max_ptes_none prevents that"
         ))
     }
@@ -159,8 +172,13 @@ mod tests {
     #[test]
     fn a_setting_is_named_only_if_it_prevents_new_huge_pages() {
         let of = |kind: &AllocatorKind, is_for_all| {
-            let permission =
-                Permission { has_huge: true, is_for_all, is_disabled: false, fills: 511 };
+            let permission = Permission {
+                has_huge: true,
+                is_for_all,
+                is_disabled: false,
+                fills: 511,
+                pages: 512,
+            };
             permission.note(kind).unwrap()
         };
         assert!(of(&AllocatorKind::Glibc, false).contains("glibc.malloc.hugetlb=0"));
@@ -172,7 +190,7 @@ mod tests {
     #[test]
     fn memory_may_come_back_only_where_the_system_and_the_process_permit_huge_pages() {
         let is_announced = |has_huge, is_for_all, is_disabled, fills| {
-            let permission = Permission { has_huge, is_for_all, is_disabled, fills };
+            let permission = Permission { has_huge, is_for_all, is_disabled, fills, pages: 512 };
             permission.note(&AllocatorKind::Glibc).is_some()
         };
         assert!(is_announced(true, false, false, 511));
@@ -180,8 +198,13 @@ mod tests {
         assert!(!is_announced(false, false, false, 511));
         assert!(!is_announced(true, true, true, 511));
         assert!(!is_announced(true, true, false, 0));
-        let excluded =
-            Permission { has_huge: false, is_for_all: true, is_disabled: false, fills: 511 };
+        let excluded = Permission {
+            has_huge: false,
+            is_for_all: true,
+            is_disabled: false,
+            fills: 511,
+            pages: 512,
+        };
         assert_eq!(excluded.note(&AllocatorKind::Jemalloc), None);
     }
 }

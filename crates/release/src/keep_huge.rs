@@ -18,6 +18,9 @@ pub(crate) struct HugePageKeeper<'m> {
     huge_in: Box<HugePagesIn<'m>>,
     /// Number of the slice that was read last, and one bit for each of its huge pages.
     slice: Option<(u64, u8)>,
+    /// Whether a huge page has the size that one operation drops: larger ones are kept, also if
+    /// they are free as a whole.
+    may_drop: bool,
 }
 
 /// A part of a free range that can be dropped.
@@ -44,7 +47,7 @@ impl<'m> HugePageKeeper<'m> {
     }
 
     pub(crate) fn new(huge_in: impl Fn(Range<u64>) -> Option<Vec<Range<u64>>> + 'm) -> Self {
-        Self { huge_in: Box::new(huge_in), slice: None }
+        Self { huge_in: Box::new(huge_in), slice: None, may_drop: huge::huge_page_bytes() == HUGE }
     }
 
     /// Forgets what was read, because it may have changed.
@@ -60,7 +63,7 @@ impl<'m> HugePageKeeper<'m> {
         while at < free.end {
             let page = at - at % HUGE;
             let end = free.end.min(page.saturating_add(HUGE));
-            let is_whole = end - at == HUGE;
+            let is_whole = self.may_drop && end - at == HUGE;
             match (self.is_huge(page), parts.last_mut()) {
                 (true, _) if is_whole => parts.push(Part { pages: at..end, is_huge: true }),
                 (true, _) => {}

@@ -10,7 +10,7 @@ use crate::huge::HUGE;
 use crate::keep_huge::{HugePageKeeper, Part};
 use crate::releasable::Found;
 use crate::stub::contract::MAX_CHECKS;
-use crate::stub::{MAX_SLOTS, Op, PAGES_PER_OP};
+use crate::stub::{BYTES_PER_OP, MAX_SLOTS, Op};
 
 /// Size of a full batch, in bytes: small enough that most of its ranges are still free when it
 /// runs.
@@ -66,7 +66,7 @@ impl<'m> Batch<'m> {
             kept_bytes += end - at;
             for Part { pages, is_huge } in parts {
                 kept_bytes -= pages.end - pages.start;
-                let max_bytes = if is_huge { HUGE } else { PAGES_PER_OP * memory.page_bytes() };
+                let max_bytes = if is_huge { HUGE } else { BYTES_PER_OP };
                 let runs =
                     if is_all { vec![pages.clone()] } else { memory.resident(pages.clone()) };
                 for run in runs {
@@ -168,7 +168,7 @@ mod tests {
             let pages = 0x10_0000..0x10_0000 + count * 4096;
             let found = found(pages.clone(), count * 4096);
             let ops = operations(&mut Batch::default(), &[found], &Saved::default());
-            assert!(ops.iter().all(|op| size(op) <= PAGES_PER_OP * 4096));
+            assert!(ops.iter().all(|op| size(op) <= BYTES_PER_OP));
             assert_eq!(ops.iter().map(size).sum::<u64>(), count * 4096);
             assert!(ops.windows(2).all(|two| two[0].pages().end == two[1].pages().start));
             assert_eq!(ops.last().map(|op| op.pages().end), Some(pages.end));

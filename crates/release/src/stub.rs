@@ -59,9 +59,11 @@ pub(crate) const NAME: &str = "lowtide";
 
 /// Maximum number of slots of the operations in one batch.
 pub(crate) const MAX_SLOTS: usize = ((OPS_END - OPS) / OP_BYTES) as usize;
-/// Maximum number of pages that one operation drops: a slice ends after an operation.
-pub(crate) const PAGES_PER_OP: u64 = 128;
-/// Maximum number of pages that are dropped during one lock hold; the code enforces the same limit.
+/// Maximum number of bytes that one operation drops: a slice ends after an operation. It is a
+/// multiple of every size of pages.
+pub(crate) const BYTES_PER_OP: u64 = 512 << 10;
+/// Maximum number of pages of 4 KiB that are dropped during one lock hold, whatever the size of the
+/// kernel's pages is; the code enforces the same limit.
 pub(crate) const PAGES_PER_HOLD: u64 = MAX_PAGES;
 
 /// Maximum time of a lock hold, apart from the operation in progress.

@@ -4,9 +4,6 @@ use lowtide_model::inspection::Tunables;
 
 use super::GroupSums;
 
-/// Size of a page of the kernel that a bound counts with, in bytes.
-const PAGE: u64 = 4 << 10;
-
 /// What the caches of an allocator can hold back.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Bounds {
@@ -18,13 +15,18 @@ pub struct Bounds {
 
 impl Bounds {
     /// Computes the bounds of some groups that `threads` threads free. `tunables` are the settings
-    /// of glibc, if they are known.
-    pub fn new(groups: &[&GroupSums], threads: u64, tunables: Option<&Tunables>) -> Self {
+    /// of glibc, if they are known; `page_bytes` is the size of a page of the kernel.
+    pub fn new(
+        groups: &[&GroupSums],
+        threads: u64,
+        page_bytes: u64,
+        tunables: Option<&Tunables>,
+    ) -> Self {
         let tcache = Tcache::new(tunables);
         let mut bounds = Self { held_back_bytes: Some(0), because: Vec::new() };
         let mut named = Vec::new();
         for group in groups {
-            let held_back_bytes = held_back_bytes(group, threads, tcache);
+            let held_back_bytes = held_back_bytes(group, threads, page_bytes, tcache);
             bounds.because.extend(free_list(group).map(|list| list.sentence()));
             bounds.held_back_bytes =
                 bounds.held_back_bytes.zip(held_back_bytes).map(|(a, b)| a + b);
@@ -75,12 +77,12 @@ impl Tcache {
     }
 }
 
-fn held_back_bytes(group: &GroupSums, threads: u64, tcache: Tcache) -> Option<u64> {
+fn held_back_bytes(group: &GroupSums, threads: u64, page: u64, tcache: Tcache) -> Option<u64> {
     // A block of a page or less can begin before a page and end after its begin.
-    let pages = group.size_bytes[1].div_ceil(PAGE) + 1;
+    let pages = group.size_bytes[1].div_ceil(page) + 1;
     let in_caches = |count: u64| {
         let cached = threads.saturating_mul(count).saturating_mul(group.sizes);
-        cached.min(group.blocks).saturating_mul(pages * PAGE)
+        cached.min(group.blocks).saturating_mul(pages * page)
     };
     match group.allocator {
         "glibc" if group.size_bytes[0] <= tcache.largest_bytes => Some(in_caches(tcache.count)),
@@ -92,7 +94,7 @@ fn held_back_bytes(group: &GroupSums, threads: u64, tcache: Tcache) -> Option<u6
         }
         "mimalloc" => Some(threads * group.sizes * MIMALLOC_MEDIUM_PAGE),
         "musl" => {
-            Some(group.size_bytes[1].saturating_mul(MUSL_SLOTS).saturating_mul(group.sizes) + PAGE)
+            Some(group.size_bytes[1].saturating_mul(MUSL_SLOTS).saturating_mul(group.sizes) + page)
         }
         _ => None,
     }
@@ -164,6 +166,8 @@ fn because(allocator: &str, tcache: Tcache) -> Option<String> {
 mod tests {
     use super::*;
 
+    const PAGE: u64 = 4 << 10;
+
     fn group(allocator: &'static str, size_bytes: u64, blocks: u64) -> GroupSums {
         let size_bytes = [size_bytes; 2];
         GroupSums { allocator, size_bytes, sizes: 1, blocks, ..GroupSums::default() }
@@ -172,7 +176,7 @@ mod tests {
     #[test]
     fn caches_hold_back_a_bounded_number_of_blocks_for_each_thread_and_never_more_than_there_are() {
         let bytes =
-            |group: &GroupSums, threads| Bounds::new(&[group], threads, None).held_back_bytes;
+            |group: &GroupSums, threads| Bounds::new(&[group], threads, PAGE, None).held_back_bytes;
         assert_eq!(bytes(&group("glibc", 64, 1000), 2), Some(2 * 7 * 2 * PAGE));
         assert_eq!(bytes(&group("glibc", 64, 3), 2), Some(3 * 2 * PAGE));
         assert_eq!(bytes(&group("glibc", 2048, 1000), 2), Some(0));
@@ -183,9 +187,18 @@ mod tests {
     }
 
     #[test]
+    fn a_cached_block_holds_back_the_pages_of_the_kernel_whatever_their_size_is() {
+        let bytes =
+            |page, size| Bounds::new(&[&group("glibc", size, 1000)], 1, page, None).held_back_bytes;
+        for page in [4 << 10, 16 << 10, 64 << 10] {
+            assert_eq!(bytes(page, 64), Some(7 * 2 * page));
+        }
+    }
+
+    #[test]
     fn the_caches_of_a_group_with_several_sizes_hold_back_blocks_of_each() {
         let strings = GroupSums { sizes: 10, ..group("glibc", 208, 5000) };
-        let bounds = Bounds::new(&[&strings], 1, None);
+        let bounds = Bounds::new(&[&strings], 1, PAGE, None);
         assert_eq!(bounds.held_back_bytes, Some(10 * 7 * 2 * PAGE));
     }
 
@@ -195,12 +208,12 @@ mod tests {
             block_type: Some(format!("Python {name}")),
             ..group("cpython", 64, blocks)
         };
-        let bounds = Bounds::new(&[&typed("tuple", 3000)], 1, None);
+        let bounds = Bounds::new(&[&typed("tuple", 3000)], 1, PAGE, None);
         assert_eq!(bounds.held_back_bytes, Some(2001 * CPYTHON_ARENA));
         assert!(bounds.because[0].contains("gc.collect()"), "{:?}", bounds.because);
-        let few = Bounds::new(&[&typed("dict", 3)], 1, None);
+        let few = Bounds::new(&[&typed("dict", 3)], 1, PAGE, None);
         assert_eq!(few.held_back_bytes, Some(4 * CPYTHON_ARENA));
-        let other = Bounds::new(&[&typed("Node", 3000)], 1, None);
+        let other = Bounds::new(&[&typed("Node", 3000)], 1, PAGE, None);
         assert_eq!(other.held_back_bytes, Some(CPYTHON_ARENA));
     }
 
@@ -215,7 +228,7 @@ mod tests {
             tcache_count: 200,
             tcache_max_bytes: 100,
         };
-        let of = |bytes| Bounds::new(&[&group("glibc", bytes, 1000)], 1, Some(&tunables));
+        let of = |bytes| Bounds::new(&[&group("glibc", bytes, 1000)], 1, PAGE, Some(&tunables));
         assert_eq!(of(112).held_back_bytes, Some(200 * 2 * PAGE));
         assert_eq!(of(128).held_back_bytes, Some(0));
         assert!(of(112).because[0].starts_with("up to 200 blocks"));

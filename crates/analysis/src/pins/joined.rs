@@ -95,7 +95,14 @@ mod tests {
             holders.add(bit | REST, sums);
         }
         let groups = sizes.iter().map(group).collect();
-        HeapPins { groups, holders, read_share: 1.0, threads: 1, ..HeapPins::default() }
+        HeapPins {
+            groups,
+            holders,
+            read_share: 1.0,
+            threads: 1,
+            page_bytes: 4096,
+            ..HeapPins::default()
+        }
     }
 
     #[test]

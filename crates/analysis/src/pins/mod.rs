@@ -96,6 +96,8 @@ pub struct HeapPins {
     pub unread_bytes: u64,
     /// Number of threads of the process.
     pub threads: u64,
+    /// Size of a page of the kernel, in bytes.
+    pub page_bytes: u64,
     /// The settings of glibc, if they are known.
     pub tunables: Option<Tunables>,
 }
@@ -230,7 +232,7 @@ impl HeapPins {
             members.iter().map(|place| &self.groups[shown[*place]]).collect();
         let gain = self.holders.gain(set);
         let with_caches = self.holders.gain(set | CACHED);
-        let bounds = Bounds::new(&sums, self.threads, self.tunables.as_ref());
+        let bounds = Bounds::new(&sums, self.threads, self.page_bytes, self.tunables.as_ref());
         PinSet {
             blocks: self.scaled(sums.iter().map(|group| group.blocks).sum()),
             bytes: self.scaled(sums.iter().map(|group| group.bytes).sum()),
@@ -351,6 +353,7 @@ mod tests {
             holders,
             read_share: 1.0,
             threads: 1,
+            page_bytes: 4096,
             ..HeapPins::default()
         }
     }

@@ -417,6 +417,7 @@ impl HeldMemory {
             estimated: self.is_estimated(),
             unread_bytes: self.unread_bytes(),
             threads: self.threads,
+            page_bytes: self.page_bytes,
             tunables: self.tunables.clone(),
         };
         (heap, samples)
