@@ -176,6 +176,86 @@ def reading(results):
     return heaps | verbs | heap_checks.REFUSED
 
 
+def idle(name):
+    """Returns the check of a release of a program that waits: exactly what was predicted."""
+
+    def check(results):
+        step = results.last(name)
+        release = step.object()
+        predicted, returned = release.get("predicted_bytes"), release.get("returned_bytes")
+        step.require(predicted == returned and predicted > 60 << 20, f"predicted {predicted}, returned {returned}")
+        fall = int(results.facts[f"{name}.before"]) - int(results.facts[f"{name}.after"])
+        step.require(abs(fall - returned) <= TOLERANCE, f"returned {returned}, its anonymous memory fell by {fall}")
+        step.require(results.last(f"{name}.mappings").out == "0", "a mapping of lowtide is left")
+        again = results.last(f"{name}.again")
+        again.require(again.object().get("outcome") == "nothing_to_release", "something was left to release")
+        ended = results.facts[f"{name}.end"]
+        step.require(ended == str(ENDED_BY_TERM), f"the program ended with {ended}")
+        return f"ok: {returned} bytes"
+
+    return check
+
+
+# Where processors are emulated, the kernel counts ticks late, and timeouts of sockets end early, also without lowtide.
+EARLY_ANYWAY = re.compile(r"(recv|accept)_rcvtimeo: ended after")
+
+
+def checked_itself(name):
+    """Returns the check of releases of a program that checks its memory, its registers and its waits."""
+
+    def check(results):
+        step = results.last(name)
+        found = json.loads(step.out.splitlines()[-1])
+        wrong = [text for text in found["violations"] if not EARLY_ANYWAY.match(text)]
+        step.require(not wrong, f"the program found errors: {wrong}")
+        # It prints a few errors of each kind.
+        step.require(found["violation_count"] == found["short_sleeps"], "there are more errors than short waits")
+        attempts, returned = (int(results.facts[f"{name}.{count}"]) for count in ("attempts", "returned"))
+        step.require(returned > 0, f"none of {attempts} releases returned something")
+        return f"ok: {returned} of {attempts} releases returned something"
+
+    return check
+
+
+def not_released(name, sentence):
+    """Returns the check that a release was refused with a sentence."""
+
+    def check(results):
+        step = results.last(name)
+        step.require(step.object().get("outcome") == "refused" and re.search(sentence, step.out), f"not refused: {sentence}")
+        return "refused"
+
+    return check
+
+
+def killed(name):
+    """Returns the check of a program whose releases were killed at one step after the other."""
+
+    def check(results):
+        step = results.last(name)
+        facts = {fact: results.facts[f"{name}.{fact}"] for fact in ("kills", "wrong", "left", "end")}
+        step.require(int(facts["kills"]) > 30, f"only {facts['kills']} releases were killed")
+        step.require(facts["wrong"] == "0", f"after {facts['wrong']} of them, the program did not wait as before")
+        step.require(step.object().get("returned_bytes", 0) > 0 and facts["left"] == "0", "the next release left something")
+        step.require(facts["end"] == str(ENDED_BY_TERM), f"the program ended with {facts['end']}")
+        return f"ok: {facts['kills']} releases were killed"
+
+    return check
+
+
+RELEASING = {
+    "glibc 2.36": idle("glibc-2.36"),
+    "glibc 2.41": idle("glibc-2.41"),
+    "waits": checked_itself("waits"),
+    "signals": checked_itself("signals"),
+    "one thread": checked_itself("single"),
+    "attach": policy("attach", 0),
+    "run": policy("run", ENDED_BY_TERM),
+    "mimalloc": not_released("mimalloc", "another allocator"),
+    "--method trim": not_released("trim", "not tested on this processor"),
+}
+
+
 def torture(results):
     step = results.last("torture")
     step.require(step.code == 0, f"the program found errors: {step.out[-500:]}")
@@ -258,6 +338,11 @@ def cells(boot):
             checks = {name: lambda check=check: check(results) for name, check in VERBS.items()}
         case "reading":
             checks = {name: lambda check=check: check(results) for name, check in reading(results).items()}
+        case "releasing":
+            checks = {name: lambda check=check: check(results) for name, check in RELEASING.items()}
+        case "killed":
+            checks = {name: killed(name) for name in ("alone", "threads")}
+            checks = {name: lambda check=check: check(results) for name, check in checks.items()}
         case "torture":
             checks = {"torture": lambda: torture(results)}
         case _:

@@ -110,7 +110,7 @@ def of(name, check):
 
 
 def refused(name):
-    """Returns the check that a verb was refused because of the processor. `attach` leaves the process alone, and goes on."""
+    """Returns the check that a verb was refused because of the processor."""
 
     def check(results):
         step = results.last(name)
@@ -132,4 +132,4 @@ HEAPS = {
     "musl": of("musl", musl),
     "CPython": cpython,
 }
-REFUSED = {name: refused(name) for name in ["release", "attach", "stacks"]}
+REFUSED = {"stacks": refused("stacks")}

@@ -225,7 +225,7 @@ pub enum Hazard {
     Stopped,
     /// Its control group is frozen.
     Frozen,
-    /// It is not a 64-bit x86 process.
+    /// It is a process for another processor, or uses what lowtide was not tested with on this one.
     Machine,
     /// lowtide does not support its allocator.
     Allocator,

@@ -26,7 +26,7 @@ use lowtide_probe::proc::{is_gone, pids};
 use lowtide_probe::program::ProgramError;
 use lowtide_probe::target::{Target, TargetError};
 
-use crate::arch::{ELF_MACHINE, RELEASES, RELEASES_ONLY_GLIBC};
+use crate::arch::{ELF_MACHINE, RELEASES_ONLY_GLIBC};
 use crate::error::{Abort, ReleaseError};
 use crate::filters::check_filters;
 use crate::options::Options;
@@ -134,7 +134,7 @@ fn check_machine(target: &Target) -> Result<(), Abort> {
     let mut header = [0; SIZE];
     let file = File::open(target.path("exe")).and_then(|mut file| file.read_exact(&mut header));
     file.map_err(|error| failed(target, error))?;
-    if RELEASES && is_for(&header, ELF_MACHINE) { Ok(()) } else { Err(Refusal::Machine.into()) }
+    if is_for(&header, ELF_MACHINE) { Ok(()) } else { Err(Refusal::Machine.into()) }
 }
 
 /// Returns whether an ELF file is a 64-bit one for a machine, by its first bytes. (x32 has 32-bit

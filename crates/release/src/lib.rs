@@ -8,8 +8,8 @@
 //! A program can also release its own memory ([`release_own`]). Then the same code runs in the
 //! thread that asks for it.
 //!
-//! That code is for x86-64 and aarch64 (`arch/`). On aarch64 it is not in use yet. There, and on
-//! another processor, the same functions exist, and refuse every process.
+//! That code is for x86-64 and aarch64 (`arch/`). On another processor the same functions exist,
+//! and refuse every process.
 //!
 //! # How a release works
 //!

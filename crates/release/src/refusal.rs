@@ -42,8 +42,10 @@ pub enum Refusal {
     /// Its cgroup is frozen.
     #[error("its cgroup is frozen, and none of its threads can run: thaw the cgroup first")]
     Frozen,
-    /// It is not a 64-bit x86 process, or lowtide is not.
-    #[error("it is not a 64-bit x86 process: releases are supported on x86-64 only")]
+    /// It is a process for another processor than lowtide, or for one without releases.
+    #[error(
+        "it is not a 64-bit process for x86-64 or aarch64, or not for the processor of lowtide"
+    )]
     Machine,
     /// On this processor, releases were not tested with something that it uses.
     #[error(

@@ -102,7 +102,7 @@ mod tests {
         let (release, dropped) = released.unwrap();
         assert_eq!(release.outcome, ReleaseOutcome::Refused, "{release:?}");
         assert_eq!((release.hazard, release.may_pass), (Some(Hazard::Machine), Some(false)));
-        assert!(release.reason.is_some_and(|reason| reason.contains("on x86-64 only")));
+        assert!(release.reason.is_some_and(|reason| reason.contains("x86-64 or aarch64")));
         assert_eq!(dropped.bytes(), 0);
     }
 }

@@ -21,7 +21,9 @@
 mod x86_64;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86_64::*;
-#[cfg(target_arch = "aarch64")]
+// Its rules are tested on every processor.
+#[cfg(any(target_arch = "aarch64", test))]
+#[cfg_attr(not(target_arch = "aarch64"), allow(dead_code, unused_imports))]
 mod aarch64;
 #[cfg(target_arch = "aarch64")]
 pub(crate) use aarch64::*;

@@ -61,8 +61,10 @@ pub(crate) use enter::{Task, UNREADABLE};
 pub(crate) use frame::{FrameChain, MAX_CHAIN_BYTES, ResumeState, chain};
 pub(crate) use mapping::Injected;
 pub(crate) use tracee::checked;
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(any(test, not(target_arch = "x86_64")))]
 pub(crate) use wait::EINTR;
+#[cfg(test)]
+pub(crate) use wait::Timeout;
 pub(crate) use wait::Wait;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use wait::result_if_untouched;

@@ -6,8 +6,6 @@ use super::super::Gadget;
 
 /// The machine of an ELF file.
 pub(crate) const ELF_MACHINE: u16 = 183;
-/// Whether memory is released.
-pub(crate) const RELEASES: bool = false;
 /// Whether only the heap of glibc is released, by our own code, in processes without filters.
 pub(crate) const RELEASES_ONLY_GLIBC: bool = true;
 /// `AUDIT_ARCH_AARCH64` of include/uapi/linux/audit.h.
@@ -95,6 +93,7 @@ pub(crate) fn counter() -> u64 {
 }
 
 /// Ends the calling process by an instruction that is none.
+#[cfg(target_arch = "aarch64")]
 pub(crate) fn trap() -> ! {
     // SAFETY: the instruction raises SIGILL, and does not return.
     unsafe { std::arch::asm!("udf #0", options(noreturn)) }

@@ -80,3 +80,48 @@ pub(crate) fn has_frame(words: &[u64], _restorers: &Restorers) -> bool {
     let is_head = |(place, word): (usize, &u64)| *word == VECTORS_HEAD && !is_ours(place);
     words.iter().enumerate().any(is_head)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The offsets are those that a compiler computes of the kernel's structures.
+    #[test]
+    fn a_frame_has_the_layout_of_the_kernel() {
+        let mut registers = Registers::default();
+        for (n, register) in registers.general.x.iter_mut().enumerate() {
+            *register = 100 + n as u64;
+        }
+        (registers.general.sp, registers.general.pc) = (0x7000, 0x5000);
+        registers.general.pstate = 0x6000_0000;
+        let mut all = vec![0; 2 * FRAME_BYTES];
+        let vectors = [7; super::super::state::RECORD_BYTES - 8];
+        let vectors = Vectors { at: 0, bytes: &vectors };
+        put_frame(&mut FrameBytes(&mut all), FRAME_BYTES, &registers, 0x42, &vectors);
+        let frame = &all[FRAME_BYTES..];
+        let word = |at: usize| u64::from_le_bytes(frame[at..at + 8].try_into().unwrap());
+        let context = 128;
+        assert_eq!((word(context + 24), word(context + 40)), (7, 0x42));
+        let machine = context + 176;
+        assert_eq!((word(machine + 8), word(machine + 8 + 30 * 8)), (100, 130));
+        assert_eq!((word(machine + 256), word(machine + 264)), (0x7000, 0x5000));
+        assert_eq!(word(machine + 272), 0x6000_0000);
+        let record = machine + 288;
+        assert_eq!(word(record), 528 << 32 | 0x4650_8001);
+        assert!(frame[record + 8..record + 528].iter().all(|byte| *byte == 7));
+        // The record that ends the list.
+        assert_eq!((word(record + 528), FRAME_BYTES), (0, record + 544));
+        assert_eq!(argument_at(0x1000, 3), 0x1000 + machine as u64 + 8 + 24);
+    }
+
+    #[test]
+    fn a_frame_of_a_handler_is_found_and_one_of_a_chain_is_not() {
+        let mut words = vec![1; 200];
+        let has = |words: &[u64]| has_frame(words, &Restorers::default());
+        assert!(!has(&words));
+        words[100] = VECTORS_HEAD;
+        assert!(has(&words));
+        words[100 - (RECORDS_AT - STACK_FLAGS_AT) / 8] = KEEP_ALTSTACK;
+        assert!(!has(&words));
+    }
+}

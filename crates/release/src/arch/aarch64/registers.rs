@@ -12,8 +12,8 @@ use std::io;
 
 use lowtide_probe::proc::task::SystemCall;
 
-use super::super::{FrameCall, SYSCALL_BYTES};
-use super::Gadgets;
+use super::super::FrameCall;
+use super::{Gadgets, SYSCALL};
 use crate::remote::{EINTR, Wait, checked};
 
 /// Whether all signals are blocked before a thread continues with other registers.
@@ -23,6 +23,8 @@ const NT_PRSTATUS: usize = 1;
 const NT_ARM_TLS: usize = 0x401;
 const NT_ARM_SYSTEM_CALL: usize = 0x404;
 
+/// Length of the instruction over which the kernel puts a thread back.
+const SYSCALL_BYTES: u64 = SYSCALL.len() as u64;
 /// The place of the number of a call among the registers.
 const NUMBER: usize = 8;
 /// The place of the address to which a function returns.
@@ -233,5 +235,73 @@ impl Registers {
         let mut registers = self.making(call, gadgets.syscall_ret);
         registers.set_return(at, to);
         (registers, [])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CALL: SystemCall = SystemCall {
+        number: 22,
+        args: [3, 0x10, 1, 250, 0, 8],
+        stack_pointer: 0x7000,
+        instruction_pointer: 0x5004,
+    };
+
+    fn wait() -> Wait {
+        Wait {
+            name: "epoll_pwait",
+            timeout: crate::remote::Timeout::Kept,
+            gives_up: true,
+            file: None,
+            mask: None,
+        }
+    }
+
+    /// A thread in the call, with the first register and the place where it was stopped.
+    fn stopped(first: u64, pc: u64) -> Registers {
+        let mut registers = Registers { is_64_bit: true, ..Registers::default() };
+        registers.general.x[..6].copy_from_slice(&CALL.args);
+        (registers.general.x[0], registers.general.x[NUMBER]) = (first, 22);
+        (registers.general.sp, registers.general.pc) = (0x7000, pc);
+        registers
+    }
+
+    #[test]
+    fn a_thread_is_in_its_call_before_the_instruction_and_after_it() {
+        let interrupted = stopped(EINTR as u64, 0x5004);
+        assert!(stopped(3, 0x5000).is_in(&CALL) && interrupted.is_in(&CALL));
+        // Another first argument, another place, another stack.
+        assert!(!stopped(4, 0x5000).is_in(&CALL) && !stopped(3, 0x5008).is_in(&CALL));
+        let mut other = stopped(3, 0x5000);
+        other.general.sp += 16;
+        assert!(!other.is_in(&CALL));
+    }
+
+    #[test]
+    fn a_call_is_made_again_with_its_first_argument_wherever_the_kernel_has_put_the_thread() {
+        for registers in [stopped(3, 0x5000), stopped(EINTR as u64, 0x5004)] {
+            let again = registers.again(&CALL);
+            assert_eq!((again.general.pc, again.general.x[0]), (0x5000, 3));
+            let ended = registers.returning(&CALL, EINTR);
+            assert_eq!((ended.general.pc, ended.returned()), (0x5004, EINTR));
+        }
+    }
+
+    #[test]
+    fn the_result_that_the_kernel_hides_is_that_of_the_call() {
+        let hidden = stopped(3, 0x5000);
+        let of = |name, args: [u64; 6]| {
+            let call = SystemCall { args, ..CALL };
+            hidden.result(&call, &Wait { name, ..wait() })
+        };
+        const SYS: i64 = -512;
+        const NOHAND: i64 = -514;
+        assert_eq!((of("read", CALL.args), of("ppoll", CALL.args)), (SYS, NOHAND));
+        // A futex with a timeout never restarts after a handler.
+        assert_eq!(of("futex", [1, 128, 0, 0, 0, 0]), SYS);
+        assert_eq!(of("futex", [1, 128, 0, 0x10, 0, 0]), NOHAND);
+        assert_eq!(stopped(EINTR as u64, 0x5004).result(&CALL, &wait()), EINTR);
     }
 }

@@ -6,8 +6,6 @@ use super::super::Gadget;
 
 /// The machine of an ELF file.
 pub(crate) const ELF_MACHINE: u16 = 62;
-/// Whether memory is released.
-pub(crate) const RELEASES: bool = true;
 /// Whether only the heap of glibc is released, by our own code, in processes without filters.
 pub(crate) const RELEASES_ONLY_GLIBC: bool = false;
 /// `AUDIT_ARCH_X86_64` of include/uapi/linux/audit.h.
