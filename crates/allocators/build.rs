@@ -5,7 +5,9 @@
 //! local, so a preloaded `cdylib` would load, but replace no function.
 //!
 //! The libraries are built for the target. If the target is musl, they are built for the host: a
-//! static lowtide preloads them into the programs of its host, which use the host's C library.
+//! static lowtide preloads them into the programs of its host, which use the host's C library. If
+//! the target has another processor than the host, LOWTIDE_ALLOCATORS names the directory of a
+//! build for its -gnu target, whose libraries are taken (`packaging/build` does so).
 
 use std::env;
 use std::fmt::Write as _;
@@ -22,18 +24,23 @@ struct Source {
 }
 
 fn main() {
-    if is_for_host() && variable("CARGO_CFG_TARGET_ARCH") != env::consts::ARCH {
+    println!("cargo:rerun-if-env-changed=LOWTIDE_ALLOCATORS");
+    let built = env::var_os("LOWTIDE_ALLOCATORS").map(PathBuf::from);
+    if built.is_none() && is_for_host() && variable("CARGO_CFG_TARGET_ARCH") != env::consts::ARCH {
         fail(
             "with musl, the allocators are built for the host, whose processor differs from the target's: build on a \
-             machine like the target, or for its -gnu target",
+             machine like the target, for its -gnu target, or with packaging/build",
         );
     }
     let sources = [jemalloc(), mimalloc("mimalloc", "v3"), mimalloc("mimalloc2", "v2")];
     let out = PathBuf::from(variable("OUT_DIR"));
     let mut table = String::from("pub(crate) static TABLE: &[Packed] = &[\n");
     for source in &sources {
-        let library = out.join(format!("{}.so", source.name));
-        link(source, &library);
+        let name = format!("{}.so", source.name);
+        let library = built.as_ref().unwrap_or(&out).join(name);
+        if built.is_none() {
+            link(source, &library);
+        }
         let bytes =
             fs::read(&library).unwrap_or_else(|e| fail(&format!("{}: {e}", library.display())));
         let packed = out.join(format!("{}.so.z", source.name));

@@ -2,7 +2,8 @@
 //! it.
 //!
 //! It depends on no C library, so that one file serves programs of glibc and of musl. If lowtide
-//! itself is built for musl, the C compiler of the host compiles it, as it does the allocators.
+//! itself is built for musl, the C compiler of the host compiles it, as it does the allocators; for
+//! another processor, that of the -gnu target.
 
 use std::env;
 use std::fmt::Write as _;
@@ -52,7 +53,7 @@ fn compile(library: &Path) {
     let mut build = cc::Build::new();
     build.opt_level(2).debug(false).warnings(false);
     if env::var("CARGO_CFG_TARGET_ENV").as_deref() == Ok("musl") {
-        build.target(&env::var("HOST").expect("cargo sets it"));
+        build.target(&programs_target());
     }
     for flag in WHERE_SUPPORTED {
         build.flag_if_supported(flag);
@@ -66,6 +67,15 @@ fn compile(library: &Path) {
         output.status.success(),
         "the library for preloading does not compile:\n{command:?}\n{errors}"
     );
+}
+
+/// Returns the target of the programs beside a lowtide that is built for musl.
+fn programs_target() -> String {
+    let architecture = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets it");
+    if architecture == env::consts::ARCH {
+        return env::var("HOST").expect("cargo sets it");
+    }
+    format!("{architecture}-unknown-linux-gnu")
 }
 
 /// Translates the numbers of the header to Rust: `#define NAME 12 /* why */` becomes a constant of
