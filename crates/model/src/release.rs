@@ -143,7 +143,7 @@ impl Release {
 }
 
 /// The release of one heap of a process.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct HeapRelease {
     /// Its allocator.
     pub allocator: String,
@@ -160,6 +160,10 @@ pub struct HeapRelease {
     pub outcome: ReleaseOutcome,
     /// The reason for a refusal or an early end.
     pub reason: Option<String>,
+    /// Whether the reason of a refusal may pass; absent otherwise.
+    pub may_pass: Option<bool>,
+    /// Longest pause of a thread of the process for this heap, in seconds.
+    pub longest_pause_s: f64,
 }
 
 /// The outcome of a release.

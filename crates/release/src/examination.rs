@@ -26,7 +26,7 @@ use crate::checks::{self, TargetFacts};
 use crate::error::{Abort, ReleaseError};
 use crate::keep_huge::HugePageKeeper;
 use crate::kept::{KeptHeap, RangeCollector, Walk};
-use crate::options::Options;
+use crate::options::{HeapName, Options};
 use crate::passes::MIN_GAIN_BYTES;
 use crate::periodic;
 use crate::plan::Batch;
@@ -211,10 +211,7 @@ impl Examination {
             let mut release = self.release.clone();
             release.allocator = Some(allocator.kind.to_string());
             release.allocator_version.clone_from(&allocator.version);
-            let checked = match &library {
-                Some(_) => checks::check_library_heap(&allocator, &facts.detected, &self.options),
-                None => checks::check_heap(&allocator, &facts.detected, &self.options),
-            };
+            let checked = self.check_heap(library.as_deref(), &allocator, facts);
             let found = checked
                 .map_err(Abort::from)
                 .and_then(|()| self.find_heap(facts.clone(), &allocator, &mut release));
@@ -224,7 +221,8 @@ impl Examination {
                 Ok((heap, Arc::new(code)))
             });
             let chosen = self.options.allocators.as_ref();
-            let is_chosen = chosen.is_none_or(|chosen| chosen.contains(&allocator.kind));
+            let is_chosen = chosen.is_none_or(|chosen| chosen.contains(&allocator.kind))
+                && !self.is_left_alone(library.as_deref(), &allocator);
             ExaminedHeap { library, is_chosen, release, found }
         };
         let mut found: Vec<ExaminedHeap> = wanted.into_iter().map(examine).collect();
@@ -233,6 +231,30 @@ impl Examination {
             found.push(ExaminedHeap { library: None, is_chosen: true, release, found: found_none });
         }
         found
+    }
+
+    /// Checks one of the heaps, before it is searched for.
+    fn check_heap(
+        &self,
+        library: Option<&str>,
+        allocator: &DetectedAllocator,
+        facts: &TargetFacts,
+    ) -> Result<(), Refusal> {
+        if self.is_left_alone(library, allocator) {
+            return Err(Refusal::LeftAlone { name: allocator.kind.to_string() });
+        }
+        match library {
+            Some(_) => checks::check_library_heap(allocator, &facts.detected, &self.options),
+            None => checks::check_heap(allocator, &facts.detected, &self.options),
+        }
+    }
+
+    /// Returns whether the caller leaves a heap alone.
+    fn is_left_alone(&self, library: Option<&str>, allocator: &DetectedAllocator) -> bool {
+        let name = allocator.kind.name();
+        let is_same =
+            |heap: &HeapName| heap.allocator == name && heap.library.as_deref() == library;
+        self.options.left_alone.iter().any(is_same)
     }
 
     /// Returns a heap that was walked before, after the same checks. `unseen` are the mappings that
@@ -247,11 +269,9 @@ impl Examination {
         release.allocator = Some(kept.allocator.kind.to_string());
         release.allocator_version.clone_from(&kept.allocator.version);
         release.predicted_bytes = kept.predicted_bytes;
-        let (library, is_chosen) = (kept.library.clone(), kept.is_chosen);
-        let checked = match library {
-            Some(_) => checks::check_library_heap(&kept.allocator, &facts.detected, &self.options),
-            None => checks::check_heap(&kept.allocator, &facts.detected, &self.options),
-        };
+        let library = kept.library.clone();
+        let is_chosen = kept.is_chosen && !self.is_left_alone(library.as_deref(), &kept.allocator);
+        let checked = self.check_heap(library.as_deref(), &kept.allocator, &facts);
         let found = checked.map_err(Abort::from).and_then(|()| {
             let mut memory =
                 LiveMemory::open(self.target.pid).map_err(|error| self.target.failed(error))?;

@@ -110,6 +110,8 @@ impl HeapAccount {
             returned_bytes: release.returned_bytes,
             outcome: release.outcome,
             reason: release.reason.clone(),
+            may_pass: release.may_pass,
+            longest_pause_s: self.pauses_s.iter().copied().fold(0.0, f64::max),
         })
     }
 }

@@ -129,7 +129,7 @@ pub use end::{EndKind, ProcessEnd};
 pub use error::ReleaseError;
 pub use hold::Hold;
 pub use kept::{KeptWalk, Walk};
-pub use options::{Options, ReleaseProgress};
+pub use options::{HeapName, Options, ReleaseProgress};
 pub use own::{OwnOptions, OwnRefusal, OwnRelease, release_own};
 pub use periodic::PeriodicThread;
 pub use priority::{end_preference, prefer_this_thread, prefer_thread};

@@ -13,6 +13,15 @@ use lowtide_probe::patience::Patience;
 use crate::hold::Hold;
 use crate::kept::Walk;
 
+/// One of the heaps of a process.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct HeapName {
+    /// The name of its allocator.
+    pub allocator: String,
+    /// The library that contains the allocator; `None` for an allocator of the program.
+    pub library: Option<String>,
+}
+
 /// Options of a release.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -24,6 +33,8 @@ pub struct Options {
     pub untested: bool,
     /// The allocators that a release acts on; `None` for all that lowtide can release.
     pub allocators: Option<Vec<AllocatorKind>>,
+    /// The heaps that a release leaves alone, because earlier releases of them went wrong.
+    pub left_alone: Vec<HeapName>,
     /// Leaves huge pages whole: of memory in huge pages, only those that are free as a whole are
     /// dropped. For programs that need their transparent huge pages more than the memory.
     /// `malloc_trim` ([`Method::Trim`]) ignores it.
@@ -91,6 +102,7 @@ impl Default for Options {
             method: None,
             untested: false,
             allocators: None,
+            left_alone: Vec::new(),
             keep_huge_pages: false,
             min_release_bytes: 0,
             shares_inherited_filters: false,

@@ -73,6 +73,12 @@ pub enum Refusal {
         /// The name of the allocator.
         name: String,
     },
+    /// The caller leaves this heap alone ([`Options::left_alone`](crate::Options::left_alone)).
+    #[error("earlier releases of the heap of {name} went wrong")]
+    LeftAlone {
+        /// The name of the allocator.
+        name: String,
+    },
     /// The free memory of its allocator is not guarded.
     #[error("its allocator is {name}, whose memory cannot be released safely because {why}")]
     Unguarded {
@@ -307,6 +313,7 @@ impl Refusal {
             Self::Machine | Self::Processor { .. } => Hazard::Machine,
             Self::Allocator { .. }
             | Self::NotChosen { .. }
+            | Self::LeftAlone { .. }
             | Self::Unguarded { .. }
             | Self::Locks { .. } => Hazard::Allocator,
             Self::NoHeap => Hazard::NoHeap,

@@ -13,8 +13,8 @@
 //!    preload library has counted (`freed_counter.rs`). None of this walks a heap or stops a
 //!    thread.
 //! 3. `Policy::decide` returns an action. A release has conditions (`supervisor/releases.rs`): the
-//!    brake permits none for a time after releases that failed or took too long, no hold file
-//!    exists, the budget of CPU time is not used up, and no other supervisor releases memory on the
+//!    brake permits none for a time after releases that failed or took too long (of several heaps,
+//!    each has a brake of its own: `heap_brakes.rs`), no hold file exists, the budget of CPU time is not used up, and no other supervisor releases memory on the
 //!    host (`host_lock.rs`).
 //! 4. `PreparedRelease::run` releases memory, and returns a sample of the dropped pages. `Refaults`
 //!    decides when it is checked for pages that came back; the policy learns from the result.
@@ -31,6 +31,7 @@
 mod acts;
 pub mod black_box;
 mod freed_counter;
+mod heap_brakes;
 mod host_lock;
 mod log;
 mod own_memory;

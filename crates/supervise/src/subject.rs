@@ -12,6 +12,7 @@ use lowtide_release::DroppedRanges;
 
 use crate::black_box::Alarm;
 use crate::freed_counter::FreedCounter;
+use crate::heap_brakes::HeapBrakes;
 
 /// One process under supervision.
 #[derive(Debug)]
@@ -55,6 +56,8 @@ pub(crate) struct ProgramState {
     pub(crate) detector: Arc<Mutex<Detector>>,
     pub(crate) policy: Box<dyn Policy>,
     pub(crate) brake: Brake,
+    /// The brakes of its heaps, if it has several.
+    pub(crate) heap_brakes: HeapBrakes,
     pub(crate) last: Option<LastRelease>,
     /// The previous release, with the bytes that had come back when the last one started.
     pub(crate) previous: Option<LastRelease>,
@@ -97,6 +100,7 @@ impl ProgramState {
             detector: Arc::default(),
             policy: kind.policy(),
             brake: Brake::default(),
+            heap_brakes: HeapBrakes::default(),
             last: None,
             previous: None,
             held_back_s: None,

@@ -309,6 +309,7 @@ fn every_hazard_is_in_the_schema() {
         Refusal::NoHeap,
         Refusal::Sanitizer { name: "" },
         Refusal::NotChosen { name: text() },
+        Refusal::LeftAlone { name: text() },
         Refusal::Unguarded { name: text(), why: "" },
         Refusal::Locks { name: text(), c_library: text() },
         Refusal::Untested { name: text(), version: text(), tested: text() },

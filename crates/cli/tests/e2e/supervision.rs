@@ -316,6 +316,32 @@ fn of_a_program_with_an_allocator_of_its_own_the_chosen_heap_is_released_and_the
 }
 
 #[test]
+fn a_heap_that_is_refused_is_left_alone_and_the_other_heap_is_released() {
+    let home = tempfile::tempdir().unwrap();
+    let log = home.path().join("acts.jsonl");
+    let binary = Path::new(env!("CARGO_BIN_EXE_lowtide"));
+    let mut program =
+        plain(&binary.with_file_name("examples").join("own_allocator").to_string_lossy());
+    program.arg("hoards").env("MIMALLOC_PURGE_DELAY", "1000000");
+    let subject = Subject::start(&mut program);
+    let pid = subject.pid().to_string();
+    let log_path = log.display().to_string();
+    let arguments =
+        [&pid, "-p", "periodic=100ms", "--allocators", "all", "--log", log_path.as_str()];
+    let mut attached = Attached::start(&arguments);
+    let of = |outcome: &str| acts(&log, "act").into_iter().find(|act| act["outcome"] == outcome);
+    let released = until("a release", || of("released"));
+    assert!(released["returned_bytes"].as_u64().unwrap() > MIB, "{released:#}");
+    // The process itself is not left alone.
+    until("another attempt", || of("nothing_to_release"));
+    attached.interrupt();
+    let named = acts(&log, "left_alone");
+    assert_eq!(named.len(), 1, "{named:#?}");
+    let message = named[0]["message"].as_str().unwrap();
+    assert!(message.starts_with("The heap of mimalloc is left alone for 1 h"), "{named:#?}");
+}
+
+#[test]
 fn metrics_are_written_for_node_exporter() {
     let home = tempfile::tempdir().unwrap();
     let path = home.path().join("lowtide.prom");

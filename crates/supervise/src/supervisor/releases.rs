@@ -17,6 +17,7 @@ use lowtide_probe::target::TargetError;
 use lowtide_release::{DroppedRanges, PreparedRelease, ReleaseError, Walk};
 
 use super::Supervisor;
+use crate::heap_brakes::BrakedHeap;
 use crate::host_lock::HostLock;
 use crate::subject::{Dropped, Subject};
 
@@ -89,6 +90,7 @@ impl Supervisor<'_> {
         let options = lowtide_release::Options {
             max_pause: self.options.max_pause,
             allocators: self.options.allocators.clone(),
+            left_alone: subject.program.heap_brakes.left_alone(state.t_s),
             dry_run: self.options.dry_run,
             is_urgent: state.is_near_limit,
             walk: subject
@@ -201,7 +203,11 @@ impl Supervisor<'_> {
             release.outcome == ReleaseOutcome::NothingToRelease && self.options.policy.has_budget();
         self.report_unchosen(subject, release);
         let line = self.about(subject).release(id, reason.to_string(), release, took);
-        if release.outcome == ReleaseOutcome::Refused {
+        let has_several = release.heaps.len() > 1;
+        let is_refused = |heap: &HeapRelease| heap.outcome == ReleaseOutcome::Refused;
+        // If only some of several heaps are refused, the others have nothing to return now.
+        let is_all = release.heaps.iter().all(is_refused);
+        if release.outcome == ReleaseOutcome::Refused && (is_all || is_passing(release)) {
             self.refuse(subject, id, release, &line);
             return;
         }
@@ -212,7 +218,10 @@ impl Supervisor<'_> {
             // This alone may be the reason why the release is partial.
             return;
         }
-        if release.outcome == ReleaseOutcome::NothingToRelease {
+        if has_several {
+            self.count_heaps(subject, id, release);
+        }
+        if has_several || release.outcome == ReleaseOutcome::NothingToRelease {
             subject.program.brake.count_walk();
             return;
         }
@@ -230,6 +239,20 @@ impl Supervisor<'_> {
                 ),
             };
             self.leave_alone(subject, id, reason, LEFT_ALONE_S);
+        }
+    }
+
+    /// Lets the brake of each heap count its release, and logs the heaps that are left alone.
+    fn count_heaps(&mut self, subject: &mut Subject, id: u64, release: &Release) {
+        let (t_s, bound_s) = (self.now_s(), self.options.max_pause.as_secs_f64());
+        let chosen = self.options.allocators.as_deref();
+        let braked = subject.program.heap_brakes.count(t_s, &release.heaps, chosen, bound_s);
+        for BrakedHeap { name, reason } in braked {
+            let library = name.library.map(|library| format!(" in {library}")).unwrap_or_default();
+            let time = HumanSeconds(LEFT_ALONE_S);
+            let message =
+                format!("The heap of {}{library} is left alone for {time}", name.allocator);
+            self.log_once(subject, id, reason, message);
         }
     }
 
