@@ -3,6 +3,8 @@
 //! less than the reference, the reference is recommended. If the repeats do not settle it, the
 //! recommendation is open, with the remaining memory and the cost of each treatment.
 
+mod returnable;
+
 use crate::metrics::PerConnection;
 use crate::metrics::rise;
 use crate::requests::RequestCount;
@@ -11,9 +13,11 @@ use crate::study_report::{
 };
 use crate::trial_result::{LoadResult, TrialOutcome, TrialResult};
 use lowtide_model::bytes::Human;
+use lowtide_model::ledger::Owner;
 use lowtide_model::stats::{ENOUGH_FOR_INTERVAL, Estimate};
 use lowtide_model::treatment::Treatment;
 use lowtide_record::plan::StudyPlan;
+use returnable::add_returnable;
 
 /// Summarises each treatment and chooses one, unless the plan requests no recommendation. The first
 /// treatment of the plan is the reference.
@@ -35,7 +39,10 @@ pub fn recommend(
             summarise(treatment, place == 0, &repeats(treatment), &reference, yardstick, limit)
         })
         .collect();
-    let recommendation = choose(plan, &summaries, trials, yardstick);
+    let mut recommendation = choose(plan, &summaries, trials, yardstick);
+    if let Some(recommendation) = &mut recommendation {
+        add_returnable(recommendation, &summaries);
+    }
     (summaries, recommendation)
 }
 
@@ -160,6 +167,7 @@ fn summarise(
         baseline_bytes: bytes(&|t| t.baseline_bytes),
         peak_bytes: bytes(&|t| t.peak_bytes),
         settled_bytes: bytes(&|t| t.settled_bytes),
+        returnable_bytes: bytes(&|t| Some(t.ledgers.settled.as_ref()?.bytes(Owner::Reclaimable))),
         settled_ratio: estimate(&|t| t.settled_ratio),
         excess_mean_bytes: bytes(&|t| t.excess_mean_bytes),
         excess_byte_seconds: estimate(&|t| t.excess_byte_seconds),

@@ -50,3 +50,6 @@ impl fmt::Display for Treatment {
 
 /// The policy of a process that is left alone.
 pub const NO_POLICY: &str = "none";
+
+/// Name of the allocator of a treatment that leaves a program its own.
+pub const OWN: &str = "own";

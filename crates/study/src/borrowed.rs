@@ -77,11 +77,15 @@ pub fn variables_of(
     Ok((taken, notes))
 }
 
-/// Returns whether a process was started with variables that decide how memory is kept, besides
-/// those that every shell sets.
-pub fn has_settings(target: &Target) -> bool {
-    let all = read(target).unwrap_or_default();
-    all.iter().any(|(name, _)| is_taken(name, &TAKEN) && !is_taken(name, &USUAL))
+/// Returns the names of the variables that a process was started with and that decide how memory is
+/// kept, besides those that every shell sets.
+pub fn settings_of(target: &Target) -> Vec<String> {
+    let all = read(target).unwrap_or_default().into_iter().map(|(name, _)| name);
+    let mut names: Vec<String> =
+        all.filter(|name| is_taken(name, &TAKEN) && !is_taken(name, &USUAL)).collect();
+    names.sort();
+    names.dedup();
+    names
 }
 
 /// Removes the allocators among the preloaded libraries: a treatment has its own. Returns a
@@ -192,7 +196,7 @@ mod tests {
             .unwrap();
         let found = variables_of(child.id(), &["MODE".to_owned()]);
         let missing = variables_of(child.id(), &["NONE".to_owned()]).unwrap_err().to_string();
-        let has_some = has_settings(&Target::open(child.id()).unwrap());
+        let names = settings_of(&Target::open(child.id()).unwrap());
         child.kill().unwrap();
         child.wait().unwrap();
         let (found, notes) = found.unwrap();
@@ -201,7 +205,8 @@ mod tests {
             (shown, notes.len()),
             (vec!["MALLOC_ARENA_MAX=2".to_owned(), "MODE=fast".to_owned()], 0)
         );
-        assert!(has_some && missing.ends_with("without the variable NONE"), "{missing}");
+        assert_eq!(names, ["MALLOC_ARENA_MAX"]);
+        assert!(missing.ends_with("without the variable NONE"), "{missing}");
         assert!(matches!(variables_of(u32::MAX, &[]), Err(BorrowError::Target(_))));
     }
 }

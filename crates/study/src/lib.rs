@@ -57,7 +57,7 @@ mod tune;
 mod versions;
 
 pub use allocator::AllocatorError;
-pub use borrowed::{BorrowError, TAKEN, has_settings, variables_of};
+pub use borrowed::{BorrowError, TAKEN, settings_of, variables_of};
 pub use error::{Obstacle, PlanError, StudyError};
 pub use eta::TimeLeft;
 pub use keeper::process::run as keep;

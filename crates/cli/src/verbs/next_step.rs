@@ -31,8 +31,8 @@ pub(super) struct Service {
     listening: Option<Listening>,
     /// What starts it.
     starter: Starter,
-    /// Whether it was started with variables that decide how memory is kept.
-    has_settings: bool,
+    /// Names of the variables that it was started with and that decide how memory is kept.
+    settings: Vec<String>,
 }
 
 /// What starts a process, and thus where its variables are set.
@@ -78,7 +78,7 @@ impl Service {
             starter: Groups::read(target.pid)
                 .map(|groups| Starter::of(&groups))
                 .unwrap_or_default(),
-            has_settings: lowtide_study::has_settings(target),
+            settings: lowtide_study::settings_of(target),
         }
     }
 }
@@ -231,8 +231,8 @@ fn study(found: &Inspection, service: &Service) -> String {
         VerdictKind::Hoard if advised.is_empty() => (&[][..], " -p none,adaptive"),
         _ => (&[][..], ""),
     };
-    let treatments = if advised.is_empty() { usual } else { &advised };
-    let treatments = treatments.iter().map(|treatment| format!(" -t {treatment}"));
+    let more = usual.iter().filter(|usual| !advised.contains(usual));
+    let treatments = advised.iter().chain(more).map(|treatment| format!(" -t {treatment}"));
     let treatments = treatments.collect::<String>();
     let study = format!("lowtide study -a glibc,jemalloc,mimalloc{treatments}{policies}");
     command(study, found, service)
@@ -255,7 +255,7 @@ fn command(study: String, found: &Inspection, service: &Service) -> String {
     let mut words = vec![study];
     let mut remark = String::new();
     // A process that listens must be stopped first, and then has no variables to take.
-    if service.has_settings && service.listening.is_none() {
+    if !service.settings.is_empty() && service.listening.is_none() {
         words.push(format!("--env-from {}", found.observation.pid));
     }
     if let Some(place) = &service.listening {
@@ -268,6 +268,13 @@ fn command(study: String, found: &Inspection, service: &Service) -> String {
             "{what}\n      (port {port} is in use while process {} runs: stop it first, or give the command another \
              port)",
             found.observation.pid
+        );
+    }
+    if service.listening.is_some() && !service.settings.is_empty() {
+        let names = service.settings.iter().take(MAX_SETTINGS).map(String::as_str);
+        remark += &format!(
+            "\n      (it was started with {}: put them before the command, as in env NAME=VALUE)",
+            names.collect::<Vec<_>>().join(", ")
         );
     }
     let command = service.command.as_deref().map_or_else(|| "CMD".to_owned(), copyable);
@@ -305,10 +312,14 @@ fn treatment(remedy: RemedyKind, found: &Inspection) -> Option<&'static str> {
         | RemedyKind::MallocTrim
         | RemedyKind::CloseConnections
         | RemedyKind::Allocator
-        | RemedyKind::Runtime => None,
+        | RemedyKind::Runtime
+        | RemedyKind::HugePages
+        | RemedyKind::Fork => None,
     }
 }
 
+/// Maximum number of variables that are named.
+const MAX_SETTINGS: usize = 8;
 /// Stands for a load that the user has to write.
 const YOUR_LOAD: &str = "YOUR LOAD";
 
@@ -452,7 +463,7 @@ pub(super) mod tests {
             directory: Some("/srv/my app".into()),
             listening: Some(Listening { address: "127.0.0.1".into(), port: 9292 }),
             starter: Starter::Unit("app.service".into()),
-            has_settings: false,
+            settings: Vec::new(),
         }
     }
 
@@ -516,10 +527,17 @@ pub(super) mod tests {
             "lowtide study -a glibc -t 'glibc/no-arenas: PYTHONMALLOC=malloc' -t 'mimalloc/no-arenas: \
              PYTHONMALLOC=malloc' -- ruby app.rb 'it'\\''s'"
         );
-        let with_settings = Service { has_settings: true, ..server() };
-        assert!(!next(&of_cpython, &with_settings).contains("--env-from"));
+        let settings = vec!["GLIBC_TUNABLES".to_owned(), "PYTHONMALLOC".to_owned()];
+        let with_settings = Service { settings, ..server() };
+        let listening = next(&of_cpython, &with_settings);
+        let names =
+            "(it was started with GLIBC_TUNABLES, PYTHONMALLOC: put them before the command";
+        assert!(!listening.contains("--env-from") && listening.contains(names), "{listening}");
         let job = next(&of_cpython, &Service { listening: None, ..with_settings });
         assert!(job.contains(" --env-from 7 -- ruby app.rb"), "{job}");
+        let scattered = found(VerdictKind::Fragmentation, &[(RemedyKind::ArenaMax, None)]);
+        let all = "-t glibc/arena_max=2 -t jemalloc/background_thread -p none,adaptive ";
+        assert!(next(&scattered, &server()).contains(all), "{}", next(&scattered, &server()));
         let mut of_mimalloc = found(VerdictKind::Hoard, &[(RemedyKind::Purge, None)]);
         assert!(next(&of_mimalloc, &server()).contains(" -t jemalloc/background_thread "));
         let heap = |library: Option<&str>| {
