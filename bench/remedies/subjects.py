@@ -103,6 +103,11 @@ SUBJECTS = [
     ("php/max_requests", "chunks.php", lambda: (script("php", "chunks.php"), {}), {}),
     ("beam/carriers", "carriers.escript", lambda: (script("escript", "carriers.escript"), {}), {"env": {"ERL_FLAGS": "+MHsmbcs 64 +MHlmbcs 256"}}),
     ("luajit/collect", "tables.lua", lambda: (script("luajit", "tables.lua"), {}), {"line": True}),
+    ("fork/cpython", "forked.py", lambda: (script("python3", "forked.py"), {}), {"argument": "freeze"}),
+    ("fork/ruby_compact", "forked.rb", lambda: (script("ruby", "forked.rb"), {}), {"argument": "compact"}),
+    ("huge_pages/variable", "sparse.c, hugetlb=1",
+     lambda: ([built_c("sparse")], {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}),
+     {"env": {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=0"}}),
     ("pypy/get_stats", "arenas.py", lambda: (script("pypy3", "arenas.py"), {}), {}),
 ]
 

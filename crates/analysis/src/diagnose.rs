@@ -133,6 +133,9 @@ fn verdict(facts: &Evidence<'_>) -> Verdict {
             facts.part(bytes)
         )
     }));
+    because.extend(facts.forked_memory());
+    because.extend(facts.unused_in_huge_pages());
+    because.extend(facts.lazily_freed());
     let is_unnamed =
         matches!(kind, VerdictKind::Live | VerdictKind::OutsideHeap | VerdictKind::Runtime);
     if is_unnamed && facts.heap.is_some() {
@@ -352,6 +355,59 @@ pub(crate) mod tests {
         let sentence = "172 MiB (40 % of RSS) are no memory of their own";
         assert!(said(172).iter().any(|reason| reason.starts_with(sentence)), "{:?}", said(172));
         assert!(said(4).iter().all(|reason| !reason.contains("no memory")));
+    }
+
+    #[test]
+    fn memory_that_forked_processes_share_is_named_with_the_processes() {
+        use lowtide_model::inspection::ForkedMemory;
+        let said = |parent, processes, shared_mib: u64, copied_mib: Option<u64>| {
+            let forked = ForkedMemory {
+                private_bytes: 77 * MIB,
+                shared_bytes: shared_mib * MIB,
+                copied_bytes: copied_mib.map(|mib| mib * MIB),
+                parent,
+                processes,
+                pids: Vec::new(),
+            };
+            let found = observed(&[(Owner::Allocated, 140), (Owner::File, 5)]);
+            let because = diagnose(Observation { forked: Some(forked), ..found }).verdict.because;
+            because[1..because.len() - 1].join("; ")
+        };
+        assert_eq!(
+            said(Some(7), 4, 64, Some(70)),
+            "64.0 MiB (44 % of RSS) are shared with some of 4 processes (PID 7, from which it was forked, and 3 \
+             more): RSS counts them in each; 77.0 MiB (53 % of RSS) are its own; at most 70.0 MiB of its own are copies \
+             of pages that it shared after the fork"
+        );
+        let first = said(None, 1, 64, None);
+        assert!(
+            first.contains("with a process that was forked from it, or with it: RSS")
+                && !first.contains("copies")
+        );
+        assert!(said(Some(7), 1, 64, Some(2)).contains("with PID 7, from which it was forked:"));
+        assert_eq!(said(Some(7), 4, 3, Some(2)), "");
+    }
+
+    #[test]
+    fn memory_that_huge_pages_or_lazy_frees_left_in_rss_is_named() {
+        use lowtide_model::inspection::HugePages;
+        let said = |zero_mib: u64, lazy_mib: u64| {
+            let huge = HugePages {
+                zero_bytes: zero_mib * MIB,
+                estimated: true,
+                grant: None,
+                setting: None,
+            };
+            let found = observed(&[(Owner::Allocated, 200)]);
+            let lazyfree_bytes = Some(lazy_mib * MIB);
+            let found = Observation { huge_pages: Some(huge), lazyfree_bytes, ..found };
+            let because = diagnose(found).verdict.because;
+            because[1..because.len() - 1].join("; ")
+        };
+        let huge = said(198, 0);
+        assert!(huge.starts_with("≈ 198 MiB (99 % of RSS) are in huge pages and hold only zeros"));
+        assert!(said(0, 150).starts_with("150 MiB (75 % of RSS) were freed lazily"));
+        assert_eq!(said(5, 5), "");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::ops::Deref;
 use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_model::bytes::Human;
 use lowtide_model::engine::POOL;
-use lowtide_model::inspection::{Manager, Observation};
+use lowtide_model::inspection::{HugePages, Manager, Observation};
 use lowtide_model::ledger::{Owner, State, WalkedRuntime};
 use lowtide_model::number::HumanCount;
 use lowtide_model::runtime_kind::RuntimeKind;
@@ -15,6 +15,8 @@ use lowtide_model::runtime_kind::RuntimeKind;
 pub(crate) const NOTABLE: f64 = 0.2;
 /// Share of RSS from which on an owner is named in the reasons. The largest one is always named.
 pub(crate) const NAMED: f64 = 0.1;
+/// Minimum number of bytes that a forked process copied, to be named.
+const MIN_COPIED: u64 = 4 << 20;
 /// Maximum number of owners in the reasons.
 const MAX_NAMED: usize = 4;
 /// Size from which on a block is named, in bytes.
@@ -83,6 +85,72 @@ impl Evidence<'_> {
         let parts: Vec<String> =
             notable.map(|(bytes, place)| format!("{} {place}", Human(bytes))).collect();
         if parts.is_empty() { String::new() } else { format!(": {}", parts.join(", ")) }
+    }
+
+    /// Returns sentences about the memory that forked processes share, if it is a notable part.
+    pub(crate) fn forked_memory(&self) -> Vec<String> {
+        let Some(forked) = self.forked.as_ref().filter(|forked| {
+            self.share(forked.shared_bytes.max(forked.copied_bytes.unwrap_or(0))) >= NAMED
+        }) else {
+            return Vec::new();
+        };
+        let others = match (forked.processes, forked.parent) {
+            (1, Some(pid)) => format!("PID {pid}, from which it was forked"),
+            (1, None) => "a process that was forked from it, or with it".to_owned(),
+            (n, Some(pid)) => {
+                format!(
+                    "some of {n} processes (PID {pid}, from which it was forked, and {} more)",
+                    n - 1
+                )
+            }
+            (n, None) => format!("some of {n} processes that were forked from it, or with it"),
+        };
+        let shared = format!(
+            "{} are shared with {others}: RSS counts them in each; {} are its own",
+            self.part(forked.shared_bytes),
+            self.part(forked.private_bytes)
+        );
+        let copied = self.copied_after_fork().map(|bytes| {
+            format!(
+                "at most {} of its own are copies of pages that it shared after the fork",
+                Human(bytes)
+            )
+        });
+        std::iter::once(shared).chain(copied).collect()
+    }
+
+    /// Returns the bytes that a process copied since it was forked, if they are a notable part.
+    pub(crate) fn copied_after_fork(&self) -> Option<u64> {
+        let copied = self.forked.as_ref()?.copied_bytes?;
+        (copied >= MIN_COPIED && self.share(copied) >= NAMED).then_some(copied)
+    }
+
+    /// Returns the bytes in huge pages that hold only zeros, if they are a notable part.
+    pub(crate) fn zeros_in_huge_pages(&self) -> Option<&HugePages> {
+        self.huge_pages.as_ref().filter(|huge| self.share(huge.zero_bytes) >= NAMED)
+    }
+
+    /// Returns a sentence about memory that only huge pages made resident, if that is a notable
+    /// part.
+    pub(crate) fn unused_in_huge_pages(&self) -> Option<String> {
+        let huge = self.zeros_in_huge_pages()?;
+        let about = if huge.estimated { "≈ " } else { "" };
+        Some(format!(
+            "{about}{} are in huge pages and hold only zeros, as memory does that was never written: a write to one \
+             byte makes a whole huge page resident",
+            self.part(huge.zero_bytes)
+        ))
+    }
+
+    /// Returns a sentence about lazily freed memory, if it is a notable part.
+    pub(crate) fn lazily_freed(&self) -> Option<String> {
+        let bytes = self.lazyfree_bytes.filter(|bytes| self.share(*bytes) >= NAMED)?;
+        let about = if self.lazyfree_estimated { "≈ " } else { "" };
+        Some(format!(
+            "{about}{} were freed lazily (MADV_FREE): the kernel takes them when memory is short, and RSS counts them \
+             until then",
+            self.part(bytes)
+        ))
     }
 
     /// Returns the large blocks of one size that have most of the memory in use, for a sentence: a

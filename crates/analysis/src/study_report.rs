@@ -90,8 +90,8 @@ pub struct TreatmentSummary {
     pub peak_bytes: Option<Estimate>,
     /// Memory after the load is gone, in bytes.
     pub settled_bytes: Option<Estimate>,
-    /// The part of it that is free in whole pages, in bytes: a release returns it. `null` if the heap
-    /// was not walked.
+    /// The part of it that is free in whole pages, in bytes: a release returns it. `null` if the
+    /// heap was not walked.
     pub returnable_bytes: Option<Estimate>,
     /// The part of the rise that remained.
     pub settled_ratio: Option<Estimate>,

@@ -22,11 +22,15 @@ pub struct GroupTotals {
     /// The same before a release; absent for an inspection.
     pub pss_before_bytes: Option<u64>,
     /// Whether PSS of some is estimated: all anonymous memory of a process with a large heap counts
-    /// as its own, since its threads would have to wait while the kernel counts.
+    /// as its own, but for what it shares after a fork, since its threads would have to wait while
+    /// the kernel counts.
     pub pss_is_estimate: bool,
     /// The sum of their resident bytes, in which pages that several of them share count several
     /// times.
     pub rss_bytes: u64,
+    /// Resident anonymous pages that only one process maps, of those that were forked from one
+    /// another, in bytes; absent without such processes.
+    pub private_bytes: Option<u64>,
     /// Bytes that they have allocated, in walked heaps; absent for a release.
     pub allocated_bytes: Option<u64>,
     /// Bytes that a release would return; absent for a release.
@@ -49,6 +53,7 @@ impl Default for GroupTotals {
             pss_before_bytes: None,
             pss_is_estimate: false,
             rss_bytes: 0,
+            private_bytes: None,
             allocated_bytes: None,
             reclaimable_bytes: None,
             returned_bytes: None,

@@ -8,7 +8,7 @@ use crate::growth::Growth;
 use crate::heap_file::Origin;
 use crate::ledger::{Coverage, Ledger, Owner, Row};
 use crate::pins::{BlockCensus, Pins};
-use crate::remedy::Remedy;
+use crate::remedy::{Remedy, Setting};
 use crate::verdict::Verdict;
 
 /// Value of the object's `schema`.
@@ -65,12 +65,28 @@ pub struct Observation {
     pub mapped_again_bytes: Option<u64>,
     /// Bytes of the heap, resident or not, that could not be walked.
     pub unwalked_bytes: u64,
+    /// Proportional memory (PSS), in bytes: of a page that several processes map, each counts its
+    /// part. `None` if the kernel's count would make the threads of a large process wait.
+    #[serde(default)]
+    pub pss_bytes: Option<u64>,
+    /// What it shares with processes that were forked from the same one; `None` without such
+    /// processes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forked: Option<ForkedMemory>,
     /// Lazily freed bytes (`MADV_FREE`): part of RSS until the kernel reclaims them.
     pub lazyfree_bytes: Option<u64>,
+    /// Whether `lazyfree_bytes` is an estimate from a sample of pages: the kernel's count would
+    /// make the threads of a large process wait.
+    #[serde(default)]
+    pub lazyfree_estimated: bool,
     /// Bytes in swap.
     pub swap_bytes: u64,
     /// Anonymous memory in huge pages.
     pub anon_huge_bytes: Option<u64>,
+    /// The part of them that the process has not used. `None` without huge pages, or if they could
+    /// not be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub huge_pages: Option<HugePages>,
     /// Page tables, in bytes; not a part of RSS.
     pub page_tables_bytes: Option<u64>,
     /// Files that exist only in memory (memfd, tmpfs), which the process has open and does not map;
@@ -114,6 +130,70 @@ pub struct Observation {
     /// observations with equal values are of the same program. Zeros if it cannot be read.
     #[serde(skip)]
     pub image: (u64, u64),
+}
+
+/// Maximum number of PIDs of other processes in [`ForkedMemory`].
+pub const MAX_RELATIVES: usize = 16;
+
+/// Anonymous memory of a process and of those that were forked from the same one, and have executed
+/// no other program since.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ForkedMemory {
+    /// Resident anonymous pages that only this process maps, in bytes: what it costs by itself.
+    pub private_bytes: u64,
+    /// Resident anonymous pages that other processes map too, in bytes.
+    pub shared_bytes: u64,
+    /// The part of `private_bytes` where the process from which it was forked has pages as well: at
+    /// most so much was shared after the fork, and copied by a write since. `None` for the first
+    /// process, or if the other one cannot be read.
+    pub copied_bytes: Option<u64>,
+    /// PID of the process from which it was forked; `None` for the first process, or if that one
+    /// has ended.
+    pub parent: Option<u32>,
+    /// Number of the other processes.
+    pub processes: u64,
+    /// Their PIDs, in order; at most 16.
+    pub pids: Vec<u32>,
+}
+
+/// The transparent huge pages of a process: a write to one byte makes a whole one resident.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HugePages {
+    /// Bytes of small pages in them that hold only zeros, as memory does that was never written.
+    pub zero_bytes: u64,
+    /// Whether `zero_bytes` is an estimate from a sample of pages.
+    pub estimated: bool,
+    /// The memory to which the system grants huge pages; `None` if its setting cannot be read.
+    pub grant: Option<HugeGrant>,
+    /// The variable of the environment with which the process would not ask for them; `None` if
+    /// there is none, or if it would change nothing.
+    pub setting: Option<Setting>,
+}
+
+/// The memory to which the system grants huge pages
+/// (`/sys/kernel/mm/transparent_hugepage/enabled`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HugeGrant {
+    /// All anonymous memory.
+    Always,
+    /// Memory for which a program asks for them.
+    Madvise,
+    /// None.
+    Never,
+}
+
+impl HugeGrant {
+    /// Parses the text of the kernel, in which the setting in force is in brackets.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (_, rest) = text.split_once('[')?;
+        match rest.split_once(']')?.0 {
+            "always" => Some(Self::Always),
+            "madvise" => Some(Self::Madvise),
+            "never" => Some(Self::Never),
+            _ => None,
+        }
+    }
 }
 
 /// A heap that was walked, in resident bytes.

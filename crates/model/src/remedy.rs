@@ -22,6 +22,10 @@ pub enum RemedyKind {
     Allocator,
     /// A setting or call of a runtime, or of an allocator that lowtide does not release.
     Runtime,
+    /// No huge pages for memory of which little is written.
+    HugePages,
+    /// Memory that forked processes share, and fewer of them.
+    Fork,
 }
 
 impl RemedyKind {
@@ -36,6 +40,8 @@ impl RemedyKind {
             Self::TrimThreshold => "trim_threshold",
             Self::Allocator => "allocator",
             Self::Runtime => "runtime",
+            Self::HugePages => "huge_pages",
+            Self::Fork => "fork",
         }
     }
 }

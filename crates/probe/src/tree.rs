@@ -70,27 +70,29 @@ pub fn newest_process() -> Option<u64> {
 /// (`CONFIG_PROC_CHILDREN`).
 fn descend(root: u32, found: &mut BTreeSet<u32>) -> bool {
     let mut queue = vec![root];
-    let mut text = String::new();
     while let Some(pid) = queue.pop() {
-        let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else {
-            continue;
-        };
-        for task in tasks.flatten() {
-            text.clear();
-            match fs::File::open(task.path().join("children")) {
-                Ok(mut file) => drop(file.read_to_string(&mut text)),
-                // The thread has ended, or there are no such lists.
-                Err(_) if task.path().exists() => return false,
-                Err(_) => continue,
-            }
-            for child in text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()) {
-                if found.insert(child) {
-                    queue.push(child);
-                }
-            }
-        }
+        let Some(children) = children_of(pid) else { return false };
+        queue.extend(children.into_iter().filter(|child| found.insert(*child)));
     }
     true
+}
+
+/// Returns the children of a process; `None` if the kernel has no lists of them.
+pub fn children_of(pid: u32) -> Option<Vec<u32>> {
+    let mut found = Vec::new();
+    let mut text = String::new();
+    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return Some(found) };
+    for task in tasks.flatten() {
+        text.clear();
+        match fs::File::open(task.path().join("children")) {
+            Ok(mut file) => drop(file.read_to_string(&mut text)),
+            // The thread has ended, or there are no such lists.
+            Err(_) if task.path().exists() => return None,
+            Err(_) => continue,
+        }
+        found.extend(text.split_ascii_whitespace().filter_map(|pid| pid.parse::<u32>().ok()));
+    }
+    Some(found)
 }
 
 /// Reads the parent of every process of the machine.

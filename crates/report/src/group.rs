@@ -23,6 +23,7 @@ pub fn sentence(totals: &GroupTotals) -> String {
     parts.push(pss);
     parts.push(format!("RSS {}", Human(totals.rss_bytes)));
     for (bytes, what) in [
+        (totals.private_bytes, "not shared after a fork"),
         (totals.allocated_bytes, "allocated"),
         (totals.reclaimable_bytes, "reclaimable"),
         (totals.returned_bytes, "returned"),

@@ -1,6 +1,6 @@
-//! Memory that a treatment leaves free in whole pages. RSS at one moment does not distinguish it from
-//! memory in use, but a release returns it, so a treatment that leaves more may be the better one
-//! with a policy.
+//! Memory that a treatment leaves free in whole pages. RSS at one moment does not distinguish it
+//! from memory in use, but a release returns it, so a treatment that leaves more may be the better
+//! one with a policy.
 
 use super::material_bytes;
 use crate::study_report::{Recommendation, Standing, TreatmentSummary};
@@ -10,8 +10,8 @@ use lowtide_model::treatment::{NO_POLICY, OWN};
 /// Maximum number of treatments that are named.
 const MAX_NAMED: usize = 2;
 
-/// Adds the treatments to a recommendation that would leave materially less than the recommended one
-/// if their free memory was returned, with what they left under a policy.
+/// Adds the treatments to a recommendation that would leave materially less than the recommended
+/// one if their free memory was returned, with what they left under a policy.
 pub(super) fn add_returnable(recommendation: &mut Recommendation, summaries: &[TreatmentSummary]) {
     let of_recommended =
         |s: &&TreatmentSummary| Some(&s.treatment) == recommendation.treatment.as_ref();
@@ -41,8 +41,8 @@ pub(super) fn add_returnable(recommendation: &mut Recommendation, summaries: &[T
 }
 
 /// Returns the settled bytes of a treatment without a policy: those that a release does not return,
-/// and those that it returns. `None` for an allocator of the program's own, of which it is not known
-/// whether a release acts on it.
+/// and those that it returns. `None` for an allocator of the program's own, of which it is not
+/// known whether a release acts on it.
 fn parts(summary: &TreatmentSummary) -> Option<(f64, f64)> {
     let is_compared = [Standing::Reference, Standing::Within, Standing::Unresolved];
     let treatment = &summary.treatment;
@@ -53,7 +53,8 @@ fn parts(summary: &TreatmentSummary) -> Option<(f64, f64)> {
         .then_some((settled - returnable, returnable))
 }
 
-/// Returns what the same allocator with the same settings left with a policy, or the flag to try it.
+/// Returns what the same allocator with the same settings left with a policy, or the flag to try
+/// it.
 fn with_policy(summary: &TreatmentSummary, summaries: &[TreatmentSummary]) -> String {
     let treatment = &summary.treatment;
     let is_same = |other: &&TreatmentSummary| {

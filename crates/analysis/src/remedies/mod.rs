@@ -9,7 +9,7 @@ use crate::evidence::{Evidence, NOTABLE};
 use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_model::bytes::Human;
 use lowtide_model::inspection::{
-    CPythonHeap, CPythonSizeClass, HeapPrediction, Linkage, WalkedHeap,
+    CPythonHeap, CPythonSizeClass, HeapPrediction, HugeGrant, Linkage, WalkedHeap,
 };
 use lowtide_model::ledger::Owner;
 use lowtide_model::number::HumanCount;
@@ -42,6 +42,8 @@ pub(crate) fn remedies(facts: &Evidence<'_>, verdict: &Verdict) -> Vec<Remedy> {
     found.extend(of_managers(facts));
     found.extend(of_musl(facts));
     found.extend(of_named_runtimes(facts));
+    found.extend(no_huge_pages(facts));
+    found.extend(shared_after_fork(facts));
     found
 }
 
@@ -214,6 +216,44 @@ fn arena_max(facts: &Evidence<'_>) -> Option<Remedy> {
     let row = table::named("glibc/arena_max");
     (tunables.arena_max.is_none() && holding >= MANY_ARENAS)
         .then(|| apply(row, &[("arenas", &holding.to_string())], None))
+}
+
+/// Returns what keeps memory shared after a fork, for a process that has copied a notable part.
+fn shared_after_fork(facts: &Evidence<'_>) -> Option<Remedy> {
+    let copied = facts.copied_after_fork()?;
+    let version = |kind: RuntimeKind| {
+        let found = facts.runtimes.iter().find(|runtime| runtime.name == kind.name())?;
+        let version = found.version.as_deref().unwrap_or_default();
+        let mut parts = version.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
+        Some((parts.next().unwrap_or(0), parts.next().unwrap_or(0)))
+    };
+    let name = match (version(RuntimeKind::Python), version(RuntimeKind::Ruby)) {
+        (Some(version), _) if version >= (3, 7) => "fork/cpython",
+        (_, Some(version)) if version >= (3, 3) => "fork/ruby_warmup",
+        (_, Some(version)) if version >= (2, 7) => "fork/ruby_compact",
+        _ => "fork/fewer",
+    };
+    Some(apply(table::named(name), &[("copied", &Human(copied).to_string())], None))
+}
+
+/// Returns the remedy against huge pages of which little was written, by what makes the process
+/// have them.
+fn no_huge_pages(facts: &Evidence<'_>) -> Option<Remedy> {
+    let huge = facts.zeros_in_huge_pages()?;
+    let is_java = facts.command.iter().any(|word| word == "-XX:+UseTransparentHugePages");
+    let name = match (huge.grant?, &huge.setting) {
+        (_, Some(_)) => "huge_pages/variable",
+        (HugeGrant::Madvise, None) if is_java => "huge_pages/hotspot",
+        (HugeGrant::Madvise, None) => "huge_pages/asked",
+        (HugeGrant::Always, None) => "huge_pages/always",
+        // Those that it has are from before the setting, which no further setting changes.
+        (HugeGrant::Never, None) => return None,
+    };
+    let variable = huge.setting.as_ref().map(|set| format!("{}={}", set.name, set.value));
+    let values = [("variable", variable.as_deref().unwrap_or_default())];
+    let mut remedy = apply(table::named(name), &values, Some(huge.zero_bytes));
+    remedy.setting.clone_from(&huge.setting);
+    Some(remedy)
 }
 
 /// Returns the remedy of glibc's trim threshold, if the top of the main heap, the only one that it

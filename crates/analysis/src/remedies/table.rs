@@ -117,6 +117,23 @@ const fn in_runtime(
     row(name, kind.name(), MemoryState::Undivided, RemedyKind::Runtime, how, source)
 }
 
+const fn huge(name: &'static str, how: &'static str, source: (&'static str, &'static str)) -> Row {
+    row(name, HUGE_PAGES, MemoryState::InUse, RemedyKind::HugePages, how, source)
+}
+
+/// The holder of memory that processes shared after a fork.
+pub(super) const FORKED: &str = "forked processes";
+/// The holder of memory that only huge pages made resident.
+pub(super) const HUGE_PAGES: &str = "huge pages";
+
+const fn forked(
+    name: &'static str,
+    how: &'static str,
+    source: (&'static str, &'static str),
+) -> Row {
+    row(name, FORKED, MemoryState::InUse, RemedyKind::Fork, how, source)
+}
+
 /// The table.
 pub(super) static TABLE: &[Row] = &[
     // Free memory of walked heaps, in whole pages.
@@ -262,7 +279,11 @@ pub(super) static TABLE: &[Row] = &[
         )
     },
     Row {
-        when: |facts| facts.cpython.is_some() && !is_cpython_mostly_free(facts),
+        // A collection in a forked process copies the pages that it shares.
+        when: |facts| {
+            let is_forked = !facts.forked_memory().is_empty();
+            facts.cpython.is_some() && !is_cpython_mostly_free(facts) && !is_forked
+        },
         ..row(
             "cpython/collect",
             RuntimeKind::Python.name(),
@@ -509,6 +530,81 @@ pub(super) static TABLE: &[Row] = &[
             ),
         )
     },
+    // Memory that forked processes no longer share.
+    forked(
+        "fork/cpython",
+        "collections write to every object that they visit, which copies its page: gc.disable() before the data is \
+         loaded, gc.freeze() right before the fork, and gc.enable() in the children leave what was loaded before the \
+         fork shared, but for reference counts; fewer processes, with threads, copy less",
+        (
+            "Python's documentation, gc.freeze",
+            "ignore all current objects in future collections: gc.disable() early, gc.freeze() right before fork(), \
+             gc.enable() early in children maximize sharing",
+        ),
+    ),
+    forked(
+        "fork/ruby_compact",
+        "the first collections after a fork write to all objects, which copies their pages: GC.compact right before \
+         the fork (before_fork of Puma and Unicorn) leaves them shared; fewer processes, with \
+         threads, copy less",
+        (
+            "Ruby's documentation, GC.compact; bench/remedies",
+            "moves objects together, after full collections that make the survivors old",
+        ),
+    ),
+    forked(
+        "fork/ruby_warmup",
+        "the first collections after a fork write to all objects, which copies their pages: Process.warmup right \
+         before the fork leaves them shared; fewer processes, with threads, copy less",
+        (
+            "Ruby's documentation, Process.warmup",
+            "a major collection, compaction, and promotion of all surviving objects to the old generation, before a \
+             fork",
+        ),
+    ),
+    forked(
+        "fork/fewer",
+        "each process has its own copy of what it writes to: fewer processes, with threads, have fewer copies; what is \
+         only read stays shared",
+        ("fork(2), NOTES", "pages are copied on write"),
+    ),
+    // Memory that only huge pages made resident.
+    huge(
+        "huge_pages/variable",
+        "without huge pages, only what is written becomes resident: {variable} makes it ask for none",
+        (
+            "glibc's manual, Memory Allocation Tunables, glibc.malloc.hugetlb; jemalloc(3), opt.thp; NumPy's \
+             documentation, Global Configuration Options",
+            "hugetlb=1 makes malloc call madvise(MADV_HUGEPAGE); thp:always makes jemalloc do it; NumPy does it for \
+             large arrays, unless NUMPY_MADVISE_HUGEPAGE is 0",
+        ),
+    ),
+    huge(
+        "huge_pages/hotspot",
+        "without huge pages, only what is written becomes resident: -XX:+UseTransparentHugePages on its command line \
+         asks for them",
+        ("java(1), -XX:+UseTransparentHugePages", "enables the use of large pages that can grow"),
+    ),
+    huge(
+        "huge_pages/asked",
+        "without huge pages, only what is written becomes resident: the program or a library asks for them \
+         (madvise(MADV_HUGEPAGE)), and prctl(PR_SET_THP_DISABLE) forbids them to a whole process and its children",
+        (
+            "the kernel's Documentation/admin-guide/mm/transhuge.rst; PR_SET_THP_DISABLE(2const)",
+            "with madvise, only regions that a program names get huge pages; the prctl disables them for a process",
+        ),
+    ),
+    huge(
+        "huge_pages/always",
+        "without huge pages, only what is written becomes resident: this system grants them to all memory; madvise \
+         in /sys/kernel/mm/transparent_hugepage/enabled grants them where a program asks, and \
+         prctl(PR_SET_THP_DISABLE) forbids them to this process and its children",
+        (
+            "the kernel's Documentation/admin-guide/mm/transhuge.rst; PR_SET_THP_DISABLE(2const)",
+            "an application may map a large region and touch one byte of it: 2 MiB are allocated then; madvise avoids \
+             that",
+        ),
+    ),
     in_runtime(
         "innodb/buffer_pool",
         RuntimeKind::InnoDb,

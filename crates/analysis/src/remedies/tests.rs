@@ -215,12 +215,89 @@ fn the_variable_of_a_jemalloc_is_the_one_that_its_build_reads() {
 fn every_row_names_a_known_holder_and_what_it_rests_on() {
     for row in table::TABLE.iter() {
         let is_allocator = AllocatorKind::NAMED.iter().any(|kind| kind.name() == row.holder);
-        assert!(is_allocator || RuntimeKind::parse(row.holder).is_some(), "{row:?}");
+        let is_state = [table::HUGE_PAGES, table::FORKED].contains(&row.holder);
+        let is_runtime = RuntimeKind::parse(row.holder).is_some();
+        assert!(is_allocator || is_runtime || is_state, "{row:?}");
         assert!(!row.source.0.is_empty() && !row.source.1.is_empty(), "{row:?}");
         let is_named = |setting: table::RowSetting| row.how.contains(setting.name);
         let has_variable = row.how.contains("{variable}");
         assert!(has_variable || row.setting.is_none_or(is_named), "{row:?}");
     }
+}
+
+#[test]
+fn the_advice_against_huge_pages_is_what_makes_the_process_have_them() {
+    use lowtide_model::inspection::HugePages;
+    use lowtide_model::remedy::Setting;
+    let advice = |grant, setting: Option<Setting>, word: &str| {
+        let huge = HugePages { zero_bytes: 180 * MIB, estimated: true, grant, setting };
+        let found = observed(&[(Owner::Allocated, 184)]);
+        let command = vec!["program".to_owned(), word.to_owned()];
+        remedies_of(Observation { huge_pages: Some(huge), command, ..found })
+    };
+    let rows = |found: Vec<Remedy>| -> Vec<String> {
+        found.into_iter().filter_map(|remedy| remedy.row).collect()
+    };
+    let numpy = Setting { name: "NUMPY_MADVISE_HUGEPAGE".to_owned(), value: "0".to_owned() };
+    let [of_numpy] = &advice(Some(HugeGrant::Madvise), Some(numpy.clone()), "")[..] else {
+        panic!("one remedy")
+    };
+    assert_eq!(of_numpy.setting.as_ref(), Some(&numpy));
+    assert!(of_numpy.how.contains("NUMPY_MADVISE_HUGEPAGE=0"), "{of_numpy:?}");
+    assert_eq!((of_numpy.predicted_bytes, of_numpy.estimated), (Some(180 * MIB), true));
+    let java = "-XX:+UseTransparentHugePages";
+    assert_eq!(rows(advice(Some(HugeGrant::Madvise), None, java)), ["huge_pages/hotspot"]);
+    assert_eq!(rows(advice(Some(HugeGrant::Madvise), None, "")), ["huge_pages/asked"]);
+    assert_eq!(rows(advice(Some(HugeGrant::Always), None, java)), ["huge_pages/always"]);
+    assert!(advice(Some(HugeGrant::Never), None, "").is_empty());
+    assert!(advice(None, None, "").is_empty());
+}
+
+#[test]
+fn a_forked_process_that_has_copied_much_gets_the_advice_of_its_runtime() {
+    use lowtide_model::inspection::{ForkedMemory, Runtime};
+    let advice = |name: &str, version: &str, copied_mib: u64| {
+        let forked = ForkedMemory {
+            private_bytes: 85 * MIB,
+            shared_bytes: 15 * MIB,
+            copied_bytes: Some(copied_mib * MIB),
+            parent: Some(6),
+            processes: 4,
+            pids: vec![6, 8, 9, 10],
+        };
+        let found = observed(&[(Owner::Allocated, 60), (Owner::Runtime, 40)]);
+        let runtimes = vec![Runtime { name: name.to_owned(), version: Some(version.to_owned()) }];
+        let found = remedies_of(Observation { forked: Some(forked), runtimes, ..found });
+        found.into_iter().filter(|remedy| remedy.kind == RemedyKind::Fork).find_map(|r| r.row)
+    };
+    assert_eq!(advice("CPython", "3.11.2", 80).as_deref(), Some("fork/cpython"));
+    assert_eq!(advice("CPython", "2.7.18", 80).as_deref(), Some("fork/fewer"));
+    assert_eq!(advice("Ruby", "3.1.2", 80).as_deref(), Some("fork/ruby_compact"));
+    assert_eq!(advice("Ruby", "3.4.1", 80).as_deref(), Some("fork/ruby_warmup"));
+    assert_eq!(advice("Ruby", "2.5", 80).as_deref(), Some("fork/fewer"));
+    assert_eq!(advice("CPython", "3.11.2", 3), None);
+}
+
+#[test]
+fn a_forked_process_of_python_is_not_told_to_collect() {
+    use lowtide_model::inspection::{CPythonHeap, ForkedMemory};
+    use lowtide_model::ledger::{State, WalkedRuntime};
+    let rows = |shared_mib: u64| -> Vec<String> {
+        let mut found = observed(&[(Owner::Allocated, 10)]);
+        found.ledger.add_walked(WalkedRuntime::CPython, State::Allocated, 90 * MIB);
+        let cpython = CPythonHeap { allocated_bytes: 90 * MIB, ..CPythonHeap::default() };
+        let forked = ForkedMemory {
+            shared_bytes: shared_mib * MIB,
+            processes: 4,
+            ..ForkedMemory::default()
+        };
+        let managers = vec![manager("CPython", 90)];
+        let (cpython, forked) = (Some(cpython), Some(forked));
+        let found = remedies_of(Observation { cpython, forked, managers, ..found });
+        found.into_iter().filter_map(|remedy| remedy.row).collect()
+    };
+    assert_eq!(rows(0), ["cpython/collect"]);
+    assert!(rows(50).is_empty());
 }
 
 /// The measured gains: row, subject, MiB before, MiB predicted or `-`, MiB after.

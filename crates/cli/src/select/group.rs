@@ -69,11 +69,15 @@ impl Group {
 
     /// Adds the inspection of one process.
     pub(crate) fn add_inspection(&mut self, target: &Target, found: &Inspection) {
-        let now = proportion(target);
+        let now = proportion(target).map(|now| among_forked(now, found));
         self.anon.extend(now.map(|now| anon(found, now.anon)));
         self.add_proportion(now, None);
         let totals = &mut self.totals;
         totals.rss_bytes += found.observation.rss_bytes;
+        let own = found.observation.forked.as_ref().map(|forked| forked.private_bytes);
+        if let Some(bytes) = own {
+            *totals.private_bytes.get_or_insert(0) += bytes;
+        }
         *totals.allocated_bytes.get_or_insert(0) +=
             found.observation.ledger.bytes(Owner::Allocated);
         *totals.reclaimable_bytes.get_or_insert(0) +=
@@ -113,23 +117,45 @@ impl Group {
     }
 
     /// Prints the totals.
-    pub(crate) fn print(mut self, output: &Output) -> Result<(), Failure> {
+    pub(crate) fn print(self, output: &Output) -> Result<(), Failure> {
+        let totals = self.totals();
+        match (output.json, has_processes(&totals)) {
+            (true, _) => output.object(&totals),
+            (false, true) => output.text(&format!("\n{}\n", in_lines(&totals, output))),
+            (false, false) => Ok(()),
+        }
+    }
+
+    /// Returns the totals. What is unknown of one process is unknown of all.
+    pub(crate) fn totals(mut self) -> GroupTotals {
         if self.is_pss_unknown {
             (self.totals.pss_bytes, self.totals.pss_before_bytes) = (None, None);
         }
         if self.is_pss_before_unknown {
             self.totals.pss_before_bytes = None;
         }
-        if output.json {
-            return output.object(&self.totals);
-        }
-        // A cgroup can have memory and no process.
-        if self.totals.processes + self.totals.unreadable == 0 {
-            return Ok(());
-        }
-        let sentence = wrapped(&sentence(&self.totals), output.screen().width);
-        output.text(&format!("\n{sentence}\n"))
+        self.totals
     }
+}
+
+/// Returns the totals as a sentence that fits the screen.
+pub(crate) fn in_lines(totals: &GroupTotals, output: &Output) -> String {
+    wrapped(&sentence(totals), output.screen().width)
+}
+
+/// Returns whether there is a process: a cgroup can have memory and none.
+pub(crate) fn has_processes(totals: &GroupTotals) -> bool {
+    totals.processes + totals.unreadable > 0
+}
+
+/// Improves an estimated PSS of a forked process: of what it shares, each process of its family
+/// counts an equal part.
+fn among_forked(now: Proportion, found: &Inspection) -> Proportion {
+    let Some(forked) = found.observation.forked.as_ref().filter(|_| now.is_estimate) else {
+        return now;
+    };
+    let of_others = forked.shared_bytes - forked.shared_bytes / (forked.processes + 1);
+    Proportion { pss_bytes: now.pss_bytes.saturating_sub(of_others), ..now }
 }
 
 /// Divides the anonymous memory of an inspected process.

@@ -10,11 +10,10 @@ use lowtide_leaks::evidence::Search;
 use lowtide_leaks::finder::LeakFinder;
 use lowtide_leaks::heap_file::HeapFile;
 use lowtide_leaks::pins::HeldMemory;
-use lowtide_model::cgroup::CgroupLedger;
 use lowtide_model::growth::GrowthCourse;
 use lowtide_model::inspection::Inspection;
 use lowtide_model::leaks::LeakKind;
-use lowtide_model::remedy::RemedyKind;
+use lowtide_model::remedy::{Remedy, RemedyKind};
 use lowtide_model::verdict::{Verdict, VerdictKind};
 use lowtide_probe::descendants::{Descendants, descendants, growth_of_descendants};
 use lowtide_probe::inspect::{Inspector, malloc_info};
@@ -22,6 +21,7 @@ use lowtide_probe::patience::Patience;
 use lowtide_probe::pressure::complete_growth;
 use lowtide_probe::target::{Target, TargetError};
 use lowtide_release::predict_refusal;
+use lowtide_report::inspection::SummaryRow;
 use lowtide_report::text::printable;
 use lowtide_report::{cgroup, inspection};
 
@@ -37,7 +37,7 @@ use crate::failure::rerun::Rerun;
 use crate::failure::target_error::{failure, not_permitted};
 use crate::select::container::{self, Container};
 use crate::select::each_process::{Outcome, each_process};
-use crate::select::group::Group;
+use crate::select::group::{Group, has_processes, in_lines};
 use crate::select::patient_finder::PatientFinder;
 use crate::select::selector::{Selected, Selector};
 use crate::select::wait::{in_time, wait_until};
@@ -79,13 +79,14 @@ pub(crate) fn run(args: &InspectArgs, output: &Output) -> Result<Exit, Failure> 
     };
     let mut pages = Pages {
         args,
-        inspector: Inspector::default().with_patience(args.deadline.patience()),
+        inspector: Inspector::default().with_details().with_patience(args.deadline.patience()),
         again: Rerun::typed(),
         has_totals: selector.has_totals(order.len(), output),
         is_one: order.len() == 1 && !container.is_found(),
-        held: container.is_found().then(String::new),
+        held: String::new(),
+        rows: Vec::new(),
+        fork: None,
         printed: 0,
-        largest: None,
         interrupt: &interrupt,
         output,
     };
@@ -97,11 +98,7 @@ pub(crate) fn run(args: &InspectArgs, output: &Output) -> Result<Exit, Failure> 
     if let Ok(Some(ledger)) = &ledger {
         group.set_cgroup(ledger.clone());
     }
-    pages.print_held(group.cgroup())?;
-    if pages.has_totals {
-        group.print(output)?;
-    }
-    pages.end()?;
+    pages.end(group)?;
     ledger.map(|_| exit)
 }
 
@@ -133,11 +130,13 @@ struct Pages<'a> {
     has_totals: bool,
     /// Whether a single process is selected.
     is_one: bool,
-    /// The text of the processes of a cgroup, which comes after its ledger.
-    held: Option<String>,
+    /// The pages of several processes, which come after their totals.
+    held: String,
+    /// The lines of several processes.
+    rows: Vec<SummaryRow>,
+    /// What keeps memory shared after a fork, from the process that copied most, with its bytes.
+    fork: Option<(u64, Remedy)>,
     printed: usize,
-    /// RSS in bytes and PID of the largest process.
-    largest: Option<(u64, u32)>,
     interrupt: &'a AtomicBool,
     output: &'a Output,
 }
@@ -234,40 +233,53 @@ impl Pages<'_> {
         if output.json {
             return output.object(found);
         }
-        let is_first = self.printed == 0;
-        self.printed += 1;
-        let rss_bytes = found.observation.rss_bytes;
-        self.largest = self.largest.max(Some((rss_bytes, found.observation.pid)));
-        let text = if self.has_pages() {
-            let between = if is_first { "" } else { "\n" };
-            between.to_owned() + &page(found, service, self.args.arenas, output)
-        } else {
-            let heading = if is_first { inspection::heading() } else { String::new() };
-            heading + &inspection::line(found, output.screen())
-        };
-        match &mut self.held {
-            Some(held) => held.push_str(&text),
-            None => output.text(&text)?,
+        if !self.has_pages() {
+            self.rows.push(SummaryRow::new(found));
+            self.add_fork(found);
+            return Ok(());
         }
-        Ok(())
+        let between = if self.printed == 0 { "" } else { "\n" };
+        self.printed += 1;
+        let text = between.to_owned() + &page(found, service, self.args.arenas, output);
+        if self.has_totals {
+            self.held.push_str(&text);
+            return Ok(());
+        }
+        output.text(&text)
     }
 
-    /// Prints the ledger of a cgroup, and then the text of its processes.
-    fn print_held(&mut self, ledger: Option<&CgroupLedger>) -> Result<(), Failure> {
-        let Some(held) = self.held.take().filter(|_| !self.output.json) else { return Ok(()) };
-        let ledger = ledger.map(|ledger| cgroup::render(ledger, self.output.screen()));
-        let between = if held.is_empty() || ledger.is_none() { "" } else { "\n" };
-        self.output.text(&(ledger.unwrap_or_default() + between + &held))
+    fn add_fork(&mut self, found: &Inspection) {
+        let copied = found.observation.forked.as_ref().and_then(|forked| forked.copied_bytes);
+        let remedy = found.remedies.iter().find(|remedy| remedy.kind == RemedyKind::Fork);
+        if let (Some(bytes), Some(remedy)) = (copied, remedy)
+            && self.fork.as_ref().is_none_or(|(most, _)| bytes > *most)
+        {
+            self.fork = Some((bytes, remedy.clone()));
+        }
     }
 
-    /// Prints the next step after lines of several processes.
-    fn end(&self) -> Result<(), Failure> {
-        match self.largest {
-            Some((_, pid)) if !self.has_pages() && !self.output.json => {
+    /// Prints the ledger of a cgroup, the totals, the processes, and the next step.
+    fn end(&self, group: Group) -> Result<(), Failure> {
+        let (output, screen) = (self.output, self.output.screen());
+        if output.json {
+            return if self.has_totals { group.print(output) } else { Ok(()) };
+        }
+        let cgroup = group.cgroup().map(|ledger| cgroup::render(ledger, screen));
+        let totals = Some(group.totals()).filter(|_| self.has_totals).filter(has_processes);
+        let totals = totals.map(|totals| format!("{}\n", in_lines(&totals, output)));
+        let processes = self.held.clone() + &inspection::list(&self.rows, screen);
+        let parts = cgroup.into_iter().chain(totals).chain(Some(processes));
+        let parts: Vec<String> = parts.filter(|part| !part.is_empty()).collect();
+        output.text(&parts.join("\n"))?;
+        let fork: Vec<&Remedy> = self.fork.iter().map(|(_, remedy)| remedy).collect();
+        output.text(&inspection::list_remedies(&fork, screen))?;
+        let largest = self.rows.iter().max_by_key(|row| (row.rss_bytes, row.pid));
+        match largest {
+            Some(row) => {
                 let next = "(its memory by owner; --each shows that of all)";
-                self.output.text(&format!("next: lowtide inspect {pid}     {next}\n"))
+                output.text(&format!("next: lowtide inspect {}     {next}\n", row.pid))
             }
-            _ => Ok(()),
+            None => Ok(()),
         }
     }
 }

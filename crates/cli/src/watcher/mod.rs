@@ -96,7 +96,7 @@ impl Watcher {
         let (sender, events) = channel();
         let thread = WatchThread {
             sampler: None,
-            inspector: Inspector::default(),
+            inspector: Inspector::default().with_details(),
             target,
             start,
             shared: Arc::clone(&shared),

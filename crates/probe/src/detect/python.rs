@@ -73,9 +73,7 @@ pub(super) fn memory(pid: u32, object: &LoadedObject<'_>) -> OwnMemory {
 
 /// Reads the environment that a process was started with; empty if that may not be read.
 fn environment(pid: u32) -> Vec<u8> {
-    /// Maximum number of bytes that are read.
-    const LONGEST: u64 = 1 << 20;
-    environ::read(pid, LONGEST).unwrap_or_default()
+    environ::read(pid, environ::MAX_BYTES).unwrap_or_default()
 }
 
 /// Returns the memory that `PYTHONMALLOC` selects (Doc/using/cmdline.rst), or else the default of

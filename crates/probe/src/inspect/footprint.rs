@@ -4,7 +4,7 @@ use std::io;
 
 use lowtide_model::cgroup::AnonCount;
 
-use super::{Target, TargetError, rollup};
+use super::{Target, TargetError, huge, rollup};
 use crate::memory::LiveMemory;
 use crate::proc::maps::Mapping;
 
@@ -72,11 +72,7 @@ impl Proportion {
 
 fn huge_bytes(target: &Target, maps: &[Mapping], rss_bytes: u64) -> Option<u64> {
     let memory = LiveMemory::pages_only(target.pid).ok()?;
-    let is_anonymous = |m: &&Mapping| !m.has_file() && m.name != "[vsyscall]";
-    let anonymous = maps.iter().filter(is_anonymous).filter(|m| !m.permissions.starts_with("---"));
-    let scanned = anonymous
-        .map(|m| memory.huge_bytes(m.start..m.end).ok().flatten())
-        .try_fold(0, |sum, bytes| Some(sum + bytes?));
+    let scanned = huge::runs(&memory, maps).map(|runs| huge::bytes(&runs));
     // Kernels before 6.7 do not scan.
     scanned.or_else(|| Some(rollup(target, maps, rss_bytes)?.anon_huge_bytes))
 }

@@ -7,9 +7,13 @@
 
 mod blocks;
 mod footprint;
+mod forked;
 mod heaps;
+mod huge;
+mod lazy_free;
 mod malloc_info;
 mod pages;
+mod spread;
 
 use std::fs;
 use std::io;
@@ -74,6 +78,7 @@ struct Settings {
     without_connections: bool,
     without_open_memory: bool,
     without_predictions: bool,
+    has_details: bool,
     patience: Patience,
 }
 
@@ -111,6 +116,15 @@ impl Inspector {
     #[must_use]
     pub fn without_predictions(mut self) -> Self {
         self.settings.without_predictions = true;
+        self
+    }
+
+    /// Returns an inspector that also reads what a single inspection shows, and what costs too much
+    /// for a survey: memory that forked processes share, the unused part of huge pages, and huge
+    /// pages and lazily freed memory of large processes.
+    #[must_use]
+    pub fn with_details(mut self) -> Self {
+        self.settings.has_details = true;
         self
     }
 
@@ -201,6 +215,9 @@ impl Inspector {
                 }
                 self.walk(target, memory, &mut walk, visitor, unreadable.is_none())?;
                 inside(target, memory, &locked.files, &mut walk)?;
+                if self.settings.has_details {
+                    add_details(target, memory, unreadable.is_none(), &mut walk);
+                }
                 if locked.is_uncertain && walk.observation.ledger.bytes(Owner::Locked) > 0 {
                     walk.observation.notes.push(UNCERTAIN.to_owned());
                 }
@@ -366,12 +383,34 @@ fn status(
     observation.kernel_rss_bytes = Some(status.rss_bytes());
     if let Some(rollup) = rollup(target, maps, observation.ledger.total()) {
         observation.kernel_rss_bytes = Some(rollup.rss_bytes);
+        observation.pss_bytes = Some(rollup.pss_bytes);
         observation.lazyfree_bytes = Some(rollup.lazyfree_bytes);
         observation.anon_huge_bytes = Some(rollup.anon_huge_bytes);
     }
     observation.swap_bytes = status.swap_bytes;
     observation.page_tables_bytes = Some(status.page_tables_bytes);
     Ok(())
+}
+
+/// Adds what forked processes share, and what `smaps_rollup` does not show of huge pages, and of a
+/// process for which it was not read.
+fn add_details(target: &Target, memory: &LiveMemory, is_readable: bool, walk: &mut BlockWalk) {
+    let BlockWalk { observation, maps, detected, .. } = walk;
+    observation.forked = forked::read(target, memory, maps);
+    if observation.lazyfree_bytes.is_none()
+        && let Some((bytes, is_estimate)) = lazy_free::estimate(memory, maps)
+    {
+        observation.lazyfree_bytes = Some(bytes);
+        observation.lazyfree_estimated = is_estimate;
+    }
+    if observation.anon_huge_bytes == Some(0) {
+        return;
+    }
+    let Some(runs) = huge::runs(memory, maps) else { return };
+    observation.anon_huge_bytes = Some(huge::bytes(&runs));
+    // Without permission to read the memory, nothing is known about its content.
+    observation.huge_pages = (!runs.is_empty() && is_readable)
+        .then(|| huge::describe(target.pid, memory, maps, detected, &runs));
 }
 
 /// Reads the values that only `smaps_rollup` has, unless a thread would have to wait for it.

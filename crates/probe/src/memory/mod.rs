@@ -255,6 +255,45 @@ impl LiveMemory {
         range.start - range.start % self.page..end
     }
 
+    /// Returns the number of the physical page at an address, 0 if it may not be read
+    /// (`CAP_SYS_ADMIN`); `None` if no page is present there.
+    pub(crate) fn page_number(&self, address: u64) -> Option<u64> {
+        const NUMBER: u64 = (1 << 55) - 1;
+        let mut entry = [0; 8];
+        self.pagemap.read_exact_at(&mut entry, address / self.page * 8).ok()?;
+        let entry = u64::from_le_bytes(entry);
+        (entry >> 63 == 1).then_some(entry & NUMBER)
+    }
+
+    /// Returns the parts of some ranges of present pages that only this process maps, in order. The
+    /// kernel holds the lock of the mappings for 2 MiB of pages at a time.
+    ///
+    /// # Errors
+    /// Fails if the page map cannot be read.
+    pub(crate) fn exclusive(&self, ranges: &[Range<u64>]) -> io::Result<Vec<Range<u64>>> {
+        const AT_ONCE: u64 = 32 << 10;
+        let mut runs = Vec::new();
+        let mut bytes = vec![0; AT_ONCE as usize * 8];
+        for range in ranges {
+            let mut at = range.start;
+            while at < range.end {
+                let wanted = ((range.end - at) / self.page).min(AT_ONCE) as usize;
+                let length = self.pagemap.read_at(&mut bytes[..wanted * 8], at / self.page * 8)?;
+                if length < 8 {
+                    break;
+                }
+                for entry in bytes[..length - length % 8].chunks_exact(8) {
+                    let entry = u64::from_le_bytes(entry.try_into().unwrap_or_default());
+                    if entry >> 63 & entry >> 56 & 1 == 1 {
+                        add(&mut runs, at..at + self.page);
+                    }
+                    at += self.page;
+                }
+            }
+        }
+        Ok(runs)
+    }
+
     /// Reads the entries of the page map one by one, as kernels before 6.7 require.
     fn entries(&self, range: &Range<u64>) -> io::Result<Vec<Pages>> {
         const AT_ONCE: usize = 32 << 10;

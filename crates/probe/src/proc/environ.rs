@@ -3,6 +3,10 @@
 use std::fs::File;
 use std::io::{self, Read};
 
+/// Maximum size of an environment that is read, in bytes: more than the kernel lets a usual program
+/// start with.
+pub const MAX_BYTES: u64 = 1 << 20;
+
 /// Reads the text, of which at most `most` bytes: each variable ends with 0. A process can declare
 /// all of its memory as its environment (`PR_SET_MM_MAP`).
 ///

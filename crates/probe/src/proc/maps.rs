@@ -92,6 +92,18 @@ impl Mapping {
         self.file.inode != 0
     }
 
+    /// Returns whether it can have anonymous pages, other than copies of pages of a file.
+    pub fn has_anonymous_pages(&self) -> bool {
+        let is_accessible = !self.permissions.starts_with("---");
+        !self.has_file() && is_accessible && self.name != "[vsyscall]"
+    }
+
+    /// Returns whether it is private memory, of which a fork makes no copy before one of the
+    /// processes writes to it.
+    pub fn may_be_copied(&self) -> bool {
+        self.permissions.ends_with('p') && !self.name.starts_with("[v")
+    }
+
     /// Returns its size in bytes.
     pub fn size(&self) -> u64 {
         self.end - self.start

@@ -85,6 +85,12 @@ impl Stat {
         self.flags & PF_IO_WORKER != 0
     }
 
+    /// Returns whether it was forked and has executed no program since (`PF_FORKNOEXEC` of
+    /// include/linux/sched.h).
+    pub fn is_forked(&self) -> bool {
+        self.flags & 0x40 != 0
+    }
+
     /// Returns whether it is a kernel thread (`PF_KTHREAD` of include/linux/sched.h).
     pub fn is_kernel_thread(&self) -> bool {
         self.flags & 0x0020_0000 != 0
@@ -114,6 +120,13 @@ mod tests {
         assert_eq!((stat.cpu_ticks, stat.start_ticks), (380, 987_654));
         assert_eq!((stat.vsz_bytes, stat.rss_pages), (104_857_600, 2560));
         assert_eq!(stat.image, (94_000_000, 140_720_000_000));
+    }
+
+    #[test]
+    fn a_forked_process_that_has_executed_no_program_has_a_flag() {
+        let forked = LINE.replace("4194304", "4194368");
+        assert!(Stat::parse(&forked).unwrap().is_forked());
+        assert!(!Stat::parse(LINE).unwrap().is_forked());
     }
 
     #[test]

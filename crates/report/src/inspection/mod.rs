@@ -7,12 +7,12 @@ mod origin;
 mod summary;
 
 use lowtide_model::bytes::Human;
-use lowtide_model::inspection::Inspection;
+use lowtide_model::inspection::{Inspection, Observation};
 use lowtide_model::remedy::{Remedy, RemedyKind};
 
 pub use html::{chart, page};
 pub(crate) use origin::time;
-pub use summary::{heading, line, outside_heap};
+pub use summary::{SummaryRow, list, outside_heap};
 
 use crate::blocks;
 use crate::heaps;
@@ -71,9 +71,11 @@ fn beside(inspection: &Inspection, screen: Screen) -> String {
         parts.push(format!("swapped out: {}", Human(observation.swap_bytes)));
     }
     let is_notable = |bytes: &u64| *bytes > observation.rss_bytes / 100;
+    let is_less = |bytes: &u64| *bytes < observation.rss_bytes - observation.rss_bytes / 10;
+    parts.extend(lazily_freed(observation));
+    parts.extend(in_huge_pages(observation));
     let amounts = [
-        ("freed lazily, still counted", observation.lazyfree_bytes),
-        ("in huge pages", observation.anon_huge_bytes),
+        ("PSS, shared pages in part", observation.pss_bytes.filter(is_less)),
         // These two of a usual process are small beside RSS.
         ("counted again, mapped several times", observation.mapped_again_bytes.filter(is_notable)),
         ("page tables, not counted", observation.page_tables_bytes.filter(is_notable)),
@@ -96,6 +98,30 @@ fn beside(inspection: &Inspection, screen: Screen) -> String {
     format!("{}\n", dim(&wrapped(&parts.join(" · "), screen.width), screen))
 }
 
+/// Formats lazily freed memory; `None` if there is none.
+fn lazily_freed(observation: &Observation) -> Option<String> {
+    let about = if observation.lazyfree_estimated { "≈ " } else { "" };
+    match (observation.lazyfree_bytes, observation.unreadable) {
+        (Some(0), _) | (None, Some(_)) => None,
+        (Some(bytes), _) => Some(format!("freed lazily, still counted: {about}{}", Human(bytes))),
+        (None, None) => Some("freed lazily: not known (root sees it)".to_owned()),
+    }
+}
+
+/// Formats memory in huge pages, and its unused part; `None` if there is none.
+fn in_huge_pages(observation: &Observation) -> Option<String> {
+    let unused = observation.huge_pages.as_ref().filter(|huge| huge.zero_bytes > 0);
+    let unused = unused.map_or_else(String::new, |huge| {
+        let about = if huge.estimated { "≈ " } else { "" };
+        format!(" ({about}{} of it only zeros)", Human(huge.zero_bytes))
+    });
+    match (observation.anon_huge_bytes, observation.unreadable) {
+        (Some(0), _) | (None, Some(_)) => None,
+        (Some(bytes), _) => Some(format!("in huge pages: {}{unused}", Human(bytes))),
+        (None, None) => Some("in huge pages: not known (Linux 6.7 shows it)".to_owned()),
+    }
+}
+
 /// Formats the remedies that are worth a line: those whose gain is not predicted, and those that
 /// gain a noticeable part of RSS. A second way to the same gain is left out; `--json` has all.
 fn remedies(inspection: &Inspection, screen: Screen) -> String {
@@ -109,6 +135,11 @@ fn remedies(inspection: &Inspection, screen: Screen) -> String {
         bytes as f64 >= least && !(is_trim && released_bytes >= Some(bytes))
     };
     let shown: Vec<&Remedy> = all.iter().filter(is_shown).collect();
+    list_remedies(&shown, screen)
+}
+
+/// Formats remedies, each with its kind and its gain.
+pub fn list_remedies(shown: &[&Remedy], screen: Screen) -> String {
     let width = shown.iter().map(|remedy| remedy.kind.name().len()).max().unwrap_or(0);
     let is_predicted = shown.iter().any(|remedy| remedy.predicted_bytes.is_some());
     let mut out = String::new();

@@ -8,24 +8,66 @@ use lowtide_model::verdict::VerdictKind;
 use crate::screen::Screen;
 use crate::text::{printable, shortened, without_directory};
 
-/// Returns the line of headings above the lines of processes.
-pub fn heading() -> String {
-    format!("{:>8} {:>10} {:>11}  {:<13}  command\n", "PID", "RSS", "reclaimable", "verdict")
+/// One process in the list of several.
+#[derive(Debug, Clone)]
+pub struct SummaryRow {
+    /// Its PID.
+    pub pid: u32,
+    /// Its resident bytes.
+    pub rss_bytes: u64,
+    /// What it costs by itself, in bytes, if it shares memory with processes that were forked.
+    own_bytes: Option<u64>,
+    reclaimable_bytes: u64,
+    verdict: &'static str,
+    command: String,
 }
 
-/// Formats an inspection as one line. The command is cut off at the width of the screen.
-pub fn line(inspection: &Inspection, screen: Screen) -> String {
-    let observation = &inspection.observation;
-    let verdict = outside_heap(inspection.verdict.kind, &observation.ledger);
-    let numbers = format!(
-        "{:>8} {:>10} {:>11}  {verdict:<13}  ",
-        observation.pid,
-        Human(observation.rss_bytes).to_string(),
-        Human(observation.ledger.bytes(Owner::Reclaimable)).to_string(),
+impl SummaryRow {
+    /// Returns the row of an inspected process.
+    pub fn new(inspection: &Inspection) -> Self {
+        let observation = &inspection.observation;
+        Self {
+            pid: observation.pid,
+            rss_bytes: observation.rss_bytes,
+            own_bytes: observation.forked.as_ref().map(|forked| forked.private_bytes),
+            reclaimable_bytes: observation.ledger.bytes(Owner::Reclaimable),
+            verdict: outside_heap(inspection.verdict.kind, &observation.ledger),
+            command: printable(without_directory(&observation.command.join(" "))),
+        }
+    }
+
+    /// Formats it as one line. The command is cut off at the width of the screen.
+    fn line(&self, has_own: bool, screen: Screen) -> String {
+        let own = match (has_own, self.own_bytes) {
+            (false, _) => String::new(),
+            (true, None) => format!("{:>10} ", ""),
+            (true, Some(bytes)) => format!("{:>10} ", Human(bytes).to_string()),
+        };
+        let numbers = format!(
+            "{:>8} {:>10} {own}{:>11}  {:<13}  ",
+            self.pid,
+            Human(self.rss_bytes).to_string(),
+            Human(self.reclaimable_bytes).to_string(),
+            self.verdict,
+        );
+        let room = usize::from(screen.width).saturating_sub(numbers.chars().count()).max(8);
+        format!("{numbers}{}\n", shortened(&self.command, room))
+    }
+}
+
+/// Formats several processes, a line for each, below a line of headings. If some of them share
+/// memory after a fork, a column has what each costs by itself.
+pub fn list(rows: &[SummaryRow], screen: Screen) -> String {
+    if rows.is_empty() {
+        return String::new();
+    }
+    let has_own = rows.iter().any(|row| row.own_bytes.is_some());
+    let own = if has_own { format!("{:>10} ", "its own") } else { String::new() };
+    let heading = format!(
+        "{:>8} {:>10} {own}{:>11}  {:<13}  command\n",
+        "PID", "RSS", "reclaimable", "verdict"
     );
-    let command = printable(without_directory(&observation.command.join(" ")));
-    let room = usize::from(screen.width).saturating_sub(numbers.chars().count()).max(8);
-    format!("{numbers}{}\n", shortened(&command, room))
+    heading + &rows.iter().map(|row| row.line(has_own, screen)).collect::<String>()
 }
 
 /// Returns the name of a verdict in a table. Memory outside of any heap has the name of its largest
@@ -49,6 +91,29 @@ pub fn outside_heap(kind: VerdictKind, ledger: &Ledger) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_each_forked_process_costs_by_itself_has_a_column() {
+        use lowtide_model::inspection::{ForkedMemory, Observation};
+        let row = |pid, private_bytes: Option<u64>| {
+            let forked = private_bytes
+                .map(|bytes| ForkedMemory { private_bytes: bytes, ..ForkedMemory::default() });
+            let command = vec!["/usr/bin/worker".to_owned(), "-a".to_owned()];
+            let found =
+                Observation { pid, rss_bytes: 90 << 20, command, forked, ..Observation::default() };
+            SummaryRow::new(&lowtide_analysis::diagnose::diagnose(found))
+        };
+        let screen = Screen { width: 80, colour: false };
+        let text = list(&[row(7, Some(12 << 20)), row(8, None)], screen);
+        let expected = [
+            "     PID        RSS    its own reclaimable  verdict        command",
+            "       7   90.0 MiB   12.0 MiB         0 B  inconclusive   worker -a",
+            "       8   90.0 MiB                    0 B  inconclusive   worker -a",
+        ];
+        assert_eq!(text.lines().collect::<Vec<_>>(), expected);
+        assert!(!list(&[row(8, None)], screen).contains("its own"));
+        assert_eq!(list(&[], screen), "");
+    }
 
     #[test]
     fn memory_outside_of_the_heap_has_the_name_of_its_largest_part() {

@@ -159,10 +159,11 @@ fn several_processes_are_lines_with_a_total_and_pages_with_each() {
     let of =
         |pid: &str| lines.lines().any(|line| line.trim_start().starts_with(&format!("{pid} ")));
     assert!(pids.iter().all(|pid| of(pid)) && lines.contains("hoard"), "{lines}");
-    assert!(lines.contains("together: 2 processes"), "{lines}");
+    assert!(lines.starts_with("together: 2 processes"), "{lines}");
     assert!(lines.contains(&format!("next: lowtide inspect {} ", pids[0])), "{lines}");
     let pages = text(&["--each"]);
     assert_eq!(pages.matches("\nRSS ").count(), 2, "{pages}");
+    assert!(pages.starts_with("together: 2 processes"), "{pages}");
 }
 
 #[test]

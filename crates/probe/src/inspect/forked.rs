@@ -1,0 +1,168 @@
+//! The memory that a process shares with those that were forked from the same one, and have
+//! executed no other program since.
+//!
+//! After a `fork`, both processes map the same pages; the kernel copies a page when one of them
+//! writes to it. RSS counts shared pages in each process.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::ops::Range;
+
+use lowtide_model::inspection::{ForkedMemory, MAX_RELATIVES};
+
+use crate::memory::{LiveMemory, PageKind};
+use crate::proc::maps::Mapping;
+use crate::proc::stat::Stat;
+use crate::target::Target;
+use crate::tree::{children_of, descendants_of};
+
+/// Maximum number of generations above a process that are searched for the first of its family.
+const MAX_GENERATIONS: usize = 64;
+
+/// Maximum number of children of another process that are searched for the family: that process may
+/// be the first one of the machine.
+const MAX_SIBLINGS: usize = 4096;
+
+/// The processes that were forked from the same one as a process.
+struct Family {
+    /// The process from which it was forked, if that is known.
+    parent: Option<u32>,
+    /// All others, the parent included.
+    others: BTreeSet<u32>,
+}
+
+/// Reads what a process shares with its family; `None` if it has none, or that may not be read.
+pub(super) fn read(target: &Target, memory: &LiveMemory, maps: &[Mapping]) -> Option<ForkedMemory> {
+    let family = Family::find(target)?;
+    let parent = family.parent.and_then(|pid| LiveMemory::pages_only(pid).ok());
+    let (mut private_bytes, mut shared_bytes, mut copied_bytes) = (0, 0, 0);
+    for mapping in maps.iter().filter(|mapping| mapping.may_be_copied()) {
+        let range = mapping.start..mapping.end;
+        let anonymous = anonymous(memory, range.clone()).ok()?;
+        let private = memory.exclusive(&anonymous).ok()?;
+        private_bytes += bytes(&private);
+        shared_bytes += bytes(&anonymous) - bytes(&private);
+        if let Some(parent) = &parent {
+            copied_bytes += common_bytes(&private, &self::anonymous(parent, range).ok()?);
+        }
+    }
+    Some(ForkedMemory {
+        private_bytes,
+        shared_bytes,
+        copied_bytes: parent.map(|_| copied_bytes),
+        parent: family.parent,
+        processes: family.others.len() as u64,
+        pids: family.others.into_iter().take(MAX_RELATIVES).collect(),
+    })
+}
+
+impl Family {
+    fn find(target: &Target) -> Option<Self> {
+        let own = target.stat().ok().filter(|stat| stat.image != (0, 0))?;
+        let stat = |pid: u32| Target::open(pid).ok()?.stat().ok();
+        let is_alike = |stat: &Stat| stat.image == own.image && !stat.has_ended();
+        let mut first = (target.pid, own.clone());
+        let mut parent = None;
+        for _ in 0..MAX_GENERATIONS {
+            let above = first.1.parent;
+            let found = first.1.is_forked().then(|| stat(above)).flatten().filter(is_alike);
+            let Some(found) = found else { break };
+            parent = parent.or(Some(above));
+            first = (above, found);
+        }
+        let is_member =
+            |pid: &u32| stat(*pid).is_some_and(|stat| stat.is_forked() && is_alike(&stat));
+        let mut others: BTreeSet<u32> = descendants_of(first.0);
+        if first.1.is_forked() {
+            // The process from which it was forked has ended: others of its children have the same
+            // parent now.
+            let beside = children_of(first.1.parent).unwrap_or_default().into_iter();
+            let beside = beside.take(MAX_SIBLINGS).filter(is_member);
+            let beside: Vec<u32> = beside.collect();
+            others.extend(beside.iter().flat_map(|pid| descendants_of(*pid)));
+            others.extend(beside);
+        }
+        others.retain(is_member);
+        others.insert(first.0);
+        others.remove(&target.pid);
+        (!others.is_empty()).then_some(Self { parent, others })
+    }
+}
+
+/// Returns the resident anonymous memory between two addresses.
+fn anonymous(memory: &LiveMemory, range: Range<u64>) -> io::Result<Vec<Range<u64>>> {
+    let pages = memory.pages(range)?.into_iter();
+    Ok(pages.filter(|pages| pages.kind == PageKind::Anonymous).map(|pages| pages.range).collect())
+}
+
+fn bytes(ranges: &[Range<u64>]) -> u64 {
+    ranges.iter().map(|range| range.end - range.start).sum()
+}
+
+/// Returns the bytes that two lists of ranges, each in order and disjoint, have in common.
+fn common_bytes(these: &[Range<u64>], others: &[Range<u64>]) -> u64 {
+    let (mut these, mut others) = (these.iter().peekable(), others.iter().peekable());
+    let mut common = 0;
+    while let (Some(this), Some(other)) = (these.peek(), others.peek()) {
+        common += this.end.min(other.end).saturating_sub(this.start.max(other.start));
+        if this.end <= other.end {
+            these.next()
+        } else {
+            others.next()
+        };
+    }
+    common
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_forked_process_shares_what_neither_has_written_since() {
+        use crate::proc::rollup::Rollup;
+        use std::io::{BufRead, BufReader};
+        use std::process::{Command, Stdio};
+
+        // Both shells wait until their stdin is closed.
+        let mut shell = Command::new("sh")
+            .args(["-c", "exec 3<&0; (read line <&3) & echo $!; wait"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(shell.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let child = Target::open(line.trim().parse().unwrap()).unwrap();
+        let first = Target::open(shell.id()).unwrap();
+        while [&first, &child].iter().any(|target| target.stat().unwrap().state != 'S') {
+            std::thread::yield_now();
+        }
+        let found = |target: &Target| {
+            let memory = LiveMemory::open(target.pid).unwrap();
+            read(target, &memory, &target.maps().unwrap()).unwrap()
+        };
+        let (of_first, of_child) = (found(&first), found(&child));
+        let text = std::fs::read_to_string(child.path("smaps_rollup")).unwrap();
+        let rollup = Rollup::parse(&text).unwrap();
+        drop(shell.stdin.take());
+        shell.wait().unwrap();
+        assert_eq!((of_child.parent, of_child.pids), (Some(first.pid), vec![first.pid]));
+        assert_eq!((of_first.parent, of_first.pids), (None, vec![child.pid]));
+        assert_eq!((of_first.copied_bytes, of_first.shared_bytes), (None, of_child.shared_bytes));
+        assert!(of_child.copied_bytes.unwrap() <= of_child.private_bytes);
+        assert!(of_child.shared_bytes > 0);
+        // Each of the two counts half of what both map.
+        let proportional = of_child.private_bytes + of_child.shared_bytes / 2;
+        let of_kernel = rollup.anon_pss_bytes.unwrap_or(proportional);
+        assert!(proportional.abs_diff(of_kernel) <= 4096, "{proportional} {of_kernel}");
+    }
+
+    #[test]
+    fn the_common_bytes_of_ranges_count_once() {
+        assert_eq!(common_bytes(&[0..10, 20..30], &[5..25, 28..40]), 5 + 5 + 2);
+        assert_eq!(common_bytes(&[0..10, 20..30], &[10..20, 30..40]), 0);
+        assert_eq!(common_bytes(&[], &[10..20, 30..40]), 0);
+        assert_eq!(common_bytes(&[0..40, 50..51], &[1..2, 3..4, 39..60]), 1 + 1 + 1 + 1);
+    }
+}
