@@ -23,7 +23,7 @@ mod tree;
 use std::thread;
 use std::time::Duration;
 
-use lowtide_model::cgroup::{CgroupLedger, CgroupPageCache};
+use lowtide_model::cgroup::{CgroupKind, CgroupLedger, CgroupPageCache};
 
 pub use counters::{GroupCounters, counters_of};
 pub use directory::{CgroupDirectory, CgroupError, CgroupNameError, MemoryHierarchy, path_of};
@@ -114,8 +114,8 @@ fn ledger(
     };
     ledger.set_rows(rows(account, holdings, tree.groups));
     // Version 1 has no row for the buffers of TCP, which it does not charge.
-    let rows = ledger.rows.clone();
-    ledger.holders.retain(|holder| rows.iter().any(|row| row.kind == holder.kind));
+    let has_sockets = ledger.bytes(CgroupKind::Sockets) > 0;
+    ledger.holders.retain(|holder| has_sockets || holder.kind != CgroupKind::Sockets);
     if moved {
         ledger.rows.iter_mut().for_each(|row| row.estimated = true);
     }
