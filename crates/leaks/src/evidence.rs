@@ -42,14 +42,12 @@ use crate::whole::is_whole;
 /// Number of searches of all memory for pointers, and the time between two of them. Further ones
 /// follow while words that may be links of former free chunks lead to blocks that seem lost,
 /// unless a search takes longer than [`LONG`]: the memory with such a link is soon used again.
-/// More than [`MANY_ROUNDS`] follow only if these words have become fewer, and none after
-/// [`MAX_TIME`].
+/// More than [`MANY_ROUNDS`] follow only if these words have become fewer.
 const ROUNDS: u32 = 2;
 const MANY_ROUNDS: u32 = 6;
 const MAX_ROUNDS: u32 = 14;
 const PAUSE: Duration = Duration::from_secs(2);
 const LONG: Duration = Duration::from_secs(2);
-const MAX_TIME: Duration = Duration::from_secs(40);
 /// Maximum number of blocks of a group whose pointers are searched for, and of those whose type is
 /// read.
 pub const MAX_SAMPLED: usize = 1000;
@@ -188,6 +186,8 @@ pub struct Search<'s> {
     /// Whether the kernel may note the registers of threads, for which perf events are opened.
     /// Otherwise their registers are unknown, and fewer blocks are found to be lost.
     pub notes_registers: bool,
+    /// Time after which no further search of all memory begins.
+    pub time: Duration,
 }
 
 impl<'s> Search<'s> {
@@ -200,6 +200,7 @@ impl<'s> Search<'s> {
             samples: None,
             count_calls: None,
             notes_registers: false,
+            time: Duration::from_secs(12),
         }
     }
 }
@@ -281,7 +282,7 @@ impl Reached {
 pub fn search(reader: &mut BlockReader, search: &Search<'_>) -> Result<Reached, TargetError> {
     let begun = Instant::now();
     let mut reached = round(reader, search, None)?;
-    while reached.rounds < ROUNDS || begun.elapsed() < MAX_TIME && reached.may_be_decided() {
+    while reached.rounds < ROUNDS || begun.elapsed() < search.time && reached.may_be_decided() {
         let (before, rounds) = (reached.unreached.take(), reached.rounds);
         let has_few_doubts = before.as_ref().is_some_and(UnreachedBlocks::has_few_doubts);
         let counted = reached.graph.take().filter(|_| has_few_doubts).map(Graph::into_counted);
