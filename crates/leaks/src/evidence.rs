@@ -17,6 +17,7 @@ use lowtide_model::ledger::WalkedRuntime;
 use lowtide_model::number::HumanCount;
 use lowtide_probe::detect::{self, Area};
 use lowtide_probe::inspect::{BlockReader, BlockWalk};
+use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::proc::maps::Mapping;
 use lowtide_probe::target::TargetError;
 
@@ -24,8 +25,9 @@ use crate::book::{FIRST_COHORT, Survivor, largest};
 use crate::files::Image;
 use crate::group::GroupKey;
 use crate::pointers::doubts::Counted;
-use crate::pointers::graph::{Graph, RootOf};
+use crate::pointers::graph::Graph;
 use crate::pointers::index::{BlockId, BlockIndex, IndexBuilder};
+use crate::pointers::paths::{Paths, UsedBlocks};
 use crate::pointers::registers::RegisterWatch;
 use crate::pointers::roots::Roots;
 use crate::pointers::scan::{Target, Words, each_pointer, each_root};
@@ -301,23 +303,70 @@ pub fn search(reader: &mut BlockReader, search: &Search<'_>) -> Result<Reached, 
     Ok(reached)
 }
 
-/// Names what holds each of some samples of blocks, by one search of all memory; `None` if nothing
-/// holds at least half of the sample.
+/// A process whose blocks are known by a walk.
+pub(crate) struct WalkedProcess<'w> {
+    pub(crate) target: &'w lowtide_probe::target::Target,
+    pub(crate) memory: &'w LiveMemory,
+    pub(crate) walk: &'w BlockWalk,
+    pub(crate) index: &'w BlockIndex,
+    /// The addresses of the blocks in caches, in order.
+    pub(crate) cached: &'w [u64],
+}
+
+/// Names what holds each of some samples of blocks, none of which is empty; `None` if nothing holds
+/// at least half of the sample. The search is limited in time and memory.
 ///
 /// # Errors
 /// Fails if the process has ended, or executes another program.
 pub(crate) fn holders(
-    reader: &mut BlockReader,
-    samples: Vec<Vec<Survivor>>,
-    search: &Search<'_>,
+    process: &WalkedProcess<'_>,
+    samples: &[Vec<Survivor>],
+    interrupt: &AtomicBool,
 ) -> Result<Vec<Option<String>>, TargetError> {
-    let reached = round(reader, search, None)?;
-    let groups = samples.into_iter().filter_map(|sample| {
-        let key = GroupKey::of_block(sample.first()?);
-        Some(Sampled { key, sample })
-    });
-    let evidence = describe(reader, &reached, groups.collect(), None, 0.0, search);
-    Ok(evidence.groups.iter().map(Described::main_holder).collect())
+    let WalkedProcess { target, memory: live, walk, index, cached } = *process;
+    let memory = &live.until(interrupt);
+    let registers = &mut RegisterWatch::default();
+    let roots = &Roots::find(target, live, walk, index.unknown(), registers);
+    let used = UsedBlocks { index, cached, heaps: &walk.heaps };
+    let wanted = samples.iter().flatten().map(|block| block.at);
+    let Paths { mut pointers, roots: roots_of } = Paths::find(memory, &used, roots, wanted);
+    // The search has not come to most blocks of these groups, or no root leads to them.
+    let is_known = |block: &&Survivor| pointers.contains_key(&block.at);
+    let others = samples.iter().filter(|s| s.iter().filter(is_known).count() * 2 < s.len());
+    let others: Vec<Survivor> = others.flatten().copied().collect();
+    if !others.is_empty() {
+        let found = pointers_to(memory, ranges(&others), Some(index), roots, walk);
+        let is_used = |at: &u64| match index.find(*at) {
+            Some((_, block)) => cached.binary_search(&block.at).is_err(),
+            None => true,
+        };
+        pointers.extend(found.into_iter().map(|(block, mut from)| {
+            from.retain(is_used);
+            (block, from)
+        }));
+    }
+    if !live.is_in_use() {
+        return Err(match target.is_alive() {
+            true => TargetError::Replaced(target.pid),
+            false => TargetError::Gone(target.pid),
+        });
+    }
+    let image = Image::new(target.pid, live, &walk.maps);
+    let areas = detect::areas(live, &walk.detected, &walk.maps, &roots.stacks, &walk.heaps);
+    let namer = Namer { image: &image, memory, index: Some(index), roots_of, roots, walk, areas };
+    let mut described: Vec<Described> = samples
+        .iter()
+        .map(|sample| {
+            namer.describe(GroupKey::of_block(&sample[0]), sample, &pointers, None, false)
+        })
+        .collect();
+    namer.name_variables(&mut described, samples, &pointers);
+    Ok(described.iter().map(Described::main_holder).collect())
+}
+
+/// Returns the addresses and the prints of blocks.
+fn ranges(blocks: &[Survivor]) -> impl Iterator<Item = (Range<u64>, u16)> {
+    blocks.iter().map(|block| (block.at..block.at.saturating_add(block.bytes), block.print))
 }
 
 /// Determines the types of blocks, their holders, and the stacks by which they were allocated.
@@ -343,16 +392,21 @@ pub(crate) fn describe(
     }
     let image = Image::new(reader.target().pid, reader.memory(), &walk.maps);
     let all: Vec<Survivor> = groups.iter().flat_map(|group| group.sample.iter().copied()).collect();
-    let all = all.iter().map(|block| (block.at..block.at.saturating_add(block.bytes), block.print));
-    let pointers = pointers_to(memory, all, index.as_ref(), roots, walk);
+    let pointers = pointers_to(memory, ranges(&all), index.as_ref(), roots, walk);
     let is_held = groups.iter().any(|group| !group.key.is_lost);
     let held = graph.as_ref().filter(|_| is_held);
     let root_of = held.map(|graph| graph.roots(|at| roots.is_in_stack(at)));
+    let roots_of = root_of.zip(index.as_ref()).map(|(root_of, index)| {
+        let root = |at: u64| Some((at, root_of.of(index.starting_at(at)?)?));
+        all.iter().filter_map(|block| root(block.at)).collect()
+    });
+    let roots_of = roots_of.unwrap_or_default();
     let areas =
         detect::areas(reader.memory(), &walk.detected, &walk.maps, &roots.stacks, &walk.heaps);
-    let namer = Namer { image: &image, memory, index: index.as_ref(), root_of, roots, walk, areas };
+    let namer =
+        Namer { image: &image, memory, index: index.as_ref(), roots_of, roots, walk, areas };
     let frames = FrameNamer::new(&image, reader.target());
-    let mut followed = Vec::new();
+    let mut samples = Vec::new();
     for Sampled { key, sample } in groups {
         let is_there = |survivor: &&Survivor| match index {
             Some(index) => index.starting_at(survivor.at).is_some(),
@@ -373,8 +427,7 @@ pub(crate) fn describe(
             }
         });
         let mut described = namer.describe(key, &sample, &pointers, reachability, search.with_text);
-        let most = if described.is_of_python() { MAX_FOLLOWED } else { 0 };
-        followed.push(sample.iter().take(most).map(|block| block.at).collect::<Vec<u64>>());
+        samples.push(sample);
         if let Some(stacks) = stacks {
             described.stacks = stacks.of(&described.key, older_s, &frames);
         }
@@ -391,14 +444,7 @@ pub(crate) fn describe(
             first.calls = stacks.count_calls(&first.key, older_s, pid, memory, &walk.maps, time);
         }
     }
-    let of_python = followed.concat();
-    if let Some(index) = index.as_ref().filter(|_| !of_python.is_empty()) {
-        let variables = Variables { image: &image, memory, index, roots, walk };
-        let names = variables.of(&of_python, &pointers);
-        for (described, sample) in evidence.groups.iter_mut().zip(&followed) {
-            described.name_variables(sample, &names);
-        }
-    }
+    namer.name_variables(&mut evidence.groups, &samples, &pointers);
     evidence
 }
 
@@ -555,8 +601,9 @@ struct Namer<'n, M> {
     image: &'n Image<'n>,
     memory: &'n M,
     index: Option<&'n BlockIndex>,
-    /// The roots of the paths to blocks; absent if no path was followed.
-    root_of: Option<RootOf>,
+    /// The roots of the paths to the sampled blocks, as far as they are known: the addresses of
+    /// the pointers, by the address of the block.
+    roots_of: HashMap<u64, u64>,
     roots: &'n Roots,
     walk: &'n BlockWalk,
     /// Memory of runtimes and of other allocators, in order.
@@ -590,9 +637,9 @@ impl<M: Memory> Namer<'_, M> {
             of_block
         });
         let holders = most_frequent(holders, typed.len());
-        let roots = self.roots_of(&typed).into_iter().map(|at| match at {
-            0 => "a system call or an epoll instance".to_owned(),
-            at => self.holder(at),
+        let roots = typed.iter().filter_map(|at| match self.roots_of.get(at)? {
+            0 => Some("a system call or an epoll instance".to_owned()),
+            root => Some(names.entry(*root).or_insert_with(|| self.holder(*root)).clone()),
         });
         let holder = |(what, share)| Holder { what, share };
         Described {
@@ -606,12 +653,28 @@ impl<M: Memory> Namer<'_, M> {
         }
     }
 
-    /// Returns the roots of the paths to blocks.
-    fn roots_of(&self, blocks: &[u64]) -> Vec<u64> {
-        let Some((root_of, index)) = self.root_of.as_ref().zip(self.index) else {
-            return Vec::new();
+    /// Adds the variables of Python that lead to the blocks of some samples.
+    fn name_variables(
+        &self,
+        described: &mut [Described],
+        samples: &[Vec<Survivor>],
+        pointers: &Pointers,
+    ) {
+        let Some(index) = self.index else { return };
+        let of_python = |(described, sample): (&Described, &Vec<Survivor>)| {
+            let most = if described.is_of_python() { MAX_FOLLOWED } else { 0 };
+            sample.iter().take(most).map(|block| block.at).collect()
         };
-        blocks.iter().filter_map(|at| root_of.of(index.starting_at(*at)?)).collect()
+        let followed: Vec<Vec<u64>> = described.iter().zip(samples).map(of_python).collect();
+        let all = followed.concat();
+        if all.is_empty() {
+            return;
+        }
+        let Self { image, memory, roots, walk, .. } = *self;
+        let names = Variables { image, memory, index, roots, walk }.of(&all, pointers);
+        for (described, followed) in described.iter_mut().zip(&followed) {
+            described.name_variables(followed, &names);
+        }
     }
 
     /// Returns the type of a trait object, by the vtable pointer beside a pointer to it.

@@ -29,7 +29,8 @@ pub struct UnitSums {
 }
 
 impl UnitSums {
-    fn add(&mut self, other: Self) {
+    /// Adds other units.
+    pub fn add(&mut self, other: Self) {
         self.units += other.units;
         self.resident_bytes += other.resident_bytes;
         self.free_bytes += other.free_bytes;

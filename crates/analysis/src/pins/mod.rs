@@ -42,6 +42,9 @@ pub struct GroupSums {
     pub units: u64,
     /// Their share of the pinned memory.
     pub pinned_bytes: u64,
+    /// The units that no block of another group holds. Of a joined group, those of each of its
+    /// groups.
+    pub alone: UnitSums,
     /// The stacks by which sampled blocks were allocated, the most frequent first.
     pub stacks: Vec<LeakStack>,
 }
@@ -58,6 +61,7 @@ impl GroupSums {
         self.bytes += other.bytes;
         self.units += other.units;
         self.pinned_bytes += other.pinned_bytes;
+        self.alone.add(other.alone);
         self.add_stacks(&other.stacks);
     }
 
@@ -122,6 +126,7 @@ impl HeapPins {
         groups.extend(self.others(&shown));
         let sets = sets.iter().map(|set| self.set(*set, &shown)).collect();
         let free = self.holders.free();
+        let has_further = shown.iter().any(|place| Self::bit(*place) == REST);
         let crowded = self.holders.crowded();
         Pins {
             pinned_bytes: self.scaled(pinned_bytes),
@@ -133,7 +138,7 @@ impl HeapPins {
             estimated: self.is_estimated(),
             groups,
             sets,
-            notes: Vec::new(),
+            notes: has_further.then(|| FURTHER.to_owned()).into_iter().collect(),
             cpu_s: 0.0,
         }
     }
@@ -157,12 +162,18 @@ impl HeapPins {
     }
 
     fn listed(&self, shown: &[usize]) -> Vec<PinGroup> {
-        let mut before = 0;
+        let (mut before, mut further) = (0, UnitSums::default());
         let group = |place: &usize| {
             let sums = &self.groups[*place];
             let bit = Self::bit(*place) & !REST;
             before |= bit;
-            let [gain, with_previous] = [bit, before].map(|set| self.holders.gain(set));
+            let mut gain = self.holders.gain(bit);
+            if bit == 0 {
+                gain = sums.alone;
+                further.add(gain);
+            }
+            let mut with_previous = self.holders.gain(before);
+            with_previous.add(further);
             PinGroup {
                 kind: PinKind::Blocks,
                 allocator: Some(sums.allocator.to_owned()),
@@ -248,6 +259,9 @@ impl HeapPins {
     }
 }
 
+/// The note of a report with more groups than [`Holders`] distinguishes.
+const FURTHER: &str = "the gain with the groups before counts all pages that the 62 groups with the largest shares hold \
+                       together; of a further group, only pages that it holds alone";
 /// Part of the pinned memory below which a group is counted with all others.
 const MIN_SHOWN: f64 = 0.001;
 /// Amount of pinned memory below which its cause is not named, in bytes.
@@ -380,6 +394,30 @@ mod tests {
             "194 MiB of the free memory is pinned by 5.72 MiB in blocks of 32 B and 64 B (";
         assert!(said.as_ref().is_some_and(|said| said.starts_with(expected)), "{said:?}");
         assert_eq!(sentence(&Pins::default()), None);
+    }
+
+    #[test]
+    fn a_group_after_the_62_that_are_distinguished_gains_what_it_holds_alone() {
+        let group = |place: u64| GroupSums {
+            allocator: "glibc",
+            size_bytes: [16 * (place + 1); 2],
+            blocks: 1,
+            pinned_bytes: MIB,
+            alone: UnitSums { units: 1, resident_bytes: 4096, free_bytes: 4000 },
+            ..GroupSums::default()
+        };
+        let mut holders = Holders::default();
+        for place in 0..64 {
+            let sums = UnitSums { units: 1, resident_bytes: 4096, free_bytes: 4000 };
+            holders.add(HeapPins::bit(place), sums);
+        }
+        let groups = (0..64).map(group).collect();
+        let heap = HeapPins { groups, holders, read_share: 1.0, ..HeapPins::default() };
+        let pins = heap.report(64);
+        assert!(pins.groups.iter().all(|group| group.gain_bytes == 4096), "{:#?}", pins.groups);
+        assert_eq!(pins.groups[63].gain_with_previous_bytes, 64 * 4096);
+        assert!(pins.notes[0].starts_with("the gain with the groups before"), "{:?}", pins.notes);
+        assert_eq!(heap.report(62).notes, Vec::<String>::new());
     }
 
     #[test]

@@ -110,10 +110,7 @@ impl HeapFile {
         interrupt: &AtomicBool,
     ) -> Result<Self, TargetError> {
         let held = HeldMemory::read(target, true)?;
-        let holders = match pins::name_holders(&held, target, NAMED_GROUPS, interrupt)? {
-            Ok(holdings) => Holders::Known(holdings),
-            Err(reason) => Holders::Unknown(reason.to_owned()),
-        };
+        let holders = Holders::Known(pins::name_holders(&held, target, NAMED_GROUPS, interrupt)?);
         let origin = origin(target)?;
         if target.stat()?.image != observation.image {
             return Err(TargetError::Replaced(target.pid));

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-use lowtide_heap::blocks::Block;
+use lowtide_heap::blocks::{Block, PLACE};
 use lowtide_heap::rooms::RoomKind;
 use lowtide_model::pins::{BlockCensus, BlockGroup};
 
@@ -23,8 +23,10 @@ pub(super) type Class = (Option<RoomKind>, u64, TypeId);
 type Sums = (u64, u64);
 
 impl HeldMemory {
-    /// Calls `each` for each block in use, in order of address.
+    /// Calls `each` for each block in use, in order of address. Of a sample of the heap, small blocks
+    /// in parts that are not completely known are left out. All large blocks are known.
     pub(super) fn each_block(&self, mut each: impl FnMut(Block, Class)) {
+        let is_sample = self.is_sample();
         let mut rooms = self.census.rooms.iter().peekable();
         let mut cached = self.census.cached.iter().peekable();
         for block in self.census.blocks.iter() {
@@ -35,7 +37,11 @@ impl HeldMemory {
             }
             let room = rooms.peek().filter(|room| room.range.start <= block.at);
             let kind = room.map(|room| room.kind);
-            each(block, (kind, block.bytes, block.print));
+            match (is_sample, kind) {
+                (true, _) if block.bytes >= PLACE => each(block, (None, block.bytes, block.print)),
+                (true, None) => {}
+                _ => each(block, (kind, block.bytes, block.print)),
+            }
         }
     }
 
@@ -64,15 +70,17 @@ impl HeldMemory {
     /// Returns the `top` classes with the most bytes, and the sums of all.
     fn largest(&self, top: usize) -> (Vec<(Class, Sums)>, Sums) {
         let mut sums: HashMap<Class, Sums> = HashMap::new();
-        let mut total = (0, 0);
+        let (mut small, mut large) = ((0, 0), (0, 0));
         self.each_block(|block, class| {
             let is_counted = sums.len() < MAX_GROUPS || sums.contains_key(&class);
             let sums = is_counted.then(|| sums.entry(class).or_default());
-            for sums in sums.into_iter().chain([&mut total]) {
+            let total = if block.bytes >= PLACE { &mut large } else { &mut small };
+            for sums in sums.into_iter().chain([total]) {
                 sums.0 += 1;
                 sums.1 += block.bytes;
             }
         });
+        let total = (self.scaled(small.0) + large.0, self.scaled(small.1) + large.1);
         let mut order: Vec<(Class, Sums)> = sums.into_iter().collect();
         order.sort_unstable_by_key(|(class, (count, bytes))| (Reverse((*bytes, *count)), *class));
         order.truncate(top);
@@ -85,18 +93,23 @@ impl HeldMemory {
         total: Sums,
         code: &AllocatingCode,
     ) -> BlockCensus {
-        let listed =
-            order.iter().fold((0, 0), |(count, bytes), (_, sums)| (count + sums.0, bytes + sums.1));
-        let mut groups: Vec<BlockGroup> =
-            order.iter().map(|(class, sums)| self.of_class(*class, *sums, total.1, code)).collect();
-        let others = (total.0 - listed.0, total.1 - listed.1);
+        let scaled = |class: &Class, sums: &Sums| match class.1 >= PLACE {
+            true => *sums,
+            false => (self.scaled(sums.0), self.scaled(sums.1)),
+        };
+        let (mut groups, mut others) = (Vec::new(), total);
+        for (class, sums) in order {
+            let sums = scaled(class, sums);
+            others = (others.0.saturating_sub(sums.0), others.1.saturating_sub(sums.1));
+            groups.push(self.of_class(*class, sums, total.1, code));
+        }
         if others.0 > 0 {
             let group = self.group((None, 0, 0), others, total.1);
             groups.push(BlockGroup { allocator: None, ..group });
         }
         BlockCensus {
-            blocks: self.scaled(total.0),
-            bytes: self.scaled(total.1),
+            blocks: total.0,
+            bytes: total.1,
             estimated: self.is_estimated(),
             groups,
             notes: Vec::new(),
@@ -128,8 +141,8 @@ impl HeldMemory {
             block_type: self.census.type_name(type_id).cloned(),
             age: None,
             holder: None,
-            blocks: self.scaled(blocks),
-            bytes: self.scaled(bytes),
+            blocks,
+            bytes,
             share: bytes as f64 / all_bytes.max(1) as f64,
             stacks: Vec::new(),
             spare_bytes: None,
@@ -141,11 +154,16 @@ impl HeldMemory {
         self.census.read_share < 1.0 || self.unread_bytes() > 0 || self.census.ages_are_estimates
     }
 
+    /// Returns whether only a part of the heap was read.
+    fn is_sample(&self) -> bool {
+        self.census.read_share > 0.0 && self.census.read_share < 1.0
+    }
+
     /// Scales a sum over the part of the heap that was read.
     fn scaled(&self, value: u64) -> u64 {
-        match self.census.read_share {
-            share if share > 0.0 && share < 1.0 => (value as f64 / share) as u64,
-            _ => value,
+        match self.is_sample() {
+            true => (value as f64 / self.census.read_share) as u64,
+            false => value,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Collects the blocks of a walk with their types, and the rooms that they are in.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use lowtide_heap::blocks::{Block, BlockVisitor, PLACE, print};
@@ -9,12 +9,14 @@ use lowtide_heap::rooms::{Room, RoomKind};
 use lowtide_probe::proc::maps::Mapping;
 
 use super::ages::EarlierBlocks;
+use crate::book::ByPlace;
 use crate::files::Image;
 use crate::pointers::index::{BlockIndex, IndexBuilder};
 use crate::types::{PYTHON_TYPES, TypeWord, may_be_count};
 
-/// Maximum number of blocks, which take 48 MiB. A larger heap is sampled.
-pub(super) const MAX_BLOCKS: usize = 6_500_000;
+/// Maximum number of blocks, which take 6 bytes each, and 2 more while their holders are searched
+/// for: 44 MiB. A larger heap is sampled.
+pub(super) const MAX_BLOCKS: usize = 5_750_000;
 /// Maximum number of blocks of each of the two walks of a watch, which take 4 and 6 bytes each.
 const MAX_WATCHED: usize = 4_000_000;
 /// Maximum number of rooms before a heap is sampled, which take 8 MiB.
@@ -25,6 +27,9 @@ const PLACES_OF_PART: u64 = (4 << 20) / PLACE;
 const MAX_SAMPLING: u32 = 16;
 /// Maximum number of words that are tried as a type, and of types.
 const MAX_WORDS: usize = 64 << 10;
+/// Maximum number of words that are tried as a type of Python if no file of Python is mapped, and
+/// none of them is one.
+const MAX_WITHOUT_PYTHON: usize = 4096;
 pub(super) const MAX_TYPES: usize = 4096;
 /// Maximum number of blocks in caches that are distinguished.
 pub(super) const MAX_CACHED: usize = 1 << 20;
@@ -37,15 +42,20 @@ pub(super) struct TypeReader<'i> {
     image: &'i Image<'i>,
     /// The addresses of files, in order and disjoint.
     files: Vec<Range<u64>>,
-    known: HashMap<TypeWord, TypeId>,
+    /// The types by their words; those of Python by the word with its lowest bit set.
+    known: ByPlace<TypeId>,
     names: Vec<String>,
+    /// Number of words that are still tried as a type of Python.
+    python_tries: usize,
 }
 
 impl<'i> TypeReader<'i> {
     pub(super) fn new(image: &'i Image<'i>, maps: &[Mapping]) -> Self {
-        let files = maps.iter().filter(|mapping| mapping.has_file());
-        let files = joined(files.map(|m| m.start..m.end).collect());
-        Self { image, files, known: HashMap::new(), names: Vec::new() }
+        let files = || maps.iter().filter(|mapping| mapping.has_file());
+        let is_python = files().any(|mapping| mapping.name.contains("python"));
+        let files = joined(files().map(|m| m.start..m.end).collect());
+        let python_tries = if is_python { usize::MAX } else { MAX_WITHOUT_PYTHON };
+        Self { image, files, known: ByPlace::default(), names: Vec::new(), python_tries }
     }
 
     fn type_of(&mut self, first: &[u8]) -> TypeId {
@@ -55,18 +65,24 @@ impl<'i> TypeReader<'i> {
         };
         if let Some(table) = word(0).filter(|table| self.is_of_file(*table)) {
             // The head of a list of Python's garbage collector is also in a file.
-            let id = self.id(TypeWord::Table(table));
+            let id = self.id(table, TypeWord::Table(table));
             if id > 0 {
                 return id;
             }
         }
+        if self.python_tries == 0 {
+            return 0;
+        }
         for place in PYTHON_TYPES {
             let [Some(count), Some(at)] = [word(place - 1), word(place)] else { break };
             if may_be_count(count) && at > 0xffff && at.is_multiple_of(8) {
-                let id = self.id(TypeWord::Python(at));
+                let known = self.known.len();
+                let id = self.id(at | 1, TypeWord::Python(at));
                 if id > 0 {
+                    self.python_tries = usize::MAX;
                     return id;
                 }
+                self.python_tries = self.python_tries.saturating_sub(self.known.len() - known);
             }
         }
         0
@@ -81,15 +97,15 @@ impl<'i> TypeReader<'i> {
         self.files.get(place).is_some_and(|file| file.start <= at)
     }
 
-    fn id(&mut self, word: TypeWord) -> TypeId {
-        if let Some(id) = self.known.get(&word) {
+    fn id(&mut self, key: u64, word: TypeWord) -> TypeId {
+        if let Some(id) = self.known.get(&key) {
             return *id;
         }
         if self.known.len() >= MAX_WORDS {
             return 0;
         }
         let id = word.name(self.image).map_or(0, |name| self.id_of_name(name));
-        self.known.insert(word, id);
+        self.known.insert(key, id);
         id
     }
 
@@ -179,12 +195,18 @@ impl<'i> CensusBuilder<'i> {
             self.sampling += 1;
             let sampling = self.sampling;
             self.blocks.keep_places(|place| is_sampled(place / PLACES_OF_PART, sampling));
-            let left_out_bytes = &mut self.left_out_bytes;
-            self.rooms.retain(|start, (end, _)| {
-                let is_kept = is_known(&(*start..*end), sampling);
-                *left_out_bytes += if is_kept { 0 } else { *end - start };
-                is_kept
-            });
+            for (start, (end, kind)) in std::mem::take(&mut self.rooms) {
+                self.add_room(Room { range: start..end, kind });
+            }
+        }
+    }
+
+    /// Adds the parts of a room whose blocks are all known.
+    fn add_room(&mut self, Room { range, kind }: Room) {
+        self.left_out_bytes += range.end - range.start;
+        for part in known_parts(range, kind, self.sampling) {
+            self.left_out_bytes -= part.end - part.start;
+            self.rooms.insert(part.start, (part.end, kind));
         }
     }
 
@@ -244,12 +266,8 @@ impl BlockVisitor for CensusBuilder<'_> {
         for start in replaced {
             self.rooms.remove(&start);
         }
-        if is_known(&(start..end), self.sampling) {
-            self.rooms.insert(start, (end, room.kind));
-            self.sample_if_full();
-        } else {
-            self.left_out_bytes += end - start;
-        }
+        self.add_room(room);
+        self.sample_if_full();
     }
 
     fn print(&mut self, at: u64, first: &[u8]) -> u16 {
@@ -259,6 +277,25 @@ impl BlockVisitor for CensusBuilder<'_> {
         let age = self.earlier.map_or(0, |earlier| earlier.age(at, first));
         age | self.types.as_mut().map_or(0, |types| types.type_of(first))
     }
+}
+
+/// Returns the parts of a room whose blocks are all known, in order and disjoint. A stretch of glibc
+/// may be the whole heap, and is divided; other rooms are known or not.
+fn known_parts(room: Range<u64>, kind: RoomKind, sampling: u32) -> Vec<Range<u64>> {
+    if sampling == 0 || kind != RoomKind::GlibcStretch {
+        return if is_known(&room, sampling) { vec![room] } else { Vec::new() };
+    }
+    let bytes = PLACES_OF_PART * PLACE;
+    let parts =
+        (room.start / bytes..=(room.end - 1) / bytes).filter(|part| is_sampled(*part, sampling));
+    let known = parts.map(|part| {
+        let start = part * bytes;
+        // A block before it may extend into it.
+        let is_alone = part.checked_sub(1).is_none_or(|before| !is_sampled(before, sampling));
+        let start = if is_alone && start > room.start { start + PLACE } else { start };
+        start.max(room.start)..((part + 1) * bytes).min(room.end)
+    });
+    joined(known.filter(|part| part.start < part.end).collect())
 }
 
 /// Returns whether all blocks are known that begin in a range or extend into it.
@@ -272,4 +309,72 @@ fn is_known(range: &Range<u64>, sampling: u32) -> bool {
 fn is_sampled(part: u64, sampling: u32) -> bool {
     let hash = (part ^ part >> 15).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     hash.leading_zeros() >= sampling
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::super::units::{BlockInRoom, Units};
+    use super::*;
+
+    const START: u64 = 0x10_0000_0000;
+    const PLACES: u64 = 1024;
+    const SMALL: u64 = 3;
+
+    /// Reads a heap of one stretch, whose places each have two blocks and one that extends into the
+    /// next place. One block is large.
+    fn census(mut builder: CensusBuilder<'_>) -> Census {
+        let large = START + 100 * PLACE + 0x6000..START + 203 * PLACE;
+        let block = |at: u64, bytes: u64| Block { at, bytes, print: 0 };
+        for number in 0..PLACES {
+            let place = START + number * PLACE;
+            let blocks = [(0x1390, 48), (0x4e20, 320), (PLACE - 64, 1024)];
+            let blocks = blocks.map(|(at, bytes)| block(place + at, bytes));
+            let blocks: Vec<Block> =
+                blocks.into_iter().filter(|block| !large.contains(&block.at)).collect();
+            if builder.wants(place / PLACE) {
+                builder.blocks(place..place + PLACE, &blocks);
+            }
+            if large.start / PLACE == place / PLACE {
+                builder.large(block(large.start, large.end - large.start));
+            }
+        }
+        let range = START..START + (PLACES + 1) * PLACE;
+        builder.room(Room { range, kind: RoomKind::GlibcStretch });
+        builder.build()
+    }
+
+    /// Returns the units: their resident and free bytes, and the blocks that hold them.
+    fn units(census: &Census) -> Vec<(u64, u64, Vec<(usize, u64)>)> {
+        let resident: Vec<Range<u64>> =
+            std::iter::once(START..START + (PLACES + 1) * PLACE).collect();
+        let units = Units { census, resident: &resident, locked: &[], page_bytes: 4096 };
+        let mut found = Vec::new();
+        let number = |(block, _): BlockInRoom| (block.at - START) as usize;
+        units.each(number, |unit| {
+            if !unit.is_fixed {
+                found.push((unit.resident_bytes, unit.free_bytes, unit.holders.to_vec()));
+            }
+        });
+        found
+    }
+
+    #[test]
+    fn the_units_of_a_sample_of_one_stretch_are_units_of_the_whole() {
+        let all = census(CensusBuilder::new(None));
+        let whole: HashSet<_> = units(&all).into_iter().collect();
+        assert_eq!((all.read_share, all.rooms.len()), (1.0, 1));
+        for max_blocks in [2000, 1000, 500] {
+            let part = census(CensusBuilder::with_max_blocks(None, max_blocks));
+            let found = units(&part);
+            let pages = found.len() as u64;
+            assert!(!part.rooms.is_empty() && pages > 100, "{max_blocks}: {:?}", part.rooms);
+            assert!(found.iter().all(|unit| whole.contains(unit)), "{max_blocks}");
+            let all_pages = (PLACES + 1) * PLACE / 4096;
+            let share = pages as f64 / all_pages as f64;
+            assert!((share - part.read_share).abs() < 0.01, "{share} {}", part.read_share);
+            assert!(part.blocks.len() as u64 <= SMALL * PLACES * 3 / 4, "{}", part.blocks.len());
+        }
+    }
 }

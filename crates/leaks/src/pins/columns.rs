@@ -124,6 +124,7 @@ pub(crate) fn decode(summary: Summary, bytes: &[u8]) -> Result<HeldMemory, Colum
         threads,
         tunables,
         only_allocator,
+        source: None,
         cpu_s,
     })
 }

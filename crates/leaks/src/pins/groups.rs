@@ -1,6 +1,6 @@
 //! The groups of blocks, and their shares of the pinned memory.
 
-use lowtide_analysis::pins::holders::{CACHED, MAX_GROUPS as SAMPLED_GROUPS, REST};
+use lowtide_analysis::pins::holders::{CACHED, MAX_GROUPS as SAMPLED_GROUPS, REST, UnitSums};
 use lowtide_analysis::pins::{GroupSums, HeapPins};
 use lowtide_heap::rooms::RoomKind;
 
@@ -24,6 +24,8 @@ pub(super) struct Group {
     bytes: u64,
     units: u64,
     pinned_bytes: u64,
+    /// The units that only this group holds.
+    alone: UnitSums,
 }
 
 /// The groups in the order in which they appear.
@@ -56,7 +58,9 @@ impl Groups {
             return OTHERS;
         }
         self.ids.insert(key, next as u32);
-        self.all.push(Group { class, blocks: 0, bytes: 0, units: 0, pinned_bytes: 0 });
+        let (blocks, bytes, units, pinned_bytes) = (0, 0, 0, 0);
+        let alone = UnitSums::default();
+        self.all.push(Group { class, blocks, bytes, units, pinned_bytes, alone });
         next
     }
 
@@ -86,7 +90,11 @@ impl Groups {
             self.all[*group].units += 1;
             self.all[*group].pinned_bytes += part;
         }
-        self.fixed_bytes += if unit.is_fixed { left } else { 0 };
+        if unit.is_fixed {
+            self.fixed_bytes += left;
+        } else if let [(group, _)] = unit.holders {
+            self.all[*group].alone.add(unit.sums());
+        }
     }
 
     /// Returns the groups of blocks, the largest share first, the blocks in caches with their
@@ -160,6 +168,7 @@ fn sums(group: &Group, census: &Census) -> GroupSums {
         bytes: group.bytes,
         units: group.units,
         pinned_bytes: group.pinned_bytes,
+        alone: group.alone,
         stacks: Vec::new(),
     }
 }

@@ -3,21 +3,14 @@
 use std::sync::atomic::AtomicBool;
 
 use lowtide_heap::blocks::Block;
-use lowtide_probe::inspect::BlockReader;
-use lowtide_probe::target::{Target, TargetError};
+use lowtide_probe::target::TargetError;
 
 use crate::book::{FIRST_COHORT, Survivor};
-use crate::evidence::{self, Search};
+use crate::evidence::{self, WalkedProcess};
 
 /// Maximum number of blocks of a group whose holders are searched for, and of all groups.
 const SAMPLED: u64 = 200;
 const SAMPLED_IN_ALL: u64 = 4000;
-/// Maximum number of blocks in use of a heap whose pointers are searched: they take 64 MiB at most.
-const MAX_BLOCKS: u64 = 2_000_000;
-/// The note of a heap with more blocks.
-const TOO_MANY: &str = "it has too many blocks for a search of their holders: lowtide leaks names the holders of \
-                        blocks that grow";
-
 /// Samples of the blocks of groups, evenly distributed over their addresses.
 #[derive(Debug, Default)]
 pub(super) struct Samples {
@@ -58,31 +51,22 @@ impl Samples {
         self
     }
 
-    /// Names what holds the blocks of each group. `all` is the number of blocks in use of the
-    /// process. Returns the reason if it is not searched for.
+    /// Names what holds the blocks of each group.
     ///
     /// # Errors
     /// Fails if the process has ended, or executes another program.
     pub(super) fn holders(
         self,
-        target: &Target,
-        all: u64,
+        process: &WalkedProcess<'_>,
         interrupt: &AtomicBool,
-    ) -> Result<Result<Vec<Option<String>>, &'static str>, TargetError> {
-        if self.len() == 0 {
-            return Ok(Ok(Vec::new()));
-        }
-        if all > MAX_BLOCKS {
-            return Ok(Err(TOO_MANY));
-        }
+    ) -> Result<Vec<Option<String>>, TargetError> {
         let mut names = vec![None; self.blocks.len()];
         let some = self.blocks.into_iter().enumerate().filter(|(_, sample)| !sample.is_empty());
         let (places, samples): (Vec<usize>, Vec<Vec<Survivor>>) = some.unzip();
-        let mut reader = BlockReader::open(target)?;
-        let holders = evidence::holders(&mut reader, samples, &Search::new(interrupt))?;
-        for (place, holder) in places.into_iter().zip(holders) {
-            names[place] = holder;
+        if !samples.is_empty() {
+            let holders = evidence::holders(process, &samples, interrupt)?;
+            places.into_iter().zip(holders).for_each(|(place, holder)| names[place] = holder);
         }
-        Ok(Ok(names))
+        Ok(names)
     }
 }

@@ -43,6 +43,7 @@ use lowtide_probe::proc::maps::Mapping;
 use lowtide_probe::target::{Target, TargetError};
 use serde::{Deserialize, Serialize};
 
+use crate::evidence::WalkedProcess;
 use crate::files::Image;
 use crate::stacks::sampler::StackSamples;
 
@@ -120,14 +121,14 @@ pub fn inspect(
         let Ok(memory) = LiveMemory::open(target.pid) else {
             return Ok((walk(None)?.observation, None));
         };
-        let (held, walk) = HeldMemory::collect(target, &maps, &memory, (true, None), |builder| {
-            walk(Some(builder))
-        })?;
-        let is_readable = walk.observation.unreadable.is_none();
+        let collect = |builder: &mut dyn BlockVisitor| walk(Some(builder));
+        let (held, observation) =
+            HeldMemory::collect(target, &maps, memory, (true, None), collect)?;
+        let is_readable = observation.unreadable.is_none();
         // The time of the inspection is a part of the observation.
-        let cpu_s = held.cpu_s - walk.cpu_s;
+        let cpu_s = held.cpu_s - observation.cpu_s;
         let held = is_readable.then_some(HeldMemory { cpu_s, ..held });
-        Ok((walk.observation, held))
+        Ok((observation, held))
     })
 }
 
@@ -142,7 +143,7 @@ pub fn pins(target: &Target, top: usize, interrupt: &AtomicBool) -> Result<Pins,
 }
 
 /// Names what holds the blocks of the groups that pin most memory, and of the `top` groups with the
-/// most bytes. Returns the reason if that is not searched for.
+/// most bytes.
 ///
 /// # Errors
 /// Fails if the process has ended, or executes another program.
@@ -151,19 +152,16 @@ pub fn name_holders(
     target: &Target,
     top: usize,
     interrupt: &AtomicBool,
-) -> Result<Result<Holdings, &'static str>, TargetError> {
+) -> Result<Holdings, TargetError> {
     let code = AllocatingCode::default();
     let (heap, of_pins) = held.sums(&code);
     let (census, of_blocks) = held.count(top, &code);
     let pinning = of_pins.len();
-    let mut names = match of_pins.and(of_blocks).holders(target, census.blocks, interrupt)? {
-        Ok(names) => names,
-        Err(reason) => return Ok(Err(reason)),
-    };
-    let of_blocks = names.split_off(pinning);
+    let mut names = held.holders(of_pins.and(of_blocks), target, interrupt)?;
+    let of_blocks = names.split_off(pinning.min(names.len()));
     let pins = heap.groups.iter().map(Holdings::name_of_sums).zip(names);
     let blocks = census.groups.iter().map(Holdings::name_of_group).zip(of_blocks);
-    Ok(Ok(Holdings { pins: Holdings::known(pins), blocks: Holdings::known(blocks) }))
+    Ok(Holdings { pins: Holdings::known(pins), blocks: Holdings::known(blocks) })
 }
 
 /// The allocator, the size and the type of a group of blocks.
@@ -215,7 +213,16 @@ pub struct HeldMemory {
     tunables: Option<Tunables>,
     /// The allocator, if all blocks outside of rooms belong to it.
     only_allocator: Option<String>,
+    /// Where the blocks were read; absent if they are from a file.
+    source: Option<Source>,
     cpu_s: f64,
+}
+
+/// The memory in which blocks were read, and the walk that has found them.
+#[derive(Debug)]
+struct Source {
+    memory: LiveMemory,
+    walk: BlockWalk,
 }
 
 impl HeldMemory {
@@ -244,9 +251,8 @@ impl HeldMemory {
         let maps = target.maps().map_err(|error| target.failed(error))?;
         let mut reader = BlockReader::open(target)?;
         let memory = LiveMemory::open(target.pid).map_err(|error| target.failed(error))?;
-        let collected =
-            Self::collect(target, &maps, &memory, options, |builder| reader.walk(builder));
-        Ok(collected?.0)
+        let walk = |builder: &mut dyn BlockVisitor| reader.walk(builder);
+        Ok(Self::collect(target, &maps, memory, options, walk)?.0)
     }
 
     /// Reads the blocks of a process by a walk: with their types, and which of them were there
@@ -254,31 +260,33 @@ impl HeldMemory {
     fn collect(
         target: &Target,
         maps: &[Mapping],
-        memory: &LiveMemory,
+        memory: LiveMemory,
         (with_types, earlier): (bool, Option<&EarlierBlocks>),
         walk: impl FnOnce(&mut dyn BlockVisitor) -> Result<BlockWalk, TargetError>,
-    ) -> Result<(Self, BlockWalk), TargetError> {
+    ) -> Result<(Self, Observation), TargetError> {
         let cpu = thread_cpu_s();
-        let image = Image::new(target.pid, memory, maps);
+        let image = Image::new(target.pid, &memory, maps);
         let types = with_types.then(|| TypeReader::new(&image, maps));
         let mut builder = CensusBuilder::new(types).since(earlier);
-        let walk = walk(&mut builder)?;
+        let mut walk = walk(&mut builder)?;
         let census = builder.build();
         let locked = LockedMemory::find(target, &target.status()?, &walk.maps).ranges;
+        let observation = std::mem::take(&mut walk.observation);
         let held = Self {
-            resident: resident(memory, &census.rooms),
+            resident: resident(&memory, &census.rooms),
             census,
             locked,
             page_bytes: memory.page_bytes(),
             threads: target.stat()?.threads,
-            only_allocator: match walk.observation.heaps.as_slice() {
+            only_allocator: match observation.heaps.as_slice() {
                 [heap] => Some(heap.allocator.name().to_owned()),
                 _ => None,
             },
-            tunables: walk.observation.tunables_in_force.clone(),
+            tunables: observation.tunables_in_force.clone(),
+            source: Some(Source { memory, walk }),
             cpu_s: thread_cpu_s() - cpu,
         };
-        Ok((held, walk))
+        Ok((held, observation))
     }
 
     /// Reports the blocks in groups, and names what holds those that are shown.
@@ -297,34 +305,40 @@ impl HeldMemory {
         let (heap, of_pins) = wanted.pins.then(|| self.sums(&code)).unzip();
         let (mut blocks, of_blocks) = wanted.blocks.then(|| self.count(wanted.top, &code)).unzip();
         let (of_pins, of_blocks) = (of_pins.unwrap_or_default(), of_blocks.unwrap_or_default());
-        let (pinning, all) = (of_pins.len(), self.census.blocks.len() as u64);
-        let mut notes = self.notes();
-        // Its memory is not needed any more.
-        drop(self);
-        let found = of_pins.and(of_blocks).holders(target, all, interrupt)?;
-        let (mut names, reason) = match found {
-            Ok(names) => (names, None),
-            Err(reason) => (Vec::new(), Some(reason.to_owned())),
-        };
+        let pinning = of_pins.len();
+        let mut names = self.holders(of_pins.and(of_blocks), target, interrupt)?;
         let of_blocks = names.split_off(pinning.min(names.len()));
-        notes.extend(of_code.clone());
-        notes.extend(reason.clone());
-        let pins = heap.map(|heap| Pins { notes, ..heap.with_holders(names).report(wanted.top) });
+        let pins = heap.map(|heap| {
+            let mut pins = self.with_notes(heap.with_holders(names).report(wanted.top));
+            pins.notes.extend(of_code.clone());
+            pins
+        });
         let cpu_s = before + thread_cpu_s() - cpu;
         if let Some(census) = &mut blocks {
             let groups = census.groups.iter_mut();
             groups.zip(of_blocks).for_each(|(group, name)| group.holder = name);
-            census.notes.extend(of_code.into_iter().chain(reason));
+            census.notes.extend(of_code);
             census.cpu_s = cpu_s;
         }
         Ok(BlockReport { pins: pins.map(|pins| Pins { cpu_s, ..pins }), blocks })
     }
 
+    /// Names what holds the blocks of some samples.
+    fn holders(
+        &self,
+        samples: Samples,
+        target: &Target,
+        interrupt: &AtomicBool,
+    ) -> Result<Vec<Option<String>>, TargetError> {
+        let Some(Source { memory, walk }) = &self.source else { return Ok(Vec::new()) };
+        let Census { blocks: index, cached, .. } = &self.census;
+        samples.holders(&WalkedProcess { target, memory, walk, index, cached }, interrupt)
+    }
+
     /// Reports the groups of blocks that pin memory, the `top` largest.
     pub fn pins(&self, top: usize) -> Pins {
         let cpu = thread_cpu_s();
-        let pins =
-            Pins { notes: self.notes(), ..self.sums(&AllocatingCode::default()).0.report(top) };
+        let pins = self.with_notes(self.sums(&AllocatingCode::default()).0.report(top));
         Pins { cpu_s: self.cpu_s + thread_cpu_s() - cpu, ..pins }
     }
 
@@ -336,12 +350,13 @@ impl HeldMemory {
             let names = known.map(|name| Holdings::holder(&holdings.pins, &name)).collect();
             heap = heap.with_holders(names);
         }
-        Pins { notes: self.notes(), ..heap.report(top) }
+        self.with_notes(heap.report(top))
     }
 
-    fn notes(&self) -> Vec<String> {
+    fn with_notes(&self, mut pins: Pins) -> Pins {
         let is_empty = self.census.rooms.is_empty();
-        is_empty.then(|| NO_HEAP.to_owned()).into_iter().collect()
+        pins.notes.extend(is_empty.then(|| NO_HEAP.to_owned()));
+        pins
     }
 
     /// Returns the memory that a release returns after all blocks were freed that are no longer
@@ -359,9 +374,7 @@ impl HeldMemory {
         self.units().each(group_of, |unit| {
             let is_gone = unit.holders.iter().all(|(group, _)| *group == GONE);
             if is_gone && !unit.is_fixed {
-                freed.units += 1;
-                freed.resident_bytes += unit.resident_bytes;
-                freed.free_bytes += unit.free_bytes;
+                freed.add(unit.sums());
             }
         });
         freed
@@ -400,12 +413,7 @@ impl HeldMemory {
             |unit| {
                 let of_groups = unit.holders.iter().map(|(group, _)| ranked.bits[*group]);
                 let fixed = if unit.is_fixed { REST } else { 0 };
-                let sums = UnitSums {
-                    units: 1,
-                    resident_bytes: unit.resident_bytes,
-                    free_bytes: unit.free_bytes,
-                };
-                holders.add(of_groups.fold(fixed, |set, bit| set | bit), sums);
+                holders.add(of_groups.fold(fixed, |set, bit| set | bit), unit.sums());
             },
         );
         let heap = HeapPins {

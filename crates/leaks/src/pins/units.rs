@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
+use lowtide_analysis::pins::holders::UnitSums;
 use lowtide_heap::blocks::Block;
 use lowtide_heap::ranges::overlaps;
 use lowtide_heap::rooms::{Room, RoomKind};
@@ -33,6 +34,14 @@ pub(super) struct Unit<'u> {
     pub(super) holders: &'u [(usize, u64)],
 }
 
+impl Unit<'_> {
+    /// Returns the sums of this unit.
+    pub(super) fn sums(&self) -> UnitSums {
+        let Self { resident_bytes, free_bytes, .. } = *self;
+        UnitSums { units: 1, resident_bytes, free_bytes }
+    }
+}
+
 /// A block with what decides its group.
 pub(super) type BlockInRoom = (Block, BlockClass);
 
@@ -54,9 +63,16 @@ struct BlockCursor<'c> {
 }
 
 impl BlockCursor<'_> {
-    /// Goes on to the blocks from an address on.
-    fn go_to(&mut self, at: u64) {
-        while self.blocks.peek().is_some_and(|block| block.at < at) {
+    /// Goes on to the blocks of a room. Blocks outside of rooms have pages of their own. The first
+    /// block of a part of a stretch may begin before it.
+    fn go_to(&mut self, Room { range, kind }: &Room) {
+        let is_before = |block: Block| match kind {
+            RoomKind::GlibcStretch => {
+                block.at.saturating_add(block.bytes) <= range.start + kind.user_at()
+            }
+            _ => block.at < range.start + kind.user_at(),
+        };
+        while self.blocks.peek().is_some_and(is_before) {
             self.blocks.next();
         }
     }
@@ -94,8 +110,7 @@ impl Units<'_> {
         let mut first_run = 0;
         for room in &self.census.rooms {
             let Room { range, kind } = room;
-            // Blocks outside of rooms have pages of their own.
-            blocks.go_to(range.start + kind.user_at());
+            blocks.go_to(room);
             let rest = &self.resident[first_run..];
             first_run += rest.partition_point(|run| run.end <= range.start);
             let runs = &self.resident[first_run..];

@@ -276,7 +276,7 @@ impl BlockIndex {
 
     /// Returns the block that contains an address, and its number.
     #[inline]
-    pub(super) fn find(&self, at: u64) -> Option<(BlockId, Block)> {
+    pub(crate) fn find(&self, at: u64) -> Option<(BlockId, Block)> {
         if !self.spans(at) {
             return None;
         }

@@ -8,6 +8,7 @@
 //! - [`words`]: words in memory, which may be links of free chunks.
 //! - `remnants`: links of former free chunks, which are no pointers of the program.
 //! - [`doubts`]: tells such links from pointers that look like them.
+//! - `paths`: what leads to some blocks, by a search that is limited in time and memory.
 //! - [`graph`]: the pointers between blocks, and the blocks that no root leads to.
 //!
 //! A word counts as a pointer if its low 47 bits are an address in a block, at its start or
@@ -17,6 +18,7 @@
 pub mod doubts;
 pub mod graph;
 pub mod index;
+pub(crate) mod paths;
 pub mod registers;
 mod remnants;
 pub mod roots;
