@@ -345,8 +345,10 @@ mod tests {
         builder.build()
     }
 
-    /// Returns the units: their resident and free bytes, and the blocks that hold them.
-    fn units(census: &Census) -> Vec<(u64, u64, Vec<(usize, u64)>)> {
+    /// Resident and free bytes of a unit, and the blocks that hold it.
+    type UnitValues = (u64, u64, Vec<(usize, u64)>);
+
+    fn units(census: &Census) -> Vec<UnitValues> {
         let resident: Vec<Range<u64>> =
             std::iter::once(START..START + (PLACES + 1) * PLACE).collect();
         let units = Units { census, resident: &resident, locked: &[], page_bytes: 4096 };
