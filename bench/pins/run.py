@@ -15,11 +15,13 @@ import sys
 import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-# Name, arguments of the subject: number of blocks, smallest size, step of sizes, kept of 16.
+# Name, program, and its arguments: for `blocks.c` the number of blocks, the smallest size, the step of
+# sizes, and how many of 16 stay; for `linked.cpp` the number of objects.
 SUBJECTS = [
-    ("many", ["7500000", "24", "20", "11"]),
-    ("fragmented", ["3400000", "88", "34", "1"]),
-    ("held", ["1530000", "300", "55", "15"]),
+    ("many", "blocks.c", ["7500000", "24", "20", "11"]),
+    ("fragmented", "blocks.c", ["3400000", "88", "34", "1"]),
+    ("held", "blocks.c", ["1530000", "300", "55", "15"]),
+    ("linked", "linked.cpp", ["1500000"]),
 ]
 COMMANDS = ["inspect", "cause", "pins", "blocks"]
 
@@ -38,11 +40,12 @@ def measured(words):
 def main():
     program, rounds = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 5
     with tempfile.TemporaryDirectory() as directory:
-        blocks = os.path.join(directory, "blocks")
-        subprocess.run(["cc", "-O1", "-o", blocks, os.path.join(HERE, "blocks.c")], check=True)
         print(f"{rounds} rounds; CPU in s: median (lowest to highest); peak RSS in MiB: highest")
-        for name, words in SUBJECTS:
-            subject = subprocess.Popen([blocks, *words], stdout=subprocess.PIPE)
+        for name, source, words in SUBJECTS:
+            built = os.path.join(directory, name)
+            compiler = "c++" if source.endswith("cpp") else "cc"
+            subprocess.run([compiler, "-O1", "-o", built, os.path.join(HERE, source)], check=True)
+            subject = subprocess.Popen([built, *words], stdout=subprocess.PIPE)
             subject.stdout.readline()
             cpu = {command: [] for command in COMMANDS}
             peak = dict.fromkeys(COMMANDS, 0)
