@@ -23,8 +23,8 @@ pub(super) type Class = (Option<RoomKind>, u64, TypeId);
 type Sums = (u64, u64);
 
 impl HeldMemory {
-    /// Calls `each` for each block in use, in order of address. Of a sample of the heap, small blocks
-    /// in parts that are not completely known are left out. All large blocks are known.
+    /// Calls `each` for each block in use, in order of address. Of a sample of the heap, small
+    /// blocks in parts that are not completely known are left out. All large blocks are known.
     pub(super) fn each_block(&self, mut each: impl FnMut(Block, Class)) {
         let is_sample = self.is_sample();
         let mut rooms = self.census.rooms.iter().peekable();

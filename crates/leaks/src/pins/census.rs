@@ -279,8 +279,8 @@ impl BlockVisitor for CensusBuilder<'_> {
     }
 }
 
-/// Returns the parts of a room whose blocks are all known, in order and disjoint. A stretch of glibc
-/// may be the whole heap, and is divided; other rooms are known or not.
+/// Returns the parts of a room whose blocks are all known, in order and disjoint. A stretch of
+/// glibc may be the whole heap, and is divided; other rooms are known or not.
 fn known_parts(room: Range<u64>, kind: RoomKind, sampling: u32) -> Vec<Range<u64>> {
     if sampling == 0 || kind != RoomKind::GlibcStretch {
         return if is_known(&room, sampling) { vec![room] } else { Vec::new() };
