@@ -98,18 +98,14 @@ impl Described {
     /// most of them.
     fn main_holder(&self) -> Option<String> {
         const MOST: f64 = 0.5;
-        let is_variable = |root: &&Holder| root.what.starts_with("variable ");
+        let is_variable =
+            |root: &&Holder| root.what.starts_with("variable ") && !is_of_interpreter(root);
         let named = self.holders.first().filter(is_variable).filter(|found| found.share >= MOST);
         if let Some(variable) = named {
             return Some(variable.what.clone());
         }
-        // The garbage collector leads to every object of Python, and a free list to former ones.
-        let is_of_interpreter = |root: &Holder| {
-            ["variable _PyRuntime ", "variable free_list "]
-                .iter()
-                .any(|name| root.what.starts_with(name))
-        };
-        if self.roots.first().is_some_and(is_of_interpreter) {
+        let is_object = self.types.first().is_some_and(|found| found.name.starts_with("Python "));
+        if is_object || self.roots.first().is_some_and(is_of_interpreter) {
             return None;
         }
         let root = self.roots.first().filter(is_variable);
@@ -154,6 +150,15 @@ impl Described {
             });
         }
     }
+}
+
+/// Returns whether a root is a variable of Python's interpreter: the garbage collector leads to
+/// every object of Python, a free list to former ones, and its allocator to all their memory.
+fn is_of_interpreter(root: &Holder) -> bool {
+    let is_any = |names: [&str; 2]| names.iter().any(|name| root.what.starts_with(name));
+    let is_of_file = [" of libpython", " of python"].iter().any(|file| root.what.contains(file));
+    is_any(["variable _PyRuntime ", "variable free_list "])
+        || root.what.starts_with("variable ") && is_of_file
 }
 
 /// The evidence on all groups.
