@@ -100,7 +100,8 @@ impl Described {
         const MOST: f64 = 0.5;
         let is_variable =
             |root: &&Holder| root.what.starts_with("variable ") && !is_of_interpreter(root);
-        let named = self.holders.first().filter(is_variable).filter(|found| found.share >= MOST);
+        let is_named = |root: &&Holder| is_variable(root) || root.what.starts_with("attribute ");
+        let named = self.holders.first().filter(is_named).filter(|found| found.share >= MOST);
         if let Some(variable) = named {
             return Some(variable.what.clone());
         }
