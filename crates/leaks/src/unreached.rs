@@ -1,7 +1,8 @@
 //! The blocks that no root led to, in several searches of a program that runs.
 //!
 //! A search can miss a pointer that the program moves meanwhile, and it can find a word that was
-//! left in memory and is no pointer. So a block is lost if no root led to it in nearly all searches.
+//! left in memory and is no pointer. So a block is lost if no root led to it in nearly all
+//! searches.
 
 use std::cmp::Ordering;
 

@@ -18,8 +18,8 @@ use super::registers::{RegisterWatch, Registers};
 /// changed by the call.
 const REGISTERS: usize = 15;
 const REGISTERS_IN_CALL: usize = 6;
-/// Number of bytes below a stack pointer that a function may use, but usually does not (the red zone
-/// of the System V ABI for x86-64, section 3.2.2).
+/// Number of bytes below a stack pointer that a function may use, but usually does not (the red
+/// zone of the System V ABI for x86-64, section 3.2.2).
 const RED_ZONE: u64 = 128;
 /// Time between two attempts to copy a stack while its thread waits, the maximum number of attempts
 /// for one thread, and of those for all threads that fail.
@@ -44,8 +44,8 @@ pub struct Stale {
 pub struct ThreadWords {
     /// Those in registers and arguments of system calls.
     pub words: Vec<u64>,
-    /// Those that a thread may use again, but usually does not: in registers that a call may change,
-    /// and in the red zone.
+    /// Those that a thread may use again, but usually does not: in registers that a call may
+    /// change, and in the red zone.
     pub stale: Vec<Stale>,
     /// Number of registers that cannot be read.
     pub hidden_registers: usize,
