@@ -34,6 +34,8 @@ const GRACE: Duration = Duration::from_millis(300);
 const STEP: Duration = Duration::from_millis(100);
 /// and time without progress after which it is abandoned.
 const WITHOUT_PROGRESS: Duration = Duration::from_secs(5);
+/// Time for which work that ends itself may sleep.
+pub const MAX_SLEEP: Duration = Duration::from_secs(60);
 /// Maximum factor by which a busy machine extends the limits: a process can have as many runnable
 /// threads as it likes.
 pub const MAX_CROWDING: f64 = 4.0;
@@ -116,8 +118,8 @@ impl GivenUp {
 pub struct Patience {
     /// Maximum duration of the work, in place of the limit of the time in which it runs or idles.
     pub deadline: Option<Duration>,
-    /// Whether the work itself limits the time in which it runs. It may also sleep for some
-    /// seconds.
+    /// Whether the work itself limits the time in which it runs. It may also sleep, for
+    /// [`MAX_SLEEP`] in all and for less than 5 s at once.
     pub ends_itself: bool,
 }
 
@@ -144,7 +146,7 @@ impl Patience {
         let without = Limits { idle, own: most, total: most, without_progress: WITHOUT_PROGRESS };
         match self.deadline {
             Some(total) => Limits { idle: total, total, without_progress: most, ..without },
-            None if self.ends_itself => Limits { idle: own, ..without },
+            None if self.ends_itself => Limits { idle: own + MAX_SLEEP, ..without },
             None => Limits { own, ..without },
         }
     }

@@ -91,7 +91,7 @@ impl ThreadWords {
             match self.copy(thread, memory, registers, &stack_of) {
                 Copied::Stack => return,
                 Copied::Nothing => break,
-                Copied::Changed if self.failed >= MAX_FAILED || memory.wait(PAUSE) => break,
+                Copied::Changed if self.failed >= MAX_FAILED || !memory.wait(PAUSE) => break,
                 Copied::Changed => self.failed += 1,
             }
         }
