@@ -45,7 +45,7 @@ use crate::whole::is_whole;
 /// follow while words that may be links of former free chunks lead to blocks that seem lost,
 /// unless a search takes longer than [`LONG`]: the memory with such a link is soon used again.
 /// More than [`MANY_ROUNDS`] follow only if these words have become fewer.
-const ROUNDS: u32 = 2;
+const ROUNDS: u32 = UnreachedBlocks::LEAST;
 const MANY_ROUNDS: u32 = 6;
 const MAX_ROUNDS: u32 = 14;
 const PAUSE: Duration = Duration::from_secs(2);
@@ -252,6 +252,12 @@ impl Reached {
         Some(largest(large.map(block), most))
     }
 
+    /// Returns whether a further search is needed: too few of those so far count.
+    fn needs_more(&self) -> bool {
+        let searches = self.unreached.as_ref().map_or(self.rounds, UnreachedBlocks::searches);
+        searches < ROUNDS && self.rounds < MANY_ROUNDS
+    }
+
     /// Returns whether a further search may find that more blocks are lost.
     fn may_be_decided(&self) -> bool {
         let is_undecided = self.unreached.as_ref().is_some_and(|found| {
@@ -290,7 +296,7 @@ impl Reached {
 pub fn search(reader: &mut BlockReader, search: &Search<'_>) -> Result<Reached, TargetError> {
     let begun = Instant::now();
     let mut reached = round(reader, search, None)?;
-    while reached.rounds < ROUNDS || begun.elapsed() < search.time && reached.may_be_decided() {
+    while reached.needs_more() || begun.elapsed() < search.time && reached.may_be_decided() {
         let (before, rounds) = (reached.unreached.take(), reached.rounds);
         let has_few_doubts = before.as_ref().is_some_and(UnreachedBlocks::has_few_doubts);
         let counted = reached.graph.take().filter(|_| has_few_doubts).map(Graph::into_counted);

@@ -49,6 +49,9 @@ pub(crate) struct UnreachedBlocks {
 }
 
 impl UnreachedBlocks {
+    /// Minimum number of searches that count for a block to be lost.
+    pub(crate) const LEAST: u32 = 2;
+
     /// Creates those of one search. `blocks_of` returns the blocks with some numbers, in order.
     pub(crate) fn new(
         found: &Unreached,
@@ -113,7 +116,9 @@ impl UnreachedBlocks {
     /// search, nor in nearly all others.
     pub(crate) fn is_lost(&self, at: u64, print: u16) -> bool {
         let place = (at, print);
-        self.last.binary_search(&place).is_ok() && self.decisive().contains(place)
+        self.searches() >= Self::LEAST
+            && self.last.binary_search(&place).is_ok()
+            && self.decisive().contains(place)
     }
 
     /// Returns whether it is unknown whether the program can reach a block.
@@ -261,7 +266,9 @@ mod tests {
         let searches = [found(300, 0, 0), hidden(), found(300, 0, 0), hidden()];
         let all = searches.into_iter().reduce(UnreachedBlocks::and).unwrap();
         assert!(all.is_lost(7, 1) && all.searches() == 2);
-        assert!(hidden().and(found(300, 0, 0)).is_lost(7, 1));
+        let first = hidden().and(found(300, 0, 0));
+        assert!(first.searches() == 1 && !first.is_lost(7, 1));
+        assert!(first.and(found(300, 0, 0)).is_lost(7, 1));
     }
 
     #[test]
