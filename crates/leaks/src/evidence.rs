@@ -252,10 +252,11 @@ impl Reached {
         Some(largest(large.map(block), most))
     }
 
-    /// Returns whether a further search is needed: too few of those so far count.
-    fn needs_more(&self) -> bool {
-        let searches = self.unreached.as_ref().map_or(self.rounds, UnreachedBlocks::searches);
-        searches < ROUNDS && self.rounds < MANY_ROUNDS
+    /// Returns whether a further search follows: too few of those so far count, or it may find that
+    /// more blocks are lost.
+    fn is_followed(&self) -> bool {
+        let searches = self.unreached.as_ref().map_or(ROUNDS, UnreachedBlocks::searches);
+        searches < ROUNDS && self.rounds < MANY_ROUNDS || self.may_be_decided()
     }
 
     /// Returns whether a further search may find that more blocks are lost.
@@ -296,7 +297,8 @@ impl Reached {
 pub fn search(reader: &mut BlockReader, search: &Search<'_>) -> Result<Reached, TargetError> {
     let begun = Instant::now();
     let mut reached = round(reader, search, None)?;
-    while reached.needs_more() || begun.elapsed() < search.time && reached.may_be_decided() {
+    let has_time = || begun.elapsed() < search.time;
+    while reached.rounds < ROUNDS || has_time() && reached.is_followed() {
         let (before, rounds) = (reached.unreached.take(), reached.rounds);
         let has_few_doubts = before.as_ref().is_some_and(UnreachedBlocks::has_few_doubts);
         let counted = reached.graph.take().filter(|_| has_few_doubts).map(Graph::into_counted);
