@@ -44,7 +44,7 @@ const EXTENDED: u32 = 2;
 /// Time between two readings of RSS.
 const BETWEEN_READINGS: Duration = Duration::from_secs(1);
 /// Maximum time of the search for pointers at the end, in seconds,
-const MAX_SEARCH_S: f64 = 40.0;
+const MAX_SEARCH_S: f64 = 30.0;
 /// and what is added to it for each GiB of the process.
 const MAX_SEARCH_OF_GIB_S: f64 = 10.0;
 
