@@ -37,7 +37,7 @@ use crate::stacks::names::FrameNamer;
 use crate::stacks::sampler::StackSamples;
 use crate::stacks::survivors::{CallCount, SurvivingStacks};
 use crate::types::{rust, type_of};
-use crate::unreached::{Surveyed, UnreachedBlocks};
+use crate::unreached::UnreachedBlocks;
 use crate::variables::Variables;
 use crate::whole::is_whole;
 
@@ -511,8 +511,7 @@ fn round(
             found.sort_unstable_by_key(|(range, _)| range.start);
             without_cached(&memory, index, found)
         };
-        let seen = Surveyed { blocks: index.len(), hidden: roots.threads.hidden_registers };
-        UnreachedBlocks::new(&found, seen, blocks_of)
+        UnreachedBlocks::new(&found, index.len(), blocks_of)
     });
     Ok(Reached { rounds: 1, walk, roots, index, graph, unreached, took: begun.elapsed() })
 }

@@ -12,23 +12,6 @@ use crate::pointers::index::BlockId;
 /// Address and print of a block.
 type Place = (u64, u16);
 
-/// What a search could see.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Surveyed {
-    /// Number of blocks in the heap.
-    pub(crate) blocks: usize,
-    /// Number of registers that could not be read. Any block may be held by one.
-    pub(crate) hidden: usize,
-}
-
-impl Surveyed {
-    /// Returns whether so much more was hidden from this search than from another one that it says
-    /// little beside it.
-    fn is_far_behind(&self, other: &Self) -> bool {
-        self.hidden > other.hidden + other.hidden / 2
-    }
-}
-
 /// Blocks that no root led to.
 #[derive(Debug)]
 pub(crate) struct UnreachedBlocks {
@@ -40,7 +23,8 @@ pub(crate) struct UnreachedBlocks {
     but_for_doubts: Tally,
     /// Those, and those of which it is unknown.
     all: Tally,
-    surveyed: Surveyed,
+    /// Number of blocks in the heap.
+    blocks: usize,
     /// Maximum number of words in a search that may be such links and lead to such blocks.
     doubtful: usize,
     /// Number of these words that counted in the last search, and the maximum of all searches.
@@ -55,7 +39,7 @@ impl UnreachedBlocks {
     /// Creates those of one search. `blocks_of` returns the blocks with some numbers, in order.
     pub(crate) fn new(
         found: &Unreached,
-        surveyed: Surveyed,
+        blocks: usize,
         blocks_of: impl Fn(&[BlockId]) -> Vec<Place>,
     ) -> Self {
         let (last, but_for_doubts) = (blocks_of(&found.lost), blocks_of(&found.but_for_doubts));
@@ -67,28 +51,21 @@ impl UnreachedBlocks {
             last,
             but_for_doubts: Tally::new(but_for_doubts),
             all: Tally::new(all),
-            surveyed,
+            blocks,
             doubtful: found.doubtful,
             doubts: found.doubts,
             most_doubts: found.doubts,
         }
     }
 
-    /// Returns those of all searches so far. `later` are those of a further search. A search from
-    /// which much more was hidden does not count.
+    /// Returns those of all searches so far. `later` are those of a further search.
     pub(crate) fn and(self, later: Self) -> Self {
-        if later.surveyed.is_far_behind(&self.surveyed) {
-            return self;
-        }
-        if self.surveyed.is_far_behind(&later.surveyed) {
-            return later;
-        }
         Self {
             last: later.last,
             sure: self.sure.and(later.sure),
             but_for_doubts: self.but_for_doubts.and(later.but_for_doubts),
             all: self.all.and(later.all),
-            surveyed: later.surveyed,
+            blocks: later.blocks,
             doubtful: self.doubtful.max(later.doubtful),
             doubts: later.doubts,
             most_doubts: self.most_doubts.max(later.doubts),
@@ -146,7 +123,7 @@ impl UnreachedBlocks {
         let lost = self.last.iter().filter(|(at, print)| self.is_lost(*at, *print)).count();
         let candidates = self.decisive().candidates();
         let others = candidates.saturating_sub(lost) as f64;
-        others > candidates as f64 * SHARE && others > self.surveyed.blocks as f64 * SHARE
+        others > candidates as f64 * SHARE && others > self.blocks as f64 * SHARE
     }
 
     /// Returns whether words that may be links have become fewer.
@@ -253,22 +230,7 @@ mod tests {
             doubts: doubtful,
         };
         let places = |ids: &[BlockId]| ids.iter().map(|id| (u64::from(*id), 1)).collect();
-        let surveyed = Surveyed { blocks: 1000, hidden: 0 };
-        UnreachedBlocks::new(&found, surveyed, places)
-    }
-
-    #[test]
-    fn a_search_from_which_registers_were_hidden_does_not_count_beside_others() {
-        let hidden = || {
-            let surveyed = Surveyed { blocks: 1000, hidden: 15 };
-            UnreachedBlocks { surveyed, ..found(0, 0, 0) }
-        };
-        let searches = [found(300, 0, 0), hidden(), found(300, 0, 0), hidden()];
-        let all = searches.into_iter().reduce(UnreachedBlocks::and).unwrap();
-        assert!(all.is_lost(7, 1) && all.searches() == 2);
-        let first = hidden().and(found(300, 0, 0));
-        assert!(first.searches() == 1 && !first.is_lost(7, 1));
-        assert!(first.and(found(300, 0, 0)).is_lost(7, 1));
+        UnreachedBlocks::new(&found, 1000, places)
     }
 
     #[test]
