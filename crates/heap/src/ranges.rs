@@ -2,6 +2,11 @@
 
 use std::ops::Range;
 
+/// Returns the sum of the bytes of some ranges.
+pub fn bytes(ranges: &[Range<u64>]) -> u64 {
+    ranges.iter().map(|range| range.end - range.start).sum()
+}
+
 /// Merges ranges that touch or overlap. They must be in order of their starts.
 pub fn joined(ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     let mut all: Vec<Range<u64>> = Vec::new();

@@ -9,6 +9,7 @@ use lowtide_analysis::leaks::{
     GrownBlock, History, LostBefore, LostCounts, Reachability, Trend, TrendKind, group,
     growing_block, lost_before, lost_trends, overall, survivors, trends,
 };
+use lowtide_heap::ranges::bytes;
 use lowtide_model::growth::seconds_to_limit;
 use lowtide_model::leaks::{LeakGroup, LeakGroupKind, LeakKind, LeakReport, LeakTier};
 use lowtide_model::survivors::ClassSizes;
@@ -253,7 +254,7 @@ impl LeakFinder {
 
     /// Returns whether the blocks of nearly all of the heap were read.
     fn has_read_most(&self, walk: &BlockWalk) -> bool {
-        let all: u64 = walk.heaps.areas.iter().map(|area| area.end - area.start).sum();
+        let all = bytes(&walk.heaps.areas);
         let unread = self.book.unread_bytes();
         unread.is_some_and(|unread| unread as f64 <= MAX_TORN * all as f64)
     }

@@ -1,6 +1,6 @@
 //! Whether a walk has seen the whole heap.
 
-use lowtide_heap::ranges::joined;
+use lowtide_heap::ranges::{bytes, joined};
 use lowtide_model::inspection::Observation;
 use lowtide_probe::inspect::BlockWalk;
 
@@ -16,7 +16,7 @@ pub(crate) fn is_whole(walk: &BlockWalk) -> bool {
         arena.system_bytes.saturating_sub(walked)
     });
     let missing = missing.sum::<u64>().max(*unwalked_bytes);
-    let all: u64 = joined(walk.heaps.areas.clone()).iter().map(|area| area.end - area.start).sum();
+    let all = bytes(&joined(walk.heaps.areas.clone()));
     has_heap(&walk.observation) && missing as f64 <= MAX_TORN * all as f64
 }
 

@@ -16,7 +16,7 @@ use std::fs::File;
 use std::io::BufReader;
 use std::ops::Range;
 
-use lowtide_heap::ranges::hold;
+use lowtide_heap::ranges::{bytes, hold};
 
 use crate::heap;
 use crate::proc::maps::Mapping;
@@ -52,7 +52,7 @@ impl LockedMemory {
         let found = Self::find(target, status, maps);
         let is_file = |m: &&Mapping| m.has_file() && m.size() <= status.locked_bytes;
         let may_be: u64 = maps.iter().filter(is_file).map(Mapping::size).sum();
-        let sure: u64 = found.files.iter().map(|range| range.end - range.start).sum();
+        let sure: u64 = bytes(&found.files);
         let is_cheap = smaps::is_cheap_to_walk(maps, status.rss_bytes());
         if may_be == sure || !is_cheap {
             return found;
@@ -80,7 +80,7 @@ impl LockedMemory {
             let unplaced_bytes = vfio_bytes;
             return Self { ranges, is_uncertain: true, unplaced_bytes, ..Self::default() };
         };
-        let placed_bytes: u64 = locked.iter().map(|range| range.end - range.start).sum();
+        let placed_bytes: u64 = bytes(&locked);
         // The process may have changed its locks meanwhile.
         let now_bytes = target.status().map_or(status.locked_bytes, |status| status.locked_bytes);
         Self {

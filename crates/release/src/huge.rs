@@ -10,6 +10,7 @@ use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use lowtide_heap::memory::Memory;
+use lowtide_heap::ranges;
 use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::target::Target;
@@ -55,7 +56,7 @@ impl HugePages {
         let pages = |run: &Range<u64>| run.clone().step_by(size as usize);
         for page in self.runs.iter().flat_map(pages).map(|start| start..start + size) {
             let rest = memory.resident(page.clone());
-            let resident: u64 = rest.iter().map(|run| run.end - run.start).sum();
+            let resident = ranges::bytes(&rest);
             if resident > 0 && resident <= size / 2 && cool(&pidfd, &rest) {
                 bytes += size - resident;
             }

@@ -9,6 +9,7 @@
 use std::ops::Range;
 
 use crate::memory::{Memory, half_in, word_in};
+use crate::ranges;
 
 /// The first bytes of the data in little-endian memory: 0xcafec0c0, then the byte order.
 const MAGIC: [u8; 5] = [0xca, 0xfe, 0xc0, 0xc0, 1];
@@ -118,7 +119,7 @@ impl PerfData {
                 else {
                     continue;
                 };
-                let bytes: u64 = parts.iter().map(|part| part.end - part.start).sum();
+                let bytes = ranges::bytes(&parts);
                 let difference = bytes.abs_diff(self.committed_bytes);
                 let is_better = best.as_ref().is_none_or(|(least, _)| difference < *least);
                 if bytes >= self.used_bytes && is_better {

@@ -19,6 +19,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use lowtide_heap::memory::Memory;
+use lowtide_heap::ranges::bytes;
 use lowtide_model::heap_file::{Origin, SavedMapping};
 use lowtide_model::inspection::Observation;
 use lowtide_model::pins::{BlockCensus, Pins};
@@ -198,7 +199,7 @@ fn saved_mapping(mapping: &Mapping, memory: &LiveMemory) -> SavedMapping {
         permissions: mapping.permissions.to_string(),
         name: mapping.name.clone(),
         bytes: mapping.size(),
-        resident_bytes: resident.iter().map(|run| run.end - run.start).sum(),
+        resident_bytes: bytes(&resident),
     }
 }
 

@@ -7,6 +7,7 @@
 use std::ops::Range;
 
 use lowtide_heap::blocks::{Block, BlockVisitor, PLACE};
+use lowtide_heap::ranges;
 use lowtide_heap::rooms::{Room, RoomKind};
 use lowtide_model::inspection::Tunables;
 use serde::{Deserialize, Serialize};
@@ -101,7 +102,7 @@ pub(crate) fn decode(summary: Summary, bytes: &[u8]) -> Result<HeldMemory, Colum
     let rooms = columns.rooms()?;
     let cached = columns.ranges(MAX_CACHED)?.into_iter().map(|range| range.start).collect();
     let (unread, resident, locked) = (columns.apart()?, columns.apart()?, columns.apart()?);
-    let resident_bytes: u64 = resident.iter().map(|run| run.end - run.start).sum();
+    let resident_bytes = ranges::bytes(&resident);
     let block_bytes: f64 = blocks.iter().map(|block| block.bytes as f64).sum();
     let share = if read_share > 0.0 { read_share } else { 1.0 };
     if block_bytes / share > MAX_BLOCK_BYTES || resident_bytes as f64 / share > MAX_BLOCK_BYTES {

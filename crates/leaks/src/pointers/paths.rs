@@ -10,7 +10,7 @@ use std::collections::HashMap;
 
 use lowtide_heap::blocks::{Block, PLACE};
 use lowtide_heap::memory::Memory;
-use lowtide_heap::ranges::{hold, overlaps, without};
+use lowtide_heap::ranges::{bytes, hold, overlaps, without};
 use lowtide_probe::detect::WalkedHeaps;
 
 use super::graph::BlockSet;
@@ -99,8 +99,7 @@ impl<'s, M: Memory> PathSearch<'s, M> {
         for (_, id) in wanted {
             of_wanted.insert(*id);
         }
-        let areas = blocks.heaps.areas.iter();
-        let heap_bytes: u64 = areas.map(|area| area.end - area.start).sum();
+        let heap_bytes = bytes(&blocks.heaps.areas);
         Self {
             memory,
             blocks,

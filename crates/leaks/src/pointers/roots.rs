@@ -5,10 +5,10 @@ use std::io::Read;
 use std::ops::Range;
 use std::path::Path;
 
-use lowtide_heap::ranges::{joined, union, without};
+use lowtide_heap::ranges::{joined, overlaps, union, without};
 use lowtide_probe::detect::{self, Claim, Stack};
 use lowtide_probe::inspect::BlockWalk;
-use lowtide_probe::memory::{LiveMemory, PageKind};
+use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::proc::maps::Mapping;
 use lowtide_probe::proc::task;
 use lowtide_probe::target::Target;
@@ -219,12 +219,8 @@ fn may_hold_pointers(mapping: &Mapping) -> bool {
 
 /// Returns the parts of a private file mapping on pages that the program or the loader has written.
 fn written_pages(memory: &LiveMemory, range: Range<u64>) -> Vec<Range<u64>> {
-    let pages = memory.pages(range.clone()).unwrap_or_default().into_iter();
-    let written = pages.filter(|pages| pages.kind == PageKind::Anonymous);
     // A page can extend beyond the range.
-    let inside =
-        written.map(|pages| pages.range.start.max(range.start)..pages.range.end.min(range.end));
-    inside.filter(|part| part.start < part.end).collect()
+    overlaps(range.clone(), &memory.anonymous(range).unwrap_or_default()).collect()
 }
 
 /// Returns the part of a mapping that is in use. For the first thread's stack, this is the part

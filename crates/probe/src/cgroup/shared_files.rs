@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use lowtide_heap::ranges::union;
+use lowtide_heap::ranges::{bytes, union};
 use lowtide_model::cgroup::{CgroupFile, CgroupKind};
 use lowtide_model::number::HumanCount;
 use rustix::fs::{Mode, OFlags, Stat, fstat, open};
@@ -248,7 +248,7 @@ impl SharedFiles {
 
 impl SharedFile {
     fn mapped_bytes(&self) -> u64 {
-        self.mapped.iter().map(|range| range.end - range.start).sum()
+        bytes(&self.mapped)
     }
 
     fn add_mapped(&mut self, mapping: &Mapping, memory: &LiveMemory) -> io::Result<()> {

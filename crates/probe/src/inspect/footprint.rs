@@ -2,6 +2,7 @@
 
 use std::io;
 
+use lowtide_heap::ranges::bytes;
 use lowtide_model::cgroup::AnonCount;
 
 use super::{Target, TargetError, huge, rollup};
@@ -72,7 +73,7 @@ impl Proportion {
 
 fn huge_bytes(target: &Target, maps: &[Mapping], rss_bytes: u64) -> Option<u64> {
     let memory = LiveMemory::pages_only(target.pid).ok()?;
-    let scanned = huge::runs(&memory, maps).map(|runs| huge::bytes(&runs));
+    let scanned = huge::runs(&memory, maps).map(|runs| bytes(&runs));
     // Kernels before 6.7 do not scan.
     scanned.or_else(|| Some(rollup(target, maps, rss_bytes)?.anon_huge_bytes))
 }
@@ -81,24 +82,10 @@ fn huge_bytes(target: &Target, maps: &[Mapping], rss_bytes: u64) -> Option<u64> 
 mod tests {
     use super::*;
     use crate::proc::rollup::Rollup;
-    use std::io::Read;
-    use std::process::{Command, Stdio};
 
     #[test]
     fn the_footprint_of_a_sleeping_process_matches_smaps_rollup() {
-        // The child fills its block, in huge pages if available, and then waits for a reader.
-        let mut child = Command::new("dd")
-            .args(["if=/dev/zero", "bs=40M", "count=1"])
-            .env("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let target = Target::open(child.id()).unwrap();
-        child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
-        while target.stat().unwrap().state != 'S' {
-            std::thread::yield_now();
-        }
+        let (mut child, target) = huge::tests::with_block_of_zeros();
         let found = Footprint::read(&target).unwrap();
         let text = std::fs::read_to_string(target.path("smaps_rollup")).unwrap();
         let rollup = Rollup::parse(&text).unwrap();

@@ -5,12 +5,12 @@
 //! writes to it. RSS counts shared pages in each process.
 
 use std::collections::BTreeSet;
-use std::io;
 use std::ops::Range;
 
+use lowtide_heap::ranges::bytes;
 use lowtide_model::inspection::{ForkedMemory, MAX_RELATIVES};
 
-use crate::memory::{LiveMemory, PageKind};
+use crate::memory::LiveMemory;
 use crate::proc::maps::Mapping;
 use crate::proc::stat::Stat;
 use crate::target::Target;
@@ -38,12 +38,12 @@ pub(super) fn read(target: &Target, memory: &LiveMemory, maps: &[Mapping]) -> Op
     let (mut private_bytes, mut shared_bytes, mut copied_bytes) = (0, 0, 0);
     for mapping in maps.iter().filter(|mapping| mapping.may_be_copied()) {
         let range = mapping.start..mapping.end;
-        let anonymous = anonymous(memory, range.clone()).ok()?;
+        let anonymous = memory.anonymous(range.clone()).ok()?;
         let private = memory.exclusive(&anonymous).ok()?;
         private_bytes += bytes(&private);
         shared_bytes += bytes(&anonymous) - bytes(&private);
         if let Some(parent) = &parent {
-            copied_bytes += common_bytes(&private, &self::anonymous(parent, range).ok()?);
+            copied_bytes += common_bytes(&private, &parent.anonymous(range).ok()?);
         }
     }
     Some(ForkedMemory {
@@ -87,16 +87,6 @@ impl Family {
         others.remove(&target.pid);
         (!others.is_empty()).then_some(Self { parent, others })
     }
-}
-
-/// Returns the resident anonymous memory between two addresses.
-fn anonymous(memory: &LiveMemory, range: Range<u64>) -> io::Result<Vec<Range<u64>>> {
-    let pages = memory.pages(range)?.into_iter();
-    Ok(pages.filter(|pages| pages.kind == PageKind::Anonymous).map(|pages| pages.range).collect())
-}
-
-fn bytes(ranges: &[Range<u64>]) -> u64 {
-    ranges.iter().map(|range| range.end - range.start).sum()
 }
 
 /// Returns the bytes that two lists of ranges, each in order and disjoint, have in common.

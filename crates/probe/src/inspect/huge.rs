@@ -30,11 +30,6 @@ pub(super) fn runs(memory: &LiveMemory, maps: &[Mapping]) -> Option<Vec<Range<u6
     Some(found)
 }
 
-/// Returns the bytes of some ranges.
-pub(super) fn bytes(runs: &[Range<u64>]) -> u64 {
-    runs.iter().map(|run| run.end - run.start).sum()
-}
-
 /// Describes the huge pages of a process.
 pub(super) fn describe(
     pid: u32,
@@ -122,17 +117,16 @@ fn plain_variable(text: &[u8]) -> Option<(&str, &str)> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
+    use std::io::Read;
+    use std::process::{Child, Command, Stdio};
+
     use super::*;
+    use crate::target::Target;
 
-    #[test]
-    fn zeros_in_huge_pages_are_counted_with_the_variable_that_asks_for_the_pages() {
-        use crate::inspect::Inspector;
-        use crate::target::Target;
-        use std::io::Read;
-        use std::process::{Command, Stdio};
-
-        // The child reads zeros into its block, in huge pages if available, and waits for a reader.
+    /// Starts a process that reads zeros into a block of 40 MiB, in huge pages if available, and
+    /// then waits for a reader.
+    pub(in crate::inspect) fn with_block_of_zeros() -> (Child, Target) {
         let mut child = Command::new("dd")
             .args(["if=/dev/zero", "bs=40M", "count=1"])
             .env("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
@@ -145,6 +139,14 @@ mod tests {
         while target.stat().unwrap().state != 'S' {
             std::thread::yield_now();
         }
+        (child, target)
+    }
+
+    #[test]
+    fn zeros_in_huge_pages_are_counted_with_the_variable_that_asks_for_the_pages() {
+        use crate::inspect::Inspector;
+
+        let (mut child, target) = with_block_of_zeros();
         let found = Inspector::default().with_details().inspect(&target).unwrap();
         let huge_bytes = found.anon_huge_bytes.unwrap_or(0);
         if let Some(huge) = found.huge_pages {

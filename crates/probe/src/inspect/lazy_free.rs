@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 use lowtide_heap::memory::Memory;
 
 use super::spread::Spread;
-use crate::memory::{LiveMemory, PageKind};
+use crate::memory::LiveMemory;
 use crate::proc::maps::Mapping;
 
 /// Flags of `/proc/kpageflags` (include/uapi/linux/kernel-page-flags.h).
@@ -23,9 +23,7 @@ pub(super) fn estimate(memory: &LiveMemory, maps: &[Mapping]) -> Option<(u64, bo
     let flags = File::open("/proc/kpageflags").ok()?;
     let mut resident = Vec::new();
     for mapping in maps.iter().filter(|mapping| mapping.has_anonymous_pages()) {
-        let pages = memory.pages(mapping.start..mapping.end).ok()?;
-        let pages = pages.into_iter().filter(|pages| pages.kind == PageKind::Anonymous);
-        resident.extend(pages.map(|pages| pages.range));
+        resident.extend(memory.anonymous(mapping.start..mapping.end).ok()?);
     }
     let spread = Spread::over(&resident, memory.page_bytes());
     let mut count = 0;

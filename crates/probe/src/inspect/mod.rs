@@ -407,7 +407,7 @@ fn add_details(target: &Target, memory: &LiveMemory, is_readable: bool, walk: &m
         return;
     }
     let Some(runs) = huge::runs(memory, maps) else { return };
-    observation.anon_huge_bytes = Some(huge::bytes(&runs));
+    observation.anon_huge_bytes = Some(lowtide_heap::ranges::bytes(&runs));
     // Without permission to read the memory, nothing is known about its content.
     observation.huge_pages = (!runs.is_empty() && is_readable)
         .then(|| huge::describe(target.pid, memory, maps, detected, &runs));

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use lowtide_heap::memory::Memory;
-use lowtide_heap::ranges::{union, without};
+use lowtide_heap::ranges::{bytes, union, without};
 use lowtide_model::inspection::{MAX_NAMED, Manager, NamedMemory};
 use lowtide_model::ledger::{Ledger, Owner};
 
@@ -203,7 +203,6 @@ impl Attribution {
     /// Returns the bytes of pages that the process maps at several addresses, without the first
     /// address of each: RSS counts a page at each address.
     pub(super) fn mapped_again_bytes(&self) -> u64 {
-        let bytes = |ranges: &[Range<u64>]| -> u64 { ranges.iter().map(|r| r.end - r.start).sum() };
         let again = |ranges: &Vec<Range<u64>>| bytes(ranges) - bytes(&union(ranges.clone()));
         self.repeated.values().map(again).sum()
     }

@@ -15,6 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lowtide_heap::memory::Memory;
+use lowtide_heap::ranges::bytes;
 use rustix::ioctl::{Opcode, Updater, opcode};
 
 pub use file_pages::FilePages;
@@ -206,6 +207,16 @@ impl LiveMemory {
         Ok(runs)
     }
 
+    /// Returns the resident anonymous pages between two addresses, in order.
+    ///
+    /// # Errors
+    /// Fails if the kernel does not provide them.
+    pub fn anonymous(&self, range: Range<u64>) -> io::Result<Vec<Range<u64>>> {
+        let pages = self.pages(range)?.into_iter();
+        let anonymous = pages.filter(|pages| pages.kind == PageKind::Anonymous);
+        Ok(anonymous.map(|pages| pages.range).collect())
+    }
+
     /// Returns the pages between two addresses that are mapped as huge pages, in order; `None` on
     /// kernels that do not scan.
     ///
@@ -233,7 +244,7 @@ impl LiveMemory {
     /// Fails if the kernel does not provide them.
     pub fn huge_bytes(&self, range: Range<u64>) -> io::Result<Option<u64>> {
         let runs = self.huge(range)?;
-        Ok(runs.map(|runs| runs.iter().map(|run| run.end - run.start).sum()))
+        Ok(runs.map(|runs| bytes(&runs)))
     }
 
     /// Makes the kernel scan, unless it is known that it cannot.

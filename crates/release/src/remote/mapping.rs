@@ -4,6 +4,7 @@ use std::io;
 use std::ops::Range;
 use std::time::Duration;
 
+use lowtide_heap::ranges::bytes;
 use lowtide_probe::proc::task::Thread;
 use lowtide_probe::target::TargetError;
 
@@ -36,7 +37,7 @@ pub(crate) struct Cleanup {
 impl Cleanup {
     /// Returns the size of the ranges that stay.
     pub(crate) fn kept_bytes(&self) -> u64 {
-        self.kept.iter().map(|range| range.end - range.start).sum()
+        bytes(&self.kept)
     }
 }
 
