@@ -252,13 +252,6 @@ impl Reached {
         Some(largest(large.map(block), most))
     }
 
-    /// Returns whether a further search follows: too few of those so far count, or it may find that
-    /// more blocks are lost.
-    fn is_followed(&self) -> bool {
-        let searches = self.unreached.as_ref().map_or(ROUNDS, UnreachedBlocks::searches);
-        searches < ROUNDS && self.rounds < MANY_ROUNDS || self.may_be_decided()
-    }
-
     /// Returns whether a further search may find that more blocks are lost.
     fn may_be_decided(&self) -> bool {
         let is_undecided = self.unreached.as_ref().is_some_and(|found| {
@@ -298,7 +291,7 @@ pub fn search(reader: &mut BlockReader, search: &Search<'_>) -> Result<Reached, 
     let begun = Instant::now();
     let mut reached = round(reader, search, None)?;
     let has_time = || begun.elapsed() < search.time;
-    while reached.rounds < ROUNDS || has_time() && reached.is_followed() {
+    while reached.rounds < ROUNDS || has_time() && reached.may_be_decided() {
         let (before, rounds) = (reached.unreached.take(), reached.rounds);
         let has_few_doubts = before.as_ref().is_some_and(UnreachedBlocks::has_few_doubts);
         let counted = reached.graph.take().filter(|_| has_few_doubts).map(Graph::into_counted);

@@ -27,13 +27,16 @@ pub(crate) struct UnreachedBlocks {
     blocks: usize,
     /// Maximum number of words in a search that may be such links and lead to such blocks.
     doubtful: usize,
+    /// Whether these are so few that they are links indeed (see
+    /// [`UnreachedBlocks::has_few_doubts`]).
+    has_few_doubts: bool,
     /// Number of these words that counted in the last search, and the maximum of all searches.
     doubts: usize,
     most_doubts: usize,
 }
 
 impl UnreachedBlocks {
-    /// Minimum number of searches that count for a block to be lost.
+    /// Minimum number of searches for a block to be lost.
     pub(crate) const LEAST: u32 = 2;
 
     /// Creates those of one search. `blocks_of` returns the blocks with some numbers, in order.
@@ -55,7 +58,9 @@ impl UnreachedBlocks {
             doubtful: found.doubtful,
             doubts: found.doubts,
             most_doubts: found.doubts,
+            has_few_doubts: false,
         }
+        .judged()
     }
 
     /// Returns those of all searches so far. `later` are those of a further search.
@@ -69,15 +74,22 @@ impl UnreachedBlocks {
             doubtful: self.doubtful.max(later.doubtful),
             doubts: later.doubts,
             most_doubts: self.most_doubts.max(later.doubts),
+            has_few_doubts: false,
         }
+        .judged()
+    }
+
+    /// Judges the doubtful words once: this goes through all blocks.
+    fn judged(self) -> Self {
+        Self { has_few_doubts: self.has_few_beside(&self), ..self }
     }
 
     /// Returns whether words that may be links are so few, compared to the blocks to which they
-    /// lead, that they are links indeed: then only those count in a further search that were seen
-    /// in all searches. Otherwise they are pointers of the program, which are as many as its
-    /// structures, and all of them count in each search.
+    /// lead, that they are links indeed: then a further search ignores those that are new.
+    /// Otherwise they are pointers of the program, which are as many as its structures, and all of
+    /// them count in each search.
     pub(crate) fn has_few_doubts(&self) -> bool {
-        self.has_few_beside(self)
+        self.has_few_doubts
     }
 
     /// Returns the same of the words of this search and the blocks of another one, or of this one
@@ -103,14 +115,14 @@ impl UnreachedBlocks {
         !self.is_lost(at, print) && self.all.contains((at, print))
     }
 
-    /// Returns the number of searches that count.
+    /// Returns the number of searches.
     pub(crate) fn searches(&self) -> u32 {
         u32::from(self.all.searches)
     }
 
     /// Returns the blocks that are lost if the last search says so.
     fn decisive(&self) -> &Tally {
-        match self.has_few_doubts() {
+        match self.has_few_doubts {
             true => &self.but_for_doubts,
             false => &self.sure,
         }
