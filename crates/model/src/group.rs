@@ -28,8 +28,8 @@ pub struct GroupTotals {
     /// The sum of their resident bytes, in which pages that several of them share count several
     /// times.
     pub rss_bytes: u64,
-    /// Resident anonymous pages that only one process maps, of those that were forked from one
-    /// another, in bytes; absent without such processes.
+    /// Resident anonymous pages of forked processes that only one of them maps, in bytes; absent
+    /// without forked processes.
     pub private_bytes: Option<u64>,
     /// Bytes that they have allocated, in walked heaps; absent for a release.
     pub allocated_bytes: Option<u64>,

@@ -292,16 +292,20 @@ fn a_process_that_cannot_be_released_is_reported_once() {
     assert!(all[0]["reason"].as_str().unwrap().contains("seccomp"), "{all:#?}");
 }
 
+/// Starts a program with an allocator of its own, whose heap and glibc's hold free memory.
+fn with_two_heaps() -> Subject {
+    let binary = Path::new(env!("CARGO_BIN_EXE_lowtide"));
+    let mut program =
+        plain(&binary.with_file_name("examples").join("own_allocator").to_string_lossy());
+    Subject::start(program.arg("hoards").env("MIMALLOC_PURGE_DELAY", "1000000"))
+}
+
 #[test]
 fn of_a_program_with_an_allocator_of_its_own_the_chosen_heap_is_released_and_the_other_named_once()
 {
     let home = tempfile::tempdir().unwrap();
     let log = home.path().join("acts.jsonl");
-    let binary = Path::new(env!("CARGO_BIN_EXE_lowtide"));
-    let mut program =
-        plain(&binary.with_file_name("examples").join("own_allocator").to_string_lossy());
-    program.arg("hoards").env("MIMALLOC_PURGE_DELAY", "1000000");
-    let subject = Subject::start(&mut program);
+    let subject = with_two_heaps();
     let pid = subject.pid().to_string();
     let arguments = [&pid, "-p", "periodic=100ms", "--log", &log.display().to_string()];
     let mut attached = Attached::start(&arguments);
@@ -319,11 +323,7 @@ fn of_a_program_with_an_allocator_of_its_own_the_chosen_heap_is_released_and_the
 fn a_heap_that_is_refused_is_left_alone_and_the_other_heap_is_released() {
     let home = tempfile::tempdir().unwrap();
     let log = home.path().join("acts.jsonl");
-    let binary = Path::new(env!("CARGO_BIN_EXE_lowtide"));
-    let mut program =
-        plain(&binary.with_file_name("examples").join("own_allocator").to_string_lossy());
-    program.arg("hoards").env("MIMALLOC_PURGE_DELAY", "1000000");
-    let subject = Subject::start(&mut program);
+    let subject = with_two_heaps();
     let pid = subject.pid().to_string();
     let log_path = log.display().to_string();
     let arguments =

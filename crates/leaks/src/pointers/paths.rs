@@ -48,7 +48,7 @@ pub(crate) struct Paths {
 pub(crate) struct UsedBlocks<'h> {
     /// All blocks.
     pub(crate) index: &'h BlockIndex,
-    /// The addresses of those that are in caches, in order.
+    /// The addresses of the blocks in caches, in order.
     pub(crate) cached: &'h [u64],
     pub(crate) heaps: &'h WalkedHeaps,
 }

@@ -59,7 +59,7 @@ pub(crate) fn link(
     during.set_return(address, gadgets.restore);
 }
 
-/// There is no way for a handler before the chain: it returns into the chain.
+/// Does nothing: a handler that runs before the chain returns into the chain.
 pub(crate) fn put_handler_path(
     _bytes: &mut FrameBytes<'_>,
     _interrupted: usize,

@@ -6,7 +6,7 @@
 pub(crate) fn may_read_counter() -> bool {
     let mut answer = 0;
     let at: *mut libc::c_int = &raw mut answer;
-    // SAFETY: PR_GET_TSC writes an int to the address, which is that of one that outlives the call.
+    // SAFETY: PR_GET_TSC writes an int to the address, which is that of `answer`.
     let done = unsafe { libc::prctl(libc::PR_GET_TSC, at) };
     done == 0 && answer == libc::PR_TSC_ENABLE
 }
