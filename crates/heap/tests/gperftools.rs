@@ -71,6 +71,7 @@ fn walked_heaps_match_the_statistics_of_their_allocator() {
         assert_eq!(heap.resident.free_bytes, figure("purged_bytes"), "{name}");
         assert_eq!(heap.torn_bytes, 0, "{name}");
         assert_eq!(rows(&heap), resident(&heap.areas, &saved.memory), "{name}");
+        assert_eq!(resident(&heap.structures, &saved.memory), heap.metadata_bytes, "{name}");
     }
 }
 

@@ -43,6 +43,7 @@ fn walked_heaps_match_the_sizes_reported_by_their_program() {
         assert!((usable..usable + OTHERS).contains(&allocated), "{name}: {usable}, {allocated}");
         assert_eq!(heap.sum(|thread| thread.torn_bytes) + heap.unknown_bytes, 0, "{name}");
         assert_eq!(rows(&heap), resident(&heap.areas, &saved.memory), "{name}");
+        assert_eq!(resident(&heap.structures, &saved.memory), heap.metadata_bytes, "{name}");
         let purged = expected["purged_bytes"].as_u64().unwrap();
         if name.starts_with('3') {
             // The calling thread also returns its empty pages.

@@ -118,6 +118,7 @@ fn walked(heap: Heap) -> Walked {
             purge_bytes: (!heap.has_larger_pages).then_some(resident.free_bytes),
         },
         areas: heap.areas,
+        structures: heap.structures,
         ..Walked::default()
     }
 }

@@ -149,9 +149,10 @@ fn walk_once(
     own.extend(records.filter(|pages| map.is_anonymous(pages.clone())));
     own.sort_unstable_by_key(|range| range.start);
     let mut areas: Vec<Range<u64>> = spans.iter().map(page_map::Span::range).collect();
-    let own = crate::ranges::gaps(joined(own).into_iter(), &areas);
-    heap.metadata_bytes = own.iter().map(|range| residency.bytes(range.clone())).sum();
-    areas.extend(own);
+    heap.structures = crate::ranges::gaps(joined(own).into_iter(), &areas);
+    let own = heap.structures.iter().cloned();
+    heap.metadata_bytes = own.map(|range| residency.bytes(range)).sum();
+    areas.extend_from_slice(&heap.structures);
     heap.areas = union(areas);
     heap
 }

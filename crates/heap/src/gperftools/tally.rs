@@ -38,6 +38,8 @@ pub struct Heap {
     pub torn_bytes: u64,
     /// Number of spans that are cut into blocks.
     pub small_spans: u64,
+    /// The addresses of the allocator's own structures, in order and disjoint.
+    pub structures: Vec<Range<u64>>,
     /// Resident bytes of the allocator's own structures.
     pub metadata_bytes: u64,
     /// Blocks outside of their spans' lists, those that are cached included, and free ones in the

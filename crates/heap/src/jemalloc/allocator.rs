@@ -83,6 +83,7 @@ fn walked(heap: Heap) -> Walked {
             purge_bytes: Some(resident(&|r| r.purge_bytes())),
         },
         areas: heap.areas,
+        structures: heap.structures,
         ..Walked::default()
     }
 }

@@ -206,8 +206,9 @@ fn walk_once<M: Memory>(
     }
     let extents = joined(extents);
     let base = joined(tree.base_blocks(&own));
-    let own = gaps(base.iter().cloned(), &extents);
-    heap.metadata_bytes = own.into_iter().map(|range| residency.bytes(range)).sum();
+    heap.structures = gaps(base.iter().cloned(), &extents);
+    let own = heap.structures.iter().cloned();
+    heap.metadata_bytes = own.map(|range| residency.bytes(range)).sum();
     heap.areas = together(extents, base);
     let class_of = |at| classes.of(at);
     let mut regions = Vec::new();

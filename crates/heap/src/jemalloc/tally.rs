@@ -13,6 +13,8 @@ pub struct Heap {
     pub arenas: BTreeMap<u64, Tally>,
     /// The addresses of extents and of jemalloc's own structures, in order and disjoint.
     pub areas: Vec<Range<u64>>,
+    /// The addresses of jemalloc's own structures, in order and disjoint.
+    pub structures: Vec<Range<u64>>,
     /// Resident bytes of jemalloc's own structures.
     pub metadata_bytes: u64,
     /// Whether its allocator of huge pages is on (`opt.hpa`), whose free pages have no records.

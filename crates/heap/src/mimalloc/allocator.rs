@@ -89,6 +89,7 @@ fn walked(heap: Heap) -> Walked {
             purge_bytes: Some(heap.purge_bytes),
         },
         areas: heap.areas,
+        structures: heap.structures,
         ..Walked::default()
     }
 }

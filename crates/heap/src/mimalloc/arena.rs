@@ -89,7 +89,8 @@ pub(super) fn walk<M: Memory>(walker: &mut Walker<'_, '_, M>, heap: &mut Heap, a
                 } else {
                     // mimalloc's own (`arena-meta.c`).
                     let own = range.start..range.start + SLICE;
-                    heap.metadata_bytes += walker.residency.bytes(own);
+                    heap.metadata_bytes += walker.residency.bytes(own.clone());
+                    heap.structures.push(own);
                     SLICE
                 };
                 is_page = false;
@@ -122,6 +123,9 @@ fn add_page<M: Memory>(
     range: Range<u64>,
 ) -> u64 {
     let record = records.of(arena, range.start);
+    if let Records::InPages = records {
+        heap.structures.push(record..record + page::RECORD_BYTES);
+    }
     // Two bits of the thread's ID are flags; 0 and 4 mark an abandoned page.
     let thread = walker.words.word(record).unwrap_or(0) & !7;
     walker.add_page(heap.thread(thread), page::V3, record, range, bytes_of)

@@ -113,7 +113,8 @@ pub fn walk(memory: &impl Memory, layout: &Layout, visitor: Visitor<'_>) -> Heap
 }
 
 fn walk_once(memory: &impl Memory, layout: &Layout, blocks: BlockCollector<'_>) -> Heap {
-    let mut heap = Heap { areas: areas_of(&layout.places), ..Heap::default() };
+    let mut heap =
+        Heap { areas: areas_of(&layout.places), structures: layout.records(), ..Heap::default() };
     let mut walker = Walker::new(memory, blocks);
     let (mut segments, mut reserved) = (Vec::new(), Vec::new());
     for place in &layout.places {
@@ -135,6 +136,7 @@ fn walk_once(memory: &impl Memory, layout: &Layout, blocks: BlockCollector<'_>) 
             walker.blocks.unknown(range);
         }
     }
+    heap.structures = union(heap.structures);
     heap
 }
 

@@ -36,7 +36,10 @@ pub(super) fn walk<M: Memory>(walker: &mut Walker<'_, '_, M>, heap: &mut Heap, s
         let resident = walker.residency.free_bytes(span.clone());
         match fields.block_bytes(&mut walker.words, record) {
             // The first span describes the segment.
-            _ if slice == 0 => heap.metadata_bytes += resident.droppable + resident.locked,
+            _ if slice == 0 => {
+                heap.metadata_bytes += resident.droppable + resident.locked;
+                heap.structures.push(span);
+            }
             Some(0) => {
                 let tally = heap.thread(thread);
                 tally.free_spans_bytes += span.end - span.start;

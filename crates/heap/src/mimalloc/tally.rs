@@ -17,6 +17,8 @@ pub struct Heap {
     pub threads: BTreeMap<u64, Tally>,
     /// The addresses of segments and arenas, in order and disjoint.
     pub areas: Vec<Range<u64>>,
+    /// The addresses of mimalloc's own structures, in order and disjoint once the heap is walked.
+    pub structures: Vec<Range<u64>>,
     /// Resident bytes of mimalloc's own structures.
     pub metadata_bytes: u64,
     /// Resident bytes of slices that belong to no page and no thread (version 3).

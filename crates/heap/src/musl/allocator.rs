@@ -72,6 +72,7 @@ fn walked(heap: Heap) -> Walked {
         unwalked_bytes: heap.torn_bytes,
         prediction: HeapPrediction { trim_bytes: None, release_bytes: None, purge_bytes: None },
         areas: heap.areas,
+        structures: heap.structures,
         ..Walked::default()
     }
 }

@@ -106,9 +106,10 @@ fn walk_once(
     // A page of records that is also a part of a group is one of both only in a damaged heap.
     let own =
         records.pages.into_iter().filter(|page| overlaps(page.clone(), &areas).next().is_none());
-    let own: Vec<Range<u64>> = own.collect();
-    heap.metadata_bytes += own.iter().map(|page| residency.bytes(page.clone())).sum::<u64>();
-    areas.extend(own);
+    heap.structures = own.collect();
+    let pages = heap.structures.iter().cloned();
+    heap.metadata_bytes += pages.map(|page| residency.bytes(page)).sum::<u64>();
+    areas.extend_from_slice(&heap.structures);
     heap.areas = union(areas);
     heap
 }

@@ -31,6 +31,9 @@ pub(crate) const UNREADABLE: &str = "its memory can no longer be read";
 /// the thread ends.
 const NO_TID: u32 = u32::MAX;
 
+/// Number of listings of threads in which a thread that runs is looked for.
+const LISTINGS: u32 = 16;
+
 /// The task of a borrowed thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Task {
@@ -145,7 +148,9 @@ impl Injected<'_, '_> {
         let is_ours = |thread: &Thread| {
             !before.contains(thread) && thread.status().is_ok_and(|status| status.own_pid == cloned)
         };
-        self.worker = self.threads().into_iter().find(is_ours);
+        // A listing of threads lacks some if others end during it (`next_tid` in fs/proc/base.c).
+        self.worker =
+            (0..LISTINGS).find_map(|_| self.threads().into_iter().find(|thread| is_ours(thread)));
         self.worker
     }
 
