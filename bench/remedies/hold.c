@@ -1,4 +1,4 @@
-// Memory that was freed and is still held, in one form: top, arenas, free, scattered.
+// Memory that was freed and is still held, in one form: top, arenas, caches, free, scattered.
 #include <pthread.h>
 #include <semaphore.h>
 #include <stdio.h>
@@ -27,6 +27,19 @@ static void *of_thread(void *unused) {
     return unused;
 }
 
+// A thread that has freed some blocks of each size that a cache keeps.
+static void *idle(void *unused) {
+    enum { SIZES = 64, EACH = 7 };
+    void *all[SIZES][EACH];
+    for (int size = 0; size < SIZES; size++)
+        for (int i = 0; i < EACH; i++) all[size][i] = block(24 + 16 * size);
+    for (int size = 0; size < SIZES; size++)
+        for (int i = 0; i < EACH; i++) free(all[size][i]);
+    sem_post(&done);
+    pause();
+    return unused;
+}
+
 int main(int argc, char **argv) {
     const char *form = argc > 1 ? argv[1] : "free";
     pthread_t thread;
@@ -36,6 +49,14 @@ int main(int argc, char **argv) {
     } else if (!strcmp(form, "arenas")) {
         for (int i = 0; i < 12; i++) {
             pthread_create(&thread, 0, of_thread, 0);
+            sem_wait(&done);
+        }
+    } else if (!strcmp(form, "caches")) {
+        pthread_attr_t small;
+        pthread_attr_init(&small);
+        pthread_attr_setstacksize(&small, 64 << 10);
+        for (int i = 0; i < 400; i++) {
+            pthread_create(&thread, &small, idle, 0);
             sem_wait(&done);
         }
     } else if (!strcmp(form, "scattered")) {

@@ -6,6 +6,8 @@
 //! - **hoard**: at least a fifth of RSS is free, in whole pages, and still held;
 //! - **locked**: at least a fifth of RSS, and no less than the fragmented bytes, is free in whole
 //!   pages, but locked in memory;
+//! - **cached**: at least a fifth of RSS, and more than of any other free memory, was freed and is
+//!   kept in the caches of threads;
 //! - **fragmentation**: at least a fifth of RSS, and more than the reclaimable bytes, is free on
 //!   pages that also hold other data; free blocks in CPython's arenas are included;
 //! - **live**: memory in use by the program is the largest part of the rest;
@@ -68,7 +70,8 @@ fn verdict(facts: &Evidence<'_>) -> Verdict {
     let in_v8 = facts.free_in_v8();
     let unseen = of(Owner::Unattributed);
     let runtime = of(Owner::Runtime);
-    let in_use = of(Owner::Allocated) + of(Owner::Cached) + of(Owner::Metadata);
+    let cached = of(Owner::Cached);
+    let in_use = of(Owner::Allocated) + of(Owner::Metadata);
     let outside: u64 = OUTSIDE.into_iter().map(of).sum();
     let mut because = Vec::new();
     let kind = if facts.ledger.total() == 0 {
@@ -77,6 +80,11 @@ fn verdict(facts: &Evidence<'_>) -> Verdict {
     } else if facts.share(unseen) > UNSEEN {
         because.push(format!("{} could not be attributed to an owner", facts.part(unseen)));
         VerdictKind::Inconclusive
+    } else if facts.share(cached) >= NOTABLE
+        && cached > reclaimable.max(locked).max(in_v8).max(fragmented + in_cpython)
+    {
+        because.push(facts.cached());
+        VerdictKind::Cached
     } else if facts.share(reclaimable) >= NOTABLE && reclaimable >= fragmented + in_cpython {
         because.push(format!(
             "{} were freed and are still held, in whole pages{}{}",
@@ -124,7 +132,7 @@ fn verdict(facts: &Evidence<'_>) -> Verdict {
     } else {
         VerdictKind::Live
     };
-    because.extend(facts.owners());
+    because.extend(facts.owners(kind));
     let again = facts.mapped_again_bytes.filter(|bytes| facts.share(*bytes) >= NAMED);
     because.extend(again.map(|bytes| {
         format!(
@@ -141,7 +149,7 @@ fn verdict(facts: &Evidence<'_>) -> Verdict {
     if is_unnamed && facts.heap.is_some() {
         because.push(format!(
             "only {} are free and held{}",
-            facts.part(reclaimable + locked + fragmented + in_cpython),
+            facts.part(reclaimable + locked + fragmented + in_cpython + cached),
             if in_v8 > 0 { " outside of V8" } else { "" }
         ));
     } else if kind == VerdictKind::Inconclusive && facts.heap.is_none() {
@@ -249,6 +257,9 @@ pub(crate) mod tests {
         assert_eq!(kind(&[(Allocated, 900), (Reclaimable, 50), (File, 10)]), VerdictKind::Live);
         assert_eq!(kind(&[(Allocated, 100), (Reclaimable, 900)]), VerdictKind::Hoard);
         assert_eq!(kind(&[(Allocated, 500), (Fragmented, 500)]), VerdictKind::Fragmentation);
+        assert_eq!(kind(&[(Allocated, 700), (Cached, 300)]), VerdictKind::Cached);
+        assert_eq!(kind(&[(Cached, 300), (Fragmented, 400)]), VerdictKind::Fragmentation);
+        assert_eq!(kind(&[(Cached, 400), (Reclaimable, 300)]), VerdictKind::Cached);
         assert_eq!(kind(&[(Allocated, 100), (Locked, 900)]), VerdictKind::Locked);
         assert_eq!(kind(&[(Reclaimable, 300), (Locked, 500)]), VerdictKind::Hoard);
         assert_eq!(kind(&[(Locked, 300), (Fragmented, 400)]), VerdictKind::Fragmentation);

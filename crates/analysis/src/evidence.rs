@@ -10,6 +10,7 @@ use lowtide_model::inspection::{HugePages, Manager, Observation};
 use lowtide_model::ledger::{Owner, State, WalkedRuntime};
 use lowtide_model::number::HumanCount;
 use lowtide_model::runtime_kind::RuntimeKind;
+use lowtide_model::verdict::VerdictKind;
 
 /// Share of RSS from which on free memory justifies a verdict.
 pub(crate) const NOTABLE: f64 = 0.2;
@@ -19,6 +20,9 @@ pub(crate) const NAMED: f64 = 0.1;
 const MIN_COPIED: u64 = 4 << 20;
 /// Maximum number of owners in the reasons.
 const MAX_NAMED: usize = 4;
+/// What the freed blocks in the caches of threads are.
+const KEPT_BY_THREADS: &str =
+    "were freed, and are kept by threads for themselves, where no release reaches them";
 /// Size from which on a block is named, in bytes.
 const LARGE_BLOCK: u64 = 64 << 10;
 /// All blocks in use count as resident if their bytes are at most this multiple of the resident
@@ -178,8 +182,13 @@ impl Evidence<'_> {
         })
     }
 
-    /// Returns a sentence for each notable owner, the largest first.
-    pub(crate) fn owners(&self) -> Vec<String> {
+    /// Returns the sentence for the freed blocks that threads keep for themselves.
+    pub(crate) fn cached(&self) -> String {
+        format!("{} {KEPT_BY_THREADS}", self.part(self.ledger.bytes(Owner::Cached)))
+    }
+
+    /// Returns a sentence for each notable owner, the largest first. `kind` is the verdict, whose own sentence comes before them.
+    pub(crate) fn owners(&self, kind: VerdictKind) -> Vec<String> {
         let of = |owner| self.ledger.bytes(owner);
         let mut owners: Vec<(u64, String)> = Vec::new();
         let with_objects =
@@ -189,6 +198,9 @@ impl Evidence<'_> {
             None => String::new(),
         };
         let blocks = self.large_blocks().unwrap_or_default();
+        if kind != VerdictKind::Cached {
+            owners.push((of(Owner::Cached), KEPT_BY_THREADS.to_owned()));
+        }
         owners.push((of(Owner::Allocated), format!("are in use by the program{garbage}{blocks}")));
         for manager in Manager::outside_of_walked(&self.managers, &self.ledger) {
             let is_collector = self.collector() == Some(manager.name.as_str());

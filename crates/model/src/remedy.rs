@@ -22,6 +22,8 @@ pub enum RemedyKind {
     Allocator,
     /// A setting or call of a runtime, or of an allocator that lowtide does not release.
     Runtime,
+    /// Smaller caches of threads, or none.
+    ThreadCaches,
     /// No huge pages for memory of which little is written.
     HugePages,
     /// Memory that forked processes share, and fewer of them.
@@ -40,6 +42,7 @@ impl RemedyKind {
             Self::TrimThreshold => "trim_threshold",
             Self::Allocator => "allocator",
             Self::Runtime => "runtime",
+            Self::ThreadCaches => "thread_caches",
             Self::HugePages => "huge_pages",
             Self::Fork => "fork",
         }

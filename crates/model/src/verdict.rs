@@ -14,6 +14,8 @@ pub enum VerdictKind {
     Hoard,
     /// Freed, but locked in memory (`mlock`).
     Locked,
+    /// Freed, and kept by threads for themselves.
+    Cached,
     /// Freed, and between blocks in use.
     Fragmentation,
     /// Managed by a runtime or another allocator.
@@ -28,11 +30,12 @@ pub enum VerdictKind {
 
 impl VerdictKind {
     /// All verdicts, in the order of their declaration.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Live,
         Self::OutsideHeap,
         Self::Hoard,
         Self::Locked,
+        Self::Cached,
         Self::Fragmentation,
         Self::Runtime,
         Self::Growing,
@@ -47,6 +50,7 @@ impl VerdictKind {
             Self::OutsideHeap => "outside_heap",
             Self::Hoard => "hoard",
             Self::Locked => "locked",
+            Self::Cached => "cached",
             Self::Fragmentation => "fragmentation",
             Self::Runtime => "runtime",
             Self::Growing => "growing",

@@ -35,6 +35,9 @@ pub(crate) fn remedies(facts: &Evidence<'_>, verdict: &Verdict) -> Vec<Remedy> {
     found.extend(close_connections(facts));
     found.extend(arena_max(facts));
     found.extend(trim_threshold(facts));
+    if verdict.kind == VerdictKind::Cached {
+        found.extend(smaller_caches(facts));
+    }
     let fragmented = facts.ledger.bytes(Owner::Fragmented);
     if verdict.kind == VerdictKind::Fragmentation && fragmented >= facts.free_in_cpython() {
         found.push(against_fragmentation(facts));
@@ -196,6 +199,25 @@ fn of_musl(facts: &Evidence<'_>) -> Vec<Remedy> {
         true => of_manager(AllocatorKind::Musl.name(), facts),
         false => Vec::new(),
     }
+}
+
+/// Returns the remedy of smaller caches of threads, for the allocator whose threads keep most.
+fn smaller_caches(facts: &Evidence<'_>) -> Option<Remedy> {
+    let most = facts.heaps.iter().max_by_key(|heap| heap.cached_bytes)?;
+    let row = table::of_caches(most.allocator.name())?;
+    let variable = most.variable.as_deref().unwrap_or("MALLOC_CONF");
+    // What no setting returns is not predicted.
+    let predicted_bytes = row.setting.map(|_| most.cached_bytes);
+    let mut remedy = apply(row, &[("variable", variable)], predicted_bytes);
+    // The name of the variable of a library or program is known only from its text.
+    let is_of_another = most.library.is_some() || is_static(facts);
+    if let (AllocatorKind::Jemalloc, Some(setting)) = (&most.allocator, &mut remedy.setting) {
+        setting.name = variable.to_owned();
+        if is_of_another && most.variable.is_none() {
+            remedy.setting = None;
+        }
+    }
+    Some(remedy)
 }
 
 /// Returns the free bytes in heaps of glibc, if they are notable.

@@ -15,6 +15,8 @@ use crate::evidence::{Evidence, NAMED, NOTABLE};
 pub(super) enum MemoryState {
     /// Free, in whole pages.
     Free,
+    /// Free, and kept by threads for themselves.
+    Cached,
     /// Free, between blocks in use.
     Scattered,
     /// In use.
@@ -223,6 +225,54 @@ pub(super) static TABLE: &[Row] = &[
             ),
         )
     },
+    // Freed blocks that threads keep for themselves.
+    Row {
+        setting: environment("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0"),
+        ..row(
+            "glibc/tcache_count",
+            "glibc",
+            MemoryState::Cached,
+            RemedyKind::ThreadCaches,
+            "each thread keeps freed blocks for itself until it ends: GLIBC_TUNABLES=glibc.malloc.tcache_count=0 turns \
+             that off, for more CPU time; fewer threads keep less",
+            (
+                "glibc's manual, Memory Allocation Tunables, glibc.malloc.tcache_count",
+                "the maximum number of chunks of each size in a thread's cache; 0 disables the cache",
+            ),
+        )
+    },
+    Row {
+        setting: environment(
+            "MALLOC_CONF",
+            "tcache:false,background_thread:true,dirty_decay_ms:1000,muzzy_decay_ms:0",
+        ),
+        ..row(
+            "jemalloc/tcache",
+            "jemalloc",
+            MemoryState::Cached,
+            RemedyKind::ThreadCaches,
+            "each thread keeps freed blocks for itself, also while it is idle: {variable}=tcache:false turns that off, \
+             for more CPU time, and background_thread:true,dirty_decay_ms:1000,muzzy_decay_ms:0 returns what is free \
+             then; mallctl(\"thread.tcache.flush\") in a thread empties its cache",
+            (
+                "jemalloc(3), opt.tcache and thread.tcache.flush",
+                "with thread-specific caching, many allocations need no synchronization, at the expense of more memory",
+            ),
+        )
+    },
+    row(
+        "gperftools/thread_caches",
+        "gperftools",
+        MemoryState::Cached,
+        RemedyKind::ThreadCaches,
+        "threads keep freed blocks for themselves: MallocExtension_MarkThreadIdle() in a thread empties its cache; \
+         TCMALLOC_MAX_TOTAL_THREAD_CACHE_BYTES bounds all of them (default 32 MiB), but each thread may always keep 512 \
+         KiB; fewer threads keep less",
+        (
+            "gperftools' docs/tcmalloc.adoc, TCMALLOC_MAX_TOTAL_THREAD_CACHE_BYTES; src/common.h, kMinThreadCacheSize",
+            "a bound on the total bytes of thread caches, which is not strict: each may have 512 KiB",
+        ),
+    ),
     // Free memory of walked heaps, between blocks in use.
     row(
         "glibc/another_allocator",
@@ -754,6 +804,11 @@ pub(super) fn named(name: &str) -> &'static Row {
 /// Returns the row for the free memory of a walked heap, of an allocator with a purge.
 pub(super) fn of_purge(allocator: &str) -> Option<&'static Row> {
     TABLE.iter().find(|row| row.kind == RemedyKind::Purge && row.holder == allocator)
+}
+
+/// Returns the row for the freed blocks that threads of an allocator keep for themselves.
+pub(super) fn of_caches(allocator: &str) -> Option<&'static Row> {
+    TABLE.iter().find(|row| row.state == MemoryState::Cached && row.holder == allocator)
 }
 
 /// Returns the rows for memory that a runtime, or an allocator that is not walked, manages.

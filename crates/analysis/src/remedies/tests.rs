@@ -41,6 +41,26 @@ fn the_advice_for_hotspot_is_that_of_its_collector() {
 }
 
 #[test]
+fn the_remedy_for_cached_memory_is_the_setting_of_the_allocator_in_force() {
+    let of = |kind: AllocatorKind, variable: Option<&str>| {
+        let found = observed(&[(Owner::Allocated, 20), (Owner::Cached, 300)]);
+        let prediction = HeapPrediction::default();
+        let mut heap = WalkedHeap::new(kind, None, &found.ledger, prediction);
+        heap.variable = variable.map(str::to_owned);
+        let remedies = remedies_of(Observation { heaps: vec![heap], ..found });
+        let remedy =
+            remedies.into_iter().find(|remedy| remedy.kind == RemedyKind::ThreadCaches).unwrap();
+        (remedy.setting.map(|setting| setting.name), remedy.predicted_bytes, remedy.estimated)
+    };
+    let name = |name: &str| Some(name.to_owned());
+    let bytes = Some(300 * MIB);
+    assert_eq!(of(AllocatorKind::Glibc, None), (name("GLIBC_TUNABLES"), bytes, true));
+    let variable = "_RJEM_MALLOC_CONF";
+    assert_eq!(of(AllocatorKind::Jemalloc, Some(variable)), (name(variable), bytes, true));
+    assert_eq!(of(AllocatorKind::Gperftools, None), (None, None, false));
+}
+
+#[test]
 fn the_mimalloc_of_cpython_gets_no_setting_of_mimalloc() {
     let heap = |library: &str| {
         let ledger = observed(&[(Owner::Fragmented, 300)]).ledger;

@@ -134,9 +134,10 @@ pub(super) fn next(found: &Inspection, service: &Service) -> String {
         VerdictKind::Hoard if is_release_the_remedy(found) => {
             format!("lowtide release {pid}\n      {}", study(found, service))
         }
-        VerdictKind::Hoard | VerdictKind::Locked | VerdictKind::Fragmentation => {
-            of_musl(found).unwrap_or_else(|| study(found, service))
-        }
+        VerdictKind::Hoard
+        | VerdictKind::Locked
+        | VerdictKind::Cached
+        | VerdictKind::Fragmentation => of_musl(found).unwrap_or_else(|| study(found, service)),
         VerdictKind::Leak => leaks,
         VerdictKind::Growing => found
             .growth
@@ -288,6 +289,20 @@ fn command(study: String, found: &Inspection, service: &Service) -> String {
     format!("{directory}{} -- {command}{remark}", words.join(" "))
 }
 
+/// Returns the treatment of a study that tries smaller caches of threads.
+fn without_caches(found: &Inspection) -> Option<&'static str> {
+    let most = found.observation.heaps.iter().max_by_key(|heap| heap.cached_bytes)?;
+    match (&most.allocator, &most.library) {
+        (AllocatorKind::Glibc, None) => {
+            Some("'glibc/no-caches: GLIBC_TUNABLES=glibc.malloc.tcache_count=0'")
+        }
+        (AllocatorKind::Jemalloc, None) => Some(
+            "'jemalloc/no-caches: MALLOC_CONF=tcache:false,background_thread:true,dirty_decay_ms:1000'",
+        ),
+        _ => None,
+    }
+}
+
 /// Returns the treatment of a study that tries a remedy.
 fn treatment(remedy: RemedyKind, found: &Inspection) -> Option<&'static str> {
     let purged = found.observation.heaps.iter().max_by_key(|heap| heap.prediction.purge_bytes);
@@ -308,6 +323,7 @@ fn treatment(remedy: RemedyKind, found: &Inspection) -> Option<&'static str> {
             Some((_, Some(_))) => None,
             _ => Some("jemalloc/background_thread"),
         },
+        RemedyKind::ThreadCaches => without_caches(found),
         RemedyKind::Release
         | RemedyKind::MallocTrim
         | RemedyKind::CloseConnections
@@ -394,7 +410,7 @@ pub(super) fn to_paste(found: &Inspection, service: &Service) -> String {
         .collect();
     let is_remedy = matches!(
         found.verdict.kind,
-        VerdictKind::Hoard | VerdictKind::Locked | VerdictKind::Fragmentation
+        VerdictKind::Hoard | VerdictKind::Locked | VerdictKind::Cached | VerdictKind::Fragmentation
     );
     if settings.is_empty() || !is_remedy {
         return String::new();
