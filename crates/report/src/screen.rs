@@ -31,12 +31,22 @@ pub(crate) fn title(command: &[String], pid: u32, screen: Screen) -> String {
     bold(&format!("{short}  PID {pid}"), screen)
 }
 
+/// Minimum width of text beside the beginning of its first line, in columns.
+const MIN_HANGING_WIDTH: u16 = 24;
+/// Indentation of text below its beginning, in columns.
+const BELOW: u16 = 4;
+
 /// Wraps text after the beginning of its first line, and indents further lines to the same column.
+/// If that leaves little room, the text starts on the next line.
 pub(crate) fn hanging(begin: &str, text: &str, screen: Screen) -> String {
-    let indent = begin.chars().count();
-    let room = usize::from(screen.width).saturating_sub(indent).max(30);
-    let text = wrapped(text, u16::try_from(room).unwrap_or(u16::MAX));
-    format!("{begin}{}\n", text.replace('\n', &format!("\n{}", " ".repeat(indent))))
+    let length = u16::try_from(begin.chars().count()).unwrap_or(u16::MAX);
+    let beside = screen.width.saturating_sub(length);
+    let (begin, indent) = match beside < MIN_HANGING_WIDTH {
+        false => (begin.to_owned(), length),
+        true => (format!("{begin}\n{:1$}", "", usize::from(BELOW)), BELOW),
+    };
+    let text = wrapped(text, screen.width.saturating_sub(indent));
+    format!("{begin}{}\n", text.replace('\n', &format!("\n{:1$}", "", usize::from(indent))))
 }
 
 /// Returns the escape sequence of a colour.

@@ -5,13 +5,13 @@ use lowtide_model::number::HumanCount;
 use lowtide_model::top::{Top, TopGroup, TopProcess};
 use lowtide_report::text::{printable, shortened, without_directory, wrapped};
 
-use super::rows::{GroupKey, total};
+use super::rows::{GroupKey, SortKey, total};
 
 /// Minimum growth that is not shown as 0, in bytes per hour.
 const MIN_GROWTH: u64 = 64 << 10;
 
 /// Minimum width of the last column, the name of a process or a group.
-const MIN_NAME_WIDTH: usize = 24;
+const MIN_NAME_WIDTH: usize = 26;
 
 /// A column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,6 +79,17 @@ impl Column {
     }
 }
 
+impl From<SortKey> for Column {
+    fn from(sort: SortKey) -> Self {
+        match sort {
+            SortKey::Reclaimable => Self::Reclaimable,
+            SortKey::Rss => Self::Rss,
+            SortKey::Allocated => Self::InUse,
+            SortKey::Growth => Self::Growth,
+        }
+    }
+}
+
 /// The columns of a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Columns {
@@ -87,10 +98,12 @@ pub(crate) struct Columns {
 }
 
 impl Columns {
-    /// Returns the columns that fit into a width beside the name.
-    pub(crate) fn fitting(by: GroupKey, width: usize) -> Self {
+    /// Returns the columns that fit into a width beside the name. The column that orders the table
+    /// is always one of them.
+    pub(crate) fn fitting(by: GroupKey, sort: SortKey, width: usize) -> Self {
         let of_key = Column::ALL.into_iter().filter(|column| column.is_of(by));
-        let is_optional = |column: &Column| Column::OPTIONAL.contains(column);
+        let is_optional =
+            |column: &Column| Column::OPTIONAL.contains(column) && *column != sort.into();
         let (optional, mut shown): (Vec<Column>, Vec<Column>) = of_key.partition(is_optional);
         let mut rest = shown.iter().map(|column| column.width()).sum::<usize>() + MIN_NAME_WIDTH;
         for column in Column::OPTIONAL.iter().filter(|column| optional.contains(column)) {
@@ -102,6 +115,12 @@ impl Columns {
         }
         shown.sort_by_key(|column| Column::ALL.iter().position(|other| other == column));
         Self { columns: shown, by }
+    }
+
+    /// Leaves out a column.
+    fn without(mut self, column: Column) -> Self {
+        self.columns.retain(|shown| *shown != column);
+        self
     }
 
     fn line(&self, text: impl Fn(Column) -> String, name: &str) -> String {
@@ -140,7 +159,9 @@ impl Columns {
             Column::Reclaimable => bytes(process.reclaimable_bytes),
             Column::Fragmented => bytes(process.fragmented_bytes),
             Column::Growth => process.rss_bytes_per_hour.map_or("…".to_owned(), growth),
-            Column::Verdict => process.unread.or(process.verdict_name).unwrap_or("…").to_owned(),
+            Column::Verdict => {
+                process.unread.or(process.verdict_name).unwrap_or("…").replace('_', " ")
+            }
             Column::Allocator => process.allocator.as_deref().unwrap_or(unknown).to_owned(),
             Column::Processes | Column::Charged => String::new(),
         };
@@ -198,10 +219,20 @@ pub(crate) fn summary(top: &Top, width: usize) -> String {
 
 /// Returns how many processes could not be read, and why; `None` if all could be read.
 pub(crate) fn unread(top: &Top) -> Option<String> {
-    let of = |reason| top.processes.iter().filter(|process| process.unread == Some(reason)).count();
     let required = top.required.as_deref().unwrap_or("another permission");
+    counts_of_unread(top, &format!("may not be read: this requires {required}"))
+}
+
+/// Returns how many processes could not be read; `None` if all could be read. What would permit it
+/// is left out.
+pub(crate) fn unread_in_short(top: &Top) -> Option<String> {
+    counts_of_unread(top, "may not be read (? explains it)")
+}
+
+fn counts_of_unread(top: &Top, not_permitted: &str) -> Option<String> {
+    let of = |reason| top.processes.iter().filter(|process| process.unread == Some(reason)).count();
     let parts = [
-        (of("not_permitted"), format!("may not be read: this requires {required}")),
+        (of("not_permitted"), not_permitted.to_owned()),
         (of("blocked"), "blocked a read".to_owned()),
         (of("slow"), "took too long to read".to_owned()),
         (of("failed"), "could not be read".to_owned()),
@@ -211,9 +242,15 @@ pub(crate) fn unread(top: &Top) -> Option<String> {
     (!text.is_empty()).then(|| text.join("; "))
 }
 
-/// Returns the whole table. Names longer than the rest of `width` are cut off.
-pub(crate) fn render(top: &Top, by: GroupKey, width: u16) -> String {
-    let columns = Columns::fitting(by, usize::from(width));
+/// Returns the whole table. Names longer than the rest of `width` are cut off. Growth has no column
+/// if it is not known of any process yet.
+pub(crate) fn render(top: &Top, by: GroupKey, sort: SortKey, width: u16) -> String {
+    let columns = Columns::fitting(by, sort, usize::from(width));
+    let is_growth_known = top.processes.iter().any(|one| one.rss_bytes_per_hour.is_some());
+    let columns = match is_growth_known || sort == SortKey::Growth {
+        true => columns,
+        false => columns.without(Column::Growth),
+    };
     let lines: Vec<String> = match by {
         GroupKey::Process => top.processes.iter().map(|one| columns.process(one)).collect(),
         _ => top.groups.iter().map(|one| columns.group(one)).collect(),
@@ -254,12 +291,15 @@ pub(crate) mod tests {
 
     #[test]
     fn a_table_of_processes() {
-        insta::assert_snapshot!(render(&top(), GroupKey::Process, 120));
+        insta::assert_snapshot!(render(&top(), GroupKey::Process, SortKey::Reclaimable, 120));
     }
 
     #[test]
     fn a_narrow_table_keeps_rss_reclaimable_verdict_and_the_name() {
-        insta::assert_snapshot!("narrow", render(&top(), GroupKey::Process, 80));
+        insta::assert_snapshot!(
+            "narrow",
+            render(&top(), GroupKey::Process, SortKey::Reclaimable, 80)
+        );
     }
 
     #[test]
@@ -268,17 +308,32 @@ pub(crate) mod tests {
         sum.add(&row(1, 300, Some(100)));
         sum.add(&row(3, 50, None));
         sum.rss_bytes_per_hour = -(5 << 30);
-        insta::assert_snapshot!(render(&Top { groups: vec![sum], ..top() }, GroupKey::Exe, 120));
+        insta::assert_snapshot!(render(
+            &Top { groups: vec![sum], ..top() },
+            GroupKey::Exe,
+            SortKey::Reclaimable,
+            120
+        ));
     }
 
     #[test]
     fn a_command_is_shown_without_control_characters_and_truncated() {
         let mut bad = row(1, 300, Some(100));
         bad.command = "evil \u{1b}[2J\n".to_owned();
-        let text = render(&Top { processes: vec![bad.clone()], ..top() }, GroupKey::Process, 120);
+        let text = render(
+            &Top { processes: vec![bad.clone()], ..top() },
+            GroupKey::Process,
+            SortKey::Reclaimable,
+            120,
+        );
         assert!(!text.contains('\u{1b}'), "{text}");
         bad.command = "x".repeat(500);
-        let text = render(&Top { processes: vec![bad], ..top() }, GroupKey::Process, 120);
+        let text = render(
+            &Top { processes: vec![bad], ..top() },
+            GroupKey::Process,
+            SortKey::Reclaimable,
+            120,
+        );
         assert!(text.lines().nth(1).unwrap().ends_with("x…"), "{text}");
     }
 }

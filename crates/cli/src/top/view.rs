@@ -1,5 +1,6 @@
 //! Draws the state of the live view.
 
+use lowtide_report::text::{shortened, wrapped};
 use ratatui_core::buffer::Buffer;
 use ratatui_core::layout::Rect;
 use ratatui_core::style::Style;
@@ -8,6 +9,9 @@ use super::rows::{GroupKey, SortKey};
 use super::state::{Mode, State};
 use super::table::{self, Columns};
 use crate::tui::canvas::{ScreenCanvas, bold, dim, reversed};
+
+/// The keys that act on a process, and that of the help.
+const ACTIONS: &str = "Enter watch · r release · ? help";
 
 const HELP: [&str; 16] = [
     "reclaimable   free memory in whole pages; `lowtide release` can return it",
@@ -40,12 +44,15 @@ pub(crate) fn draw(state: &mut State, colour: bool, area: Rect, buffer: &mut Buf
     };
     let width = usize::from(canvas.area.width);
     canvas.line(&table::summary(top, width), bold());
-    canvas.line(&table::unread(top).unwrap_or_default(), dim());
+    canvas.line(&shortened(&table::unread_in_short(top).unwrap_or_default(), width), dim());
     if state.mode == Mode::Help {
-        HELP.iter().for_each(|line| canvas.line(line, Style::new()));
+        let unread = table::unread(top).map(|text| wrapped(&text, canvas.area.width));
+        for line in HELP.into_iter().chain(unread.iter().flat_map(|text| text.lines())) {
+            canvas.line(line, Style::new());
+        }
         return;
     }
-    let columns = Columns::fitting(state.by, width);
+    let columns = Columns::fitting(state.by, state.sort, width);
     let whole = |line: &str| format!("{line:<width$}");
     canvas.line(&whole(&columns.heading()), reversed());
     state.page = usize::from(canvas.area.height);
@@ -58,8 +65,8 @@ pub(crate) fn draw(state: &mut State, colour: bool, area: Rect, buffer: &mut Buf
     };
     for (number, line) in lines.iter().enumerate().skip(first).take(state.page) {
         match number == selected {
-            true => canvas.line(&whole(line), reversed()),
-            false => canvas.line(line, Style::new()),
+            true => canvas.line(&whole(&shortened(line, width)), reversed()),
+            false => canvas.line(&shortened(line, width), Style::new()),
         }
     }
     if lines.is_empty() {
@@ -84,11 +91,16 @@ fn footer(state: &State, mut line: ScreenCanvas<'_>) {
                 "" => String::new(),
                 filter => format!(" · only “{filter}”"),
             };
-            let keys = format!(
-                "q quit · s order: {order} · b by: {}{filter} · / filter · Enter watch · r release · ? help",
-                state.by.name()
-            );
-            line.write(0, &keys, dim());
+            let by = state.by.name();
+            let keys = [
+                format!("q quit · s order: {order} · b by: {by}{filter} · / filter · {ACTIONS}"),
+                format!("q quit · s {order} · b {by}{filter} · / filter · {ACTIONS}"),
+                format!("q quit · s order · b by · / filter · {ACTIONS}"),
+                "q quit · ? help".to_owned(),
+            ];
+            let room = usize::from(line.area.width);
+            let keys = keys.iter().find(|keys| keys.chars().count() <= room);
+            line.write(0, keys.map_or("q quit", String::as_str), dim());
         }
     }
 }
@@ -114,6 +126,7 @@ mod tests {
         insta::assert_snapshot!("before", picture(&mut state, 60, 4));
         state.see(top());
         insta::assert_snapshot!("table", picture(&mut state, 120, 9));
+        insta::assert_snapshot!("an_80x24_terminal", picture(&mut state, 80, 24));
         let press = |letter| KeyEvent::new(KeyCode::Char(letter), KeyModifiers::NONE);
         state.press(press('r'));
         insta::assert_snapshot!("question", picture(&mut state, 120, 9));

@@ -73,6 +73,21 @@ impl<'a> ScreenCanvas<'a> {
     }
 }
 
+/// Joins the first parts, as many as fit into a width: a cut number would be a wrong one.
+pub(crate) fn fitting(parts: &[String], separator: &str, width: u16) -> String {
+    let mut text = parts.first().cloned().unwrap_or_default();
+    for part in parts.iter().skip(1) {
+        let length =
+            [&text, separator, part].iter().map(|part| part.chars().count()).sum::<usize>();
+        if length > usize::from(width) {
+            break;
+        }
+        text += separator;
+        text += part;
+    }
+    text
+}
+
 /// Formats a time in whole seconds.
 pub(super) fn whole(seconds: f64) -> String {
     if seconds < 59.5 {

@@ -7,6 +7,7 @@ mod chart;
 mod help;
 mod history;
 mod keys;
+mod ledger;
 pub(crate) mod live;
 mod policy;
 mod report;

@@ -3,20 +3,26 @@
 use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
 use lowtide_model::inspection::Inspection;
-use lowtide_model::ledger::Row;
-use lowtide_report::owners::{facts, ink, meaning, places};
+use lowtide_report::owners::{facts, ink, places};
 use lowtide_report::text::{shortened, wrapped};
+use lowtide_report::{Screen, inspection};
 use ratatui_core::buffer::Buffer;
 use ratatui_core::layout::Rect;
-use ratatui_core::style::Style;
+use ratatui_core::style::{Color, Style};
 
-use super::canvas::{ScreenCanvas, bold, dim, reversed, whole};
+use super::canvas::{ScreenCanvas, bold, dim, fitting, reversed, whole};
 use super::history::History;
+use super::ledger::LedgerLines;
 use super::state::{Panel, State};
 use super::{arenas, chart, help, report};
 
 /// Minimum height of the chart, in lines.
 const MIN_CHART_HEIGHT: u16 = 6;
+/// Height of RSS and its bar, in lines.
+const RSS_HEIGHT: u16 = 2;
+
+/// A colour, and the letter for terminals without colours.
+pub(super) type Ink = (Color, char);
 
 /// Draws the whole view.
 pub(crate) fn draw(state: &State, colour: bool, area: Rect, buffer: &mut Buffer) {
@@ -40,12 +46,16 @@ fn footer(state: &State, mut line: ScreenCanvas<'_>) {
     if state.is_paused() {
         at = line.write(0, " paused ", reversed()) + 1;
     }
-    let keys = match state.panel {
-        Panel::Overview => "q quit · a arenas · f pins · l leaks · ? help",
-        Panel::Leaks => "q quit · Esc back · s search for holders · ? help",
-        Panel::Arenas | Panel::Pins | Panel::Help => "q quit · Esc back · j/k scroll · ? help",
+    let keys: &[&str] = match state.panel {
+        Panel::Overview => &["q quit", "a arenas", "f pins", "l leaks", "? help"],
+        Panel::Leaks => &["q quit", "Esc back", "s search for holders", "? help"],
+        Panel::Arenas | Panel::Pins | Panel::Help => {
+            &["q quit", "Esc back", "j/k scroll", "? help"]
+        }
     };
-    at = line.write(at, keys, dim());
+    let keys: Vec<String> = keys.iter().map(ToString::to_string).collect();
+    let room = line.area.width.saturating_sub(at);
+    at = line.write(at, &fitting(&keys, " · ", room), dim());
     for text in cost(state) {
         let length = u16::try_from(text.chars().count()).unwrap_or(u16::MAX);
         if let Some(from) = line.area.width.checked_sub(length).filter(|from| *from > at) {
@@ -55,38 +65,50 @@ fn footer(state: &State, mut line: ScreenCanvas<'_>) {
     }
 }
 
-/// Draws the command, its facts, RSS and the bar of owners.
+/// Draws the command and its facts; above a panel also RSS and the bar of owners, which follow the
+/// verdict in the overview.
 fn head(state: &State, canvas: &mut ScreenCanvas<'_>) {
     let history = state.history();
     let Some(found) = &history.latest else {
         canvas.line(&format!("PID {}", state.pid), bold());
         let text = state.trouble.clone().unwrap_or_else(|| "inspecting …".to_owned());
         canvas.line(&text, dim());
-        rss(history, None, canvas);
+        change_of_rss(history, None, canvas);
         return;
     };
     let pid = format!("  PID {}", found.observation.pid);
-    let room = usize::from(canvas.area.width).saturating_sub(pid.len()).max(8);
+    let width = usize::from(canvas.area.width);
+    let room = width.saturating_sub(pid.len()).max(8);
     let command = shortened(&found.observation.command.join(" "), room);
     canvas.line(&(command + &pid), bold());
-    canvas.line(&facts(found).join(" · "), Style::new());
+    canvas.line(&shortened(&facts(found).join(" · "), width), Style::new());
+    if state.panel != Panel::Overview {
+        rss(state, found, canvas);
+    }
+}
+
+/// Draws RSS and its bar.
+fn rss(state: &State, found: &Inspection, canvas: &mut ScreenCanvas<'_>) {
+    let history = state.history();
     let age = history.age_s(state.interval).filter(|_| state.ended_s.is_none());
-    rss(history, age, canvas);
+    change_of_rss(history, age, canvas);
     bar(found, canvas);
 }
 
-/// Draws RSS. `age` is the age of the owners below in seconds, if they are older.
-fn rss(history: &History, age: Option<f64>, canvas: &mut ScreenCanvas<'_>) {
+/// Draws RSS over time. `age` is the age of the owners below in seconds, if they are older.
+fn change_of_rss(history: &History, age: Option<f64>, canvas: &mut ScreenCanvas<'_>) {
     let Some((bytes, change)) = history.rss() else { return };
-    let mut text = format!("RSS {}", Human(bytes));
+    let mut parts = vec![format!("RSS {}", Human(bytes))];
     if history.now_s > 0.0 {
-        let time = whole(history.now_s);
-        text += &format!("  {} in {time}  peak {}", signed(change), Human(history.peak_rss_bytes));
+        parts.push(format!("{} in {}", signed(change), whole(history.now_s)));
+        parts.push(format!("peak {}", Human(history.peak_rss_bytes)));
     }
     let mut line = canvas.split_top(1);
-    let at = line.write(0, &text, bold());
-    if let Some(age) = age {
-        line.write(at, &format!("  owners: {} ago", whole(age)), reversed());
+    let at = line.write(0, &fitting(&parts, "  ", line.area.width), bold());
+    let age = age.map(|age| format!("  owners: {} ago", whole(age)));
+    let room = usize::from(line.area.width.saturating_sub(at));
+    if let Some(age) = age.filter(|age| age.chars().count() <= room) {
+        line.write(at, &age, reversed());
     }
 }
 
@@ -96,14 +118,13 @@ fn bar(found: &Inspection, canvas: &mut ScreenCanvas<'_>) {
     let ledger = &found.observation.ledger;
     let mut at = 0;
     for (row, count) in places(ledger.rows(), ledger.total(), width) {
-        let (text, style) = sign(&row, count, line.colour);
+        let (text, style) = sign(ink(&row), count, line.colour);
         at = line.write(at, &text, style);
     }
 }
 
-/// Returns `count` places in the colour of a row, or with its letter.
-fn sign(row: &Row, count: usize, colour: bool) -> (String, Style) {
-    let (ink, letter) = ink(row);
+/// Returns `count` places in a colour, or with a letter.
+pub(super) fn sign((ink, letter): Ink, count: usize, colour: bool) -> (String, Style) {
     if colour {
         ("█".repeat(count), Style::new().fg(ink))
     } else {
@@ -111,79 +132,40 @@ fn sign(row: &Row, count: usize, colour: bool) -> (String, Style) {
     }
 }
 
-/// Draws the ledger, the chart, the policy, the verdict and the remedies.
+/// Draws the verdict and the remedies, then the ledger, the policy and the chart.
 fn overview(state: &State, canvas: &mut ScreenCanvas<'_>) {
     let history = state.history();
     let Some(found) = &history.latest else { return };
-    let verdict = verdict(state, found, canvas.area.width);
-    let rows: Vec<Row> =
-        found.observation.ledger.rows().iter().copied().filter(|r| r.bytes > 0).collect();
-    let policy = policy(history, canvas.area.width);
-    let plan = ScreenLayout::new(
-        canvas.area.height,
-        rows.len(),
-        policy.len(),
-        verdict.len(),
-        found.remedies.len(),
-    );
-    ledger(history, found, &rows, plan.rows, canvas);
+    let width = canvas.area.width;
+    let (verdict, remedies) = (verdict(state, found, width), remedies(found, width));
+    let policy = policy(history, width);
+    let ledger = LedgerLines::new(history, found, width);
+    let height = canvas.area.height.saturating_sub(RSS_HEIGHT);
+    let plan =
+        ScreenLayout::new(height, ledger.height(), policy.len(), verdict.len(), remedies.len());
+    lines(&verdict, plan.verdict, bold(), canvas);
+    lines(&remedies, plan.remedies, Style::new(), canvas);
+    rss(state, found, canvas);
+    ledger.draw(plan.rows, canvas);
+    lines(&policy, plan.policy, Style::new(), canvas);
     chart::draw(history, &mut canvas.split_top(plan.chart));
-    for line in policy.iter().take(usize::from(plan.policy)) {
-        canvas.line(line, Style::new());
-    }
-    for line in verdict.iter().take(usize::from(plan.verdict)) {
-        canvas.line(line, bold());
-    }
-    for remedy in found.remedies.iter().take(usize::from(plan.remedies)) {
-        let bytes = remedy.predicted_bytes.map_or(String::new(), |b| Human(b).to_string());
-        canvas.line(
-            &format!(" {:<17}  {bytes:>9}  {}", remedy.kind.name(), remedy.how),
-            Style::new(),
-        );
+}
+
+/// Draws as many lines as the plan has. The last one ends with `…` if there are more.
+fn lines(lines: &[String], planned: u16, style: Style, canvas: &mut ScreenCanvas<'_>) {
+    let planned = usize::from(planned);
+    for (number, line) in lines.iter().take(planned).enumerate() {
+        let is_cut = number + 1 == planned && lines.len() > planned;
+        let width = usize::from(canvas.area.width);
+        let line = if is_cut { shortened(&format!("{line} …"), width) } else { line.clone() };
+        canvas.line(&line, style);
     }
 }
 
-/// Draws the largest rows, as many as fit into `room` lines, and the sum of the others.
-fn ledger(
-    history: &History,
-    found: &Inspection,
-    rows: &[Row],
-    room: u16,
-    canvas: &mut ScreenCanvas<'_>,
-) {
-    let room = usize::from(room);
-    let mut shown: Vec<Row> = rows.to_vec();
-    if rows.len() > room {
-        let mut by_size = rows.to_vec();
-        by_size.sort_by_key(|r| std::cmp::Reverse(r.bytes));
-        let kept = by_size.get(..room.saturating_sub(1)).unwrap_or_default();
-        shown.retain(|r| kept.contains(r));
-    }
-    for row in &shown {
-        let share = share(row.bytes, found);
-        let change = history.change_of(row).map_or(String::new(), signed);
-        let about = if row.estimated { "≈" } else { " " };
-        let mut line = canvas.split_top(1);
-        let (sign, style) = sign(row, if line.colour { 2 } else { 1 }, line.colour);
-        line.write(1, &sign, style);
-        let bytes = Human(row.bytes).to_string();
-        let text =
-            format!("{:<15}{about}{bytes:>10} {share:>5.1} % {change:>11}", row.owner.name());
-        let at = line.write(4, &text, Style::new());
-        line.write(at + 2, &meaning(found, row), dim());
-    }
-    if shown.len() < rows.len() && room > 0 {
-        let rest: u64 =
-            rows.iter().map(|r| r.bytes).sum::<u64>() - shown.iter().map(|r| r.bytes).sum::<u64>();
-        let name = format!("{} others", rows.len() - shown.len());
-        let bytes = Human(rest).to_string();
-        let share = share(rest, found);
-        canvas.line(&format!("    {name:<15} {bytes:>10} {share:>5.1} %"), dim());
-    }
-}
-
-fn share(bytes: u64, found: &Inspection) -> f64 {
-    bytes as f64 / found.observation.ledger.total().max(1) as f64 * 100.0
+/// Returns the remedies, in lines.
+fn remedies(found: &Inspection, width: u16) -> Vec<String> {
+    let screen = Screen { width: width.max(1), colour: false };
+    inspection::remedies(found, screen).lines().map(str::to_owned).collect()
 }
 
 /// Formats a change in bytes: `+12.3 MiB`, `−4.00 KiB`, `±0`.
@@ -241,26 +223,22 @@ struct ScreenLayout {
 }
 
 impl ScreenLayout {
-    /// Divides the `height` between head and footer. The verdict has priority, then the policy,
-    /// then the largest rows, then the chart, then the other rows and the remedies.
+    /// Divides the `height` between head and footer, without RSS and its bar. The verdict has
+    /// priority, then the policy and the remedies, then the ledger, then the chart.
     fn new(height: u16, rows: usize, policy: usize, verdict: usize, remedies: usize) -> Self {
         let fit = |count: usize, most: u16| u16::try_from(count).unwrap_or(u16::MAX).min(most);
-        let (most_policy, most_said, most_remedies) = match height {
+        let (most_policy, most_verdict, most_remedies) = match height {
             ..8 => (1, 1, 0),
-            8..14 => (2, 2, 1),
-            14..24 => (3, 2, 2),
-            _ => (5, 4, 5),
+            8..14 => (2, 2, 2),
+            14..24 => (3, 6, 4),
+            _ => (5, 10, 10),
         };
-        let verdict = fit(verdict, most_said.min(height));
+        let verdict = fit(verdict, most_verdict.min(height));
         let policy = fit(policy, most_policy.min(height - verdict));
         let remedies = fit(remedies, most_remedies.min(height - verdict - policy));
         let left = height - verdict - policy - remedies;
         let rows = fit(rows, left);
-        let few = rows.min(6);
-        if left < few + MIN_CHART_HEIGHT {
-            return Self { rows, chart: 0, policy, verdict, remedies };
-        }
-        let rows = rows.min(left - MIN_CHART_HEIGHT).max(few);
-        Self { rows, chart: left - rows, policy, verdict, remedies }
+        let chart = if left - rows < MIN_CHART_HEIGHT { 0 } else { left - rows };
+        Self { rows, chart, policy, verdict, remedies }
     }
 }

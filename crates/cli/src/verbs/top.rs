@@ -102,7 +102,7 @@ fn once(args: &TopArgs, survey: &Survey, output: &Output) -> Result<Exit, Failur
     if output.json {
         output.object(&top)?;
     } else {
-        output.text(&table::render(&top, args.by, output.screen().width))?;
+        output.text(&table::render(&top, args.by, args.sort, output.screen().width))?;
     }
     if interrupt.load(Ordering::Relaxed) { Ok(Exit::Interrupted) } else { Ok(Exit::Done) }
 }

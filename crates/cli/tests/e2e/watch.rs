@@ -41,7 +41,7 @@ impl Subject {
 fn the_live_view_is_drawn_and_q_restores_the_terminal() {
     let subject = Subject::hoard();
     let mut terminal = Terminal::watch(&[&subject.pid(), "--interval", "100ms"]);
-    for what in ["PID", "RSS", "reclaimable", "hoard:", "malloc_trim"] {
+    for what in ["PID", "hoard:", "lowtide release", "RSS", "reclaimable"] {
         terminal.shows(what);
     }
     assert!(!is_canonical(&terminal.line));

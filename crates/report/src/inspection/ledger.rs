@@ -20,7 +20,7 @@ const SMALL: (Color, char) = (Color::DarkGray, '.');
 /// Formats the bar and the rows.
 pub(super) fn render(inspection: &Inspection, screen: Screen) -> String {
     let ledger = &inspection.observation.ledger;
-    let rows = Rows::new(ledger.rows());
+    let rows = LedgerRows::new(ledger.rows());
     let mut out = total(inspection);
     out += &bar(&rows, ledger.total(), screen);
     for row in &rows.large {
@@ -33,36 +33,23 @@ pub(super) fn render(inspection: &Inspection, screen: Screen) -> String {
         let bytes: u64 = rows.small.iter().map(|row| row.bytes).sum();
         let share = bytes as f64 / ledger.total().max(1) as f64;
         let about = if rows.small.iter().any(|row| row.estimated) { '≈' } else { ' ' };
-        out += &line(SMALL, ("others", about, bytes, share), &names(&rows.small), screen);
+        out += &line(SMALL, ("others", about, bytes, share), &rows.names(), screen);
     }
     out
 }
 
-/// Returns the names of small rows, the largest first; those after the second are only counted.
-fn names(rows: &[Row]) -> String {
-    const MAX_NAMES: usize = 2;
-    let mut rows: Vec<&Row> = rows.iter().collect();
-    rows.sort_by_key(|row| std::cmp::Reverse(row.bytes));
-    let mut names: Vec<&str> = Vec::new();
-    for row in rows {
-        if !names.contains(&row.owner.name()) {
-            names.push(row.owner.name());
-        }
-    }
-    let rest = names.len().saturating_sub(MAX_NAMES);
-    let shown = names[..names.len() - rest].join(", ");
-    if rest > 0 { format!("{shown} and {rest} more") } else { shown }
-}
-
 /// The rows of a ledger that hold memory.
-struct Rows {
-    large: Vec<Row>,
-    /// Those below the minimum share, if there are several.
-    small: Vec<Row>,
+#[derive(Debug, Clone)]
+pub struct LedgerRows {
+    /// Those that hold a noticeable part of RSS, in the order of the ledger.
+    pub large: Vec<Row>,
+    /// The others, if there are several.
+    pub small: Vec<Row>,
 }
 
-impl Rows {
-    fn new(rows: &[Row]) -> Self {
+impl LedgerRows {
+    /// Divides the rows of a ledger.
+    pub fn new(rows: &[Row]) -> Self {
         let total: u64 = rows.iter().map(|row| row.bytes).sum();
         let is_large = |row: &Row| row.bytes as f64 >= total as f64 * MIN_SHARE;
         let rows = rows.iter().copied().filter(|row| row.bytes > 0);
@@ -71,6 +58,23 @@ impl Rows {
             large.append(&mut small);
         }
         Self { large, small }
+    }
+
+    /// Returns the names of the small rows, the largest first; those after the second are only
+    /// counted.
+    pub fn names(&self) -> String {
+        const MAX_NAMES: usize = 2;
+        let mut rows: Vec<&Row> = self.small.iter().collect();
+        rows.sort_by_key(|row| std::cmp::Reverse(row.bytes));
+        let mut names: Vec<&str> = Vec::new();
+        for row in rows {
+            if !names.contains(&row.owner.name()) {
+                names.push(row.owner.name());
+            }
+        }
+        let rest = names.len().saturating_sub(MAX_NAMES);
+        let shown = names[..names.len() - rest].join(", ");
+        if rest > 0 { format!("{shown} and {rest} more") } else { shown }
     }
 }
 
@@ -91,7 +95,7 @@ fn differs(a: u64, b: u64) -> bool {
 }
 
 /// Formats RSS as one bar, split by owner.
-fn bar(rows: &Rows, total: u64, screen: Screen) -> String {
+fn bar(rows: &LedgerRows, total: u64, screen: Screen) -> String {
     let width = usize::from(screen.width).min(MAX_BAR_WIDTH);
     let shown = places(&rows.large, total, width);
     let filled: usize = shown.iter().map(|shown| shown.1).sum();
@@ -136,12 +140,12 @@ mod tests {
 
     #[test]
     fn small_rows_are_one_row_unless_there_is_only_one() {
-        let rows = |sizes: &[u64]| -> Rows {
+        let rows = |sizes: &[u64]| -> LedgerRows {
             let owners = [Owner::Allocated, Owner::File, Owner::Stacks, Owner::Metadata];
             let rows = owners.iter().zip(sizes).map(|(owner, bytes)| Row::new(*owner, *bytes));
-            Rows::new(&rows.collect::<Vec<_>>())
+            LedgerRows::new(&rows.collect::<Vec<_>>())
         };
-        let counts = |rows: &Rows| (rows.large.len(), rows.small.len());
+        let counts = |rows: &LedgerRows| (rows.large.len(), rows.small.len());
         assert_eq!(counts(&rows(&[980, 10, 5, 5])), (2, 2));
         assert_eq!(counts(&rows(&[980, 15, 0, 5])), (3, 0));
         assert_eq!(counts(&rows(&[0, 0, 0, 0])), (0, 0));

@@ -11,6 +11,7 @@ use lowtide_model::inspection::{Inspection, Observation};
 use lowtide_model::remedy::{Remedy, RemedyKind};
 
 pub use html::{chart, page};
+pub use ledger::LedgerRows;
 pub(crate) use origin::time;
 pub use summary::{SummaryRow, list, outside_heap};
 
@@ -124,7 +125,7 @@ fn in_huge_pages(observation: &Observation) -> Option<String> {
 
 /// Formats the remedies that are worth a line: those whose gain is not predicted, and those that
 /// gain a noticeable part of RSS. A second way to the same gain is left out; `--json` has all.
-fn remedies(inspection: &Inspection, screen: Screen) -> String {
+pub fn remedies(inspection: &Inspection, screen: Screen) -> String {
     let all = &inspection.remedies;
     let released_bytes = all.iter().filter(|remedy| remedy.kind == RemedyKind::Release);
     let released_bytes = released_bytes.filter_map(|remedy| remedy.predicted_bytes).max();
