@@ -4,6 +4,7 @@ use std::path::Path;
 
 use lowtide_report::read::{self, LoadError, LoadedRecord};
 use lowtide_report::svg::{self, Charts};
+use lowtide_report::terminal::Details;
 use lowtide_report::text::shortened;
 use lowtide_report::{View, html, markdown, terminal};
 
@@ -56,8 +57,8 @@ impl Report {
     }
 
     /// Returns the report for a terminal.
-    pub(crate) fn for_terminal(&self, output: &Output) -> String {
-        terminal::render(&self.records, &self.beside, output.screen())
+    pub(crate) fn for_terminal(&self, details: Details, output: &Output) -> String {
+        terminal::render(&self.records, &self.beside, details, output.screen())
     }
 
     /// Returns the tables of all records as Markdown.

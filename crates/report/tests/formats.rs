@@ -10,6 +10,7 @@ use lowtide_model::pins::{PinShare, PinSummary};
 use lowtide_record::v1::{Event, Mark, SubjectMetrics};
 use lowtide_report::read::{self, LoadedRecord};
 use lowtide_report::svg::{self, Charts};
+use lowtide_report::terminal::Details;
 use lowtide_report::{Screen, View, csv, html, markdown, png, terminal};
 
 fn path() -> PathBuf {
@@ -62,7 +63,8 @@ fn arenas_and_free_blocks_are_reported_for_a_walked_heap() {
     assert!(reported.contains(row), "{reported}");
     let page = html::render(&[record.clone()], &[], "subtitle").unwrap();
     assert!(page.contains("Heap of glibc"));
-    let text = terminal::render(&[record], &[], Screen { width: 110, colour: false });
+    let text =
+        terminal::render(&[record], &[], Details::Shown, Screen { width: 110, colour: false });
     assert!(text.contains("largest free block"), "{text}");
 }
 
@@ -96,7 +98,8 @@ fn what_pins_memory_under_each_treatment_is_in_the_tables_and_the_page() {
     assert!(!reported.contains("Small") && !reported.contains("jemalloc, all"), "{reported}");
     let page = html::render(&[record.clone()], &[], "subtitle").unwrap();
     assert!(page.contains("What pins free memory") && page.contains("C++ Node|x"));
-    let text = terminal::render(&[record], &[], Screen { width: 110, colour: false });
+    let text =
+        terminal::render(&[record], &[], Details::Shown, Screen { width: 110, colour: false });
     assert!(text.contains("64 B C++ KeyEntry"), "{text}");
 }
 
@@ -151,7 +154,8 @@ fn panels_without_other_charts_include_the_compared_records() {
 
 #[test]
 fn a_wide_and_a_narrow_terminal() {
-    let render = |width| terminal::render(&[record()], &[], Screen { width, colour: false });
+    let render =
+        |width| terminal::render(&[record()], &[], Details::Shown, Screen { width, colour: false });
     insta::assert_snapshot!(render(110));
     let narrow = render(56);
     assert!(narrow.lines().all(|line| line.chars().count() <= 56), "{narrow}");
@@ -159,8 +163,20 @@ fn a_wide_and_a_narrow_terminal() {
 }
 
 #[test]
+fn at_80_columns_the_answer_is_first_and_the_whole_fits_a_screen() {
+    let screen = Screen { width: 80, colour: false };
+    let short = terminal::render(&[record()], &[], Details::Hidden, screen);
+    assert!(short.lines().count() <= 24, "{} lines: {short}", short.lines().count());
+    assert!(short.lines().all(|line| line.chars().count() <= 80), "{short}");
+    let whole = terminal::render(&[record()], &[], Details::Shown, screen);
+    assert!(whole.starts_with(&short), "the details are last: {whole}");
+    insta::assert_snapshot!(short);
+}
+
+#[test]
 fn the_terminal_report_is_coloured_only_on_request() {
-    let render = |colour| terminal::render(&[record()], &[], Screen { width: 100, colour });
+    let render =
+        |colour| terminal::render(&[record()], &[], Details::Shown, Screen { width: 100, colour });
     assert!(render(true).contains("\u{1b}[") && !render(false).contains('\u{1b}'));
 }
 
@@ -276,6 +292,6 @@ fn the_million_streams_logs_are_drawn_like_the_published_charts() {
         assert_eq!(svg.matches(reported).count(), 4, "{reported}");
     }
     let screen = Screen { width: 100, colour: false };
-    let text = terminal::render(&[record], &[], screen);
+    let text = terminal::render(&[record], &[], Details::Shown, screen);
     assert!(text.contains("requests in flight of glibc, at most 1000000"), "{text}");
 }

@@ -6,6 +6,7 @@ use lowtide_model::leaks::LeakReport;
 use lowtide_record::ReadError;
 use lowtide_record::files;
 use lowtide_report::read::{self, LoadError, LoadedRecord, Opened};
+use lowtide_report::terminal::Details;
 use lowtide_report::{csv, inspection, leaks, merge_shards, overlay, png};
 
 use super::black_box;
@@ -69,7 +70,7 @@ pub(crate) fn run(args: &ReportArgs, output: &Output) -> Result<Exit, Failure> {
             output.object(&record.study)?;
         }
     } else if !is_written {
-        output.text(&report.for_terminal(output))?;
+        output.text(&report.for_terminal(Details::Shown, output))?;
     }
     Ok(Exit::Done)
 }

@@ -15,6 +15,7 @@ use lowtide_record::files;
 use lowtide_report::merge_shards;
 use lowtide_report::owners::counted;
 use lowtide_report::read::LoadedRecord;
+use lowtide_report::terminal::Details;
 use lowtide_study::{
     AllocatorError, BorrowError, Obstacle, Plan, PlanError, Settings, StudyError, StudyRun,
 };
@@ -104,10 +105,14 @@ pub(crate) fn analyze(
     if output.json {
         output.object(&study)?;
     } else {
-        output.text(&report.for_terminal(output))?;
+        output.text(&report.for_terminal(Details::Hidden, output))?;
         if drawn.is_ok() {
             let shown = page.canonicalize().unwrap_or(page);
-            output.text(&format!("\nreport: {}\n", shown.display()))?;
+            output.text(&format!(
+                "\nreport: {}\n  (or: lowtide report {})\n",
+                shown.display(),
+                ran.record.display()
+            ))?;
         }
     }
     for line in &crossed {

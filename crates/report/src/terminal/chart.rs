@@ -25,6 +25,8 @@ const INKS: [Ink; 10] = [
     Ink::LightGreen,
     Ink::Gray,
 ];
+/// Minimum width of a terminal that probably has more than 24 lines.
+const WIDE: u16 = 100;
 /// Glyphs that distinguish the lines without colours.
 const GLYPHS: &[u8; 36] = b"1234567890abcdefghijklmnopqrstuvwxyz";
 
@@ -62,12 +64,13 @@ pub(super) fn chart(view: &View, screen: Screen) -> String {
         .map(|(t, count)| (*t, *count as f64 / most.max(1) as f64 * ceiling))
         .collect();
     let drawn = |set: Option<Dataset<'_>>| {
-        const HEIGHT: u16 = 18;
+        // With the table of treatments above it, a narrow terminal of 24 lines shows the whole.
+        let height = if screen.width < WIDE { 10 } else { 18 };
         let chart = Chart::new(set.into_iter().collect())
             .x_axis(Axis::default().bounds([from, to]).labels(x_labels.clone()))
             .y_axis(Axis::default().bounds([0.0, ceiling]).labels(y_labels.clone()))
             .legend_position(None);
-        let area = Rect::new(0, 0, screen.width.max(40), HEIGHT);
+        let area = Rect::new(0, 0, screen.width.max(40), height);
         let mut buffer = Buffer::empty(area);
         chart.render(area, &mut buffer);
         buffer
