@@ -5,19 +5,47 @@ use std::process::ExitCode;
 
 use clap::ColorChoice;
 use lowtide_report::Screen;
-use lowtide_report::text::printable_lines;
+use lowtide_report::text::{printable_lines, wrapped};
 use serde::Serialize;
 
 use crate::console::stream::write_to_stdout;
 use crate::failure::exit::Failure;
 
-/// Prints a line for people on stderr. It is not an error if no process reads it any more.
+/// Prints a line for people on stderr; a terminal does not break its words. It is not an error if
+/// no process reads it any more.
 macro_rules! note {
     ($($part:tt)*) => {{
-        let _ = $crate::console::stream::write_to_stderr(format!("{}\n", format_args!($($part)*)).as_bytes());
+        let text = $crate::console::output::broken(format!("{}\n", format_args!($($part)*)));
+        let _ = $crate::console::stream::write_to_stderr(text.as_bytes());
     }};
 }
 pub(crate) use note;
+
+/// Returns text for stderr: on a terminal, broken between words.
+pub(crate) fn broken(text: String) -> String {
+    let stderr = io::stderr();
+    let columns = rustix::termios::tcgetwinsize(&stderr).map(|size| size.ws_col);
+    match columns.ok().filter(|columns| *columns > 0 && stderr.is_terminal()) {
+        Some(columns) => broken_at(&text, columns),
+        None => text,
+    }
+}
+
+/// Breaks long lines between words. A line with a command stays whole, to be pasted.
+fn broken_at(text: &str, columns: u16) -> String {
+    let line = |line: &str| -> String {
+        let is_long = line.chars().count() > usize::from(columns);
+        let is_command = line.trim_start().starts_with("next:");
+        let is_plain = !line.contains('\x1b');
+        let line = if is_long && !is_command && is_plain {
+            wrapped(line, columns)
+        } else {
+            line.to_owned()
+        };
+        line + "\n"
+    };
+    text.lines().map(line).collect()
+}
 
 /// Returns whether lowtide runs in a job of GitHub Actions.
 pub(crate) fn is_on_github() -> bool {
@@ -117,5 +145,19 @@ impl Output {
         let wished = || std::env::var("COLUMNS").ok()?.parse().ok();
         let width = columns.ok().filter(|c| *c > 0).or_else(wished).unwrap_or(DEFAULT_WIDTH);
         Screen { width: width.clamp(40, 200), colour }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notes_are_broken_between_words_and_commands_stay_whole() {
+        let text = "10 MiB were returned to the system\n  next: lowtide inspect 4711 --pins\n\n";
+        let lines = "10 MiB were\nreturned to the\nsystem\n";
+        let expected = format!("{lines}  next: lowtide inspect 4711 --pins\n\n");
+        assert_eq!(broken_at(text, 16), expected);
+        assert_eq!(broken_at(text, 80), text);
     }
 }

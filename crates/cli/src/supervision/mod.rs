@@ -16,7 +16,7 @@ use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
 use lowtide_model::release::{Hazard, ReleaseOutcome};
-use lowtide_report::text::printable;
+use lowtide_report::text::{printable, without_directory};
 use lowtide_supervise::black_box::{BlackBoxHandle, BoxSize};
 use lowtide_supervise::{ActLog, LogError, Observer, Options, Textfile};
 
@@ -170,7 +170,7 @@ impl Observer for ActReporter {
 /// Returns an act as a line for people.
 fn sentence(act: &Act) -> String {
     let time = act.time.get(11..19).unwrap_or(&act.time);
-    format!("{time}Z {} {}: {}", act.pid, act.command, outcome(act))
+    format!("{time}Z {} {}: {}", act.pid, without_directory(&act.command), outcome(act))
 }
 
 /// Returns whether an act released memory, or a part of it.
