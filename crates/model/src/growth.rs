@@ -76,8 +76,18 @@ pub enum GrowthCourse {
 pub struct DescendantGrowth {
     /// Number of descendants at the beginning and at the end.
     pub processes: [u64; 2],
-    /// The sum of their PSS at the beginning and at the end, in bytes.
+    /// The sum of their PSS at the beginning and at the end, in bytes. Of large ones, it is the
+    /// anonymous memory.
     pub pss_bytes: [u64; 2],
+    /// Whether the anonymous memory of some of them was read in place of their PSS.
+    #[serde(default)]
+    pub estimated: bool,
+    /// Growth in bytes per hour.
+    #[serde(default)]
+    pub bytes_per_hour: u64,
+    /// Whether the limit of the process also applies to the one that grew most.
+    #[serde(default)]
+    pub shares_limit: bool,
     /// The one that grew most.
     pub most: ProcessGrowth,
 }
@@ -151,7 +161,7 @@ impl Growth {
             GrowthCourse::Level | GrowthCourse::Once => 0,
             _ => self.lasting_bytes_per_hour(),
         };
-        let rate = rate.max(0).saturating_add(self.beside_bytes_per_hour());
+        let rate = rate.max(0).saturating_add(self.beside_rss_bytes_per_hour());
         self.seconds_to_limit = seconds_to_limit(limit_bytes, used_bytes, rate);
     }
 
@@ -183,6 +193,15 @@ impl Growth {
     pub fn lasting_bytes_per_hour(&self) -> i64 {
         let followed = self.by.iter().filter(|part| part.is_followed());
         self.kept_bytes_per_hour().max(followed.map(|part| part.bytes_per_hour).sum())
+    }
+
+    /// Returns the growth of all memory beside RSS that leads to the limit of the process, in an
+    /// hour: [`Growth::beside_bytes_per_hour`], and the descendants to which the limit applies.
+    pub fn beside_rss_bytes_per_hour(&self) -> i64 {
+        let shared = self.descendants.as_ref().filter(|descendants| descendants.shares_limit);
+        let shared = shared.filter(|_| self.descendants_rise().is_some());
+        let bytes = shared.map_or(0, |descendants| descendants.bytes_per_hour);
+        self.beside_bytes_per_hour().saturating_add(i64::try_from(bytes).unwrap_or(i64::MAX))
     }
 
     /// Returns the growth of what RSS does not count (page tables, and open files in memory) from

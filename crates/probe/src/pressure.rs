@@ -74,6 +74,12 @@ impl PressureSource {
         known.min_by_key(left).unwrap_or(machine)
     }
 
+    /// Returns whether the limits of another process apply to this one: its groups are those of the
+    /// other, or below them.
+    fn is_within(&self, other: &Self) -> bool {
+        self.version == other.version && self.groups.ends_with(&other.groups)
+    }
+
     /// Returns the free memory of the group that has least of it, in bytes, file pages included,
     /// which the kernel reclaims. `None` if no group has a limit.
     pub fn headroom_bytes(&self) -> Option<u64> {
@@ -133,7 +139,12 @@ impl MemoryPressure {
 /// Adds to the growth of a process the limit that it reaches first, and how many pages of files may
 /// be dirty or locked.
 pub fn complete_growth(target: &Target, growth: &mut Growth) {
-    let limit = MemoryPressure::nearest_limit(target.pid);
+    let source = PressureSource::for_process(target.pid);
+    let limit = source.nearest(MemoryPressure::of_this_machine());
+    if let Some(descendants) = &mut growth.descendants {
+        let most = PressureSource::for_process(descendants.most.pid);
+        descendants.shares_limit = most.is_within(&source);
+    }
     growth.set_limit(limit.limit_bytes, limit.used_bytes);
     if growth.files_bytes() > growth.kept_bytes().max(0) {
         let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();

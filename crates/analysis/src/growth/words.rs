@@ -76,8 +76,14 @@ fn open_memory(growth: &Growth) -> Option<String> {
 /// Returns a sentence on the growth of the descendants of the process, if it is noticeable.
 fn descendants(growth: &Growth) -> Option<String> {
     let rise = growth.descendants_rise()?;
-    let DescendantGrowth { processes: [_, processes], pss_bytes: [before, after], most } =
-        growth.descendants.as_ref()?;
+    let DescendantGrowth {
+        processes: [_, processes],
+        pss_bytes: [before, after],
+        estimated,
+        bytes_per_hour,
+        most,
+        ..
+    } = growth.descendants.as_ref()?;
     let [first, last] = most.pss_bytes;
     let most = match processes {
         1 => format!("{} with PID {}", most.name, most.pid),
@@ -89,12 +95,17 @@ fn descendants(growth: &Growth) -> Option<String> {
             Human(last)
         ),
     };
-    let who = if *processes == 1 { "its child process" } else { "its descendant processes" };
+    let who = match processes {
+        1 => "its child process".to_owned(),
+        _ => format!("its {} descendant processes", HumanCount(*processes)),
+    };
+    let by = if *estimated { "≈: PSS, or the anonymous memory of large ones" } else { "PSS" };
     Some(format!(
-        "{who} grew by {} (PSS), from {} to {}: {most}",
+        "{who} grew by {} ({by}), from {} to {}, {} an hour: {most}",
         Human(rise),
         Human(*before),
-        Human(*after)
+        Human(*after),
+        Human(*bytes_per_hour)
     ))
 }
 
@@ -214,7 +225,7 @@ fn more(part: &GrowthPart, before: &str, after: &str) -> String {
 
 /// Returns a sentence on the time until the process reaches its limit; `None` if that is not known.
 pub fn until_limit(growth: &Growth) -> Option<String> {
-    let rate = growth.lasting_bytes_per_hour().max(0) + growth.beside_bytes_per_hour();
+    let rate = growth.lasting_bytes_per_hour().max(0) + growth.beside_rss_bytes_per_hour();
     let (left_s, limit) = growth.seconds_to_limit.zip(growth.limit_bytes)?;
     Some(format!(
         "at {} an hour, the limit of {} is reached in {}",

@@ -57,7 +57,7 @@ fn reconcile_level(report: &mut LeakReport, growth: &Growth) {
         _ => {
             let because = beside_and_descendants(growth);
             if !because.is_empty() {
-                report.bytes_per_hour = u64::try_from(growth.beside_bytes_per_hour()).unwrap_or(0);
+                report.bytes_per_hour = rate_beside(growth);
                 report.seconds_to_limit = growth.seconds_to_limit;
                 report.verdict = LeakVerdict { kind: LeakKind::Elsewhere, because };
             }
@@ -66,6 +66,13 @@ fn reconcile_level(report: &mut LeakReport, growth: &Growth) {
     };
     let because = vec![sentence(growth), why];
     report.verdict = LeakVerdict { kind, because };
+}
+
+/// Returns the growth of all memory beside RSS, in bytes an hour.
+fn rate_beside(growth: &Growth) -> u64 {
+    let descendants = growth.descendants.as_ref().filter(|_| growth.descendants_rise().is_some());
+    let beside = u64::try_from(growth.beside_bytes_per_hour()).unwrap_or(0);
+    beside.saturating_add(descendants.map_or(0, |descendants| descendants.bytes_per_hour))
 }
 
 /// Adds growth of RSS that was not steady to a verdict on blocks. If the blocks explain little of
@@ -289,12 +296,23 @@ mod tests {
                     from 20.0 MiB in 20 files to 150 MiB in 150 (mostly /memfd:frame)";
         assert_eq!(opened.verdict.because, [said]);
         let most = ProcessGrowth { pid: 9, name: "worker".to_owned(), pss_bytes: [0, 90 * MIB] };
-        let grown = DescendantGrowth { processes: [1, 2], pss_bytes: [MIB, 91 * MIB], most };
+        let grown = DescendantGrowth {
+            processes: [1, 2],
+            pss_bytes: [MIB, 91 * MIB],
+            estimated: false,
+            bytes_per_hour: 90 * MIB * 60,
+            shares_limit: true,
+            most,
+        };
         let forked = Growth { descendants: Some(grown), ..growth };
+        let mut forked = forked;
+        forked.set_limit(Some(1 << 30), Some(1 << 29));
+        assert!(forked.seconds_to_limit.is_some_and(|left_s| left_s < 342.0), "{forked:?}");
         let forked = reconciled(report(LeakKind::Level, 0), forked, GrowthCourse::Level);
-        assert_eq!((forked.verdict.kind, forked.bytes_per_hour), (LeakKind::Elsewhere, 0));
+        let found = (forked.verdict.kind, forked.bytes_per_hour);
+        assert_eq!(found, (LeakKind::Elsewhere, 90 * MIB * 60));
         let said = &forked.verdict.because[0];
-        assert!(said.starts_with("its descendant processes grew by 90.0 MiB (PSS)"), "{said}");
+        assert!(said.starts_with("its 2 descendant processes grew by 90.0 MiB (PSS)"), "{said}");
         assert!(said.ends_with("most by worker with PID 9, from 0 B to 90.0 MiB"), "{said}");
     }
 

@@ -351,7 +351,7 @@ fn over_time(
     let mut follower = Follower::default();
     let mut last: Option<Inspection> = None;
     let mut leaks = Leaks::new(target);
-    let descendants = descendants(target.pid);
+    let descendants = descendants(target.pid, None);
     let ended = loop {
         let at = Instant::now();
         let t_s = (at - begin).as_secs_f64();
@@ -462,9 +462,10 @@ fn add_growth(
         return;
     }
     inspection.growth = follower.growth().map(|mut growth| {
-        let after = before.and_then(|_| descendants(target.pid));
-        let grown = before.zip(after.as_ref());
-        growth.descendants = grown.and_then(|(before, after)| growth_of_descendants(before, after));
+        growth.descendants = before.and_then(|before| {
+            let after = descendants(target.pid, Some(before))?;
+            growth_of_descendants(before, &after, growth.elapsed_s)
+        });
         complete_growth(target, &mut growth);
         growth
     });

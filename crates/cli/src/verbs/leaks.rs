@@ -202,7 +202,7 @@ impl WholeProcess {
             first: None,
             last: None,
             next_observation: begin,
-            descendants: descendants(target.pid),
+            descendants: descendants(target.pid, None),
             grown_descendants: None,
             follower: Follower::default(),
         };
@@ -241,10 +241,10 @@ impl WholeProcess {
 
     /// Reads the memory of the descendants again.
     fn end_descendants(&mut self, target: &Target) {
-        let after = self.descendants.as_ref().and_then(|_| descendants(target.pid));
-        let grown = self.descendants.as_ref().zip(after.as_ref());
-        self.grown_descendants =
-            grown.and_then(|(before, after)| growth_of_descendants(before, after));
+        let Some(before) = &self.descendants else { return };
+        let elapsed_s = self.begin.elapsed().as_secs_f64();
+        self.grown_descendants = descendants(target.pid, Some(before))
+            .and_then(|after| growth_of_descendants(before, &after, elapsed_s));
     }
 
     /// Reads RSS, and observes the process again if it is time: it may end at any time.

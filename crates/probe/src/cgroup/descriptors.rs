@@ -145,6 +145,8 @@ struct FileSystems {
     kernels_own: Option<u64>,
     namespaces: HashMap<PathBuf, Rc<Mounts>>,
     of_process: Option<(u32, Rc<Mounts>)>,
+    /// The mounts that other processes see, once they are needed.
+    elsewhere: Option<BTreeMap<u64, FileSystem>>,
 }
 
 impl FileSystems {
@@ -162,7 +164,11 @@ impl FileSystems {
         match known {
             Some(known) => known,
             None if self.kernels_own == Some(id) => FileSystem::SharedMemory,
-            None => FileSystem::Other,
+            // Opened before the process entered its namespace, or received from another process.
+            None => {
+                let elsewhere = self.elsewhere.get_or_insert_with(Mounts::of_machine);
+                elsewhere.get(&id).copied().unwrap_or(FileSystem::Other)
+            }
         }
     }
 }

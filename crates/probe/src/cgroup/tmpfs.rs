@@ -4,26 +4,31 @@
 //! without symbolic links and without entering another mount, and only below mounts of which none
 //! is on a network or of a FUSE server.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, open, openat2};
 
 use super::descriptors::mount_id;
 use crate::mapped::is_remote_type;
-use crate::proc::links;
 use crate::proc::mountinfo::{self, Mount};
+use crate::proc::{links, pids};
 
 /// Maximum number of entries of a search.
 pub(super) const MAX_ENTRIES: usize = 50_000;
 /// Maximum length of a `mountinfo` that is searched, in bytes.
 const MAX_MOUNTINFO: usize = 4 << 20;
+
+/// Maximum number of mount namespaces that are searched for the mount of an open file, and the
+/// maximum time for it.
+const MAX_NAMESPACES: usize = 1000;
+const MAX_NAMESPACES_TIME: Duration = Duration::from_millis(500);
 
 /// Types of file systems whose files have no pages in the page cache, or pages that do not belong
 /// to the file.
@@ -60,6 +65,16 @@ pub(crate) enum FileSystem {
     Other,
 }
 
+impl FileSystem {
+    fn of_mount(mount: &Mount) -> Self {
+        match mount.of_type.as_str() {
+            "tmpfs" => Self::SharedMemory,
+            of_type if is_remote_type(of_type) || WITHOUT_CACHE.contains(&of_type) => Self::Other,
+            _ => Self::Local,
+        }
+    }
+}
+
 /// The mounts that a process sees.
 #[derive(Debug, Default)]
 pub(super) struct Mounts(BTreeMap<u64, Mount>);
@@ -73,12 +88,25 @@ impl Mounts {
 
     /// Returns the kind of file system of a mount; `None` if the process does not see it.
     pub(super) fn file_system(&self, id: u64) -> Option<FileSystem> {
-        let of_type = self.0.get(&id)?.of_type.as_str();
-        Some(match of_type {
-            "tmpfs" => FileSystem::SharedMemory,
-            _ if is_remote_type(of_type) || WITHOUT_CACHE.contains(&of_type) => FileSystem::Other,
-            _ => FileSystem::Local,
-        })
+        self.0.get(&id).map(FileSystem::of_mount)
+    }
+
+    /// Returns the kinds of file system of all mounts of the machine that some process sees, by
+    /// the numbers of the mounts, which differ between namespaces.
+    pub(super) fn of_machine() -> BTreeMap<u64, FileSystem> {
+        let end = Instant::now() + MAX_NAMESPACES_TIME;
+        let (mut namespaces, mut found) = (HashSet::new(), BTreeMap::new());
+        for pid in pids().into_iter().flatten().flatten() {
+            if namespaces.len() >= MAX_NAMESPACES || Instant::now() > end {
+                break;
+            }
+            let namespace = fs::read_link(format!("/proc/{pid}/ns/mnt"));
+            if namespace.is_ok_and(|namespace| namespaces.insert(namespace)) {
+                let mounts = Self::read(pid).0.into_values();
+                found.extend(mounts.map(|mount| (mount.id, FileSystem::of_mount(&mount))));
+            }
+        }
+        found
     }
 
     pub(super) fn tmpfs(&self) -> impl Iterator<Item = &Mount> {
