@@ -10,7 +10,7 @@ use crate::cgroup::tmpfs::{FileSystem, bytes_of, file_in_memory};
 use crate::proc::maps::{FileId, Mapping};
 
 /// Maximum number of descriptors that are read.
-const MAX_DESCRIPTORS: usize = 20_000;
+const MAX_DESCRIPTORS: usize = 100_000;
 
 /// Returns the open files of a process on tmpfs, and its memfds, without those that it maps. `None`
 /// if there are too many descriptors to read all of them.

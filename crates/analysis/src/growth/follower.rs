@@ -112,6 +112,12 @@ impl Follower {
     /// process grew until then.
     pub fn observe(&mut self, t_s: f64, observation: Observation) -> Inspection {
         self.add(t_s, &observation);
+        self.diagnose(observation)
+    }
+
+    /// Diagnoses an observation that was added. The verdict is `growing` if the process grew until
+    /// then.
+    pub fn diagnose(&self, observation: Observation) -> Inspection {
         let mut inspection = diagnose(observation);
         if inspection.observation.unreadable.is_none() {
             self.judge(&mut inspection.verdict);
@@ -166,14 +172,16 @@ impl Follower {
     /// reasons.
     fn judge(&self, verdict: &mut Verdict) {
         let in_use = self.growing();
-        let growth = self.growth().filter(|growth| self.is_steady(growth));
+        let growth = self.growth();
+        let steady = growth.as_ref().filter(|growth| self.is_steady(growth));
         let beside = self.growing_beside();
-        if in_use.is_none() && growth.is_none() && beside.is_empty() {
+        if in_use.is_none() && steady.is_none() && beside.is_empty() {
             return;
         }
-        let said = growth.as_ref().map(sentence);
-        let is_free = growth.as_ref().is_some_and(is_in_free_memory);
-        if is_free && in_use.is_none() && beside.is_empty() {
+        // Memory in use may be a small part of what grew.
+        let risen = growth.as_ref().filter(|growth| has_risen(growth.rss_bytes));
+        let said = steady.or(risen.filter(|_| in_use.is_some())).map(sentence);
+        if steady.is_some_and(is_in_free_memory) && in_use.is_none() && beside.is_empty() {
             verdict.because.splice(0..0, said);
             return;
         }
@@ -440,6 +448,17 @@ mod tests {
         let expected = "RSS grew by 19.0 MiB, from 45.0 MiB to 64.0 MiB: 19.0 MiB in stacks";
         assert!(found.because[0].starts_with(expected), "{found:?}");
         assert_eq!(found.because.len(), 1);
+    }
+
+    #[test]
+    fn growth_of_memory_in_use_does_not_hide_larger_growth_that_slowed_down() {
+        let found = verdict(&followed(20, |second| {
+            vec![(Owner::Allocated, 30 + second), (Owner::Stacks, 40 + 20 * second.min(8))]
+        }));
+        assert_eq!(found.kind, VerdictKind::Growing);
+        let expected = "RSS grew by 179 MiB, from 70.0 MiB to 249 MiB: 160 MiB in stacks";
+        assert!(found.because[0].starts_with(expected), "{found:?}");
+        assert!(found.because[1].starts_with("memory in use grew"), "{found:?}");
     }
 
     #[test]

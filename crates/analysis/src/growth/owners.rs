@@ -9,6 +9,9 @@ use lowtide_model::ledger::{Owner, State};
 
 use super::trend::line_slope;
 
+/// Maximum memory of a name in a sample that does not have it, as a part of what it has in another.
+const MAX_HIDDEN: f64 = 0.05;
+
 /// The name of an owner in the ledger, the name of a part of it, and the kind of the part.
 type Key = (&'static str, Option<String>, PartKind);
 
@@ -29,8 +32,9 @@ pub(super) struct OwnerBytes {
     page_tables_bytes: Option<u64>,
     open_memory: Option<OpenMemory>,
     parts: BTreeMap<Key, Part>,
-    /// The owners of which only the largest names are known.
-    cut: BTreeSet<&'static str>,
+    /// The owners of which only the largest names are known, with the bytes of the smallest of
+    /// these names.
+    cut: BTreeMap<&'static str, u64>,
 }
 
 /// The memory of one owner, or of a part of it.
@@ -82,11 +86,7 @@ pub(super) fn growth(samples: &[(f64, OwnerBytes)], since_s: f64) -> Growth {
             .page_tables_bytes
             .zip(after.page_tables_bytes)
             .map(|(before, after)| [before, after]),
-        open_memory: before
-            .open_memory
-            .clone()
-            .zip(after.open_memory.clone())
-            .map(|(before, after)| [before, after]),
+        open_memory: open_memory(&samples),
         descendants: None,
         elapsed_s: last_s - first_s,
         course: GrowthCourse::Unknown,
@@ -104,19 +104,31 @@ pub(super) fn growth(samples: &[(f64, OwnerBytes)], since_s: f64) -> Growth {
     growth
 }
 
+/// Returns the open files in memory in the first and in the last sample in which they were read.
+fn open_memory(samples: &[(f64, OwnerBytes)]) -> Option<[OpenMemory; 2]> {
+    let mut known = samples.iter().filter_map(|(_, all)| all.open_memory.as_ref());
+    let before = known.next()?;
+    Some([before.clone(), known.next_back().unwrap_or(before).clone()])
+}
+
 /// Returns the rate of an owner, in bytes an hour.
 fn per_hour(samples: &[(f64, OwnerBytes)], bytes: impl Fn(&OwnerBytes) -> f64) -> i64 {
     let series: Vec<(f64, f64)> = samples.iter().map(|(t_s, all)| (*t_s, bytes(all))).collect();
     (line_slope(&series) * 3600.0) as i64
 }
 
-/// Returns the names that may be missing in a sample only because it has the largest ones.
+/// Returns the names that may be missing in a sample only because it has the largest ones, if their
+/// memory there may be more than a small part of what they have in another sample.
 fn unsure_names(samples: &[(f64, OwnerBytes)]) -> BTreeSet<Key> {
     let mut keys: BTreeSet<&Key> = samples.iter().flat_map(|(_, all)| all.parts.keys()).collect();
     keys.retain(|key| {
+        let bytes = |(_, all): &(f64, OwnerBytes)| all.parts.get(key).map_or(0, |part| part.bytes);
+        let most = samples.iter().map(bytes).max().unwrap_or(0);
         let is_cut = |(_, all): &(f64, OwnerBytes)| {
             let has = |kind| all.parts.contains_key(&(key.0, key.1.clone(), kind));
-            all.cut.contains(key.0) && !has(PartKind::Usual) && !has(PartKind::Kept)
+            let hidden =
+                all.cut.get(key.0).filter(|_| !has(PartKind::Usual) && !has(PartKind::Kept));
+            hidden.is_some_and(|bytes| *bytes as f64 > MAX_HIDDEN * most as f64)
         };
         key.1.is_some() && samples.iter().any(is_cut)
     });
@@ -180,7 +192,8 @@ impl OwnerBytes {
             // Those that the kernel can take back, and those that it cannot.
             let mut rest = [bytes - kept, kept];
             if parts.len() >= MAX_NAMED {
-                all.cut.insert(owner.key());
+                let smallest = parts.iter().map(|(_, bytes, _)| bytes.iter().sum()).min();
+                all.cut.insert(owner.key(), smallest.unwrap_or(0));
             }
             let mut add = |name: Option<&str>, kind: PartKind, bytes, count| {
                 all.add_part((owner.key(), name.map(str::to_owned), kind), bytes, count);
@@ -271,6 +284,22 @@ pub(super) mod tests {
         let found = growth_between(&before, &after);
         let by: Vec<_> = found.by.iter().map(|part| (part.name.as_deref(), part.bytes)).collect();
         assert_eq!(by, [(None, 3 * MIB as i64)], "{found:?}");
+    }
+
+    #[test]
+    fn a_name_that_grows_far_above_the_ones_that_hide_it_has_grown() {
+        let files = |last: (&str, u64)| {
+            let one = |place| NamedMemory::new(format!("/lib/{place:02}.so"), MIB, 1);
+            let mut all: Vec<NamedMemory> = (0..MAX_NAMED - 1).map(one).collect();
+            all.push(NamedMemory::new(last.0.to_owned(), last.1 * MIB, 1));
+            all
+        };
+        let mut before = observed(&[(Owner::File, 16)], &[]);
+        let mut after = observed(&[(Owner::File, 15 + 200)], &[]);
+        (before.files, after.files) = (files(("/lib/a.so", 1)), files(("/data", 200)));
+        let found = growth_between(&before, &after);
+        assert_eq!(found.by[0].name.as_deref(), Some("/data"), "{found:?}");
+        assert!(found.by.iter().all(|part| part.bytes >= -(MIB as i64)), "{found:?}");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use lowtide_analysis::diagnose::diagnose;
-use lowtide_analysis::growth::{Follower, until_limit};
+use lowtide_analysis::growth::until_limit;
 use lowtide_leaks::evidence::Search;
 use lowtide_leaks::finder::LeakFinder;
 use lowtide_leaks::heap_file::HeapFile;
@@ -15,10 +15,8 @@ use lowtide_model::inspection::Inspection;
 use lowtide_model::leaks::LeakKind;
 use lowtide_model::remedy::{Remedy, RemedyKind};
 use lowtide_model::verdict::{Verdict, VerdictKind};
-use lowtide_probe::descendants::{Descendants, descendants, growth_of_descendants};
 use lowtide_probe::inspect::{Inspector, malloc_info};
 use lowtide_probe::patience::Patience;
-use lowtide_probe::pressure::complete_growth;
 use lowtide_probe::target::{Target, TargetError};
 use lowtide_release::predict_refusal;
 use lowtide_report::inspection::SummaryRow;
@@ -40,8 +38,9 @@ use crate::select::each_process::{Outcome, each_process};
 use crate::select::group::{Group, has_processes, in_lines};
 use crate::select::patient_finder::PatientFinder;
 use crate::select::selector::{Selected, Selector};
-use crate::select::wait::{in_time, wait_until};
+use crate::select::wait::in_time;
 use crate::watcher::between_inspections;
+use crate::watcher::whole::WholeProcess;
 
 /// Maximum number of groups of blocks that are checked for leaks.
 const MAX_GROUPS: usize = 20;
@@ -348,47 +347,37 @@ fn over_time(
 ) -> Result<Inspected, TargetError> {
     let step = (time / INSPECTIONS).max(MIN_INSPECTION_INTERVAL);
     let begin = Instant::now();
-    let mut follower = Follower::default();
-    let mut last: Option<Inspection> = None;
+    let mut whole = WholeProcess::begin(target);
     let mut leaks = Leaks::new(target);
-    let descendants = descendants(target.pid, None);
     let ended = loop {
         let at = Instant::now();
-        let t_s = (at - begin).as_secs_f64();
-        let mut cpu_s = 0.0;
-        match (inspector.inspect(target), &last) {
-            (Ok(observation), _) => {
-                cpu_s = observation.cpu_s;
-                let is_readable = observation.unreadable.is_none();
-                if is_readable {
-                    cpu_s += leaks.look(t_s);
-                }
-                last = Some(follower.observe(t_s, observation));
+        let mut cost = Duration::ZERO;
+        match whole.observe(inspector, target) {
+            Ok(of_inspection) => {
+                let is_readable = whole.ends().is_some_and(|(_, last)| last.unreadable.is_none());
                 if !is_readable || begin.elapsed() >= time {
                     break None;
                 }
+                cost = of_inspection + leaks.look((at - begin).as_secs_f64());
             }
             // The process executes one program after another; a later one may run for long enough.
-            (Err(TargetError::Replaced(_)), Some(_)) if begin.elapsed() < time => {}
-            (Err(error), _) => break Some(error),
+            Err(TargetError::Replaced(_)) if whole.ends().is_some() && begin.elapsed() < time => {}
+            Err(error) => break Some(error),
         }
         if interrupt.load(Ordering::Relaxed) {
             break None;
         }
-        let cost = Duration::try_from_secs_f64(cpu_s).unwrap_or_default();
-        wait_until(at + between_inspections(step, cost), target, interrupt);
+        whole.read_until(at + between_inspections(step, cost), target, interrupt);
     };
-    match (last, ended) {
-        (Some(mut inspection), ended) => {
-            add_growth(&mut inspection, &follower, target, descendants.as_ref());
-            if ended.is_none() && !interrupt.load(Ordering::Relaxed) {
-                leaks.judge(&mut inspection);
-            }
-            Ok(Inspected { ended, ..Inspected::now(inspection) })
-        }
-        (None, Some(error)) => Err(error),
-        (None, None) => Err(TargetError::Gone(target.pid)),
+    let Some(last) = whole.ends().map(|(_, last)| last.clone()) else {
+        return Err(ended.unwrap_or(TargetError::Gone(target.pid)));
+    };
+    let mut inspection = whole.follower().diagnose(last);
+    add_growth(&mut inspection, &mut whole, target);
+    if ended.is_none() && !interrupt.load(Ordering::Relaxed) {
+        leaks.judge(&mut inspection);
     }
+    Ok(Inspected { ended, ..Inspected::now(inspection) })
 }
 
 /// The search for lost blocks during the inspections of a watch.
@@ -402,10 +391,11 @@ impl Leaks {
         Self { finder: PatientFinder::open(target).ok() }
     }
 
-    /// Takes a snapshot. Returns its CPU time in seconds.
-    fn look(&mut self, t_s: f64) -> f64 {
+    /// Takes a snapshot. Returns its CPU time.
+    fn look(&mut self, t_s: f64) -> Duration {
         let look = self.patiently(Patience::default(), move |finder| finder.look(t_s));
-        look.map_or(0.0, |look| look.cpu_s)
+        let cpu_s = look.map_or(0.0, |look| look.cpu_s);
+        Duration::try_from_secs_f64(cpu_s).unwrap_or_default()
     }
 
     /// Replaces the verdict by `leak` if no pointer leads to the growing blocks.
@@ -450,26 +440,14 @@ impl Leaks {
     }
 }
 
-/// Adds the growth over the watch, and the time until a limit is reached. `before` are the
-/// descendants of the process at the beginning.
-fn add_growth(
-    inspection: &mut Inspection,
-    follower: &Follower,
-    target: &Target,
-    before: Option<&Descendants>,
-) {
+/// Adds the growth over the watch, and the time until a limit is reached.
+fn add_growth(inspection: &mut Inspection, whole: &mut WholeProcess, target: &Target) {
     if inspection.observation.unreadable.is_some() {
         return;
     }
-    inspection.growth = follower.growth().map(|mut growth| {
-        growth.descendants = before.and_then(|before| {
-            let after = descendants(target.pid, Some(before))?;
-            growth_of_descendants(before, &after, growth.elapsed_s)
-        });
-        complete_growth(target, &mut growth);
-        growth
-    });
-    follower.conclude(&mut inspection.verdict, inspection.growth.as_ref());
+    whole.end_descendants(target);
+    inspection.growth = whole.growth(target);
+    whole.follower().conclude(&mut inspection.verdict, inspection.growth.as_ref());
     if inspection.verdict.kind == VerdictKind::Growing {
         inspection.verdict.because.extend(inspection.growth.as_ref().and_then(until_limit));
     }

@@ -6,7 +6,6 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lowtide_analysis::growth::Follower;
 use lowtide_analysis::leaks::{doubt, large_blocks, reconcile, without_blocks};
 use lowtide_leaks::evidence::Search;
 use lowtide_leaks::finder::Look;
@@ -15,14 +14,10 @@ use lowtide_leaks::stacks::refusal::NoStacks;
 use lowtide_leaks::stacks::sampler::{Attachment, StackSampler};
 use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
-use lowtide_model::growth::DescendantGrowth;
-use lowtide_model::inspection::Observation;
 use lowtide_model::leaks::{LeakKind, LeakReport};
-use lowtide_probe::descendants::{Descendants, descendants, growth_of_descendants};
 use lowtide_probe::inspect::Inspector;
 use lowtide_probe::patience::Patience;
 use lowtide_probe::permission::{Access, required};
-use lowtide_probe::pressure::complete_growth;
 use lowtide_probe::target::{Target, TargetError};
 use lowtide_report::divide::divide_growth;
 use lowtide_report::leaks::{folded, pprof, render};
@@ -34,15 +29,13 @@ use crate::failure::exit::{Exit, Failure};
 use crate::failure::rerun::Rerun;
 use crate::failure::target_error::{as_root, failure};
 use crate::select::patient_finder::PatientFinder;
-use crate::select::wait::wait_until;
 use crate::verbs::leaks_record::LeaksRecord;
+use crate::watcher::whole::WholeProcess;
 
 /// Time after which provisional verdicts are printed.
 const PROVISIONAL: Duration = Duration::from_secs(30);
 /// Maximum length of a run with too few snapshots for a verdict, in multiples of --duration.
 const EXTENDED: u32 = 2;
-/// Time between two readings of RSS.
-const BETWEEN_READINGS: Duration = Duration::from_secs(1);
 /// Maximum time of the search for pointers at the end, in seconds,
 const MAX_SEARCH_S: f64 = 30.0;
 /// and what is added to it for each GiB of the process.
@@ -180,125 +173,13 @@ fn max_search(target: &Target) -> Duration {
     Duration::from_secs_f64(MAX_SEARCH_S + gib * MAX_SEARCH_OF_GIB_S)
 }
 
-/// All memory of the process, from the first snapshot to the last.
-struct WholeProcess {
-    patience: Patience,
-    begin: Instant,
-    first: Option<Observation>,
-    last: Option<Observation>,
-    next_observation: Instant,
-    /// The descendants of the process at the beginning, and their growth until the end.
-    descendants: Option<Descendants>,
-    grown_descendants: Option<DescendantGrowth>,
-    follower: Follower,
-}
-
-impl WholeProcess {
-    fn begin(target: &Target, patience: Patience) -> Self {
-        let begin = Instant::now();
-        let mut whole = Self {
-            patience,
-            begin,
-            first: None,
-            last: None,
-            next_observation: begin,
-            descendants: descendants(target.pid, None),
-            grown_descendants: None,
-            follower: Follower::default(),
-        };
-        whole.first = whole.observe(target);
-        whole.read(target);
-        whole
-    }
-
-    fn observe(&mut self, target: &Target) -> Option<Observation> {
-        let inspector = Inspector::default().without_connections().without_predictions();
-        let at = Instant::now();
-        let observed = inspector.with_patience(self.patience).inspect(target);
-        // An inspection costs about as much as a snapshot.
-        let cost_s = observed.as_ref().map_or(0.0, |observation| observation.cpu_s);
-        let cost = Duration::try_from_secs_f64(cost_s).unwrap_or_default();
-        self.next_observation = at + Schedule::default().interval(at - self.begin, cost);
-        let observation = observed.ok()?;
-        self.follower.add(self.begin.elapsed().as_secs_f64(), &observation);
-        Some(observation)
-    }
-
-    /// Reads RSS.
-    fn read(&mut self, target: &Target) {
-        if let Ok(status) = target.status() {
-            let t_s = self.begin.elapsed().as_secs_f64();
-            self.follower.read(t_s, status.rss_bytes(), status.file_bytes);
-        }
-    }
-
-    /// Observes the process again. What was known before stays known if this fails.
-    fn end(&mut self, target: &Target) {
-        if let Some(last) = self.observe(target) {
-            self.last = Some(last);
-        }
-    }
-
-    /// Reads the memory of the descendants again.
-    fn end_descendants(&mut self, target: &Target) {
-        let Some(before) = &self.descendants else { return };
-        let elapsed_s = self.begin.elapsed().as_secs_f64();
-        self.grown_descendants = descendants(target.pid, Some(before))
-            .and_then(|after| growth_of_descendants(before, &after, elapsed_s));
-    }
-
-    /// Reads RSS, and observes the process again if it is time: it may end at any time.
-    fn follow(&mut self, target: &Target) {
-        self.read(target);
-        if Instant::now() >= self.next_observation {
-            self.end(target);
-        }
-    }
-
-    /// Follows the process until a point in time, until it ends, or until a signal.
-    fn follow_until(&mut self, end: Instant, target: &Target, interrupt: &AtomicBool) {
-        loop {
-            let next = Instant::now() + BETWEEN_READINGS;
-            wait_until(next.min(end), target, interrupt);
-            if next >= end || interrupt.load(Ordering::Relaxed) || !target.is_alive() {
-                return;
-            }
-            self.follow(target);
-        }
-    }
-
-    /// Adds the growth of the process to a report, or marks it as uncertain if it is not known.
-    fn complete(&self, report: &mut LeakReport, target: &Target) {
-        let last = self.last.as_ref().or(self.first.as_ref());
-        report.coverage = last.map(|observation| observation.ledger.coverage());
-        match self.follower.growth() {
-            None => {
-                if let Some(kept_bytes) = self.follower.kept_bytes() {
-                    doubt(report, kept_bytes);
-                }
-            }
-            Some(mut growth) => {
-                growth.descendants.clone_from(&self.grown_descendants);
-                complete_growth(target, &mut growth);
-                let large = self.first.as_ref().zip(self.last.as_ref());
-                let large = large.and_then(|(first, last)| large_blocks(first, last));
-                reconcile(report, growth, large);
-                if report.verdict.kind == LeakKind::Elsewhere {
-                    let growth = report.growth.as_ref();
-                    let runtimes = last.map_or(&[][..], |observation| &observation.runtimes);
-                    report.next =
-                        growth.and_then(|growth| divide_growth(growth, runtimes, report.pid));
-                }
-            }
-        }
-    }
-}
-
 /// The watch of one process.
 struct Watch<'a> {
     args: &'a LeaksArgs,
     finder: PatientFinder,
+    inspector: Inspector,
     whole: WholeProcess,
+    next_observation: Instant,
     /// Absent if no stacks are taken.
     stacks: Option<StackSampler>,
     /// The reason why no stacks are taken, if stacks were not disabled.
@@ -316,11 +197,13 @@ impl<'a> Watch<'a> {
     fn open(args: &'a LeaksArgs, target: &Target) -> Result<Self, TargetError> {
         let finder = PatientFinder::open(target)?;
         let begin = Instant::now();
-        let whole = WholeProcess::begin(target, args.deadline.patience());
+        let inspector = Inspector::default().without_connections().without_predictions();
         let mut watch = Self {
             args,
             finder,
-            whole,
+            inspector: inspector.with_patience(args.deadline.patience()),
+            whole: WholeProcess::begin(target),
+            next_observation: begin,
             stacks: None,
             no_stacks: None,
             begin,
@@ -328,9 +211,49 @@ impl<'a> Watch<'a> {
             undivided: None,
             printed: None,
         };
+        watch.observe(target);
         watch.sample(target);
         watch.begin = Instant::now();
         Ok(watch)
+    }
+
+    /// Inspects the process, which costs about as much as a snapshot.
+    fn observe(&mut self, target: &Target) {
+        let at = Instant::now();
+        let cost = self.whole.observe(&mut self.inspector, target).unwrap_or_default();
+        let elapsed = Duration::try_from_secs_f64(self.whole.elapsed_s()).unwrap_or_default();
+        self.next_observation = at + Schedule::default().interval(elapsed, cost);
+        self.whole.read(target);
+    }
+
+    /// Follows the whole process until a point in time, until it ends, or until a signal.
+    fn follow_until(&mut self, end: Instant, target: &Target, interrupt: &AtomicBool) {
+        loop {
+            let next = self.next_observation.min(end);
+            self.whole.read_until(next, target, interrupt);
+            if next == end || interrupt.load(Ordering::Relaxed) || !target.is_alive() {
+                return;
+            }
+            self.observe(target);
+        }
+    }
+
+    /// Adds the growth of the process to a report, or marks it as uncertain if it is not known.
+    fn complete(&self, report: &mut LeakReport, target: &Target) {
+        let ends = self.whole.ends();
+        report.coverage = ends.map(|(_, last)| last.ledger.coverage());
+        let Some(growth) = self.whole.growth(target) else {
+            if let Some(kept_bytes) = self.whole.follower().kept_bytes() {
+                doubt(report, kept_bytes);
+            }
+            return;
+        };
+        reconcile(report, growth, ends.and_then(|(first, last)| large_blocks(first, last)));
+        if report.verdict.kind == LeakKind::Elsewhere {
+            let runtimes = ends.map_or(&[][..], |(_, last)| &last.runtimes);
+            let growth = report.growth.as_ref();
+            report.next = growth.and_then(|growth| divide_growth(growth, runtimes, report.pid));
+        }
     }
 
     fn schedule(&self) -> Schedule {
@@ -397,7 +320,8 @@ impl<'a> Watch<'a> {
                         Ok(finder) => self.finder = finder,
                         Err(error) => return Ok(Some(error)),
                     }
-                    self.whole = WholeProcess::begin(target, patience);
+                    self.whole = WholeProcess::begin(target);
+                    self.observe(target);
                     (self.stacks, self.no_stacks) = (None, None);
                     (self.has_walked, self.undivided) = (false, None);
                     self.sample(target);
@@ -411,7 +335,11 @@ impl<'a> Watch<'a> {
             if self.undivided.is_some() {
                 self.stacks = None;
             }
-            self.whole.follow(target);
+            self.whole.read(target);
+            // It may end at any time.
+            if Instant::now() >= self.next_observation {
+                self.observe(target);
+            }
             self.show_progress(&mut record)?;
             let is_extended = duration != self.args.duration;
             let is_over = duration.is_some_and(|most| elapsed >= most);
@@ -432,7 +360,7 @@ impl<'a> Watch<'a> {
             let end = duration.map(|most| self.begin + most);
             let next = at + self.schedule().interval(elapsed, cost);
             let next = end.map_or(next, |end| next.min(end));
-            self.whole.follow_until(next, target, interrupt);
+            self.follow_until(next, target, interrupt);
             if interrupt.load(Ordering::Relaxed) {
                 return Ok(None);
             }
@@ -448,7 +376,7 @@ impl<'a> Watch<'a> {
 
     /// Determines which blocks grow, whether they are reachable, and where they are allocated.
     fn seek(&mut self, target: &Target, counts_calls: bool) {
-        self.whole.end(target);
+        self.observe(target);
         self.whole.end_descendants(target);
         if self.undivided.is_some() {
             return;
@@ -510,11 +438,11 @@ impl<'a> Watch<'a> {
         let mut report = finder.report(self.older_s(), self.args.top);
         match &self.undivided {
             Some(allocator) => {
-                without_blocks(&mut report, allocator, self.whole.follower.readings());
+                without_blocks(&mut report, allocator, self.whole.follower().readings());
             }
             None => report.notes.extend(self.why_no_stacks()),
         }
-        self.whole.complete(&mut report, finder.target());
+        self.complete(&mut report, finder.target());
         Some(report)
     }
 

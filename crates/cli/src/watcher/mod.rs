@@ -6,6 +6,7 @@ pub(crate) mod acts;
 pub(crate) mod leaks;
 pub(crate) mod pins;
 pub(crate) mod record;
+pub(crate) mod whole;
 
 use std::io;
 use std::sync::atomic::AtomicBool;

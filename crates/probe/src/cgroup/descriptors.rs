@@ -7,17 +7,17 @@ use std::fs;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
 
 use rustix::fs::{FileType, MemfdFlags, fstat, memfd_create};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
 use super::tmpfs::{FileSystem, Mounts};
+use crate::machine::thread_cpu_s;
 
 /// Maximum number of descriptors.
 const MAX_DESCRIPTORS: usize = 200_000;
-/// Maximum time to read them.
-const MAX_TIME: Duration = Duration::from_secs(2);
+/// Maximum CPU time to read them, in seconds: on a busy machine, elapsed time says little.
+const MAX_CPU_S: f64 = 2.0;
 /// Maximum number of descriptors that are copied in the search for pipes.
 const MAX_COPIES: usize = 20_000;
 
@@ -53,14 +53,14 @@ impl Descriptors {
 
     /// Reads at most `most` descriptors.
     pub(crate) fn read_most(pids: &[u32], most: usize) -> Self {
-        let end = Instant::now() + MAX_TIME;
+        let end_s = thread_cpu_s() + MAX_CPU_S;
         let mut found = Self { all: Vec::new(), is_complete: true };
         let mut file_systems = FileSystems::default();
         for pid in pids {
             // A process that may not be inspected, or has ended.
             let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else { continue };
             for entry in entries.flatten() {
-                if found.all.len() >= most || Instant::now() > end {
+                if found.all.len() >= most || thread_cpu_s() > end_s {
                     found.is_complete = false;
                     return found;
                 }
