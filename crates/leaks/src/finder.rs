@@ -372,6 +372,7 @@ impl LeakFinder {
             growth: None,
             groups,
             omitted_groups,
+            mapped_by: Vec::new(),
             next: None,
             notes,
         }

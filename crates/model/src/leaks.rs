@@ -369,6 +369,11 @@ pub struct LeakReport {
     /// Number of groups that were left out.
     #[serde(default)]
     pub omitted_groups: u64,
+    /// The code that mapped memory which is still there, the most frequent first, if memory that
+    /// the program mapped itself grew. `share` and `samples` are those of calls of `mmap`, as seen
+    /// by the kernel. Empty if stacks were not taken.
+    #[serde(default)]
+    pub mapped_by: Vec<LeakStack>,
     /// A command, or code to run in the program, that divides memory which is not followed, with a
     /// remark in brackets; `null` unless the verdict is `elsewhere`.
     #[serde(default)]

@@ -11,7 +11,7 @@ use lowtide_model::verdict::{Verdict, VerdictKind};
 
 use super::course::{course, has_risen, is_noticeable};
 use super::owners::{OwnerBytes, growth};
-use super::trend::{MIN_SAMPLES, line_slope, rising};
+use super::trend::{MIN_SAMPLES, line_slope, rising, without_spikes};
 use super::words::{beside, beside_and_descendants, fate_of_files, sentence};
 use crate::diagnose::diagnose;
 
@@ -198,39 +198,46 @@ impl Follower {
         growth.as_ref().map(beside).unwrap_or_default()
     }
 
-    /// Adds a sentence on the growth so far, unless the verdict or its reasons have one already.
+    /// Adds sentences on the growth so far, of RSS and beside it, unless the verdict or its reasons
+    /// have them already.
     pub fn conclude(&self, verdict: &mut Verdict, growth: Option<&Growth>) {
         let is_steady = growth.is_some_and(|growth| self.is_steady(growth));
-        if verdict.kind == VerdictKind::Growing || is_steady {
-            return;
+        if verdict.kind != VerdictKind::Growing && !is_steady {
+            verdict.because.push(self.so_far(growth));
         }
+        for said in growth.map(beside_and_descendants).unwrap_or_default() {
+            if !verdict.because.contains(&said) {
+                verdict.because.push(said);
+            }
+        }
+    }
+
+    /// Returns a sentence on growth of RSS that is not steady.
+    fn so_far(&self, growth: Option<&Growth>) -> String {
         let (count, time) = self.span();
         let time = HumanSeconds(time);
         let few = format!("too few samples to decide whether it grows ({count} in {time})");
-        let beside = growth.map(beside_and_descendants).unwrap_or_default().into_iter();
-        let beside: String = beside.map(|said| format!("; {said}")).collect();
-        let level = || {
-            format!("memory in use and RSS did not grow in {time} ({count} inspections){beside}")
-        };
         let course = growth.map_or(GrowthCourse::Unknown, |growth| growth.course);
         let rose = growth.filter(|growth| match course {
             GrowthCourse::Little => true,
             GrowthCourse::Level => is_of_files(growth),
             _ => has_risen(growth.rss_bytes),
         });
-        let fate = rose.map(fate_of_files).unwrap_or_default();
-        verdict.because.push(match rose.map(sentence) {
-            Some(said) if count < MIN_SAMPLES => format!("{said}; {few}"),
-            None if count < MIN_SAMPLES => few,
-            Some(said) if course == GrowthCourse::Little => {
-                format!("{said}; this is too little for a verdict")
-            }
-            Some(said) if course == GrowthCourse::Level => {
-                format!("{said}; {fate}")
-            }
-            Some(said) => format!("{said}; the growth is not steady and may have stopped"),
-            None => level(),
-        });
+        let Some(growth) = rose else {
+            return match count < MIN_SAMPLES {
+                true => few,
+                false => {
+                    format!("memory in use and RSS did not grow in {time} ({count} inspections)")
+                }
+            };
+        };
+        let remark = match course {
+            _ if count < MIN_SAMPLES => few,
+            GrowthCourse::Little => "this is too little for a verdict".to_owned(),
+            GrowthCourse::Level => fate_of_files(growth),
+            _ => "the growth is not steady and may have stopped".to_owned(),
+        };
+        format!("{}; {remark}", sentence(growth))
     }
 
     /// Returns the number of observations and the seconds that they span.
@@ -261,7 +268,8 @@ impl Follower {
 
 /// Returns the slope of readings of RSS, in bytes a second.
 pub(super) fn rate(readings: &[(f64, u64)]) -> f64 {
-    let series: Vec<(f64, f64)> = readings.iter().map(|(t_s, rss)| (*t_s, *rss as f64)).collect();
+    let readings = without_spikes(readings, |(_, rss)| *rss as f64).into_iter();
+    let series: Vec<(f64, f64)> = readings.map(|(t_s, rss)| (*t_s, *rss as f64)).collect();
     line_slope(&series)
 }
 
@@ -522,7 +530,7 @@ mod tests {
         assert!(growth.seconds_to_limit.is_some_and(|left_s| left_s < 1100.0), "{growth:?}");
         let once = verdict(&of(|second| if second < 19 { 1 } else { 20 }));
         assert_eq!(once.kind, VerdictKind::Live);
-        assert!(once.because[1].contains("grew by 19.0 MiB"), "{once:?}");
+        assert!(once.because[2].contains("grew by 19.0 MiB"), "{once:?}");
         assert_eq!(verdict(&of(|_| 20)).kind, VerdictKind::Live);
     }
 
@@ -627,6 +635,19 @@ mod tests {
         let sooner =
             followed(100, |second| vec![(Owner::Stacks, 100 + 2 * second.saturating_sub(30))]);
         assert!((1.9..2.1).contains(&per_hour(&sooner)), "{}", per_hour(&sooner));
+        // A block of 30 MiB grows by 2 MiB a second, and is copied to another place now and then.
+        let copied = followed(31, |second| {
+            let block = 30 + 2 * second;
+            let copy = if [17, 20, 24].contains(&second) { block } else { 0 };
+            vec![(Owner::Runtime, 20 + block + copy)]
+        });
+        assert!((1.9..2.1).contains(&per_hour(&copied)), "{}", per_hour(&copied));
+        // A heap grows by 1 MiB a second, in chunks of 8 MiB, 2.5 of them in all.
+        for begin in 0..8 {
+            let chunks =
+                followed(21, |second| vec![(Owner::Runtime, (40 + second + begin) / 8 * 8)]);
+            assert!((0.85..1.15).contains(&per_hour(&chunks)), "{begin}: {}", per_hour(&chunks));
+        }
         // It grows by 4 MiB a second, beside a buffer of up to 45 MiB that is empty at the end.
         let saw = followed(41, |second| {
             vec![(Owner::Allocated, 64 + 4 * second), (Owner::Reclaimable, second * 9 % 50)]

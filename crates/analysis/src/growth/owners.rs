@@ -7,7 +7,7 @@ use lowtide_model::growth::{Growth, GrowthCourse, GrowthPart};
 use lowtide_model::inspection::{MAX_NAMED, Manager, NamedMemory, Observation, OpenMemory};
 use lowtide_model::ledger::{Owner, State};
 
-use super::trend::line_slope;
+use super::trend::{line_slope, without_spikes};
 
 /// Maximum memory of a name in a sample that does not have it, as a part of what it has in another.
 const MAX_HIDDEN: f64 = 0.05;
@@ -54,7 +54,7 @@ pub(super) fn growth(samples: &[(f64, OwnerBytes)], since_s: f64) -> Growth {
         samples.iter().map(|(t_s, bytes)| (*t_s, bytes.without(&unsure))).collect();
     let ((first_s, before), (last_s, after)) = (&samples[0], &samples[samples.len() - 1]);
     let rated = samples.partition_point(|(t_s, _)| *t_s < since_s).min(samples.len().max(2) - 2);
-    let rated = &samples[rated..];
+    let rated = without_spikes(&samples[rated..], |(_, all)| all.rss_bytes as f64);
     let keys: BTreeSet<&Key> = rated.iter().flat_map(|(_, all)| all.parts.keys()).collect();
     let keys: BTreeSet<&Key> = keys.into_iter().chain(before.parts.keys()).collect();
     let mut by: Vec<GrowthPart> = keys
@@ -73,7 +73,7 @@ pub(super) fn growth(samples: &[(f64, OwnerBytes)], since_s: f64) -> Growth {
                     Some(new.count? as i64 - old as i64)
                 }),
                 bytes: of(new) - of(old),
-                bytes_per_hour: per_hour(rated, |all| of(all.parts.get(key).copied()) as f64),
+                bytes_per_hour: per_hour(&rated, |all| of(all.parts.get(key).copied()) as f64),
             }
         })
         .filter(|part| part.bytes != 0 || part.bytes_per_hour != 0)
@@ -90,7 +90,7 @@ pub(super) fn growth(samples: &[(f64, OwnerBytes)], since_s: f64) -> Growth {
         descendants: None,
         elapsed_s: last_s - first_s,
         course: GrowthCourse::Unknown,
-        rss_bytes_per_hour: per_hour(rated, |all| all.rss_bytes as f64),
+        rss_bytes_per_hour: per_hour(&rated, |all| all.rss_bytes as f64),
         followed_share: 0.0,
         limit_bytes: None,
         seconds_to_limit: None,
@@ -112,7 +112,7 @@ fn open_memory(samples: &[(f64, OwnerBytes)]) -> Option<[OpenMemory; 2]> {
 }
 
 /// Returns the rate of an owner, in bytes an hour.
-fn per_hour(samples: &[(f64, OwnerBytes)], bytes: impl Fn(&OwnerBytes) -> f64) -> i64 {
+fn per_hour(samples: &[&(f64, OwnerBytes)], bytes: impl Fn(&OwnerBytes) -> f64) -> i64 {
     let series: Vec<(f64, f64)> = samples.iter().map(|(t_s, all)| (*t_s, bytes(all))).collect();
     (line_slope(&series) * 3600.0) as i64
 }

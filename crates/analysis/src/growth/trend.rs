@@ -11,6 +11,9 @@ pub const MIN_SAMPLES: usize = 5;
 /// Normal quantile of the 1 % level: chance alone produces such a trend in 1 of 100 cases.
 const SIGNIFICANT: f64 = 2.326;
 
+/// Minimum distance of a spike from both neighbours, in multiples of the median step.
+const SPIKE: f64 = 3.0;
+
 /// Returns the rate at which a series rises, in its unit per second, if the trend is significant.
 pub(crate) fn rising(series: &[(f64, f64)]) -> Option<f64> {
     let n = series.len();
@@ -44,6 +47,22 @@ pub(super) fn line_slope(series: &[(f64, f64)]) -> f64 {
     if spread > 0.0 { along / spread } else { 0.0 }
 }
 
+/// Returns the samples without isolated spikes: those that lie far above or below both neighbours,
+/// such as RSS while a large block is copied to another place. The first and the last sample stay.
+pub(super) fn without_spikes<T>(samples: &[T], value: impl Fn(&T) -> f64) -> Vec<&T> {
+    let values: Vec<f64> = samples.iter().map(value).collect();
+    let steps: Vec<f64> = values.windows(2).map(|pair| (pair[1] - pair[0]).abs()).collect();
+    let far = SPIKE * stats::median(&steps).unwrap_or(0.0);
+    let is_spike = |place: usize| {
+        let neighbours = place.checked_sub(1).and_then(|before| values.get(before));
+        let Some((before, after)) = neighbours.zip(values.get(place + 1)) else { return false };
+        let [up, down] = [values[place] - before, values[place] - after];
+        up.abs() > far && down.abs() > far && up.signum() == down.signum()
+    };
+    let places = (0..samples.len()).filter(|place| !is_spike(*place));
+    places.map(|place| &samples[place]).collect()
+}
+
 /// Returns each sample with each later one.
 fn pairs(series: &[(f64, f64)]) -> impl Iterator<Item = ((f64, f64), (f64, f64))> {
     let later = |place: usize| series[place + 1..].iter();
@@ -57,4 +76,26 @@ fn sign(difference: f64) -> f64 {
 /// Returns the largest possible score.
 fn largest_score(n: f64, variance: f64) -> f64 {
     (n * (n - 1.0) / 2.0 - 1.0) / variance.sqrt()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn values(series: &[f64]) -> Vec<f64> {
+        without_spikes(series, |value| *value).into_iter().copied().collect()
+    }
+
+    #[test]
+    fn isolated_spikes_are_left_out_and_steps_saws_and_ends_are_not() {
+        let spikes = [0.0, 1.0, 2.0, 90.0, 4.0, 5.0, 6.0, 7.0, 8.0, -70.0, 10.0, 11.0, 80.0];
+        let others = [0.0, 1.0, 2.0, 4.0, 5.0, 6.0, 7.0, 8.0, 10.0, 11.0, 80.0];
+        assert_eq!(values(&spikes), others);
+        let saw = [0.0, 9.0, 0.0, 9.0, 0.0, 9.0];
+        let steps = [0.0, 0.0, 5.0, 5.0, 5.0, 10.0, 10.0];
+        let drops = [0.0, 3.0, 6.0, 9.0, 0.0, 3.0, 6.0, 9.0, 0.0];
+        for series in [&saw[..], &steps, &drops, &[1.0], &[]] {
+            assert_eq!(values(series), series);
+        }
+    }
 }

@@ -167,6 +167,9 @@ fn described(part: &GrowthPart) -> String {
     let bytes = Human(bytes_of_part);
     let name = part.name.as_deref();
     let what = match (part.owner.as_str(), name) {
+        ("allocated", Some("V8")) => {
+            "in objects of V8, including garbage that it has not collected yet".to_owned()
+        }
         ("allocated", Some(name)) => format!("in objects of {name}"),
         ("allocated", None) => "in blocks in use".to_owned(),
         ("reclaimable" | "locked" | "cached", _) => "in free memory of the heap".to_owned(),

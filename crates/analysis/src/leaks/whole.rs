@@ -42,6 +42,7 @@ pub fn reconcile(report: &mut LeakReport, growth: Growth, large: Option<String>)
     } else if report.verdict.kind.is_growth() && growth.course == GrowthCourse::Once {
         reconcile_once(report, &growth);
     }
+    reconcile_beside(report, &growth);
     report.growth = Some(growth);
 }
 
@@ -54,18 +55,34 @@ fn reconcile_level(report: &mut LeakReport, growth: &Growth) {
             report.bytes_per_hour = u64::try_from(growth.rss_bytes_per_hour).unwrap_or(0);
             (LeakKind::Elsewhere, fate_of_files(growth))
         }
-        _ => {
-            let because = beside_and_descendants(growth);
-            if !because.is_empty() {
-                report.bytes_per_hour = rate_beside(growth);
-                report.seconds_to_limit = growth.seconds_to_limit;
-                report.verdict = LeakVerdict { kind: LeakKind::Elsewhere, because };
-            }
-            return;
-        }
+        _ => return,
     };
     let because = vec![sentence(growth), why];
     report.verdict = LeakVerdict { kind, because };
+}
+
+/// Adds the growth of memory beside RSS. The verdict is `elsewhere` if this is most of all growth,
+/// unless blocks are lost.
+fn reconcile_beside(report: &mut LeakReport, growth: &Growth) {
+    let beside = beside_and_descendants(growth);
+    if beside.is_empty() {
+        return;
+    }
+    let (blocks, rate) = (report.bytes_per_hour, rate_beside(growth));
+    let LeakVerdict { kind, because } = &mut report.verdict;
+    report.seconds_to_limit = growth.seconds_to_limit;
+    if *kind == LeakKind::Lost || blocks > rate {
+        because.extend(beside);
+        return;
+    }
+    let also = (blocks > 0 && *kind != LeakKind::Elsewhere)
+        .then(|| format!("blocks in use grow as well, by {} an hour", Human(blocks)));
+    match *kind {
+        LeakKind::Elsewhere => because.splice(0..0, beside).for_each(drop),
+        _ => *because = beside.into_iter().chain(also).collect(),
+    }
+    *kind = LeakKind::Elsewhere;
+    report.bytes_per_hour = blocks.saturating_add(rate);
 }
 
 /// Returns the growth of all memory beside RSS, in bytes an hour.
@@ -197,6 +214,7 @@ mod tests {
             growth: None,
             groups: Vec::new(),
             omitted_groups: 0,
+            mapped_by: Vec::new(),
             next: None,
             notes: Vec::new(),
         }
@@ -305,6 +323,17 @@ mod tests {
             most,
         };
         let forked = Growth { descendants: Some(grown), ..growth };
+        for (kind, blocks, expected) in [
+            (LeakKind::Growing, MIB, LeakKind::Elsewhere),
+            (LeakKind::TooEarly, 0, LeakKind::Elsewhere),
+            (LeakKind::Lost, MIB, LeakKind::Lost),
+        ] {
+            let found = reconciled(report(kind, blocks), forked.clone(), GrowthCourse::Level);
+            assert_eq!(found.verdict.kind, expected, "{kind:?}");
+            let said = found.verdict.because.join(" ");
+            assert!(said.contains("descendant processes grew by 90.0 MiB"), "{said}");
+            assert_eq!(said.contains("blocks in use grow as well"), kind == LeakKind::Growing);
+        }
         let mut forked = forked;
         forked.set_limit(Some(1 << 30), Some(1 << 29));
         assert!(forked.seconds_to_limit.is_some_and(|left_s| left_s < 342.0), "{forked:?}");

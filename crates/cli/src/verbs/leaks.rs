@@ -10,11 +10,14 @@ use lowtide_analysis::leaks::{doubt, large_blocks, reconcile, without_blocks};
 use lowtide_leaks::evidence::Search;
 use lowtide_leaks::finder::Look;
 use lowtide_leaks::schedule::Schedule;
+use lowtide_leaks::stacks::mappings::MappingSampler;
 use lowtide_leaks::stacks::refusal::NoStacks;
 use lowtide_leaks::stacks::sampler::{Attachment, StackSampler};
 use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
-use lowtide_model::leaks::{LeakKind, LeakReport};
+use lowtide_model::growth::Growth;
+use lowtide_model::leaks::{LeakKind, LeakReport, LeakStack};
+use lowtide_model::ledger::Owner;
 use lowtide_probe::inspect::Inspector;
 use lowtide_probe::patience::Patience;
 use lowtide_probe::permission::{Access, required};
@@ -36,6 +39,8 @@ use crate::watcher::whole::WholeProcess;
 const PROVISIONAL: Duration = Duration::from_secs(30);
 /// Maximum length of a run with too few snapshots for a verdict, in multiples of --duration.
 const EXTENDED: u32 = 2;
+/// Minimum part of the growth that the program mapped itself, for the code that did it to be named.
+const MIN_MAPPED: f64 = 0.1;
 /// Maximum time of the search for pointers at the end, in seconds,
 const MAX_SEARCH_S: f64 = 30.0;
 /// and what is added to it for each GiB of the process.
@@ -146,6 +151,13 @@ fn check(args: &LeaksArgs, again: &Rerun) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Returns whether memory that the program mapped itself is a noticeable part of the growth.
+fn has_grown_mappings(growth: &Growth) -> bool {
+    let mapped = growth.by.iter().filter(|part| part.owner == Owner::AnonymousOther.key());
+    let bytes: i64 = mapped.map(|part| part.bytes).sum();
+    bytes > 0 && bytes as f64 >= MIN_MAPPED * growth.kept_bytes() as f64
+}
+
 /// Returns a line on the verdict so far.
 fn progress(report: &LeakReport) -> String {
     let rate = match report.bytes_per_hour {
@@ -184,6 +196,9 @@ struct Watch<'a> {
     stacks: Option<StackSampler>,
     /// The reason why no stacks are taken, if stacks were not disabled.
     no_stacks: Option<NoStacks>,
+    /// Samples the code that maps memory; absent if no stacks are taken, or it is not permitted.
+    mappings: Option<MappingSampler>,
+    mapped_by: Vec<LeakStack>,
     begin: Instant,
     /// Whether a snapshot has seen the whole heap.
     has_walked: bool,
@@ -206,6 +221,8 @@ impl<'a> Watch<'a> {
             next_observation: begin,
             stacks: None,
             no_stacks: None,
+            mappings: None,
+            mapped_by: Vec::new(),
             begin,
             has_walked: false,
             undivided: None,
@@ -224,6 +241,9 @@ impl<'a> Watch<'a> {
         let elapsed = Duration::try_from_secs_f64(self.whole.elapsed_s()).unwrap_or_default();
         self.next_observation = at + Schedule::default().interval(elapsed, cost);
         self.whole.read(target);
+        if let Some(mappings) = &mut self.mappings {
+            mappings.poll(target);
+        }
     }
 
     /// Follows the whole process until a point in time, until it ends, or until a signal.
@@ -248,6 +268,9 @@ impl<'a> Watch<'a> {
             }
             return;
         };
+        if has_grown_mappings(&growth) {
+            report.mapped_by.clone_from(&self.mapped_by);
+        }
         reconcile(report, growth, ends.and_then(|(first, last)| large_blocks(first, last)));
         if report.verdict.kind == LeakKind::Elsewhere {
             let runtimes = ends.map_or(&[][..], |(_, last)| &last.runtimes);
@@ -285,6 +308,7 @@ impl<'a> Watch<'a> {
         if self.args.no_stacks {
             return;
         }
+        self.mappings = MappingSampler::start(target);
         match StackSampler::start(target, self.args.overhead, &Attachment::ALL) {
             Ok(sampler) => self.stacks = Some(sampler),
             Err(reason) => self.no_stacks = Some(reason),
@@ -322,7 +346,7 @@ impl<'a> Watch<'a> {
                     }
                     self.whole = WholeProcess::begin(target);
                     self.observe(target);
-                    (self.stacks, self.no_stacks) = (None, None);
+                    (self.stacks, self.no_stacks, self.mappings) = (None, None, None);
                     (self.has_walked, self.undivided) = (false, None);
                     self.sample(target);
                     self.begin = Instant::now();
@@ -378,6 +402,8 @@ impl<'a> Watch<'a> {
     fn seek(&mut self, target: &Target, counts_calls: bool) {
         self.observe(target);
         self.whole.end_descendants(target);
+        let callers = self.mappings.take().and_then(|mappings| mappings.callers(target).ok());
+        self.mapped_by = callers.unwrap_or_default();
         if self.undivided.is_some() {
             return;
         }

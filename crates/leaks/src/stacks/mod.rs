@@ -13,6 +13,7 @@
 //! - `followed`: blocks that are unchanged so far.
 //! - `unwind`: the frames of a stack.
 //! - `survivors`: blocks that are still in use, and their stacks.
+//! - [`mappings`]: the code that maps memory beside the heap, by a tracepoint.
 //! - `names`: functions, files and lines; `jit_names`: functions that the program has compiled.
 //! - [`refusal`]: why stacks are not taken.
 
@@ -21,6 +22,7 @@ mod budget;
 mod followed;
 mod functions;
 mod jit_names;
+pub mod mappings;
 pub(crate) mod names;
 mod python;
 mod python_frames;

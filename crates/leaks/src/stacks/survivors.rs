@@ -160,29 +160,8 @@ impl<'s> SurvivingStacks<'s> {
         most: usize,
         namer: &FrameNamer<'_>,
     ) -> Vec<LeakStack> {
-        let all: u64 = counts.iter().map(|(_, count)| count).sum();
-        let mut stacks: Vec<LeakStack> = Vec::new();
-        for (stack, count) in counts.into_iter().take(MAX_NAMED) {
-            let Some((frames, _)) = self.samples.stacks.get(stack as usize) else { continue };
-            let named = named(frames, namer);
-            // Two calls in the same line have the same names.
-            match stacks.iter_mut().find(|known| known.frames == named) {
-                Some(known) => known.samples += count,
-                None => stacks.push(LeakStack {
-                    share: 0.0,
-                    samples: count,
-                    is_cut: !frames.is_whole,
-                    frames: named,
-                    proof: None,
-                }),
-            }
-        }
-        stacks.sort_by_key(|stack| std::cmp::Reverse(stack.samples));
-        stacks.truncate(most);
-        for stack in &mut stacks {
-            stack.share = stack.samples as f64 / all as f64;
-        }
-        stacks
+        let frames = |stack: u32| self.samples.stacks.get(stack as usize).map(|(frames, _)| frames);
+        named_stacks(counts, frames, most, namer)
     }
 
     /// Returns the innermost call in the most frequent stack of a group that is nearly specific to
@@ -254,6 +233,39 @@ impl<'s> SurvivingStacks<'s> {
 
 /// Size of a direct call, in bytes.
 const CALL_BYTES: u64 = 5;
+
+/// Names at most `most` stacks, the most frequent first. `counts` are the numbers of stacks and of
+/// their samples, in this order; `frames` returns the frames of a stack.
+pub(super) fn named_stacks<'f>(
+    counts: Vec<(u32, u64)>,
+    frames: impl Fn(u32) -> Option<&'f Frames>,
+    most: usize,
+    namer: &FrameNamer<'_>,
+) -> Vec<LeakStack> {
+    let all: u64 = counts.iter().map(|(_, count)| count).sum();
+    let mut stacks: Vec<LeakStack> = Vec::new();
+    for (stack, count) in counts.into_iter().take(MAX_NAMED) {
+        let Some(frames) = frames(stack) else { continue };
+        let named = named(frames, namer);
+        // Two calls in the same line have the same names.
+        match stacks.iter_mut().find(|known| known.frames == named) {
+            Some(known) => known.samples += count,
+            None => stacks.push(LeakStack {
+                share: 0.0,
+                samples: count,
+                is_cut: !frames.is_whole,
+                frames: named,
+                proof: None,
+            }),
+        }
+    }
+    stacks.sort_by_key(|stack| std::cmp::Reverse(stack.samples));
+    stacks.truncate(most);
+    for stack in &mut stacks {
+        stack.share = stack.samples as f64 / all as f64;
+    }
+    stacks
+}
 
 /// Names the frames of a stack. A Python function precedes the frame that executes it.
 fn named(frames: &Frames, namer: &FrameNamer<'_>) -> Vec<LeakFrame> {

@@ -2,7 +2,7 @@
 
 use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
-use lowtide_model::leaks::{LeakGroup, LeakReport};
+use lowtide_model::leaks::{LeakGroup, LeakReport, LeakStack};
 use minijinja::{Value, context};
 
 use super::{facts, holders, roots, size, types};
@@ -35,6 +35,7 @@ pub fn render(reports: &[LeakReport]) -> Result<String, HtmlError> {
         is_bad => last.bytes_per_hour > 0,
         chart => charts.svg,
         groups => last.groups.iter().map(|found| group(found, last)).collect::<Vec<Value>>(),
+        mapped_by => shown("mapped", &last.mapped_by),
         notes => last.notes.clone(),
     };
     process_page(include_str!("../../assets/leaks.html"), STYLE, context)
@@ -53,11 +54,17 @@ fn group(found: &LeakGroup, report: &LeakReport) -> Value {
         types => types(&found.types),
         holders => holders(&found.holders),
         roots => roots(found),
-        stacks => stacks::shown(&found.stacks)
-            .map(|stack| context! { title => stacks::title(stack), lines => stacks::lines(stack) })
-            .collect::<Vec<Value>>(),
+        stacks => shown("allocated", &found.stacks),
         because => found.because.iter().map(|why| printable(why)).collect::<Vec<String>>(),
     }
+}
+
+/// Formats the stacks that are worth showing. `done` is what they did.
+fn shown(done: &str, all: &[LeakStack]) -> Vec<Value> {
+    let stack = |stack: &LeakStack| {
+        context! { title => stacks::summary(done, stack), lines => stacks::lines(stack) }
+    };
+    stacks::shown(all).map(stack).collect()
 }
 
 #[cfg(test)]

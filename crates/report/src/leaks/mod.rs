@@ -57,12 +57,25 @@ pub fn render(report: &LeakReport, screen: Screen) -> String {
         let all = report.groups.len() as u64 + report.omitted_groups;
         let _ = writeln!(out, " {} more groups (--top {all})", report.omitted_groups);
     }
+    out += &mapped_by(report, screen);
     for note in &report.notes {
         out += &wrapped(&printable(&format!("note: {note}")), screen.width);
         out.push('\n');
     }
     let next = LeakState::new(report).next(report.pid, report.next.as_deref());
     let _ = writeln!(out, "next: {next}");
+    out
+}
+
+/// Formats the code that mapped memory beside the heap.
+fn mapped_by(report: &LeakReport, screen: Screen) -> String {
+    let mut out = String::new();
+    for stack in stacks::shown(&report.mapped_by) {
+        out += &hanging(" ", &stacks::summary("mapped", stack), screen);
+        for line in stacks::lines(stack) {
+            out += &hanging("   ", &line, screen);
+        }
+    }
     out
 }
 
@@ -349,6 +362,7 @@ mod tests {
             coverage: None,
             growth: None,
             omitted_groups: 0,
+            mapped_by: Vec::new(),
             next: None,
             groups: vec![lost, growing, level],
             notes: vec!["an arena could not be walked".to_owned()],

@@ -37,8 +37,13 @@ pub(crate) fn shown(stacks: &[LeakStack]) -> impl Iterator<Item = &LeakStack> {
     })
 }
 
-/// Formats the summary of a stack.
+/// Formats the summary of a stack that allocated blocks.
 pub(crate) fn title(stack: &LeakStack) -> String {
+    summary("allocated", stack)
+}
+
+/// Formats the summary of a stack. `done` is what it did.
+pub(crate) fn summary(done: &str, stack: &LeakStack) -> String {
     let samples = match stack.samples {
         1 => "one sample".to_owned(),
         samples => format!("{} samples", thousands(samples)),
@@ -48,7 +53,7 @@ pub(crate) fn title(stack: &LeakStack) -> String {
             [proof.calls_per_hour, proof.survivors_per_hour].map(|count| thousands(count as u64));
         format!("; {calls} calls an hour for {blocks} surviving blocks")
     });
-    format!("allocated by ({:.0} %, {samples}{proof}):", stack.share * 100.0)
+    format!("{done} by ({:.0} %, {samples}{proof}):", stack.share * 100.0)
 }
 
 /// Formats the frames of a stack, the innermost first. The functions of a Python program come

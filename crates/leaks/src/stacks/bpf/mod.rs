@@ -3,9 +3,11 @@
 //! ends with lowtide, however that ends.
 
 mod assembler;
+mod call_ring;
 mod calls;
 mod perf;
 mod program;
+mod tracepoint;
 
 use std::ffi::CString;
 use std::fs::File;
@@ -14,6 +16,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering;
 
+pub(crate) use call_ring::CallRing;
 use calls::Fires;
 pub(crate) use calls::SharedPages;
 use lowtide_probe::proc::stat::Stat;
@@ -65,7 +68,7 @@ pub(super) struct Probes {
 
 /// A return from an allocation function.
 #[derive(Debug, Clone)]
-pub(super) struct Hit {
+pub(crate) struct Hit {
     /// The address that it returned.
     pub(super) address: u64,
     /// The time of the return, in nanoseconds of `CLOCK_MONOTONIC`.

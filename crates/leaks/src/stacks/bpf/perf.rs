@@ -24,6 +24,11 @@ const SET_BPF: libc::Ioctl = 0x4004_2408;
 const KIND_OF_SOFTWARE: u32 = 1;
 const CONTEXT_SWITCHES: u64 = 3;
 const SAMPLE_REGISTERS: u64 = 1 << 12;
+/// Tracepoints (`PERF_TYPE_TRACEPOINT`), and samples of their data and of the stack
+/// (`PERF_SAMPLE_RAW`, `PERF_SAMPLE_STACK_USER`).
+const KIND_OF_TRACEPOINT: u32 = 2;
+const SAMPLE_DATA: u64 = 1 << 10;
+const SAMPLE_STACK: u64 = 1 << 13;
 
 /// `struct perf_event_attr` as far as its third version after the original one
 /// (`PERF_ATTR_SIZE_VER3`).
@@ -72,6 +77,28 @@ impl PerfEvent {
             sample_period: 1,
             sample_type: SAMPLE_REGISTERS,
             registers,
+            ..Attributes::default()
+        };
+        open(attributes, tid).map(Self)
+    }
+
+    /// Opens an event that samples the data of a tracepoint, registers and the stack of a thread.
+    ///
+    /// # Errors
+    /// Fails if the kernel does not permit it.
+    pub(super) fn for_tracepoint(
+        tid: u32,
+        number: u64,
+        registers: u64,
+        stack_bytes: u32,
+    ) -> io::Result<Self> {
+        let attributes = Attributes {
+            kind: KIND_OF_TRACEPOINT,
+            config: number,
+            sample_period: 1,
+            sample_type: SAMPLE_DATA | SAMPLE_REGISTERS | SAMPLE_STACK,
+            registers,
+            stack_bytes,
             ..Attributes::default()
         };
         open(attributes, tid).map(Self)
