@@ -79,7 +79,8 @@ pub struct DescendantGrowth {
     /// The sum of their PSS at the beginning and at the end, in bytes. Of large ones, it is the
     /// anonymous memory.
     pub pss_bytes: [u64; 2],
-    /// Whether the anonymous memory of some of them was read in place of their PSS.
+    /// Whether the growth of some of them is that of their anonymous memory, because their PSS was
+    /// not read: they are large or many.
     #[serde(default)]
     pub estimated: bool,
     /// Growth in bytes per hour.

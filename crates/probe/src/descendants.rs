@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use lowtide_model::growth::{DescendantGrowth, ProcessGrowth};
 
+use crate::machine::thread_cpu_s;
 use crate::proc::rollup::Rollup;
 use crate::proc::status::Status;
 use crate::tree::descendants_of;
@@ -15,10 +16,11 @@ const MAX_PROCESSES: usize = 1 << 15;
 /// Maximum RSS of a descendant whose PSS is read, in bytes: the kernel walks its page tables
 /// meanwhile, and lets it map nothing. Of larger ones, the anonymous memory is read.
 const MAX_BYTES: u64 = 512 << 20;
-/// Maximum sum of the RSS of all descendants whose PSS is read, in bytes, and the maximum time for
-/// it. Of the others, the anonymous memory is read.
+/// Maximum sum of the RSS of all descendants whose PSS is read, in bytes, and the maximum CPU time
+/// and elapsed time for it. Of the others, the anonymous memory is read.
 const MAX_SUM_BYTES: u64 = 8 << 30;
-const MAX_TIME: Duration = Duration::from_secs(2);
+const MAX_CPU_S: f64 = 2.0;
+const MAX_TIME: Duration = Duration::from_secs(10);
 
 /// The memory of the descendants of a process.
 pub type Descendants = BTreeMap<u32, DescendantMemory>;
@@ -33,13 +35,6 @@ pub struct DescendantMemory {
     pss_bytes: Option<u64>,
 }
 
-impl DescendantMemory {
-    /// Returns the PSS, or an estimate of it.
-    fn bytes(&self) -> u64 {
-        self.pss_bytes.unwrap_or(self.anon_bytes)
-    }
-}
-
 /// Reads the memory of all descendants of a process; `None` if there are too many. `before` are
 /// those of an earlier call: the PSS of newer ones is read first, since their anonymous memory may
 /// be that of the process that forked them.
@@ -52,10 +47,11 @@ pub fn descendants(pid: u32, before: Option<&Descendants>) -> Option<Descendants
         pids.into_iter().filter_map(|pid| Some((pid, counted(pid)?))).collect();
     let is_known = |pid: &u32| before.is_some_and(|before| before.contains_key(pid));
     found.sort_by_key(|(pid, memory)| (is_known(pid), memory.rss_bytes));
-    let (end, mut sum_bytes) = (Instant::now() + MAX_TIME, 0);
+    let (end, end_cpu_s) = (Instant::now() + MAX_TIME, thread_cpu_s() + MAX_CPU_S);
+    let mut sum_bytes = 0;
     for (pid, memory) in found.iter_mut().filter(|(_, memory)| memory.rss_bytes <= MAX_BYTES) {
         sum_bytes += memory.rss_bytes;
-        if sum_bytes > MAX_SUM_BYTES || Instant::now() > end {
+        if sum_bytes > MAX_SUM_BYTES || thread_cpu_s() > end_cpu_s || Instant::now() > end {
             break;
         }
         memory.pss_bytes = pss(*pid);
@@ -83,8 +79,9 @@ pub fn growth_of_descendants(
     elapsed_s: f64,
 ) -> Option<DescendantGrowth> {
     let pids: BTreeSet<u32> = before.keys().chain(after.keys()).copied().collect();
-    let pairs: BTreeMap<u32, [u64; 2]> =
-        pids.into_iter().map(|pid| (pid, pair(before.get(&pid), after.get(&pid)))).collect();
+    let share = pss_share(after);
+    let pair = |pid| pair(before.get(&pid), after.get(&pid), share);
+    let pairs: BTreeMap<u32, [u64; 2]> = pids.into_iter().map(|pid| (pid, pair(pid))).collect();
     let pss_bytes = [0, 1].map(|place| pairs.values().map(|pair| pair[place]).sum::<u64>());
     let rise = pss_bytes[1].checked_sub(pss_bytes[0]).filter(|rise| *rise > 0)?;
     let grown = after.iter().map(|(pid, memory)| ProcessGrowth {
@@ -102,15 +99,30 @@ pub fn growth_of_descendants(
     })
 }
 
-/// Returns the memory of a process before and after, counted in the same way.
-fn pair(before: Option<&DescendantMemory>, after: Option<&DescendantMemory>) -> [u64; 2] {
+/// Returns the memory of a process before and after, counted in the same way. `share` is the part
+/// of anonymous memory that is estimated to be PSS.
+fn pair(
+    before: Option<&DescendantMemory>,
+    after: Option<&DescendantMemory>,
+    share: f64,
+) -> [u64; 2] {
     if let (Some(before), Some(after)) = (before, after) {
         return match (before.pss_bytes, after.pss_bytes) {
             (Some(before), Some(after)) => [before, after],
             _ => [before.anon_bytes, after.anon_bytes],
         };
     }
-    [before, after].map(|memory| memory.map_or(0, DescendantMemory::bytes))
+    let estimate = |memory: &DescendantMemory| (memory.anon_bytes as f64 * share) as u64;
+    let bytes = |memory: &DescendantMemory| memory.pss_bytes.unwrap_or_else(|| estimate(memory));
+    [before, after].map(|memory| memory.map_or(0, bytes))
+}
+
+/// Returns the PSS of the processes of which it was read, as a part of their anonymous memory: a
+/// process shares most of it with the one that forked it. At most 1, also if none was read.
+fn pss_share(all: &Descendants) -> f64 {
+    let read = all.values().filter_map(|memory| Some((memory.pss_bytes?, memory.anon_bytes)));
+    let (pss, anon) = read.fold((0, 0), |sum, memory| (sum.0 + memory.0, sum.1 + memory.1));
+    if anon > 0 { (pss as f64 / anon as f64).min(1.0) } else { 1.0 }
 }
 
 #[cfg(test)]
@@ -151,6 +163,14 @@ mod tests {
         let before = of(&[(7, 500, Some(200))]);
         let grown = growth_of_descendants(&before, &of(&[(7, 520, None)]), 10.0).unwrap();
         assert_eq!((grown.pss_bytes, grown.estimated), ([500, 520], true));
+    }
+
+    #[test]
+    fn a_new_descendant_of_unknown_pss_shares_as_much_as_the_others() {
+        let before = of(&[(7, 500, Some(50))]);
+        let after = of(&[(7, 500, Some(50)), (8, 700, None)]);
+        let grown = growth_of_descendants(&before, &after, 10.0).unwrap();
+        assert_eq!((grown.pss_bytes, grown.estimated), ([50, 120], true));
     }
 
     #[test]

@@ -99,7 +99,7 @@ fn descendants(growth: &Growth) -> Option<String> {
         1 => "its child process".to_owned(),
         _ => format!("its {} descendant processes", HumanCount(*processes)),
     };
-    let by = if *estimated { "≈: PSS, or the anonymous memory of large ones" } else { "PSS" };
+    let by = if *estimated { "≈ PSS" } else { "PSS" };
     Some(format!(
         "{who} grew by {} ({by}), from {} to {}, {} an hour: {most}",
         Human(rise),

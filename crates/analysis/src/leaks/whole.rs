@@ -16,6 +16,9 @@ const MIN_READINGS: usize = 8;
 const STOPPED: &str = "the growth is not steady and may have stopped";
 /// Minimum part of the growth that groups of blocks must explain.
 const EXPLAINED: f64 = 0.5;
+/// Maximum rate of blocks by their sizes, as a multiple of the rate of resident memory, for which
+/// the difference is not mentioned.
+const MAX_ABOVE: f64 = 1.15;
 
 /// Returns a sentence on the growth of mmapped chunks; `None` if they did not grow.
 pub fn large_blocks(before: &Observation, after: &Observation) -> Option<String> {
@@ -135,6 +138,16 @@ fn reconcile_steady(report: &mut LeakReport, growth: &Growth, large: Option<Stri
         let why = "no block size accumulates; probably a few large blocks were added, grew, or became resident";
         *because = vec![why.to_owned()];
         because.extend(large);
+    } else {
+        let sum = format!("{} an hour", Human(report.bytes_per_hour));
+        let is_partly_resident = report.bytes_per_hour as f64 > MAX_ABOVE * rate as f64;
+        if let Some(said) =
+            because.first_mut().filter(|said| is_partly_resident && said.starts_with(&sum))
+        {
+            let resident = Human(rate.max(0).unsigned_abs());
+            *said =
+                format!("{resident} an hour become resident; by the sizes of the blocks, {said}");
+        }
     }
     because.insert(0, sentence(growth));
     report.bytes_per_hour = growth.lasting_bytes_per_hour().max(0) as u64;
@@ -266,6 +279,21 @@ mod tests {
                 let found = (lost.verdict.kind, lost.bytes_per_hour);
                 assert_eq!(found, (LeakKind::Lost, all * MIB * 60));
             }
+        }
+    }
+
+    #[test]
+    fn the_rate_of_blocks_that_are_not_touched_is_not_that_of_the_process() {
+        let before = observed(&[(Owner::Allocated, 100)], &[]);
+        let after = observed(&[(Owner::Allocated, 200)], &[]);
+        for (blocks, is_said) in [(100, false), (400, true)] {
+            let rate = blocks * MIB * 60;
+            let mut lost = report(LeakKind::Lost, rate);
+            lost.verdict.because = vec![format!("{} an hour in 2 groups", Human(rate))];
+            let growth = growth_between(&before, &after);
+            let found = reconciled(lost, growth, GrowthCourse::Steady);
+            let said = &found.verdict.because[1];
+            assert_eq!(said.starts_with("5.86 GiB an hour become resident"), is_said, "{said}");
         }
     }
 

@@ -28,7 +28,7 @@ const MAX_RETURNED: usize = 5;
 /// The functions of libc that call the kernel.
 const CALLS: [&str; 5] = ["mmap", "mmap64", "__mmap", "__mmap64", "syscall"];
 /// Functions that map memory of the heap, and the stacks of threads: these have owners.
-const OWNED: [&str; 12] = [
+const OWNED: [&str; 18] = [
     "malloc",
     "calloc",
     "realloc",
@@ -37,10 +37,16 @@ const OWNED: [&str; 12] = [
     "aligned_alloc",
     "posix_memalign",
     "valloc",
+    "__libc_malloc",
+    "__libc_calloc",
+    "__libc_realloc",
     "__libc_memalign",
+    "__posix_memalign",
+    "sysmalloc",
     "operator new(unsigned long)",
     "operator new[](unsigned long)",
     "pthread_create",
+    "__pthread_create_2_1",
 ];
 
 /// Samples the calls of `mmap` in a process.

@@ -1,12 +1,15 @@
 //! The stacks by which lost blocks were allocated. These tests open probes, which requires CAP_BPF
 //! and CAP_PERFMON.
 
-use std::process::Command;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
 
 use lowtide_leaks::book::MAX_BLOCKS;
+use lowtide_leaks::stacks::mappings::MappingSampler;
 use lowtide_leaks::stacks::refusal::NoStacks;
 use lowtide_leaks::stacks::sampler::{Attachment, StackSampler};
 use lowtide_model::leaks::{LeakFrame, LeakGroup, LeakKind, LeakReport, LeakStack, LeakTier};
+use lowtide_probe::target::Target;
 
 use crate::subject::{Subject, Watched, compile};
 use crate::types::source;
@@ -83,6 +86,31 @@ fn lost_blocks_have_their_allocation_stack_among_many_blocks_of_the_same_size() 
     let sampling = report.sampling.unwrap();
     assert!(sampling.samples > 0 && sampling.hits >= sampling.samples, "{sampling:?}");
     assert!(sampling.hit_s > 0.0, "{sampling:?}");
+}
+
+#[test]
+#[ignore = "needs root, for perf events"]
+fn the_code_that_maps_memory_is_named_and_that_of_the_heap_is_not() {
+    let home = tempfile::tempdir().unwrap();
+    let program = home.path().join("mapper");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/live/mapper.c");
+    lowtide_testing::compile(&program, [source, "-O1", "-g", "-fno-inline"]);
+    let mut child = Command::new(&program).stdout(Stdio::piped()).spawn().unwrap();
+    let mut steps = BufReader::new(child.stdout.take().unwrap()).lines();
+    let child = lowtide_testing::Running::from(child);
+    let target = Target::open(child.id()).unwrap();
+    let mut sampler = MappingSampler::start(&target).unwrap();
+    for _ in 0..40 {
+        steps.next().unwrap().unwrap();
+        sampler.poll(&target);
+    }
+    let callers = sampler.callers(&target).unwrap();
+    let found: Vec<Vec<&str>> = callers.iter().map(functions).collect();
+    assert!(found[0].starts_with(&["map_frame", "draw", "main"]), "{callers:#?}");
+    assert!(callers[0].samples >= 20 && !callers[0].is_cut, "{callers:#?}");
+    assert!(found.iter().flatten().all(|function| !function.contains("alloc")), "{callers:#?}");
+    let first = &callers[0].frames[0];
+    assert!(first.file.as_ref().is_some_and(|file| file.ends_with("mapper.c")), "{first:?}");
 }
 
 #[test]

@@ -60,7 +60,7 @@ impl CallRing {
         while at < head {
             let record = self.pages.load(self.page + (at as usize & (BUFFER_BYTES - 1)));
             let bytes = (record >> 48) as usize;
-            if bytes < HEADER || bytes > BUFFER_BYTES {
+            if !(HEADER..=BUFFER_BYTES).contains(&bytes) {
                 break;
             }
             if record as u32 == SAMPLE {
