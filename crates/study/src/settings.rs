@@ -49,8 +49,9 @@ pub struct Settings {
     #[arg(skip)]
     pub command: Option<Vec<String>>,
 
-    /// Compare the command with this older version of it, in alternation
+    /// Compare the command with this older version of it
     ///
+    /// The two run in alternation.
     /// The report compares the memory that stays, the peak, and the memory of each owner. The
     /// program is started without a shell, as the command is. Both keep their own allocator, unless
     /// -a names one. Differences below --tolerance do not matter. With fewer than 10 repeats,
@@ -75,20 +76,23 @@ pub struct Settings {
     #[arg(skip)]
     pub setup: Option<String>,
 
-    /// Allocators, the first of which is the reference: glibc, glibc=/path/to/libdir (another
-    /// version's loader and libraries), jemalloc, mimalloc, mimalloc2, tcmalloc, NAME=/path/lib.so,
-    /// all [default: glibc,jemalloc,mimalloc]
+    /// glibc, jemalloc, mimalloc, mimalloc2, tcmalloc, all, or NAME=/path/lib.so [default:
+    /// glibc,jemalloc,mimalloc]
+    ///
+    /// The first is the reference.
+    /// glibc=/path/to/libdir is another version: its loader and libraries.
     #[arg(short, long, value_name = "LIST", help_heading = "Treatments")]
     pub allocator: Option<Words>,
 
-    /// Settings; each adds a treatment: 'ALLOCATOR/LABEL: ENV=VALUE …', or a preset such as
-    /// glibc/arena_max or glibc/arena_max=2 (repeatable; all presets: --help)
+    /// A setting, which adds a treatment: 'ALLOCATOR/LABEL: ENV=VALUE …', or a preset such as
+    /// glibc/arena_max=2 (repeatable; --help has all presets)
     #[arg(short, long, value_name = "TUNE", help_heading = "Treatments")]
     pub tune: Option<Vec<String>>,
 
-    /// Policies that release memory: none, adaptive, pressure, periodic=30s, freed=1GiB; each is
-    /// combined with each allocator and setting; `lowtide run --help` describes them [default:
-    /// none]
+    /// Policies that release memory: none, adaptive, pressure, periodic=30s, freed=1GiB
+    /// [default: none]
+    ///
+    /// Each is combined with each allocator and setting. `lowtide run --help` describes them.
     #[arg(short, long, value_name = "LIST", help_heading = "Treatments")]
     pub policy: Option<Words>,
 
@@ -97,7 +101,7 @@ pub struct Settings {
     pub treatment: Vec<TreatmentSettings>,
 
     /// Run only the treatments with these labels, such as glibc,glibc/arena_max
-    #[arg(long, value_name = "LIST", help_heading = "Treatments")]
+    #[arg(long, value_name = "LIST", help_heading = "Treatments", hide_short_help = true)]
     pub only: Option<Words>,
 
     /// Metrics of the subject itself: an http: URL or a file with a JSON object of numbers
@@ -106,7 +110,9 @@ pub struct Settings {
     #[arg(long, value_name = "URL|FILE", help_heading = "Trials", hide_short_help = true)]
     pub figures: Option<String>,
 
-    /// Shell command that puts a load on the command; without it, the command makes its own load
+    /// Shell command that puts a load on the command
+    ///
+    /// Without it, the command makes its own load.
     #[arg(long, value_name = "CMD", help_heading = "Trials")]
     pub load: Option<String>,
 
@@ -169,9 +175,9 @@ pub struct Settings {
     #[arg(long, value_name = "SHARE", help_heading = "Results", hide_short_help = true)]
     pub max_slowdown: Option<String>,
 
-    /// Directory of the record [default: lowtide-NAME-DATE-TIME]
+    /// Directory of the record
     ///
-    /// Without --resume, it must be empty or not exist.
+    /// By default lowtide-NAME-DATE-TIME. Without --resume, it must be empty or not exist.
     #[arg(short, long, value_name = "DIR", help_heading = "Results")]
     #[serde(skip_serializing)]
     pub output: Option<PathBuf>,
@@ -179,14 +185,14 @@ pub struct Settings {
     /// Continue the record in --output, or start it if there is none
     ///
     /// Trials that were interrupted or failed are run again. --repeat may be larger than before.
-    #[arg(long, help_heading = "Long studies")]
+    #[arg(long, help_heading = "Results")]
     #[serde(skip)]
     pub resume: bool,
 
     /// Run only part I of N, such as 1/4
     ///
     /// Each part has whole repeats. `lowtide report PART1 PART2 …` combines the parts.
-    #[arg(long, value_name = "I/N", help_heading = "Long studies")]
+    #[arg(long, value_name = "I/N", help_heading = "Results", hide_short_help = true)]
     #[serde(skip)]
     pub shard: Option<String>,
 
@@ -202,14 +208,15 @@ pub struct Settings {
     )]
     pub open_files: Option<Number>,
 
-    /// Exit with 99 if a trial crosses this threshold, such as settled_ratio>0.3,
-    /// settled_bytes>500MiB or load.failed>0; with --against also worse, difference>5% or
-    /// peak_difference>20MiB (repeatable)
+    /// Exit with 99 if a trial crosses this threshold, such as settled_bytes>500MiB (repeatable)
+    ///
+    /// Others: settled_ratio>0.3, load.failed>0; with --against also worse, difference>5% or
+    /// peak_difference>20MiB.
     #[arg(long, value_name = "EXPR", help_heading = "Results")]
     pub fail_on: Option<Vec<String>>,
 
     /// Exit with 99 if settled or peak memory has grown since this record
-    #[arg(long, value_name = "DIR", help_heading = "Results")]
+    #[arg(long, value_name = "DIR", help_heading = "Results", hide_short_help = true)]
     #[serde(skip_serializing)]
     pub baseline: Option<PathBuf>,
 
@@ -219,7 +226,7 @@ pub struct Settings {
     pub tolerance: Option<String>,
 
     /// Name of the study, for titles [default: that of the program or of the file]
-    #[arg(long, value_name = "NAME", help_heading = "Results")]
+    #[arg(long, value_name = "NAME", help_heading = "Results", hide_short_help = true)]
     pub name: Option<String>,
 
     /// Records to draw beside this one.

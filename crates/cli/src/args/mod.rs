@@ -33,25 +33,29 @@ const STYLES: Styles = Styles::styled()
     .literal(AnsiColor::Cyan.on_default().bold())
     .placeholder(AnsiColor::Cyan.on_default());
 
-/// Place of the flags of all verbs in a help: after those of the verb itself.
-const OF_ALL_VERBS: usize = 900;
+/// Heading of the flags of all verbs: after those of the verb itself.
+const OF_ALL_VERBS: &str = "All verbs";
 
 /// Memory rises with the load. lowtide shows why it does not fall again, and brings it down.
 #[derive(Debug, Parser)]
-#[command(name = "lowtide", version, styles = STYLES, max_term_width = 100, after_help = help::EXITS)]
+#[command(name = "lowtide", version, styles = STYLES, max_term_width = 100, after_help = help::EXITS, disable_help_flag = true)]
 pub(crate) struct Cli {
     /// Print data as JSON
     ///
     /// One object. A verb that has several, such as one for each process, prints each on its own
     /// line
-    #[arg(long, global = true, display_order = OF_ALL_VERBS)]
+    #[arg(long, global = true, help_heading = OF_ALL_VERBS)]
     pub(crate) json: bool,
 
-    /// When to use colours
+    /// Colours: auto, always, never
     ///
     /// NO_COLOR and TERM=dumb are respected.
-    #[arg(long, global = true, value_name = "WHEN", default_value = "auto", display_order = OF_ALL_VERBS)]
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto", hide_possible_values = true, help_heading = OF_ALL_VERBS)]
     pub(crate) color: ColorChoice,
+
+    /// Print help: -h the common flags, --help all, with examples
+    #[arg(short, long, global = true, action = clap::ArgAction::Help, help_heading = OF_ALL_VERBS)]
+    help: Option<bool>,
 
     #[command(subcommand)]
     pub(crate) verb: Verb,
@@ -155,7 +159,7 @@ pub(crate) struct InspectArgs {
     pub(crate) each: bool,
 
     /// Print what malloc_info(3) would print in the process, without calling it there (glibc)
-    #[arg(long, conflicts_with_all = ["arenas", "watch"])]
+    #[arg(long, hide_short_help = true, conflicts_with_all = ["arenas", "watch"])]
     pub(crate) malloc_info: bool,
 
     /// Show the blocks in use that pin fragmented memory, and what a release would return without
@@ -171,32 +175,35 @@ pub(crate) struct InspectArgs {
     #[arg(long, value_name = "COUNT", default_value_t = 10)]
     pub(crate) top: usize,
 
-    /// Show the code that allocates the blocks of --pins and --blocks: sample allocations with
-    /// their stacks during --watch
+    /// With --watch: show the code that allocates the blocks of --pins and --blocks
+    ///
+    /// Allocations are sampled with their stacks.
     #[arg(long)]
     pub(crate) stacks: bool,
 
     /// Maximum share of --watch during which the process has probes, which sample stacks
-    #[arg(long, value_name = "SHARE", default_value = "1%", value_parser = values::overhead)]
+    #[arg(long, value_name = "SHARE", default_value = "1%", hide_short_help = true, value_parser = values::overhead)]
     pub(crate) overhead: f64,
 
     /// Like --stacks, but print only the stacks, in the format of flame graph tools: pinned bytes
     /// with --pins, bytes in use with --blocks
-    #[arg(long, conflicts_with = "pprof")]
+    #[arg(long, conflicts_with = "pprof", hide_short_help = true)]
     pub(crate) folded: bool,
 
     /// Like --stacks, and write the stacks to a file for pprof; the file must not exist
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub(crate) pprof: Option<PathBuf>,
 
-    /// Repeat the inspection for this time, and judge whether RSS grows, and in what; --pins and
-    /// --blocks then distinguish blocks that are older. Without a duration, show the live view of
-    /// `lowtide watch`
+    /// Repeat the inspection for this time: does RSS grow, and in what? Without a duration: live
+    ///
+    /// --pins and --blocks then distinguish blocks that are older. Without a duration, this is the
+    /// live view of `lowtide watch`.
     #[arg(long, value_name = "DURATION", value_parser = values::inspect_watch)]
     pub(crate) watch: Option<Duration>,
 
-    /// Also save what was found in a file, without the content of memory, for another machine or a
-    /// bug report; the file must not exist
+    /// Also save what was found in a file, for another machine or a bug report
+    ///
+    /// The file has no content of memory. It must not exist.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["watch", "malloc_info"])]
     pub(crate) save: Option<PathBuf>,
 
@@ -209,7 +216,7 @@ pub(crate) struct InspectArgs {
 pub(crate) struct DeadlineArgs {
     /// Maximum time to read a process [default: 2s of waiting or 10s in total, and 1s more for each
     /// GiB of its anonymous memory]
-    #[arg(long, value_name = "DURATION", value_parser = values::deadline)]
+    #[arg(long, value_name = "DURATION", hide_short_help = true, value_parser = values::deadline)]
     deadline: Option<Duration>,
 }
 
@@ -234,15 +241,15 @@ pub(crate) struct ReleaseArgs {
     pub(crate) max_pause: Duration,
 
     /// Permit --method purge, whose pause has no bound
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     pub(crate) unbounded: bool,
 
     /// How to return memory
-    #[arg(long, value_name = "METHOD", default_value = "auto")]
+    #[arg(long, hide_short_help = true, value_name = "METHOD", default_value = "auto")]
     pub(crate) method: MethodChoice,
 
     /// Permit a version of the allocator that was not tested
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     pub(crate) untested: bool,
 
     /// If a release is refused for a reason that may be temporary, retry for this time
@@ -277,35 +284,40 @@ pub(crate) enum MethodChoice {
 /// When and how memory is released; the same for `run` and `attach`.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct PolicyArgs {
-    /// When to release memory: adaptive, pressure or periodic=30s; with `run`, also freed=1GiB or
-    /// none; with --black-box, also none
+    /// When to release memory: adaptive, pressure or periodic=30s
+    ///
+    /// With `run`, also freed=1GiB or none; with --black-box, also none.
     #[arg(short, long, value_name = "POLICY", default_value = "adaptive", value_parser = values::policy)]
     pub(crate) policy: PolicyKind,
 
-    /// Longest pause of a thread of the process, from 100us to 1s; a busy machine or the kernel can
-    /// exceed it
+    /// Longest pause of a thread, from 100us to 1s
+    ///
+    /// A busy machine or the kernel can exceed it.
     #[arg(long, value_name = "DURATION", default_value = DEFAULT_MAX_PAUSE, value_parser = values::max_pause)]
     pub(crate) max_pause: Duration,
 
     /// Maximum CPU time of all releases together, as a share of a core (`adaptive` and `pressure`)
-    #[arg(long, value_name = "SHARE", default_value = "0.5%", value_parser = values::budget)]
+    #[arg(long, hide_short_help = true, value_name = "SHARE", default_value = "0.5%", value_parser = values::budget)]
     pub(crate) budget: f64,
 
-    /// Append a JSON line to this file for each release, and for each that was refused or held back
+    /// Append a JSON line to this file for each release, also if it was refused or held back
     #[arg(long, value_name = "FILE")]
     pub(crate) log: Option<PathBuf>,
 
     /// Write metrics to this file, for node_exporter's textfile collector
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, hide_short_help = true, value_name = "FILE")]
     pub(crate) textfile: Option<PathBuf>,
 
-    /// Write a record of samples and releases, for `lowtide report`; the file must not exist. With
-    /// `attach`, only for a single PID
+    /// Write a record of samples and releases, for `lowtide report`
+    ///
+    /// The file must not exist. With `attach`, only for a single PID.
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
 
-    /// Record in this directory what each process holds: `lowtide report DIR` shows it after the
-    /// kernel has killed the process for lack of memory, or after another end
+    /// Record in this directory what each process holds, for `lowtide report DIR` after a kill
+    ///
+    /// It shows what the process held when the kernel killed it for lack of memory, or at another
+    /// end.
     #[arg(long, value_name = "DIR")]
     pub(crate) black_box: Option<PathBuf>,
 }
@@ -358,7 +370,7 @@ pub(crate) struct AttachArgs {
 
     /// With --all, also read programs and libraries on network and FUSE file systems: 1MiB for each
     /// process
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     pub(crate) remote_files: bool,
 }
 
@@ -517,7 +529,7 @@ pub(crate) struct LeaksArgs {
     pub(crate) no_stacks: bool,
 
     /// Maximum share of the run during which the process has probes, which sample stacks
-    #[arg(long, value_name = "SHARE", default_value = "1%", value_parser = values::overhead)]
+    #[arg(long, value_name = "SHARE", default_value = "1%", hide_short_help = true, value_parser = values::overhead)]
     pub(crate) overhead: f64,
 
     /// Print only the stacks, in the format of flame graph tools, with the bytes of each
@@ -539,8 +551,10 @@ pub(crate) struct LeaksArgs {
 #[derive(Debug, Args)]
 #[command(after_long_help = help::LOAD_HELP)]
 pub(crate) struct LoadArgs {
-    /// The server: http://HOST:PORT/PATH, https://…, or, for bare connections, tcp:HOST:PORT or
-    /// tls:HOST:PORT. With several URLs, each round uses the next one
+    /// The server: http://HOST:PORT/PATH, https://…, tcp:HOST:PORT or tls:HOST:PORT
+    ///
+    /// tcp: and tls: are bare connections (--ramp, --hold). With several URLs, each round uses the
+    /// next one.
     #[arg(required = true, value_name = "URL", value_parser = load_values::target)]
     pub(crate) urls: Vec<LoadTarget>,
 
@@ -548,8 +562,9 @@ pub(crate) struct LoadArgs {
     #[arg(short, long, value_name = "COUNT", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) connections: u32,
 
-    /// Maximum number of requests in flight on each connection; more than one requires HTTP/2
-    /// [default: 1]
+    /// Maximum number of requests in flight on each connection [default: 1]
+    ///
+    /// More than one requires HTTP/2.
     #[arg(short = 'm', long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) streams: Option<u32>,
 
@@ -561,8 +576,9 @@ pub(crate) struct LoadArgs {
     #[arg(short = 'z', long, value_name = "DURATION", value_parser = named("-z", load_values::duration_above_zero("-z 30s")))]
     pub(crate) duration: Option<Duration>,
 
-    /// Send at a constant rate, independent of the responses: 100/s, 30/m; latency then counts from
-    /// the time at which a request was due
+    /// Send at a constant rate, independent of the responses: 100/s, 30/m
+    ///
+    /// Latency then counts from the time at which a request was due.
     #[arg(long, value_name = "RATE", value_parser = named("--rate", load_values::rate))]
     pub(crate) rate: Option<Rate>,
 
@@ -579,7 +595,7 @@ pub(crate) struct LoadArgs {
     pub(crate) between_rounds: Option<Rate>,
 
     /// Maximum time to wait for a response, and to open a connection
-    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = named("--timeout", load_values::timeout))]
+    #[arg(long, hide_short_help = true, value_name = "DURATION", default_value = "60s", value_parser = named("--timeout", load_values::timeout))]
     pub(crate) timeout: Duration,
 
     /// In a pause, close connections that have been idle for this time; `never` keeps them open
@@ -625,19 +641,18 @@ pub(crate) struct LoadArgs {
     pub(crate) insecure: bool,
 
     /// Open connections at this rate [default: all at once]
-    #[arg(long, value_name = "RATE", help_heading = "Bare connections (tcp:, tls:)", value_parser = named("--ramp", load_values::rate))]
+    #[arg(long, hide_short_help = true, value_name = "RATE", help_heading = "Bare connections (tcp:, tls:)", value_parser = named("--ramp", load_values::rate))]
     pub(crate) ramp: Option<Rate>,
 
     /// Hold the connections for this time once all are open, before they are closed [default: 10s]
-    #[arg(long, value_name = "DURATION", help_heading = "Bare connections (tcp:, tls:)", value_parser = named("--hold", load_values::duration_above_zero("--hold 10s")))]
+    #[arg(long, hide_short_help = true, value_name = "DURATION", help_heading = "Bare connections (tcp:, tls:)", value_parser = named("--hold", load_values::duration_above_zero("--hold 10s")))]
     pub(crate) hold: Option<Duration>,
 
     /// Keep a record of the progress, with ten samples a second; the file must not exist
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
 
-    /// Exit with 99 if a round crosses this threshold, such as failed_ratio>0.01,
-    /// latency_s.p99>500ms or requests_per_s<1000 (repeatable)
+    /// Exit with 99 if a round crosses this threshold, such as failed_ratio>0.01 (repeatable)
     #[arg(long, value_name = "EXPR", value_parser = named("--fail-on", load_values::threshold))]
     pub(crate) fail_on: Vec<Threshold>,
 }
@@ -677,7 +692,13 @@ pub(crate) struct StudyArgs {
     pub(crate) env: Vec<String>,
 
     /// Value of a parameter of the study file (repeatable)
-    #[arg(long, value_name = "NAME=VALUE", requires = "file", help_heading = "Results")]
+    #[arg(
+        long,
+        value_name = "NAME=VALUE",
+        requires = "file",
+        help_heading = "Results",
+        hide_short_help = true
+    )]
     pub(crate) set: Vec<String>,
 }
 
@@ -771,11 +792,24 @@ mod tests {
     }
 
     #[test]
-    fn the_short_help_of_each_verb_fits_a_screen() {
-        const SCREEN_LINES: usize = 50;
+    fn the_short_help_of_each_verb_has_at_most_40_lines_at_80_columns() {
+        const MAX_LINES: usize = 40;
+        for verb in verbs() {
+            let help = verb.clone().term_width(80).render_help().to_string();
+            let lines = help.lines().count();
+            assert!(lines <= MAX_LINES, "{}: {lines} lines\n{help}", verb.get_name());
+        }
+    }
+
+    #[test]
+    fn the_flags_of_all_verbs_are_last() {
         for mut verb in verbs() {
-            let lines = verb.render_help().to_string().lines().count();
-            assert!(lines <= SCREEN_LINES, "{}: {lines} lines", verb.get_name());
+            let help = verb.render_help().to_string();
+            let (own, common) = help.split_once("\nAll verbs:\n").unwrap();
+            let count =
+                |text: &str| text.lines().filter(|l| l.trim_start().starts_with('-')).count();
+            assert_eq!(count(common), 3, "{}: {common}", verb.get_name());
+            assert!(count(own) > 0 && !own.contains("--json"), "{}", verb.get_name());
         }
     }
 

@@ -90,12 +90,13 @@ pub(crate) struct ProcessFilter {
     #[arg(long, value_name = "PATH")]
     exe: Option<PathBuf>,
 
-    /// All processes of this short name, as ps -o comm shows it
+    /// All processes of this name (ps -o comm)
     #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     comm: Option<String>,
 
-    /// All processes in this control group or below it: its path as in /proc/PID/cgroup, its
-    /// directory, or the PID of a process in it
+    /// All processes in this control group or below it
+    ///
+    /// Its path as in /proc/PID/cgroup, its directory, or the PID of a process in it.
     #[arg(long, value_name = "PATH|PID", value_parser = cgroup)]
     cgroup: Option<String>,
 

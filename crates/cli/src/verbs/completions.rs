@@ -11,8 +11,11 @@ pub(crate) fn run(shell: Shell, output: &Output) -> Result<Exit, Failure> {
     let whole = Cli::command();
     // Hidden verbs are for lowtide itself.
     let verbs = whole.get_subcommands().filter(|verb| !verb.is_hide_set()).cloned();
-    let mut visible =
-        Command::new("lowtide").args(whole.get_arguments().cloned()).subcommands(verbs);
+    // The flag for help is one of the arguments.
+    let mut visible = Command::new("lowtide")
+        .disable_help_flag(true)
+        .args(whole.get_arguments().cloned())
+        .subcommands(verbs);
     let mut script = Vec::new();
     generate(shell, &mut visible, "lowtide", &mut script);
     output.bytes(&script)?;
