@@ -310,9 +310,15 @@ fn glibc_arenas(arenas: &[&Arena], tunables: Option<&Tunables>, screen: Screen) 
 fn glibc_line(arenas: &[&Arena]) -> (u64, String) {
     let sum = |of: &dyn Fn(&Arena) -> u64| arenas.iter().map(|arena| of(arena)).sum::<u64>();
     let free_bytes = sum(&|arena| arena.free_resident_bytes);
+    let all_bytes = sum(&|arena| arena.free_bytes + arena.fast_bytes);
+    // After a release, most of the free memory is not resident.
+    let resident = match free_bytes < all_bytes / 2 {
+        true => format!(" ({} resident)", Human(free_bytes)),
+        false => String::new(),
+    };
     let line = format!(
-        "glibc: {} free in {} of {}, the largest {}",
-        Human(sum(&|arena| arena.free_bytes + arena.fast_bytes)),
+        "glibc: {} free{resident} in {} of {}, the largest {}",
+        Human(all_bytes),
         counted(sum(&|arena| arena.free_count + arena.fast_count), "chunk"),
         counted(arenas.len() as u64, "arena"),
         Human(arenas.iter().map(|arena| arena.largest_free_bytes).max().unwrap_or(0)),
