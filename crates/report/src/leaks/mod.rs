@@ -12,6 +12,7 @@ use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
 use lowtide_model::leaks::{BlockType, Holder, LeakGroup, LeakGroupKind, LeakKind, LeakReport};
 
+use crate::owners::counted;
 use crate::screen::{Screen, bold, dim, hanging, title};
 use crate::stacks;
 use crate::text::{printable, thousands, wrapped};
@@ -22,8 +23,10 @@ pub use samples::{folded, pprof};
 
 /// Width of the columns before the description of a group.
 const INDENT: usize = 13;
-/// Maximum number of level groups that are shown: they have no problem.
+/// Maximum number of level groups that are shown, if no other is: they have no problem.
 const MAX_LEVEL: usize = 3;
+/// Minimum rate or size of a group with all details, as a share of the highest. Others have a line.
+const MIN_SHARE: f64 = 0.1;
 
 /// Formats a report.
 pub fn render(report: &LeakReport, screen: Screen) -> String {
@@ -39,10 +42,15 @@ pub fn render(report: &LeakReport, screen: Screen) -> String {
     }
     out += &bold(&wrapped(&printable(&sentence), screen.width), screen);
     out.push_str("\n\n");
-    let is_level = |group: &&LeakGroup| is_level(group);
-    let shown = report.groups.iter().filter(|group| !is_level(group));
-    let level = report.groups.iter().filter(is_level);
-    let groups: Vec<&LeakGroup> = shown.chain(level.take(MAX_LEVEL)).collect();
+    let (level, growing): (Vec<&LeakGroup>, Vec<&LeakGroup>) =
+        report.groups.iter().partition(|group| is_level(group));
+    let highest = |of: fn(&LeakGroup) -> u64| growing.iter().map(|group| of(group)).max();
+    let highest = [|group: &LeakGroup| group.bytes_per_hour, |group: &LeakGroup| group.bytes]
+        .map(|of| (of, highest(of).unwrap_or(0) as f64));
+    let groups = match growing.is_empty() {
+        true => level.into_iter().take(MAX_LEVEL).collect(),
+        false => growing,
+    };
     if !groups.is_empty() {
         let head = format!(
             " {:<INDENT$}{:>9}  {:>15}  {:>10}  {:>12}",
@@ -50,14 +58,23 @@ pub fn render(report: &LeakReport, screen: Screen) -> String {
         );
         let _ = writeln!(out, "{}", dim(&head, screen));
     }
-    for found in groups {
-        out += &group(found, report, screen);
+    for (place, found) in groups.into_iter().enumerate() {
+        let is_large = highest.iter().any(|(of, most)| of(found) as f64 >= most * MIN_SHARE);
+        out += &row(found, report, screen);
+        if !is_level(found) {
+            out +=
+                &if place == 0 || is_large { details(found, screen) } else { brief(found, screen) };
+        }
     }
     if report.omitted_groups > 0 {
         let all = report.groups.len() as u64 + report.omitted_groups;
-        let _ = writeln!(out, " {} more groups (--top {all})", report.omitted_groups);
+        let more = counted(report.omitted_groups, "more group");
+        let _ = writeln!(out, " {more} (--top {all})");
     }
     out += &mapped_by(report, screen);
+    let costs = format!("cost: {}", costs(report).join("; "));
+    out += &dim(&wrapped(&costs, screen.width), screen);
+    out.push('\n');
     for note in &report.notes {
         out += &wrapped(&printable(&format!("note: {note}")), screen.width);
         out.push('\n');
@@ -97,14 +114,18 @@ fn facts(report: &LeakReport) -> Vec<String> {
             _ => "whole heap scanned".to_owned(),
         });
     }
-    facts.push(format!("{} of CPU time used", HumanSeconds(report.cpu_s)));
-    if let Some(sampling) = &report.sampling {
-        facts.push(stacks::sampling(sampling, report.exposure));
-    }
     facts
 }
 
-fn group(found: &LeakGroup, report: &LeakReport, screen: Screen) -> String {
+/// Returns what the search has cost.
+fn costs(report: &LeakReport) -> Vec<String> {
+    let mut costs = vec![format!("{} of CPU time", HumanSeconds(report.cpu_s))];
+    costs.extend(report.sampling.iter().map(|found| stacks::sampling(found, report.exposure)));
+    costs
+}
+
+/// Formats the numbers of a group.
+fn row(found: &LeakGroup, report: &LeakReport, screen: Screen) -> String {
     let about = if report.sampled_share < 1.0 { "≈" } else { "" };
     let size = size(found);
     let rate = match found.bytes_per_hour {
@@ -117,11 +138,27 @@ fn group(found: &LeakGroup, report: &LeakReport, screen: Screen) -> String {
         format!("{about}{}", thousands(found.count)),
         Human(found.bytes).to_string(),
     );
-    let is_bad = !is_level(found);
-    let mut out = format!("{}\n", if is_bad { bold(&line, screen) } else { line });
-    if !is_bad {
-        return out;
+    format!("{}\n", if is_level(found) { line } else { bold(&line, screen) })
+}
+
+/// Formats what the blocks of a small group are: the commonest type and holder, and the innermost
+/// frame of the program that allocates most of them.
+fn brief(found: &LeakGroup, screen: Screen) -> String {
+    let kind = found.types.first().map(|kind| printable(&kind.name));
+    let holder = found.holders.first();
+    let holder = holder.map(|holder| format!("held by {}", printable(&holder.what)));
+    let frame = found.stacks.first().and_then(|stack| stacks::lines(stack).into_iter().next());
+    let frame = frame.map(|frame| format!("allocated by {}", frame.trim_start_matches("≈ ")));
+    let parts: Vec<String> = [kind, holder, frame].into_iter().flatten().collect();
+    match parts.is_empty() {
+        true => String::new(),
+        false => hanging(&" ".repeat(INDENT + 1), &format!("mostly {}", parts.join(", ")), screen),
     }
+}
+
+/// Formats all that is known about the blocks of a group.
+fn details(found: &LeakGroup, screen: Screen) -> String {
+    let mut out = String::new();
     let indent = " ".repeat(INDENT + 1);
     let [low, high] = found.bytes_per_hour_interval;
     if low != high {
@@ -173,9 +210,14 @@ fn holders(holders: &[Holder]) -> String {
     shares(holders.iter().map(|holder| (holder.share, &holder.what)))
 }
 
-/// Formats the roots of the paths to blocks; empty if the roots point to the blocks directly.
+/// Formats the roots of the paths to blocks; empty if the roots point to the blocks directly, or
+/// are the state of Python's interpreter, which leads to every object.
 fn roots(group: &LeakGroup) -> String {
-    if group.roots == group.holders { String::new() } else { holders(&group.roots) }
+    let is_of_interpreter = |root: &Holder| root.what.starts_with("variable _PyRuntime ");
+    match group.roots == group.holders || group.roots.iter().all(is_of_interpreter) {
+        true => String::new(),
+        false => holders(&group.roots),
+    }
 }
 
 fn shares<'n>(named: impl Iterator<Item = (f64, &'n String)>) -> String {
