@@ -16,7 +16,7 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, LazyLock};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -241,6 +241,36 @@ impl Watch {
     }
 }
 
+/// The time for which a thread has run or was idle. Time in which it waits for a processor does not
+/// count.
+pub struct OwnTime(Watch);
+
+impl OwnTime {
+    /// Starts to count the time of a thread.
+    pub fn new(thread: Thread) -> Self {
+        Self(Watch::new(thread))
+    }
+
+    /// Returns this time since the start. Of more than half a second between two calls, the rest
+    /// does not count: lowtide itself may have been stopped.
+    pub fn total(&mut self) -> Duration {
+        self.0.check(crowding());
+        self.0.own
+    }
+
+    /// Waits for a message of the thread until this time is more than `most`; `None` if there is
+    /// none.
+    pub fn receive<T>(&mut self, receiver: &Receiver<T>, most: Duration) -> Option<T> {
+        loop {
+            match receiver.recv_timeout(STEP) {
+                Ok(message) => return Some(message),
+                Err(RecvTimeoutError::Timeout) if self.total() <= most => {}
+                Err(_) => return None,
+            }
+        }
+    }
+}
+
 /// Returns the number of runnable threads of the machine for each processor, from 1 to
 /// [`MAX_CROWDING`].
 fn crowding() -> f64 {
@@ -397,6 +427,22 @@ mod tests {
         watch.checked -= Duration::from_secs(60);
         watch.check(1.0);
         assert!(watch.idle.is_zero() && watch.own < Duration::from_secs(30), "{:?}", watch.own);
+    }
+
+    #[test]
+    fn a_message_is_awaited_until_its_thread_was_idle_for_long_or_has_ended() {
+        let ((sender, receiver), (end, ended)) = (channel::<Thread>(), channel::<()>());
+        let worker = thread::spawn(move || {
+            sender.send(Thread::current()).unwrap();
+            ended.recv().unwrap_err();
+        });
+        let thread = receiver.recv().unwrap();
+        let mut own = OwnTime::new(thread);
+        assert!(own.receive(&receiver, STEP).is_none());
+        assert!(own.total() > STEP);
+        drop(end);
+        worker.join().unwrap();
+        assert!(OwnTime::new(thread).receive(&receiver, Duration::MAX).is_none());
     }
 
     #[test]

@@ -12,8 +12,9 @@ use lowtide_model::leaks::{LeakTier, StackSampling};
 use lowtide_model::runtime_kind::RuntimeKind;
 use lowtide_probe::detect::{Detected, Detector};
 use lowtide_probe::memory::LiveMemory;
+use lowtide_probe::patience::OwnTime;
 use lowtide_probe::proc::status::Status;
-use lowtide_probe::proc::task;
+use lowtide_probe::proc::task::{self, Thread};
 use lowtide_probe::target::{Target, TargetError};
 
 pub use super::bpf::Attachment;
@@ -38,7 +39,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(1);
 const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// The highest priority of an ordinary thread.
 const HIGHEST_PRIORITY: i32 = -20;
-/// Maximum time to wait for the thread to end.
+/// Maximum time for which the thread may run or idle after it was stopped. On a busy machine, it
+/// waits for a processor, which does not count.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of successive windows in which no probe could be opened.
 const MAX_FAILURES: u32 = 5;
@@ -53,6 +55,7 @@ const MAX_THREADS: usize = 1 << 16;
 #[derive(Debug)]
 pub struct StackSampler {
     stop: Arc<AtomicBool>,
+    thread: Thread,
     samples: Receiver<StackSamples>,
 }
 
@@ -185,13 +188,16 @@ impl StackSampler {
             ended: None,
         };
         let (sender, samples) = channel();
-        let thread = thread::Builder::new().name("stacks".to_owned());
-        let thread = thread.spawn(move || {
-            // The receiver may be gone, and no longer needs the samples.
+        let (thread_sender, thread) = channel();
+        let builder = thread::Builder::new().name("stacks".to_owned());
+        let spawned = builder.spawn(move || {
+            // The receivers may be gone, and no longer need these.
+            let _ = thread_sender.send(Thread::current());
             let _ = sender.send(sampling.run(hit_s));
         });
-        thread.map_err(|error| NoStacks::Failed(error.to_string()))?;
-        Ok(Self { stop, samples })
+        spawned.map_err(|error| NoStacks::Failed(error.to_string()))?;
+        let thread = thread.recv().map_err(|error| NoStacks::Failed(error.to_string()))?;
+        Ok(Self { stop, thread, samples })
     }
 
     /// Stops sampling, and returns the result.
@@ -201,8 +207,9 @@ impl StackSampler {
     /// that reading them takes for ever. It has no probes by then.
     pub fn finish(self) -> Result<StackSamples, NoStacks> {
         self.stop.store(true, Ordering::Relaxed);
-        let samples = self.samples.recv_timeout(FINISH_TIMEOUT);
-        samples.map_err(|_| NoStacks::Failed("its stacks could not be followed in time".to_owned()))
+        let samples = OwnTime::new(self.thread).receive(&self.samples, FINISH_TIMEOUT);
+        let late = || NoStacks::Failed("its stacks could not be followed in time".to_owned());
+        samples.ok_or_else(late)
     }
 }
 

@@ -17,7 +17,9 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use lowtide_probe::patience::OwnTime;
 use lowtide_probe::proc::maps;
+use lowtide_probe::proc::task::Thread;
 
 use super::bpf::Sampler;
 use super::refusal::NoStacks;
@@ -29,7 +31,7 @@ const BATCHES: u64 = 15;
 const BATCH: u64 = 100;
 /// Number of calls under a filter.
 const CALLS_UNDER_FILTER: u64 = 50;
-/// Maximum time of the trial under a filter.
+/// Maximum time for which the process of the trial under a filter may run or idle.
 const MAX_WAIT: Duration = Duration::from_secs(5);
 /// Number of the system call that a return probe makes on x86_64 (`uretprobe`, Linux 6.11).
 const URETPROBE: u32 = 335;
@@ -210,13 +212,13 @@ fn filter() -> [libc::sock_filter; 4] {
 /// Waits for a child, and returns its exit code. Returns `None` if the child was killed by a
 /// signal, or timed out.
 fn wait(pid: i32) -> Option<i32> {
-    let begin = Instant::now();
+    let mut own = OwnTime::new(Thread { pid: pid.cast_unsigned(), tid: pid.cast_unsigned() });
     let mut status = 0;
     loop {
         // SAFETY: it writes only to `status`; the child is ours, and only this function waits for
         // it.
         match unsafe { libc::waitpid(pid, &raw mut status, libc::WNOHANG) } {
-            0 if begin.elapsed() < MAX_WAIT => thread::sleep(Duration::from_millis(1)),
+            0 if own.total() < MAX_WAIT => thread::sleep(Duration::from_millis(1)),
             0 => {
                 // SAFETY: the child has not been reaped yet, so its PID is still its own.
                 unsafe {
