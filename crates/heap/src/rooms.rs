@@ -11,7 +11,7 @@
 
 use std::ops::Range;
 
-use crate::ptmalloc::{LIST_BYTES, USER_AT};
+use crate::ptmalloc::chunk::{LIST_BYTES, USER_AT};
 
 /// A kind of room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::inspection::OpenMemory;
 use crate::ledger::Owner;
+use crate::open_memory::OpenMemory;
 use crate::runtime_kind::RuntimeKind;
 
 /// The growth of the RSS of a process, divided by owner. The parts add up to the whole.

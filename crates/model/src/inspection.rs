@@ -7,6 +7,7 @@ use crate::engine::EngineHeap;
 use crate::growth::Growth;
 use crate::heap_file::Origin;
 use crate::ledger::{Coverage, Ledger, Owner, Row};
+use crate::open_memory::OpenMemory;
 use crate::pins::{BlockCensus, Pins};
 use crate::remedy::{Remedy, Setting};
 use crate::verdict::Verdict;
@@ -446,17 +447,6 @@ impl NamedMemory {
     pub fn new(name: String, bytes: u64, mappings: u64) -> Self {
         Self { name, bytes, mappings, kept_bytes: 0 }
     }
-}
-
-/// Files that exist only in memory, which a process has open and does not map.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OpenMemory {
-    /// Number of files.
-    pub files: u64,
-    /// Their bytes in memory.
-    pub bytes: u64,
-    /// The name that most of these bytes have; `null` without files.
-    pub name: Option<String>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]

@@ -26,6 +26,7 @@ pub mod ledger;
 pub mod load;
 pub mod machine;
 pub mod number;
+pub mod open_memory;
 pub mod pins;
 pub mod process;
 pub mod release;

@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use lowtide_model::inspection::OpenMemory;
+use lowtide_model::open_memory::OpenMemory;
 
 use crate::cgroup::descriptors::Descriptors;
 use crate::cgroup::tmpfs::{FileSystem, bytes_of, file_in_memory};

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use lowtide_model::growth::Growth;
 
-use crate::cgroup::account::stat_values;
+use crate::cgroup::stat::stat_values;
 use crate::cgroup::{CgroupDirectory, MemoryHierarchy};
 use crate::memory::{FilePages, LiveMemory, PageKind};
 use crate::target::Target;

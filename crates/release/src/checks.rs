@@ -18,6 +18,7 @@ use lowtide_probe::locked::LockedMemory;
 use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::permission::{Access, required};
 use lowtide_probe::proc::cgroup::Groups;
+use lowtide_probe::proc::freezer::is_frozen;
 use lowtide_probe::proc::maps::Mapping;
 use lowtide_probe::proc::stat::Stat;
 use lowtide_probe::proc::status::Status;
@@ -390,7 +391,7 @@ fn check_stopped(target: &Target, status: &Status) -> Result<(), Refusal> {
 /// # Errors
 /// Fails if it is frozen.
 pub(crate) fn check_frozen(target: &Target) -> Result<(), Refusal> {
-    let is_frozen = Groups::read(target.pid).ok().and_then(|groups| groups.is_frozen());
+    let is_frozen = Groups::read(target.pid).ok().and_then(|groups| is_frozen(&groups));
     let waits_there = || {
         let place = fs::read_to_string(target.path("wchan"));
         place.is_ok_and(|name| matches!(name.as_str(), "__refrigerator" | "do_freezer_trap"))

@@ -340,7 +340,7 @@ impl Examination {
         let layout = Layout::find(&memory, &heap::data_of(&maps, library.file));
         let layout = layout.ok_or(Refusal::NoHeap)?;
         let interrupt = &self.options.interrupt;
-        let mut ranges = RangeCollector::for_options(&self.options);
+        let mut ranges = RangeCollector::new(&self.options.walk);
         let (mut walked, mut kept_bytes) = self.walk(&memory, &layout, &maps, &mut ranges)?;
         for _ in 1..MAX_WALKS {
             if disagreement(&walked).is_none() || interrupt.load(Ordering::Relaxed) {
@@ -404,7 +404,7 @@ impl Examination {
         let interruptible = memory.until(&self.options.interrupt);
         let mappings = heap::mappings(&facts.maps);
         let mut batch = Batch::new(HugePageKeeper::for_options(&self.options, &memory));
-        let mut ranges = RangeCollector::for_options(&self.options);
+        let mut ranges = RangeCollector::new(&self.options.walk);
         let sums = heap.walk(&interruptible, &mappings, &mut |found| {
             ranges.add(found);
             // Nothing is submitted, and so nothing can fail.

@@ -190,8 +190,8 @@ pub fn doubt(report: &mut LeakReport, kept_bytes: [u64; 2]) {
 #[cfg(test)]
 mod tests {
     use lowtide_model::growth::{DescendantGrowth, ProcessGrowth};
-    use lowtide_model::inspection::OpenMemory;
     use lowtide_model::leaks::LeakTier;
+    use lowtide_model::open_memory::OpenMemory;
 
     use lowtide_model::ledger::Owner;
 

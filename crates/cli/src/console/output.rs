@@ -1,9 +1,11 @@
 //! stdout and stderr: data as JSON or text, notes, and failures.
 
 use std::io::{self, IsTerminal};
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::ColorChoice;
+use lowtide_record::files;
 use lowtide_report::Screen;
 use lowtide_report::text::{printable_lines, wrapped};
 use serde::Serialize;
@@ -107,6 +109,16 @@ impl Output {
     /// an error.
     pub(crate) fn bytes(&self, bytes: &[u8]) -> Result<(), Failure> {
         self.put(bytes).map(drop)
+    }
+
+    /// Writes a file, or to stdout for `-`.
+    pub(crate) fn file(&self, path: &Path, bytes: &[u8], force: bool) -> Result<(), Failure> {
+        if path.as_os_str() == "-" {
+            return self.bytes(bytes);
+        }
+        files::write_whole(path, bytes, force).map_err(|error| Failure::io(path, &error))?;
+        note!("wrote {} (mode 0640: chmod o+r, if a web server is to show it)", path.display());
+        Ok(())
     }
 
     /// Prints a failure, and returns the exit code.

@@ -10,7 +10,6 @@ use lowtide_record::black_box::{
 };
 use lowtide_report::black_box::{page, render};
 
-use super::report::write;
 use crate::args::ReportArgs;
 use crate::console::output::Output;
 use crate::failure::exit::{Exit, Failure};
@@ -83,7 +82,7 @@ pub(super) fn run(args: &ReportArgs, rings: &[PathBuf], output: &Output) -> Resu
     let report = read(rings)?;
     if let Some(path) = &args.html {
         let html = page(&report).map_err(Failure::failed)?;
-        write(path, html.as_bytes(), args.force, output)?;
+        output.file(path, html.as_bytes(), args.force)?;
     }
     if output.json {
         output.object(&report)?;

@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 
 use lowtide_model::leaks::LeakReport;
 use lowtide_record::ReadError;
-use lowtide_record::files;
 use lowtide_report::read::{self, LoadError, LoadedRecord, Opened};
 use lowtide_report::terminal::Details;
 use lowtide_report::{csv, inspection, leaks, merge_shards, overlay, png};
@@ -45,24 +44,24 @@ pub(crate) fn run(args: &ReportArgs, output: &Output) -> Result<Exit, Failure> {
     let report = Report::new(records.clone());
     let mut is_written = false;
     if let Some(path) = &args.html {
-        write(path, report.page()?.as_bytes(), args.force, output)?;
+        output.file(path, report.page()?.as_bytes(), args.force)?;
         is_written = true;
     }
     if let Some(path) = &args.svg {
-        write(path, report.sheet(&args.chart).svg.as_bytes(), args.force, output)?;
+        output.file(path, report.sheet(&args.chart).svg.as_bytes(), args.force)?;
         is_written = true;
     }
     if let Some(path) = &args.png {
         let bytes = png::render(&report.sheet(&args.chart)).map_err(Failure::failed)?;
-        write(path, &bytes, args.force, output)?;
+        output.file(path, &bytes, args.force)?;
         is_written = true;
     }
     if let Some(path) = &args.markdown {
-        write(path, report.markdown().as_bytes(), args.force, output)?;
+        output.file(path, report.markdown().as_bytes(), args.force)?;
         is_written = true;
     }
     if let Some(path) = &args.csv {
-        write(path, csv::render(&report.all()).as_bytes(), args.force, output)?;
+        output.file(path, csv::render(&report.all()).as_bytes(), args.force)?;
         is_written = true;
     }
     if output.json {
@@ -88,7 +87,7 @@ fn of_leaks(args: &ReportArgs, reports: &[LeakReport], output: &Output) -> Resul
         ));
     }
     if let Some(path) = &args.html {
-        write(path, leaks::page(reports).map_err(Failure::failed)?.as_bytes(), args.force, output)?;
+        output.file(path, leaks::page(reports).map_err(Failure::failed)?.as_bytes(), args.force)?;
     }
     if let Some(last) = reports.last() {
         if output.json {
@@ -116,14 +115,14 @@ fn of_heap_file(args: &ReportArgs, path: &Path, output: &Output) -> Result<Exit,
     let found = heap_files::everything(path, TOP)?;
     if let Some(path) = &args.html {
         let page = inspection::page(&found).map_err(Failure::failed)?;
-        write(path, page.as_bytes(), args.force, output)?;
+        output.file(path, page.as_bytes(), args.force)?;
     }
     if let Some(path) = &args.svg {
-        write(path, inspection::chart(&found).svg.as_bytes(), args.force, output)?;
+        output.file(path, inspection::chart(&found).svg.as_bytes(), args.force)?;
     }
     if let Some(path) = &args.png {
         let bytes = png::render(&inspection::chart(&found)).map_err(Failure::failed)?;
-        write(path, &bytes, args.force, output)?;
+        output.file(path, &bytes, args.force)?;
     }
     if output.json {
         output.object(&found)?;
@@ -188,19 +187,4 @@ fn open(paths: &[PathBuf]) -> Result<Vec<LoadedRecord>, Failure> {
         overlay(&record, &path.display().to_string(), &mut records);
     }
     Ok(records)
-}
-
-/// Writes a file, or to stdout for `-`.
-pub(super) fn write(
-    path: &Path,
-    bytes: &[u8],
-    force: bool,
-    output: &Output,
-) -> Result<(), Failure> {
-    if path.as_os_str() == "-" {
-        return output.bytes(bytes);
-    }
-    files::write_whole(path, bytes, force).map_err(|error| Failure::io(path, &error))?;
-    note!("wrote {} (mode 0640: chmod o+r, if a web server is to show it)", path.display());
-    Ok(())
 }

@@ -3,12 +3,10 @@
 use std::collections::HashSet;
 use std::ops::Range;
 
-use super::group::{Group, META_BYTES};
+use super::group::{CLASSES, Group, META_BYTES};
 use crate::memory::{Memory, each_word, half_in, word, word_in};
 use crate::ranges::{hold, parts};
 
-/// Number of size classes.
-pub(super) const CLASSES: usize = 48;
 /// Size of a page with records (`struct meta_area`), whatever the size of the processor's pages.
 pub(super) const AREA_BYTES: u64 = 4096;
 /// Place of the records in it, in bytes: after the secret, the next page and their number.

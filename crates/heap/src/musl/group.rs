@@ -3,7 +3,6 @@
 
 use std::ops::Range;
 
-use super::context::CLASSES;
 use crate::memory::word_in;
 
 /// Size of a record (`struct meta`), in bytes.
@@ -17,6 +16,8 @@ const MAPPED_UNIT: u64 = 4096;
 /// The class of blocks that have a mapping of their own.
 const LONE: usize = 63;
 
+/// Number of size classes.
+pub(super) const CLASSES: usize = 48;
 /// Sizes of slots by class, in units (`__malloc_size_classes`).
 const SIZES: [u16; CLASSES] = [
     1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 15, 18, 20, 25, 31, 36, 42, 50, 63, 72, 84, 102, 127, 146,

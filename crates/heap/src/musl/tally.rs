@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::context::CLASSES;
+use super::group::CLASSES;
 use super::group::{Group, UNIT};
 use super::tree::GroupTree;
 use crate::memory::Memory;

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::context::CLASSES;
+use super::group::CLASSES;
 use super::group::{Group, Location};
 use crate::ranges::hold;
 

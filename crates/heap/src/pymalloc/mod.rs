@@ -17,7 +17,7 @@ mod tally;
 use std::ops::Range;
 
 use crate::blocks::{BlockCollector, Visitor};
-use crate::engine::{Engine, EnginePlaces, WalkedEngine};
+use crate::engine::interface::{Engine, EnginePlaces, WalkedEngine};
 use crate::memory::Memory;
 use crate::ranges::{gaps, joined};
 use crate::residency::Residency;

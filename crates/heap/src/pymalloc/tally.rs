@@ -8,7 +8,7 @@ use lowtide_model::ledger::{Ledger, Owner, State, WalkedRuntime};
 
 use super::POOLS_IN_ARENA;
 use super::pool::{HEAD, Pool};
-use crate::engine::{EngineDetail, WalkedEngine};
+use crate::engine::interface::{EngineDetail, WalkedEngine};
 
 /// Share of an arena in use below which it counts as mostly free.
 const MOSTLY_FREE: f64 = 0.25;

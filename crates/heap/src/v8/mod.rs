@@ -30,7 +30,7 @@ mod uses;
 mod version;
 
 use crate::blocks::{BlockCollector, Visitor};
-use crate::engine::{Engine, EnginePlaces, WalkedEngine};
+use crate::engine::interface::{Engine, EnginePlaces, WalkedEngine};
 use crate::memory::{Memory, resident_places};
 use crate::rewalk::least_torn;
 use chunk::{ALIGNMENT, Chunk};

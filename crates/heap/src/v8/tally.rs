@@ -10,7 +10,7 @@ use super::Heap;
 use super::chunk::Chunk;
 use super::uses::{Use, uses};
 use super::version::READ_ONLY;
-use crate::engine::{EngineDetail, WalkedEngine};
+use crate::engine::interface::{EngineDetail, WalkedEngine};
 use crate::memory::Memory;
 use crate::ranges::joined;
 use crate::residency::Residency;

@@ -4,20 +4,14 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use lowtide_heap::blocks::{Block, PLACE};
-use lowtide_heap::rooms::RoomKind;
 use lowtide_model::pins::{BlockCensus, BlockGroup};
 
 use super::HeldMemory;
-use super::census::TypeId;
-use super::code::AllocatingCode;
+use super::code::{AllocatingCode, Class};
 use super::holders::Samples;
 
 /// Maximum number of groups. Further blocks belong to the group of all others.
 const MAX_GROUPS: usize = 64 << 10;
-
-/// What decides the group of a block: the kind of its room, if it has no pages of its own, its size
-/// and its type.
-pub(super) type Class = (Option<RoomKind>, u64, TypeId);
 
 /// Number and bytes of blocks.
 type Sums = (u64, u64);

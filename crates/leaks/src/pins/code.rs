@@ -3,13 +3,14 @@
 
 use std::collections::HashMap;
 
+use lowtide_heap::rooms::RoomKind;
 use lowtide_model::leaks::LeakStack;
 use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::target::{Target, TargetError};
 
 use super::HeldMemory;
 use super::ages::type_of;
-use super::blocks::Class;
+use super::census::TypeId;
 use crate::files::Image;
 use crate::stacks::names::FrameNamer;
 use crate::stacks::sampler::StackSamples;
@@ -18,6 +19,10 @@ use crate::stacks::survivors::SurvivingStacks;
 /// Maximum number of groups whose stacks are named, and of stacks of each.
 const MAX_GROUPS: usize = 100;
 const MAX_STACKS: usize = 50;
+
+/// What decides the group of a block: the kind of its room, if it has no pages of its own, its size
+/// and its type.
+pub(super) type Class = (Option<RoomKind>, u64, TypeId);
 
 /// The stacks that allocated blocks, by the kind of their room, their size and their type.
 #[derive(Debug, Default)]

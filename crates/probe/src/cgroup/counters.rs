@@ -9,8 +9,8 @@ use std::path::Path;
 
 use lowtide_model::counters::GroupBytes;
 
-use super::account::stat_values;
 use super::directory::MemoryHierarchy;
+use super::stat::stat_values;
 use crate::pressure::{NO_LIMIT, field};
 use crate::proc::reread;
 

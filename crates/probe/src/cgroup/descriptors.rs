@@ -11,7 +11,7 @@ use std::rc::Rc;
 use rustix::fs::{FileType, MemfdFlags, fstat, memfd_create};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
-use super::tmpfs::{FileSystem, Mounts};
+use super::tmpfs::{FileSystem, Mounts, mount_id};
 use crate::machine::thread_cpu_s;
 
 /// Maximum number of descriptors.
@@ -183,10 +183,4 @@ fn kernels_mount() -> Option<u64> {
 fn pidfd(pid: u32) -> Option<OwnedFd> {
     let pid = Pid::from_raw(i32::try_from(pid).ok()?)?;
     pidfd_open(pid, PidfdFlags::empty()).ok()
-}
-
-/// Returns the number of the mount of a descriptor, as in `mountinfo`.
-pub(super) fn mount_id(pid: &str, descriptor: i32) -> Option<u64> {
-    let text = fs::read_to_string(format!("/proc/{pid}/fdinfo/{descriptor}")).ok()?;
-    text.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim().parse().ok()
 }

@@ -17,6 +17,7 @@ mod kinds;
 mod rows;
 mod shared_files;
 mod socket_buffers;
+pub(crate) mod stat;
 pub(crate) mod tmpfs;
 mod tree;
 

@@ -15,7 +15,6 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, open, openat2};
 
-use super::descriptors::mount_id;
 use crate::mapped::is_remote_type;
 use crate::proc::mountinfo::{self, Mount};
 use crate::proc::{links, pids};
@@ -226,4 +225,10 @@ pub(crate) fn file_in_memory(link: &Path) -> Option<Stat> {
 /// Returns the memory of a file in memory, in bytes.
 pub(crate) fn bytes_of(stat: &Stat) -> u64 {
     u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512)
+}
+
+/// Returns the number of the mount of a descriptor, as in `mountinfo`.
+pub(super) fn mount_id(pid: &str, descriptor: i32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/fdinfo/{descriptor}")).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim().parse().ok()
 }

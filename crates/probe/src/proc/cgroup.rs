@@ -4,7 +4,6 @@ use std::fs;
 use std::io;
 
 use super::group_path::GroupPath;
-use super::hierarchy::Hierarchy;
 
 /// The groups of one process, one for each hierarchy.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -59,24 +58,6 @@ impl Groups {
         match group.names.is_empty() {
             true => self.memory_path().is_some_and(is_below),
             false => self.0.iter().any(|own| is_below(&own.path)),
-        }
-    }
-
-    /// Returns whether the process is frozen by the freezer; `None` if the freezer's files are not
-    /// visible here.
-    pub fn is_frozen(&self) -> Option<bool> {
-        let read = |controller: &str, file: &str| {
-            let path = self.path(controller)?;
-            let group = Hierarchy::read(controller)?.directory(path)?;
-            fs::read_to_string(group.directory.join(file)).ok()
-        };
-        // A topmost group has no state: it cannot be frozen.
-        let v1 = read("freezer", "freezer.state").map(|state| state.trim() != "THAWED");
-        let v2 = read("", "cgroup.events");
-        let v2 = v2.map(|events| events.lines().any(|line| line.trim() == "frozen 1"));
-        match (v1, v2) {
-            (None, None) => None,
-            (one, other) => Some(one.unwrap_or(false) || other.unwrap_or(false)),
         }
     }
 }

@@ -3,6 +3,7 @@
 pub mod cgroup;
 pub mod directory;
 pub mod environ;
+pub mod freezer;
 pub(crate) mod group_path;
 pub(crate) mod hierarchy;
 pub mod links;

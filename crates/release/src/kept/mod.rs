@@ -5,18 +5,15 @@
 //! the process verifies each range under its lock, as always: a range that is no longer free is
 //! left alone.
 
+mod making;
+
 use std::ops::Range;
 use std::sync::Arc;
 
-use lowtide_model::release::Release;
 use lowtide_probe::detect::DetectedAllocator;
 use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::proc::maps::Mapping;
-use lowtide_probe::target::Target;
 
-use crate::error::ReleaseError;
-use crate::examination::{ExaminedHeap, TargetHeap, examine};
-use crate::options::Options;
 use crate::releasable::{Found, ReleasableHeap};
 use crate::stub::Op;
 use crate::target_code::TargetCode;
@@ -68,29 +65,6 @@ pub(crate) struct KeptHeap {
 }
 
 impl KeptWalk {
-    /// Walks the heaps of a process. Returns `None` if a release would return nothing, or would
-    /// leave the process alone.
-    ///
-    /// # Errors
-    /// Fails if the process cannot be inspected, or ends meanwhile.
-    pub fn make(target: &Target, options: &Options) -> Result<Option<Self>, ReleaseError> {
-        let program = LiveMemory::pages_only(target.pid).map_err(|error| target.failed(error))?;
-        // Read before: a library that is loaded meanwhile is not in it.
-        let maps = target.maps().map_err(|error| target.failed(error))?;
-        let options = Options { walk: Walk::Kept, ..options.clone() };
-        let heaps = examine(target, &options, None)?;
-        let cpu_s = heaps.iter().map(|heap| heap.release.cpu_s).sum();
-        let heaps: Vec<KeptHeap> = heaps.into_iter().filter_map(KeptHeap::new).collect();
-        let is_worth_it = heaps.iter().any(|heap| !heap.ranges.is_empty());
-        Ok((is_worth_it && program.is_in_use()).then_some(Self {
-            program,
-            code_mappings: code_mappings(&maps),
-            writable: writable(&maps).collect(),
-            heaps,
-            cpu_s,
-        }))
-    }
-
     /// Returns what a release would have returned, in bytes.
     pub fn predicted_bytes(&self) -> u64 {
         self.heaps.iter().map(|heap| heap.predicted_bytes).sum()
@@ -118,27 +92,6 @@ impl KeptWalk {
     }
 }
 
-impl KeptHeap {
-    fn new(examined: ExaminedHeap) -> Option<Self> {
-        let ExaminedHeap { library, is_chosen, release: Release { predicted_bytes, .. }, found } =
-            examined;
-        let (TargetHeap { heap, allocator, c_library, areas, consolidations, ranges, .. }, code) =
-            found.ok()?;
-        Some(Self {
-            library,
-            is_chosen,
-            allocator,
-            c_library,
-            heap,
-            areas,
-            consolidations,
-            ranges,
-            code,
-            predicted_bytes,
-        })
-    }
-}
-
 /// Returns the mappings of files with code.
 fn code_mappings(maps: &[Mapping]) -> Vec<Mapping> {
     maps.iter().filter(|m| m.has_file() && m.permissions.contains('x')).cloned().collect()
@@ -162,8 +115,8 @@ pub(crate) struct RangeCollector {
 
 impl RangeCollector {
     /// Returns one that collects nothing unless the walk is kept.
-    pub(crate) fn for_options(options: &Options) -> Self {
-        Self { is_active: matches!(options.walk, Walk::Kept), ranges: Vec::new() }
+    pub(crate) fn new(walk: &Walk) -> Self {
+        Self { is_active: matches!(walk, Walk::Kept), ranges: Vec::new() }
     }
 
     /// Returns whether it collects.
