@@ -6,26 +6,39 @@
 use std::io::{Error, Result};
 use std::time::Duration;
 
-use lowtide_heap::ptmalloc::{Layout, walk};
+use lowtide_heap::ptmalloc::{Heap, Layout, walk};
+use lowtide_heap::residency::Residency;
 use lowtide_heap::saved::MemoryRecorder;
 use lowtide_probe::heap::{data_of, mappings};
 use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::proc::maps;
 use rustix::time::{ClockId, clock_gettime};
-use serde_json::json;
+use serde_json::{Value, json};
+
+/// The command line.
+struct Options {
+    scan: bool,
+    save: Option<String>,
+    pid: u32,
+}
+
+impl Options {
+    fn parse() -> Result<Self> {
+        let mut options = Self { scan: true, save: None, pid: 0 };
+        let mut arguments = std::env::args().skip(1);
+        while let Some(argument) = arguments.next() {
+            match argument.as_str() {
+                "--without-scan" => options.scan = false,
+                "--save" => options.save = arguments.next(),
+                number => options.pid = number.parse().map_err(Error::other)?,
+            }
+        }
+        Ok(options)
+    }
+}
 
 fn main() -> Result<()> {
-    let mut scan = true;
-    let mut save = None;
-    let mut pid = 0;
-    let mut arguments = std::env::args().skip(1);
-    while let Some(argument) = arguments.next() {
-        match argument.as_str() {
-            "--without-scan" => scan = false,
-            "--save" => save = arguments.next(),
-            number => pid = number.parse().map_err(Error::other)?,
-        }
-    }
+    let Options { scan, save, pid } = Options::parse()?;
     let begin = cpu();
     let memory = LiveMemory::open(pid)?;
     let memory = if scan { memory } else { memory.without_scan() };
@@ -53,6 +66,12 @@ fn main() -> Result<()> {
     if let Some(file) = save {
         std::fs::write(file, recorder.save(&data, &mappings).to_bytes())?;
     }
+    println!("{:#}", contents(&memory, &layout, &heap, used));
+    Ok(())
+}
+
+/// Returns the contents of a heap, and the CPU time of its walk.
+fn contents(memory: &LiveMemory, layout: &Layout, heap: &Heap, used: Duration) -> Value {
     let total = heap.total();
     let owners = heap.owners();
     let arenas: Vec<_> = heap
@@ -69,12 +88,9 @@ fn main() -> Result<()> {
             })
         })
         .collect();
-    let areas: u64 = {
-        use lowtide_heap::residency::Residency;
-        let mut residency = Residency::new(&memory);
-        heap.areas.iter().map(|a| residency.bytes(a.clone())).sum()
-    };
-    let out = json!({
+    let mut residency = Residency::new(memory);
+    let areas: u64 = heap.areas.iter().map(|a| residency.bytes(a.clone())).sum();
+    json!({
         "cpu_s": used.as_secs_f64(), "chunks": total.chunks(),
         "trim_bytes": total.trim_bytes,
         "peak_rss_bytes": peak_rss(),
@@ -90,9 +106,7 @@ fn main() -> Result<()> {
         "owners_bytes": owners.total(), "areas_resident_bytes": areas,
         "areas": heap.areas.iter().map(|a| [a.start, a.end]).collect::<Vec<_>>(), "rereads": heap.rereads, "returns": heap.returns, "arenas": arenas,
         "head_bytes": layout.head_bytes, "settings": layout.settings,
-    });
-    println!("{out:#}");
-    Ok(())
+    })
 }
 
 /// Returns the CPU time of this process.

@@ -56,6 +56,24 @@ impl Allocator for Layout {
 }
 
 fn walked(heap: Heap) -> Walked {
+    Walked {
+        ledger: ledger(&heap),
+        arenas: vec![arena(&heap)],
+        allocated_by_size: bins(&heap, |out, _| out),
+        unwalked_bytes: heap.torn_bytes,
+        prediction: HeapPrediction {
+            trim_bytes: None,
+            release_bytes: None,
+            purge_bytes: (!heap.has_larger_pages).then_some(heap.resident.free_bytes),
+        },
+        areas: heap.areas,
+        structures: heap.structures,
+        ..Walked::default()
+    }
+}
+
+/// Returns the resident memory by owner.
+fn ledger(heap: &Heap) -> Ledger {
     let resident = heap.resident;
     let cached_bytes = heap.cached_bytes().min(resident.allocated_bytes);
     let mut ledger = Ledger::default();
@@ -66,17 +84,30 @@ fn walked(heap: Heap) -> Walked {
     ledger.add(Owner::Cached, cached_bytes);
     ledger.add(Owner::Metadata, heap.metadata_bytes);
     ledger.add(Owner::Unattributed, resident.torn_bytes);
-    let bin = |size: &u64, count: u64| {
+    ledger
+}
+
+/// Returns the blocks of each size of which there are any. `count` chooses between those that are
+/// out and those that are free.
+fn bins(heap: &Heap, count: impl Fn(u64, u64) -> u64) -> Vec<Bin> {
+    let bin = |(size, (out, free)): (&u64, &(u64, u64))| {
         let (from, to) = (*size, size.saturating_add(1));
+        let count = count(*out, *free);
         (count > 0).then_some(Bin { from, to, count, bytes: count * size })
     };
+    heap.blocks.iter().filter_map(bin).collect()
+}
+
+/// Returns the only arena.
+fn arena(heap: &Heap) -> Arena {
+    let resident = heap.resident;
     let bytes = heap.large_bytes
         + heap.out_bytes
         + heap.central_free_bytes
         + heap.page_heap_free_bytes
         + heap.returned_bytes
         + heap.torn_bytes;
-    let arena = Arena {
+    Arena {
         id: 0,
         heaps: 1,
         system_bytes: bytes,
@@ -89,7 +120,7 @@ fn walked(heap: Heap) -> Walked {
             + resident.fragmented_bytes,
         largest_free_bytes: heap.largest_free_bytes,
         whole: heap.torn_bytes == 0,
-        bins: heap.blocks.iter().filter_map(|(size, (_, free))| bin(size, *free)).collect(),
+        bins: bins(heap, |_, free| free),
         detail: Some(ArenaDetail::Gperftools(GperftoolsHeap {
             large_count: heap.large_count,
             large_bytes: heap.large_bytes,
@@ -102,23 +133,5 @@ fn walked(heap: Heap) -> Walked {
             page_heap_returned_bytes: heap.returned_bytes,
         })),
         ..Arena::default()
-    };
-    Walked {
-        ledger,
-        arenas: vec![arena],
-        allocated_by_size: heap
-            .blocks
-            .iter()
-            .filter_map(|(size, (out, _))| bin(size, *out))
-            .collect(),
-        unwalked_bytes: heap.torn_bytes,
-        prediction: HeapPrediction {
-            trim_bytes: None,
-            release_bytes: None,
-            purge_bytes: (!heap.has_larger_pages).then_some(resident.free_bytes),
-        },
-        areas: heap.areas,
-        structures: heap.structures,
-        ..Walked::default()
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! - `rtree`: the tree that leads to all extents.
 //! - `extent`: their records.
+//! - `extents`: what each of them adds to the sums.
 //! - `slab`: extents of small regions.
 //! - `tcache`: the caches of threads.
 //! - `locks`: the locks that guard free memory.
@@ -17,6 +18,7 @@
 mod allocator;
 mod droppable;
 mod extent;
+mod extents;
 mod locks;
 mod rtree;
 mod size_class;
@@ -30,13 +32,13 @@ use std::ops::Range;
 use crate::blocks::{BlockCollector, Visitor};
 use crate::memory::Memory;
 use crate::ranges::{gaps, joined, union};
-use crate::residency::{FreeBytes, Residency};
+use crate::residency::Residency;
 use crate::rewalk::least_torn;
-use crate::rooms::RoomKind;
 pub use droppable::each_droppable;
-use extent::{Bits, Format, Record, State, Version};
+use extent::{Bits, Format, State, Version};
+use extents::{Extent, ExtentSums, large_bytes};
 pub use locks::{Locks, locks};
-use rtree::{Entry, Found, Next, Root, Rtree};
+use rtree::{Found, Next, Root, Rtree};
 pub use tally::{ClassCount, Heap, Resident, Tally};
 
 /// Number of entries that decide the version.
@@ -111,14 +113,6 @@ fn format(tree: &mut Rtree<'_, impl Memory>, root: Root) -> Format {
     if agree[0] > agree[1] { formats[0] } else { formats[1] }
 }
 
-/// Returns the usable bytes of a large allocation (`edata_usize_get`): up to 5.3.0 the size of its
-/// class; since then any number of pages that the class serves.
-fn large_bytes(record: &Record, class: usize, padding: u64) -> Option<u64> {
-    let bytes = record.bytes.checked_sub(padding)?;
-    let (from, to) = size_class::bounds(class);
-    (from..to).contains(&bytes).then_some(bytes)
-}
-
 /// Decides whether there is padding, by the sizes of large allocations.
 fn padding(tree: &mut Rtree<'_, impl Memory>, root: Root, format: Format) -> u64 {
     let (mut seen, mut fits) = (0, [0, 0]);
@@ -172,28 +166,23 @@ fn walk_once<M: Memory>(
     mappings: &[Range<u64>],
     blocks: &mut BlockCollector<'_>,
 ) -> Heap {
-    let mut heap = Heap::default();
-    let mut residency = Residency::new(memory);
+    let mut sums = ExtentSums::new(memory, layout.padding, blocks);
     let (mut extents, mut classes) = (Vec::new(), Classes(Vec::new()));
     let mut own = BTreeSet::new();
     tree.each_extent(layout.root, |tree, found| {
         let record = found.record;
         let bits = layout.bits(record.word);
         if bits.is_of_huge_pages() {
-            heap.has_huge_pages = true;
+            sums.heap.has_huge_pages = true;
             return Next::Stop;
         }
         let extent = Extent { entry: found.entry, record, bits };
-        let is_sound =
-            found.agrees && add(&mut heap, tree, &mut residency, layout.padding, &extent, blocks);
+        let is_sound = found.agrees && sums.add(tree, &extent);
         if !is_sound && !found.is_last {
             return Next::Again;
         }
         if !is_sound {
-            let tally = heap.arena(bits.arena());
-            tally.torn_bytes += record.bytes;
-            tally.resident.torn_bytes += residency.bytes(record.range());
-            blocks.unknown(record.range());
+            sums.add_torn(&extent);
         } else if bits.state() == State::Active {
             classes.0.push((record.address, record.address + record.bytes, bits.class() as u8));
         }
@@ -201,6 +190,7 @@ fn walk_once<M: Memory>(
         own.extend(found.places());
         if memory.is_over() { Next::Stop } else { Next::Go }
     });
+    let ExtentSums { mut heap, mut residency, blocks, .. } = sums;
     if heap.has_huge_pages {
         return heap;
     }
@@ -232,123 +222,4 @@ fn not_resident(residency: &mut Residency<'_, impl Memory>, mut regions: Vec<(u6
     let absent =
         |(at, bytes): (u64, u64)| bytes - residency.bytes(at..at.saturating_add(bytes)).min(bytes);
     regions.into_iter().map(absent).sum()
-}
-
-/// An extent: the entry of its first page, its record, and the first word of that.
-struct Extent {
-    entry: Entry,
-    record: Record,
-    bits: Bits,
-}
-
-/// Adds an extent. Returns `false` if it is torn. Nothing is added then.
-fn add<M: Memory>(
-    heap: &mut Heap,
-    tree: &mut Rtree<'_, M>,
-    residency: &mut Residency<'_, M>,
-    padding: u64,
-    extent: &Extent,
-    blocks: &mut BlockCollector<'_>,
-) -> bool {
-    let Extent { record, bits, .. } = extent;
-    if bits.state() == State::Active {
-        return add_active(heap, tree, residency, padding, extent, blocks);
-    }
-    if bits.state() == State::Other {
-        return false;
-    }
-    let bytes = residency.free_bytes(record.range());
-    let tally = heap.arena(bits.arena());
-    let resident = &mut tally.resident;
-    let (all, droppable) = match bits.state() {
-        State::Dirty => (&mut tally.dirty_bytes, &mut resident.dirty_bytes),
-        State::Muzzy => (&mut tally.muzzy_bytes, &mut resident.muzzy_bytes),
-        State::Retained => (&mut tally.retained_bytes, &mut resident.retained_bytes),
-        State::Active | State::Other => return false,
-    };
-    *all += record.bytes;
-    *droppable += bytes.droppable;
-    resident.locked_bytes += bytes.locked;
-    if bits.state() != State::Retained {
-        tally.largest_free_bytes = tally.largest_free_bytes.max(record.bytes);
-    }
-    true
-}
-
-fn add_active<M: Memory>(
-    heap: &mut Heap,
-    tree: &mut Rtree<'_, M>,
-    residency: &mut Residency<'_, M>,
-    padding: u64,
-    Extent { entry, record, bits }: &Extent,
-    blocks: &mut BlockCollector<'_>,
-) -> bool {
-    let class = bits.class();
-    if class == size_class::COUNT && residency.bytes(record.range()) == 0 {
-        // It is reserved for allocations between guard pages (`san_bump.c`).
-        heap.arena(bits.arena()).retained_bytes += record.bytes;
-        return true;
-    }
-    // Another extent without a class is being purged.
-    let Some(size) = size_class::size(class).filter(|_| entry.classes().contains(&(class as u64)))
-    else {
-        return false;
-    };
-    if !bits.is_slab() {
-        // A small allocation that is sampled has an extent of its own (`arena_prof_promote`).
-        let size = match class < size_class::small(record.page_bytes) {
-            true => Some(size).filter(|size| *size <= record.bytes),
-            false => large_bytes(record, class, padding),
-        };
-        let Some(size) = size else { return false };
-        let end = record.address + size.next_multiple_of(record.page_bytes).min(record.bytes);
-        let used = residency.bytes(record.address..end);
-        let padding = residency.bytes(end..record.range().end);
-        let tally = heap.arena(bits.arena());
-        tally.active_bytes += record.bytes;
-        tally.large_bytes += size;
-        tally.large_count += 1;
-        tally.resident.allocated_bytes += used;
-        tally.resident.padding_bytes += padding;
-        heap.add_allocated(class, 1, size);
-        blocks.lone(tree.memory(), record.address + record.offset, size, size);
-        return true;
-    }
-    let Some(slab) = tree.slab(record, class).filter(|slab| slab.free() == bits.free_regions())
-    else {
-        return false;
-    };
-    let (count, free) = (slab.count, slab.free());
-    let (mut free_bytes, mut whole, mut all) = (0, FreeBytes::default(), 0);
-    // Pages of jemalloc may be larger than those of the kernel, which are resident one by one.
-    let page = tree.memory().page_bytes().min(record.page_bytes);
-    for from in (0..record.bytes).step_by(page as usize) {
-        let at = record.address + from;
-        if residency.end_of_run(at).is_some() {
-            let free = if free == 0 { 0 } else { slab.free_bytes(from..from + page) };
-            all += page;
-            if free == page {
-                let free = residency.free_bytes(at..at + page);
-                whole.droppable += free.droppable;
-                whole.locked += free.locked;
-            } else {
-                free_bytes += free;
-            }
-        }
-    }
-    let tally = heap.arena(bits.arena());
-    tally.active_bytes += record.bytes;
-    tally.slabs += 1;
-    tally.small_bytes += (count - free) * size;
-    tally.free_count += free;
-    tally.free_bytes += free * size;
-    tally.add_free(class, free, free * size);
-    tally.resident.slab_pages_bytes += whole.droppable;
-    tally.resident.locked_bytes += whole.locked;
-    tally.resident.fragmented_bytes += free_bytes;
-    tally.resident.allocated_bytes += all - whole.droppable - whole.locked - free_bytes;
-    heap.add_allocated(class, count - free, (count - free) * size);
-    blocks.row(tree.memory(), record.address, size, count, |index| !slab.is_free(index));
-    blocks.room(RoomKind::JemallocSlab, record.range());
-    true
 }

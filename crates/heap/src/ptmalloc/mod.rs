@@ -7,11 +7,12 @@
 mod allocator;
 mod arenas;
 mod caches;
-mod chunk;
+pub(crate) mod chunk;
 mod effort;
 mod layout;
 mod lists;
 mod malloc_info;
+mod position;
 mod stretch_tally;
 mod tally;
 mod walk;
@@ -23,8 +24,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::blocks::Visitor;
 use crate::memory::Memory;
-
-pub(crate) use chunk::{LIST_BYTES, USER_AT};
 
 pub use caches::{Caches, is_size_of_cache};
 pub use layout::{Layout, MallocParams};

@@ -12,6 +12,7 @@ use super::chunk::{
 };
 use super::effort::Effort;
 use super::lists::FastChunks;
+use super::position::{Checkpoints, Position, Trouble};
 use super::stretch_tally::{StretchTally, TopRule};
 use super::tally::Tally;
 use super::window::Window;
@@ -26,13 +27,6 @@ use crate::rooms::RoomKind;
 /// three.
 const FENCEPOST_BYTES: u64 = 4 * 16;
 
-/// Distance between two checkpoints of the walk, in bytes.
-const STRIDE: u64 = 64 << 10;
-/// Maximum number of checkpoints. The further back they are, the further apart.
-const CHECKPOINTS: usize = 32;
-/// Maximum number of returns to a checkpoint without progress. After that, the walk skips the
-/// position.
-const MOST_RETURNS: u64 = 100;
 /// Maximum number of positions that a walk skips because they cannot be walked.
 const MOST_GAPS: u32 = 16;
 /// Maximum distance to search for a valid chunk after such a position, in bytes.
@@ -105,16 +99,6 @@ pub(super) struct Walker<'m, M> {
     pub(super) blocks: BlockCollector<'m>,
 }
 
-/// The state of a walk at a position.
-#[derive(Clone)]
-struct Position {
-    at: u64,
-    /// The second word of the chunk at this position, if it has been read.
-    head: Option<u64>,
-    account: StretchTally,
-    suspects: usize,
-}
-
 /// The result of a step.
 enum NextChunk {
     Chunk,
@@ -145,18 +129,14 @@ impl<'m, M: Memory> Walker<'m, M> {
         let start = stretch.range.start;
         let account = StretchTally::new(self.page);
         let mut state = Position { at: start, head: None, account, suspects: 0 };
-        let mut checkpoints = vec![state.clone()];
-        let mut mark = start.saturating_add(STRIDE);
+        let mut checkpoints = Checkpoints::new(&state);
         let mut trouble = Trouble::default();
         let is_piece = matches!(stretch.ending, Ending::Piece { .. });
         let mut reached = start;
         self.barren = None;
         self.blocks.begin(start);
         loop {
-            if state.at >= mark {
-                remember(&mut checkpoints, &state);
-                mark = state.at.saturating_add(STRIDE);
-            }
+            checkpoints.pass(&state);
             let reads = self.window.reads();
             let stepped = self.step(&mut state, stretch, &mut walked.suspects);
             if state.at > reached {
@@ -187,16 +167,9 @@ impl<'m, M: Memory> Walker<'m, M> {
                 walked.rereads += 1;
             } else if trouble.may_return() {
                 walked.returns += 1;
-                if checkpoints.len() > 1 {
-                    checkpoints.pop();
-                }
-                if let Some(earlier) = checkpoints.last() {
-                    state = earlier.clone();
-                }
-                state.head = None;
+                checkpoints.go_back(&mut state);
                 self.blocks.back_to(state.at);
                 walked.suspects.truncate(state.suspects);
-                mark = state.at.saturating_add(STRIDE);
             } else if is_piece || !self.pass_over(&mut state, stretch, &mut trouble) {
                 self.give_up(&mut state, stretch);
                 break;
@@ -507,49 +480,4 @@ pub(super) fn top(memory: &impl Memory, top_at: u64) -> Option<Range<u64>> {
 
 fn next_is_in(at: u64, size: u64, range: &Range<u64>) -> bool {
     size >= 16 && at.checked_add(size).is_some_and(|next| next <= range.end)
-}
-
-/// Adds a checkpoint. If there are too many, every second one of the older ones is dropped.
-fn remember(checkpoints: &mut Vec<Position>, state: &Position) {
-    if checkpoints.len() >= CHECKPOINTS {
-        let mut place = 0;
-        checkpoints.retain(|_| {
-            place += 1;
-            place > CHECKPOINTS * 3 / 4 || place % 2 == 1
-        });
-    }
-    checkpoints.push(state.clone());
-}
-
-/// The errors of a walk so far.
-#[derive(Default)]
-struct Trouble {
-    last: Option<u64>,
-    /// The farthest position with an error.
-    farthest: u64,
-    /// Number of returns since the last progress.
-    returns: u64,
-    gaps: u32,
-}
-
-impl Trouble {
-    /// Returns whether a position differs from that of the previous error.
-    fn is_new_at(&mut self, at: u64) -> bool {
-        if at > self.farthest {
-            self.farthest = at;
-            self.returns = 0;
-        }
-        self.last.replace(at) != Some(at)
-    }
-
-    fn may_return(&mut self) -> bool {
-        self.returns += 1;
-        self.last = None;
-        self.returns <= MOST_RETURNS
-    }
-
-    fn begin_anew(&mut self) {
-        self.last = None;
-        self.returns = 0;
-    }
 }

@@ -6,6 +6,7 @@
 //! others in one scan over the mappings.
 
 mod blocks;
+mod file_systems;
 mod footprint;
 mod forked;
 mod heaps;
@@ -60,7 +61,7 @@ pub type Walk<'w> = dyn FnMut(Visitor<'_>) -> Result<BlockWalk, TargetError> + '
 
 /// Reads what inspections need once and a seccomp filter may forbid later.
 pub fn prepare() {
-    pages::unmounted_huge_pages();
+    file_systems::unmounted_huge_pages();
     mapped::prepare();
 }
 
@@ -316,7 +317,7 @@ fn inside(
     let pointers = detect::stack_pointers(target.pid);
     let stacks = detect::stacks(memory, detected, maps, &pointers);
     let mounts = fs::read(target.path("mountinfo")).unwrap_or_default();
-    let files = &pages::FileSystems::parse(&String::from_utf8_lossy(&mounts));
+    let files = &file_systems::FileSystems::parse(&String::from_utf8_lossy(&mounts));
     let attributor =
         pages::Attributor { maps, detected, stacks: &stacks, walked: heaps, files, locked_files };
     let rest = attributor.attribute(memory).map_err(|error| target.failed(error))?;

@@ -1,21 +1,18 @@
 //! The owners of pages that no heap has claimed.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
-use std::sync::OnceLock;
-
-use rustix::fs::{MemfdFlags, memfd_create};
 
 use lowtide_heap::memory::Memory;
 use lowtide_heap::ranges::{bytes, union, without};
 use lowtide_model::inspection::{MAX_NAMED, Manager, NamedMemory};
 use lowtide_model::ledger::{Ledger, Owner};
 
+use super::file_systems::{FileSystems, is_of_device};
 use crate::locked;
 use crate::memory::{LiveMemory, PageKind};
 use crate::proc::maps::{FileId, Mapping};
-use crate::proc::mountinfo;
 use lowtide_model::runtime_kind::RuntimeKind;
 
 use crate::detect::{self, Claim, Detected, Stack, WalkedHeaps, resolve};
@@ -33,78 +30,6 @@ pub(super) struct Attributor<'a> {
     pub(super) files: &'a FileSystems,
     /// The mappings of files that the process has locked.
     pub(super) locked_files: &'a [Range<u64>],
-}
-
-/// File systems that are not on a disk, by device.
-#[derive(Debug, Default)]
-pub(super) struct FileSystems {
-    memory: BTreeSet<(u32, u32)>,
-    /// Those whose pages exist in memory only, and never in swap either.
-    ram: BTreeSet<(u32, u32)>,
-    huge_pages: BTreeSet<(u32, u32)>,
-}
-
-impl FileSystems {
-    /// Parses the text of `mountinfo`.
-    pub(super) fn parse(mountinfo: &str) -> Self {
-        Self {
-            memory: mountinfo::devices(mountinfo, |name| matches!(name, "tmpfs" | "devtmpfs")),
-            ram: mountinfo::devices(mountinfo, |name| matches!(name, "ramfs" | "rootfs")),
-            huge_pages: mountinfo::devices(mountinfo, |name| name == "hugetlbfs")
-                .into_iter()
-                .chain(unmounted_huge_pages().iter().copied())
-                .collect(),
-        }
-    }
-
-    /// Returns whether the file of a mapping is memory: on tmpfs; or POSIX and System V shared
-    /// memory, `memfd_create` and shared anonymous mappings, which are on a tmpfs that is not
-    /// mounted.
-    fn is_memory(&self, mapping: &Mapping) -> bool {
-        const NAMES: [&str; 4] = ["/dev/shm/", "/memfd:", "/SYSV", "/dev/zero"];
-        let is_named = NAMES.iter().any(|begin| mapping.name.starts_with(begin));
-        is_named || self.memory.contains(&mapping.file.device)
-    }
-
-    /// Returns whether the kernel cannot take back the pages of the file of a mapping: they exist
-    /// in memory only.
-    fn is_ram(&self, mapping: &Mapping) -> bool {
-        mapping.name.starts_with("/secretmem") || self.ram.contains(&mapping.file.device)
-    }
-
-    /// Returns whether the pages are from the pool of huge pages, which are counted separately and
-    /// are not part of RSS.
-    fn is_of_huge_pages(&self, mapping: &Mapping) -> bool {
-        mapping.name.starts_with("/anon_hugepage") || self.huge_pages.contains(&mapping.file.device)
-    }
-}
-
-/// Returns whether a mapping is of a device whose driver pins the memory that programs map: a GPU,
-/// or an RDMA adapter. (Pages that are not memory, such as registers, are not counted by the
-/// kernel.)
-fn is_of_device(mapping: &Mapping) -> bool {
-    const NAMES: [&str; 6] = ["nvidia", "infiniband/", "dri/", "kfd", "accel/", "vfio/"];
-    let name = mapping.name.strip_prefix("/dev/");
-    name.is_some_and(|name| NAMES.iter().any(|begin| name.starts_with(begin)))
-}
-
-/// Returns the devices of the kernel's internal hugetlbfs instances, one for each page size. They
-/// are not mounted; `memfd_create` and System V segments use them. An empty file reveals each
-/// device. They exist from the start of the kernel, so they are determined once.
-pub(super) fn unmounted_huge_pages() -> &'static [(u32, u32)] {
-    static DEVICES: OnceLock<Vec<(u32, u32)>> = OnceLock::new();
-    DEVICES.get_or_init(find_unmounted_huge_pages)
-}
-
-fn find_unmounted_huge_pages() -> Vec<(u32, u32)> {
-    let sizes = [MemfdFlags::HUGE_64KB, MemfdFlags::HUGE_2MB, MemfdFlags::HUGE_32MB];
-    let sizes = sizes.into_iter().chain([MemfdFlags::HUGE_512MB, MemfdFlags::HUGE_1GB]);
-    let flags = MemfdFlags::HUGETLB | MemfdFlags::CLOEXEC;
-    let files = sizes.filter_map(|size| memfd_create("lowtide", flags | size).ok());
-    files
-        .filter_map(|file| rustix::fs::fstat(file).ok())
-        .map(|stat| FileId::of_stat(&stat).device)
-        .collect()
 }
 
 /// The owner of pages.
@@ -289,63 +214,76 @@ impl Attributor<'_> {
         }
         let is_private = mapping.permissions.ends_with('p');
         if mapping.has_file() || !is_private || mapping.name == "[vdso]" {
-            let shared = !is_private && !mapping.has_file() || self.files.is_memory(mapping);
-            let is_java =
-                detect::is_java_heap_file(mapping) && self.detected.has(RuntimeKind::HotSpot);
-            let of_file = Claim {
-                range: mapping.start..mapping.end,
-                owner: PageOwner {
-                    owner: match () {
-                        () if is_java => Owner::Runtime,
-                        () if is_of_device(mapping) => Owner::Device,
-                        () if shared => Owner::Shared,
-                        () => Owner::File,
-                    },
-                    manager: is_java.then(|| RuntimeKind::HotSpot.name().to_owned()),
-                },
-                estimated: false,
-            };
-            let (mut of_file_bytes, mut changed_bytes) = (0, 0);
-            for pages in memory.pages(part)? {
-                let bytes = pages.range.end - pages.range.start;
-                match pages.kind {
-                    PageKind::File => {
-                        found.add(&of_file, bytes);
-                        of_file_bytes += bytes;
-                        if let Some(parts) = found.repeated.get_mut(&mapping.file) {
-                            let begin = mapping
-                                .offset
-                                .saturating_add(pages.range.start.saturating_sub(mapping.start));
-                            parts.push(begin..begin.saturating_add(bytes));
-                        }
-                    }
-                    // Pages of a file that were written to, and thus became private to the process.
-                    PageKind::Anonymous => {
-                        found.ledger.add(Owner::ProgramData, bytes);
-                        changed_bytes += bytes;
-                    }
-                    PageKind::Swapped => {}
-                }
-            }
-            found.changed_files.add(|| name_of_file(mapping), changed_bytes, 0);
-            match of_file.owner.owner {
-                Owner::Shared => {
-                    found.shared.add(|| self.name_of_shared(mapping), of_file_bytes, 0);
-                }
-                Owner::File => {
-                    let kept_bytes = if self.is_kept(mapping) { of_file_bytes } else { 0 };
-                    found.kept_file_bytes += kept_bytes;
-                    found.files.add(|| name_of_file(mapping), of_file_bytes, kept_bytes);
-                }
-                _ => {}
-            }
-            return Ok(());
+            return self.count_of_file(memory, mapping, part, found);
         }
         let unclaimed = self.unclaimed(mapping);
         for run in memory.resident(part) {
             share_out(run, claims, unclaimed, found);
         }
         Ok(())
+    }
+
+    /// Counts the pages of a mapping of a file or of shared memory.
+    fn count_of_file(
+        &self,
+        memory: &LiveMemory,
+        mapping: &Mapping,
+        part: Range<u64>,
+        found: &mut Attribution,
+    ) -> io::Result<()> {
+        let of_file = self.claim_of_file(mapping);
+        let (mut of_file_bytes, mut changed_bytes) = (0, 0);
+        for pages in memory.pages(part)? {
+            let bytes = pages.range.end - pages.range.start;
+            match pages.kind {
+                PageKind::File => {
+                    found.add(&of_file, bytes);
+                    of_file_bytes += bytes;
+                    if let Some(parts) = found.repeated.get_mut(&mapping.file) {
+                        let begin = mapping
+                            .offset
+                            .saturating_add(pages.range.start.saturating_sub(mapping.start));
+                        parts.push(begin..begin.saturating_add(bytes));
+                    }
+                }
+                // Pages of a file that were written to, and thus became private to the process.
+                PageKind::Anonymous => {
+                    found.ledger.add(Owner::ProgramData, bytes);
+                    changed_bytes += bytes;
+                }
+                PageKind::Swapped => {}
+            }
+        }
+        found.changed_files.add(|| name_of_file(mapping), changed_bytes, 0);
+        match of_file.owner.owner {
+            Owner::Shared => found.shared.add(|| self.name_of_shared(mapping), of_file_bytes, 0),
+            Owner::File => {
+                let kept_bytes = if self.is_kept(mapping) { of_file_bytes } else { 0 };
+                found.kept_file_bytes += kept_bytes;
+                found.files.add(|| name_of_file(mapping), of_file_bytes, kept_bytes);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Returns the owner of the pages that a mapping shares with its file.
+    fn claim_of_file(&self, mapping: &Mapping) -> Claim<PageOwner> {
+        let is_private = mapping.permissions.ends_with('p');
+        let is_shared = !is_private && !mapping.has_file() || self.files.is_memory(mapping);
+        let is_java = detect::is_java_heap_file(mapping) && self.detected.has(RuntimeKind::HotSpot);
+        let owner = match () {
+            () if is_java => Owner::Runtime,
+            () if is_of_device(mapping) => Owner::Device,
+            () if is_shared => Owner::Shared,
+            () => Owner::File,
+        };
+        let manager = is_java.then(|| RuntimeKind::HotSpot.name().to_owned());
+        Claim {
+            range: mapping.start..mapping.end,
+            owner: PageOwner { owner, manager },
+            estimated: false,
+        }
     }
 
     /// Returns whether the kernel cannot take back the pages of the file of a mapping.
@@ -431,23 +369,6 @@ fn whole_pages(range: &Range<u64>, page: u64) -> Range<u64> {
 mod tests {
     use super::*;
     use crate::proc::maps;
-
-    #[test]
-    fn the_memory_of_gpus_and_rdma_adapters_is_that_of_a_device() {
-        let is_device = |name: &str| {
-            let line = format!("7f00-8f00 rw-s 00000000 00:06 12 {name}\n");
-            is_of_device(&maps::parse(&line).unwrap()[0])
-        };
-        let devices =
-            ["/dev/nvidia0", "/dev/nvidia-uvm", "/dev/infiniband/uverbs0", "/dev/dri/card0"];
-        assert!(devices.into_iter().all(is_device));
-        // The last one is a disk, whose cache can be reclaimed.
-        assert!(
-            !["/dev/shm/nvidia", "/dev/zero", "/srv/dev/kfd", "/dev/sda"]
-                .into_iter()
-                .any(is_device)
-        );
-    }
 
     #[test]
     fn only_pages_that_are_mapped_again_count_as_repeated() {
