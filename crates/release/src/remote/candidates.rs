@@ -150,14 +150,7 @@ impl ThreadInspector<'_> {
         if self.will_map && thread.personality().map_err(unread)? & READ_IMPLIES_EXEC != 0 {
             return Err("all memory that it maps is executable (READ_IMPLIES_EXEC)".to_owned());
         }
-        let wait = Wait::from_call(call.number.into(), &call.args).ok_or_else(|| {
-            let number = call.number;
-            if i64::from(number) == libc::SYS_restart_syscall {
-                return "it continues a wait that was interrupted (restart_syscall), and its remaining time is unknown"
-                    .to_owned();
-            }
-            format!("it is in system call {number}, in which a release uses no thread")
-        })?;
+        let wait = wait_in(&call)?;
         if self.only_outside_allocator && wait.may_be_in_allocator() {
             return Err(format!("it waits in {}, maybe for a lock of its allocator", wait.name));
         }
@@ -171,15 +164,7 @@ impl ThreadInspector<'_> {
         }
         let unguarded = self.room(call.stack_pointer)?;
         let (asleep, timespec) = self.timeout(thread, &call, &wait)?;
-        let no_mask = || "it waits with a signal mask that cannot be read".to_owned();
-        let wait_mask = match wait.mask {
-            None => None,
-            Some(MaskAt::Address(at)) => Some(word(self.memory, at).ok_or_else(no_mask)?),
-            Some(MaskAt::Indirect(at)) => match word(self.memory, at).ok_or_else(no_mask)? {
-                0 => None,
-                at => Some(word(self.memory, at).ok_or_else(no_mask)?),
-            },
-        };
+        let wait_mask = self.wait_mask(&wait)?;
         let may_handle = handled & !status.signals.blocked != 0;
         // Signals go to the first thread, and it often accepts the requests.
         let rank = u32::from(may_handle)
@@ -199,6 +184,22 @@ impl ThreadInspector<'_> {
             unguarded,
             rank,
         })
+    }
+
+    /// Returns the signal mask that applies during a wait, if it has one of its own.
+    fn wait_mask(&self, wait: &Wait) -> Result<Option<u64>, String> {
+        let read = |at| {
+            let unread = || "it waits with a signal mask that cannot be read".to_owned();
+            word(self.memory, at).ok_or_else(unread)
+        };
+        match wait.mask {
+            None => Ok(None),
+            Some(MaskAt::Address(at)) => read(at).map(Some),
+            Some(MaskAt::Indirect(at)) => match read(at)? {
+                0 => Ok(None),
+                at => read(at).map(Some),
+            },
+        }
     }
 
     /// Checks that a wait for this file can be restarted.
@@ -348,4 +349,17 @@ impl ThreadInspector<'_> {
         };
         Ok((Some(asleep), timespec))
     }
+}
+
+/// Returns the wait that a system call is; the error is the reason why it is none that can be
+/// restarted.
+fn wait_in(call: &SystemCall) -> Result<Wait, String> {
+    Wait::from_call(call.number.into(), &call.args).ok_or_else(|| {
+        let number = call.number;
+        if i64::from(number) == libc::SYS_restart_syscall {
+            return "it continues a wait that was interrupted (restart_syscall), and its remaining time is unknown"
+                .to_owned();
+        }
+        format!("it is in system call {number}, in which a release uses no thread")
+    })
 }

@@ -9,7 +9,7 @@ use super::block::SharedBlock;
 use super::borrow::{ThreadBorrower, waits};
 use super::calls::{CLONE_FLAGS, code_calls};
 use super::counted::Standing;
-use super::frame::chain;
+use super::frame::{FrameChain, chain};
 use super::heartbeat::Heartbeat;
 use super::mapping::Injected;
 use super::stopped_thread::StoppedThread;
@@ -211,8 +211,21 @@ fn prepare(
         &block_signals,
         block.code().start,
     );
+    let standing = borrower.standing;
     let io = &mut borrower.io;
     io.write(ways.at - below.len() as u64, &[&below[..], &ways.bytes].concat())?;
+    block.set(io, &fields(block, stopped, &ways, task, standing))?;
+    Ok(Some(registers))
+}
+
+/// Returns the fields of the block for a task of a thread that returns by these ways.
+fn fields(
+    block: SharedBlock,
+    stopped: &StoppedThread,
+    ways: &FrameChain,
+    task: Task,
+    standing: Standing,
+) -> FieldValues {
     let (timeout_form, timeout_at) = match stopped.timeout() {
         Some(Timeout::Milliseconds(argument, _)) => {
             (TIMEOUT_MS, arch::argument_at(ways.back_at, argument))
@@ -241,7 +254,7 @@ fn prepare(
         .with(field::TIMEOUT_FORM, timeout_form)
         .with(field::TIMEOUT_AT, timeout_at)
         .with(field::TIMEOUT_NS, left)
-        .with(field::ALONE, u64::from(borrower.standing == Standing::Alone));
+        .with(field::ALONE, u64::from(standing == Standing::Alone));
     if task == Task::Clone {
         values = values
             .with(field::CLONE_FLAGS, CLONE_FLAGS)
@@ -251,6 +264,5 @@ fn prepare(
     if let Task::Call(argument) = task {
         values = values.with(field::ARGUMENT, argument);
     }
-    block.set(io, &values)?;
-    Ok(Some(registers))
+    values
 }

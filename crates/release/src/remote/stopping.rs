@@ -28,17 +28,13 @@ impl ThreadBorrower<'_> {
         &mut self,
         candidate: &Candidate,
     ) -> Result<Result<StoppedThread, Unused>, Abort> {
-        if let (Timeout::Milliseconds(_, ms), Some(asleep)) =
-            (candidate.wait.timeout, &candidate.asleep)
-            && self.last_timeout.is_unchanged(candidate.thread, asleep, ms, Instant::now())
-        {
+        if self.was_just_rewritten(candidate) {
             return Ok(Err("its timeout was rewritten less than 1 ms ago"));
         }
         let (mut tracee, since) = match self.seize(candidate)? {
             Ok(stopped) => stopped,
             Err(why) => return Ok(Err(why)),
         };
-        let tid = candidate.thread.tid.cast_signed();
         self.io.observe(TargetStep::Read);
         let read_failed = |error| self.io.failed(error);
         let registers = tracee.registers().map_err(read_failed)?;
@@ -47,15 +43,7 @@ impl ThreadBorrower<'_> {
         if let Some(registers) = untouched {
             tracee.restore_on_drop(registers);
         }
-        // Its calls must not reach a handler that does not expect them. From 5.11 to 6.3, the
-        // kernel has this dispatch but does not show it: the thread makes all calls where it also
-        // made its own.
-        if tracee.has_user_dispatch() == Some(true) {
-            return Err(Refusal::UserDispatch.into());
-        }
-        if let Some(what) = hazard(tid).map_err(read_failed)? {
-            return Err(Refusal::Processor { what }.into());
-        }
+        self.check_state(&tracee, candidate.thread)?;
         let mask = tracee.signal_mask().map_err(read_failed)?;
         let is_same_wait =
             candidate.asleep.is_none_or(|asleep| asleep.is_same_wait(candidate.thread));
@@ -96,6 +84,32 @@ impl ThreadBorrower<'_> {
             wait_mask,
             since,
         }))
+    }
+
+    /// Returns whether the timeout of a thread was rewritten a moment ago, to as many milliseconds
+    /// as before.
+    fn was_just_rewritten(&self, candidate: &Candidate) -> bool {
+        let (Timeout::Milliseconds(_, ms), Some(asleep)) =
+            (candidate.wait.timeout, &candidate.asleep)
+        else {
+            return false;
+        };
+        self.last_timeout.is_unchanged(candidate.thread, asleep, ms, Instant::now())
+    }
+
+    /// Checks that a stopped thread has no state with which it cannot run our code.
+    fn check_state(&self, tracee: &Tracee, thread: Thread) -> Result<(), Abort> {
+        // Its calls must not reach a handler that does not expect them. From 5.11 to 6.3, the
+        // kernel has this dispatch but does not show it: the thread makes all calls where it also
+        // made its own.
+        if tracee.has_user_dispatch() == Some(true) {
+            return Err(Refusal::UserDispatch.into());
+        }
+        let hazard = hazard(thread.tid.cast_signed()).map_err(|error| self.io.failed(error))?;
+        match hazard {
+            Some(what) => Err(Refusal::Processor { what }.into()),
+            None => Ok(()),
+        }
     }
 
     /// Returns the remaining timeout of a thread that has just been stopped, with its form and the
