@@ -61,77 +61,126 @@ pub fn diagnose(observation: Observation) -> Inspection {
     }
 }
 
-/// Returns the verdict on a process whose memory could be read.
-fn verdict(facts: &Evidence<'_>) -> Verdict {
-    let of = |owner| facts.ledger.bytes(owner);
-    let (reclaimable, fragmented) = (of(Owner::Reclaimable), of(Owner::Fragmented));
-    let locked = of(Owner::Locked);
-    let in_cpython = facts.free_in_cpython();
-    let in_v8 = facts.free_in_v8();
-    let unseen = of(Owner::Unattributed);
-    let runtime = of(Owner::Runtime);
-    let cached = of(Owner::Cached);
-    let in_use = of(Owner::Allocated) + of(Owner::Metadata);
-    let outside: u64 = OUTSIDE.into_iter().map(of).sum();
-    let mut because = Vec::new();
-    let kind = if facts.ledger.total() == 0 {
-        because.push("nothing is resident".to_owned());
-        VerdictKind::Inconclusive
-    } else if facts.share(unseen) > UNSEEN {
-        because.push(format!("{} could not be attributed to an owner", facts.part(unseen)));
-        VerdictKind::Inconclusive
-    } else if facts.share(cached) >= NOTABLE
-        && cached > reclaimable.max(locked).max(in_v8).max(fragmented + in_cpython)
-    {
-        because.push(facts.cached());
-        VerdictKind::Cached
-    } else if facts.share(reclaimable) >= NOTABLE && reclaimable >= fragmented + in_cpython {
-        because.push(format!(
-            "{} were freed and are still held, in whole pages{}{}",
-            facts.part(reclaimable),
-            if is_predicted(facts, reclaimable) { " that can be returned" } else { "" },
-            in_library(facts, reclaimable, |heap| heap.reclaimable_bytes)
-        ));
-        VerdictKind::Hoard
-    } else if facts.share(locked) >= NOTABLE && locked >= fragmented + in_cpython {
-        because.push(format!(
-            "{} were freed, but are locked in memory (mlock), where no release can return them: the program has to \
-             unlock them first (munlock), or restart",
-            facts.part(locked)
-        ));
-        VerdictKind::Locked
-    } else if facts.share(in_v8) >= NOTABLE && in_v8 >= fragmented + in_cpython {
-        // The owners have the sentence.
-        VerdictKind::Runtime
-    } else if facts.share(fragmented + in_cpython) >= NOTABLE {
-        let mut parts = [
-            (
-                fragmented,
-                format!(
-                    "were freed, but are on pages that also hold blocks in use{}",
-                    in_library(facts, fragmented, |heap| heap.fragmented_bytes)
-                ),
-            ),
-            (in_cpython, format!("are free in CPython's arenas{}", kept_arenas(facts))),
-        ];
+/// The bytes of a process that decide on its verdict.
+struct Amounts {
+    reclaimable: u64,
+    fragmented: u64,
+    locked: u64,
+    /// Freed blocks that threads keep for themselves.
+    cached: u64,
+    /// Free memory in CPython's arenas.
+    in_cpython: u64,
+    /// Free memory in V8's heap.
+    in_v8: u64,
+    unseen: u64,
+    runtime: u64,
+    in_use: u64,
+    /// Memory outside of any heap.
+    outside: u64,
+}
+
+impl Amounts {
+    fn new(facts: &Evidence<'_>) -> Self {
+        let bytes_of = |owner| facts.ledger.bytes(owner);
+        Self {
+            reclaimable: bytes_of(Owner::Reclaimable),
+            fragmented: bytes_of(Owner::Fragmented),
+            locked: bytes_of(Owner::Locked),
+            in_cpython: facts.free_in_cpython(),
+            in_v8: facts.free_in_v8(),
+            unseen: bytes_of(Owner::Unattributed),
+            runtime: bytes_of(Owner::Runtime),
+            cached: bytes_of(Owner::Cached),
+            in_use: bytes_of(Owner::Allocated) + bytes_of(Owner::Metadata),
+            outside: OUTSIDE.into_iter().map(bytes_of).sum(),
+        }
+    }
+
+    /// Returns the bytes that are free on pages with other data.
+    fn between_blocks(&self) -> u64 {
+        self.fragmented + self.in_cpython
+    }
+
+    /// Returns the bytes that are free and held, outside of V8.
+    fn free(&self) -> u64 {
+        self.reclaimable + self.locked + self.between_blocks() + self.cached
+    }
+
+    /// Returns the kind of the verdict.
+    fn kind(&self, facts: &Evidence<'_>) -> VerdictKind {
+        let is_notable = |bytes| facts.share(bytes) >= NOTABLE;
+        let between_blocks = self.between_blocks();
+        let others = [self.reclaimable, self.locked, self.in_v8, between_blocks];
+        match () {
+            () if facts.ledger.total() == 0 => VerdictKind::Inconclusive,
+            () if facts.share(self.unseen) > UNSEEN => VerdictKind::Inconclusive,
+            () if is_notable(self.cached) && others.iter().all(|bytes| self.cached > *bytes) => {
+                VerdictKind::Cached
+            }
+            () if is_notable(self.reclaimable) && self.reclaimable >= between_blocks => {
+                VerdictKind::Hoard
+            }
+            () if is_notable(self.locked) && self.locked >= between_blocks => VerdictKind::Locked,
+            () if is_notable(self.in_v8) && self.in_v8 >= between_blocks => VerdictKind::Runtime,
+            () if is_notable(between_blocks) => VerdictKind::Fragmentation,
+            () if self.runtime > self.in_use.max(self.outside) => VerdictKind::Runtime,
+            () if self.outside > self.in_use => VerdictKind::OutsideHeap,
+            () => VerdictKind::Live,
+        }
+    }
+
+    /// Returns the sentences that only a verdict of this kind has. For the others, the owners have
+    /// them.
+    fn reasons(&self, kind: VerdictKind, facts: &Evidence<'_>) -> Vec<String> {
+        match kind {
+            VerdictKind::Inconclusive if facts.ledger.total() == 0 => {
+                vec!["nothing is resident".to_owned()]
+            }
+            VerdictKind::Inconclusive => {
+                vec![format!("{} could not be attributed to an owner", facts.part(self.unseen))]
+            }
+            VerdictKind::Cached => vec![facts.cached()],
+            VerdictKind::Hoard => vec![format!(
+                "{} were freed and are still held, in whole pages{}{}",
+                facts.part(self.reclaimable),
+                if is_predicted(facts, self.reclaimable) { " that can be returned" } else { "" },
+                in_library(facts, self.reclaimable, |heap| heap.reclaimable_bytes)
+            )],
+            VerdictKind::Locked => vec![format!(
+                "{} were freed, but are locked in memory (mlock), where no release can return them: the program has \
+                 to unlock them first (munlock), or restart",
+                facts.part(self.locked)
+            )],
+            VerdictKind::Fragmentation => self.reasons_of_fragmentation(facts),
+            _ => Vec::new(),
+        }
+    }
+
+    fn reasons_of_fragmentation(&self, facts: &Evidence<'_>) -> Vec<String> {
+        let in_library = in_library(facts, self.fragmented, |heap| heap.fragmented_bytes);
+        let on_pages =
+            format!("were freed, but are on pages that also hold blocks in use{in_library}");
+        let in_arenas = format!("are free in CPython's arenas{}", kept_arenas(facts));
+        let mut parts = [(self.fragmented, on_pages), (self.in_cpython, in_arenas)];
         parts.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
         let notable = parts.iter().filter(|(bytes, _)| facts.share(*bytes) >= NOTABLE / 2.0);
-        because.extend(notable.map(|(bytes, what)| format!("{} {what}", facts.part(*bytes))));
-        because.push(match reclaimable {
+        let notable = notable.map(|(bytes, what)| format!("{} {what}", facts.part(*bytes)));
+        let reclaimable = match self.reclaimable {
             0 => "none of it can be returned as it is".to_owned(),
-            _ if is_predicted(facts, reclaimable) => {
-                format!("only {} can be returned as they are", facts.part(reclaimable))
+            bytes if is_predicted(facts, bytes) => {
+                format!("only {} can be returned as they are", facts.part(bytes))
             }
-            _ => format!("only {} are in whole pages", facts.part(reclaimable)),
-        });
-        VerdictKind::Fragmentation
-    } else if runtime > in_use.max(outside) {
-        VerdictKind::Runtime
-    } else if outside > in_use {
-        VerdictKind::OutsideHeap
-    } else {
-        VerdictKind::Live
-    };
+            bytes => format!("only {} are in whole pages", facts.part(bytes)),
+        };
+        notable.chain([reclaimable]).collect()
+    }
+}
+
+/// Returns the verdict on a process whose memory could be read.
+fn verdict(facts: &Evidence<'_>) -> Verdict {
+    let amounts = Amounts::new(facts);
+    let kind = amounts.kind(facts);
+    let mut because = amounts.reasons(kind, facts);
     because.extend(facts.owners(kind));
     let again = facts.mapped_again_bytes.filter(|bytes| facts.share(*bytes) >= NAMED);
     because.extend(again.map(|bytes| {
@@ -149,8 +198,8 @@ fn verdict(facts: &Evidence<'_>) -> Verdict {
     if is_unnamed && facts.heap.is_some() {
         because.push(format!(
             "only {} are free and held{}",
-            facts.part(reclaimable + locked + fragmented + in_cpython + cached),
-            if in_v8 > 0 { " outside of V8" } else { "" }
+            facts.part(amounts.free()),
+            if amounts.in_v8 > 0 { " outside of V8" } else { "" }
         ));
     } else if kind == VerdictKind::Inconclusive && facts.heap.is_none() {
         because.push("its heap could not be walked".to_owned());

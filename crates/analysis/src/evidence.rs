@@ -182,37 +182,14 @@ impl Evidence<'_> {
         })
     }
 
-    /// Returns the sentence for the freed blocks that threads keep for themselves.
-    pub(crate) fn cached(&self) -> String {
-        format!("{} {KEPT_BY_THREADS}", self.part(self.ledger.bytes(Owner::Cached)))
-    }
-
-    /// Returns a sentence for each notable owner, the largest first. `kind` is the verdict, whose own sentence comes before them.
-    pub(crate) fn owners(&self, kind: VerdictKind) -> Vec<String> {
-        let of = |owner| self.ledger.bytes(owner);
-        let mut owners: Vec<(u64, String)> = Vec::new();
-        let with_objects =
-            |name: &&str| RuntimeKind::parse(name).is_some_and(RuntimeKind::has_objects_in_malloc);
-        let garbage = match self.collector().filter(with_objects) {
-            Some(name) => format!(", including garbage that {name} has not collected yet"),
-            None => String::new(),
-        };
-        let blocks = self.large_blocks().unwrap_or_default();
-        if kind != VerdictKind::Cached {
-            owners.push((of(Owner::Cached), KEPT_BY_THREADS.to_owned()));
-        }
-        owners.push((of(Owner::Allocated), format!("are in use by the program{garbage}{blocks}")));
-        for manager in Manager::outside_of_walked(&self.managers, &self.ledger) {
-            let is_collector = self.collector() == Some(manager.name.as_str());
-            let garbage = if is_collector { ", including garbage not collected yet" } else { "" };
-            let is_unknown = manager.name == AllocatorKind::Unknown.name();
-            let name = if is_unknown { "an unknown allocator" } else { &manager.name };
-            owners.push((manager.bytes, format!("are managed by {name}{garbage}")));
-        }
+    /// Returns the bytes of each part of the heaps of runtimes that were walked, and the end of a
+    /// sentence about them.
+    fn walked_runtimes(&self) -> Vec<(u64, String)> {
+        let mut parts = Vec::new();
         for row in self.ledger.rows() {
             let (Some(manager), Some(state)) = (row.manager, row.state) else { continue };
             let name = manager.kind().name();
-            owners.push(match state {
+            parts.push(match state {
                 State::Allocated if manager == WalkedRuntime::HotSpot => {
                     (row.bytes, "were in use after HotSpot's last collection".to_owned())
                 }
@@ -234,6 +211,38 @@ impl Evidence<'_> {
                 }
             });
         }
+        parts
+    }
+
+    /// Returns the sentence for the freed blocks that threads keep for themselves.
+    pub(crate) fn cached(&self) -> String {
+        format!("{} {KEPT_BY_THREADS}", self.part(self.ledger.bytes(Owner::Cached)))
+    }
+
+    /// Returns a sentence for each notable owner, the largest first. `kind` is the verdict, whose
+    /// own sentence comes before them.
+    pub(crate) fn owners(&self, kind: VerdictKind) -> Vec<String> {
+        let of = |owner| self.ledger.bytes(owner);
+        let mut owners: Vec<(u64, String)> = Vec::new();
+        let with_objects =
+            |name: &&str| RuntimeKind::parse(name).is_some_and(RuntimeKind::has_objects_in_malloc);
+        let garbage = match self.collector().filter(with_objects) {
+            Some(name) => format!(", including garbage that {name} has not collected yet"),
+            None => String::new(),
+        };
+        let blocks = self.large_blocks().unwrap_or_default();
+        if kind != VerdictKind::Cached {
+            owners.push((of(Owner::Cached), KEPT_BY_THREADS.to_owned()));
+        }
+        owners.push((of(Owner::Allocated), format!("are in use by the program{garbage}{blocks}")));
+        for manager in Manager::outside_of_walked(&self.managers, &self.ledger) {
+            let is_collector = self.collector() == Some(manager.name.as_str());
+            let garbage = if is_collector { ", including garbage not collected yet" } else { "" };
+            let is_unknown = manager.name == AllocatorKind::Unknown.name();
+            let name = if is_unknown { "an unknown allocator" } else { &manager.name };
+            owners.push((manager.bytes, format!("are managed by {name}{garbage}")));
+        }
+        owners.extend(self.walked_runtimes());
         let named: u64 = self.managers.iter().map(|manager| manager.bytes).sum();
         let unnamed = of(Owner::Runtime).saturating_sub(named);
         owners.push((unnamed, "are managed by a runtime or another allocator".to_owned()));

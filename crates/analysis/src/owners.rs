@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use lowtide_model::inspection::Manager;
-use lowtide_model::ledger::{Ledger, Owner, State};
+use lowtide_model::ledger::{Ledger, Owner, Row, State};
 
 /// An owner of memory: a row of the ledger, or one of the managers in its row `runtime`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,30 +50,60 @@ pub struct BytesByOwner {
     pub owners: BTreeMap<NamedOwner, (u64, bool)>,
 }
 
+/// A part of a ledger: a row, or one manager of its row `runtime`.
+pub(crate) struct LedgerPart {
+    pub(crate) owner: Owner,
+    /// The name of the manager.
+    pub(crate) manager: Option<String>,
+    /// The state of the memory, if the manager's heap was walked.
+    pub(crate) state: Option<State>,
+    pub(crate) bytes: u64,
+    pub(crate) estimated: bool,
+}
+
+/// Divides a ledger into parts that add up to it. `managers` are those in its row `runtime`, whose
+/// rest is a part as well.
+pub(crate) fn parts(ledger: &Ledger, managers: &[Manager]) -> Vec<LedgerPart> {
+    let is_divided = |row: &Row| row.owner == Owner::Runtime && row.manager.is_none();
+    let mut rest: u64 =
+        ledger.rows().iter().filter(|row| is_divided(row)).map(|row| row.bytes).sum();
+    let managers = Manager::outside_of_walked(managers, ledger).into_iter();
+    let mut parts: Vec<LedgerPart> = managers
+        .map(|manager| {
+            let bytes = manager.bytes.min(rest);
+            rest -= bytes;
+            LedgerPart {
+                owner: Owner::Runtime,
+                manager: Some(manager.name),
+                state: None,
+                bytes,
+                estimated: manager.estimated,
+            }
+        })
+        .collect();
+    parts.extend(ledger.rows().iter().map(|row| LedgerPart {
+        owner: row.owner,
+        manager: row.manager.map(|manager| manager.kind().name().to_owned()),
+        state: row.state,
+        bytes: if is_divided(row) { rest } else { row.bytes },
+        estimated: row.estimated,
+    }));
+    parts
+}
+
 impl BytesByOwner {
     /// Divides a ledger; `managers` are those in its row `runtime`.
     pub fn new(ledger: &Ledger, managers: &[Manager]) -> Self {
         let mut owners: BTreeMap<NamedOwner, (u64, bool)> = BTreeMap::new();
-        let mut add = |owner, bytes: u64, estimated| {
-            let (sum, is_estimate) = owners.entry(owner).or_default();
-            *sum += bytes;
-            *is_estimate |= estimated;
-        };
-        for row in ledger.rows() {
-            let owner = match (row.manager.map(|manager| manager.kind().name()), row.state) {
+        for part in parts(ledger, managers) {
+            let owner = match (part.manager, part.state) {
                 (Some(name), Some(State::Free)) => NamedOwner::Manager(format!("{name}, free")),
-                (Some(name), _) => NamedOwner::Manager(name.to_owned()),
-                (None, _) => NamedOwner::Owner(row.owner),
+                (Some(name), _) => NamedOwner::Manager(name),
+                (None, _) => NamedOwner::Owner(part.owner),
             };
-            add(owner, row.bytes, row.estimated);
-        }
-        let others = Manager::outside_of_walked(managers, ledger);
-        let named: u64 = others.iter().map(|manager| manager.bytes).sum();
-        for manager in others {
-            add(NamedOwner::Manager(manager.name), manager.bytes, manager.estimated);
-        }
-        if let Some((bytes, _)) = owners.get_mut(&NamedOwner::Owner(Owner::Runtime)) {
-            *bytes = bytes.saturating_sub(named);
+            let (sum, is_estimate) = owners.entry(owner).or_default();
+            *sum += part.bytes;
+            *is_estimate |= part.estimated;
         }
         Self { total: ledger.total(), owners }
     }

@@ -4,10 +4,12 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use lowtide_model::growth::{Growth, GrowthCourse, GrowthPart};
-use lowtide_model::inspection::{MAX_NAMED, Manager, NamedMemory, Observation, OpenMemory};
+use lowtide_model::inspection::{MAX_NAMED, NamedMemory, Observation};
 use lowtide_model::ledger::{Owner, State};
+use lowtide_model::open_memory::OpenMemory;
 
 use super::trend::{line_slope, without_spikes};
+use crate::owners::{LedgerPart, parts};
 
 /// Maximum memory of a name in a sample that does not have it, as a part of what it has in another.
 const MAX_HIDDEN: f64 = 0.05;
@@ -59,23 +61,7 @@ pub(super) fn growth(samples: &[(f64, OwnerBytes)], since_s: f64) -> Growth {
     let keys: BTreeSet<&Key> = keys.into_iter().chain(before.parts.keys()).collect();
     let mut by: Vec<GrowthPart> = keys
         .into_iter()
-        .map(|key| {
-            let [old, new] = [before, after].map(|all| all.parts.get(key).copied());
-            let of = |part: Option<Part>| part.unwrap_or_default().bytes as i64;
-            GrowthPart {
-                owner: key.0.to_owned(),
-                name: key.1.clone(),
-                kept: key.2 == PartKind::Kept,
-                free: key.2 == PartKind::Free,
-                count: new.and_then(|part| part.count),
-                more: new.and_then(|new| {
-                    let old = old.map_or(Some(0), |old| old.count)?;
-                    Some(new.count? as i64 - old as i64)
-                }),
-                bytes: of(new) - of(old),
-                bytes_per_hour: per_hour(&rated, |all| of(all.parts.get(key).copied()) as f64),
-            }
-        })
+        .map(|key| growth_part(key, [before, after], &rated))
         .filter(|part| part.bytes != 0 || part.bytes_per_hour != 0)
         .collect();
     by.sort_by_key(|part| Reverse(part.bytes));
@@ -109,6 +95,25 @@ fn open_memory(samples: &[(f64, OwnerBytes)]) -> Option<[OpenMemory; 2]> {
     let mut known = samples.iter().filter_map(|(_, all)| all.open_memory.as_ref());
     let before = known.next()?;
     Some([before.clone(), known.next_back().unwrap_or(before).clone()])
+}
+
+/// Returns the growth of one part between the first and the last sample, and its rate.
+fn growth_part(key: &Key, ends: [&OwnerBytes; 2], rated: &[&(f64, OwnerBytes)]) -> GrowthPart {
+    let [old, new] = ends.map(|all| all.parts.get(key).copied());
+    let bytes_of = |part: Option<Part>| part.unwrap_or_default().bytes as i64;
+    GrowthPart {
+        owner: key.0.to_owned(),
+        name: key.1.clone(),
+        kept: key.2 == PartKind::Kept,
+        free: key.2 == PartKind::Free,
+        count: new.and_then(|part| part.count),
+        more: new.and_then(|new| {
+            let old = old.map_or(Some(0), |old| old.count)?;
+            Some(new.count? as i64 - old as i64)
+        }),
+        bytes: bytes_of(new) - bytes_of(old),
+        bytes_per_hour: per_hour(rated, |all| bytes_of(all.parts.get(key).copied()) as f64),
+    }
 }
 
 /// Returns the rate of an owner, in bytes an hour.
@@ -145,72 +150,65 @@ impl OwnerBytes {
             open_memory: observation.open_memory.clone(),
             ..Self::default()
         };
-        for row in ledger.rows() {
-            match (row.owner, row.manager, row.state) {
-                (_, Some(manager), Some(State::Allocated)) => {
-                    all.add(Owner::Allocated, Some(manager.kind().name()), row.bytes, None);
+        let parts = parts(ledger, &observation.managers);
+        let is_named = |part: &&LedgerPart| part.manager.is_some() && part.state.is_none();
+        all.note_names(Owner::Runtime, parts.iter().filter(is_named).map(|part| part.bytes));
+        for LedgerPart { owner, manager, state, bytes, .. } in parts {
+            match (owner, state) {
+                (_, Some(State::Allocated)) => {
+                    all.add((Owner::Allocated.key(), manager, PartKind::Usual), bytes, None);
                 }
-                (_, Some(manager), state) => {
-                    let kind = match state {
-                        Some(State::Free) => PartKind::Free,
-                        _ => PartKind::Usual,
+                (_, Some(State::Free)) => {
+                    all.add((owner.key(), manager, PartKind::Free), bytes, None);
+                }
+                (Owner::Shared, _) => all.add_named(owner, bytes, &observation.shared, 0),
+                (Owner::File, _) => {
+                    all.add_named(owner, bytes, &observation.files, observation.kept_file_bytes);
+                }
+                (Owner::ProgramData, _) => {
+                    all.add_named(owner, bytes, &observation.changed_files, 0);
+                }
+                _ => {
+                    let count = match owner {
+                        Owner::Stacks => Some(observation.threads),
+                        Owner::AnonymousOther => observation.anonymous_mappings,
+                        _ => None,
                     };
-                    let name = Some(manager.kind().name().to_owned());
-                    all.add_part((Owner::Runtime.key(), name, kind), row.bytes, None);
+                    all.add((owner.key(), manager, PartKind::Usual), bytes, count);
                 }
-                (Owner::Runtime | Owner::Shared | Owner::File | Owner::ProgramData, None, _) => {}
-                (Owner::Stacks, None, _) => {
-                    all.add(Owner::Stacks, None, row.bytes, Some(observation.threads));
-                }
-                (Owner::AnonymousOther, None, _) => {
-                    let count = observation.anonymous_mappings;
-                    all.add(Owner::AnonymousOther, None, row.bytes, count);
-                }
-                (owner, None, _) => all.add(owner, None, row.bytes, None),
-            }
-        }
-        let managers = Manager::outside_of_walked(&observation.managers, ledger).into_iter();
-        let managers = managers.map(|manager| (manager.name, [manager.bytes, 0], None)).collect();
-        let named = |all: &[NamedMemory]| -> Vec<(String, [u64; 2], Option<u64>)> {
-            let part = |named: &NamedMemory| {
-                let kept = named.kept_bytes.min(named.bytes);
-                (named.name.clone(), [named.bytes - kept, kept], Some(named.mappings))
-            };
-            all.iter().map(part).collect()
-        };
-        for (owner, parts) in [
-            (Owner::Runtime, managers),
-            (Owner::Shared, named(&observation.shared)),
-            (Owner::File, named(&observation.files)),
-            (Owner::ProgramData, named(&observation.changed_files)),
-        ] {
-            let rows = ledger.rows().iter();
-            let rows = rows.filter(|row| row.owner == owner && row.manager.is_none());
-            let bytes: u64 = rows.map(|row| row.bytes).sum();
-            let kept =
-                if owner == Owner::File { observation.kept_file_bytes.min(bytes) } else { 0 };
-            // Those that the kernel can take back, and those that it cannot.
-            let mut rest = [bytes - kept, kept];
-            if parts.len() >= MAX_NAMED {
-                let smallest = parts.iter().map(|(_, bytes, _)| bytes.iter().sum()).min();
-                all.cut.insert(owner.key(), smallest.unwrap_or(0));
-            }
-            let mut add = |name: Option<&str>, kind: PartKind, bytes, count| {
-                all.add_part((owner.key(), name.map(str::to_owned), kind), bytes, count);
-            };
-            const KINDS: [PartKind; 2] = [PartKind::Usual, PartKind::Kept];
-            for (name, bytes, count) in parts {
-                for ((kind, bytes), rest) in KINDS.into_iter().zip(bytes).zip(&mut rest) {
-                    let bytes = bytes.min(*rest);
-                    *rest -= bytes;
-                    add(Some(&name), kind, bytes, count);
-                }
-            }
-            for (kind, rest) in KINDS.into_iter().zip(rest) {
-                add(None, kind, rest, None);
             }
         }
         all
+    }
+
+    /// Notes the smallest of the names of an owner, if there may be others.
+    fn note_names(&mut self, owner: Owner, bytes: impl Iterator<Item = u64>) {
+        let bytes: Vec<u64> = bytes.collect();
+        if bytes.len() >= MAX_NAMED {
+            self.cut.insert(owner.key(), bytes.into_iter().min().unwrap_or(0));
+        }
+    }
+
+    /// Adds the bytes of an owner, of which the largest parts have names, and of which the kernel
+    /// cannot take back `kept_bytes`.
+    fn add_named(&mut self, owner: Owner, bytes: u64, parts: &[NamedMemory], kept_bytes: u64) {
+        const KINDS: [PartKind; 2] = [PartKind::Usual, PartKind::Kept];
+        self.note_names(owner, parts.iter().map(|part| part.bytes));
+        let kept = kept_bytes.min(bytes);
+        let mut rest = [bytes - kept, kept];
+        for part in parts {
+            let kept = part.kept_bytes.min(part.bytes);
+            let bytes = [part.bytes - kept, kept];
+            for ((kind, bytes), rest) in KINDS.into_iter().zip(bytes).zip(&mut rest) {
+                let bytes = bytes.min(*rest);
+                *rest -= bytes;
+                let key = (owner.key(), Some(part.name.clone()), kind);
+                self.add(key, bytes, Some(part.mappings));
+            }
+        }
+        for (kind, rest) in KINDS.into_iter().zip(rest) {
+            self.add((owner.key(), None, kind), rest, None);
+        }
     }
 
     /// Returns the same memory without these names.
@@ -228,11 +226,7 @@ impl OwnerBytes {
         all
     }
 
-    fn add(&mut self, owner: Owner, name: Option<&str>, bytes: u64, count: Option<u64>) {
-        self.add_part((owner.key(), name.map(str::to_owned), PartKind::Usual), bytes, count);
-    }
-
-    fn add_part(&mut self, key: Key, bytes: u64, count: Option<u64>) {
+    fn add(&mut self, key: Key, bytes: u64, count: Option<u64>) {
         if bytes > 0 {
             let part = self.parts.entry(key).or_default();
             part.bytes += bytes;
@@ -243,6 +237,7 @@ impl OwnerBytes {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use lowtide_model::inspection::Manager;
     use lowtide_model::ledger::{Ledger, WalkedRuntime};
 
     use super::super::words::sentence;

@@ -92,20 +92,8 @@ fn reasons(
     reached: Option<&Reachability>,
     others: &Surroundings,
 ) -> Vec<String> {
-    let percent = |share: f64| format!("{:.0} %", share * 100.0);
-    if let Some([before, now]) = trend.backlog {
-        return vec![
-            format!(
-                "the number of these blocks rose from {} to {}, by {} per second: more are \
-                 allocated than freed",
-                HumanCount(before as u64),
-                HumanCount(now as u64),
-                per_second(trend.per_s)
-            ),
-            "older blocks are freed, or their content changes: they are probably entries of a queue that fills \
-             faster than it drains, or of a table that moves them as it grows"
-                .to_owned(),
-        ];
+    if let Some(counts) = trend.backlog {
+        return reasons_of_backlog(counts, trend.per_s);
     }
     let mut because = vec![format!(
         "{} blocks ({}) that were allocated {} to {} ago are still in use",
@@ -115,14 +103,7 @@ fn reasons(
         HumanSeconds(trend.age_s[1]),
     )];
     if trend.kind == TrendKind::Level {
-        because.push(if trend.net < trend.count / 2.0 {
-            "they replaced freed blocks: the number of blocks of this age did not rise".to_owned()
-        } else {
-            format!(
-                "they were allocated in {} of {} intervals: too few for steady growth",
-                trend.growing_cohorts, trend.cohorts
-            )
-        });
+        because.push(reason_of_level(trend));
         return because;
     }
     because.push(format!(
@@ -147,30 +128,63 @@ fn reasons(
     }
     match reached {
         None => because.push("lowtide did not search for pointers to them".to_owned()),
-        Some(reached) => {
-            let (sampled, rounds) = (HumanCount(reached.sampled), reached.rounds);
-            because.push(match reached.unreachable_share > 0.0 {
-                true => format!(
-                    "no pointer leads to {} of the {sampled} sampled blocks, in {rounds} searches of all memory",
-                    percent(reached.unreachable_share)
-                ),
-                false => format!("pointers lead to all {sampled} sampled blocks"),
-            });
-            if reached.unsure_share >= MIN_UNSURE {
-                because.push(format!(
-                    "{} were reached only by words that may be links of memory that was free once, or from new \
-                     blocks that nothing leads to: they may be lost",
-                    percent(reached.unsure_share)
-                ));
-            }
-            if let Some(hidden) = &others.hidden_pointers {
-                because.push(format!(
-                    "no block is reported as lost, because pointers may be hidden: {hidden}"
-                ));
-            }
-        }
+        Some(reached) => because.extend(reasons_of_pointers(reached, others)),
     }
     because
+}
+
+fn reasons_of_backlog([before, now]: [f64; 2], per_s: f64) -> Vec<String> {
+    vec![
+        format!(
+            "the number of these blocks rose from {} to {}, by {} per second: more are \
+             allocated than freed",
+            HumanCount(before as u64),
+            HumanCount(now as u64),
+            per_second(per_s)
+        ),
+        "older blocks are freed, or their content changes: they are probably entries of a queue that fills \
+         faster than it drains, or of a table that moves them as it grows"
+            .to_owned(),
+    ]
+}
+
+fn reason_of_level(trend: &Trend) -> String {
+    if trend.net < trend.count / 2.0 {
+        return "they replaced freed blocks: the number of blocks of this age did not rise"
+            .to_owned();
+    }
+    format!(
+        "they were allocated in {} of {} intervals: too few for steady growth",
+        trend.growing_cohorts, trend.cohorts
+    )
+}
+
+fn reasons_of_pointers(reached: &Reachability, others: &Surroundings) -> Vec<String> {
+    let (sampled, rounds) = (HumanCount(reached.sampled), reached.rounds);
+    let mut because = vec![match reached.unreachable_share > 0.0 {
+        true => format!(
+            "no pointer leads to {} of the {sampled} sampled blocks, in {rounds} searches of all memory",
+            percent(reached.unreachable_share)
+        ),
+        false => format!("pointers lead to all {sampled} sampled blocks"),
+    }];
+    if reached.unsure_share >= MIN_UNSURE {
+        because.push(format!(
+            "{} were reached only by words that may be links of memory that was free once, or from new \
+             blocks that nothing leads to: they may be lost",
+            percent(reached.unsure_share)
+        ));
+    }
+    if let Some(hidden) = &others.hidden_pointers {
+        because.push(format!(
+            "no block is reported as lost, because pointers may be hidden: {hidden}"
+        ));
+    }
+    because
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.0} %", share * 100.0)
 }
 
 /// Formats a rate with two decimals, or as a count if it is large.
