@@ -6,8 +6,8 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use lowtide_analysis::leaks::{
-    GrownBlock, History, LostBefore, LostCounts, Reachability, Trend, TrendKind, group,
-    growing_block, lost_before, lost_trends, overall, survivors, trends,
+    GrownBlock, History, LostBefore, LostCounts, Reachability, Surroundings, Trend, TrendKind,
+    group, growing_block, lost_before, lost_trends, overall, survivors, trends,
 };
 use lowtide_heap::ranges::bytes;
 use lowtide_model::growth::seconds_to_limit;
@@ -275,81 +275,17 @@ impl LeakFinder {
     /// maximum number of groups.
     pub fn report(&self, older_s: Option<f64>, top: usize) -> LeakReport {
         let older_s = self.older_s(older_s);
-        let Found { old, held, lost, before } = self.find(older_s);
-        let evidence = self.evidence.as_ref();
-        let surroundings = evidence.map(|found| found.surroundings.clone()).unwrap_or_default();
-        let rounds = evidence.map_or(0, |found| found.rounds);
-        let mut groups: Vec<LeakGroup> = Vec::new();
-        for (is_lost, trends) in [(false, held), (true, lost)] {
-            for trend in trends.iter().take(MAX_GROUPS) {
-                let key = GroupKey::of_trend(trend, is_lost);
-                let described = evidence.and_then(|found| found.of(&key));
-                // The total includes all lost blocks, also those of groups that were not
-                // investigated.
-                let all = Reachability {
-                    sampled: trend.count as u64,
-                    unreachable_share: 1.0,
-                    unsure_share: 0.0,
-                    rounds,
-                };
-                let reached = described.and_then(|found| found.reachability);
-                let reached = reached.or(is_lost.then_some(all));
-                let mut found = group(trend, reached.as_ref(), &surroundings);
-                if let Some(described) = described {
-                    described.describe(&mut found);
-                }
-                groups.push(found);
-            }
-        }
-        for found in before {
-            if let Some(mut group) = lost_before(&found.amount, self.elapsed_s, rounds) {
-                if let Some(described) = evidence.and_then(|evidence| evidence.of(&found.key)) {
-                    described.describe(&mut group);
-                }
-                groups.push(group);
-            }
-        }
-        for grown in self.large.growing() {
-            let found = GrownBlock {
-                bytes: [grown.first_bytes, grown.now.bytes],
-                steps: grown.steps,
-                first_s: grown.first_s,
-                now_s: self.large.now_s,
-            };
-            let mut group = growing_block(&found, &surroundings);
-            if let Some(described) =
-                evidence.and_then(|found| found.of(&GroupKey::of_block(&grown.now)))
-            {
-                described.describe(&mut group);
-            }
-            groups.push(group);
-        }
-        let mut groups = merged(groups);
-        groups.sort_by(|a, b| {
-            (a.verdict, b.bytes_per_hour, b.bytes).cmp(&(b.verdict, a.bytes_per_hour, a.bytes))
-        });
-        let verdict = overall(&groups, old.len(), self.looks);
-        let bytes_per_hour = groups
-            .iter()
-            .filter(|group| group.verdict.is_growth())
-            .map(|group| group.bytes_per_hour)
-            .sum();
+        let found = self.find(older_s);
+        let mut groups = self.groups(&found);
+        let verdict = overall(&groups, found.old.len(), self.looks);
+        let growing = groups.iter().filter(|group| group.verdict.is_growth());
+        let bytes_per_hour = growing.map(|group| group.bytes_per_hour).sum();
         let omitted_groups = groups.len().saturating_sub(top) as u64;
         groups.truncate(top);
-        let target = self.reader.target();
         let pressure = self.pressure();
-        let mut notes = self.notes.clone();
-        if self.torn_looks > self.looks {
-            notes.push(
-                "most snapshots are incomplete: the heap changes too fast, or its free lists are encoded"
-                    .to_owned(),
-            );
-        }
-        notes.extend(evidence.into_iter().flat_map(|found| found.notes.iter().cloned()));
-        notes.extend(self.sampling_notes.iter().cloned());
         LeakReport {
             schema: LeakReport::SCHEMA.to_owned(),
-            pid: target.pid,
+            pid: self.reader.target().pid,
             command: self.reader.command().to_vec(),
             tier: self.sampling.map_or(LeakTier::Read, |summary| summary.tier),
             looks: self.looks,
@@ -374,8 +310,83 @@ impl LeakFinder {
             omitted_groups,
             mapped_by: Vec::new(),
             next: None,
-            notes,
+            notes: self.all_notes(),
         }
+    }
+
+    /// Returns the groups of all blocks that grow or are lost, with their evidence, the worst
+    /// first.
+    fn groups(&self, Found { held, lost, before, .. }: &Found) -> Vec<LeakGroup> {
+        let rounds = self.evidence.as_ref().map_or(0, |evidence| evidence.rounds);
+        let mut groups: Vec<LeakGroup> = Vec::new();
+        for (is_lost, trends) in [(false, held), (true, lost)] {
+            let largest = trends.iter().take(MAX_GROUPS);
+            groups.extend(largest.map(|trend| self.group(trend, is_lost)));
+        }
+        for found in before {
+            let group = lost_before(&found.amount, self.elapsed_s, rounds);
+            groups.extend(group.map(|group| self.with_evidence(&found.key, group)));
+        }
+        for grown in self.large.growing() {
+            let found = GrownBlock {
+                bytes: [grown.first_bytes, grown.now.bytes],
+                steps: grown.steps,
+                first_s: grown.first_s,
+                now_s: self.large.now_s,
+            };
+            let key = GroupKey::of_block(&grown.now);
+            groups.push(self.with_evidence(&key, growing_block(&found, &self.surroundings())));
+        }
+        let mut groups = merged(groups);
+        groups.sort_by(|a, b| {
+            (a.verdict, b.bytes_per_hour, b.bytes).cmp(&(b.verdict, a.bytes_per_hour, a.bytes))
+        });
+        groups
+    }
+
+    /// Returns the group of a trend.
+    fn group(&self, trend: &Trend, is_lost: bool) -> LeakGroup {
+        let evidence = self.evidence.as_ref();
+        let key = GroupKey::of_trend(trend, is_lost);
+        // The total includes all lost blocks, also those of groups that were not investigated.
+        let all = Reachability {
+            sampled: trend.count as u64,
+            unreachable_share: 1.0,
+            unsure_share: 0.0,
+            rounds: evidence.map_or(0, |evidence| evidence.rounds),
+        };
+        let described = evidence.and_then(|evidence| evidence.of(&key));
+        let reached = described.and_then(|described| described.reachability);
+        let reached = reached.or(is_lost.then_some(all));
+        self.with_evidence(&key, group(trend, reached.as_ref(), &self.surroundings()))
+    }
+
+    /// Returns the other facts that affect verdicts.
+    fn surroundings(&self) -> Surroundings {
+        let evidence = self.evidence.as_ref();
+        evidence.map(|evidence| evidence.surroundings.clone()).unwrap_or_default()
+    }
+
+    /// Adds the evidence on a group, if there is any.
+    fn with_evidence(&self, key: &GroupKey, mut group: LeakGroup) -> LeakGroup {
+        if let Some(described) = self.evidence.as_ref().and_then(|evidence| evidence.of(key)) {
+            described.describe(&mut group);
+        }
+        group
+    }
+
+    /// Returns the notes of the snapshots, of the searches and of the stacks.
+    fn all_notes(&self) -> Vec<String> {
+        let mut notes = self.notes.clone();
+        if self.torn_looks > self.looks {
+            notes.push(
+                "most snapshots are incomplete: the heap changes too fast, or its free lists are encoded"
+                    .to_owned(),
+            );
+        }
+        notes.extend(self.evidence.iter().flat_map(|evidence| evidence.notes.iter().cloned()));
+        notes.extend(self.sampling_notes.iter().cloned());
+        notes
     }
 
     /// Returns whether the process had more memory before the first snapshot than it has now. (The

@@ -6,6 +6,9 @@
 
 use std::cmp::Ordering;
 
+use lowtide_analysis::leaks::Reachability;
+
+use crate::book::Survivor;
 use crate::pointers::graph::Unreached;
 use crate::pointers::index::BlockId;
 
@@ -113,6 +116,20 @@ impl UnreachedBlocks {
     /// Returns whether it is unknown whether the program can reach a block.
     pub(crate) fn is_unsure(&self, at: u64, print: u16) -> bool {
         !self.is_lost(at, print) && self.all.contains((at, print))
+    }
+
+    /// Returns how many of some blocks, of which there is at least one, the program cannot reach.
+    pub(crate) fn reachability(&self, sample: &[Survivor]) -> Reachability {
+        let share = |is: &dyn Fn(u64, u16) -> bool| {
+            let among = sample.iter().filter(|block| is(block.at, block.print)).count();
+            among as f64 / sample.len() as f64
+        };
+        Reachability {
+            sampled: sample.len() as u64,
+            unreachable_share: share(&|at, print| self.is_lost(at, print)),
+            unsure_share: share(&|at, print| self.is_unsure(at, print)),
+            rounds: self.searches(),
+        }
     }
 
     /// Returns the number of searches.

@@ -13,10 +13,10 @@ use std::ops::Range;
 use lowtide_heap::memory::Memory;
 use lowtide_probe::inspect::BlockWalk;
 
-use crate::evidence::{Pointers, pointers_to};
 use crate::files::Image;
 use crate::pointers::index::BlockIndex;
 use crate::pointers::roots::Roots;
+use crate::pointers::sources::{Pointers, pointers_to};
 use crate::types::{TypeWord, type_of};
 
 /// Maximum number of steps from a block to the variable that leads to it.

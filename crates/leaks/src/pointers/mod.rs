@@ -10,18 +10,27 @@
 //! - [`doubts`]: tells such links from pointers that look like them.
 //! - `paths`: what leads to some blocks, by a search that is limited in time and memory.
 //! - [`graph`]: the pointers between blocks, and the blocks that no root leads to.
+//! - `reading`: reads that graph.
+//! - `search`: follows the roots through blocks and new blocks.
+//! - `new_blocks`: memory that was in no block at the time of the walk.
+//! - `sources`: the addresses of pointers to some blocks.
 //!
 //! A word counts as a pointer if its low 47 bits are an address in a block, at its start or
 //! anywhere inside. The program keeps running during the search, so a pointer that moves may be
 //! missed. A block is therefore called unreachable only if all searches agree.
 
+mod block_set;
 pub mod doubts;
 pub mod graph;
 pub mod index;
+mod new_blocks;
 pub(crate) mod paths;
+mod reading;
 pub mod registers;
 mod remnants;
 pub mod roots;
 pub mod scan;
+mod search;
+pub(crate) mod sources;
 pub mod waiting;
 pub mod words;

@@ -103,8 +103,24 @@ pub(super) fn assemble(
     samples: BorrowedFd<'_>,
 ) -> Option<Vec<Instruction>> {
     let mut program = Assembler::default();
-    let word = |index: usize| (index * 8) as i16;
-    let field = |at: usize| at as i16;
+    reserve(&mut program, counters, samples);
+    fill(&mut program);
+    submit(&mut program);
+    program.finish()
+}
+
+/// Returns the offset of a number of words.
+fn word(index: usize) -> i16 {
+    (index * 8) as i16
+}
+
+/// Returns the offset of a field.
+fn field(at: usize) -> i16 {
+    at as i16
+}
+
+/// Reserves a sample with its address, if the process and the counters permit it.
+fn reserve(program: &mut Assembler, counters: BorrowedFd<'_>, samples: BorrowedFd<'_>) {
     program
         .copy(R6, R1)
         .load_map_value(R7, counters)
@@ -131,9 +147,12 @@ pub(super) fn assemble(
         .call(function::RINGBUF_RESERVE)
         .jump_if_zero(R0, "missed")
         .copy(R9, R0)
-        .store(R9, field(sample::ADDRESS), R8)
-        .call(function::KTIME_GET_NS)
-        .store(R9, field(sample::TIME), R0);
+        .store(R9, field(sample::ADDRESS), R8);
+}
+
+/// Writes the time, the registers and the stack to the sample.
+fn fill(program: &mut Assembler) {
+    program.call(function::KTIME_GET_NS).store(R9, field(sample::TIME), R0);
     let preserved = (0..REGISTERS)
         .map(|number| (sample::REGISTERS + 8 * number, register::PRESERVED + word(number)));
     let copied = [(sample::INSTRUCTION, register::IP), (sample::STACK_POINTER, register::SP)];
@@ -150,6 +169,10 @@ pub(super) fn assemble(
             .call(function::PROBE_READ_USER)
             .jump_if_zero(R0, "submit");
     }
+}
+
+/// Submits the sample, and ends the program.
+fn submit(program: &mut Assembler) {
     program
         .set(R2, 0)
         .store(R9, field(sample::STACK_LENGTH), R2)
@@ -165,7 +188,6 @@ pub(super) fn assemble(
         .label("out")
         .set(R0, 0)
         .exit();
-    program.finish()
 }
 
 #[cfg(test)]
