@@ -4,7 +4,7 @@
 //! that no reader sees a partial file.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -15,8 +15,9 @@ use lowtide_record::files;
 
 use crate::log::LogError;
 
-/// Maximum number of programs with their own metrics; the others share the name `other`.
+/// Maximum number of programs with their own metrics; the others share a name.
 const MAX_PROGRAMS: usize = 200;
+const OTHER: &str = "other";
 
 /// The metrics of the supervision, by program.
 #[derive(Debug)]
@@ -118,10 +119,8 @@ impl Textfile {
     pub fn count(&mut self, program: &str, act: &Act) -> io::Result<()> {
         // A process chooses its name. Two names that differ only in what is not printable share
         // their metrics.
-        let program = &printable(program);
-        let is_known = self.programs.contains_key(program);
-        let name = if is_known || self.programs.len() < MAX_PROGRAMS { program } else { "other" };
-        let counts = self.programs.entry(name.to_owned()).or_default();
+        let program = printable(program);
+        let counts = bounded(&mut self.programs, program, OTHER.to_owned());
         match act.event {
             ActEvent::Act => counts.count(act),
             ActEvent::Returned => counts.refaulted_bytes += act.refaulted_bytes.unwrap_or(0),
@@ -138,9 +137,7 @@ impl Textfile {
     /// Fails if it cannot be written. The counts are kept for the next time.
     pub fn count_oom_kill(&mut self, program: &str, owner: &str) -> io::Result<()> {
         let key = (printable(program), owner.to_owned());
-        let is_known = self.kills.contains_key(&key) || self.kills.len() < MAX_PROGRAMS;
-        let key = if is_known { key } else { ("other".to_owned(), owner.to_owned()) };
-        *self.kills.entry(key).or_default() += 1;
+        *bounded(&mut self.kills, key, (OTHER.to_owned(), owner.to_owned())) += 1;
         self.write()
     }
 
@@ -149,48 +146,68 @@ impl Textfile {
     }
 
     fn text(&self) -> String {
-        let mut text = String::new();
+        let mut text = MetricsText::default();
         for (name, kind, help, value) in METRICS {
-            let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+            text.begin(name, kind, help);
             for (program, counts) in &self.programs {
-                let _ =
-                    writeln!(text, "{name}{{program=\"{}\"}} {}", escaped(program), value(counts));
+                text.sample(name, &[("program", program)], value(counts));
             }
         }
         self.write_pauses(&mut text);
         self.write_kills(&mut text);
-        text
+        text.0
     }
-}
 
-impl Textfile {
-    fn write_kills(&self, text: &mut String) {
+    fn write_kills(&self, text: &mut MetricsText) {
         let name = "lowtide_oom_kills_total";
         let help =
             "Processes that the kernel killed for lack of memory, by the owner of most of it.";
-        // Writing to a string does not fail.
-        let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} counter");
+        text.begin(name, "counter", help);
         for ((program, owner), count) in &self.kills {
-            let (program, owner) = (escaped(program), escaped(owner));
-            let _ = writeln!(text, "{name}{{program=\"{program}\",owner=\"{owner}\"}} {count}");
+            text.sample(name, &[("program", program), ("owner", owner)], count);
         }
     }
 
-    fn write_pauses(&self, text: &mut String) {
+    fn write_pauses(&self, text: &mut MetricsText) {
         let name = "lowtide_pause_seconds";
         let help = "Longest pause of a thread in each release that stopped one.";
-        // Writing to a string does not fail.
-        let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} histogram");
+        text.begin(name, "histogram", help);
+        let bucket = format!("{name}_bucket");
         for (program, Counts { pauses, .. }) in &self.programs {
-            let label = format!("program=\"{}\"", escaped(program));
-            for (bound, count) in PAUSES_S.iter().zip(pauses.up_to) {
-                let _ = writeln!(text, "{name}_bucket{{{label},le=\"{bound}\"}} {count}");
+            let bounds = PAUSES_S.iter().map(f64::to_string).zip(pauses.up_to);
+            for (bound, count) in bounds.chain([("+Inf".to_owned(), pauses.count)]) {
+                text.sample(&bucket, &[("program", program), ("le", &bound)], count);
             }
-            let _ = writeln!(text, "{name}_bucket{{{label},le=\"+Inf\"}} {}", pauses.count);
-            let _ = writeln!(text, "{name}_sum{{{label}}} {}", pauses.sum_s);
-            let _ = writeln!(text, "{name}_count{{{label}}} {}", pauses.count);
+            let program = [("program", program.as_str())];
+            text.sample(&format!("{name}_sum"), &program, pauses.sum_s);
+            text.sample(&format!("{name}_count"), &program, pauses.count);
         }
     }
+}
+
+/// Metrics in Prometheus' text format.
+#[derive(Default)]
+struct MetricsText(String);
+
+impl MetricsText {
+    /// Adds the comments before the samples of a metric.
+    fn begin(&mut self, name: &str, kind: &str, help: &str) {
+        // Writing to a string does not fail.
+        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    }
+
+    /// Adds a sample.
+    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
+        let label = |(label, value): &(&str, &str)| format!("{label}=\"{}\"", escaped(value));
+        let labels: Vec<String> = labels.iter().map(label).collect();
+        let _ = writeln!(self.0, "{name}{{{}}} {value}", labels.join(","));
+    }
+}
+
+/// Returns the value of a key, or that of `other` if the key is new and there are many others.
+fn bounded<K: Ord, V: Default>(values: &mut BTreeMap<K, V>, key: K, other: K) -> &mut V {
+    let is_kept = values.contains_key(&key) || values.len() < MAX_PROGRAMS;
+    values.entry(if is_kept { key } else { other }).or_default()
 }
 
 impl Counts {
