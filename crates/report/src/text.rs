@@ -11,8 +11,14 @@ pub(crate) fn thousands(count: u64) -> String {
 }
 
 /// Formats a change of bytes: `+1.20 MiB`.
-pub(crate) fn signed(bytes: i64) -> String {
-    let sign = if bytes < 0 { "-" } else { "+" };
+pub fn signed(bytes: i64) -> String {
+    let sign = if bytes < 0 { "" } else { "+" };
+    format!("{sign}{}", with_minus(bytes))
+}
+
+/// Formats bytes that may be negative: `-512 B`.
+pub(crate) fn with_minus(bytes: i64) -> String {
+    let sign = if bytes < 0 { "-" } else { "" };
     format!("{sign}{}", Human(bytes.unsigned_abs()))
 }
 

@@ -3,7 +3,7 @@
 use lowtide_model::bytes::Human;
 use lowtide_model::number::HumanCount;
 use lowtide_model::top::{Top, TopGroup, TopProcess};
-use lowtide_report::text::{printable, shortened, without_directory, wrapped};
+use lowtide_report::text::{printable, shortened, signed, without_directory, wrapped};
 
 use super::rows::{GroupKey, SortKey, total};
 
@@ -188,9 +188,8 @@ impl Columns {
 }
 
 fn growth(bytes_per_hour: i64) -> String {
-    let bytes = bytes_per_hour.unsigned_abs();
-    let sign = if bytes_per_hour < 0 { "-" } else { "+" };
-    if bytes < MIN_GROWTH { "0".to_owned() } else { format!("{sign}{}", Human(bytes)) }
+    let is_small = bytes_per_hour.unsigned_abs() < MIN_GROWTH;
+    if is_small { "0".to_owned() } else { signed(bytes_per_hour) }
 }
 
 /// Returns the totals of all processes in a sentence. The last totals are left out where they do

@@ -259,7 +259,7 @@ fn changes_are_relative_to_the_first_inspection() {
     let state = minute();
     assert_eq!(state.history().change_of(&Row::new(Owner::Allocated, 0)), Some(-300 * MIB as i64));
     assert_eq!(state.history().change_of(&Row::new(Owner::Reclaimable, 0)), Some(275 * MIB as i64));
-    assert_eq!(view::signed(-1536), "−1.50 KiB");
+    assert_eq!(view::signed(-1536), "-1.50 KiB");
     assert_eq!(
         (view::signed(0), view::signed(12 << 20)),
         ("±0".to_owned(), "+12.0 MiB".to_owned())

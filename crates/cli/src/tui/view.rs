@@ -4,7 +4,7 @@ use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
 use lowtide_model::inspection::Inspection;
 use lowtide_report::owners::{facts, ink, places};
-use lowtide_report::text::{shortened, wrapped};
+use lowtide_report::text::{self, shortened, wrapped};
 use lowtide_report::{Screen, inspection};
 use ratatui_core::buffer::Buffer;
 use ratatui_core::layout::Rect;
@@ -168,11 +168,11 @@ fn remedies(found: &Inspection, width: u16) -> Vec<String> {
     inspection::remedies(found, screen).lines().map(str::to_owned).collect()
 }
 
-/// Formats a change in bytes: `+12.3 MiB`, `−4.00 KiB`, `±0`.
+/// Formats a change in bytes: `+12.3 MiB`, `-4.00 KiB`, `±0`.
 pub(super) fn signed(change: i64) -> String {
     match change {
         0 => "±0".to_owned(),
-        _ => format!("{}{}", if change < 0 { "−" } else { "+" }, Human(change.unsigned_abs())),
+        _ => text::signed(change),
     }
 }
 

@@ -89,11 +89,10 @@ fn growth_rows(growth: &Growth) -> Vec<Row> {
     let least = before.abs_diff(after) as f64 * MIN_SHARE;
     let parts = growth.by.iter().filter(|part| part.bytes.unsigned_abs() as f64 >= least);
     let row = |part: &lowtide_model::growth::GrowthPart| {
-        let sign = if part.bytes < 0 { "-" } else { "+" };
         let name = part.name.clone().unwrap_or_default();
         let owner = Owner::ALL.into_iter().find(|owner| owner.key() == part.owner);
         let owner = owner.map_or(part.owner.as_str(), |owner| owner.name());
-        Row::new(owner, format!("{sign}{}", Human(part.bytes.unsigned_abs())), name)
+        Row::new(owner, signed(part.bytes), name)
     };
     parts.take(MAX_ROWS).map(row).collect()
 }

@@ -9,7 +9,7 @@ use lowtide_model::cgroup::{CgroupKind, CgroupLedger, CgroupRow};
 
 use crate::group::processes;
 use crate::screen::{Screen, bold, dim};
-use crate::text::{printable, shortened, wrapped};
+use crate::text::{printable, shortened, with_minus, wrapped};
 use rows::{MIN_SHARE, rows};
 
 /// Formats the ledger of a cgroup.
@@ -72,7 +72,7 @@ fn answer(ledger: &CgroupLedger) -> String {
             format!(
                 "{}: {about}{} of {} ({:.0} %). {}",
                 heading(row.kind),
-                human(row.bytes),
+                with_minus(row.bytes),
                 Human(charged),
                 of_charge(row.bytes),
                 advice(ledger, row)
@@ -80,7 +80,7 @@ fn answer(ledger: &CgroupLedger) -> String {
         }
         _ => format!(
             "processes: {} of {} ({:.0} %) is anonymous memory of the processes: inspect the largest.",
-            human(anon),
+            with_minus(anon),
             Human(charged),
             of_charge(anon)
         ),
@@ -162,11 +162,6 @@ fn known_files(ledger: &CgroupLedger) -> u64 {
 fn is_deleted(ledger: &CgroupLedger) -> bool {
     let unmapped = ledger.files.iter().filter(|file| file.kind == CgroupKind::ShmemUnmapped);
     unmapped.max_by_key(|file| file.bytes).is_some_and(|file| file.deleted)
-}
-
-fn human(bytes: i64) -> String {
-    let sign = if bytes < 0 { "-" } else { "" };
-    format!("{sign}{}", Human(bytes.unsigned_abs()))
 }
 
 /// Returns how much of the charge can be returned, and by whom.

@@ -4,9 +4,9 @@ use lowtide_analysis::metrics::{PerConnection, RoundTrend, Trend};
 use lowtide_analysis::regression::Slope;
 use lowtide_analysis::study_report::StudyReport;
 use lowtide_analysis::trial_result::TrialResult;
-use lowtide_model::bytes::Human;
 
 use super::cells::{Cell, Table, TableRow, heads, shown};
+use crate::text::with_minus;
 
 /// Returns memory per connection, by regression over the ramps; `None` if no load opened
 /// connections one by one.
@@ -40,18 +40,13 @@ pub(crate) fn per_connection(study: &StudyReport) -> Option<Table> {
 
 fn slope(slope: Option<Slope>) -> Cell {
     let Some(slope) = slope else { return Cell::from("–".to_owned()) };
-    let short = signed(slope.each);
+    let rounded = |bytes: f64| with_minus(bytes.round() as i64);
+    let short = rounded(slope.each);
     let full = match slope.low.zip(slope.high) {
-        Some((low, high)) => format!("{short} ({} to {})", signed(low), signed(high)),
+        Some((low, high)) => format!("{short} ({} to {})", rounded(low), rounded(high)),
         None => format!("{short} (not resolved)"),
     };
     Cell { full, short }
-}
-
-/// Formats bytes that may be negative.
-fn signed(bytes: f64) -> String {
-    let sign = if bytes <= -0.5 { "−" } else { "" };
-    format!("{sign}{}", Human(bytes.abs().round() as u64))
 }
 
 /// Returns the trends of retained memory over the rounds; `None` if there are too few rounds, or
@@ -136,7 +131,7 @@ mod tests {
     #[test]
     fn a_slope_is_shown_with_its_interval_or_marked_as_not_resolved() {
         let found = |low, high| slope(Some(Slope { n: 11, each: 45_158.4, low, high })).full;
-        assert_eq!(found(Some(-512.0), Some(51_200.0)), "44.1 KiB (−512 B to 50.0 KiB)");
+        assert_eq!(found(Some(-512.0), Some(51_200.0)), "44.1 KiB (-512 B to 50.0 KiB)");
         assert_eq!(found(None, None), "44.1 KiB (not resolved)");
         assert_eq!(slope(None).full, "–");
     }
