@@ -10,6 +10,7 @@ use lowtide_analysis::metrics::Metric;
 use lowtide_analysis::study_report::StudyReport;
 use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
+use lowtide_model::machine::Machine;
 
 use crate::read::LoadedRecord;
 use crate::svg::{self, CONNECTIONS, INNER, OUTER, PALETTE, PALETTE_ON_DARK, Theme};
@@ -335,60 +336,61 @@ fn trials(study: &StudyReport) -> Table {
     }
 }
 
-/// Returns the origin of the numbers: everything that is needed to reproduce them.
-fn provenance(record: &LoadedRecord) -> Vec<Vec<String>> {
-    let study = &record.study;
-    let (m, plan) = (&study.machine, &study.plan);
-    let size = |b: Option<u64>| b.map(|b| Human(b).to_string());
+/// A name, and its value if that is known.
+type Fact = (&'static str, Option<String>);
+
+/// Returns the settings of a study.
+fn settings(study: &StudyReport) -> [Fact; 6] {
+    let plan = &study.plan;
+    let rounds = || {
+        format!(
+            "{} (after {} of warm-up), pause {}, settle {}",
+            plan.rounds,
+            plan.warmup_rounds,
+            HumanSeconds(plan.pause_s),
+            HumanSeconds(plan.settle_s)
+        )
+    };
+    [
+        ("command", Some(study.command.join(" "))),
+        ("load", plan.load.clone()),
+        ("rounds", plan.load.as_ref().map(|_| rounds())),
+        ("repeats", Some(format!("{}, order drawn from seed {}", plan.repeats, study.seed))),
+        ("sampled every", Some(HumanSeconds(plan.interval_s).to_string())),
+        ("started", Some(format!("{} (Unix time)", study.started_unix_s as u64))),
+    ]
+}
+
+/// Returns the facts about a machine.
+fn machine(m: &Machine) -> [Fact; 6] {
+    let size = |bytes: Option<u64>| bytes.map(|bytes| Human(bytes).to_string());
     let joined = |parts: &[Option<String>]| {
         let known: Vec<&str> = parts.iter().flatten().map(String::as_str).collect();
         Some(known.join(", ")).filter(|text| !text.is_empty())
     };
-    let first = record.trials.first().map(|(_, t)| &t.trial);
-    let facts = [
-        ("command", Some(study.command.join(" "))),
-        ("load", plan.load.clone()),
-        (
-            "rounds",
-            plan.load.as_ref().map(|_| {
-                format!(
-                    "{} (after {} of warm-up), pause {}, settle {}",
-                    plan.rounds,
-                    plan.warmup_rounds,
-                    HumanSeconds(plan.pause_s),
-                    HumanSeconds(plan.settle_s)
-                )
-            }),
-        ),
-        ("repeats", Some(format!("{}, order drawn from seed {}", plan.repeats, study.seed))),
-        ("sampled every", Some(HumanSeconds(plan.interval_s).to_string())),
-        ("started", Some(format!("{} (Unix time)", study.started_unix_s as u64))),
-        (
-            "machine",
-            joined(&[m.cpu.clone(), m.cpus.map(|n| format!("{n} CPUs")), size(m.memory_bytes)]),
-        ),
+    let cpus = m.cpus.map(|count| format!("{count} CPUs"));
+    let kernel = m.kernel.as_ref().map(|kernel| format!("kernel {kernel}"));
+    let defrag = m.thp_defrag.as_ref().map(|defrag| format!("defrag {defrag}"));
+    [
+        ("machine", joined(&[m.cpu.clone(), cpus, size(m.memory_bytes)])),
         ("cgroup memory limit", size(m.cgroup_limit_bytes)),
         ("swap", size(m.swap_bytes)),
-        (
-            "system",
-            joined(&[
-                m.os.clone(),
-                m.kernel.clone().map(|k| format!("kernel {k}")),
-                m.architecture.clone(),
-                m.libc.clone(),
-            ]),
-        ),
-        (
-            "huge pages",
-            joined(&[m.thp.clone(), m.thp_defrag.clone().map(|d| format!("defrag {d}"))]),
-        ),
-        ("overcommit", m.overcommit.map(|o| o.to_string())),
-        ("directory", first.and_then(|t| t.directory.clone())),
-        ("lowtide", Some(study.lowtide_version.clone())),
-    ];
+        ("system", joined(&[m.os.clone(), kernel, m.architecture.clone(), m.libc.clone()])),
+        ("huge pages", joined(&[m.thp.clone(), defrag])),
+        ("overcommit", m.overcommit.map(|overcommit| overcommit.to_string())),
+    ]
+}
+
+/// Returns the origin of the numbers: everything that is needed to reproduce them.
+fn provenance(record: &LoadedRecord) -> Vec<Vec<String>> {
+    let study = &record.study;
+    let directory = record.trials.first().and_then(|(_, t)| t.trial.directory.clone());
+    let own =
+        [("directory", directory), ("lowtide", Some(study.lowtide_version.clone()))].into_iter();
+    let facts = settings(study).into_iter().chain(machine(&study.machine)).chain(own);
     let fact = |name: &str, value: String| vec![name.to_owned(), value];
     let mut known: Vec<Vec<String>> =
-        facts.into_iter().filter_map(|(name, value)| Some(fact(name, value?))).collect();
+        facts.filter_map(|(name, value)| Some(fact(name, value?))).collect();
     for summary in &study.treatments {
         let trial =
             record.trials.iter().map(|(_, t)| &t.trial).find(|t| t.treatment == summary.treatment);

@@ -88,12 +88,7 @@ impl Plan {
         if let Some(only) = &settings.only {
             keep_only(&mut treatments, &only.joined())?;
         }
-        for (name, value) in inherited_settings() {
-            notes.push(format!(
-                "{name}={value} of your environment is not passed to the subject, so that each treatment \
-                 matches its name; to try it, use -t 'ALLOCATOR/LABEL: {name}={value}'"
-            ));
-        }
+        notes.extend(inherited_settings().into_iter().map(note_on_inherited));
         notes.extend(settings.against.iter().find_map(|_| note_on_versions(&treatments, &command)));
         let phases = phases(settings.phase.as_deref().unwrap_or_default())?;
         check_moments(&treatments, &phases)?;
@@ -111,13 +106,7 @@ impl Plan {
         let figures = figures.map_err(|reason| PlanError::Value { flag: "figures", reason })?;
         let max_slowdown =
             ratio("max-slowdown", settings.max_slowdown.as_deref(), DEFAULT_MAX_SLOWDOWN)?;
-        let fail_on = settings.fail_on.iter().flatten().map(|text| text.parse());
-        let fail_on: Vec<Threshold> = fail_on.collect::<Result<_, _>>()?;
-        if let Some(threshold) = fail_on.iter().find(|threshold| threshold.compares_versions())
-            && settings.against.is_none()
-        {
-            return Err(PlanError::NothingToCompare(threshold.to_string()));
-        }
+        let fail_on = thresholds(&settings)?;
         let open_files = settings.open_files.as_ref().map(open_files).transpose()?;
         // The record has the parsed values, independent of their notation.
         settings.ready = timeline.ready.as_ref().map(ToString::to_string);
@@ -143,14 +132,19 @@ impl Plan {
             notes,
             settings,
         };
-        // A set-up may still create the programs.
-        if plan.settings.setup.is_none() {
-            if let Some(program) = plan.missing_program() {
-                return Err(PlanError::NoSuchCommand(program.to_owned()));
-            }
-            plan.check_shell_commands().map_err(PlanError::NoShellCommand)?;
-        }
+        plan.check_programs()?;
         Ok(plan)
+    }
+
+    /// Checks that all programs exist, unless a set-up may still create them.
+    fn check_programs(&self) -> Result<(), PlanError> {
+        if self.settings.setup.is_some() {
+            return Ok(());
+        }
+        if let Some(program) = self.missing_program() {
+            return Err(PlanError::NoSuchCommand(program.to_owned()));
+        }
+        self.check_shell_commands().map_err(PlanError::NoShellCommand)
     }
 
     /// Returns the first program that a treatment would start, but that does not exist.
@@ -298,6 +292,13 @@ fn placed_in(text: &str, path: &str, name: &str) -> String {
     placed + rest
 }
 
+fn note_on_inherited((name, value): (String, String)) -> String {
+    format!(
+        "{name}={value} of your environment is not passed to the subject, so that each treatment \
+         matches its name; to try it, use -t 'ALLOCATOR/LABEL: {name}={value}'"
+    )
+}
+
 /// Returns a note if the two versions of the command are the same.
 fn note_on_versions(treatments: &[ResolvedTreatment], command: &[String]) -> Option<String> {
     let [base, head] = treatments else { return None };
@@ -306,6 +307,18 @@ fn note_on_versions(treatments: &[ResolvedTreatment], command: &[String]) -> Opt
         "both versions are the same command: the comparison shows the noise of the measurement"
             .to_owned()
     })
+}
+
+/// Parses the thresholds. Those that compare versions need two of them.
+fn thresholds(settings: &Settings) -> Result<Vec<Threshold>, PlanError> {
+    let texts = settings.fail_on.iter().flatten();
+    let thresholds: Vec<Threshold> = texts.map(|text| text.parse()).collect::<Result<_, _>>()?;
+    match thresholds.iter().find(|threshold| threshold.compares_versions()) {
+        Some(threshold) if settings.against.is_none() => {
+            Err(PlanError::NothingToCompare(threshold.to_string()))
+        }
+        _ => Ok(thresholds),
+    }
 }
 
 /// Parses the requested part of the trials.
