@@ -10,7 +10,7 @@ use lowtide_report::{csv, inspection, leaks, merge_shards, overlay, png};
 
 use super::black_box;
 use crate::args::ReportArgs;
-use crate::console::output::{Output, note};
+use crate::console::output::Output;
 use crate::failure::exit::{Exit, Failure};
 use crate::present::{Report, unread};
 

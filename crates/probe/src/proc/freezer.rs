@@ -5,8 +5,8 @@ use std::fs;
 use super::cgroup::Groups;
 use super::hierarchy::Hierarchy;
 
-/// Returns whether a process in these groups is frozen by the freezer; `None` if the freezer's files are not
-/// visible here.
+/// Returns whether a process in these groups is frozen by the freezer; `None` if the freezer's
+/// files are not visible here.
 pub fn is_frozen(groups: &Groups) -> Option<bool> {
     let read = |controller: &str, file: &str| {
         let path = groups.path(controller)?;
