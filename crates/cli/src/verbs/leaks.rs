@@ -333,23 +333,9 @@ impl<'a> Watch<'a> {
             let look = match self.finder.patiently(patience, move |finder| finder.look(t_s)) {
                 Ok(look) => look,
                 Err(TargetError::Replaced(_)) if target.is_alive() => {
-                    let until = self
-                        .report()
-                        .map_or_else(String::new, |report| format!("; {}", progress(&report)));
-                    note!(
-                        "lowtide: process {} executed another program{until}; starting over",
-                        target.pid
-                    );
-                    match PatientFinder::open(target) {
-                        Ok(finder) => self.finder = finder,
-                        Err(error) => return Ok(Some(error)),
+                    if let Err(error) = self.start_over(target) {
+                        return Ok(Some(error));
                     }
-                    self.whole = WholeProcess::begin(target);
-                    self.observe(target);
-                    (self.stacks, self.no_stacks, self.mappings) = (None, None, None);
-                    (self.has_walked, self.undivided) = (false, None);
-                    self.sample(target);
-                    self.begin = Instant::now();
                     Look { cpu_s: 0.0, is_whole: false, unreadable: None }
                 }
                 Err(error) => return Ok(Some(error)),
@@ -389,6 +375,21 @@ impl<'a> Watch<'a> {
                 return Ok(None);
             }
         }
+    }
+
+    /// Watches the program that a process has executed in place of the one before.
+    fn start_over(&mut self, target: &Target) -> Result<(), TargetError> {
+        let report = self.report();
+        let until = report.map_or_else(String::new, |report| format!("; {}", progress(&report)));
+        note!("lowtide: process {} executed another program{until}; starting over", target.pid);
+        self.finder = PatientFinder::open(target)?;
+        self.whole = WholeProcess::begin(target);
+        self.observe(target);
+        (self.stacks, self.no_stacks, self.mappings) = (None, None, None);
+        (self.has_walked, self.undivided) = (false, None);
+        self.sample(target);
+        self.begin = Instant::now();
+        Ok(())
     }
 
     /// Returns whether there are too few snapshots for a verdict.

@@ -346,6 +346,17 @@ mod tests {
         }
     }
 
+    fn sampling() -> StackSampling {
+        StackSampling {
+            windows: 5,
+            hits: 104_000,
+            samples: 98_000,
+            cut_share: 0.02,
+            hit_s: 2.1e-6,
+            max_delay_s: 0.0021,
+        }
+    }
+
     /// Returns a report with a leak, a cache, and a size that does not grow.
     pub(super) fn report() -> LeakReport {
         let because = || vec!["they come at 20.0 a second, in 6 of 6 intervals".to_owned()];
@@ -385,14 +396,7 @@ mod tests {
             cpu_s: 0.4,
             older_s: 30.0,
             exposure: 0.0098,
-            sampling: Some(StackSampling {
-                windows: 5,
-                hits: 104_000,
-                samples: 98_000,
-                cut_share: 0.02,
-                hit_s: 2.1e-6,
-                max_delay_s: 0.0021,
-            }),
+            sampling: Some(sampling()),
             sampled_share: 0.25,
             in_use_bytes: 300 << 20,
             verdict: LeakVerdict {
