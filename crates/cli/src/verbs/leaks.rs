@@ -240,6 +240,11 @@ impl<'a> Watch<'a> {
         let cost = self.whole.observe(&mut self.inspector, target).unwrap_or_default();
         let elapsed = Duration::try_from_secs_f64(self.whole.elapsed_s()).unwrap_or_default();
         self.next_observation = at + Schedule::default().interval(elapsed, cost);
+        self.read(target);
+    }
+
+    /// Takes the samples of RSS and of the code that maps memory.
+    fn read(&mut self, target: &Target) {
         self.whole.read(target);
         if let Some(mappings) = &mut self.mappings {
             mappings.poll(target);
@@ -345,7 +350,7 @@ impl<'a> Watch<'a> {
             if self.undivided.is_some() {
                 self.stacks = None;
             }
-            self.whole.read(target);
+            self.read(target);
             // It may end at any time.
             if Instant::now() >= self.next_observation {
                 self.observe(target);
