@@ -76,6 +76,20 @@ mod tests {
     }
 
     #[test]
+    #[ignore = "needs root, for a mount namespace (unshare of util-linux)"]
+    fn an_open_file_on_a_tmpfs_that_the_process_does_not_see_counts() {
+        let script = "exec 9<>/dev/shm/lowtide-$$; rm /dev/shm/lowtide-$$; exec unshare --mount sh -c \
+                      'umount -l /dev/shm; head -c 1048576 /dev/zero >&9; exec sleep 1000'";
+        let child = std::process::Command::new("sh").args(["-c", script]).spawn().unwrap();
+        let child = lowtide_testing::Running::from(child);
+        let found = lowtide_testing::until("its file", || {
+            open_memory(child.id(), &[]).filter(|found| found.bytes >= 1 << 20)
+        });
+        assert_eq!((found.files, found.bytes), (1, 1 << 20));
+        assert!(found.name.is_some_and(|name| name.starts_with("/dev/shm/lowtide-")));
+    }
+
+    #[test]
     fn files_of_one_name_are_added_up_and_the_largest_name_is_reported() {
         let files = [("/memfd:a (deleted)", 30), ("/dev/shm/b", 50), ("/memfd:a (deleted)", 40)];
         let found = sum(files.into_iter());
