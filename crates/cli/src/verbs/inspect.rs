@@ -264,7 +264,9 @@ impl Pages<'_> {
             return if self.has_totals { group.print(output) } else { Ok(()) };
         }
         let cgroup = group.cgroup().map(|ledger| cgroup::render(ledger, screen));
-        let totals = Some(group.totals()).filter(|_| self.has_totals).filter(has_processes);
+        // The totals of a single process are those of its page.
+        let has_totals = self.has_totals && !self.is_one;
+        let totals = Some(group.totals()).filter(|_| has_totals).filter(has_processes);
         let totals = totals.map(|totals| format!("{}\n", in_lines(&totals, output)));
         let processes = self.held.clone() + &inspection::list(&self.rows, screen);
         let parts = cgroup.into_iter().chain(totals).chain(Some(processes));
