@@ -120,7 +120,7 @@ pub struct Walked {
     pub areas: Vec<Range<u64>>,
     /// Structures of the allocator, whose pointers are no pointers of the program: they lead to
     /// free memory, to other structures, and to blocks whether the program can reach them or not.
-    /// In order and disjoint.
+    /// Also memory with blocks that is not in `areas`. In order and disjoint.
     pub structures: Vec<Range<u64>>,
     /// The arenas; empty for an allocator that has none.
     pub arenas: Vec<Arena>,

@@ -40,6 +40,7 @@ use extents::{Extent, ExtentSums, large_bytes};
 pub use locks::{Locks, locks};
 use rtree::{Found, Next, Root, Rtree};
 pub use tally::{ClassCount, Heap, Resident, Tally};
+use tcache::InCache;
 
 /// Number of entries that decide the version.
 const DECIDING: u32 = 4000;
@@ -148,14 +149,21 @@ pub fn walk(
     least_torn(memory, visitor, walk, torn_share)
 }
 
-/// The ranges of active extents with their size classes, in order.
+/// Active extents, in order: the address of the first block, the end, and the size class.
 struct Classes(Vec<(u64, u64, u8)>);
 
 impl Classes {
-    fn of(&self, address: u64) -> Option<usize> {
+    /// Returns the size class of an address, and the start of the block that contains it.
+    fn find(&self, address: u64) -> Option<(usize, u64)> {
         let place = self.0.partition_point(|(_, end, _)| *end <= address);
         let (start, _, class) = self.0.get(place)?;
-        (*start <= address).then_some(usize::from(*class))
+        let size = size_class::size(usize::from(*class)).unwrap_or(u64::MAX);
+        let from = address.checked_sub(*start)?;
+        Some((usize::from(*class), address - from % size))
+    }
+
+    fn of(&self, address: u64) -> Option<usize> {
+        self.find(address).map(|(class, _)| class)
     }
 }
 
@@ -184,7 +192,8 @@ fn walk_once<M: Memory>(
         if !is_sound {
             sums.add_torn(&extent);
         } else if bits.state() == State::Active {
-            classes.0.push((record.address, record.address + record.bytes, bits.class() as u8));
+            let first = record.address + record.offset;
+            classes.0.push((first, record.address + record.bytes, bits.class() as u8));
         }
         extents.push(record.range());
         own.extend(found.places());
@@ -203,12 +212,26 @@ fn walk_once<M: Memory>(
     let class_of = |at| classes.of(at);
     let mut regions = Vec::new();
     let version = layout.format.version;
-    let cached = tcache::count(memory, version, mappings, &heap.areas, class_of, |class, at| {
-        blocks.is_free(at);
-        if class_of(at) == Some(class) {
-            regions.push((at, size_class::size(class).unwrap_or(0)));
+    let mut stacks = Vec::new();
+    let cached = tcache::count(memory, version, mappings, &heap.areas, class_of, |found| {
+        match found {
+            InCache::Region(class, at) => {
+                blocks.is_free(at);
+                if class_of(at) == Some(class) {
+                    regions.push((at, size_class::size(class).unwrap_or(0)));
+                }
+            }
+            // It is no block of the program, and its pointers are to free regions, or stale.
+            InCache::Stacks(range) => {
+                if let Some((_, block)) = classes.find(range.start) {
+                    blocks.is_free(block);
+                    stacks.push(range);
+                }
+            }
         }
     });
+    heap.structures.extend(stacks);
+    heap.structures = union(heap.structures);
     heap.add_cached(&cached, not_resident(&mut residency, regions));
     heap
 }

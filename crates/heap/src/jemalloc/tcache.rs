@@ -37,21 +37,32 @@ struct CacheBin {
     /// The address of the first pointer; for 5.2, the end of the last one.
     at: u64,
     count: u64,
+    /// The addresses of its stack, as far as they are known.
+    stack: Range<u64>,
 }
 
 /// The cached regions of each size class.
 pub(super) type Cached = [u64; MAX_BINS];
 
+/// What the caches of threads pass on.
+pub(super) enum InCache {
+    /// The size class and the address of a cached region.
+    Region(usize, u64),
+    /// The addresses of the stacks of a cache, of which at least one leads to a region of its class.
+    /// They are in memory that jemalloc allocated for itself.
+    Stacks(Range<u64>),
+}
+
 /// Counts the regions that threads cache. `places` may contain caches, `extents` are jemalloc's, in
-/// order. `class_of` returns the size class of an address. `each` receives the size classes and
-/// addresses of the regions, except those beyond [`MAX_LISTED`].
+/// order. `class_of` returns the size class of an address. `each` receives the stacks and the
+/// regions, except those beyond [`MAX_LISTED`].
 pub(super) fn count(
     memory: &impl Memory,
     version: Version,
     places: &[Range<u64>],
     extents: &[Range<u64>],
     class_of: impl Fn(u64) -> Option<usize>,
-    mut each: impl FnMut(usize, u64),
+    mut each: impl FnMut(InCache),
 ) -> Cached {
     let mut cached = [0; MAX_BINS];
     let mut words = Scattered::new(memory);
@@ -61,6 +72,7 @@ pub(super) fn count(
         for part in without(place.clone(), extents) {
             for part in ends(part) {
                 each_cache(memory, version, part, &mut buffer, |bins| {
+                    let mut is_cache = false;
                     for (class, bin) in bins.iter().enumerate().filter(|(_, bin)| bin.count > 0) {
                         let at = if version == Version::V52 {
                             bin.at.checked_sub(8)
@@ -70,6 +82,7 @@ pub(super) fn count(
                         // A bin is accepted if its next region is of its class.
                         let region = at.and_then(|at| words.word(at));
                         if region.and_then(&class_of) == Some(class) {
+                            is_cache = true;
                             cached[class] += bin.count;
                             let first = match version {
                                 Version::V52 => bin.at.saturating_sub(8 * bin.count),
@@ -79,14 +92,28 @@ pub(super) fn count(
                             left -= count;
                             let places = (0..count).map(|place| first + 8 * place);
                             let regions = places.filter_map(|at| words.word(at));
-                            regions.for_each(|region| each(class, region));
+                            regions.for_each(|region| each(InCache::Region(class, region)));
                         }
+                    }
+                    if is_cache && let Some(stacks) = stacks(bins) {
+                        each(InCache::Stacks(stacks));
                     }
                 });
             }
         }
     }
     cached
+}
+
+/// Returns the addresses of the stacks of a cache, which are consecutive.
+fn stacks(bins: &[CacheBin]) -> Option<Range<u64>> {
+    let [first, second, .., last] = bins else { return None };
+    let start = match first.stack.is_empty() {
+        // The stacks of the first two classes have the same length.
+        true => first.stack.end.checked_sub(second.stack.end.checked_sub(first.stack.end)?)?,
+        false => first.stack.start,
+    };
+    (start < last.stack.end).then_some(start..last.stack.end)
 }
 
 /// Returns the start and the end of a range, or all of it if it is small.
@@ -166,7 +193,11 @@ fn bin_of_53([head, _, lows]: [u64; 3]) -> Option<(CacheBin, u64)> {
         && used <= room
         && used.is_multiple_of(8)
         && empty.wrapping_sub(low_water) <= room;
-    is_bin.then(|| (CacheBin { at: head, count: u64::from(used) / 8 }, head + u64::from(used)))
+    is_bin.then(|| {
+        let end = head + u64::from(used);
+        let stack = end.saturating_sub(u64::from(room))..end;
+        (CacheBin { at: head, count: u64::from(used) / 8, stack }, end)
+    })
 }
 
 /// `{ i32 low_water, cached; u64 requests; avail }`: the pointers lie before `avail`. Returns the
@@ -177,7 +208,8 @@ fn bin_of_52([counts, _, avail]: [u64; 3]) -> Option<(CacheBin, u64)> {
         && count <= MAX_CACHED
         && low_water >= -1
         && i64::from(low_water) <= i64::from(count);
-    is_bin.then(|| (CacheBin { at: avail, count: u64::from(count) }, avail))
+    let bin = CacheBin { at: avail, count: u64::from(count), stack: avail..avail };
+    is_bin.then_some((bin, avail))
 }
 
 fn is_pointer(word: u64) -> bool {

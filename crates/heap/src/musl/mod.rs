@@ -111,5 +111,9 @@ fn walk_once(
     heap.metadata_bytes += pages.map(|page| residency.bytes(page)).sum::<u64>();
     areas.extend_from_slice(&heap.structures);
     heap.areas = union(areas);
+    // The rest of the pages of such memory is a program's or library's data.
+    let donated = tree.donated.iter().map(|donated| donated.group.range.clone());
+    heap.structures.extend(donated);
+    heap.structures = union(heap.structures);
     heap
 }
