@@ -48,8 +48,8 @@ pub(super) type Cached = [u64; MAX_BINS];
 pub(super) enum InCache {
     /// The size class and the address of a cached region.
     Region(usize, u64),
-    /// The addresses of the stacks of a cache, of which at least one leads to a region of its class.
-    /// They are in memory that jemalloc allocated for itself.
+    /// The addresses of the stacks of a cache, of which at least one leads to a region of its
+    /// class. They are in memory that jemalloc allocated for itself.
     Stacks(Range<u64>),
 }
 

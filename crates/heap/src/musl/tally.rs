@@ -43,8 +43,8 @@ pub struct Heap {
     pub slots: BTreeMap<u64, (u64, u64)>,
     /// The addresses of the heap, in order and disjoint.
     pub areas: Vec<Range<u64>>,
-    /// The pages of the records of groups, and the groups in memory that the loader has given to the
-    /// allocator, which are not in `areas`. In order and disjoint.
+    /// The pages of the records of groups, and the groups in memory that the loader has given to
+    /// the allocator, which are not in `areas`. In order and disjoint.
     pub structures: Vec<Range<u64>>,
 }
 
