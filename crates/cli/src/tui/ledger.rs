@@ -10,7 +10,7 @@ use ratatui_core::style::{Color, Style};
 
 use super::canvas::{ScreenCanvas, dim, fitting};
 use super::history::History;
-use super::view::{Ink, sign, signed};
+use super::sign::{Ink, sign, signed};
 
 /// Column at which the text of a row starts, after its sign.
 const TEXT_COLUMN: u16 = 4;

@@ -11,6 +11,7 @@ mod ledger;
 pub(crate) mod live;
 mod policy;
 mod report;
+mod sign;
 pub(crate) mod state;
 pub(crate) mod terminal;
 #[cfg(test)]

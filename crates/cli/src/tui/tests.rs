@@ -20,7 +20,7 @@ use ratatui_crossterm::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::keys::Key;
 use super::state::{KeyRequest, Panel, State};
-use super::{arenas, view};
+use super::{arenas, sign, view};
 use crate::watcher::WatchEvent;
 
 const MIB: u64 = 1 << 20;
@@ -259,9 +259,9 @@ fn changes_are_relative_to_the_first_inspection() {
     let state = minute();
     assert_eq!(state.history().change_of(&Row::new(Owner::Allocated, 0)), Some(-300 * MIB as i64));
     assert_eq!(state.history().change_of(&Row::new(Owner::Reclaimable, 0)), Some(275 * MIB as i64));
-    assert_eq!(view::signed(-1536), "-1.50 KiB");
+    assert_eq!(sign::signed(-1536), "-1.50 KiB");
     assert_eq!(
-        (view::signed(0), view::signed(12 << 20)),
+        (sign::signed(0), sign::signed(12 << 20)),
         ("±0".to_owned(), "+12.0 MiB".to_owned())
     );
     let mut one = State::new(1, Duration::from_secs(1));

@@ -4,15 +4,16 @@ use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
 use lowtide_model::inspection::Inspection;
 use lowtide_report::owners::{facts, ink, places};
-use lowtide_report::text::{self, shortened, wrapped};
+use lowtide_report::text::{shortened, wrapped};
 use lowtide_report::{Screen, inspection};
 use ratatui_core::buffer::Buffer;
 use ratatui_core::layout::Rect;
-use ratatui_core::style::{Color, Style};
+use ratatui_core::style::Style;
 
 use super::canvas::{ScreenCanvas, bold, dim, fitting, reversed, whole};
 use super::history::History;
 use super::ledger::LedgerLines;
+use super::sign::{sign, signed};
 use super::state::{Panel, State};
 use super::{arenas, chart, help, report};
 
@@ -20,9 +21,6 @@ use super::{arenas, chart, help, report};
 const MIN_CHART_HEIGHT: u16 = 6;
 /// Height of RSS and its bar, in lines.
 const RSS_HEIGHT: u16 = 2;
-
-/// A colour, and the letter for terminals without colours.
-pub(super) type Ink = (Color, char);
 
 /// Draws the whole view.
 pub(crate) fn draw(state: &State, colour: bool, area: Rect, buffer: &mut Buffer) {
@@ -123,15 +121,6 @@ fn bar(found: &Inspection, canvas: &mut ScreenCanvas<'_>) {
     }
 }
 
-/// Returns `count` places in a colour, or with a letter.
-pub(super) fn sign((ink, letter): Ink, count: usize, colour: bool) -> (String, Style) {
-    if colour {
-        ("█".repeat(count), Style::new().fg(ink))
-    } else {
-        (letter.to_string().repeat(count), Style::new())
-    }
-}
-
 /// Draws the verdict and the remedies, then the ledger, the policy and the chart.
 fn overview(state: &State, canvas: &mut ScreenCanvas<'_>) {
     let history = state.history();
@@ -166,14 +155,6 @@ fn lines(lines: &[String], planned: u16, style: Style, canvas: &mut ScreenCanvas
 fn remedies(found: &Inspection, width: u16) -> Vec<String> {
     let screen = Screen { width: width.max(1), colour: false };
     inspection::remedies(found, screen).lines().map(str::to_owned).collect()
-}
-
-/// Formats a change in bytes: `+12.3 MiB`, `-4.00 KiB`, `±0`.
-pub(super) fn signed(change: i64) -> String {
-    match change {
-        0 => "±0".to_owned(),
-        _ => text::signed(change),
-    }
 }
 
 /// Returns the last error, and the verdict with its reasons, in lines.
