@@ -1,6 +1,9 @@
 //! The blocks in use, one by one, as a walk finds them.
 
+use std::iter::Peekable;
+use std::mem::take;
 use std::ops::Range;
+use std::vec::IntoIter;
 
 use crate::memory::Memory;
 use crate::rooms::{Room, RoomKind};
@@ -252,8 +255,8 @@ impl<'v> BlockCollector<'v> {
         }
     }
 
-    /// Passes on a row of blocks of one size: those that `is_used` selects by their index, and of
-    /// which any page is resident.
+    /// Passes on a row of blocks of one size: those that `is_used` selects by their index, resident
+    /// or not.
     pub(crate) fn row(
         &mut self,
         memory: &impl Memory,
@@ -265,46 +268,59 @@ impl<'v> BlockCollector<'v> {
         if !self.is_on() || bytes == 0 || count == 0 {
             return;
         }
+        let used = (0..count).filter(|index| is_used(*index)).map(|index| start + index * bytes);
         if bytes >= PLACE {
-            for at in (0..count).filter(|index| is_used(*index)).map(|index| start + index * bytes)
-            {
-                self.lone(memory, at, bytes, bytes);
-            }
+            used.for_each(|at| self.lone(memory, at, bytes, bytes));
             return;
         }
         let Some(end) = bytes.checked_mul(count).and_then(|bytes| start.checked_add(bytes)) else {
             return;
         };
-        let wanted = printed_bytes(bytes);
-        let mut buffer = std::mem::take(&mut self.buffer);
+        let mut content = Content::of(memory, start..end, take(&mut self.buffer));
         self.begin(start);
-        let mut next = 0;
-        for run in memory.resident(start..end) {
-            let first = (run.start.saturating_sub(start) / bytes).max(next);
-            let last = (run.end.min(end) - start).div_ceil(bytes);
-            next = last.max(next);
-            let (mut known, mut length) = (start, 0);
-            for (index, at) in (first..last).map(|index| (index, start + index * bytes)) {
-                self.move_to(at);
-                if !self.is_wanted || !is_used(index) {
-                    continue;
-                }
-                if at + wanted as u64 > known + length as u64 {
-                    known = at;
-                    buffer.resize((end - at).min(AT_ONCE) as usize, 0);
-                    length = memory.read(at, &mut buffer);
-                }
-                let first = (at - known) as usize;
-                let bytes_read = buffer[..length].get(first..first + wanted);
-                let print = match (bytes_read, &mut self.visitor) {
-                    (Some(first), Some(visitor)) => visitor.print(at, first),
-                    _ => 0,
-                };
+        for at in used {
+            self.go_to(at);
+            if let Some(visitor) = self.visitor.as_mut().filter(|_| self.is_wanted) {
+                let first = content.first(at, printed_bytes(bytes));
+                let print = first.map_or(0, |first| visitor.print(at, first));
                 self.found.push(Block { at, bytes, print });
             }
         }
-        self.buffer = buffer;
+        self.go_to(end - 1);
         self.end(end);
+        self.buffer = content.buffer;
+    }
+}
+
+/// The resident content of a row of blocks, which is read in order of address.
+struct Content<'m, M> {
+    memory: &'m M,
+    /// The resident parts of the row from the last address on, in order.
+    resident: Peekable<IntoIter<Range<u64>>>,
+    end: u64,
+    /// The address of the buffer's first byte, and the number of bytes that were read there.
+    known: u64,
+    length: usize,
+    buffer: Vec<u8>,
+}
+
+impl<'m, M: Memory> Content<'m, M> {
+    fn of(memory: &'m M, row: Range<u64>, buffer: Vec<u8>) -> Self {
+        let resident = memory.resident(row.clone()).into_iter().peekable();
+        Self { memory, resident, end: row.end, known: row.start, length: 0, buffer }
+    }
+
+    /// Returns the first bytes of a block, or `None` if they are not resident.
+    fn first(&mut self, at: u64, wanted: usize) -> Option<&[u8]> {
+        while self.resident.next_if(|run| run.end <= at).is_some() {}
+        self.resident.peek().filter(|run| run.start <= at)?;
+        if at + wanted as u64 > self.known + self.length as u64 {
+            self.known = at;
+            self.buffer.resize((self.end - at).min(AT_ONCE) as usize, 0);
+            self.length = self.memory.read(at, &mut self.buffer);
+        }
+        let first = (at - self.known) as usize;
+        self.buffer[..self.length].get(first..first + wanted)
     }
 }
 
@@ -329,6 +345,8 @@ mod tests {
     struct Seen {
         calls: Vec<(Range<u64>, Vec<u64>)>,
         large: Vec<u64>,
+        /// The blocks whose first bytes were read.
+        printed: Vec<u64>,
     }
 
     impl BlockVisitor for Seen {
@@ -347,6 +365,11 @@ mod tests {
         fn unknown(&mut self, _: Range<u64>) {}
 
         fn is_free(&mut self, _: u64) {}
+
+        fn print(&mut self, at: u64, first: &[u8]) -> u16 {
+            self.printed.push(at);
+            print(first)
+        }
     }
 
     #[test]
@@ -390,5 +413,21 @@ mod tests {
         assert_eq!(seen.calls, [(0x10000..0x10100, vec![0x10000, 0x10080, 0x100c0])]);
         assert_eq!(read_print(&memory, 0x10000, 64, &mut seen), print(&[7; 48]));
         assert_eq!(read_print(&memory, 0x20000, 64, &mut seen), 0);
+    }
+
+    #[test]
+    fn a_row_passes_on_blocks_on_pages_that_were_never_touched() {
+        let memory = Saved::new(vec![(0x18000, vec![7; 4096])]);
+        let mut seen = Seen::default();
+        let mut collector = BlockCollector::new(Some(&mut seen));
+        collector.row(&memory, 0x10000, 0x4000, 10, |index| ![0, 7].contains(&index));
+        assert_eq!(
+            seen.calls,
+            [
+                (0x10000..0x20000, vec![0x14000, 0x18000, 0x1c000]),
+                (0x30000..0x38000, vec![0x30000, 0x34000])
+            ]
+        );
+        assert_eq!(seen.printed, [0x18000]);
     }
 }
