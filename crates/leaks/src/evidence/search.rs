@@ -19,6 +19,7 @@ use crate::pointers::index::{BlockId, BlockIndex, IndexBuilder};
 use crate::pointers::registers::RegisterWatch;
 use crate::pointers::roots::Roots;
 use crate::pointers::scan::Words;
+use crate::pointers::unread::NotingMemory;
 use crate::stacks::sampler::StackSamples;
 use crate::unreached::UnreachedBlocks;
 use crate::whole::is_whole;
@@ -193,6 +194,7 @@ fn round(
     let index = builder.build();
     let unknown = index.as_ref().map_or(&[][..], |index| index.unknown());
     let memory = reader.memory().until(search.interrupt);
+    let memory = NotingMemory::new(&memory);
     let find_roots = || {
         let registers = &mut registers.borrow_mut();
         Roots::find(reader.target(), reader.memory(), &walk, unknown, registers)
@@ -212,6 +214,8 @@ fn round(
     if !is_whole(&walk) {
         roots.hidden.push("a part of its heap could not be read".to_owned());
     }
+    let maps = reader.target().maps().unwrap_or_else(|_| walk.maps.clone());
+    roots.hidden.extend(memory.reason(&maps));
     let unreached = graph.as_ref().zip(index.as_ref()).map(|(graph, index)| {
         let range = |id| index.range(id).unwrap_or(0..0);
         let bytes_of = |id| range(id).end - range(id).start;

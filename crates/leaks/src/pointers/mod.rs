@@ -2,6 +2,7 @@
 //!
 //! - [`index`]: finds the block that contains an address.
 //! - [`roots`]: memory outside of blocks from which the program reaches them.
+//! - `unread`: resident memory that a search could not read.
 //! - [`registers`]: those of threads that wait.
 //! - [`waiting`]: the registers and stacks of threads, of one moment for those that wait.
 //! - [`scan`]: finds all pointers to blocks.
@@ -32,5 +33,6 @@ pub mod roots;
 pub mod scan;
 mod search;
 pub(crate) mod sources;
+pub(crate) mod unread;
 pub mod waiting;
 pub mod words;

@@ -29,6 +29,23 @@ const MAX_THREADS: usize = 16 << 10;
 const MAX_FILES: usize = 64 << 10;
 /// Maximum size of shared memory that is searched.
 const MAX_SHARED: u64 = 1 << 30;
+/// Maximum size of inaccessible memory that is searched on kernels that do not scan page tables, in
+/// bytes.
+const MAX_RESERVATION: u64 = 16 << 30;
+/// How the names of shared memory begin. It is searched whatever its protection: a program may
+/// write to it through another mapping, or protect it after it has written to it.
+const MEMORY: [&str; 8] = [
+    "/dev/shm/",
+    "/dev/zero",
+    "/dev/hugepages",
+    "/dev/ashmem",
+    "/memfd:",
+    "/secretmem",
+    "/SYSV",
+    "/anon_hugepage",
+];
+/// How the names of mappings of devices begin, and of memory that drivers share.
+const DEVICES: [&str; 6] = ["/dev/", "/sys/", "/proc/", "/dmabuf", "/i915", "/drm mm object"];
 
 /// The memory and words in which a program can have pointers to blocks.
 #[derive(Debug, Default)]
@@ -77,22 +94,19 @@ impl Roots {
         let elsewhere = union(heaps);
         let known = of_no_file(&walk.maps);
         let mut ranges = Vec::new();
-        for mapping in maps.iter().filter(|mapping| may_hold_pointers(mapping)) {
-            if ["io_uring", "[aio]"].iter().any(|name| mapping.name.contains(name)) {
-                roots.hidden.push(
-                    "it uses asynchronous I/O, which keeps pointers in the kernel".to_owned(),
-                );
-            }
-            let is_shared = mapping.permissions.ends_with('s');
-            if is_shared && mapping.size() > MAX_SHARED {
-                roots.hidden.push(format!("{} is too large to be searched", mapping.name));
+        for mapping in &maps {
+            let scope = SearchScope::of(mapping, memory.scans());
+            if scope != SearchScope::Whole {
+                roots.hidden.extend(scope.reason());
                 continue;
             }
             let used = used_part(mapping, &pointers);
-            let is_of_file = mapping.has_file() && !is_shared;
+            let is_of_file = mapping.has_file() && !is_shared(mapping);
             for part in without(used, &elsewhere) {
                 match is_of_file {
                     true => ranges.extend(written_pages(memory, part)),
+                    // Nothing is allocated in memory that the program cannot access.
+                    false if mapping.permissions.starts_with("---") => ranges.push(part),
                     false => {
                         let new = without(part.clone(), &known);
                         ranges.extend(without(part, &new));
@@ -148,8 +162,16 @@ impl Roots {
     /// Adds the user data of epoll instances, and notes an `io_uring`, whose requests cannot be
     /// read.
     fn add_files(&mut self, target: &Target) {
-        let Ok(entries) = fs::read_dir(target.path("fdinfo")) else { return };
-        for entry in entries.filter_map(Result::ok).take(MAX_FILES) {
+        let Ok(entries) = fs::read_dir(target.path("fdinfo")) else {
+            self.hidden.push("its open files could not be read".to_owned());
+            return;
+        };
+        for (place, entry) in entries.filter_map(Result::ok).enumerate() {
+            if place == MAX_FILES {
+                self.hidden
+                    .push("it has too many open files for all of them to be read".to_owned());
+                break;
+            }
             let name = entry.file_name();
             let link = target.path(&format!("fd/{}", name.to_string_lossy()));
             let link = fs::read_link(link).unwrap_or_default();
@@ -201,26 +223,75 @@ fn of_no_file(maps: &[Mapping]) -> Vec<Range<u64>> {
     joined(accessible.map(|mapping| mapping.start..mapping.end).collect())
 }
 
-/// Returns whether a mapping may contain pointers to blocks: private memory, whatever its
-/// protection now, and shared memory that is writable. Devices are excluded.
-fn may_hold_pointers(mapping: &Mapping) -> bool {
-    let is_memory = ["/dev/shm/", "/dev/zero", "/dev/hugepages"]
-        .iter()
-        .any(|name| mapping.name.starts_with(name));
-    let is_device = mapping.name.starts_with("/dev/") && !is_memory;
-    let is_of_kernel =
-        ["[vvar", "[vdso]", "[vsyscall]"].iter().any(|n| mapping.name.starts_with(n));
-    // A reservation contains nothing. Large ones are left out: checking which of their pages are
-    // resident takes long.
-    let is_reservation = mapping.permissions.starts_with("---") && mapping.size() > MAX_SHARED;
-    let is_private = mapping.permissions.ends_with('p') && !is_reservation;
-    !is_device && !is_of_kernel && (is_private || mapping.permissions.starts_with("rw"))
+/// What to search of a mapping.
+#[derive(Debug, PartialEq, Eq)]
+enum SearchScope {
+    Whole,
+    /// It contains no pointers of the program.
+    Nothing,
+    /// It may contain pointers, and cannot be searched, for this reason.
+    Hidden(String),
 }
 
-/// Returns the parts of a private file mapping on pages that the program or the loader has written.
+impl SearchScope {
+    /// Decides by the kind of a mapping. `scans` is whether the kernel passes over empty page
+    /// tables fast.
+    fn of(mapping: &Mapping, scans: bool) -> Self {
+        let name = mapping.name.as_str();
+        let is_any = |names: &[&str]| names.iter().any(|start| name.starts_with(start));
+        if is_any(&["[vvar", "[vdso]", "[vsyscall]", "[uprobes]"]) {
+            return Self::Nothing;
+        }
+        if ["io_uring", "[aio]"].iter().any(|part| name.contains(part)) {
+            let reason = "it uses asynchronous I/O, which keeps pointers in the kernel";
+            return Self::Hidden(reason.to_owned());
+        }
+        let is_memory = is_any(&MEMORY);
+        let is_writable = mapping.permissions.starts_with("rw");
+        if !is_memory && is_any(&DEVICES) {
+            // To read from a device can change its state.
+            return match is_writable {
+                true => {
+                    Self::Hidden(format!("{name} is memory of a device, which is not searched"))
+                }
+                false => Self::Nothing,
+            };
+        }
+        match is_shared(mapping) {
+            true if !is_memory && !is_writable => Self::Nothing,
+            true if mapping.size() > MAX_SHARED => {
+                Self::Hidden(format!("{name} is too large to be searched"))
+            }
+            false if !scans && is_reservation(mapping) => Self::Nothing,
+            _ => Self::Whole,
+        }
+    }
+
+    /// Returns why pointers are hidden.
+    fn reason(self) -> Option<String> {
+        match self {
+            Self::Hidden(reason) => Some(reason),
+            Self::Whole | Self::Nothing => None,
+        }
+    }
+}
+
+fn is_shared(mapping: &Mapping) -> bool {
+    mapping.permissions.ends_with('s')
+}
+
+/// Returns whether a mapping only reserves addresses, as far as it can be known: checking which
+/// pages of a large one are resident takes long before Linux 6.7.
+fn is_reservation(mapping: &Mapping) -> bool {
+    mapping.permissions.starts_with("---") && mapping.size() > MAX_RESERVATION
+}
+
+/// Returns the parts of a private file mapping on pages that the program or the loader has written,
+/// or all of it if they are not known.
 fn written_pages(memory: &LiveMemory, range: Range<u64>) -> Vec<Range<u64>> {
     // A page can extend beyond the range.
-    overlaps(range.clone(), &memory.anonymous(range).unwrap_or_default()).collect()
+    let Ok(written) = memory.anonymous(range.clone()) else { return vec![range] };
+    overlaps(range, &written).collect()
 }
 
 /// Returns the part of a mapping that is in use. For the first thread's stack, this is the part
@@ -236,6 +307,8 @@ fn used_part(mapping: &Mapping, pointers: &[u64]) -> Range<u64> {
 
 #[cfg(test)]
 mod tests {
+    use lowtide_probe::proc::maps;
+
     use super::*;
 
     #[test]
@@ -244,6 +317,39 @@ mod tests {
             tfd:        5 events:       19 data:     7f12a0001230  pos:0 ino:1 sdev:9\n\
             tfd:        6 events:       19 data:                6  pos:0 ino:1 sdev:9\n";
         assert_eq!(epoll_words(text).collect::<Vec<_>>(), [0x7f12_a000_1230, 6]);
+    }
+
+    #[test]
+    fn whatever_may_hold_pointers_is_searched_or_hides_them() {
+        let mapping = |line: &str| maps::parse(&format!("{line}\n")).unwrap().remove(0);
+        let search = |line: &str| SearchScope::of(&mapping(line), false);
+        let whole = [
+            "7f0000000000-7f0000001000 rw-p 0 00:00 0",
+            "7f0000000000-7f0040000000 ---p 0 00:00 0",
+            "7f0000000000-7f0000001000 rw-s 0 08:01 77 /var/lib/data",
+            "7f0000000000-7f0000001000 r--s 0 00:01 77 /memfd:pool (deleted)",
+            "7f0000000000-7f0000001000 ---s 0 00:01 77 /dev/shm/pool",
+            "7f0000000000-7f0000001000 rw-s 0 00:0f 77 /secretmem (deleted)",
+        ];
+        assert!(whole.iter().all(|line| search(line) == SearchScope::Whole));
+        let nothing = [
+            "7f0000000000-7f0000001000 r--s 0 08:01 77 /var/lib/data",
+            "7f0000000000-7f0000001000 r--p 0 00:00 0 [vvar]",
+            "7f0000000000-7f0000001000 --xp 0 00:00 0 [uprobes]",
+            "7f0000000000-7fff00000000 ---p 0 00:00 0",
+            "7f0000000000-7f0000001000 r--s 0 00:05 77 /dev/rtc0",
+        ];
+        assert!(nothing.iter().all(|line| search(line) == SearchScope::Nothing));
+        let hidden = [
+            "7f0000000000-7f0080000000 rw-s 0 00:01 77 /memfd:pool (deleted)",
+            "7f0000000000-7f0000001000 rw-s 0 00:05 77 /dev/dri/card0",
+            "7f0000000000-7f0000001000 rw-s 0 00:05 77 /sys/devices/pci0000:00/resource0",
+            "7f0000000000-7f0000001000 rw-s 0 00:05 77 anon_inode:[io_uring]",
+            "7f0000000000-7f0000001000 rw-s 0 00:05 77 /[aio] (deleted)",
+        ];
+        assert!(hidden.iter().all(|line| matches!(search(line), SearchScope::Hidden(_))));
+        let reservation = mapping("7f0000000000-7fff00000000 ---p 0 00:00 0");
+        assert_eq!(SearchScope::of(&reservation, true), SearchScope::Whole);
     }
 
     #[test]

@@ -113,6 +113,12 @@ impl LiveMemory {
         self.locked = locked;
     }
 
+    /// Returns whether the kernel passes over empty page tables fast (`PAGEMAP_SCAN`), as far as it
+    /// is known.
+    pub fn scans(&self) -> bool {
+        self.scans.load(Ordering::Relaxed)
+    }
+
     /// Returns the same memory without the use of `PAGEMAP_SCAN`, as on kernels that lack it.
     #[must_use]
     pub fn without_scan(self) -> Self {
