@@ -5,8 +5,10 @@
 //! stopped process.
 
 use std::cell::OnceCell;
+use std::cmp::Ordering;
 use std::fs::{self, File};
 use std::io::{self, Read};
+use std::path::Path;
 use std::sync::Arc;
 
 use lowtide_model::allocator_kind::AllocatorKind;
@@ -19,6 +21,7 @@ use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::permission::{Access, required};
 use lowtide_probe::proc::cgroup::Groups;
 use lowtide_probe::proc::freezer::is_frozen;
+use lowtide_probe::proc::kcmp::{Resource, compare};
 use lowtide_probe::proc::maps::Mapping;
 use lowtide_probe::proc::stat::Stat;
 use lowtide_probe::proc::status::Status;
@@ -32,6 +35,7 @@ use crate::error::{Abort, ReleaseError};
 use crate::filters::check_filters;
 use crate::options::Options;
 use crate::refusal::Refusal;
+use crate::target_code::find_gadgets;
 
 /// Maximum number of heaps of libraries that one release acts on.
 const MAX_LIBRARY_HEAPS: usize = 4;
@@ -102,7 +106,23 @@ pub fn check(
 pub fn predict_refusal(target: &Target) -> Option<Refusal> {
     match check(target, &mut Detector::default(), &Options::default()) {
         Err(Abort::Refused(refusal)) => Some(refusal),
-        Ok(_) | Err(Abort::Failed(_)) => None,
+        Ok(facts) => {
+            let allocator = allocators(&facts.detected).next()?;
+            let c_library = c_library_of(&facts.detected, allocator)?.to_string_lossy();
+            find_gadgets(target.pid, &facts.maps, &c_library).err()
+        }
+        Err(Abort::Failed(_)) => None,
+    }
+}
+
+/// Returns the file with the C library that a release of an allocator's heap uses.
+pub(crate) fn c_library_of<'d>(
+    detected: &'d Detected,
+    allocator: &'d DetectedAllocator,
+) -> Option<&'d Path> {
+    match allocator.kind {
+        AllocatorKind::Glibc => Some(&allocator.path),
+        _ => detected.c_library_path.as_deref(),
     }
 }
 
@@ -436,8 +456,8 @@ fn stat_of(target: &Target, pid: u32) -> Result<Option<Stat>, ReleaseError> {
 
 /// Returns whether two processes with the same image share their memory.
 fn has_same_memory(target: &Target, other: u32) -> Result<bool, Abort> {
-    match compare(target.pid, other, Shared::Memory) {
-        Ok(is_same) => Ok(is_same),
+    match compare(target.pid, other, Resource::Memory) {
+        Ok(order) => Ok(order.is_eq()),
         Err(error) if is_gone(&error) => Ok(false),
         // The kernel has no kcmp, or a container's filter denies it. After a fork, at least one of
         // these counts soon differs. Shared ones may differ too: they are read one after the other.
@@ -456,30 +476,11 @@ fn has_same_memory(target: &Target, other: u32) -> Result<bool, Abort> {
     }
 }
 
-/// A resource that two tasks may share (`enum kcmp_type` of include/uapi/linux/kcmp.h).
-#[derive(Debug, Clone, Copy)]
-enum Shared {
-    Memory = 1,
-    /// Root and working directory, and the mask of new files.
-    Directories = 3,
-}
-
 /// Returns whether a thread has its working directory, or its root, for itself: a copy of it in a
 /// new thread, or a second user of it, could make a later `setns` or `umount` fail. Unknown is no.
 pub(crate) fn has_own_directories(thread: Thread) -> bool {
     thread.tid != thread.pid
-        && compare(thread.pid, thread.tid, Shared::Directories).is_ok_and(|is_same| !is_same)
-}
-
-/// Returns whether two tasks share a resource, by kcmp(2).
-#[expect(unsafe_code, reason = "kcmp(2), which neither libc nor rustix wraps")]
-fn compare(one: u32, other: u32, what: Shared) -> io::Result<bool> {
-    let (one, other) = (libc::c_long::from(one), libc::c_long::from(other));
-    // SAFETY: with these types, kcmp takes only numbers, each as large as the `long` as which the
-    // variadic `syscall` reads it, and changes nothing.
-    let answer =
-        unsafe { libc::syscall(libc::SYS_kcmp, one, other, what as libc::c_long, 0_u64, 0_u64) };
-    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(answer == 0) }
+        && compare(thread.pid, thread.tid, Resource::Directories).is_ok_and(Ordering::is_ne)
 }
 
 #[cfg(test)]
@@ -647,16 +648,5 @@ mod tests {
         };
         // x32, aarch64, s390x's high byte, no ELF.
         assert!(!other(4, 1) && !other(18, 183) && !other(19, 1) && !other(0, b'#'));
-    }
-
-    #[test]
-    fn a_process_shares_memory_with_itself_and_not_with_its_child() {
-        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
-        let own = std::process::id();
-        assert!(compare(own, own, Shared::Memory).unwrap());
-        assert!(!compare(own, child.id(), Shared::Memory).unwrap());
-        child.kill().unwrap();
-        child.wait().unwrap();
-        assert!(is_gone(&compare(own, child.id(), Shared::Memory).unwrap_err()));
     }
 }

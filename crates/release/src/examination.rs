@@ -301,10 +301,7 @@ impl Examination {
         release: &mut Release,
     ) -> Result<TargetHeap, Abort> {
         check_method(release.method, &allocator.kind)?;
-        let path = match allocator.kind {
-            AllocatorKind::Glibc => &allocator.path,
-            _ => facts.detected.c_library_path.as_ref().ok_or(Refusal::NoHeap)?,
-        };
+        let path = checks::c_library_of(&facts.detected, allocator).ok_or(Refusal::NoHeap)?;
         let c_library = path.to_string_lossy().into_owned();
         let mut memory =
             LiveMemory::open(self.target.pid).map_err(|error| self.target.failed(error))?;

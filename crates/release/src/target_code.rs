@@ -57,42 +57,78 @@ impl TargetCode {
             Err(_) => SingleThreaded::Unknown,
         };
         let malloc_trim_at = library.and_then(|file| address(file, "malloc_trim").ok().flatten());
-        let code = maps.iter().filter(|m| m.has_file() && m.permissions.contains('x'));
-        let (of_library, others): (Vec<_>, Vec<_>) = code.partition(|m| m.name == c_library);
-        let (mut gadgets, mut restorers) = (GadgetSearch::default(), Restorers::default());
+        let code: Vec<Code<'_>> = code_of_library(pid, maps, c_library).collect();
+        let vdso = arch::RESTORES_IN_VDSO.then(|| Code::of_kernel(pid, maps)).flatten();
+        let gadgets = GadgetSearch::of(code.iter().chain(&vdso)).found()?;
         let mut library_calls = match is_static {
             true => LibraryCalls::Before(Vec::new()),
-            false => LibraryCalls::In(of_library.iter().map(|m| m.start..m.end).collect()),
+            false => {
+                let ranges = code.iter().map(|code| code.mapping.start..code.mapping.end);
+                LibraryCalls::In(ranges.collect())
+            }
         };
-        for mapping in &of_library {
-            let (bytes, is_all) = code_of(pid, mapping);
-            library_calls.search(mapping, &bytes);
-            gadgets.search(mapping, &bytes);
-            restorers.search(mapping, &bytes, is_all);
-        }
-        if arch::RESTORES_IN_VDSO
-            && let Some((mapping, bytes)) = vdso(pid, maps)
-        {
-            gadgets.search(mapping, &bytes);
-            restorers.search(mapping, &bytes, true);
-        }
-        let gadgets = gadgets.found()?;
-        for mapping in others {
-            let (bytes, is_all) = code_of(pid, mapping);
-            restorers.search(mapping, &bytes, is_all);
-        }
+        code.iter().for_each(|code| library_calls.search(code));
+        let mut restorers = Restorers::default();
+        code.iter().chain(&vdso).for_each(|code| restorers.search(code));
+        let others = files_with_code(maps).filter(|mapping| mapping.name != c_library);
+        others.for_each(|mapping| restorers.search(&Code::of_file(pid, mapping)));
         Ok(Self { library_calls, gadgets, restorers, single_threaded, malloc_trim_at })
     }
 }
 
-/// Returns the code of the kernel in a process, and its mapping.
-fn vdso(pid: u32, maps: &[Mapping]) -> Option<(&Mapping, Vec<u8>)> {
-    const MAX_BYTES: u64 = 1 << 20;
-    let mapping = maps.iter().find(|m| m.name == "[vdso]" && m.size() <= MAX_BYTES)?;
-    let mut bytes = vec![0; usize::try_from(mapping.size()).ok()?];
-    let length = LiveMemory::open(pid).ok()?.read(mapping.start, &mut bytes);
-    bytes.truncate(length);
-    Some((mapping, bytes))
+/// Finds the instructions that a release sends threads through.
+///
+/// # Errors
+/// Fails if the C library lacks one: a static program contains the return from a signal handler
+/// only if it calls `sigaction`.
+pub(crate) fn find_gadgets(
+    pid: u32,
+    maps: &[Mapping],
+    c_library: &str,
+) -> Result<Gadgets, Refusal> {
+    let vdso = arch::RESTORES_IN_VDSO.then(|| Code::of_kernel(pid, maps)).flatten();
+    let code: Vec<Code<'_>> = code_of_library(pid, maps, c_library).chain(vdso).collect();
+    GadgetSearch::of(&code).found()
+}
+
+/// Returns the mappings of code in files.
+fn files_with_code(maps: &[Mapping]) -> impl Iterator<Item = &Mapping> {
+    maps.iter().filter(|m| m.has_file() && m.permissions.contains('x'))
+}
+
+/// Reads the code of the C library.
+fn code_of_library<'m>(
+    pid: u32,
+    maps: &'m [Mapping],
+    c_library: &str,
+) -> impl Iterator<Item = Code<'m>> {
+    let mappings = files_with_code(maps).filter(move |mapping| mapping.name == c_library);
+    mappings.map(move |mapping| Code::of_file(pid, mapping))
+}
+
+/// The code in a mapping.
+struct Code<'m> {
+    mapping: &'m Mapping,
+    bytes: Vec<u8>,
+    /// Whether the bytes are all of it.
+    is_all: bool,
+}
+
+impl<'m> Code<'m> {
+    fn of_file(pid: u32, mapping: &'m Mapping) -> Self {
+        let (bytes, is_all) = code_of(pid, mapping);
+        Self { mapping, bytes, is_all }
+    }
+
+    /// Returns the code of the kernel in a process.
+    fn of_kernel(pid: u32, maps: &'m [Mapping]) -> Option<Self> {
+        const MAX_BYTES: u64 = 1 << 20;
+        let mapping = maps.iter().find(|m| m.name == "[vdso]" && m.size() <= MAX_BYTES)?;
+        let mut bytes = vec![0; usize::try_from(mapping.size()).ok()?];
+        let length = LiveMemory::open(pid).ok()?.read(mapping.start, &mut bytes);
+        bytes.truncate(length);
+        Some(Self { mapping, bytes, is_all: true })
+    }
 }
 
 /// The system calls whose arguments no code needs afterwards: functions of the C library do not
@@ -118,9 +154,9 @@ impl LibraryCalls {
     }
 
     /// Searches the code of a mapping of a static program.
-    fn search(&mut self, mapping: &Mapping, bytes: &[u8]) {
+    fn search(&mut self, code: &Code<'_>) {
         let Self::Before(returns) = self else { return };
-        returns.extend(arch::library_calls(bytes).map(|at| mapping.start + at));
+        returns.extend(arch::library_calls(&code.bytes).map(|at| code.mapping.start + at));
     }
 }
 
@@ -157,11 +193,11 @@ pub(crate) struct Restorers {
 }
 
 impl Restorers {
-    /// Searches the code of a mapping. `is_all` tells whether the bytes are all of it.
-    fn search(&mut self, mapping: &Mapping, bytes: &[u8], is_all: bool) {
+    /// Searches the code of a mapping.
+    fn search(&mut self, Code { mapping, bytes, is_all }: &Code<'_>) {
         let places = memmem::find_iter(bytes, &RESTORE);
         self.known.extend(places.map(|at| mapping.start + at as u64));
-        if !is_all {
+        if !*is_all {
             // One may begin in the last bytes that were read.
             let from = mapping.start + bytes.len().saturating_sub(RESTORE.len()) as u64;
             self.unread.push(from..mapping.end);
@@ -174,12 +210,16 @@ impl Restorers {
 struct GadgetSearch([Option<u64>; GADGETS.len()]);
 
 impl GadgetSearch {
-    /// Searches the code of a mapping.
-    fn search(&mut self, mapping: &Mapping, bytes: &[u8]) {
-        for (place, gadget) in self.0.iter_mut().zip(&GADGETS) {
-            let at = memmem::find(bytes, gadget.bytes);
-            *place = place.or(at.map(|at| mapping.start + at as u64));
+    /// Searches some code.
+    fn of<'c>(code: impl IntoIterator<Item = &'c Code<'c>>) -> Self {
+        let mut search = Self::default();
+        for Code { mapping, bytes, .. } in code {
+            for (place, gadget) in search.0.iter_mut().zip(&GADGETS) {
+                let find = || Some(mapping.start + memmem::find(bytes, gadget.bytes)? as u64);
+                *place = place.or_else(find);
+            }
         }
+        search
     }
 
     /// Returns the addresses.
@@ -198,6 +238,22 @@ impl GadgetSearch {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arch::Gadget;
+
+    #[test]
+    fn a_static_program_without_the_return_from_a_signal_handler_lacks_an_instruction() {
+        let maps = lowtide_probe::proc::maps::parse("400000-401000 r-xp 0 fe:01 7 /static\n");
+        let found = |gadgets: &[Gadget]| {
+            let bytes = gadgets.iter().flat_map(|gadget| gadget.bytes).copied().collect();
+            let mapping = &maps.as_ref().unwrap()[0];
+            GadgetSearch::of([&Code { mapping, bytes, is_all: true }]).found()
+        };
+        assert!(found(&GADGETS).is_ok());
+        let is_restore = |gadget: &Gadget| gadget.bytes == RESTORE;
+        let others: Vec<Gadget> = GADGETS.into_iter().filter(|g| !is_restore(g)).collect();
+        let what = "the return from a signal handler";
+        assert_eq!(found(&others), Err(Refusal::Gadget { what }));
+    }
 
     #[test]
     fn calls_of_a_static_program_are_of_its_library_if_all_arguments_are_parameters() {
@@ -210,7 +266,7 @@ mod tests {
         let space = &[0x90; 32][..];
         let bytes = [&asm[..], space, &c[..], space, &own[..]].concat();
         let mut calls = LibraryCalls::Before(Vec::new());
-        calls.search(mapping, &bytes);
+        calls.search(&Code { mapping, bytes, is_all: true });
         let LibraryCalls::Before(found) = &calls else { panic!("{calls:?}") };
         assert_eq!(*found, [0x40_0000 + 12, 0x40_0000 + 13 + 32 + 10]);
         assert!(calls.contain(0x40_000c) && !calls.contain(0x40_000d));

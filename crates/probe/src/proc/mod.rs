@@ -6,6 +6,7 @@ pub mod environ;
 pub mod freezer;
 pub(crate) mod group_path;
 pub(crate) mod hierarchy;
+pub mod kcmp;
 pub mod links;
 pub mod maps;
 pub mod mountinfo;
