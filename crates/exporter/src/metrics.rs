@@ -3,7 +3,7 @@
 //! `prometheus-client` writes the format of OpenMetrics. Prometheus' older text format 0.0.4
 //! differs only in the names of counters in comments, and has no end mark.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -158,13 +158,17 @@ struct GroupValues {
 
 impl GroupValues {
     fn new(processes: &[&Process], now: Instant) -> Self {
-        let mut values = Self::default();
-        processes.iter().for_each(|process| values.add(process, now));
+        let (mut values, mut seen) = (Self::default(), HashSet::new());
+        values.processes = processes.len() as u64;
+        // Memory that several of them use counts once.
+        let mut is_new =
+            |process: &Process| seen.insert(process.same_memory_as.unwrap_or(process.pid));
+        let counted = processes.iter().filter(|process| is_new(process));
+        counted.for_each(|process| values.add(process, now));
         values
     }
 
     fn add(&mut self, process: &Process, now: Instant) {
-        self.processes += 1;
         self.rss_bytes += process.rss_bytes;
         self.uninspected += u64::from(process.is_waiting());
         if let Some(reason) = process.unread {

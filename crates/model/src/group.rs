@@ -14,6 +14,9 @@ pub struct GroupTotals {
     pub schema: &'static str,
     /// Number of processes that were inspected.
     pub processes: u64,
+    /// Number of these processes that use the memory of another one of them (`clone` with
+    /// `CLONE_VM`). All bytes count once.
+    pub same_memory: u64,
     /// Number of selected processes that could not be inspected.
     pub unreadable: u64,
     /// Their proportional memory in bytes. Pages that several of them share count once in the
@@ -48,6 +51,7 @@ impl Default for GroupTotals {
         Self {
             schema: SCHEMA,
             processes: 0,
+            same_memory: 0,
             unreadable: 0,
             pss_bytes: None,
             pss_before_bytes: None,

@@ -1,5 +1,7 @@
 //! The processes of a host and their memory: the object of `lowtide top`.
 
+use std::collections::HashSet;
+
 use serde::Serialize;
 
 use crate::cgroup::CgroupCharge;
@@ -48,6 +50,8 @@ pub struct TopProcess {
     pub allocator: Option<String>,
     /// RSS as the kernel counts it, in bytes.
     pub rss_bytes: u64,
+    /// The first process with the same memory (`clone` with `CLONE_VM`), if it is another one.
+    pub same_memory_as: Option<u32>,
     /// Bytes that it has allocated, in walked heaps.
     pub allocated_bytes: Option<u64>,
     /// Bytes of runtimes, and of allocators whose heap was not walked.
@@ -83,6 +87,8 @@ pub struct TopGroup {
     pub charge: Option<CgroupCharge>,
     /// Number of processes.
     pub processes: u64,
+    /// Number of these processes that use the memory of another one of them. All bytes count once.
+    pub same_memory: u64,
     /// Sum of their RSS, in bytes.
     pub rss_bytes: u64,
     /// Allocated bytes of the processes that could be read.
@@ -100,9 +106,20 @@ pub struct TopGroup {
 }
 
 impl TopGroup {
-    /// Adds a process.
-    pub fn add(&mut self, process: &TopProcess) {
-        self.processes += 1;
+    /// Returns the totals of some processes.
+    pub fn of<'p>(processes: impl IntoIterator<Item = &'p TopProcess>) -> Self {
+        let (mut total, mut seen) = (Self::default(), HashSet::new());
+        for process in processes {
+            total.processes += 1;
+            match seen.insert(process.same_memory_as.unwrap_or(process.pid)) {
+                true => total.add_memory(process),
+                false => total.same_memory += 1,
+            }
+        }
+        total
+    }
+
+    fn add_memory(&mut self, process: &TopProcess) {
         self.rss_bytes += process.rss_bytes;
         self.allocated_bytes += process.allocated_bytes.unwrap_or(0);
         self.runtime_bytes += process.runtime_bytes.unwrap_or(0);

@@ -9,9 +9,17 @@ pub fn processes(count: u64) -> String {
     format!("{} {}", HumanCount(count), if count == 1 { "process" } else { "processes" })
 }
 
+/// Describes processes that use the memory of another one; `None` if there are none.
+pub fn same_memory(count: u64) -> Option<String> {
+    let verb = if count == 1 { "uses" } else { "use" };
+    (count > 0)
+        .then(|| format!("{} {verb} the memory of another, which counts once", HumanCount(count)))
+}
+
 /// Returns the totals as a sentence.
 pub fn sentence(totals: &GroupTotals) -> String {
     let mut parts = vec![format!("together: {}", processes(totals.processes))];
+    parts.extend(same_memory(totals.same_memory));
     let about = if totals.pss_is_estimate { "≈ " } else { "" };
     let pss = match (totals.pss_before_bytes, totals.pss_bytes) {
         (Some(before), Some(now)) => {
@@ -58,6 +66,22 @@ mod tests {
         assert_eq!(
             sentence(&totals),
             "together: 3 processes · PSS 401 MiB → 190 MiB · RSS 214 MiB · 211 MiB returned · 1 refused"
+        );
+    }
+
+    #[test]
+    fn memory_that_several_processes_use_counts_once() {
+        let totals = GroupTotals {
+            processes: 2,
+            same_memory: 1,
+            pss_bytes: Some(150 << 20),
+            rss_bytes: 151 << 20,
+            ..GroupTotals::default()
+        };
+        assert_eq!(
+            sentence(&totals),
+            "together: 2 processes · 1 uses the memory of another, which counts once · PSS 150 MiB · \
+             RSS 151 MiB"
         );
     }
 

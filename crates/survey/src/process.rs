@@ -71,6 +71,9 @@ pub struct Process {
     pub groups: Groups,
     /// RSS by the kernel's count, in bytes.
     pub rss_bytes: u64,
+    /// The first selected process with the same memory (`CLONE_VM`), if it is another one. In sums,
+    /// the memory counts once.
+    pub same_memory_as: Option<u32>,
     /// The last inspection.
     pub inspected: Option<Inspected>,
     /// The reason why the last attempt to read its memory failed.
@@ -80,7 +83,7 @@ pub struct Process {
     /// Whether a worker is inspecting it.
     pub(crate) in_work_since: Option<Instant>,
     /// The program that it executes.
-    image: (u64, u64),
+    pub(crate) image: (u64, u64),
     /// Times in seconds, and RSS in bytes.
     readings: VecDeque<(f64, u64)>,
     follower: Follower,
@@ -128,6 +131,7 @@ impl Process {
             exe,
             groups,
             rss_bytes: 0,
+            same_memory_as: None,
             inspected: None,
             unread: None,
             is_selected: false,

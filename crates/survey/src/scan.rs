@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use lowtide_model::cgroup::CgroupCharge;
 use lowtide_probe::proc::cgroup::Groups;
+use lowtide_probe::proc::kcmp::AddressSpaces;
 use lowtide_probe::proc::links;
 use lowtide_probe::proc::pids;
 use lowtide_probe::proc::stat::Stat;
@@ -113,7 +114,16 @@ impl Host {
         if filter.subprocesses {
             self.select_descendants();
         }
+        self.find_same_memory();
         self.scanned = Some(Instant::now());
+    }
+
+    /// Finds the selected processes that use the same memory.
+    fn find_same_memory(&mut self) {
+        let mut spaces = AddressSpaces::default();
+        for process in self.all.values_mut().filter(|process| process.is_selected) {
+            process.same_memory_as = spaces.add(process.pid, process.image);
+        }
     }
 
     fn select_descendants(&mut self) {

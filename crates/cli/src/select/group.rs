@@ -7,6 +7,7 @@ use lowtide_model::ledger::Owner;
 use lowtide_model::release::{Release, ReleaseOutcome};
 use lowtide_model::remedy::RemedyKind;
 use lowtide_probe::inspect::Proportion;
+use lowtide_probe::proc::kcmp::AddressSpaces;
 use lowtide_probe::proc::status::Status;
 use lowtide_probe::target::{Target, TargetError};
 use lowtide_report::group::sentence;
@@ -29,6 +30,8 @@ pub(crate) struct Group {
     is_pss_before_unknown: bool,
     /// The anonymous memory of each process.
     anon: Vec<AnonProcess>,
+    /// The memory of the processes so far.
+    spaces: AddressSpaces,
 }
 
 /// Returns the PSS of a process, if it can be read.
@@ -55,6 +58,11 @@ impl Group {
         done: &Release,
         before: Option<Proportion>,
     ) {
+        let is_refused = done.outcome == ReleaseOutcome::Refused;
+        *self.totals.refused.get_or_insert(0) += u64::from(is_refused);
+        if self.is_counted(target) {
+            return;
+        }
         self.is_pss_before_unknown |= before.is_none();
         self.add_proportion(proportion(target), before);
         let totals = &mut self.totals;
@@ -64,11 +72,13 @@ impl Group {
         } else {
             *totals.returned_bytes.get_or_insert(0) += done.returned_bytes;
         }
-        *totals.refused.get_or_insert(0) += u64::from(done.outcome == ReleaseOutcome::Refused);
     }
 
     /// Adds the inspection of one process.
     pub(crate) fn add_inspection(&mut self, target: &Target, found: &Inspection) {
+        if self.is_counted(target) {
+            return;
+        }
         let now = proportion(target).map(|now| among_forked(now, found));
         self.anon.extend(now.map(|now| anon(found, now.anon)));
         self.add_proportion(now, None);
@@ -103,8 +113,16 @@ impl Group {
         self.totals.unreadable += 1;
     }
 
-    fn add_proportion(&mut self, now: Option<Proportion>, before: Option<Proportion>) {
+    /// Counts a process. Returns whether its memory was counted with another one that uses it, too.
+    fn is_counted(&mut self, target: &Target) -> bool {
         self.totals.processes += 1;
+        let image = target.stat().map_or((0, 0), |stat| stat.image);
+        let is_counted = self.spaces.add(target.pid, image).is_some();
+        self.totals.same_memory += u64::from(is_counted);
+        is_counted
+    }
+
+    fn add_proportion(&mut self, now: Option<Proportion>, before: Option<Proportion>) {
         self.is_pss_unknown |= now.is_none();
         for (sum, part) in
             [(&mut self.totals.pss_bytes, now), (&mut self.totals.pss_before_bytes, before)]

@@ -133,17 +133,15 @@ fn add_charge(group: &mut TopGroup, host: &Host, processes: &[TopProcess]) {
 
 /// Returns the totals of all processes.
 pub(crate) fn total(top: &Top) -> TopGroup {
-    let mut total = TopGroup::default();
-    top.processes.iter().for_each(|process| total.add(process));
-    total
+    TopGroup::of(&top.processes)
 }
 
 fn groups(processes: &[TopProcess], sort: SortKey, by: GroupKey) -> Vec<TopGroup> {
-    let mut groups: BTreeMap<String, TopGroup> = BTreeMap::new();
+    let mut groups: BTreeMap<String, Vec<&TopProcess>> = BTreeMap::new();
     for process in processes {
-        groups.entry(by.of(process)).or_default().add(process);
+        groups.entry(by.of(process)).or_default().push(process);
     }
-    let named = groups.into_iter().map(|(name, group)| TopGroup { name, ..group });
+    let named = groups.into_iter().map(|(name, group)| TopGroup { name, ..TopGroup::of(group) });
     let mut groups: Vec<TopGroup> = named.collect();
     groups.sort_by_key(|group| {
         let order = match sort {
@@ -184,6 +182,7 @@ fn row(process: &Process, t_s: f64) -> TopProcess {
         cgroup: process.cgroup().to_owned(),
         allocator: inspected.map(|found| found.allocator_name()).filter(|name| name != "-"),
         rss_bytes: process.rss_bytes,
+        same_memory_as: process.same_memory_as,
         allocated_bytes: bytes(Owner::Allocated),
         runtime_bytes: bytes(Owner::Runtime),
         reclaimable_bytes: bytes(Owner::Reclaimable),
@@ -211,6 +210,7 @@ pub(crate) mod tests {
             cgroup: "/system.slice/server.service".to_owned(),
             allocator: reclaimable_mib.map(|_| "glibc 2.36".to_owned()),
             rss_bytes: rss_mib << 20,
+            same_memory_as: None,
             allocated_bytes: reclaimable_mib.map(|mib| (rss_mib - mib) << 20),
             runtime_bytes: reclaimable_mib.map(|_| 0),
             reclaimable_bytes: reclaimable_mib.map(|mib| mib << 20),

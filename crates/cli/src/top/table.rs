@@ -3,6 +3,7 @@
 use lowtide_model::bytes::Human;
 use lowtide_model::number::HumanCount;
 use lowtide_model::top::{Top, TopGroup, TopProcess};
+use lowtide_report::group::same_memory;
 use lowtide_report::text::{printable, shortened, signed, without_directory, wrapped};
 
 use super::rows::{GroupKey, SortKey, total};
@@ -216,19 +217,19 @@ pub(crate) fn summary(top: &Top, width: usize) -> String {
     text + &waiting
 }
 
-/// Returns how many processes could not be read, and why; `None` if all could be read.
-pub(crate) fn unread(top: &Top) -> Option<String> {
+/// Returns how many processes use the memory of another one, how many could not be read, and why;
+/// `None` if there are none.
+pub(crate) fn remarks(top: &Top) -> Option<String> {
     let required = top.required.as_deref().unwrap_or("another permission");
-    counts_of_unread(top, &format!("may not be read: this requires {required}"))
+    counts(top, &format!("may not be read: this requires {required}"))
 }
 
-/// Returns how many processes could not be read; `None` if all could be read. What would permit it
-/// is left out.
-pub(crate) fn unread_in_short(top: &Top) -> Option<String> {
-    counts_of_unread(top, "may not be read (? explains it)")
+/// Returns the same without what would permit to read them.
+pub(crate) fn remarks_in_short(top: &Top) -> Option<String> {
+    counts(top, "may not be read (? explains it)")
 }
 
-fn counts_of_unread(top: &Top, not_permitted: &str) -> Option<String> {
+fn counts(top: &Top, not_permitted: &str) -> Option<String> {
     let of = |reason| top.processes.iter().filter(|process| process.unread == Some(reason)).count();
     let parts = [
         (of("not_permitted"), not_permitted.to_owned()),
@@ -237,7 +238,8 @@ fn counts_of_unread(top: &Top, not_permitted: &str) -> Option<String> {
         (of("failed"), "could not be read".to_owned()),
     ];
     let parts = parts.iter().filter(|(count, _)| *count > 0);
-    let text: Vec<String> = parts.map(|(count, what)| format!("{count} {what}")).collect();
+    let unread = parts.map(|(count, what)| format!("{count} {what}"));
+    let text: Vec<String> = same_memory(total(top).same_memory).into_iter().chain(unread).collect();
     (!text.is_empty()).then(|| text.join("; "))
 }
 
@@ -259,7 +261,7 @@ pub(crate) fn render(top: &Top, by: GroupKey, sort: SortKey, width: u16) -> Stri
         text += &(shortened(&printable(&line), usize::from(width)) + "\n");
     }
     text += &format!("\n{}\n", wrapped(&summary(top, usize::MAX), width));
-    text.extend(unread(top).map(|line| wrapped(&line, width) + "\n"));
+    text.extend(remarks(top).map(|line| wrapped(&line, width) + "\n"));
     text
 }
 
@@ -303,9 +305,14 @@ pub(crate) mod tests {
 
     #[test]
     fn a_table_of_groups() {
-        let mut sum = TopGroup { name: "/usr/bin/server1".to_owned(), ..TopGroup::default() };
-        sum.add(&row(1, 300, Some(100)));
-        sum.add(&row(3, 50, None));
+        // The third one uses the memory of the first.
+        let same = TopProcess { same_memory_as: Some(1), ..row(4, 300, Some(100)) };
+        let processes = [row(1, 300, Some(100)), row(3, 50, None), same];
+        let mut sum =
+            TopGroup { name: "/usr/bin/server1".to_owned(), ..TopGroup::of(&processes[..2]) };
+        let counted_once =
+            TopGroup { processes: 3, same_memory: 1, ..TopGroup::of(&processes[..2]) };
+        assert_eq!(TopGroup::of(&processes), counted_once);
         sum.rss_bytes_per_hour = -(5 << 30);
         insta::assert_snapshot!(render(
             &Top { groups: vec![sum], ..top() },

@@ -44,10 +44,10 @@ pub(crate) fn draw(state: &mut State, colour: bool, area: Rect, buffer: &mut Buf
     };
     let width = usize::from(canvas.area.width);
     canvas.line(&table::summary(top, width), bold());
-    canvas.line(&shortened(&table::unread_in_short(top).unwrap_or_default(), width), dim());
+    canvas.line(&shortened(&table::remarks_in_short(top).unwrap_or_default(), width), dim());
     if state.mode == Mode::Help {
-        let unread = table::unread(top).map(|text| wrapped(&text, canvas.area.width));
-        for line in HELP.into_iter().chain(unread.iter().flat_map(|text| text.lines())) {
+        let remarks = table::remarks(top).map(|text| wrapped(&text, canvas.area.width));
+        for line in HELP.into_iter().chain(remarks.iter().flat_map(|text| text.lines())) {
             canvas.line(line, Style::new());
         }
         return;

@@ -141,6 +141,8 @@ const EXPORTER: &[PermittedCall] = calls![
     SYS_ioctl[OneOf(1, IOCTL)],
     // Whether another process exists
     SYS_kill[OneOf(1, &[0])],
+    // Whether two processes use the same memory (`KCMP_VM` of include/uapi/linux/kcmp.h)
+    SYS_kcmp[OneOf(2, &[1])],
     // Threads
     SYS_clone[OneOf(0, &[THREAD, THREAD_OF_MUSL])],
     SYS_set_robust_list,

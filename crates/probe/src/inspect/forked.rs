@@ -4,13 +4,16 @@
 //! After a `fork`, both processes map the same pages; the kernel copies a page when one of them
 //! writes to it. RSS counts shared pages in each process.
 
+use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
 use lowtide_heap::ranges::bytes;
-use lowtide_model::inspection::{ForkedMemory, MAX_RELATIVES};
+use lowtide_model::inspection::{ForkedMemory, MAX_RELATIVES, Observation};
+use lowtide_model::number::HumanCount;
 
 use crate::memory::LiveMemory;
+use crate::proc::kcmp::{Resource, compare};
 use crate::proc::maps::Mapping;
 use crate::proc::stat::Stat;
 use crate::target::Target;
@@ -29,34 +32,60 @@ struct Family {
     parent: Option<u32>,
     /// All others, the parent included.
     others: BTreeSet<u32>,
+    /// Those that use the same memory (`CLONE_VM`): it is not a copy. They are not in `others`.
+    same: BTreeSet<u32>,
 }
 
-/// Reads what a process shares with its family; `None` if it has none, or that may not be read.
-pub(super) fn read(target: &Target, memory: &LiveMemory, maps: &[Mapping]) -> Option<ForkedMemory> {
-    let family = Family::find(target)?;
-    let parent = family.parent.and_then(|pid| LiveMemory::pages_only(pid).ok());
-    let (mut private_bytes, mut shared_bytes, mut copied_bytes) = (0, 0, 0);
-    for mapping in maps.iter().filter(|mapping| mapping.may_be_copied()) {
-        let range = mapping.start..mapping.end;
-        let anonymous = memory.anonymous(range.clone()).ok()?;
-        let private = memory.exclusive(&anonymous).ok()?;
-        private_bytes += bytes(&private);
-        shared_bytes += bytes(&anonymous) - bytes(&private);
-        if let Some(parent) = &parent {
-            copied_bytes += common_bytes(&private, &parent.anonymous(range).ok()?);
-        }
+/// Adds what a process shares with its family, if it has one and that may be read, and a note about
+/// processes that use the same memory.
+pub(super) fn add(
+    observation: &mut Observation,
+    target: &Target,
+    memory: &LiveMemory,
+    maps: &[Mapping],
+) {
+    let Some(family) = Family::find(target) else { return };
+    if let Some(first) = family.same.first() {
+        let count = family.same.len() as u64;
+        let (others, use_it) = match count {
+            1 => (format!("process {first}"), "uses"),
+            _ => (format!("{} other processes (the first is {first})", HumanCount(count)), "use"),
+        };
+        observation.notes.push(format!(
+            "{others} {use_it} the same memory (clone with CLONE_VM): the RSS of each is the same bytes"
+        ));
     }
-    Some(ForkedMemory {
-        private_bytes,
-        shared_bytes,
-        copied_bytes: parent.map(|_| copied_bytes),
-        parent: family.parent,
-        processes: family.others.len() as u64,
-        pids: family.others.into_iter().take(MAX_RELATIVES).collect(),
-    })
+    observation.forked = family.memory(memory, maps);
 }
 
 impl Family {
+    fn memory(self, memory: &LiveMemory, maps: &[Mapping]) -> Option<ForkedMemory> {
+        let family = self;
+        if family.others.is_empty() {
+            return None;
+        }
+        let parent = family.parent.and_then(|pid| LiveMemory::pages_only(pid).ok());
+        let (mut private_bytes, mut shared_bytes, mut copied_bytes) = (0, 0, 0);
+        for mapping in maps.iter().filter(|mapping| mapping.may_be_copied()) {
+            let range = mapping.start..mapping.end;
+            let anonymous = memory.anonymous(range.clone()).ok()?;
+            let private = memory.exclusive(&anonymous).ok()?;
+            private_bytes += bytes(&private);
+            shared_bytes += bytes(&anonymous) - bytes(&private);
+            if let Some(parent) = &parent {
+                copied_bytes += common_bytes(&private, &parent.anonymous(range).ok()?);
+            }
+        }
+        Some(ForkedMemory {
+            private_bytes,
+            shared_bytes,
+            copied_bytes: parent.map(|_| copied_bytes),
+            parent: family.parent,
+            processes: family.others.len() as u64,
+            pids: family.others.into_iter().take(MAX_RELATIVES).collect(),
+        })
+    }
+
     fn find(target: &Target) -> Option<Self> {
         let own = target.stat().ok().filter(|stat| stat.image != (0, 0))?;
         let stat = |pid: u32| Target::open(pid).ok()?.stat().ok();
@@ -85,7 +114,12 @@ impl Family {
         others.retain(is_member);
         others.insert(first.0);
         others.remove(&target.pid);
-        (!others.is_empty()).then_some(Self { parent, others })
+        let is_same =
+            |pid: &u32| compare(target.pid, *pid, Resource::Memory).is_ok_and(Ordering::is_eq);
+        let same: BTreeSet<u32> = others.iter().copied().filter(is_same).collect();
+        others.retain(|pid| !same.contains(pid));
+        let parent = parent.filter(|parent| !same.contains(parent));
+        Some(Self { parent, others, same })
     }
 }
 
@@ -130,7 +164,7 @@ mod tests {
         }
         let found = |target: &Target| {
             let memory = LiveMemory::open(target.pid).unwrap();
-            read(target, &memory, &target.maps().unwrap()).unwrap()
+            Family::find(target).unwrap().memory(&memory, &target.maps().unwrap()).unwrap()
         };
         let (of_first, of_child) = (found(&first), found(&child));
         let text = std::fs::read_to_string(child.path("smaps_rollup")).unwrap();

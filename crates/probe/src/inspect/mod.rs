@@ -397,7 +397,7 @@ fn status(
 /// process for which it was not read.
 fn add_details(target: &Target, memory: &LiveMemory, is_readable: bool, walk: &mut BlockWalk) {
     let BlockWalk { observation, maps, detected, .. } = walk;
-    observation.forked = forked::read(target, memory, maps);
+    forked::add(observation, target, memory, maps);
     if observation.lazyfree_bytes.is_none()
         && let Some((bytes, is_estimate)) = lazy_free::estimate(memory, maps)
     {
