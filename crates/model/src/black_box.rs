@@ -69,8 +69,13 @@ pub struct BlackBoxReport {
     pub kernel: Option<KernelKill>,
     /// The process that was killed, if it is another one of the group.
     pub victim: Option<OtherProcess>,
+    /// How much more the group of the limit held at the last reading than at the first one of the
+    /// last five minutes.
+    pub group_growth: Option<GroupGrowth>,
     /// The largest other processes of its group.
     pub others: Vec<OtherProcess>,
+    /// Time from their list to the end, in seconds; `None` if there is no list.
+    pub others_before_s: Option<f64>,
     /// The cause of its memory use, at the last inspection.
     pub verdict: Option<Verdict>,
     /// Measures that would have lowered it.
@@ -113,6 +118,17 @@ pub struct Dominant {
     pub bytes: u64,
     /// Whether the owner is concluded from the growth before, or the bytes are an estimate.
     pub estimated: bool,
+}
+
+/// The growth of a cgroup between two readings.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct GroupGrowth {
+    /// Time between the readings, in seconds.
+    pub elapsed_s: f64,
+    /// The change of what could not be dropped, in bytes.
+    pub bytes: i64,
+    /// The change of anonymous and shared memory of the process in the same time, in bytes.
+    pub own_bytes: i64,
 }
 
 /// A change of a process, in bytes; negative if it shrank.

@@ -1,16 +1,21 @@
 //! What held most of the memory. A wrong owner is worse than an unknown one: memory that came after
 //! the last inspection gets an owner only if all growth before it had this one.
+//!
+//! What processes share after a fork counts in each of them, but once in their cgroup. So the
+//! others are measured by what the cgroup has beyond the process, and not by their sizes.
 
 use lowtide_model::black_box::{BlackBoxReport, Dominant};
 use lowtide_model::inspection::Observation;
 use lowtide_model::ledger::{Ledger, Owner, Row, State};
 use lowtide_model::number::HumanCount;
-use lowtide_record::black_box::Cause;
+use lowtide_record::black_box::{Cause, Member, Members};
 
 use super::timeline::Timeline;
 
 /// Owner of memory that no inspection has seen.
 const UNKNOWN: &str = "unknown";
+/// Owner of memory of other processes below the same limit.
+pub(super) const OTHER_PROCESS: &str = "other_process";
 /// Share of the growth between ledgers that one owner must have, to own the growth after them too.
 const SAME_OWNER: f64 = 0.8;
 /// Maximum ratio of the growth after the last ledger to that between ledgers, for the same.
@@ -23,10 +28,35 @@ pub(super) fn dominant(timeline: &Timeline, report: &BlackBoxReport) -> Option<D
     let own = timeline.last().process;
     let own_bytes = own.anon.saturating_add(own.shared);
     let is_oom_kill = report.cause == Cause::OomKill.name();
+    let of_others = |outside: &Dominant| match outside.owner.as_str() {
+        OTHER_PROCESS => outside.bytes.saturating_add(common(timeline, report)),
+        _ => outside.bytes,
+    };
     match outside(timeline, report).filter(|_| is_oom_kill) {
-        Some(outside) if outside.bytes > own_bytes => Some(outside),
+        Some(outside) if of_others(&outside) > own_bytes => Some(outside),
         _ => within(timeline, report),
     }
+}
+
+/// Returns the anonymous memory that the process shared with one of the others when they were
+/// listed: at least so much more than their cgroup they had together. Less than a twentieth is 0,
+/// because the counters are not of the same moment.
+pub(super) fn common(timeline: &Timeline, report: &BlackBoxReport) -> u64 {
+    let members = &timeline.members;
+    let before = timeline.readings.iter().rev().find(|reading| reading.t_s <= members.t_s);
+    let then = before.or(timeline.readings.first());
+    let group = then.and_then(|then| then.groups.get(place_of(timeline, report)?));
+    let Some((then, group)) = then.zip(group) else { return 0 };
+    let largest = members.largest.iter().map(|member| member.bytes.anon).max().unwrap_or(0);
+    let own = then.process.anon;
+    let common = own.saturating_add(largest).saturating_sub(group.anon).min(own).min(largest);
+    if common.saturating_mul(20) < group.anon { 0 } else { common }
+}
+
+/// Returns the place of the group of the limit in the readings.
+fn place_of(timeline: &Timeline, report: &BlackBoxReport) -> Option<usize> {
+    let path = report.limit.as_ref()?.path.as_deref()?;
+    timeline.head.groups.iter().position(|group| group.path == path)
 }
 
 /// Returns the largest part of the group that is not of the process.
@@ -41,32 +71,36 @@ fn outside(timeline: &Timeline, report: &BlackBoxReport) -> Option<Dominant> {
         bytes,
         estimated: false,
     };
-    let others = others_anon.saturating_add(others_shared);
-    let of_group = members.largest.first().map(|largest| {
-        // One process, or many: each child of a fork storm is small.
-        let own = largest.bytes.anon.saturating_add(largest.bytes.shared);
-        let name = match (own.saturating_mul(2) >= others, members.count.saturating_sub(1)) {
-            (true, _) | (_, 0 | 1) => format!("{} (PID {})", largest.name, largest.pid),
-            (false, count) => {
-                format!(
-                    "{} processes, such as {} (PID {})",
-                    HumanCount(count),
-                    largest.name,
-                    largest.pid
-                )
-            }
-        };
-        part("other_process", Some(name), others)
-    });
     let mapped = own.shared.max(others_shared);
     let unmapped = part("shared_unmapped", None, group.shared.saturating_sub(mapped));
     let kernel = part("kernel", None, group.kernel);
-    let rest = group.anon.saturating_sub(own.anon).saturating_sub(others_anon);
-    let rest = Dominant { estimated: true, ..part("other_process", None, rest) };
-    [Some(unmapped), Some(kernel), Some(rest), of_group]
-        .into_iter()
-        .flatten()
-        .max_by_key(|part| part.bytes)
+    let beyond = group.anon.saturating_sub(own.anon);
+    // The list may be of part of them, or from before they grew.
+    let is_listed = others_anon.saturating_mul(2) >= beyond;
+    let name = members.largest.first().filter(|_| is_listed).map(|one| name_of(one, members));
+    let shared = others_shared.min(group.shared).saturating_sub(own.shared);
+    let estimated = name.is_none();
+    let others = Dominant { estimated, ..part(OTHER_PROCESS, name, beyond.saturating_add(shared)) };
+    [unmapped, kernel, others].into_iter().max_by_key(|part| part.bytes)
+}
+
+/// Returns a name for the other processes: one process, or many, as each child of a fork storm is
+/// small.
+fn name_of(largest: &Member, members: &Members) -> String {
+    let (anon, shared) = members.anon_and_shared;
+    let own = largest.bytes.anon.saturating_add(largest.bytes.shared);
+    let has_most = own.saturating_mul(2) >= anon.saturating_add(shared);
+    match (has_most, members.count.saturating_sub(1)) {
+        (true, _) | (_, 0 | 1) => format!("{} (PID {})", largest.name, largest.pid),
+        (false, count) => {
+            format!(
+                "{} processes, such as {} (PID {})",
+                HumanCount(count),
+                largest.name,
+                largest.pid
+            )
+        }
+    }
 }
 
 /// Returns the largest part of the process.

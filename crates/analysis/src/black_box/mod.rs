@@ -9,8 +9,8 @@ mod timeline;
 mod words;
 
 use lowtide_model::black_box::{
-    BlackBoxReport, BoxLimit, BoxRelease, Change, CoursePoint, KernelKill, OtherProcess, Peak,
-    Recorded, SCHEMA,
+    BlackBoxReport, BoxLimit, BoxRelease, Change, CoursePoint, GroupGrowth, KernelKill,
+    OtherProcess, Peak, Recorded, SCHEMA,
 };
 use lowtide_model::counters::{GroupBytes, ProcessBytes};
 use lowtide_model::growth::Growth;
@@ -43,7 +43,8 @@ pub fn conclude(record: &BoxRecord, file: &str) -> BlackBoxReport {
         Some(ExitStatus::Signal(signal)) => (None, Some(signal)),
         None => (None, None),
     };
-    let group = limit.as_ref().and_then(|(place, _)| last.groups.get((*place)?).copied());
+    let place = limit.as_ref().and_then(|(place, _)| *place);
+    let group = place.and_then(|place| last.groups.get(place).copied());
     let mut report = BlackBoxReport {
         schema: SCHEMA,
         file: file.to_owned(),
@@ -66,7 +67,10 @@ pub fn conclude(record: &BoxRecord, file: &str) -> BlackBoxReport {
         released_before_bytes: timeline.course.released.0,
         kernel: end.kernel.as_ref().map(|kernel| kernel_kill(kernel, &end)),
         victim: end.victim.as_ref().map(other),
+        group_growth: place.and_then(|place| group_growth(&timeline, &end, place)),
         others: timeline.members.largest.iter().map(other).collect(),
+        others_before_s: (!timeline.members.largest.is_empty())
+            .then(|| (end.t_s - timeline.members.t_s).max(0.0)),
         course: course(&timeline, &end, group),
         releases: releases(&timeline, &end),
         recorded: Recorded {
@@ -86,7 +90,7 @@ pub fn conclude(record: &BoxRecord, file: &str) -> BlackBoxReport {
     }
     report.dominant = dominant::dominant(&timeline, &report);
     report.notes.extend(words::notes(&timeline, &report, record.invalid));
-    report.summary = words::summary(&report, &end);
+    report.summary = words::summary(&report, &end, dominant::common(&timeline, &report));
     report
 }
 
@@ -135,6 +139,27 @@ fn growth(timeline: &Timeline, end: &End) -> Option<Growth> {
         follower.add(ledger.t_s - begin_s, &ledger.observation);
     }
     follower.growth()
+}
+
+/// Returns the growth of the group at a place in the readings of the last minutes.
+fn group_growth(timeline: &Timeline, end: &End, place: usize) -> Option<GroupGrowth> {
+    let last = timeline.readings.last()?;
+    let since_s = end.t_s - LAST_MINUTES_S;
+    let is_first = |reading: &&Reading| {
+        reading.t_s >= since_s && reading.groups.get(place).is_some_and(|group| group.charged > 0)
+    };
+    let first = timeline.readings.iter().find(is_first)?;
+    let change = |of: &dyn Fn(&Reading) -> Option<u64>| {
+        let of = |reading| Some(i64::try_from(of(reading)?).unwrap_or(i64::MAX));
+        Some(of(last)?.saturating_sub(of(first)?))
+    };
+    Some(GroupGrowth {
+        elapsed_s: last.t_s - first.t_s,
+        bytes: change(&|reading| Some(reading.groups.get(place)?.kept()))?,
+        own_bytes: change(&|Reading { process, .. }| {
+            Some(process.anon.saturating_add(process.shared))
+        })?,
+    })
 }
 
 /// Returns what has changed after the last ledger.

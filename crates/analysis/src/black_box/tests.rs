@@ -37,6 +37,26 @@ impl Made {
         self
     }
 
+    /// Sets the anonymous memory of the cgroup at the last reading, in MiB.
+    fn group(mut self, anon: u64) -> Self {
+        if let Some(BoxLine::Reading(reading)) = self.lines.last_mut() {
+            (reading.groups[0].anon, reading.groups[0].charged) = (anon * MIB, anon * MIB);
+        }
+        self
+    }
+
+    /// Adds a list of one other process, with its anonymous memory in MiB.
+    fn other(mut self, t_s: f64, name: &str, anon: u64) -> Self {
+        let bytes = ProcessBytes { anon: anon * MIB, ..ProcessBytes::default() };
+        self.lines.push(BoxLine::Members(Members {
+            t_s,
+            count: 2,
+            largest: vec![Member { pid: 9, name: name.to_owned(), bytes }],
+            anon_and_shared: (anon * MIB, 0),
+        }));
+        self
+    }
+
     fn ledger(mut self, t_s: f64, rows: &[(Owner, u64)]) -> Self {
         let mut found = observed(rows);
         found.rss_bytes = found.ledger.total();
@@ -113,21 +133,53 @@ fn tmpfs_that_no_process_maps_is_not_blamed_on_the_victim() {
 
 #[test]
 fn another_process_of_the_group_can_hold_most() {
-    let mut made = Made::new().reading(0.0, 20, 0, 0).ledger(0.0, &[(Owner::Allocated, 20)]);
-    let bytes = ProcessBytes { anon: 150 * MIB, ..ProcessBytes::default() };
-    let member = Member { pid: 9, name: "node".to_owned(), bytes };
-    made.lines.push(BoxLine::Members(Members {
-        t_s: 0.0,
-        count: 2,
-        largest: vec![member],
-        anon_and_shared: (150 * MIB, 0),
-    }));
-    let report = made.end(0.5, Cause::OomKill);
+    let report = Made::new()
+        .reading(0.0, 20, 0, 0)
+        .group(170)
+        .ledger(0.0, &[(Owner::Allocated, 20)])
+        .other(0.0, "node", 150)
+        .end(0.5, Cause::OomKill);
     let found = report.dominant.as_ref().unwrap();
     assert_eq!(
         (found.owner.as_str(), found.name.as_deref()),
         ("other_process", Some("node (PID 9)"))
     );
+}
+
+#[test]
+fn a_forked_child_that_fills_the_limit_is_named_and_not_its_idle_parent() {
+    let made = || {
+        Made::new()
+            .reading(0.0, 100, 0, 0)
+            .ledger(0.0, &[(Owner::Allocated, 100)])
+            .other(0.0, "child", 100)
+            .reading(6.0, 100, 0, 0)
+            .group(198)
+    };
+    let rest = "In the last 6.00 s, the cgroup grew by 98.0 MiB, and this process did not grow; the \
+                largest other process, child (PID 9), had an RSS of";
+    let stale = made().end(6.25, Cause::OomKill);
+    assert_eq!(dominant(&stale), ("other_process", 98, false));
+    let expected = format!(
+        "98.0 MiB of it was in other processes of its cgroup (child (PID 9)); at least 100 MiB more is in \
+         both this process and one of them, or charged elsewhere. {rest} 100 MiB 6.25 s before the end."
+    );
+    assert!(stale.summary.ends_with(&expected), "{}", stale.summary);
+    let listed = made().other(6.0, "child", 198).end(6.25, Cause::OomKill);
+    assert_eq!(dominant(&listed), ("other_process", 98, false));
+    assert!(listed.summary.contains("an RSS of 198 MiB 250 ms"), "{}", listed.summary);
+}
+
+#[test]
+fn a_part_of_less_than_half_is_not_called_most() {
+    let report = Made::new()
+        .reading(0.0, 100, 0, 0)
+        .group(190)
+        .ledger(0.0, &[(Owner::Allocated, 60), (Owner::Stacks, 40)])
+        .other(0.0, "node", 90)
+        .end(0.5, Cause::OomKill);
+    let expected = "The largest part of this process, 60.0 MiB, was memory in use by the program.";
+    assert!(report.summary.ends_with(expected), "{}", report.summary);
 }
 
 #[test]

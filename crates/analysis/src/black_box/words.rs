@@ -7,15 +7,19 @@ use lowtide_model::ledger::Owner;
 use lowtide_model::number::HumanCount;
 use lowtide_record::black_box::{Cause, End};
 
+use super::dominant::OTHER_PROCESS;
 use super::timeline::Timeline;
 
 /// Minimum change after the last ledger that a note names, as a part of RSS.
 const NOTABLE: f64 = 0.1;
 
 /// Returns the conclusion in a sentence or two.
-pub(super) fn summary(report: &BlackBoxReport, end: &End) -> String {
+/// `common` is what the process shared with one of the others since a fork, in bytes.
+pub(super) fn summary(report: &BlackBoxReport, end: &End, common: u64) -> String {
     let mut text = cause(report, end);
+    let held = |dominant: &Dominant| held(dominant, whole(report), common);
     text += &report.dominant.as_ref().map(held).unwrap_or_default();
+    text += &of_group(report).unwrap_or_default();
     if let Some(growth) = &report.growth
         && let Some(most) = growth.by.first().filter(|part| part.bytes > 1 << 20)
     {
@@ -89,32 +93,77 @@ fn cause(report: &BlackBoxReport, end: &End) -> String {
     }
 }
 
-/// Describes what held most of the memory.
-fn held(dominant: &Dominant) -> String {
+/// Returns the memory of which the dominant part is a part, in bytes: that at the limit after an
+/// OOM kill, otherwise RSS.
+fn whole(report: &BlackBoxReport) -> u64 {
+    let limit = report.limit.as_ref().filter(|_| report.cause == Cause::OomKill.name());
+    limit.map_or(report.last.rss(), |limit| limit.used_bytes)
+}
+
+/// Describes the growth of the cgroup, if much of it was not of the process.
+fn of_group(report: &BlackBoxReport) -> Option<String> {
+    let (growth, limit) = (report.group_growth?, report.limit.as_ref()?);
+    let is_large = growth.bytes as f64 >= limit.limit_bytes as f64 * NOTABLE;
+    let is_own = growth.own_bytes as f64 >= growth.bytes as f64 * (1.0 - NOTABLE);
+    if !is_large || is_own || report.cause != Cause::OomKill.name() {
+        return None;
+    }
+    let own = match growth.own_bytes {
+        0 => "this process did not grow".to_owned(),
+        bytes if bytes < 0 => format!("this process shrank by {}", Human(bytes.unsigned_abs())),
+        bytes => format!("this process by {}", Human(bytes.unsigned_abs())),
+    };
+    let mut text = format!(
+        ". In the last {}, the cgroup grew by {}, and {own}",
+        HumanSeconds(growth.elapsed_s),
+        Human(growth.bytes.unsigned_abs())
+    );
+    if let (Some(largest), Some(before_s)) = (report.others.first(), report.others_before_s)
+        && let (Some(name), Some(pid)) = (&largest.name, largest.pid)
+    {
+        text += &format!(
+            "; the largest other process, {name} (PID {pid}), had an RSS of {} {} before the end",
+            Human(largest.bytes.rss()),
+            HumanSeconds(before_s)
+        );
+    }
+    Some(text)
+}
+
+/// Describes what held most of the memory, or else the largest part of the process. `whole` is all
+/// memory of which it is a part.
+fn held(dominant: &Dominant, whole: u64, common: u64) -> String {
     let about = if dominant.estimated { "≈" } else { "" };
     let bytes = format!("{about}{}", Human(dominant.bytes));
+    let is_most = dominant.bytes.saturating_mul(2) > whole;
+    let part = match (is_most, dominant.owner.as_str()) {
+        (true, _) => format!("Most of it, {bytes},"),
+        (false, OTHER_PROCESS | "shared_unmapped" | "kernel") => format!("{bytes} of it"),
+        (false, _) => format!("The largest part of this process, {bytes},"),
+    };
+    let common = match common {
+        0 => String::new(),
+        bytes => format!(
+            "; at least {} more is in both this process and one of them, or charged elsewhere",
+            Human(bytes)
+        ),
+    };
     let name = dominant.name.as_ref().map(|name| format!(" ({name})")).unwrap_or_default();
     match dominant.owner.as_str() {
         "unknown" => format!(
-            ". Most of it, {bytes}, was anonymous memory of this process that came after the last inspection: its owner is not known"
+            ". {part} was anonymous memory of this process that came after the last inspection: its owner is not known"
         ),
-        "other_process" if dominant.name.is_none() => {
-            format!(
-                ". Most of it, {bytes}, was in processes below the same limit that are not recorded"
-            )
+        OTHER_PROCESS if dominant.name.is_none() => {
+            format!(". {part} was in processes below the same limit that are not recorded{common}")
         }
-        "other_process" => {
-            format!(". Most of it, {bytes}, was in other processes of its cgroup{name}")
+        OTHER_PROCESS => {
+            format!(". {part} was in other processes of its cgroup{name}{common}")
         }
         "shared_unmapped" => {
-            format!(
-                ". Most of it, {bytes}, was shared memory, or files in tmpfs, that no process maps"
-            )
+            format!(". {part} was shared memory, or files in tmpfs, that no process maps")
         }
-        "kernel" => format!(
-            ". Most of it, {bytes}, was kernel memory, such as page tables, sockets or pipes"
-        ),
-        owner => format!(". Most of it, {bytes}, was {}{name}", owner_name(owner)),
+        "kernel" => format!(". {part} was kernel memory, such as page tables, sockets or pipes"),
+        owner => format!(". {part} was {}{name}", owner_name(owner)),
     }
 }
 

@@ -58,8 +58,12 @@ fn against_limit(report: &BlackBoxReport) -> Option<Section> {
     );
     let last = report.last;
     let of_process = |bytes: u64| format!("{} of this process", Human(bytes));
+    let of_others = match group.anon.saturating_sub(last.anon) {
+        0 => String::new(),
+        bytes => format!(", {} only of others", Human(bytes)),
+    };
     let rows = vec![
-        Row::new("anonymous", Human(group.anon), of_process(last.anon)),
+        Row::new("anonymous", Human(group.anon), of_process(last.anon) + &of_others),
         Row::new("shared, tmpfs", Human(group.shared), of_process(last.shared)),
         Row::new(
             "kernel",
@@ -167,7 +171,11 @@ fn others(report: &BlackBoxReport) -> Option<Section> {
     let victim = report.victim.as_ref().map(|victim| row(victim, "was killed"));
     let others = report.others.iter().take(MAX_ROWS).map(|other| row(other, ""));
     let rows = victim.into_iter().chain(others).collect();
-    Some(Section { title: "other processes of the cgroup, by RSS".to_owned(), rows })
+    let when = report.others_before_s.map(|before_s| {
+        format!(", {} before the end; what processes share counts in each", HumanSeconds(before_s))
+    });
+    let title = format!("other processes of the cgroup, by RSS{}", when.unwrap_or_default());
+    Some(Section { title, rows })
 }
 
 /// What would have helped.

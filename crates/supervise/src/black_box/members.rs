@@ -6,8 +6,17 @@ use std::fs;
 use lowtide_probe::proc::status::Status;
 use lowtide_record::black_box::{Member, Members};
 
+use super::pace::Nearness;
+
 /// Maximum number of processes that are listed.
 const LISTED: usize = 8;
+
+/// Returns when the processes of a group are due to be listed after a list at a time, in seconds.
+pub(super) fn members_due_s(listed_s: f64, nearness: Nearness) -> f64 {
+    /// Interval at rest, near a limit, and at its edge, in seconds.
+    const INTERVALS_S: [f64; 3] = [10.0, 0.25, 0.25];
+    listed_s + INTERVALS_S[nearness as usize]
+}
 
 /// Reads the processes of a list, without one of them.
 pub(super) fn members(t_s: f64, pids: &[u32], own: u32) -> Members {
@@ -32,6 +41,13 @@ fn member(pid: u32) -> Option<Member> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_limit_that_comes_near_shortens_the_time_to_the_next_list() {
+        assert_eq!(members_due_s(5.0, Nearness::Rest), 15.0);
+        assert_eq!(members_due_s(5.0, Nearness::Near), 5.25);
+        assert_eq!(members_due_s(f64::NEG_INFINITY, Nearness::Rest), f64::NEG_INFINITY);
+    }
 
     #[test]
     fn the_other_processes_are_listed_by_size() {

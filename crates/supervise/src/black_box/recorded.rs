@@ -21,6 +21,7 @@ use super::groups::Groups;
 use super::kept::Kept;
 use super::ledger_thread::{Inspected, reclaimable_bytes};
 use super::ledgers::{LedgerPlan, Need};
+use super::members::members_due_s;
 use super::pace::{Nearness, Pace};
 
 /// Change of a value from which a reading is written, as a share of its limit or of itself.
@@ -47,10 +48,10 @@ pub(super) struct Recorded {
     need_due_s: f64,
     /// CPU time that the process had used at the last ledger, and since, in clock ticks.
     cpu_ticks: [Option<u64>; 2],
-    /// Time of the next reading, and of the next list of the other processes of its group, in
-    /// seconds.
+    /// Time of the next reading, in seconds.
     pub(super) due_s: f64,
-    pub(super) members_due_s: f64,
+    /// Time of the last list of the other processes, in seconds.
+    members_s: f64,
     /// Time when its cgroups are determined again, in seconds: it may be moved.
     pub(super) groups_due_s: f64,
     pub(super) last: Reading,
@@ -115,7 +116,7 @@ impl Recorded {
             need_due_s: t_s,
             cpu_ticks: [None; 2],
             due_s: t_s,
-            members_due_s: t_s,
+            members_s: f64::NEG_INFINITY,
             groups_due_s: t_s + GROUPS_S,
             last: Reading::default(),
             written: None,
@@ -307,6 +308,16 @@ impl Recorded {
         let kept = &mut self.kept;
         let written = self.ring.writer.write(payload, || kept.state());
         self.problem = written.err().map(|error| error.to_string());
+    }
+
+    /// Returns whether the processes of its group are due to be listed, and counts them as listed
+    /// then. As soon as a limit is near, the interval is short.
+    pub(super) fn lists_members(&mut self, t_s: f64) -> bool {
+        let is_due = t_s >= members_due_s(self.members_s, self.pace.nearness());
+        if is_due {
+            self.members_s = t_s;
+        }
+        is_due
     }
 
     /// Remembers the other processes of its group. Those that have ended meanwhile come last: one

@@ -25,8 +25,6 @@ use super::{Command, Notice, Report, Shared};
 
 /// Maximum time between two rounds.
 const MAX_WAIT: Duration = Duration::from_millis(100);
-/// Interval of the lists of a group's processes, at rest and near a limit, in seconds.
-const MEMBERS_S: [f64; 3] = [10.0, 0.25, 0.25];
 /// Interval at which the machine's memory is read, in seconds.
 const MACHINE_S: f64 = 0.1;
 /// Time in which the end of a recorded process is expected after a kill in its group, in seconds.
@@ -205,9 +203,7 @@ impl Recorder {
                 self.shared.raise(id.0, alarm);
             }
             recorded.determine_need(t_s);
-            if t_s >= recorded.members_due_s {
-                let nearness = recorded.pace.nearness();
-                recorded.members_due_s = t_s + MEMBERS_S[nearness as usize];
+            if recorded.lists_members(t_s) {
                 list_members(recorded, &self.groups, t_s, &mut self.buffer);
             }
             problem = problem.or(recorded.problem().map(str::to_owned));
