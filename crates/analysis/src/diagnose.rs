@@ -365,6 +365,17 @@ pub(crate) mod tests {
             verdict.because[0],
             "70.0 MiB (50 % of RSS) are shared memory: PostgreSQL's shared memory"
         );
+        let found = observed(&[(Owner::ProgramData, 100), (Owner::File, 60)]);
+        let named = |name: &str, mib: u64| vec![NamedMemory::new(name.to_owned(), mib * MIB, 1)];
+        let (changed_files, files) = (named("/var/data", 100), named("/var/other", 40));
+        let verdict = diagnose(Observation { changed_files, files, ..found }).verdict;
+        assert_eq!(
+            verdict.because[..2],
+            [
+                "100 MiB (62 % of RSS) are changed pages of files that it maps privately: /var/data",
+                "60.0 MiB (38 % of RSS) are files, 40.0 MiB of them /var/other",
+            ]
+        );
     }
 
     #[test]

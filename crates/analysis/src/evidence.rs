@@ -6,7 +6,7 @@ use std::ops::Deref;
 use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_model::bytes::Human;
 use lowtide_model::engine::POOL;
-use lowtide_model::inspection::{HugePages, Manager, Observation};
+use lowtide_model::inspection::{HugePages, Manager, NamedMemory, Observation};
 use lowtide_model::ledger::{Owner, State, WalkedRuntime};
 use lowtide_model::number::HumanCount;
 use lowtide_model::runtime_kind::RuntimeKind;
@@ -246,18 +246,19 @@ impl Evidence<'_> {
         let named: u64 = self.managers.iter().map(|manager| manager.bytes).sum();
         let unnamed = of(Owner::Runtime).saturating_sub(named);
         owners.push((unnamed, "are managed by a runtime or another allocator".to_owned()));
-        let shared = match self.shared.first() {
-            Some(largest) if largest.bytes * 2 > of(Owner::Shared) => format!(": {}", largest.name),
-            _ => String::new(),
-        };
+        let shared = most_of(&self.shared, of(Owner::Shared)).unwrap_or_default();
         owners.push((of(Owner::Shared), format!("are shared memory{shared}")));
         let device = "are mapped from a device (GPU, RDMA), whose driver pins them";
         owners.push((of(Owner::Device), device.to_owned()));
-        owners
-            .push((of(Owner::File), "are files: program text, libraries, mapped files".to_owned()));
+        let files = most_of(&self.files, of(Owner::File));
+        let files = files.unwrap_or_else(|| ": program text, libraries, mapped files".to_owned());
+        owners.push((of(Owner::File), format!("are files{files}")));
         owners.push((of(Owner::Stacks), "are stacks of threads".to_owned()));
-        let data = "are writable data of programs and libraries";
-        owners.push((of(Owner::ProgramData), data.to_owned()));
+        let data = match most_of(&self.changed_files, of(Owner::ProgramData)) {
+            Some(most) => format!("are changed pages of files that it maps privately{most}"),
+            None => "are writable data of programs and libraries".to_owned(),
+        };
+        owners.push((of(Owner::ProgramData), data));
         let other = "were mapped by the program itself, outside of malloc; the part of it in use is \
                      unknown";
         owners.push((of(Owner::AnonymousOther), other.to_owned()));
@@ -268,6 +269,17 @@ impl Evidence<'_> {
         let named = owners.into_iter().enumerate().filter(is_named).take(MAX_NAMED);
         named.map(|(_, (bytes, what))| format!("{} {what}", self.part(bytes))).collect()
     }
+}
+
+/// Names what has most of some bytes; `None` if none has more than half.
+fn most_of(named: &[NamedMemory], bytes: u64) -> Option<String> {
+    /// Share from which on the rest is not worth a figure.
+    const NEARLY_ALL: f64 = 0.95;
+    let largest = named.first().filter(|largest| largest.bytes > bytes / 2)?;
+    Some(match largest.bytes as f64 >= bytes as f64 * NEARLY_ALL {
+        true => format!(": {}", largest.name),
+        false => format!(", {} of them {}", Human(largest.bytes), largest.name),
+    })
 }
 
 fn percent(share: f64) -> String {

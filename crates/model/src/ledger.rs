@@ -100,7 +100,7 @@ impl Owner {
             Self::Metadata => "the allocator's structures",
             Self::Runtime => "of a runtime or another allocator",
             Self::Stacks => "stacks of threads",
-            Self::ProgramData => "writable data of program and libraries",
+            Self::ProgramData => "data of programs, changed pages of files",
             Self::File => "program text, libraries, mapped files",
             Self::Shared => "shared memory",
             Self::Device => "mapped from a device (GPU, RDMA), pinned by its driver",

@@ -99,8 +99,9 @@ pub struct TopGroup {
     pub reclaimable_bytes: u64,
     /// Fragmented bytes in these processes.
     pub fragmented_bytes: u64,
-    /// Growth of RSS, in bytes an hour.
-    pub rss_bytes_per_hour: i64,
+    /// Growth of RSS of the processes for which it is known, in bytes an hour; `None` if it is known
+    /// for none.
+    pub rss_bytes_per_hour: Option<i64>,
     /// Number of processes whose memory could not be read, or was not read yet.
     pub unread: u64,
 }
@@ -125,7 +126,9 @@ impl TopGroup {
         self.runtime_bytes += process.runtime_bytes.unwrap_or(0);
         self.reclaimable_bytes += process.reclaimable_bytes.unwrap_or(0);
         self.fragmented_bytes += process.fragmented_bytes.unwrap_or(0);
-        self.rss_bytes_per_hour += process.rss_bytes_per_hour.unwrap_or(0);
+        if let Some(growth) = process.rss_bytes_per_hour {
+            *self.rss_bytes_per_hour.get_or_insert(0) += growth;
+        }
         self.unread += u64::from(process.allocated_bytes.is_none());
     }
 }

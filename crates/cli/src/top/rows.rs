@@ -148,7 +148,7 @@ fn groups(processes: &[TopProcess], sort: SortKey, by: GroupKey) -> Vec<TopGroup
             SortKey::Reclaimable => group.reclaimable_bytes as i64,
             SortKey::Rss => group.rss_bytes as i64,
             SortKey::Allocated => (group.allocated_bytes + group.runtime_bytes) as i64,
-            SortKey::Growth => group.rss_bytes_per_hour,
+            SortKey::Growth => group.rss_bytes_per_hour.unwrap_or(i64::MIN),
         };
         (Reverse(order), Reverse(group.rss_bytes))
     });

@@ -159,7 +159,7 @@ impl Columns {
             Column::InUse => bytes(in_use),
             Column::Reclaimable => bytes(process.reclaimable_bytes),
             Column::Fragmented => bytes(process.fragmented_bytes),
-            Column::Growth => process.rss_bytes_per_hour.map_or("…".to_owned(), growth),
+            Column::Growth => growth(process.rss_bytes_per_hour),
             Column::Verdict => {
                 process.unread.or(process.verdict_name).unwrap_or("…").replace('_', " ")
             }
@@ -188,9 +188,13 @@ impl Columns {
     }
 }
 
-fn growth(bytes_per_hour: i64) -> String {
-    let is_small = bytes_per_hour.unsigned_abs() < MIN_GROWTH;
-    if is_small { "0".to_owned() } else { signed(bytes_per_hour) }
+/// Formats a growth, which is unknown at first.
+fn growth(bytes_per_hour: Option<i64>) -> String {
+    match bytes_per_hour {
+        None => "…".to_owned(),
+        Some(bytes) if bytes.unsigned_abs() < MIN_GROWTH => "0".to_owned(),
+        Some(bytes) => signed(bytes),
+    }
 }
 
 /// Returns the totals of all processes in a sentence. The last totals are left out where they do
@@ -313,7 +317,7 @@ pub(crate) mod tests {
         let counted_once =
             TopGroup { processes: 3, same_memory: 1, ..TopGroup::of(&processes[..2]) };
         assert_eq!(TopGroup::of(&processes), counted_once);
-        sum.rss_bytes_per_hour = -(5 << 30);
+        sum.rss_bytes_per_hour = Some(-(5 << 30));
         insta::assert_snapshot!(render(
             &Top { groups: vec![sum], ..top() },
             GroupKey::Exe,
