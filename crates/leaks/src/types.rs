@@ -1,6 +1,8 @@
 //! Recognises the types of blocks by their content: without symbols if the language stores the type
 //! of its objects.
 
+use std::ops::Range;
+
 use lowtide_heap::memory::Memory;
 
 use crate::files::{Image, demangle};
@@ -19,16 +21,18 @@ pub(crate) const PYTHON_TYPES: [usize; 3] = [1, 3, 5];
 /// Number of words at the start of a block that are searched for a pointer to a type.
 const WORDS: usize = 6;
 
-/// Returns the type of the block at an address; `None` if it is not recognised. With `with_text`, a
-/// block without a known type is described by the text at its start.
+/// Returns the type of a block, by its addresses; `None` if it is not recognised. With `with_text`,
+/// a block without a known type is described by the text at its start. What follows the block is not
+/// read: in a row of small blocks, that is another one.
 pub fn type_of(
     image: &Image<'_>,
     memory: &impl Memory,
-    at: u64,
+    block: &Range<u64>,
     with_text: bool,
 ) -> Option<String> {
     let mut bytes = [0; WORDS * 8];
-    let length = memory.read(at, &mut bytes);
+    let room = block.end.saturating_sub(block.start).min(bytes.len() as u64) as usize;
+    let length = memory.read(block.start, &mut bytes[..room]);
     let words: Vec<u64> = bytes[..length]
         .chunks_exact(8)
         .map(|word| u64::from_le_bytes(word.try_into().unwrap_or_default()))

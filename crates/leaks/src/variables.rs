@@ -115,7 +115,7 @@ impl<M: Memory> Variables<'_, M> {
             "Python traceback",
             "Python type",
         ];
-        let found = type_of(self.image, self.memory, block.start, false);
+        let found = type_of(self.image, self.memory, block, false);
         found.is_none_or(|name| !WITHOUT.contains(&name.as_str()))
     }
 

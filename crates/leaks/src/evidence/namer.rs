@@ -53,9 +53,10 @@ impl<M: Memory> Namer<'_, M> {
     ) -> Described {
         let step = sample.len().div_ceil(MAX_TYPED).max(1);
         let typed: Vec<u64> = sample.iter().step_by(step).map(|survivor| survivor.at).collect();
-        let types = typed.iter().filter_map(|at| {
-            type_of(self.image, self.memory, *at, with_text)
-                .or_else(|| self.type_from_pointers(*at, pointers.get(at)?))
+        let types = sample.iter().step_by(step).filter_map(|survivor| {
+            let (at, bytes) = (survivor.at, survivor.bytes);
+            type_of(self.image, self.memory, &(at..at.saturating_add(bytes)), with_text)
+                .or_else(|| self.type_from_pointers(at, pointers.get(&at)?))
         });
         let types = most_frequent(types, typed.len());
         let mut names: HashMap<u64, String> = HashMap::new();
@@ -141,7 +142,7 @@ impl<M: Memory> Namer<'_, M> {
     /// Names the memory at an address that holds a pointer.
     fn holder(&self, at: u64) -> String {
         if let Some(range) = self.index.and_then(|index| index.range(index.containing(at)?)) {
-            return match type_of(self.image, self.memory, range.start, false) {
+            return match type_of(self.image, self.memory, &range, false) {
                 Some(name) => name,
                 None => untyped(at, range),
             };
