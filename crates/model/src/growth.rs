@@ -15,6 +15,13 @@ pub struct Growth {
     /// limit of a cgroup does. `null` if they were not read.
     #[serde(default)]
     pub page_tables_bytes: Option<[u64; 2]>,
+    /// Memory in huge pages of the kernel's pool (hugetlb) at the beginning and at the end, in bytes.
+    /// RSS does not count it. `null` if it was not read.
+    #[serde(default)]
+    pub hugetlb_bytes: Option<[u64; 2]>,
+    /// Number of open files at the beginning and at the end. `null` if they were not counted.
+    #[serde(default)]
+    pub open_files: Option<[u64; 2]>,
     /// Files in memory that the process has open and does not map, at the beginning and at the end.
     /// RSS does not count them, but the limit of a cgroup does. `null` if they were not read.
     #[serde(default)]
@@ -205,17 +212,33 @@ impl Growth {
         self.beside_bytes_per_hour().saturating_add(i64::try_from(bytes).unwrap_or(i64::MAX))
     }
 
-    /// Returns the growth of what RSS does not count (page tables, and open files in memory) from
-    /// the beginning to the end, in an hour; 0 if it did not grow noticeably.
+    /// Returns the growth of what RSS does not count (page tables, huge pages of the kernel's pool,
+    /// and open files in memory) from the beginning to the end, in an hour; 0 if it did not grow
+    /// noticeably.
     pub fn beside_bytes_per_hour(&self) -> i64 {
-        let rise = self.page_tables_rise().unwrap_or(0) + self.open_memory_rise().unwrap_or(0);
-        let rise = rise as f64;
+        let rises = [self.page_tables_rise(), self.hugetlb_rise(), self.open_memory_rise()];
+        let rise = rises.into_iter().flatten().sum::<u64>() as f64;
         if self.elapsed_s > 0.0 { (rise * 3600.0 / self.elapsed_s) as i64 } else { 0 }
     }
 
     /// Returns the growth of page tables in bytes, if it is noticeable beside that of RSS.
     pub fn page_tables_rise(&self) -> Option<u64> {
         self.rise_beside(self.page_tables_bytes?)
+    }
+
+    /// Returns the growth of memory in the kernel's pool of huge pages in bytes, if it is noticeable
+    /// beside that of RSS.
+    pub fn hugetlb_rise(&self) -> Option<u64> {
+        self.rise_beside(self.hugetlb_bytes?)
+    }
+
+    /// Returns the number of files that were opened and not closed, if these are at least as many as
+    /// were open before, and a hundred.
+    pub fn open_files_rise(&self) -> Option<u64> {
+        const LEAST: u64 = 100;
+        let [before, after] = self.open_files?;
+        let rise = after.saturating_sub(before);
+        (rise >= before.max(LEAST)).then_some(rise)
     }
 
     /// Returns the growth of open files in memory in bytes, if it is noticeable beside that of RSS.

@@ -90,6 +90,9 @@ pub struct Observation {
     pub huge_pages: Option<HugePages>,
     /// Page tables, in bytes; not a part of RSS.
     pub page_tables_bytes: Option<u64>,
+    /// Memory in huge pages of the kernel's pool (hugetlb), in bytes; not a part of RSS.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hugetlb_bytes: Option<u64>,
     /// Files that exist only in memory (memfd, tmpfs), which the process has open and does not map;
     /// RSS does not count them. `None` if they were not read, or are too many.
     #[serde(default)]

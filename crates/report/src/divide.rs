@@ -24,7 +24,12 @@ pub fn divide_growth(growth: &Growth, runtimes: &[Runtime], pid: u32) -> Option<
             "addresses and mappings: a page table for each 2 MiB in which a page was touched";
         return Some(with_remark(&command, remark));
     }
-    if growth.open_memory_rise().is_some() {
+    if growth.hugetlb_rise().is_some() {
+        let command =
+            format!("grep -E '^[0-9a-f]+-|_Hugetlb: +[1-9]' /proc/{pid}/smaps | grep -B 1 Hugetlb");
+        return Some(with_remark(&command, "its mappings in the kernel's pool of huge pages"));
+    }
+    if growth.open_memory_rise().or(growth.open_files_rise()).is_some() {
         let command =
             format!("ls -l /proc/{pid}/fd | sed 's/.* -> //' | sort | uniq -c | sort -n | tail");
         return Some(with_remark(&command, "its open files by name, the most frequent last"));
@@ -184,6 +189,8 @@ mod tests {
             seconds_to_limit: None,
             dirty_files_bytes: None,
             page_tables_bytes: None,
+            hugetlb_bytes: None,
+            open_files: None,
             open_memory: None,
             descendants: None,
             locked_files_bytes: None,

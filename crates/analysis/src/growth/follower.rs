@@ -100,7 +100,8 @@ impl Follower {
         };
         let bytes = IN_USE.iter().map(|owner| observation.ledger.bytes(*owner)).sum();
         let open_bytes = observation.open_memory.as_ref().map_or(0, |open| open.bytes);
-        let beside_bytes = observation.page_tables_bytes.unwrap_or(0) + open_bytes;
+        let pool_bytes = observation.hugetlb_bytes.unwrap_or(0);
+        let beside_bytes = observation.page_tables_bytes.unwrap_or(0) + pool_bytes + open_bytes;
         self.in_use.add(InUse { t_s, bytes, beside_bytes, by_size });
         if self.is_brief {
             self.owners.samples.truncate(1);

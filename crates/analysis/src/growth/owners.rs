@@ -32,6 +32,8 @@ enum PartKind {
 pub(super) struct OwnerBytes {
     rss_bytes: u64,
     page_tables_bytes: Option<u64>,
+    hugetlb_bytes: Option<u64>,
+    open_files: Option<u64>,
     open_memory: Option<OpenMemory>,
     parts: BTreeMap<Key, Part>,
     /// The owners of which only the largest names are known, with the bytes of the smallest of
@@ -66,12 +68,12 @@ pub(super) fn growth(samples: &[(f64, OwnerBytes)], since_s: f64) -> Growth {
         .collect();
     by.sort_by_key(|part| Reverse(part.bytes));
     let rise = after.rss_bytes as i64 - before.rss_bytes as i64;
+    let of_both = |of: fn(&OwnerBytes) -> Option<u64>| Some([of(before)?, of(after)?]);
     let mut growth = Growth {
         rss_bytes: [before.rss_bytes, after.rss_bytes],
-        page_tables_bytes: before
-            .page_tables_bytes
-            .zip(after.page_tables_bytes)
-            .map(|(before, after)| [before, after]),
+        page_tables_bytes: of_both(|all| all.page_tables_bytes),
+        hugetlb_bytes: of_both(|all| all.hugetlb_bytes),
+        open_files: of_both(|all| all.open_files),
         open_memory: open_memory(&samples),
         descendants: None,
         elapsed_s: last_s - first_s,
@@ -147,6 +149,8 @@ impl OwnerBytes {
         let mut all = Self {
             rss_bytes: ledger.total(),
             page_tables_bytes: observation.page_tables_bytes,
+            hugetlb_bytes: observation.hugetlb_bytes,
+            open_files: observation.open_files,
             open_memory: observation.open_memory.clone(),
             ..Self::default()
         };

@@ -56,6 +56,31 @@ fn page_tables(growth: &Growth) -> Option<String> {
     ))
 }
 
+/// Returns a sentence on the growth of memory in the kernel's pool of huge pages, if it is
+/// noticeable.
+fn hugetlb(growth: &Growth) -> Option<String> {
+    let rise = growth.hugetlb_rise()?;
+    let [before, after] = growth.hugetlb_bytes?;
+    Some(format!(
+        "memory in huge pages of the kernel's pool (hugetlb), which RSS does not count, grew by {}, from {} to {}",
+        Human(rise),
+        Human(before),
+        Human(after)
+    ))
+}
+
+/// Returns a sentence on files that were opened and not closed, if they are many.
+fn open_files(growth: &Growth) -> Option<String> {
+    growth.open_files_rise()?;
+    let [before, after] = growth.open_files?;
+    Some(format!(
+        "open files grew from {} to {}: each costs memory of the kernel, which RSS does not count, and a full pipe or \
+         socket costs most",
+        HumanCount(before),
+        HumanCount(after)
+    ))
+}
+
 /// Returns a sentence on the growth of files in memory that the process has open, if it is
 /// noticeable.
 fn open_memory(growth: &Growth) -> Option<String> {
@@ -111,7 +136,8 @@ fn descendants(growth: &Growth) -> Option<String> {
 
 /// Returns sentences on the growth of memory that RSS does not count, and that leads to a limit.
 pub(crate) fn beside(growth: &Growth) -> Vec<String> {
-    page_tables(growth).into_iter().chain(open_memory(growth)).collect()
+    let all = [page_tables(growth), hugetlb(growth), open_memory(growth), open_files(growth)];
+    all.into_iter().flatten().collect()
 }
 
 /// Returns sentences on the growth of all memory beside the RSS of the process.

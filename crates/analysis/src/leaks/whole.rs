@@ -341,6 +341,17 @@ mod tests {
         let said = "files in memory that it has open and does not map, which RSS does not count, grew by 130 MiB, \
                     from 20.0 MiB in 20 files to 150 MiB in 150 (mostly /memfd:frame)";
         assert_eq!(opened.verdict.because, [said]);
+        let pool = Growth { hugetlb_bytes: Some([0, 80 * MIB]), ..growth.clone() };
+        let pool = reconciled(report(LeakKind::Level, 0), pool, GrowthCourse::Level);
+        let found = (pool.verdict.kind, pool.bytes_per_hour);
+        assert_eq!(found, (LeakKind::Elsewhere, 80 * MIB * 60));
+        let files = |after| {
+            let growth = Growth { open_files: Some([5, after]), ..growth.clone() };
+            reconciled(report(LeakKind::Level, 0), growth, GrowthCourse::Level).verdict
+        };
+        assert_eq!(files(50).kind, LeakKind::Level);
+        assert_eq!(files(3451).kind, LeakKind::Elsewhere);
+        assert!(files(3451).because[0].starts_with("open files grew from 5 to 3,451"));
         let most = ProcessGrowth { pid: 9, name: "worker".to_owned(), pss_bytes: [0, 90 * MIB] };
         let grown = DescendantGrowth {
             processes: [1, 2],

@@ -167,7 +167,14 @@ pub(super) fn next(found: &Inspection, service: &Service) -> String {
 
 /// Returns whether memory grew that the RSS of the process does not count.
 fn grew_beside(growth: &Growth) -> bool {
-    growth.page_tables_rise().or(growth.open_memory_rise()).or(growth.descendants_rise()).is_some()
+    let rises = [
+        growth.page_tables_rise(),
+        growth.hugetlb_rise(),
+        growth.open_memory_rise(),
+        growth.open_files_rise(),
+        growth.descendants_rise(),
+    ];
+    rises.iter().any(Option::is_some)
 }
 
 /// Returns whether there is advice for the memory that a runtime, or an allocator that is not
@@ -518,6 +525,8 @@ pub(super) mod tests {
             seconds_to_limit: None,
             dirty_files_bytes: None,
             page_tables_bytes: None,
+            hugetlb_bytes: None,
+            open_files: None,
             open_memory: None,
             descendants: None,
             locked_files_bytes: None,
@@ -599,6 +608,8 @@ pub(super) mod tests {
             dirty_files_bytes: None,
             locked_files_bytes: None,
             page_tables_bytes: None,
+            hugetlb_bytes: None,
+            open_files: None,
             open_memory: None,
             descendants: None,
             by: vec![],

@@ -64,6 +64,8 @@ fn the_step_after_an_inspection_leads_on() {
         by: vec![],
         dirty_files_bytes: None,
         page_tables_bytes: None,
+        hugetlb_bytes: None,
+        open_files: None,
         open_memory: None,
         descendants: None,
         locked_files_bytes: None,

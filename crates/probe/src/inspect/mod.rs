@@ -390,6 +390,7 @@ fn status(
     }
     observation.swap_bytes = status.swap_bytes;
     observation.page_tables_bytes = Some(status.page_tables_bytes);
+    observation.hugetlb_bytes = Some(status.hugetlb_bytes);
     Ok(())
 }
 
@@ -432,5 +433,6 @@ fn by_status(target: &Target, observation: &mut Observation) -> Result<(), Targe
     observation.kernel_rss_bytes = Some(status.rss_bytes());
     observation.swap_bytes = status.swap_bytes;
     observation.page_tables_bytes = Some(status.page_tables_bytes);
+    observation.hugetlb_bytes = Some(status.hugetlb_bytes);
     Ok(())
 }

@@ -80,6 +80,7 @@ fn beside(inspection: &Inspection, screen: Screen) -> String {
         // These two of a usual process are small beside RSS.
         ("counted again, mapped several times", observation.mapped_again_bytes.filter(is_notable)),
         ("page tables, not counted", observation.page_tables_bytes.filter(is_notable)),
+        ("in huge pages of the kernel's pool, not counted", observation.hugetlb_bytes),
         ("not walked", Some(observation.unwalked_bytes)),
     ];
     if let Some(open) = observation.open_memory.as_ref().filter(|open| is_notable(&open.bytes)) {
