@@ -22,8 +22,8 @@ pub(crate) const PYTHON_TYPES: [usize; 3] = [1, 3, 5];
 const WORDS: usize = 6;
 
 /// Returns the type of a block, by its addresses; `None` if it is not recognised. With `with_text`,
-/// a block without a known type is described by the text at its start. What follows the block is not
-/// read: in a row of small blocks, that is another one.
+/// a block without a known type is described by the text at its start. What follows the block is
+/// not read: in a row of small blocks, that is another one.
 pub fn type_of(
     image: &Image<'_>,
     memory: &impl Memory,

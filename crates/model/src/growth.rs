@@ -15,8 +15,8 @@ pub struct Growth {
     /// limit of a cgroup does. `null` if they were not read.
     #[serde(default)]
     pub page_tables_bytes: Option<[u64; 2]>,
-    /// Memory in huge pages of the kernel's pool (hugetlb) at the beginning and at the end, in bytes.
-    /// RSS does not count it. `null` if it was not read.
+    /// Memory in huge pages of the kernel's pool (hugetlb) at the beginning and at the end, in
+    /// bytes. RSS does not count it. `null` if it was not read.
     #[serde(default)]
     pub hugetlb_bytes: Option<[u64; 2]>,
     /// Number of open files at the beginning and at the end. `null` if they were not counted.
@@ -226,14 +226,14 @@ impl Growth {
         self.rise_beside(self.page_tables_bytes?)
     }
 
-    /// Returns the growth of memory in the kernel's pool of huge pages in bytes, if it is noticeable
-    /// beside that of RSS.
+    /// Returns the growth of memory in the kernel's pool of huge pages in bytes, if it is
+    /// noticeable beside that of RSS.
     pub fn hugetlb_rise(&self) -> Option<u64> {
         self.rise_beside(self.hugetlb_bytes?)
     }
 
-    /// Returns the number of files that were opened and not closed, if these are at least as many as
-    /// were open before, and a hundred.
+    /// Returns the number of files that were opened and not closed, if these are at least as many
+    /// as were open before, and a hundred.
     pub fn open_files_rise(&self) -> Option<u64> {
         const LEAST: u64 = 100;
         let [before, after] = self.open_files?;

@@ -99,8 +99,8 @@ pub struct TopGroup {
     pub reclaimable_bytes: u64,
     /// Fragmented bytes in these processes.
     pub fragmented_bytes: u64,
-    /// Growth of RSS of the processes for which it is known, in bytes an hour; `None` if it is known
-    /// for none.
+    /// Growth of RSS of the processes for which it is known, in bytes an hour; `None` if it is
+    /// known for none.
     pub rss_bytes_per_hour: Option<i64>,
     /// Number of processes whose memory could not be read, or was not read yet.
     pub unread: u64,

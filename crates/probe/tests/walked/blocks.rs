@@ -10,8 +10,8 @@ use crate::subject::{Subject, bundled, compile, start};
 
 /// Allocations of the C library and the program beside the counted blocks, in bytes.
 const OTHERS: u64 = 64 << 10;
-/// Maximum size of the stacks of a thread's cache, which jemalloc counts as allocated, but which are
-/// its own.
+/// Maximum size of the stacks of a thread's cache, which jemalloc counts as allocated, but which
+/// are its own.
 const STACKS: u64 = 128 << 10;
 
 /// Compares the blocks of a subject with its own count, or with its allocator's statistics if there
