@@ -49,9 +49,12 @@ pub(crate) fn summary(done: &str, stack: &LeakStack) -> String {
         samples => format!("{} samples", thousands(samples)),
     };
     let proof = stack.proof.map_or(String::new(), |proof| {
+        if proof.calls == 0 {
+            return format!("; not called in {:.0} s at the end", proof.seconds);
+        }
         let [calls, blocks] =
             [proof.calls_per_hour, proof.survivors_per_hour].map(|count| thousands(count as u64));
-        format!("; {calls} calls an hour for {blocks} surviving blocks")
+        format!("; {calls} calls and {blocks} surviving blocks an hour")
     });
     format!("{done} by ({:.0} %, {samples}{proof}):", stack.share * 100.0)
 }
@@ -121,7 +124,33 @@ pub(crate) fn sampling(sampling: &StackSampling, exposure: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use lowtide_model::leaks::CallProof;
+
     use super::*;
+
+    #[test]
+    fn a_call_that_was_not_seen_at_the_end_has_no_rate() {
+        let title_of = |calls: u64| {
+            let proof = CallProof {
+                calls,
+                seconds: 5.0,
+                calls_per_hour: calls as f64 * 720.0,
+                survivors_per_hour: 36_000.0,
+            };
+            let stack = LeakStack {
+                share: 1.0,
+                samples: 12,
+                is_cut: false,
+                frames: Vec::new(),
+                proof: Some(proof),
+            };
+            title(&stack)
+        };
+        let said =
+            "allocated by (100 %, 12 samples; 36,720 calls and 36,000 surviving blocks an hour):";
+        assert_eq!(title_of(51), said);
+        assert_eq!(title_of(0), "allocated by (100 %, 12 samples; not called in 5 s at the end):");
+    }
 
     #[test]
     fn the_functions_of_a_python_program_come_before_the_interpreter() {
