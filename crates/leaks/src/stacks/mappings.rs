@@ -13,8 +13,9 @@ use lowtide_probe::target::{Target, TargetError};
 
 use super::bpf::{CallRing, Hit};
 use super::names::FrameNamer;
+use super::numbered::NumberedStacks;
 use super::survivors::named_stacks;
-use super::unwind::{Frames, StackUnwinder};
+use super::unwind::StackUnwinder;
 use crate::files::Image;
 
 /// Maximum number of threads whose calls are sampled. Each takes 132 KiB.
@@ -56,9 +57,7 @@ pub struct MappingSampler {
     unwinder: StackUnwinder,
     /// The stack of the last call that returned each address.
     calls: HashMap<u64, u32>,
-    stacks: Vec<Frames>,
-    /// The number of each stack, by its addresses.
-    numbers: HashMap<Vec<u64>, u32>,
+    stacks: NumberedStacks,
 }
 
 impl MappingSampler {
@@ -72,8 +71,7 @@ impl MappingSampler {
             threads: HashMap::new(),
             unwinder: StackUnwinder::new(target.pid),
             calls: HashMap::new(),
-            stacks: Vec::new(),
-            numbers: HashMap::new(),
+            stacks: NumberedStacks::new(MAX_STACKS),
         };
         sampler.open_threads();
         (!sampler.threads.is_empty()).then_some(sampler)
@@ -105,24 +103,13 @@ impl MappingSampler {
 
     fn take(&mut self, maps: &[Mapping]) {
         if self.unwinder.update(maps) {
-            // The same address may contain other code now.
-            self.numbers.clear();
+            self.stacks.renew();
         }
         let hits: Vec<Hit> = self.threads.values_mut().flat_map(CallRing::read).collect();
         for hit in hits {
             let walk = self.unwinder.walk(&hit);
-            let number = match self.numbers.get(&walk.addresses) {
-                Some(number) => *number,
-                None if self.stacks.len() >= MAX_STACKS => continue,
-                None => {
-                    let places = self.unwinder.places(&walk.addresses);
-                    let number = self.stacks.len() as u32;
-                    self.numbers.insert(walk.addresses.clone(), number);
-                    let (addresses, is_whole) = (walk.addresses, walk.is_whole);
-                    self.stacks.push(Frames { addresses, places, python: Vec::new(), is_whole });
-                    number
-                }
-            };
+            let number = self.stacks.number(&mut self.unwinder, walk, Vec::new());
+            let Some(number) = number else { continue };
             if self.calls.len() < MAX_CALLS || self.calls.contains_key(&hit.address) {
                 self.calls.insert(hit.address, number);
             }
@@ -148,7 +135,7 @@ impl MappingSampler {
         let memory = LiveMemory::open(target.pid).map_err(|error| target.failed(error))?;
         let image = Image::new(target.pid, &memory, &maps);
         let namer = FrameNamer::new(&image, target);
-        let frames = |stack: u32| self.stacks.get(stack as usize);
+        let frames = |stack: u32| self.stacks.get(stack);
         let stacks = named_stacks(counts, frames, usize::MAX, &namer);
         Ok(of_program(stacks))
     }

@@ -24,6 +24,7 @@ mod functions;
 mod jit_names;
 pub mod mappings;
 pub(crate) mod names;
+mod numbered;
 mod python;
 mod python_frames;
 pub mod refusal;

@@ -1,6 +1,6 @@
 //! Samples allocations in short windows, and follows the blocks.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
@@ -22,8 +22,8 @@ use super::bpf::{Hit, Probes, Sampler};
 use super::budget::{Budget, MAX_HITS, MAX_WINDOW};
 use super::followed::{Content, Followed, FollowedBlocks, WORDS};
 use super::functions::{self, Functions};
+use super::numbered::NumberedStacks;
 use super::python::PythonFunctions;
-use super::python_frames::PythonFrames;
 use super::refusal::NoStacks;
 use super::trial::{self, FirstInstruction};
 use super::unwind::{Frames, StackUnwinder, Walk};
@@ -181,8 +181,7 @@ impl StackSampler {
             budget: Budget::new(share),
             followed: FollowedBlocks::default(),
             survives_filters,
-            numbers: HashMap::new(),
-            stacks: Vec::new(),
+            stacks: NumberedStacks::new(MAX_STACKS),
             resident: HashSet::new(),
             counts: Counts::default(),
             ended: None,
@@ -311,9 +310,6 @@ struct Counts {
     failures: u32,
 }
 
-/// The identity of a stack: the addresses of the frames, and the Python functions.
-type StackKey = (Vec<u64>, PythonFrames);
-
 /// The state of the sampling thread.
 struct Sampling {
     stop: Arc<AtomicBool>,
@@ -328,9 +324,7 @@ struct Sampling {
     followed: FollowedBlocks,
     /// Whether probes work under system call filters.
     survives_filters: bool,
-    /// The number of each stack.
-    numbers: HashMap<StackKey, u32>,
-    stacks: Vec<(Frames, u64)>,
+    stacks: NumberedStacks,
     /// Pages that were found to be resident in this window.
     resident: HashSet<u64>,
     counts: Counts,
@@ -372,7 +366,7 @@ impl Sampling {
             hit_s,
             blocks: self.followed.into_blocks(),
             ended: self.ended,
-            stacks: self.stacks,
+            stacks: self.stacks.all,
             sampler: self.sampler,
         }
     }
@@ -388,8 +382,7 @@ impl Sampling {
     fn window(&mut self) -> Result<(), NoStacks> {
         let Ok(maps) = self.target.maps() else { return Ok(()) };
         if self.unwinder.update(&maps) {
-            // The same address may contain other code now.
-            self.numbers.clear();
+            self.stacks.renew();
             if let Ok(detected) = Detector::default().detect(self.target.pid, &maps) {
                 check_code(&detected)?;
             }
@@ -489,14 +482,14 @@ impl Sampling {
         };
         if let Some(inner) = before.filter(is_nested) {
             self.counts.samples -= 1;
-            self.counts.cut -= u64::from(!self.stacks[inner.stack as usize].0.is_whole);
-            self.stacks[inner.stack as usize].1 -= 1;
+            self.counts.cut -= u64::from(!self.stacks.all[inner.stack as usize].0.is_whole);
+            self.stacks.all[inner.stack as usize].1 -= 1;
         }
         let Hit { time_ns, stack_pointer, .. } = *hit;
         if self.followed.add(hit.address, Followed::new(time_ns, stack, stack_pointer, content)) {
             self.counts.samples += 1;
             self.counts.cut += u64::from(!is_whole);
-            self.stacks[stack as usize].1 += 1;
+            self.stacks.all[stack as usize].1 += 1;
         }
     }
 
@@ -509,20 +502,7 @@ impl Sampling {
             }
             None => Vec::new(),
         };
-        let key = (walk.addresses, python);
-        if let Some(number) = self.numbers.get(&key) {
-            return Some(*number);
-        }
-        if self.stacks.len() >= MAX_STACKS {
-            return None;
-        }
-        let number = self.stacks.len() as u32;
-        let (addresses, python) = key.clone();
-        let places = self.unwinder.places(&addresses);
-        let is_whole = walk.is_whole;
-        self.stacks.push((Frames { addresses, places, python, is_whole }, 0));
-        self.numbers.insert(key, number);
-        Some(number)
+        self.stacks.number(&mut self.unwinder, walk, python)
     }
 
     /// Checks the blocks that are due.
