@@ -54,6 +54,11 @@ impl<'m, M: Memory> Residency<'m, M> {
         self.sum(range)
     }
 
+    /// Returns the number of resident bytes in some ranges.
+    pub fn bytes_in(&mut self, ranges: &[Range<u64>]) -> u64 {
+        ranges.iter().map(|range| self.bytes(range.clone())).sum()
+    }
+
     /// Returns the number of resident bytes of a free range, by whether the kernel drops them.
     #[inline]
     pub fn free_bytes(&mut self, range: Range<u64>) -> FreeBytes {

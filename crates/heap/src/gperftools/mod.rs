@@ -150,8 +150,7 @@ fn walk_once(
     own.sort_unstable_by_key(|range| range.start);
     let mut areas: Vec<Range<u64>> = spans.iter().map(page_map::Span::range).collect();
     heap.structures = crate::ranges::gaps(joined(own).into_iter(), &areas);
-    let own = heap.structures.iter().cloned();
-    heap.metadata_bytes = own.map(|range| residency.bytes(range)).sum();
+    heap.metadata_bytes = residency.bytes_in(&heap.structures);
     areas.extend_from_slice(&heap.structures);
     heap.areas = union(areas);
     heap

@@ -206,8 +206,7 @@ fn walk_once<M: Memory>(
     let extents = joined(extents);
     let base = joined(tree.base_blocks(&own));
     heap.structures = gaps(base.iter().cloned(), &extents);
-    let own = heap.structures.iter().cloned();
-    heap.metadata_bytes = own.map(|range| residency.bytes(range)).sum();
+    heap.metadata_bytes = residency.bytes_in(&heap.structures);
     heap.areas = together(extents, base);
     let class_of = |at| classes.of(at);
     let mut regions = Vec::new();
@@ -221,7 +220,7 @@ fn walk_once<M: Memory>(
                     regions.push((at, size_class::size(class).unwrap_or(0)));
                 }
             }
-            // It is no block of the program, and its pointers are to free regions, or stale.
+            // It is not a block of the program. Its pointers lead to free regions, or are stale.
             InCache::Stacks(range) => {
                 if let Some((_, block)) = classes.find(range.start) {
                     blocks.is_free(block);

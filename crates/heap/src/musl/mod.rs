@@ -107,8 +107,7 @@ fn walk_once(
     let own =
         records.pages.into_iter().filter(|page| overlaps(page.clone(), &areas).next().is_none());
     heap.structures = own.collect();
-    let pages = heap.structures.iter().cloned();
-    heap.metadata_bytes += pages.map(|page| residency.bytes(page)).sum::<u64>();
+    heap.metadata_bytes += residency.bytes_in(&heap.structures);
     areas.extend_from_slice(&heap.structures);
     heap.areas = union(areas);
     // The rest of the pages of such memory is a program's or library's data.

@@ -135,8 +135,8 @@ fn walk_arena<M: Memory>(
             }
         }
     }
-    let outside = gaps(std::iter::once(arena.range.clone()), &[pools]).into_iter();
-    heap.end_arena(sums, outside.map(|range| residency.bytes(range)).sum());
+    let outside = gaps(std::iter::once(arena.range.clone()), &[pools]);
+    heap.end_arena(sums, residency.bytes_in(&outside));
     blocks.room(RoomKind::CPythonArena, arena.range.clone());
 }
 
