@@ -151,15 +151,27 @@ fn purge(heap: &WalkedHeap, facts: &Evidence<'_>) -> Option<Remedy> {
         return None;
     }
     let row = table::of_purge(heap.allocator.name())?;
-    let variable = heap.variable.as_deref().unwrap_or("MALLOC_CONF");
-    let mut remedy =
-        apply(row, &[("call", &purge_call(heap, facts)), ("variable", variable)], Some(bytes));
+    let mut remedy = apply_to_heap(row, heap, facts, Some(bytes));
     let own = facts.arenas.iter().filter_map(|arena| arena.jemalloc());
     let slabs: u64 = own.map(|own| own.slab_free_pages_bytes).sum();
     if slabs >= MIN_BYTES && heap.allocator == AllocatorKind::Jemalloc {
         remedy.how +=
             &format!("; {} more are whole pages of slabs, which no purge returns", Human(slabs));
     }
+    Some(remedy)
+}
+
+/// Returns the remedy of a row for a heap. Its setting has the name of the variable that the heap's
+/// allocator reads, or is left out if that is not known.
+fn apply_to_heap(
+    row: &Row,
+    heap: &WalkedHeap,
+    facts: &Evidence<'_>,
+    predicted_bytes: Option<u64>,
+) -> Remedy {
+    let variable = heap.variable.as_deref().unwrap_or("MALLOC_CONF");
+    let values = [("call", &*purge_call(heap, facts)), ("variable", variable)];
+    let mut remedy = apply(row, &values, predicted_bytes);
     if let (AllocatorKind::Jemalloc, Some(setting)) = (&heap.allocator, &mut remedy.setting) {
         setting.name = variable.to_owned();
         // The name of the variable of a library or program is known only from its text.
@@ -167,7 +179,7 @@ fn purge(heap: &WalkedHeap, facts: &Evidence<'_>) -> Option<Remedy> {
             remedy.setting = None;
         }
     }
-    Some(remedy)
+    remedy
 }
 
 /// Returns the call by which the program itself returns the free memory of a heap.
@@ -205,19 +217,9 @@ fn of_musl(facts: &Evidence<'_>) -> Vec<Remedy> {
 fn smaller_caches(facts: &Evidence<'_>) -> Option<Remedy> {
     let most = facts.heaps.iter().max_by_key(|heap| heap.cached_bytes)?;
     let row = table::of_caches(most.allocator.name())?;
-    let variable = most.variable.as_deref().unwrap_or("MALLOC_CONF");
     // What no setting returns is not predicted.
     let predicted_bytes = row.setting.map(|_| most.cached_bytes);
-    let mut remedy = apply(row, &[("variable", variable)], predicted_bytes);
-    // The name of the variable of a library or program is known only from its text.
-    let is_of_another = most.library.is_some() || is_static(facts);
-    if let (AllocatorKind::Jemalloc, Some(setting)) = (&most.allocator, &mut remedy.setting) {
-        setting.name = variable.to_owned();
-        if is_of_another && most.variable.is_none() {
-            remedy.setting = None;
-        }
-    }
-    Some(remedy)
+    Some(apply_to_heap(row, most, facts, predicted_bytes))
 }
 
 /// Returns the free bytes in heaps of glibc, if they are notable.
