@@ -1,6 +1,6 @@
 //! Commands that divide memory which lowtide does not follow.
 
-use lowtide_model::growth::{Growth, GrowthPart};
+use lowtide_model::growth::{Growth, GrowthCourse, GrowthPart};
 use lowtide_model::inspection::Runtime;
 use lowtide_model::runtime_kind::RuntimeKind;
 
@@ -29,7 +29,9 @@ pub fn divide_growth(growth: &Growth, runtimes: &[Runtime], pid: u32) -> Option<
             format!("grep -E '^[0-9a-f]+-|_Hugetlb: +[1-9]' /proc/{pid}/smaps | grep -B 1 Hugetlb");
         return Some(with_remark(&command, "its mappings in the kernel's pool of huge pages"));
     }
-    if growth.open_memory_rise().or(growth.open_files_rise()).is_some() {
+    // A server also has more files open while its heap grows: these divide no growth of RSS.
+    let open_files = growth.open_files_rise().filter(|_| growth.course != GrowthCourse::Steady);
+    if growth.open_memory_rise().or(open_files).is_some() {
         let command =
             format!("ls -l /proc/{pid}/fd | sed 's/.* -> //' | sort | uniq -c | sort -n | tail");
         return Some(with_remark(&command, "its open files by name, the most frequent last"));
@@ -163,8 +165,6 @@ fn of_runtime(runtime: RuntimeKind, growth: &Growth, pid: u32) -> (String, &'sta
 mod tests {
     use std::process::Command;
 
-    use lowtide_model::growth::GrowthCourse;
-
     use super::*;
 
     #[test]
@@ -210,6 +210,12 @@ mod tests {
             assert!(said.starts_with(tool), "{said}");
             assert_eq!(divide_growth(&growth(0.6, found), &[], 7), None);
         }
+        let with_files = |course| {
+            let found = growth(0.4, part("stacks", None));
+            divide_growth(&Growth { course, open_files: Some([5, 900]), ..found }, &[], 7).unwrap()
+        };
+        assert!(with_files(GrowthCourse::Level).starts_with("ls -l /proc/7/fd"));
+        assert!(with_files(GrowthCourse::Steady).starts_with("ps -T -p 7"));
         let node = [Runtime { name: "Node.js".to_owned(), version: None }];
         let of_v8 = |runtimes: &[Runtime]| {
             divide_growth(&growth(0.4, part("allocated", Some("V8"))), runtimes, 7).unwrap()
