@@ -32,14 +32,6 @@ const MAX_BLOCK_BYTES: f64 = (1_u64 << 50) as f64;
 const MAX_THREADS: u64 = 4 << 20;
 /// Minimum and maximum size of a page, in bytes.
 const PAGES: std::ops::RangeInclusive<u64> = 4096..=65536;
-const KINDS: [RoomKind; 6] = [
-    RoomKind::GlibcStretch,
-    RoomKind::JemallocSlab,
-    RoomKind::MimallocPage,
-    RoomKind::GperftoolsSpan,
-    RoomKind::CPythonArena,
-    RoomKind::MuslGroup,
-];
 
 /// The columns are not those of a heap: they end early, or contain an impossible value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,8 +66,7 @@ pub(crate) fn encode(held: &HeldMemory) -> (Summary, Vec<u8>) {
     blocks.iter().for_each(|block| out.number(type_of(block.print).into()));
     out.ranges(census.rooms.iter().map(|room| room.range.clone()));
     for room in &census.rooms {
-        let kind = KINDS.iter().position(|kind| *kind == room.kind).unwrap_or_default();
-        out.number(kind as u64);
+        out.number(room.kind.number());
     }
     let mut cached = census.cached.clone();
     cached.dedup();
@@ -263,8 +254,8 @@ impl Reader<'_> {
             return Err(ColumnError);
         }
         let room = |range| {
-            let kind = usize::try_from(self.number()?).ok().and_then(|kind| KINDS.get(kind));
-            Ok(Room { range, kind: *kind.ok_or(ColumnError)? })
+            let kind = RoomKind::of_number(self.number()?).ok_or(ColumnError)?;
+            Ok(Room { range, kind })
         };
         ranges.into_iter().map(room).collect()
     }
