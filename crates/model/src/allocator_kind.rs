@@ -4,71 +4,62 @@ use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// An allocator, by its name in reports.
-///
-/// To add one, add a variant: the compiler then names every place that must decide about it.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum AllocatorKind {
+/// Defines the allocators, each with its name.
+macro_rules! allocators {
+    ($($(#[$doc:meta])* $kind:ident = $name:literal;)*) => {
+        /// An allocator, by its name in reports.
+        #[derive(Debug, Clone, PartialEq, Eq, Hash)]
+        pub enum AllocatorKind {
+            $($(#[$doc])* $kind,)*
+            /// Another allocator: the name of its library without `.so`, or of the sanitizer that
+            /// brings it.
+            Other(String),
+            /// An unidentified `malloc`.
+            Unknown,
+        }
+
+        impl AllocatorKind {
+            /// All kinds with a fixed name.
+            pub const NAMED: [Self; [$($name),*].len()] = [$(Self::$kind),*];
+
+            /// Returns the name for reports and JSON.
+            pub fn name(&self) -> &str {
+                match self {
+                    $(Self::$kind => $name,)*
+                    Self::Other(name) => name,
+                    Self::Unknown => "unknown",
+                }
+            }
+        }
+    };
+}
+
+// To add one, add a row: the compiler then names each place that must decide about it, and the
+// tests of this crate and of `lowtide-analysis` those where it needs a row of a table.
+allocators! {
     /// glibc's ptmalloc.
-    Glibc,
+    Glibc = "glibc";
     /// musl's mallocng, or its older allocator.
-    Musl,
+    Musl = "musl";
     /// jemalloc.
-    Jemalloc,
+    Jemalloc = "jemalloc";
     /// mimalloc.
-    Mimalloc,
+    Mimalloc = "mimalloc";
     /// gperftools' tcmalloc.
-    Gperftools,
+    Gperftools = "gperftools";
     /// Google's newer tcmalloc.
-    Tcmalloc,
+    Tcmalloc = "tcmalloc";
     /// snmalloc.
-    Snmalloc,
+    Snmalloc = "snmalloc";
     /// rpmalloc.
-    Rpmalloc,
+    Rpmalloc = "rpmalloc";
     /// LLVM's Scudo.
-    Scudo,
+    Scudo = "Scudo";
     /// Chromium's PartitionAlloc.
-    PartitionAlloc,
-    /// Another allocator: the name of its library without `.so`, or of the sanitizer that brings
-    /// it.
-    Other(String),
-    /// An unidentified `malloc`.
-    Unknown,
+    PartitionAlloc = "PartitionAlloc";
 }
 
 impl AllocatorKind {
-    /// All kinds with a fixed name.
-    pub const NAMED: [Self; 10] = [
-        Self::Glibc,
-        Self::Musl,
-        Self::Jemalloc,
-        Self::Mimalloc,
-        Self::Gperftools,
-        Self::Tcmalloc,
-        Self::Snmalloc,
-        Self::Rpmalloc,
-        Self::Scudo,
-        Self::PartitionAlloc,
-    ];
-
-    /// Returns the name for reports and JSON.
-    pub fn name(&self) -> &str {
-        match self {
-            Self::Glibc => "glibc",
-            Self::Musl => "musl",
-            Self::Jemalloc => "jemalloc",
-            Self::Mimalloc => "mimalloc",
-            Self::Gperftools => "gperftools",
-            Self::Tcmalloc => "tcmalloc",
-            Self::Snmalloc => "snmalloc",
-            Self::Rpmalloc => "rpmalloc",
-            Self::Scudo => "Scudo",
-            Self::PartitionAlloc => "PartitionAlloc",
-            Self::Other(name) => name,
-            Self::Unknown => "unknown",
-        }
-    }
-
     /// Parses a name; an unknown name is that of another allocator.
     pub fn parse(name: &str) -> Self {
         let known = Self::NAMED.into_iter().chain([Self::Unknown]).find(|kind| kind.name() == name);
