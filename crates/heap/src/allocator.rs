@@ -1,7 +1,7 @@
 //! What lowtide knows of an allocator whose heap it walks.
 //!
-//! To add one: a folder with a layout that implements [`Allocator`], and a variant in the two enums
-//! that stand for any of them, `HeapLayout` and `GuardedHeap`.
+//! To add one: a folder with a layout that implements [`Allocator`], and a variant of the two enums
+//! that stand for any of them, `HeapLayout` and `Guards`. `ARCHITECTURE.md` has all steps.
 
 use std::fmt::Debug;
 use std::ops::Range;

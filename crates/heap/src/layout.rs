@@ -101,9 +101,23 @@ pub fn managed_areas(
     data: &[Range<u64>],
     left: &[Range<u64>],
 ) -> Vec<Range<u64>> {
+    macro_rules! areas {
+        ($folder:ident) => {
+            <$folder::Layout as Allocator>::areas(memory, data, left)
+        };
+    }
     match allocator {
-        AllocatorKind::Jemalloc => <jemalloc::Layout as Allocator>::areas(memory, data, left),
-        AllocatorKind::Gperftools => <gperftools::Layout as Allocator>::areas(memory, data, left),
-        _ => Vec::new(),
+        AllocatorKind::Glibc => areas!(ptmalloc),
+        AllocatorKind::Jemalloc => areas!(jemalloc),
+        AllocatorKind::Mimalloc => areas!(mimalloc),
+        AllocatorKind::Gperftools => areas!(gperftools),
+        AllocatorKind::Musl => areas!(musl),
+        AllocatorKind::Tcmalloc
+        | AllocatorKind::Snmalloc
+        | AllocatorKind::Rpmalloc
+        | AllocatorKind::Scudo
+        | AllocatorKind::PartitionAlloc
+        | AllocatorKind::Other(_)
+        | AllocatorKind::Unknown => Vec::new(),
     }
 }
