@@ -43,7 +43,7 @@ pub(crate) fn remedies(facts: &Evidence<'_>, verdict: &Verdict) -> Vec<Remedy> {
         found.push(against_fragmentation(facts));
     }
     found.extend(of_managers(facts));
-    found.extend(of_musl(facts));
+    found.extend(without_purge(facts));
     found.extend(of_named_runtimes(facts));
     found.extend(no_huge_pages(facts));
     found.extend(shared_after_fork(facts));
@@ -202,15 +202,22 @@ fn has_python(facts: &Evidence<'_>) -> bool {
     facts.runtimes.iter().any(|runtime| runtime.name == RuntimeKind::Python.name())
 }
 
-/// Returns the remedies for a walked heap of musl, if notable memory in it is free: musl has no
-/// function that returns it.
-fn of_musl(facts: &Evidence<'_>) -> Vec<Remedy> {
-    let of_musl = facts.heaps.iter().filter(|heap| heap.allocator == AllocatorKind::Musl);
-    let free: u64 = of_musl.map(|heap| heap.reclaimable_bytes + heap.fragmented_bytes).sum();
-    match facts.share(free) >= NOTABLE {
-        true => of_manager(AllocatorKind::Musl.name(), facts),
-        false => Vec::new(),
+/// Returns the remedies for walked heaps of allocators without a function that returns their free
+/// memory, such as musl's, if notable memory in them is free.
+fn without_purge(facts: &Evidence<'_>) -> Vec<Remedy> {
+    let has_none = |kind: &AllocatorKind| {
+        *kind != AllocatorKind::Glibc && kind.facts().purge_functions.is_empty()
+    };
+    let mut free: Vec<(&str, u64)> = Vec::new();
+    for heap in facts.heaps.iter().filter(|heap| has_none(&heap.allocator)) {
+        let (name, bytes) = (heap.allocator.name(), heap.reclaimable_bytes + heap.fragmented_bytes);
+        match free.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, all)) => *all += bytes,
+            None => free.push((name, bytes)),
+        }
     }
+    let notable = free.into_iter().filter(|(_, bytes)| facts.share(*bytes) >= NOTABLE);
+    notable.flat_map(|(name, _)| of_manager(name, facts)).collect()
 }
 
 /// Returns the remedy of smaller caches of threads, for the allocator whose threads keep most.
