@@ -31,7 +31,7 @@ use crate::passes::MIN_GAIN_BYTES;
 use crate::periodic;
 use crate::plan::Batch;
 use crate::priority::{IdleGuard, boost_idle_threads, end_preference, prefer_this_thread};
-use crate::purge::Purge;
+use crate::purge::{NO_FUNCTION, Purge};
 use crate::refusal::Refusal;
 use crate::releasable::{Found, ReleasableHeap, worthwhile_consolidations};
 use crate::stub::Op;
@@ -547,6 +547,9 @@ fn check_method(method: Method, allocator: &AllocatorKind) -> Result<(), Refusal
         Method::Purge if is_glibc => {
             Err(Refusal::NoPurge { why: "glibc has no purge function except malloc_trim" })
         }
+        Method::Purge if allocator.facts().purge_functions.is_empty() => {
+            Err(Refusal::NoPurge { why: NO_FUNCTION })
+        }
         Method::Purge => Ok(()),
     }
 }
@@ -582,4 +585,19 @@ fn disagreement(heap: &Heap) -> Option<String> {
         arena.walked_bytes - arena.tally.unwalked_bytes.min(arena.walked_bytes),
         arena.system_bytes
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_purge_is_refused_with_a_reason_about_the_allocator_if_it_has_no_purge_function() {
+        for kind in AllocatorKind::releasable() {
+            let refusal = check_method(Method::Purge, &kind).err();
+            assert_eq!(refusal.is_some(), kind.facts().purge_functions.is_empty(), "{kind}");
+            let says_glibc = refusal.is_some_and(|refusal| refusal.to_string().contains("glibc"));
+            assert_eq!(says_glibc, kind == AllocatorKind::Glibc, "{kind}");
+        }
+    }
 }

@@ -25,6 +25,9 @@ pub(crate) struct Purge {
     calls: Calls,
 }
 
+/// The reason why an allocator without a purge function is not purged.
+pub(crate) const NO_FUNCTION: &str = "its allocator has no function that returns free memory";
+
 /// The calls of one purge.
 #[derive(Debug)]
 enum Calls {
@@ -64,10 +67,7 @@ impl Purge {
             AllocatorKind::Jemalloc => Calls::Arenas(arenas),
             AllocatorKind::Mimalloc => Calls::Once,
             AllocatorKind::Gperftools => Calls::Slices,
-            _ => {
-                let why = "glibc has no purge function except malloc_trim";
-                return Err(Refusal::NoPurge { why });
-            }
+            _ => return Err(Refusal::NoPurge { why: NO_FUNCTION }),
         };
         let names = kind.facts().purge_functions;
         let address = |name: &&str| symbol::address(pid, maps, file, name).ok().flatten();
