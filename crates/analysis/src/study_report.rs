@@ -70,6 +70,15 @@ impl StudyReport {
             (u64::from(missing) * self.treatments.len() as u64, taken * share)
         })
     }
+
+    /// Returns the further repeats that would decide the comparison of two versions, and the time
+    /// that they probably take, in seconds.
+    pub fn undecided_versions(&self) -> Option<(u32, f64)> {
+        let needed = self.comparison.as_ref()?.settled.repeats_needed?;
+        let taken: f64 = self.trials.iter().filter_map(|trial| trial.wall_s).sum();
+        let each = taken / f64::from(self.plan.repeats.max(1));
+        self.shard.is_none().then_some((needed, each * f64::from(needed)))
+    }
 }
 
 /// Returns whether more repeats can decide anything: more than one treatment was in force.

@@ -27,7 +27,6 @@ mod owners;
 
 use serde::Serialize;
 
-use crate::study_report::StudyReport;
 use crate::trial_result::TrialResult;
 use lowtide_model::ledger::Owner;
 use lowtide_model::treatment::Treatment;
@@ -101,17 +100,6 @@ pub struct GrownBlocks {
     /// Growth of the owner's memory that is due to them, in bytes, by the medians: at least this
     /// much, where the older version has too few of them to be recorded.
     pub growth_bytes: u64,
-}
-
-impl StudyReport {
-    /// Returns the further repeats that would decide the comparison of two versions, and the time
-    /// that they probably take, in seconds.
-    pub fn undecided_versions(&self) -> Option<(u32, f64)> {
-        let needed = self.comparison.as_ref()?.settled.repeats_needed?;
-        let taken: f64 = self.trials.iter().filter_map(|trial| trial.wall_s).sum();
-        let each = taken / f64::from(self.plan.repeats.max(1));
-        self.shard.is_none().then_some((needed, each * f64::from(needed)))
-    }
 }
 
 /// A repeat in which both versions can be compared: the trial of the older and of the newer one.

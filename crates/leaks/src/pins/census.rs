@@ -6,9 +6,13 @@ use std::ops::Range;
 use lowtide_heap::blocks::{Block, BlockVisitor, PLACE, print};
 use lowtide_heap::ranges::joined;
 use lowtide_heap::rooms::{Room, RoomKind};
+use lowtide_model::pins::BlockAge;
+use lowtide_probe::inspect::BlockReader;
 use lowtide_probe::proc::maps::Mapping;
+use lowtide_probe::target::{Target, TargetError};
 
 use super::ages::EarlierBlocks;
+use super::type_id::{MAX_TYPES, TypeId, age_of, type_of};
 use crate::book::ByPlace;
 use crate::files::Image;
 use crate::pointers::index::{BlockIndex, IndexBuilder};
@@ -25,17 +29,13 @@ pub(super) const MAX_ROOMS: usize = 200_000;
 const PLACES_OF_PART: u64 = (4 << 20) / PLACE;
 /// Maximum sampling, as a power of two.
 const MAX_SAMPLING: u32 = 16;
-/// Maximum number of words that are tried as a type, and of types.
+/// Maximum number of words that are tried as a type.
 const MAX_WORDS: usize = 64 << 10;
 /// Maximum number of words that are tried as a type of Python if no file of Python is mapped, and
 /// none of them is one.
 const MAX_WITHOUT_PYTHON: usize = 4096;
-pub(super) const MAX_TYPES: usize = 4096;
 /// Maximum number of blocks in caches that are distinguished.
 pub(super) const MAX_CACHED: usize = 1 << 20;
-
-/// The number of a type; 0 if a block has none.
-pub(super) type TypeId = u16;
 
 /// Recognises the types of blocks by their first words.
 pub(super) struct TypeReader<'i> {
@@ -279,6 +279,45 @@ impl BlockVisitor for CensusBuilder<'_> {
     }
 }
 
+impl Census {
+    /// Returns the name of a type.
+    pub(super) fn type_name(&self, type_id: TypeId) -> Option<&String> {
+        let place = usize::from(type_of(type_id)).checked_sub(1)?;
+        self.types.get(place)
+    }
+
+    /// Returns the age of a block with a type; `None` without a watch.
+    pub(super) fn age(&self, type_id: TypeId) -> Option<BlockAge> {
+        self.has_ages.then(|| age_of(type_id))
+    }
+
+    /// Returns the blocks in use.
+    fn blocks_in_use(&self) -> impl Iterator<Item = Block> {
+        let mut cached = self.cached.iter().peekable();
+        self.blocks.iter().filter(move |block| {
+            while cached.next_if(|free| **free < block.at).is_some() {}
+            cached.peek() != Some(&&block.at)
+        })
+    }
+
+    fn earlier_blocks(&self, sampling: u32) -> EarlierBlocks {
+        EarlierBlocks::new(self.blocks_in_use(), sampling, !self.unread.is_empty())
+    }
+}
+
+impl EarlierBlocks {
+    /// Reads the blocks of a process. The process is not stopped.
+    ///
+    /// # Errors
+    /// Fails if its memory may not be read, if it has ended, or executes another program.
+    pub fn read(target: &Target) -> Result<Self, TargetError> {
+        let mut builder = CensusBuilder::of_content();
+        BlockReader::open(target)?.walk(&mut builder)?;
+        let sampling = builder.sampling;
+        Ok(builder.build().earlier_blocks(sampling))
+    }
+}
+
 /// Returns the parts of a room whose blocks are all known, in order and disjoint. A stretch of
 /// glibc may be the whole heap, and is divided; other rooms are known or not.
 fn known_parts(room: Range<u64>, kind: RoomKind, sampling: u32) -> Vec<Range<u64>> {
@@ -378,5 +417,50 @@ mod tests {
             assert!((share - part.read_share).abs() < 0.01, "{share} {}", part.read_share);
             assert!(part.blocks.len() as u64 <= SMALL * PLACES * 3 / 4, "{}", part.blocks.len());
         }
+    }
+
+    fn census_of(
+        mut builder: CensusBuilder<'_>,
+        blocks: &[(u64, u64, u8)],
+        cached: &[u64],
+    ) -> Census {
+        for (at, bytes, content) in blocks {
+            let print = builder.print(*at, &[*content; 48]);
+            let block = Block { at: *at, bytes: *bytes, print };
+            match *bytes >= PLACE {
+                true => builder.large(block),
+                false => builder.blocks(*at..*at + 8, &[block]),
+            }
+        }
+        cached.iter().for_each(|at| builder.is_free(*at));
+        builder.build()
+    }
+
+    #[test]
+    fn blocks_with_the_same_address_and_content_are_older_and_those_of_caches_were_free() {
+        let before = [
+            (0x10010, 32, 1),
+            (0x10040, 32, 1),
+            (0x10080, 32, 1),
+            (0x25000, 48, 1),
+            (0x90000, 2 * PLACE, 1),
+        ];
+        let before = census_of(CensusBuilder::of_content(), &before, &[0x10040]);
+        let earlier = before.earlier_blocks(0);
+        let after = [
+            (0x10010, 32, 1),
+            (0x10040, 32, 1),
+            (0x10080, 32, 2),
+            (0x25008, 48, 1),
+            (0x90000, PLACE, 1),
+            (0xd0000, PLACE, 1),
+        ];
+        let after = census_of(CensusBuilder::new(None).since(Some(&earlier)), &after, &[]);
+        let ages: Vec<_> = after.blocks.iter().map(|block| after.age(block.print)).collect();
+        let [older, new, unknown] =
+            [BlockAge::BeforeWatch, BlockAge::SinceWatch, BlockAge::Unknown].map(Some);
+        assert_eq!(ages, [older, new, unknown, new, older, new]);
+        assert!(after.blocks.iter().all(|block| type_of(block.print) == 0));
+        assert_eq!(Census::default().age(TypeId::MAX), None, "not watched");
     }
 }

@@ -9,8 +9,7 @@ use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::target::{Target, TargetError};
 
 use super::HeldMemory;
-use super::ages::type_of;
-use super::census::TypeId;
+use super::type_id::{TypeId, type_of};
 use crate::files::Image;
 use crate::stacks::names::FrameNamer;
 use crate::stacks::sampler::StackSamples;

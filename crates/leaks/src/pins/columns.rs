@@ -13,8 +13,8 @@ use lowtide_model::inspection::Tunables;
 use serde::{Deserialize, Serialize};
 
 use super::HeldMemory;
-use super::ages::type_of;
-use super::census::{Census, MAX_BLOCKS, MAX_CACHED, MAX_ROOMS, MAX_TYPES};
+use super::census::{Census, MAX_BLOCKS, MAX_CACHED, MAX_ROOMS};
+use super::type_id::{MAX_TYPES, type_of};
 use crate::pointers::index::IndexBuilder;
 
 /// The end of all addresses: 57 bits.

@@ -7,6 +7,7 @@
 //! - `columns`: the blocks, rooms and resident pages as bytes of a file.
 //! - `groups`: the groups of blocks, and their shares of the pinned memory.
 //! - `holders`: what holds the blocks of a group.
+//! - `type_id`: the number of a type, with the age of a block.
 //! - `units`: the units of memory with the blocks that hold them.
 //!
 //! One walk collects the blocks in 6 bytes each, and their types by their first words. Two passes
@@ -21,6 +22,7 @@ mod code;
 mod columns;
 mod groups;
 mod holders;
+mod type_id;
 mod units;
 
 use std::cell::RefCell;

@@ -8,7 +8,8 @@ use lowtide_heap::blocks::Block;
 use lowtide_heap::ranges::overlaps;
 use lowtide_heap::rooms::{Room, RoomKind};
 
-use super::census::{Census, TypeId};
+use super::census::Census;
+use super::type_id::TypeId;
 use crate::pointers::index::Ordered;
 
 /// What decides the group of a block.

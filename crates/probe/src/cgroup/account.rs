@@ -54,6 +54,11 @@ impl Account {
         self.value(if self.version == 1 { "rss" } else { "anon" })
     }
 
+    /// Returns the memory of a group in swap space.
+    pub(super) fn swap_bytes(&self, group: &CgroupDirectory) -> Option<u64> {
+        if self.version == 1 { self.known("swap") } else { group.number("memory.swap.current") }
+    }
+
     /// Returns the page cache with shared memory.
     pub(super) fn file(&self) -> u64 {
         self.value(if self.version == 1 { "cache" } else { "file" })

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use lowtide_model::cgroup::{CgroupEvents, CgroupLimit};
 use thiserror::Error;
 
-use super::account::Account;
 use crate::pressure::{NO_LIMIT, field, stall_percent};
 use crate::proc::cgroup::Groups;
 use crate::proc::hierarchy::{GroupDirectory, Hierarchy, HierarchyMount};
@@ -251,10 +250,6 @@ impl CgroupDirectory {
 
     pub(super) fn removed_groups(&self) -> Option<u64> {
         field(&self.text("cgroup.stat").ok()?, "nr_dying_descendants")
-    }
-
-    pub(super) fn swap_bytes(&self, account: &Account) -> Option<u64> {
-        if self.version == 1 { account.known("swap") } else { self.number("memory.swap.current") }
     }
 
     pub(super) fn events(&self) -> CgroupEvents {

@@ -107,7 +107,7 @@ fn ledger(
         processes: tree.processes.len() as u64,
         groups: tree.is_complete.then_some(tree.groups),
         removed_groups: group.removed_groups(),
-        swap_bytes: group.swap_bytes(account),
+        swap_bytes: account.swap_bytes(group),
         events: group.events(),
         stall_percent: group.stall_percent(),
         notes,

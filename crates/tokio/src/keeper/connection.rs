@@ -5,12 +5,12 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Instant;
 
 use tokio::sync::Notify;
 
-use super::shared::{DRAINED_DIVISOR, QUIET, Shared, lock};
+use super::shared::{DRAINED_DIVISOR, Decision, QUIET, Recyclable, Shared, lock};
 
 /// State of a connection that serves requests.
 const SERVING: u8 = 0;
@@ -83,17 +83,6 @@ impl fmt::Debug for Connection {
         let mut text = out.debug_struct("Connection");
         text.field("in_flight", &self.in_flight()).field("peak", &self.peak).finish_non_exhaustive()
     }
-}
-
-/// The keeper's decision about a connection that had drained.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Decision {
-    /// It shuts down, or has become busy again.
-    Done,
-    /// It is younger than `min_age`, or has drained only now. The keeper decides at this time.
-    Later(Instant),
-    /// Too many others are shutting down.
-    Wait,
 }
 
 /// The activity of a connection so far.
@@ -296,7 +285,8 @@ impl Connection {
         }
         self.unpin();
         if self.state.compare_exchange(SERVING, DRAINED, SeqCst, SeqCst).is_ok() {
-            self.shared.add_drained(Arc::downgrade(self));
+            let drained: Weak<Self> = Arc::downgrade(self);
+            self.shared.add_drained(drained);
         }
     }
 
@@ -320,9 +310,17 @@ impl Connection {
         }
     }
 
-    /// Shuts down a connection that has drained or reached `max_requests`, unless it has become
-    /// busy again.
-    pub(super) fn recycle(self: &Arc<Self>, now: Instant) -> Decision {
+    /// Stops counting the connection towards `max_at_once`.
+    pub(super) fn stop_counting_as_closing(&self) {
+        if self.is_counted_as_closing.swap(false, Relaxed) {
+            self.shared.closing.fetch_sub(1, Relaxed);
+            self.shared.event();
+        }
+    }
+}
+
+impl Recyclable for Connection {
+    fn recycle(self: Arc<Self>, now: Instant) -> Decision {
         let (shared, recycle) = (&self.shared, &self.shared.settings.recycle);
         if self.state.load(SeqCst) != DRAINED {
             return Decision::Done;
@@ -356,14 +354,6 @@ impl Connection {
         self.shut_down.notify_one();
         shared.recycled.fetch_add(1, Relaxed);
         Decision::Done
-    }
-
-    /// Stops counting the connection towards `max_at_once`.
-    pub(super) fn stop_counting_as_closing(&self) {
-        if self.is_counted_as_closing.swap(false, Relaxed) {
-            self.shared.closing.fetch_sub(1, Relaxed);
-            self.shared.event();
-        }
     }
 }
 

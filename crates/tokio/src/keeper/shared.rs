@@ -1,17 +1,17 @@
 //! The state that the keeper's thread, its handles and the connections share.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, AtomicUsize};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread::Thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::KeeperReport;
-use super::connection::Connection;
 use super::metrics::Metrics;
 use super::settings::Settings;
 use crate::sweep::SweptRuntime;
@@ -25,6 +25,23 @@ const MIN_PEAK: usize = 8;
 /// Divisor of the peak: a connection has drained, and a load has fallen, when no more than this
 /// part of the peak is left.
 pub(super) const DRAINED_DIVISOR: usize = 8;
+
+/// A connection that has drained or is due, as the keeper's thread needs it.
+pub(super) trait Recyclable: fmt::Debug + Send + Sync {
+    /// Shuts the connection down, unless it has become busy again.
+    fn recycle(self: Arc<Self>, now: Instant) -> Decision;
+}
+
+/// The decision about a connection that had drained.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Decision {
+    /// It shuts down, or has become busy again.
+    Done,
+    /// It is younger than `min_age`, or has drained only now. The keeper decides at this time.
+    Later(Instant),
+    /// Too many others are shutting down.
+    Wait,
+}
 
 /// A count of concurrent things, with its peak. All workers write to it, so it shares no cache line
 /// with data that they only read.
@@ -86,7 +103,7 @@ pub(crate) struct Shared {
     /// Requests that were refused because there were too many.
     pub(crate) refused_requests: AtomicU64,
     /// Connections that have drained or are due.
-    drained: Mutex<VecDeque<Weak<Connection>>>,
+    drained: Mutex<VecDeque<Weak<dyn Recyclable>>>,
     runtimes: Mutex<Vec<SweptRuntime>>,
     /// The callers that wait for a release; `None` when the keeper's thread has ended.
     waiting: Mutex<Option<Vec<oneshot::Sender<KeeperReport>>>>,
@@ -216,16 +233,16 @@ impl Shared {
         }
     }
 
-    pub(super) fn add_drained(&self, connection: Weak<Connection>) {
+    pub(super) fn add_drained(&self, connection: Weak<dyn Recyclable>) {
         lock(&self.drained).push_back(connection);
         self.fall();
     }
 
-    pub(super) fn take_drained(&self) -> VecDeque<Weak<Connection>> {
+    pub(super) fn take_drained(&self) -> VecDeque<Weak<dyn Recyclable>> {
         std::mem::take(&mut lock(&self.drained))
     }
 
-    pub(super) fn put_drained_back(&self, mut waiting: VecDeque<Weak<Connection>>) {
+    pub(super) fn put_drained_back(&self, mut waiting: VecDeque<Weak<dyn Recyclable>>) {
         let mut drained = lock(&self.drained);
         waiting.append(&mut drained);
         *drained = waiting;

@@ -6,8 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::KeeperReport;
-use super::connection::Decision;
-use super::shared::{QUIET, Shared, lock};
+use super::shared::{Decision, QUIET, Shared, lock};
 use crate::{SweepReport, allocated_bytes, memory, release};
 
 /// Maximum time to wait for a load to finish falling, from the first event.
