@@ -40,8 +40,12 @@ pub(crate) fn process_page(
 ) -> Result<String, HtmlError> {
     let mut environment = Environment::new();
     environment.set_auto_escape_callback(|_| AutoEscape::Html);
-    let head = include_str!("../assets/process_head.html");
-    let foot = include_str!("../assets/process_foot.html");
+    let parts = [
+        include_str!("../assets/head.html"),
+        include_str!("../assets/process_head.html"),
+        template,
+        include_str!("../assets/process_foot.html"),
+    ];
     let context = context! {
         css => include_str!("../assets/report.css"),
         palette => pairs(&PALETTE),
@@ -50,7 +54,7 @@ pub(crate) fn process_page(
         style,
         ..context
     };
-    environment.render_str(&[head, template, foot].concat(), context).map_err(HtmlError::new)
+    environment.render_str(&parts.concat(), context).map_err(HtmlError::new)
 }
 
 /// Renders a report of some records, overlaid on each other, and of others beside them, each on
@@ -68,8 +72,11 @@ pub fn render(
     let mut environment = Environment::new();
     environment.set_auto_escape_callback(|_| AutoEscape::Html);
     // The macro precedes the page, so that both are one template.
-    let template =
-        concat!(include_str!("../assets/grid.html"), include_str!("../assets/report.html"));
+    let template = concat!(
+        include_str!("../assets/grid.html"),
+        include_str!("../assets/head.html"),
+        include_str!("../assets/report.html")
+    );
     environment.add_template("report.html", template).map_err(|e| error(&e))?;
     let data: Vec<Data> = views.iter().map(Data::new).collect();
     let data = serde_json::to_string(&data).map_err(|e| error(&e))?;
