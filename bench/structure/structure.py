@@ -16,7 +16,7 @@ import sys
 
 TYPE = re.compile(r"^(?:pub(?:\([^)]*\))? )?(?:struct|enum|trait|type) ([A-Z]\w*)", re.M)
 PUBLIC = re.compile(r"^\s*pub (?:const |unsafe |async )*(?:fn|struct|enum|trait|type|const|static|mod|use)\b", re.M)
-USE = re.compile(r"^\s*(?:pub(?:\([^)]*\))? )?use ((?:crate|super)[^;]*);", re.M)
+USE = re.compile(r"^\s*(?:pub(?:\([^)]*\))? )?use ((?:crate|super)\b[^;]*);", re.M)
 
 
 FUNCTION = re.compile(r"^( *)(?:pub(?:\([^)]*\))? )?(?:const |async |unsafe |extern \"C\" )*fn \w+")

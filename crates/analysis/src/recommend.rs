@@ -21,7 +21,7 @@ use returnable::add_returnable;
 
 /// Summarises each treatment and chooses one, unless the plan requests no recommendation. The first
 /// treatment of the plan is the reference.
-pub fn recommend(
+pub(crate) fn recommend(
     plan: &StudyPlan,
     trials: &[TrialResult],
 ) -> (Vec<TreatmentSummary>, Option<Recommendation>) {

@@ -34,7 +34,7 @@ impl RequestCount {
     }
 
     /// Returns the failed share, from 0 to 1.
-    pub fn failed_share(self) -> f64 {
+    pub(crate) fn failed_share(self) -> f64 {
         if self.all > 0.0 { self.failed / self.all } else { 0.0 }
     }
 }

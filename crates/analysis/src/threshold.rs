@@ -64,14 +64,14 @@ const DIFFERENCES: [&str; 2] = ["difference", "peak_difference"];
 pub struct Threshold {
     text: String,
     path: Vec<String>,
-    comparison: Operator,
+    comparison: ComparisonOperator,
     constant: f64,
     /// Whether the constant is a part of the older version's memory.
     is_share: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Operator {
+enum ComparisonOperator {
     Greater,
     GreaterOrEqual,
     Less,
@@ -179,14 +179,14 @@ impl FromStr for Threshold {
 }
 
 /// An expression whose constant is not parsed yet.
-struct Unread<'a> {
+struct ParsedComparison<'a> {
     text: &'a str,
     path: Vec<String>,
-    comparison: Operator,
+    comparison: ComparisonOperator,
     constant: &'a str,
 }
 
-impl Unread<'_> {
+impl ParsedComparison<'_> {
     fn with_constant(self) -> Result<Threshold, ThresholdError> {
         let constant = read_constant(&self.path, self.constant).map_err(|reason| {
             ThresholdError::BadConstant {
@@ -204,7 +204,10 @@ impl Unread<'_> {
     /// memory, or bytes.
     fn of_difference(self) -> Result<Threshold, ThresholdError> {
         let (text, figure) = (self.text.to_owned(), self.path.join("."));
-        let is_lower_end = matches!(self.comparison, Operator::Greater | Operator::GreaterOrEqual);
+        let is_lower_end = matches!(
+            self.comparison,
+            ComparisonOperator::Greater | ComparisonOperator::GreaterOrEqual
+        );
         let threshold = self.with_constant()?;
         match is_lower_end && threshold.constant >= 0.0 {
             true => Ok(threshold),
@@ -235,7 +238,7 @@ fn read_constant(path: &[String], text: &str) -> Result<f64, String> {
     }
 }
 
-impl Operator {
+impl ComparisonOperator {
     fn split(text: &str) -> Option<(Self, &str)> {
         let table = [
             (">=", Self::GreaterOrEqual),
@@ -261,13 +264,16 @@ impl Operator {
 }
 
 impl Threshold {
-    fn parse<'a>(text: &'a str, example: &'static str) -> Result<Unread<'a>, ThresholdError> {
+    fn parse<'a>(
+        text: &'a str,
+        example: &'static str,
+    ) -> Result<ParsedComparison<'a>, ThresholdError> {
         let missing = || ThresholdError::NoComparison { text: text.to_owned(), example };
         let place = text.find(['>', '<', '=', '!']).ok_or_else(missing)?;
         let (figure, rest) = text.split_at(place);
-        let (comparison, constant) = Operator::split(rest).ok_or_else(missing)?;
+        let (comparison, constant) = ComparisonOperator::split(rest).ok_or_else(missing)?;
         let path = figure.trim().split('.').map(str::to_owned).collect();
-        Ok(Unread { text: text.trim(), path, comparison, constant: constant.trim() })
+        Ok(ParsedComparison { text: text.trim(), path, comparison, constant: constant.trim() })
     }
 
     /// Parses an expression about the rounds of a load, such as `failed_ratio>0.01`.
@@ -334,7 +340,7 @@ impl Threshold {
 
     fn worse() -> Self {
         let path = vec![WORSE.to_owned()];
-        let (comparison, constant) = (Operator::Greater, 0.0);
+        let (comparison, constant) = (ComparisonOperator::Greater, 0.0);
         Self { text: WORSE.to_owned(), path, comparison, constant, is_share: false }
     }
 

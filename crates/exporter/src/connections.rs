@@ -28,7 +28,7 @@ pub(crate) struct Connections {
 
 /// The entry of a connection, which is removed on drop.
 #[derive(Debug, Clone)]
-pub(crate) struct Entry(Arc<Place>);
+pub(crate) struct ConnectionEntry(Arc<Place>);
 
 #[derive(Debug)]
 struct Place {
@@ -42,7 +42,7 @@ impl Connections {
     }
 
     /// Adds a connection. Returns its entry, and whether another one was closed for it.
-    pub(crate) fn add(self: &Arc<Self>) -> (Entry, bool) {
+    pub(crate) fn add(self: &Arc<Self>) -> (ConnectionEntry, bool) {
         let mut open = self.open();
         let (next, open) = &mut *open;
         let is_full = open.len() >= MAX_CONNECTIONS;
@@ -59,11 +59,11 @@ impl Connections {
             id,
             Connection { last_request: Instant::now(), has_request: false, task: None },
         );
-        (Entry(Arc::new(Place { connections: Arc::clone(self), id })), is_full)
+        (ConnectionEntry(Arc::new(Place { connections: Arc::clone(self), id })), is_full)
     }
 }
 
-impl Entry {
+impl ConnectionEntry {
     fn update(&self, with: impl FnOnce(&mut Connection)) {
         if let Some(connection) = self.0.connections.open().1.get_mut(&self.0.id) {
             with(connection);
@@ -101,7 +101,7 @@ impl Drop for Place {
 mod tests {
     use super::*;
 
-    fn is_open(entry: &Entry) -> bool {
+    fn is_open(entry: &ConnectionEntry) -> bool {
         entry.0.connections.open().1.contains_key(&entry.0.id)
     }
 

@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use lowtide_model::cgroup::{pod_path, pod_uid};
 use lowtide_model::text::printable;
-use lowtide_survey::Process;
+use lowtide_survey::HostProcess;
 use lowtide_survey::survey::CgroupOf;
 
 /// The group of the processes beyond the maximum number of groups.
-pub const OTHER: &str = "other";
+pub(crate) const OTHER: &str = "other";
 /// Maximum length of the name of a group, in characters: a process chooses it.
 const MAX_NAME: usize = 200;
 /// Time for which a group without processes keeps its name.
@@ -30,7 +30,7 @@ pub enum GroupBy {
 
 impl GroupBy {
     /// Returns the name of the group of a process.
-    pub fn name(self, process: &Process) -> String {
+    pub fn name(self, process: &HostProcess) -> String {
         let name = match self {
             Self::Exe => match &process.exe {
                 // A program whose file was replaced by an update is still the same program.
@@ -62,38 +62,39 @@ fn pod(cgroup: &str) -> Option<String> {
 
 /// The groups that have a name of their own.
 #[derive(Debug)]
-pub struct Groups {
+pub(crate) struct NamedGroups {
     by: GroupBy,
     max: usize,
     /// Time when each group last had a process.
     admitted: BTreeMap<String, Instant>,
 }
 
-impl Groups {
+impl NamedGroups {
     /// Returns a value without any groups.
-    pub fn new(by: GroupBy, max: usize) -> Self {
+    pub(crate) fn new(by: GroupBy, max: usize) -> Self {
         Self { by, max, admitted: BTreeMap::new() }
     }
 
     /// Returns the cgroup that has the charge of a group, which it shares with its first process.
-    pub fn cgroup(&self, name: &str, processes: &[&Process]) -> Option<String> {
+    pub(crate) fn cgroup(&self, name: &str, processes: &[&HostProcess]) -> Option<String> {
         let cgroup_of = self.by.cgroup_of().filter(|_| name != OTHER)?;
         processes.first().and_then(|process| cgroup_of(process))
     }
 
     /// Divides processes into groups. Groups keep their names between calls. Names that become free
     /// go to the groups with the largest RSS. Returns the groups by name.
-    pub fn divide<'p>(
+    pub(crate) fn divide<'p>(
         &mut self,
-        processes: impl Iterator<Item = &'p Process>,
+        processes: impl Iterator<Item = &'p HostProcess>,
         now: Instant,
-    ) -> BTreeMap<String, Vec<&'p Process>> {
-        let mut all: BTreeMap<String, Vec<&Process>> = BTreeMap::new();
+    ) -> BTreeMap<String, Vec<&'p HostProcess>> {
+        let mut all: BTreeMap<String, Vec<&HostProcess>> = BTreeMap::new();
         for process in processes {
             all.entry(self.by.name(process)).or_default().push(process);
         }
         self.admitted.retain(|_, seen| now.saturating_duration_since(*seen) < KEPT);
-        let rss = |group: &[&Process]| group.iter().map(|process| process.rss_bytes).sum::<u64>();
+        let rss =
+            |group: &[&HostProcess]| group.iter().map(|process| process.rss_bytes).sum::<u64>();
         let mut new: Vec<(u64, &String)> = all
             .iter()
             .filter(|(name, _)| !self.admitted.contains_key(*name))
@@ -104,7 +105,7 @@ impl Groups {
         for (_, name) in new.into_iter().take(free) {
             self.admitted.insert(name.clone(), now);
         }
-        let mut groups: BTreeMap<String, Vec<&Process>> = BTreeMap::new();
+        let mut groups: BTreeMap<String, Vec<&HostProcess>> = BTreeMap::new();
         for (name, group) in all {
             match self.admitted.get_mut(&name) {
                 Some(seen) => {

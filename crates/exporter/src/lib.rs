@@ -1,7 +1,7 @@
 //! The memory of a host's processes as metrics for Prometheus.
 //!
-//! - [`groups`]: processes by program, name, cgroup or pod, in a bounded number of groups.
-//! - [`metrics`]: the metrics of a moment, as text.
+//! - `groups`: processes by program, name, cgroup or pod, in a bounded number of groups.
+//! - `metrics`: the metrics of a moment, as text.
 //! - [`server`]: serves them by HTTP.
 //! - [`web_config`]: TLS and passwords, from a file in Prometheus' own format.
 //! - [`textfile`]: writes them to a file instead.
@@ -25,9 +25,9 @@ pub mod file_process;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;
-pub mod groups;
-pub mod listen;
-pub mod metrics;
+mod groups;
+mod listen;
+mod metrics;
 pub mod privileges;
 pub mod seal;
 pub mod server;

@@ -17,8 +17,8 @@ use lowtide_model::verdict::VerdictKind;
 use lowtide_probe::machine::{memory, process_cpu_s};
 use lowtide_probe::proc::status::Status;
 use lowtide_survey::budget::UncountedCpu;
-use lowtide_survey::survey::Outcomes;
-use lowtide_survey::{Host, Options, Process, Survey, Unread};
+use lowtide_survey::survey::InspectionCounts;
+use lowtide_survey::{Host, HostProcess, Survey, SurveyOptions, Unread};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, text};
 use prometheus_client::metrics::MetricType;
@@ -27,7 +27,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-use crate::groups::{GroupBy, Groups, OTHER};
+use crate::groups::{GroupBy, NamedGroups, OTHER};
 
 /// Upper bounds of the durations of inspections, in seconds.
 const DURATIONS_S: [f64; 10] = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0];
@@ -49,26 +49,26 @@ pub struct Exporter {
     survey: Survey,
     budget: f64,
     serving_cpu: UncountedCpu,
-    groups: Mutex<Groups>,
+    groups: Mutex<NamedGroups>,
     durations: Histogram,
     scrapes: [AtomicU64; 3],
 }
 
 impl Exporter {
     /// Creates the exporter of a survey that was started with `options`.
-    pub fn new(survey: Survey, options: &Options, by: GroupBy, max_groups: usize) -> Self {
+    pub fn new(survey: Survey, options: &SurveyOptions, by: GroupBy, max_groups: usize) -> Self {
         Self {
             survey,
             budget: options.budget,
             serving_cpu: options.uncounted_cpu.clone(),
-            groups: Mutex::new(Groups::new(by, max_groups)),
+            groups: Mutex::new(NamedGroups::new(by, max_groups)),
             durations: Histogram::new(DURATIONS_S),
             scrapes: Default::default(),
         }
     }
 
     /// Returns the metrics in the text format 1.0.0 of OpenMetrics.
-    pub fn open_metrics(&self) -> String {
+    pub(crate) fn open_metrics(&self) -> String {
         let mut registry = Registry::default();
         registry.register_collector(Box::new(self.moment()));
         let mut text = String::new();
@@ -99,7 +99,7 @@ impl Exporter {
     }
 
     /// Returns the account of the server's CPU time.
-    pub fn serving_cpu(&self) -> UncountedCpu {
+    pub(crate) fn serving_cpu(&self) -> UncountedCpu {
         self.serving_cpu.clone()
     }
 
@@ -111,7 +111,7 @@ impl Exporter {
         let (groups, scan_age_s) = self.survey.read(|host| {
             let now = Instant::now();
             let divided = groups.divide(host.processes(), now);
-            let of = |(name, processes): (String, Vec<&Process>)| {
+            let of = |(name, processes): (String, Vec<&HostProcess>)| {
                 let cgroup = groups.cgroup(&name, &processes);
                 let charge = cgroup.and_then(|path| host.charge(&path)).cloned();
                 (name, GroupValues { charge, ..GroupValues::new(&processes, now) })
@@ -157,18 +157,18 @@ struct GroupValues {
 }
 
 impl GroupValues {
-    fn new(processes: &[&Process], now: Instant) -> Self {
+    fn new(processes: &[&HostProcess], now: Instant) -> Self {
         let (mut values, mut seen) = (Self::default(), HashSet::new());
         values.processes = processes.len() as u64;
         // Memory that several of them use counts once.
         let mut is_new =
-            |process: &Process| seen.insert(process.same_memory_as.unwrap_or(process.pid));
+            |process: &HostProcess| seen.insert(process.same_memory_as.unwrap_or(process.pid));
         let counted = processes.iter().filter(|process| is_new(process));
         counted.for_each(|process| values.add(process, now));
         values
     }
 
-    fn add(&mut self, process: &Process, now: Instant) {
+    fn add(&mut self, process: &HostProcess, now: Instant) {
         self.rss_bytes += process.rss_bytes;
         self.uninspected += u64::from(process.is_waiting());
         if let Some(reason) = process.unread {
@@ -209,7 +209,7 @@ struct Moment {
     scan_age_s: Option<f64>,
     memory_bytes: Option<u64>,
     available_bytes: Option<u64>,
-    outcomes: Outcomes,
+    outcomes: InspectionCounts,
     durations: Histogram,
     cpu_s: f64,
     serving_cpu_s: f64,

@@ -50,7 +50,7 @@ pub fn keep_reading_only() -> io::Result<User> {
 ///
 /// # Errors
 /// Like [`keep_reading_only`], and if the directory cannot be read.
-pub fn become_owner(directory: &Path) -> io::Result<()> {
+pub(crate) fn become_owner(directory: &Path) -> io::Result<()> {
     use std::os::unix::fs::MetadataExt;
     check_single_thread()?;
     empty_bounding_set();

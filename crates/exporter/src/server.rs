@@ -26,7 +26,7 @@ use tokio::time::sleep;
 use tokio_io_timeout::TimeoutStream;
 use tokio_rustls::TlsAcceptor;
 
-use crate::connections::{Connections, Entry};
+use crate::connections::{ConnectionEntry, Connections};
 use crate::listen::ListenAddress;
 use crate::metrics::{Exporter, ScrapeResult};
 use crate::web_config::WebConfig;
@@ -110,7 +110,7 @@ fn remove_abandoned(path: &Path) -> io::Result<()> {
 }
 
 /// The state that all connections share.
-struct Context {
+struct ServerContext {
     exporter: Arc<Exporter>,
     config: WebConfig,
     /// Held while a password is verified: verifications run one at a time.
@@ -132,7 +132,7 @@ pub fn serve(
     let mut charged_s = thread_cpu_s();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let cpu = exporter.serving_cpu();
-    let context = Arc::new(Context {
+    let context = Arc::new(ServerContext {
         exporter: Arc::clone(exporter),
         config,
         verification: Arc::default(),
@@ -168,7 +168,7 @@ pub fn serve(
 }
 
 /// Accepts connections, and serves each in a task of its own.
-async fn accept_on<S>(context: &Arc<Context>, accept: impl AsyncFn() -> io::Result<S>)
+async fn accept_on<S>(context: &Arc<ServerContext>, accept: impl AsyncFn() -> io::Result<S>)
 where
     S: AsyncRead + AsyncWrite + Send + 'static,
 {
@@ -188,7 +188,7 @@ where
 }
 
 /// Serves a connection, and closes it if its first request is late.
-async fn serve_stream<S>(context: Arc<Context>, stream: S, entry: Entry)
+async fn serve_stream<S>(context: Arc<ServerContext>, stream: S, entry: ConnectionEntry)
 where
     S: AsyncRead + AsyncWrite + Send + 'static,
 {
@@ -213,7 +213,7 @@ where
     tokio::select! { () = serve => {}, () = is_late => {} }
 }
 
-async fn serve_http<S>(context: &Arc<Context>, stream: S, entry: &Entry)
+async fn serve_http<S>(context: &Arc<ServerContext>, stream: S, entry: &ConnectionEntry)
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -231,7 +231,7 @@ where
 }
 
 async fn answer(
-    context: &Arc<Context>,
+    context: &Arc<ServerContext>,
     request: &Request<Incoming>,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
     let mut response = if is_admitted(context, request).await {
@@ -255,7 +255,7 @@ async fn answer(
     Ok(response)
 }
 
-async fn is_admitted(context: &Arc<Context>, request: &Request<Incoming>) -> bool {
+async fn is_admitted(context: &Arc<ServerContext>, request: &Request<Incoming>) -> bool {
     let Some(users) = &context.config.users else { return true };
     let value = request.headers().get(AUTHORIZATION).map(|value| value.as_bytes());
     if let Some(is_admitted) = users.known(value) {

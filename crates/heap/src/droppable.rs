@@ -131,7 +131,7 @@ impl Check {
     }
 
     /// Creates a check that these bits of the word have a different value.
-    pub fn not_bits(at: u64, mask: u64, value: u64) -> Self {
+    pub(crate) fn not_bits(at: u64, mask: u64, value: u64) -> Self {
         Self { at, mask, value: value & mask, holds: Holds::Differs }
     }
 }

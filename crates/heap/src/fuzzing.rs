@@ -46,8 +46,8 @@ pub fn damaged_heap(bytes: &[u8]) {
         word.iter_mut().zip(mask).for_each(|(byte, mask)| *byte ^= mask);
     }
     match kind {
-        Owner::Allocator(kind) => walk(&saved, kind),
-        Owner::Engine(engine) => walk_engine(&saved, *engine),
+        SavedHeapOwner::Allocator(kind) => walk(&saved, kind),
+        SavedHeapOwner::Engine(engine) => walk_engine(&saved, *engine),
     }
 }
 
@@ -66,19 +66,20 @@ const ENGINES: [(&str, WalkedRuntime); 2] =
 
 /// The owner of a saved heap.
 #[derive(Debug, Clone)]
-enum Owner {
+enum SavedHeapOwner {
     Allocator(AllocatorKind),
     Engine(WalkedRuntime),
 }
 
 /// Returns all saved heaps.
 #[expect(clippy::unwrap_used, reason = "it is a part of tests")]
-fn heaps() -> &'static [(Owner, SavedHeap)] {
-    static HEAPS: OnceLock<Vec<(Owner, SavedHeap)>> = OnceLock::new();
+fn heaps() -> &'static [(SavedHeapOwner, SavedHeap)] {
+    static HEAPS: OnceLock<Vec<(SavedHeapOwner, SavedHeap)>> = OnceLock::new();
     HEAPS.get_or_init(|| {
-        let allocators = KINDS.iter().map(|(name, kind)| (*name, Owner::Allocator(kind.clone())));
-        let engines = ENGINES.iter().map(|(name, engine)| (*name, Owner::Engine(*engine)));
-        let of_owner = |(folder, owner): (&str, Owner)| {
+        let allocators =
+            KINDS.iter().map(|(name, kind)| (*name, SavedHeapOwner::Allocator(kind.clone())));
+        let engines = ENGINES.iter().map(|(name, engine)| (*name, SavedHeapOwner::Engine(*engine)));
+        let of_owner = |(folder, owner): (&str, SavedHeapOwner)| {
             files(folder).into_iter().map(move |file| (owner.clone(), file))
         };
         let load = |(owner, file)| {

@@ -26,7 +26,7 @@ enum Guards {
     Ptmalloc(Infallible, Box<ptmalloc::Layout>),
     Jemalloc(jemalloc::Locks, jemalloc::Layout),
     Mimalloc((), mimalloc::Layout),
-    Gperftools(gperftools::Lock, gperftools::Layout),
+    Gperftools(gperftools::PageHeapLock, gperftools::Layout),
     Musl(musl::Guards, musl::Layout),
 }
 

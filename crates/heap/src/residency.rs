@@ -55,7 +55,7 @@ impl<'m, M: Memory> Residency<'m, M> {
     }
 
     /// Returns the number of resident bytes in some ranges.
-    pub fn bytes_in(&mut self, ranges: &[Range<u64>]) -> u64 {
+    pub(crate) fn bytes_in(&mut self, ranges: &[Range<u64>]) -> u64 {
         ranges.iter().map(|range| self.bytes(range.clone())).sum()
     }
 
@@ -73,7 +73,7 @@ impl<'m, M: Memory> Residency<'m, M> {
     /// Returns the end of the run of resident pages that contains an address, at most the end of a
     /// slice. Returns `None` if the page of the address is not resident.
     #[inline]
-    pub fn end_of_run(&mut self, address: u64) -> Option<u64> {
+    pub(crate) fn end_of_run(&mut self, address: u64) -> Option<u64> {
         if !self.run.contains(&address) {
             let slice = self.slice(address / SLICE);
             let place = slice.runs.partition_point(|r| r.end <= address);

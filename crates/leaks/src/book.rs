@@ -16,7 +16,7 @@ use lowtide_heap::ranges::union;
 use lowtide_model::survivors::{ClassSizes, CohortCount, LARGE_BYTES, PARTS, size_class};
 
 /// The cohort of the blocks that existed before the first snapshot.
-pub const FIRST_COHORT: u8 = 0;
+pub(crate) const FIRST_COHORT: u8 = 0;
 /// Maximum number of blocks in the book of `lowtide leaks`, which then takes 20 MiB.
 pub const MAX_BLOCKS: usize = 2_500_000;
 /// Maximum number of blocks of at least [`PLACE`] bytes, which take 4 MiB.
@@ -24,22 +24,22 @@ const MAX_LARGE: usize = 64 << 10;
 /// Maximum number of stored ranges that a snapshot could not read.
 const MAX_UNREAD: usize = 4096;
 /// Maximum number of cohorts. Above it, neighbouring cohorts are merged.
-pub const MAX_COHORTS: u8 = 96;
+pub(crate) const MAX_COHORTS: u8 = 96;
 
 const _: () = assert!(LARGE_BYTES == PLACE, "blocks of at least a place are kept by themselves");
 
 /// The blocks of a place, in order of address.
-type Entries = Vec<Entry>;
+type Entries = Vec<PackedEntry>;
 
 /// A block of less than [`PLACE`] bytes in 8 bytes: offset in its place and size in units of 8
 /// bytes, print, cohort, whether no pointer to it was found, and whether the last snapshot saw it.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Entry(u64);
+struct PackedEntry(u64);
 
 const UNIT: u64 = 8;
 const UNITS: u32 = (PLACE / UNIT).ilog2();
 
-impl Entry {
+impl PackedEntry {
     fn new(block: &Block, cohort: u8) -> Self {
         let offset = block.at % PLACE / UNIT;
         let size = block.bytes / UNIT;
@@ -179,7 +179,7 @@ pub struct Survivor {
 
 /// The counts of the book after a snapshot.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Counted {
+pub struct BookCounts {
     /// Blocks by class and cohort, in this order.
     pub counts: Vec<CohortCount>,
     /// The sizes of each class.
@@ -268,7 +268,7 @@ impl Book {
 
     /// Ends a snapshot, and counts the blocks. If the snapshot was incomplete, blocks that were not
     /// seen are kept, and the next snapshot belongs to the same cohort.
-    pub fn end(&mut self, is_whole: bool) -> Counted {
+    pub fn end(&mut self, is_whole: bool) -> BookCounts {
         if is_whole {
             self.places.retain(|_, entries| {
                 entries.retain(|entry| entry.is_seen());
@@ -301,7 +301,7 @@ impl Book {
         self.unread_before = ranges.iter().map(|range| (range.clone(), since(range))).collect();
     }
 
-    fn count(&self) -> Counted {
+    fn count(&self) -> BookCounts {
         let mut counts: BTreeMap<(u16, u8), u32> = BTreeMap::new();
         let mut small = vec![[0_u32; MAX_COHORTS as usize + 1]; usize::from(size_class(PLACE)) + 1];
         let mut sizes: BTreeMap<u16, ClassSizes> = BTreeMap::new();
@@ -335,7 +335,7 @@ impl Book {
             .into_iter()
             .map(|((class, cohort), count)| CohortCount { class, cohort, count })
             .collect();
-        Counted { counts, sizes }
+        BookCounts { counts, sizes }
     }
 
     /// Calls `each` for every block of the book.
@@ -367,7 +367,7 @@ impl Book {
 
     /// Marks each block as lost or not. `lost` returns whether no pointer was found to the block
     /// with an address and a print.
-    pub fn mark_lost(&mut self, lost: impl Fn(u64, u16) -> bool) {
+    pub(crate) fn mark_lost(&mut self, lost: impl Fn(u64, u16) -> bool) {
         for (place, entries) in &mut self.places {
             for entry in entries {
                 *entry = entry.with_lost(lost(place * PLACE + entry.offset(), entry.print()));
@@ -404,7 +404,7 @@ impl Book {
     }
 
     /// Merges cohorts: `renumbered` has the new number of each.
-    pub fn renumber(&mut self, renumbered: &[u8]) {
+    pub(crate) fn renumber(&mut self, renumbered: &[u8]) {
         let new = |cohort: u8| renumbered.get(usize::from(cohort)).copied().unwrap_or(cohort);
         for entry in self.places.values_mut().flatten() {
             *entry = entry.with_cohort(new(entry.cohort()));
@@ -456,7 +456,7 @@ impl BlockVisitor for Book {
         merged.clear();
         let mut before = old[first..last].iter().copied().peekable();
         for block in blocks {
-            let new = Entry::new(block, 0);
+            let new = PackedEntry::new(block, 0);
             while before.next_if(|entry| entry.offset() < new.offset()).is_some() {}
             let known = before.peek().filter(|old| old.offset() == new.offset());
             merged.push(match known.filter(|old| old.is_same(new)) {
@@ -558,7 +558,7 @@ mod tests {
     /// takes.
     type Heap = BTreeMap<u64, (u64, u16)>;
 
-    fn show(book: &mut Book, heap: &Heap, is_whole: bool) -> Counted {
+    fn show(book: &mut Book, heap: &Heap, is_whole: bool) -> BookCounts {
         book.begin();
         let mut by_place: BTreeMap<u64, Vec<Block>> = BTreeMap::new();
         for (at, (bytes, print)) in heap.iter().filter(|(_, (bytes, _))| *bytes < PLACE) {

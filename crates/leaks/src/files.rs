@@ -22,7 +22,7 @@ const MAX_FILES: usize = 512;
 const MAX_ALL_SYMBOLS: usize = 4 << 20;
 
 /// A process, from which types are read.
-pub struct Image<'p> {
+pub(crate) struct Image<'p> {
     pid: u32,
     memory: &'p LiveMemory,
     maps: &'p [Mapping],
@@ -50,7 +50,7 @@ struct Symbols {
 
 /// The symbol that contains an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Symbol {
+pub(crate) struct ContainingSymbol {
     /// Its demangled name.
     pub name: String,
     /// Distance from its start, in bytes.
@@ -59,23 +59,23 @@ pub struct Symbol {
 
 impl<'p> Image<'p> {
     /// Creates a reader for a process. `maps` are its mappings.
-    pub fn new(pid: u32, memory: &'p LiveMemory, maps: &'p [Mapping]) -> Self {
+    pub(crate) fn new(pid: u32, memory: &'p LiveMemory, maps: &'p [Mapping]) -> Self {
         Self { pid, memory, maps, files: RefCell::default() }
     }
 
     /// Returns the mapping that contains an address.
-    pub fn mapping(&self, at: u64) -> Option<&'p Mapping> {
+    pub(crate) fn mapping(&self, at: u64) -> Option<&'p Mapping> {
         let place = self.maps.partition_point(|mapping| mapping.end <= at);
         self.maps.get(place).filter(|mapping| mapping.start <= at)
     }
 
     /// Returns whether an address is in the mapping of a file.
-    pub fn is_of_file(&self, at: u64) -> bool {
+    pub(crate) fn is_of_file(&self, at: u64) -> bool {
         self.mapping(at).is_some_and(Mapping::has_file)
     }
 
     /// Returns the mapping of a file that contains an address, or whose data continues there.
-    pub fn mapping_of_file(&self, at: u64) -> Option<&'p Mapping> {
+    pub(crate) fn mapping_of_file(&self, at: u64) -> Option<&'p Mapping> {
         let place = self.maps.partition_point(|mapping| mapping.end <= at);
         let mapping = self.maps.get(place).filter(|mapping| mapping.start <= at)?;
         if mapping.has_file() {
@@ -105,14 +105,14 @@ impl<'p> Image<'p> {
     }
 
     /// Reads a word.
-    pub fn word(&self, at: u64) -> Option<u64> {
+    pub(crate) fn word(&self, at: u64) -> Option<u64> {
         let mut bytes = [0; 8];
         (self.read(at, &mut bytes) == 8).then(|| u64::from_le_bytes(bytes))
     }
 
     /// Reads a text of printable ASCII characters that ends with a zero byte, and has at most
     /// `most` bytes.
-    pub fn text(&self, at: u64, most: usize) -> Option<String> {
+    pub(crate) fn text(&self, at: u64, most: usize) -> Option<String> {
         let mut bytes = vec![0; most + 1];
         let length = self.read(at, &mut bytes);
         let end = bytes[..length].iter().position(|byte| *byte == 0)?;
@@ -123,7 +123,7 @@ impl<'p> Image<'p> {
 
     /// Returns the address that a file requests for the bytes at an address. Debug information
     /// names code by it.
-    pub fn address_in_file(&self, at: u64) -> Option<u64> {
+    pub(crate) fn address_in_file(&self, at: u64) -> Option<u64> {
         let mapping = self.mapping_of_file(at)?;
         if mapping.permissions.contains('x') && mapping.contains(at) {
             // Code may be mapped apart from the rest of its file, like that of V8's builtins.
@@ -140,7 +140,7 @@ impl<'p> Image<'p> {
     }
 
     /// Passes the file that is mapped at an address to `then`.
-    pub fn with_mapped_file<T>(
+    pub(crate) fn with_mapped_file<T>(
         &self,
         at: u64,
         then: impl FnOnce(&MappedFile) -> Option<T>,
@@ -149,7 +149,7 @@ impl<'p> Image<'p> {
     }
 
     /// Returns the symbol that contains an address.
-    pub fn symbol(&self, at: u64) -> Option<Symbol> {
+    pub(crate) fn symbol(&self, at: u64) -> Option<ContainingSymbol> {
         let mapping = self.mapping_of_file(at)?;
         let address = self.address_in_file(at)?;
         self.with_file(mapping, |object| {
@@ -164,7 +164,7 @@ impl<'p> Image<'p> {
             let length = object.file.read_at(&mut bytes, name_at).ok()?;
             let end = bytes[..length].iter().position(|byte| *byte == 0)?;
             let name = demangle(&String::from_utf8_lossy(&bytes[..end]));
-            Some(Symbol { name, offset })
+            Some(ContainingSymbol { name, offset })
         })
     }
 
@@ -222,7 +222,7 @@ impl Symbols {
 }
 
 /// Returns a demangled name: Rust's without the hash at its end, C++'s with its parameters.
-pub fn demangle(name: &str) -> String {
+pub(crate) fn demangle(name: &str) -> String {
     if let Ok(rust) = rustc_demangle::try_demangle(name) {
         let mut written = BoundedText(String::new());
         return match write!(written, "{rust:#}") {

@@ -23,14 +23,14 @@ const _: () = assert!(LARGE_BYTES <= MIN_BYTES, "the book has all blocks that ar
 /// The large blocks of the last snapshot.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LargeBlocks {
-    followed: Vec<Followed>,
+    followed: Vec<BlockHistory>,
     /// The time of that snapshot, in seconds.
     pub(crate) now_s: f64,
 }
 
 /// A block, and its history.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Followed {
+pub(crate) struct BlockHistory {
     pub(crate) now: Survivor,
     /// Its size when it was first seen, in bytes, and the time in seconds.
     pub(crate) first_bytes: u64,
@@ -40,7 +40,7 @@ pub(crate) struct Followed {
     last_step_s: f64,
 }
 
-impl Followed {
+impl BlockHistory {
     fn new(now: Survivor, t_s: f64) -> Self {
         Self { now, first_bytes: now.bytes, first_s: t_s, steps: 0, last_step_s: t_s }
     }
@@ -78,8 +78,8 @@ impl LargeBlocks {
     pub(crate) fn follow(&mut self, t_s: f64, blocks: Vec<Survivor>) {
         self.now_s = t_s;
         let mut new: Vec<Option<Survivor>> = blocks.into_iter().map(Some).collect();
-        let mut kept: Vec<Followed> = Vec::with_capacity(new.len());
-        let mut gone: Vec<Followed> = Vec::new();
+        let mut kept: Vec<BlockHistory> = Vec::with_capacity(new.len());
+        let mut gone: Vec<BlockHistory> = Vec::new();
         for mut followed in std::mem::take(&mut self.followed) {
             let here = |block: &Survivor| {
                 block.at == followed.now.at
@@ -117,14 +117,14 @@ impl LargeBlocks {
                 kept.push(*followed);
             }
         }
-        kept.extend(new.into_iter().flatten().map(|block| Followed::new(block, t_s)));
+        kept.extend(new.into_iter().flatten().map(|block| BlockHistory::new(block, t_s)));
         self.followed = kept;
     }
 
     /// Returns the blocks that grow, the one that grew most first.
-    pub(crate) fn growing(&self) -> Vec<Followed> {
+    pub(crate) fn growing(&self) -> Vec<BlockHistory> {
         let growing = self.followed.iter().filter(|block| block.is_growing(self.now_s));
-        let mut growing: Vec<Followed> = growing.copied().collect();
+        let mut growing: Vec<BlockHistory> = growing.copied().collect();
         growing.sort_by_key(|block| std::cmp::Reverse(block.now.bytes - block.first_bytes));
         growing
     }
@@ -156,7 +156,7 @@ mod tests {
         for (place, snapshot) in snapshots.iter().enumerate() {
             blocks.follow(place as f64 * 5.0, snapshot.to_vec());
         }
-        let sizes = |block: &Followed| (block.first_bytes / MIB, block.now.bytes / MIB);
+        let sizes = |block: &BlockHistory| (block.first_bytes / MIB, block.now.bytes / MIB);
         blocks.growing().iter().map(sizes).collect()
     }
 

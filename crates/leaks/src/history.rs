@@ -2,31 +2,31 @@
 
 use lowtide_model::survivors::{CohortCount, Snapshot};
 
-use crate::book::{Counted, MAX_COHORTS};
+use crate::book::{BookCounts, MAX_COHORTS};
 
 /// Maximum number of stored snapshots.
 const MAX_SNAPSHOTS: usize = 40;
 
 /// Snapshots of a heap, and the times when their cohorts ended.
 #[derive(Debug, Default)]
-pub struct SnapshotHistory {
+pub(crate) struct SnapshotHistory {
     snapshots: Vec<Snapshot>,
     cohorts: Vec<f64>,
 }
 
 impl SnapshotHistory {
     /// Returns the stored snapshots, in order; the first and the newest are among them.
-    pub fn snapshots(&self) -> &[Snapshot] {
+    pub(crate) fn snapshots(&self) -> &[Snapshot] {
         &self.snapshots
     }
 
     /// Returns when each cohort ended, in seconds since the first snapshot.
-    pub fn cohorts(&self) -> &[f64] {
+    pub(crate) fn cohorts(&self) -> &[f64] {
         &self.cohorts
     }
 
     /// Adds a snapshot that was complete, and that ended a cohort.
-    pub fn add(&mut self, t_s: f64, counted: &Counted, shares: [f64; 2]) {
+    pub(crate) fn add(&mut self, t_s: f64, counted: &BookCounts, shares: [f64; 2]) {
         self.cohorts.push(t_s);
         let [sampled_share, large_sampled_share] = shares;
         let counts = counted.counts.clone();
@@ -50,7 +50,7 @@ impl SnapshotHistory {
 
     /// Merges the older half of the cohorts in pairs if there are too many. Returns the new number
     /// of each, or `None` if nothing changes.
-    pub fn merge(&mut self) -> Option<Vec<u8>> {
+    pub(crate) fn merge(&mut self) -> Option<Vec<u8>> {
         if self.cohorts.len() < usize::from(MAX_COHORTS) {
             return None;
         }
@@ -90,9 +90,9 @@ impl SnapshotHistory {
 mod tests {
     use super::*;
 
-    fn counted(cohort: u8) -> Counted {
+    fn counted(cohort: u8) -> BookCounts {
         let counts = (0..=cohort).map(|cohort| CohortCount { class: 4, cohort, count: 1 });
-        Counted { counts: counts.collect(), ..Counted::default() }
+        BookCounts { counts: counts.collect(), ..BookCounts::default() }
     }
 
     #[test]

@@ -24,7 +24,7 @@ const WORDS: usize = 6;
 /// Returns the type of a block, by its addresses; `None` if it is not recognised. With `with_text`,
 /// a block without a known type is described by the text at its start. What follows the block is
 /// not read: in a row of small blocks, that is another one.
-pub fn type_of(
+pub(crate) fn type_of(
     image: &Image<'_>,
     memory: &impl Memory,
     block: &Range<u64>,
@@ -128,7 +128,7 @@ fn python(image: &Image<'_>, at: u64) -> Option<String> {
 
 /// Returns the Rust type whose vtable is at an address: drop function, size, alignment, and the
 /// methods of the type. The names of the functions contain the type.
-pub fn rust(image: &Image<'_>, table: u64) -> Option<String> {
+pub(crate) fn rust(image: &Image<'_>, table: u64) -> Option<String> {
     const MAX_SIZE: u64 = 1 << 30;
     const MAX_ALIGNMENT: u64 = 4096;
     let first = function_in(image, table, 0);

@@ -29,7 +29,7 @@ const MAX_TEXT: usize = 4096;
 const FIRST_ENTRIES: u64 = 12;
 
 /// Finds the variables that lead to blocks.
-pub(crate) struct Variables<'v, M> {
+pub(crate) struct VariableFinder<'v, M> {
     pub(crate) image: &'v Image<'v>,
     pub(crate) memory: &'v M,
     pub(crate) index: &'v BlockIndex,
@@ -37,7 +37,7 @@ pub(crate) struct Variables<'v, M> {
     pub(crate) walk: &'v BlockWalk,
 }
 
-impl<M: Memory> Variables<'_, M> {
+impl<M: Memory> VariableFinder<'_, M> {
     /// Returns the names of the variables that lead to some blocks, by the address of the block.
     /// `pointers` are the pointers to them.
     pub(crate) fn of(&self, blocks: &[u64], pointers: &Pointers) -> HashMap<u64, String> {
@@ -152,7 +152,7 @@ impl<M: Memory> Variables<'_, M> {
     /// Returns the name of the variable whose value the pointer at an address of a block is.
     fn variable(&self, at: u64, block: u64) -> Option<String> {
         let name = self.text(self.image.word(at.checked_sub(8)?)?)?;
-        let table = Table::read(self.image, block)?;
+        let table = DictTable::read(self.image, block)?;
         let [key, value] = table.entry(self.image, 0)?.map(|at| self.text(at));
         let module = value?;
         match key?.as_str() {
@@ -167,7 +167,7 @@ impl<M: Memory> Variables<'_, M> {
     }
 
     /// Returns the name of the file of a module, without directories.
-    fn file(&self, table: &Table) -> Option<String> {
+    fn file(&self, table: &DictTable) -> Option<String> {
         let mut entries = (0..FIRST_ENTRIES).filter_map(|place| table.entry(self.image, place));
         let [_, path] = entries.find(|[key, _]| self.text(*key).as_deref() == Some("__file__"))?;
         let path = self.text(path)?;
@@ -190,14 +190,14 @@ impl<M: Memory> Variables<'_, M> {
 }
 
 /// The table of a dict.
-struct Table {
+struct DictTable {
     /// Address of its first entry.
     entries_at: u64,
     /// Number of words of an entry: hash, key and value, or key and value.
     words: u64,
 }
 
-impl Table {
+impl DictTable {
     /// Reads the header of the table that starts at an address; `None` if it is none, or is empty.
     fn read(image: &Image<'_>, at: u64) -> Option<Self> {
         [Self::new, Self::old].into_iter().find_map(|header| {

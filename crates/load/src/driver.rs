@@ -13,8 +13,8 @@ use crate::clock::Clock;
 use crate::failure::RequestFailure;
 use crate::observer::{Event, LoadEvent, LoadObserver, LoadState};
 use crate::pacer::Pacer;
-use crate::plan::Plan;
-use crate::pool::Pool;
+use crate::plan::LoadSpec;
+use crate::pool::ConnectionPool;
 use crate::protocol::Ticks;
 use crate::resolved_target::ResolvedTarget;
 use crate::shape::{Shape, Step};
@@ -36,12 +36,12 @@ const TIMER: Token = Token(usize::MAX);
 
 /// Runs a plan.
 pub(crate) struct Driver<'a> {
-    plan: &'a Plan,
+    plan: &'a LoadSpec,
     targets: &'a [ResolvedTarget],
     poll: Poll,
     events: Events,
     timer: Timer,
-    pool: Pool<'a>,
+    pool: ConnectionPool<'a>,
     tally: LoadTally,
     clock: Clock,
     observer: &'a mut dyn LoadObserver,
@@ -76,7 +76,7 @@ impl StepRun<'_> {
 
 impl<'a> Driver<'a> {
     pub(crate) fn new(
-        plan: &'a Plan,
+        plan: &'a LoadSpec,
         targets: &'a [ResolvedTarget],
         observer: &'a mut dyn LoadObserver,
         interrupt: &'a AtomicBool,
@@ -85,7 +85,8 @@ impl<'a> Driver<'a> {
         let timer = Timer::new(poll.registry(), TIMER)?;
         let registry = poll.registry().try_clone()?;
         let first = targets.first().ok_or_else(|| io::Error::other("a plan without a target"))?;
-        let pool = Pool::new(plan.connections, plan.streams, first, registry, plan.is_bare());
+        let pool =
+            ConnectionPool::new(plan.connections, plan.streams, first, registry, plan.is_bare());
         Ok(Self {
             plan,
             targets,

@@ -16,13 +16,13 @@ pub(crate) struct Http1 {
     head: Box<[u8]>,
     request_body: std::sync::Arc<[u8]>,
     is_head: bool,
-    in_flight: Option<InFlight>,
+    in_flight: Option<RequestInFlight>,
     /// Received bytes that are not parsed yet: an incomplete head or chunk size.
     rest: Vec<u8>,
     ended: bool,
 }
 
-struct InFlight {
+struct RequestInFlight {
     started: Ticks,
     /// The number of bytes of the request's body that are written.
     written: usize,
@@ -85,7 +85,7 @@ impl Protocol for Http1 {
             return;
         }
         out.extend_from_slice(&self.head);
-        self.in_flight = Some(InFlight {
+        self.in_flight = Some(RequestInFlight {
             started: due,
             written: 0,
             parser: ResponseParser::default(),

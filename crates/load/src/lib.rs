@@ -66,7 +66,7 @@ pub use failure::{ErrorCode, OtherProtocol, RequestFailure, TlsFailure};
 pub use http_choice::HttpVersion;
 pub use limits::{Available, LimitError, ephemeral_ports, max_open_files, raise_open_files};
 pub use observer::{Event, LoadEvent, LoadObserver, LoadState};
-pub use plan::{Plan, RequestTemplate};
+pub use plan::{LoadSpec, RequestTemplate};
 pub use rate::{Rate, RateError};
 pub use shape::Shape;
 pub use target::{LoadTarget, LoadTargetError, Scheme, UnknownHost};
@@ -112,7 +112,7 @@ pub enum RunError {
 /// # Errors
 /// Fails if there is nothing to report.
 pub fn run(
-    plan: &Plan,
+    plan: &LoadSpec,
     available: &Available,
     observer: &mut dyn LoadObserver,
     interrupt: &AtomicBool,

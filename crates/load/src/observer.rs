@@ -21,7 +21,7 @@ pub enum LoadEvent<'a> {
         /// The target of the round.
         target: &'a str,
     },
-    /// A sample of the state, once per [`crate::Plan::sample_interval`].
+    /// A sample of the state, once per [`crate::LoadSpec::sample_interval`].
     State(LoadState),
     /// A moment to record.
     Mark {

@@ -10,7 +10,7 @@ use crate::target::LoadTarget;
 
 /// A load: targets, connections, shape and requests.
 #[derive(Debug, Clone)]
-pub struct Plan {
+pub struct LoadSpec {
     /// The targets of the rounds, in turn. At least one; all HTTP or all bare connections.
     pub targets: Vec<LoadTarget>,
     /// The number of connections; at least one.
@@ -47,7 +47,7 @@ pub struct RequestTemplate {
     pub body: Arc<[u8]>,
 }
 
-impl Plan {
+impl LoadSpec {
     /// Returns whether the connections are bare, without requests.
     pub fn is_bare(&self) -> bool {
         self.targets.iter().any(|target| target.scheme.is_bare())

@@ -23,7 +23,7 @@ const MAX_RETRY_DELAY: Duration = Duration::from_secs(1);
 const READ_BUFFER_BYTES: usize = 128 << 10;
 
 /// The connections of a load. Each occupies a place, where another one can replace it.
-pub(crate) struct Pool<'a> {
+pub(crate) struct ConnectionPool<'a> {
     places: Vec<ConnectionSlot>,
     target: &'a ResolvedTarget,
     registry: Registry,
@@ -51,7 +51,7 @@ pub(crate) struct Pool<'a> {
 #[derive(Default)]
 struct ConnectionSlot {
     connection: Option<Connection>,
-    /// Whether the place is in [`Pool::ready`].
+    /// Whether the place is in [`ConnectionPool::ready`].
     is_queued: bool,
     /// Whether the connection is open; with HTTP, whether requests could start on it.
     is_open: bool,
@@ -81,7 +81,7 @@ impl ConnectionSlot {
     }
 }
 
-impl<'a> Pool<'a> {
+impl<'a> ConnectionPool<'a> {
     pub(crate) fn new(
         connections: usize,
         streams: usize,

@@ -7,7 +7,7 @@ use rustls::ClientConnection;
 use crate::RunError;
 use crate::http_choice::HttpChoice;
 use crate::limits::SourceAddresses;
-use crate::plan::Plan;
+use crate::plan::LoadSpec;
 use crate::protocol::Request;
 use crate::target::LoadTarget;
 use crate::tls::TlsConnector;
@@ -34,7 +34,7 @@ impl ResolvedTarget {
     /// Fails if the host is unknown, TLS cannot be set up, or no certificate can be valid for the
     /// host.
     pub(crate) fn new(
-        plan: &Plan,
+        plan: &LoadSpec,
         target: &LoadTarget,
         sources: SourceAddresses,
     ) -> Result<Self, RunError> {
@@ -75,7 +75,7 @@ impl ResolvedTarget {
     }
 }
 
-fn http_choice(plan: &Plan, target: &LoadTarget) -> HttpChoice {
+fn http_choice(plan: &LoadSpec, target: &LoadTarget) -> HttpChoice {
     if target.scheme.is_bare() {
         return HttpChoice::Bare;
     }

@@ -51,7 +51,7 @@ impl Estimate {
     }
 
     /// Returns whether `low` and `high` are an interval; otherwise they are the range.
-    pub fn is_interval(&self) -> bool {
+    pub(crate) fn is_interval(&self) -> bool {
         self.n >= ENOUGH_FOR_INTERVAL
     }
 

@@ -18,12 +18,12 @@ pub struct Budget {
     /// The time of the last refill, in seconds.
     t_s: Option<f64>,
     /// Acts that wait, the longest first.
-    waiting: Vec<Waiting>,
+    waiting: Vec<WaitingAct>,
 }
 
 /// An act that waits.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Waiting {
+struct WaitingAct {
     pid: u32,
     /// CPU time that it probably needs, in seconds.
     expected_cpu_s: f64,
@@ -49,7 +49,7 @@ impl Budget {
         // An act may need more than the maximum savings: it starts when the budget is full.
         let needed_s = expected_cpu_s.min(CAPACITY_S) + reserved_s;
         let permits = !is_used_up && self.saved_s >= needed_s;
-        let own = Waiting { pid, expected_cpu_s, asked_s: t_s };
+        let own = WaitingAct { pid, expected_cpu_s, asked_s: t_s };
         match place.and_then(|place| self.waiting.get_mut(place)) {
             _ if permits => self.waiting.retain(|waiting| waiting.pid != pid),
             Some(known) => *known = own,

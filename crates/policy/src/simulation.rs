@@ -6,7 +6,7 @@ use crate::{Action, LastRelease, PolicyKind, ProcessState, Refaults, Returned, U
 
 /// A load in waves. The process allocates at the start of a wave, and frees at its end.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Load {
+pub(crate) struct WaveLoad {
     pub(crate) period_s: f64,
     pub(crate) busy_s: f64,
     /// Memory that a wave needs, in MiB.
@@ -19,7 +19,7 @@ pub(crate) struct Load {
 
 /// The outcome of a simulation.
 #[derive(Debug, Default)]
-pub(crate) struct Outcome {
+pub(crate) struct SimulationOutcome {
     /// Times of the releases that returned memory, in seconds.
     pub(crate) releases: Vec<f64>,
     /// Free resident memory over time, in MiB × seconds.
@@ -33,19 +33,19 @@ const TICK_S: f64 = 0.2;
 const RELEASE_S_PER_MIB: f64 = 0.2e-3;
 
 /// Simulates a process under a load for a number of seconds.
-pub(crate) fn simulate(kind: PolicyKind, load: Load, seconds: f64) -> Outcome {
+pub(crate) fn simulate(kind: PolicyKind, load: WaveLoad, seconds: f64) -> SimulationOutcome {
     simulate_until(kind, load, seconds, seconds)
 }
 
 /// Simulates a process whose load ends at a time.
 pub(crate) fn simulate_until(
     kind: PolicyKind,
-    load: Load,
+    load: WaveLoad,
     load_end_s: f64,
     seconds: f64,
-) -> Outcome {
+) -> SimulationOutcome {
     let mut policy = kind.policy();
-    let mut outcome = Outcome::default();
+    let mut outcome = SimulationOutcome::default();
     // Free memory that is resident, and the pages of the last release that are away, in MiB.
     let (mut free, mut used, mut away) = (0, load.base_mib, load.hoard_mib);
     let (mut cpu_s, mut faults, mut id) = (0.0, 0_u64, 0);

@@ -114,7 +114,7 @@ impl ProcessState {
     }
 
     /// Returns the reason why memory is short; `None` if it is not.
-    pub fn shortage(&self) -> Option<Shortage> {
+    pub(crate) fn shortage(&self) -> Option<Shortage> {
         let stalls = self.stall_percent.filter(|percent| *percent >= STALL_PERCENT);
         let is_short = |room: &Headroom| {
             room.limit_bytes.saturating_sub(room.used_bytes) < room.limit_bytes / 100 * FREE_PERCENT

@@ -48,7 +48,7 @@ impl LockedMemory {
 
     /// Finds the same, and asks the kernel for the locked mappings of files too if their number is
     /// in doubt.
-    pub fn find_with_files(target: &Target, status: &Status, maps: &[Mapping]) -> Self {
+    pub(crate) fn find_with_files(target: &Target, status: &Status, maps: &[Mapping]) -> Self {
         let found = Self::find(target, status, maps);
         let is_file = |m: &&Mapping| m.has_file() && m.size() <= status.locked_bytes;
         let may_be: u64 = maps.iter().filter(is_file).map(Mapping::size).sum();

@@ -41,13 +41,13 @@ pub const MAX_SLEEP: Duration = Duration::from_secs(60);
 pub const MAX_CROWDING: f64 = 4.0;
 /// Work in a thread, which the thread that waits for it may leave.
 #[derive(Clone)]
-struct Work {
+struct ThreadWork {
     process: (u32, u64),
     /// Set by the first of the two that leaves the other.
     is_left: Arc<AtomicBool>,
 }
 
-impl Work {
+impl ThreadWork {
     fn abandon(&self) {
         // Both hold the lock, so that none of them misses the other.
         let mut all = abandoned();
@@ -67,9 +67,9 @@ impl Work {
 }
 
 /// Ends work when it is dropped, also on a panic.
-struct Ending(Work);
+struct EndOnDrop(ThreadWork);
 
-impl Drop for Ending {
+impl Drop for EndOnDrop {
     fn drop(&mut self) {
         self.0.end();
     }
@@ -125,7 +125,7 @@ pub struct Patience {
 
 /// The limits of one piece of work.
 #[derive(Debug, Clone, Copy)]
-struct Limits {
+struct WorkLimits {
     /// Of the time in which it neither runs nor waits for a processor.
     idle: Duration,
     /// Of that time and the time in which it runs.
@@ -138,16 +138,17 @@ struct Limits {
 
 impl Patience {
     /// Returns the limits for work on a process with this amount of anonymous memory.
-    fn limits(self, bytes: u64) -> Limits {
+    fn limits(self, bytes: u64) -> WorkLimits {
         let more = Duration::from_secs_f64(bytes as f64 / f64::from(1 << 30));
         let idle = Duration::from_secs(2) + more;
         let own = Duration::from_secs(10) + more;
         let most = Duration::MAX;
-        let without = Limits { idle, own: most, total: most, without_progress: WITHOUT_PROGRESS };
+        let without =
+            WorkLimits { idle, own: most, total: most, without_progress: WITHOUT_PROGRESS };
         match self.deadline {
-            Some(total) => Limits { idle: total, total, without_progress: most, ..without },
-            None if self.ends_itself => Limits { idle: own + MAX_SLEEP, ..without },
-            None => Limits { own, ..without },
+            Some(total) => WorkLimits { idle: total, total, without_progress: most, ..without },
+            None if self.ends_itself => WorkLimits { idle: own + MAX_SLEEP, ..without },
+            None => WorkLimits { own, ..without },
         }
     }
 
@@ -227,7 +228,7 @@ impl Watch {
     }
 
     /// Returns why the work has to be given up.
-    fn verdict(&self, limits: &Limits, elapsed: Duration) -> Option<GivenUp> {
+    fn verdict(&self, limits: &WorkLimits, elapsed: Duration) -> Option<GivenUp> {
         let is_slow = self.idle > limits.idle || self.own > limits.own || elapsed > limits.total;
         let [without_progress, counted] = self.without_progress;
         let has_not_moved = without_progress > elapsed / 2;
@@ -292,7 +293,7 @@ static PROCESSORS: LazyLock<f64> = LazyLock::new(|| {
 
 fn patiently<T: Send + 'static>(
     process: (u32, u64),
-    limits: Limits,
+    limits: WorkLimits,
     interrupt: &AtomicBool,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, GivenUp> {
@@ -309,8 +310,8 @@ fn patiently<T: Send + 'static>(
     let begin = Instant::now();
     let (sender, receiver) = channel();
     let (thread_sender, thread_receiver) = channel();
-    let this = Work { process, is_left: Arc::default() };
-    let ending = Ending(this.clone());
+    let this = ThreadWork { process, is_left: Arc::default() };
+    let ending = EndOnDrop(this.clone());
     let worker = thread::Builder::new().spawn(move || {
         let _ending = ending;
         mapped::wait_for_remote_files();

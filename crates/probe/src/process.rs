@@ -202,7 +202,7 @@ impl ProcReader {
     }
 
     /// Reads the slow metrics; `None` if they may not be read, or if the process has ended.
-    pub fn read_slow(&self) -> Option<SlowReading> {
+    pub(crate) fn read_slow(&self) -> Option<SlowReading> {
         let rollup = Rollup::parse(&self.directory.text("smaps_rollup").ok()?).ok()?;
         Some(SlowReading {
             pss_bytes: Proportional(rollup.pss_bytes),

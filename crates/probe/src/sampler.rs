@@ -31,13 +31,13 @@ const CHANGED: f64 = 0.05;
 /// Samples a tree tick by tick.
 #[derive(Debug)]
 pub struct Sampler {
-    scope: Scope,
+    scope: SampledScope,
     processes: BTreeMap<u32, KnownProcess>,
     /// Sum of the last readings of the processes that have ended.
     ended: Reading,
     sockets: Option<Sockets>,
     units: Units,
-    slow: Schedule,
+    slow: SlowSchedule,
     /// Whether there have ever been several processes at once.
     is_tree: bool,
     buffer: Vec<u8>,
@@ -45,14 +45,14 @@ pub struct Sampler {
 
 /// The processes to sample.
 #[derive(Debug)]
-enum Scope {
+enum SampledScope {
     /// All descendants of a process.
     Tree(Tree),
     /// One process; its PID until it has been opened.
     One(Option<u32>),
 }
 
-impl Scope {
+impl SampledScope {
     /// Returns the PIDs of new processes.
     fn refresh(&mut self, anyway: bool) -> Vec<u32> {
         match self {
@@ -111,22 +111,22 @@ pub enum Attention {
 impl Sampler {
     /// Samples all descendants of a process, without that process itself.
     pub fn for_descendants_of(root: u32) -> Self {
-        Self::new(Scope::Tree(Tree::below(root)))
+        Self::new(SampledScope::Tree(Tree::below(root)))
     }
 
     /// Samples one process, without its descendants.
     pub fn for_process(pid: u32) -> Self {
-        Self::new(Scope::One(Some(pid)))
+        Self::new(SampledScope::One(Some(pid)))
     }
 
-    fn new(scope: Scope) -> Self {
+    fn new(scope: SampledScope) -> Self {
         Self {
             scope,
             processes: BTreeMap::new(),
             ended: Reading::default(),
             sockets: Sockets::open().ok(),
             units: Units::of_this_machine(),
-            slow: Schedule::default(),
+            slow: SlowSchedule::default(),
             is_tree: false,
             buffer: Vec::new(),
         }
@@ -187,7 +187,8 @@ impl Sampler {
         // For a single process, RSS is enough: the slow metrics are not urgent.
         self.is_tree |= self.processes.len() > 1;
         // A process that lowtide did not start must not wait for lowtide.
-        let is_small = matches!(self.scope, Scope::Tree(_)) || total.rss_bytes.0 <= LARGEST_WALKED;
+        let is_small =
+            matches!(self.scope, SampledScope::Tree(_)) || total.rss_bytes.0 <= LARGEST_WALKED;
         if is_small && self.slow.is_due(Instant::now(), total.rss_bytes.0, attention, self.is_tree)
         {
             self.read_slow(&mut tick);
@@ -276,7 +277,7 @@ fn describe(
 
 /// The schedule of the slow metrics, which limits their cost to a share of the time.
 #[derive(Debug, Default)]
-struct Schedule {
+struct SlowSchedule {
     last: Option<LastSlow>,
 }
 
@@ -297,7 +298,7 @@ impl LastSlow {
     }
 }
 
-impl Schedule {
+impl SlowSchedule {
     fn is_due(&self, now: Instant, rss: u64, attention: Attention, hurry: bool) -> bool {
         let Some(last) = &self.last else {
             return true;
@@ -400,7 +401,7 @@ mod tests {
     #[test]
     fn slow_metrics_take_a_bounded_share_of_the_time() {
         let begin = Instant::now();
-        let mut schedule = Schedule::default();
+        let mut schedule = SlowSchedule::default();
         assert!(schedule.is_due(begin, 0, Attention::Normal, true));
         schedule.done(begin + Duration::from_millis(10), Duration::from_millis(10), 100);
         let after = |ms: u64| begin + Duration::from_millis(10 + ms);
@@ -418,7 +419,7 @@ mod tests {
 
     #[test]
     fn slow_metrics_of_a_constantly_changing_tree_use_up_the_saved_time() {
-        let mut schedule = Schedule::default();
+        let mut schedule = SlowSchedule::default();
         let cost = Duration::from_millis(10);
         let mut now = Instant::now();
         let mut readings = 0;

@@ -236,7 +236,7 @@ impl SocketOwner {
 /// Returns the number of connections of a process, also in another network namespace. It reads the
 /// tables of the process's own namespace, which costs more. `None` if they, or its descriptors, may
 /// not be read.
-pub fn count_in_its_namespace(process: &ProcReader) -> Option<u64> {
+pub(crate) fn count_in_its_namespace(process: &ProcReader) -> Option<u64> {
     let descriptors = process.descriptors().ok()?;
     let owned: HashSet<u32> =
         descriptors.into_iter().filter_map(|d| process.socket_inode(d)).collect();

@@ -78,7 +78,7 @@ fn descend(root: u32, found: &mut BTreeSet<u32>) -> bool {
 }
 
 /// Returns the children of a process; `None` if the kernel has no lists of them.
-pub fn children_of(pid: u32) -> Option<Vec<u32>> {
+pub(crate) fn children_of(pid: u32) -> Option<Vec<u32>> {
     let mut found = Vec::new();
     let mut text = String::new();
     let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return Some(found) };

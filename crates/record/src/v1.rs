@@ -369,7 +369,7 @@ pub struct End {
     pub signal: Option<i32>,
     /// Resource usage of all processes of the subject, as the kernel accounted it when they were
     /// reaped.
-    pub usage: Option<Usage>,
+    pub usage: Option<TrialUsage>,
     /// CPU time of the sampling, in seconds.
     pub sampler_cpu_s: f64,
     /// Number of ticks that were skipped because they came too late.
@@ -384,7 +384,7 @@ pub struct End {
 
 /// Resource usage of the processes of a trial.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Usage {
+pub struct TrialUsage {
     /// CPU time in user and kernel mode, in seconds.
     pub cpu_s: f64,
     /// Page faults without I/O.

@@ -112,7 +112,7 @@ impl<'t> Contract<'t> {
                 words.iter().copied().filter(|w| !w.contains("unused")).collect();
             let _ = writeln!(variants, "    /// {}\n    {name} {{", entry.doc);
             for field in &fields {
-                let kind = if *field == "checks" { "Vec<Check>" } else { "u64" };
+                let kind = if *field == "checks" { "Vec<CheckWords>" } else { "u64" };
                 let _ = writeln!(variants, "        {field}: {kind},");
             }
             variants.push_str("    },\n");
@@ -139,9 +139,9 @@ impl<'t> Contract<'t> {
              pub(crate) enum Op {{\n{variants}}}\n\
              impl Op {{\n    \
                  /// Returns its own slot, which its checks follow.\n    \
-                 pub(crate) fn head(&self) -> Slot {{\n        match self {{\n{heads}        }}\n    }}\n    \
+                 pub(crate) fn head(&self) -> SlotWords {{\n        match self {{\n{heads}        }}\n    }}\n    \
                  /// Returns its checks.\n    \
-                 pub(crate) fn checks(&self) -> &[Check] {{\n        match self {{\n{checks}            \
+                 pub(crate) fn checks(&self) -> &[CheckWords] {{\n        match self {{\n{checks}            \
                      _ => &[],\n        }}\n    }}\n}}\n"
         );
     }

@@ -9,7 +9,7 @@ use lowtide_probe::target::Target;
 
 /// A process that ended during a release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ProcessEnd {
+pub struct EndDuringRelease {
     /// Its PID.
     pub pid: u32,
     /// How it ended; `None` if the kernel does not say.
@@ -27,7 +27,7 @@ pub enum EndKind {
     Exited(i32),
 }
 
-impl ProcessEnd {
+impl EndDuringRelease {
     /// Returns whether the release may have caused it.
     pub fn may_be_caused(&self) -> bool {
         match self.how {
@@ -38,7 +38,7 @@ impl ProcessEnd {
     }
 }
 
-impl fmt::Display for ProcessEnd {
+impl fmt::Display for EndDuringRelease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let pid = self.pid;
         match self.how {
@@ -110,7 +110,7 @@ impl EndWatch {
     }
 
     /// Returns the end of the process, which has ended.
-    pub(crate) fn end(&self) -> ProcessEnd {
+    pub(crate) fn end(&self) -> EndDuringRelease {
         let was_oom = || self.source.oom_kills() > self.oom_kills;
         let status = self.pidfd.as_ref().and_then(exit_status).or_else(|| zombie_status(self.pid));
         let how = status.map(|status| match libc::WTERMSIG(status) {
@@ -119,7 +119,7 @@ impl EndWatch {
             signal => EndKind::Signal(signal),
         });
         let how = how.or_else(|| was_oom().then_some(EndKind::OomKilled));
-        ProcessEnd { pid: self.pid, how }
+        EndDuringRelease { pid: self.pid, how }
     }
 }
 
@@ -184,11 +184,11 @@ mod tests {
     fn the_signal_that_ended_a_process_is_named() {
         assert_eq!(end_of("kill -SYS $$"), Some(EndKind::Signal(libc::SIGSYS)));
         assert_eq!(end_of("exit 3"), Some(EndKind::Exited(3)));
-        let sentence = |how| ProcessEnd { pid: 7, how }.to_string();
+        let sentence = |how| EndDuringRelease { pid: 7, how }.to_string();
         let killed = sentence(Some(EndKind::Signal(libc::SIGKILL)));
         assert_eq!(killed, "process 7 ended during the release, by SIGKILL");
         assert!(sentence(Some(EndKind::Signal(libc::SIGSYS))).contains("by SIGSYS: if it"));
-        let may_be_caused = |how| ProcessEnd { pid: 7, how }.may_be_caused();
+        let may_be_caused = |how| EndDuringRelease { pid: 7, how }.may_be_caused();
         assert!(may_be_caused(Some(EndKind::Signal(libc::SIGSYS))));
         assert!(!may_be_caused(Some(EndKind::Exited(3))) && !may_be_caused(None));
         assert!(sentence(Some(EndKind::Signal(40))).contains("by signal 40"));

@@ -3,7 +3,7 @@
 use lowtide_probe::target::TargetError;
 use thiserror::Error;
 
-use crate::end::ProcessEnd;
+use crate::end::EndDuringRelease;
 use crate::refusal::Refusal;
 
 /// Errors of a release that could not be attempted, or did not complete.
@@ -14,7 +14,7 @@ pub enum ReleaseError {
     Target(#[from] TargetError),
     /// The process ended during the release.
     #[error("{0}")]
-    Ended(ProcessEnd),
+    Ended(EndDuringRelease),
     /// The process executed another program during the release. That program is left alone.
     #[error("process {0} executed another program during the release: try again")]
     Replaced(u32),

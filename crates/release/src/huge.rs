@@ -29,14 +29,14 @@ pub(crate) fn huge_page_bytes() -> u64 {
 
 /// The huge pages of a heap, before a release.
 #[derive(Debug)]
-pub(crate) struct HugePages {
+pub(crate) struct HeapHugePages {
     /// Size of a huge page, in bytes.
     size: u64,
     /// Runs of whole huge pages.
     runs: Vec<Range<u64>>,
 }
 
-impl HugePages {
+impl HeapHugePages {
     /// Finds the huge pages in some areas.
     pub(crate) fn find(memory: &LiveMemory, areas: &[Range<u64>]) -> Self {
         let areas = if is_off() { &[] } else { areas };

@@ -125,7 +125,7 @@ mod worker;
 
 pub use checks::{check_permission, predict_refusal};
 pub use dropped::{CameBack, DroppedRanges};
-pub use end::{EndKind, ProcessEnd};
+pub use end::{EndDuringRelease, EndKind};
 pub use error::ReleaseError;
 pub use hold::Hold;
 pub use kept::{KeptWalk, Walk};

@@ -43,7 +43,7 @@ enum Calls {
 
 /// The argument of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Argument {
+pub(crate) enum PurgeArgument {
     /// A number.
     Number(u64),
     /// The address of a text that ends with a zero byte.
@@ -79,18 +79,18 @@ impl Purge {
 
     /// Returns the argument of each call, in order. `bytes` is the size of the memory that the
     /// function can return.
-    pub(crate) fn arguments(&self, bytes: u64) -> Vec<Argument> {
+    pub(crate) fn arguments(&self, bytes: u64) -> Vec<PurgeArgument> {
         match &self.calls {
             Calls::Arenas(arenas) => arenas
                 .iter()
-                .map(|arena| Argument::Text(format!("arena.{arena}.purge\0").into_bytes()))
+                .map(|arena| PurgeArgument::Text(format!("arena.{arena}.purge\0").into_bytes()))
                 .collect(),
             Calls::Slices => {
                 let slices = (0..bytes / BYTES_AT_ONCE).map(|_| BYTES_AT_ONCE);
                 // The last call returns the memory that rounding has left.
-                slices.chain([bytes]).map(Argument::Number).collect()
+                slices.chain([bytes]).map(PurgeArgument::Number).collect()
             }
-            Calls::Once => vec![Argument::Number(1)],
+            Calls::Once => vec![PurgeArgument::Number(1)],
         }
     }
 }

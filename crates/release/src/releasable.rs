@@ -12,7 +12,7 @@ use crate::error::Abort;
 use crate::purge::Purge;
 use crate::refusal::Refusal;
 use crate::stub::Code;
-use crate::stub::contract::{Check, Op};
+use crate::stub::contract::{CheckWords, Op};
 
 /// A heap whose free pages can be dropped.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ pub(crate) enum Found {
 
 /// The result of a walk.
 #[derive(Debug, Default)]
-pub(crate) struct Sums {
+pub(crate) struct WalkSums {
     /// Memory that a release would return, in bytes.
     pub(crate) release_bytes: u64,
     /// Free memory that is locked, which a release leaves alone, in bytes.
@@ -79,7 +79,7 @@ impl ReleasableHeap {
         memory: &impl Memory,
         mappings: &[HeapMapping],
         visit: &mut dyn FnMut(&Found),
-    ) -> Result<Sums, Abort> {
+    ) -> Result<WalkSums, Abort> {
         match self {
             Self::Ptmalloc(layout) => {
                 let heap = ptmalloc::walk_and_visit(memory, layout, mappings, &mut |found| {
@@ -87,7 +87,7 @@ impl ReleasableHeap {
                 });
                 let consolidations = worthwhile_consolidations(&heap, layout);
                 let locked_bytes = heap.owners().locked_bytes;
-                Ok(Sums { release_bytes: heap.release_bytes(), locked_bytes, consolidations })
+                Ok(WalkSums { release_bytes: heap.release_bytes(), locked_bytes, consolidations })
             }
             Self::Guarded(heap) => {
                 let sums = heap.each_droppable(memory, mappings, &mut |found| {
@@ -96,14 +96,14 @@ impl ReleasableHeap {
                 let sums =
                     sums.map_err(|why| Refusal::Unguarded { name: heap.kind().to_string(), why })?;
                 let (release_bytes, locked_bytes) = (sums.guarded_bytes, sums.locked_bytes);
-                Ok(Sums { release_bytes, locked_bytes, ..Sums::default() })
+                Ok(WalkSums { release_bytes, locked_bytes, ..WalkSums::default() })
             }
             // The allocator decides which ranges it returns.
             Self::Purged(purge) => {
                 let walked = purge.layout.walk(memory, mappings, None);
                 let walked = walked.map_err(|_| Refusal::NoHeap)?;
                 let release_bytes = walked.prediction.purge_bytes.unwrap_or(0);
-                Ok(Sums { release_bytes, ..Sums::default() })
+                Ok(WalkSums { release_bytes, ..WalkSums::default() })
             }
         }
     }
@@ -186,7 +186,7 @@ fn guarded_op(found: &Droppable, from: u64, bytes: u64) -> Op {
 }
 
 /// Encodes a check.
-fn encoded(check: &droppable::Check) -> Check {
+fn encoded(check: &droppable::Check) -> CheckWords {
     let differs = u64::from(check.holds == Holds::Differs);
     [check.at | differs, check.mask, check.value]
 }

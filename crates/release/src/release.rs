@@ -21,7 +21,7 @@ use crate::error::{Abort, ReleaseError};
 use crate::examination::{Examined, ExaminedHeap, TargetHeap, examine};
 use crate::headroom;
 use crate::heaps::{self, HeapAccount};
-use crate::huge::HugePages;
+use crate::huge::HeapHugePages;
 use crate::keep_huge::HugePageKeeper;
 use crate::kept::Walk;
 use crate::options::Options;
@@ -434,7 +434,7 @@ impl ReleaseRun<'_> {
     ) -> Result<(), Abort> {
         let pages = LiveMemory::pages_only(self.target.pid);
         let pages = pages.map_err(|error| self.target.failed(error))?;
-        let huge = HugePages::find(&heap.memory, &heap.areas);
+        let huge = HeapHugePages::find(&heap.memory, &heap.areas);
         let mut injected = match borrower.inject(heap.heap.code(), kept) {
             Ok(injected) => injected,
             Err(abort) => {

@@ -85,7 +85,7 @@ pub(crate) fn parts(mut ops: &[Op]) -> impl Iterator<Item = &[Op]> {
 
 impl Op {
     /// Returns its slots in the table: its own, and its checks, two to a slot.
-    pub(crate) fn slots(&self) -> impl Iterator<Item = Slot> {
+    pub(crate) fn slots(&self) -> impl Iterator<Item = SlotWords> {
         let checks = self.checks().chunks(2).map(|two| {
             let ([a, b, c], [d, e, f]) = (two[0], two.get(1).copied().unwrap_or_default());
             [a, b, c, d, e, f]

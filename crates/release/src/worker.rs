@@ -14,7 +14,7 @@ use crate::hold::Hold;
 use crate::options::{Options, ReleaseProgress};
 use crate::passes::Operator;
 use crate::privileges::{PrivilegeReader, PrivilegeWatch};
-use crate::purge::{Argument, Purge};
+use crate::purge::{Purge, PurgeArgument};
 use crate::reasons::Reasons;
 use crate::refusal::Refusal;
 use crate::remote::{ACTION_TIMEOUT, Injected, Task, UNREADABLE, nanoseconds};
@@ -426,9 +426,9 @@ impl Purge {
         for argument in self.arguments(bytes) {
             check_end(&options.interrupt, &options.hold)?;
             let argument = match argument {
-                Argument::Number(number) => number,
+                PurgeArgument::Number(number) => number,
                 // The table of operations is unused.
-                Argument::Text(text) => {
+                PurgeArgument::Text(text) => {
                     injected.write_ops(&text)?;
                     injected.ops_at()
                 }

@@ -44,7 +44,7 @@ pub struct LoadError {
 
 /// The content of a path.
 #[derive(Debug, Clone)]
-pub enum Opened {
+pub enum ReportInput {
     /// A study, or a single trial of one.
     Study(Box<LoadedRecord>),
     /// The record of a load.
@@ -55,12 +55,12 @@ pub enum Opened {
 ///
 /// # Errors
 /// Fails if it is not a record, or is damaged.
-pub fn open(path: &Path) -> Result<Opened, LoadError> {
+pub fn open(path: &Path) -> Result<ReportInput, LoadError> {
     match load(path) {
         Err(LoadError { error: ReadError::OnlyALoad, .. }) => {
-            Ok(Opened::Load(Box::new(read_load(lines(path)?))))
+            Ok(ReportInput::Load(Box::new(read_load(lines(path)?))))
         }
-        loaded => Ok(Opened::Study(Box::new(loaded?))),
+        loaded => Ok(ReportInput::Study(Box::new(loaded?))),
     }
 }
 

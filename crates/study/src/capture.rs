@@ -20,7 +20,7 @@ const CHUNK: usize = 64 << 10;
 const MAX_KEPT: usize = 64 << 20;
 
 /// Receives every line, and the time at which it was printed.
-pub(crate) type Listener = Box<dyn FnMut(&str, Instant) + Send>;
+pub(crate) type LineListener = Box<dyn FnMut(&str, Instant) + Send>;
 
 /// The end of a program's output.
 #[derive(Debug, Clone, Default)]
@@ -82,7 +82,7 @@ pub(crate) fn capture(
     mut from: impl Read + Send + 'static,
     log: &Path,
     recorder: &Recorder,
-    listener: Option<Listener>,
+    listener: Option<LineListener>,
 ) -> std::io::Result<(OutputTail, Capture)> {
     let mut file = files::create(log)?;
     let path = log.to_owned();
@@ -121,13 +121,13 @@ pub(crate) fn capture(
 
 /// Splits the output into lines.
 struct LineReader {
-    listener: Listener,
+    listener: LineListener,
     /// The start of an incomplete line.
     begun: Vec<u8>,
 }
 
 impl LineReader {
-    fn new(listener: Listener) -> Self {
+    fn new(listener: LineListener) -> Self {
         Self { listener, begun: Vec::new() }
     }
 

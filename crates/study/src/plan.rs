@@ -188,7 +188,7 @@ impl Plan {
     }
 
     /// Returns the plan in the form of the record.
-    pub fn for_record(&self) -> plan::StudyPlan {
+    pub(crate) fn for_record(&self) -> plan::StudyPlan {
         plan::StudyPlan {
             name: self.name.clone(),
             command: self.command.clone(),
@@ -269,7 +269,7 @@ impl Plan {
     }
 
     /// Returns the minimum duration of a trial, as far as it is known from the plan.
-    pub fn shortest_trial(&self) -> Duration {
+    pub(crate) fn shortest_trial(&self) -> Duration {
         self.timeline.shortest()
     }
 }

@@ -46,5 +46,5 @@ pub use acts::recorded;
 pub use log::{ActLog, LogError};
 pub use own_memory::keep_own_memory_low;
 pub use scope::Scope;
-pub use supervisor::{DEFAULT_BUDGET, Observer, Options, Supervisor};
+pub use supervisor::{DEFAULT_BUDGET, Observer, Supervisor, SupervisorOptions};
 pub use textfile::Textfile;

@@ -8,12 +8,12 @@ use lowtide_probe::machine::thread_cpu_s;
 use lowtide_probe::tree::newest_process;
 
 /// Lists processes. `None` if they cannot be listed at the moment.
-type List = Box<dyn FnMut() -> Option<BTreeSet<u32>>>;
+type ListProcesses = Box<dyn FnMut() -> Option<BTreeSet<u32>>>;
 
 /// The processes that are supervised. They are listed again when the machine has a new process, and
 /// at regular intervals.
 pub struct Scope {
-    list: List,
+    list: ListProcesses,
     ends_when_empty: bool,
     listed: Option<Listed>,
 }

@@ -21,14 +21,14 @@ use crate::acts::About;
 use crate::black_box::BlackBoxHandle;
 use crate::scope::Scope;
 use crate::subject::Subject;
-use crate::surroundings::Surroundings;
+use crate::surroundings::SurroundingsReader;
 
-/// Default of [`Options::budget`].
+/// Default of [`SupervisorOptions::budget`].
 pub const DEFAULT_BUDGET: f64 = 0.005;
 
 /// Options of the supervision.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct SupervisorOptions {
     /// The policy of each process.
     pub policy: PolicyKind,
     /// Maximum pause of a thread of a target, for work that can be sliced.
@@ -57,7 +57,7 @@ pub trait Observer {
 
 /// Supervises processes.
 pub struct Supervisor<'o> {
-    options: Options,
+    options: SupervisorOptions,
     scope: Scope,
     observer: &'o mut dyn Observer,
     subjects: BTreeMap<u32, Subject>,
@@ -65,7 +65,7 @@ pub struct Supervisor<'o> {
     max_subjects: usize,
     /// Whether the log already reports that there are more.
     is_crowded: bool,
-    surroundings: Surroundings,
+    surroundings: SurroundingsReader,
     budget: Budget,
     hold: Hold,
     /// The hold that is already in the log.
@@ -118,7 +118,7 @@ const MIN_SLEEP: Duration = Duration::from_millis(1);
 
 impl<'o> Supervisor<'o> {
     /// Prepares a supervision.
-    pub fn new(options: Options, scope: Scope, observer: &'o mut dyn Observer) -> Self {
+    pub fn new(options: SupervisorOptions, scope: Scope, observer: &'o mut dyn Observer) -> Self {
         let budget = Budget::new(options.budget);
         let max_subjects = max_subjects(options.black_box.is_some());
         Self {
@@ -128,7 +128,7 @@ impl<'o> Supervisor<'o> {
             subjects: BTreeMap::new(),
             max_subjects,
             is_crowded: false,
-            surroundings: Surroundings::default(),
+            surroundings: SurroundingsReader::default(),
             budget,
             hold: Hold::default(),
             reported_hold: None,

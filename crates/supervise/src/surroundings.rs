@@ -17,13 +17,13 @@ const MAX_SOURCES: usize = 4096;
 
 /// Reads the environment of processes. Processes of one cgroup share its values.
 #[derive(Debug, Default)]
-pub(crate) struct Surroundings {
+pub(crate) struct SurroundingsReader {
     machine: Option<(Instant, MemoryPressure)>,
     pressures: BTreeMap<PressureSource, (Instant, MemoryPressure)>,
     huge_pages: Option<(Instant, bool)>,
 }
 
-impl Surroundings {
+impl SurroundingsReader {
     /// Adds the values to a state.
     pub(crate) fn enter(
         &mut self,

@@ -23,14 +23,14 @@ const OTHER: &str = "other";
 #[derive(Debug)]
 pub struct Textfile {
     path: PathBuf,
-    programs: BTreeMap<String, Counts>,
+    programs: BTreeMap<String, ProgramCounts>,
     /// Number of kills, by program and by the owner of most of the memory.
     kills: BTreeMap<(String, String), u64>,
 }
 
 /// The counts of the processes of one program.
 #[derive(Debug, Clone, Default)]
-struct Counts {
+struct ProgramCounts {
     releases: u64,
     refusals: u64,
     left_alone: u64,
@@ -66,10 +66,10 @@ impl Pauses {
 }
 
 /// Name, type, help text and value of a metric.
-type Metric = (&'static str, &'static str, &'static str, fn(&Counts) -> f64);
+type ProgramMetric = (&'static str, &'static str, &'static str, fn(&ProgramCounts) -> f64);
 
 /// The metrics.
-const METRICS: [Metric; 8] = [
+const METRICS: [ProgramMetric; 8] = [
     ("lowtide_releases_total", "counter", "Releases that returned memory.", |c| c.releases as f64),
     ("lowtide_refusals_total", "counter", "Releases that were refused and are tried again.", |c| {
         c.refusals as f64
@@ -173,7 +173,7 @@ impl Textfile {
         let help = "Longest pause of a thread in each release that stopped one.";
         text.begin(name, "histogram", help);
         let bucket = format!("{name}_bucket");
-        for (program, Counts { pauses, .. }) in &self.programs {
+        for (program, ProgramCounts { pauses, .. }) in &self.programs {
             let bounds = PAUSES_S.iter().map(f64::to_string).zip(pauses.up_to);
             for (bound, count) in bounds.chain([("+Inf".to_owned(), pauses.count)]) {
                 text.sample(&bucket, &[("program", program), ("le", &bound)], count);
@@ -210,7 +210,7 @@ fn bounded<K: Ord, V: Default>(values: &mut BTreeMap<K, V>, key: K, other: K) ->
     values.entry(if is_kept { key } else { other }).or_default()
 }
 
-impl Counts {
+impl ProgramCounts {
     fn count(&mut self, act: &Act) {
         match act.outcome {
             _ if act.dry_run => {}

@@ -56,7 +56,7 @@ pub(crate) type Identity = (u64, (u64, u64), String);
 
 /// A process of the host.
 #[derive(Debug, Clone)]
-pub struct Process {
+pub struct HostProcess {
     /// Its PID.
     pub pid: u32,
     /// Its start time, in clock ticks since boot.
@@ -75,7 +75,7 @@ pub struct Process {
     /// the memory counts once.
     pub same_memory_as: Option<u32>,
     /// The last inspection.
-    pub inspected: Option<Inspected>,
+    pub inspected: Option<InspectionResult>,
     /// The reason why the last attempt to read its memory failed.
     pub unread: Option<Unread>,
     /// Whether the filter selects it.
@@ -93,7 +93,7 @@ pub struct Process {
 
 /// The result of an inspection.
 #[derive(Debug, Clone)]
-pub struct Inspected {
+pub struct InspectionResult {
     /// Time of the inspection.
     pub at: Instant,
     /// RSS at that time by the kernel's count, in bytes.
@@ -120,7 +120,7 @@ pub struct Inspected {
     pub verdict: Verdict,
 }
 
-impl Process {
+impl HostProcess {
     /// Returns a process that was found at a time.
     pub(crate) fn new(pid: u32, stat: &Stat, exe: Option<String>, groups: Groups) -> Self {
         Self {
@@ -209,7 +209,7 @@ impl Process {
         };
         self.unread = observation.unreadable.map(|_| Unread::NotPermitted);
         let inspection = self.follower.observe(t_s, observation);
-        self.inspected = Some(Inspected::new(at, self.rss_bytes, inspection));
+        self.inspected = Some(InspectionResult::new(at, self.rss_bytes, inspection));
     }
 
     /// Returns the verdict of the last inspection.
@@ -230,7 +230,7 @@ impl Process {
     }
 }
 
-impl Inspected {
+impl InspectionResult {
     fn new(at: Instant, rss_bytes: u64, inspection: Inspection) -> Self {
         let Inspection { observation, verdict, .. } = inspection;
         let glibc = || observation.arenas.iter().filter(|arena| arena.is_of_glibc());
@@ -275,8 +275,8 @@ mod tests {
         Stat::parse(&line).unwrap()
     }
 
-    fn process() -> Process {
-        Process::new(7, &stat(0), None, Groups::default())
+    fn process() -> HostProcess {
+        HostProcess::new(7, &stat(0), None, Groups::default())
     }
 
     #[test]

@@ -13,11 +13,11 @@ use lowtide_probe::proc::pids;
 use lowtide_probe::proc::stat::Stat;
 use lowtide_probe::selection::Selection;
 
-use crate::process::{Identity, Process};
+use crate::process::{HostProcess, Identity};
 
 /// The selection of processes.
 #[derive(Debug, Clone, Default)]
-pub struct Filter {
+pub struct ScanFilter {
     /// The properties of selected processes.
     pub selection: Selection,
     /// Whether the descendants of such processes are selected, too.
@@ -28,7 +28,7 @@ pub struct Filter {
 #[derive(Debug)]
 pub struct Host {
     /// Processes that the filter selects, and others.
-    all: BTreeMap<u32, Process>,
+    all: BTreeMap<u32, HostProcess>,
     /// Time when the survey started.
     pub began: Instant,
     /// Time when the last scan ended.
@@ -64,12 +64,12 @@ impl Host {
     }
 
     /// Returns the processes that the filter selects, by PID.
-    pub fn processes(&self) -> impl Iterator<Item = &Process> {
+    pub fn processes(&self) -> impl Iterator<Item = &HostProcess> {
         self.all.values().filter(|process| process.is_selected)
     }
 
     /// Returns a selected process.
-    pub fn process(&self, pid: u32) -> Option<&Process> {
+    pub fn process(&self, pid: u32) -> Option<&HostProcess> {
         self.all.get(&pid).filter(|process| process.is_selected)
     }
 
@@ -85,10 +85,12 @@ impl Host {
 
     /// Returns whether an attempt to inspect each process has ended, or none will be made.
     pub fn is_complete(&self) -> bool {
-        self.scanned.is_some() && !self.lacks_charges && !self.processes().any(Process::is_waiting)
+        self.scanned.is_some()
+            && !self.lacks_charges
+            && !self.processes().any(HostProcess::is_waiting)
     }
 
-    pub(crate) fn process_mut(&mut self, pid: u32) -> Option<&mut Process> {
+    pub(crate) fn process_mut(&mut self, pid: u32) -> Option<&mut HostProcess> {
         self.all.get_mut(&pid)
     }
 
@@ -97,7 +99,7 @@ impl Host {
     }
 
     /// Stores the result of a scan.
-    pub(crate) fn update(&mut self, found: Vec<Found>, page_bytes: u64, filter: &Filter) {
+    pub(crate) fn update(&mut self, found: Vec<Found>, page_bytes: u64, filter: &ScanFilter) {
         let t_s = self.elapsed_s();
         let mut before = std::mem::take(&mut self.all);
         for Found { pid, stat, new } in found {
@@ -148,7 +150,7 @@ impl Host {
 
     /// Returns the identity of each known process and of its program, for the next scan.
     pub(crate) fn known(&self) -> BTreeMap<u32, Identity> {
-        let known = |process: &Process| (process.pid, process.identity());
+        let known = |process: &HostProcess| (process.pid, process.identity());
         self.all.values().map(known).collect()
     }
 }
@@ -158,14 +160,14 @@ pub(crate) struct Found {
     pid: u32,
     stat: Stat,
     /// The process, if it was not known, or executes another program.
-    new: Option<Box<Process>>,
+    new: Option<Box<HostProcess>>,
 }
 
 /// Lists the processes: all except those of the kernel, those that have ended, and lowtide itself.
 ///
 /// # Errors
 /// Fails if `/proc` cannot be read.
-pub(crate) fn scan(known: &BTreeMap<u32, Identity>, filter: &Filter) -> io::Result<Vec<Found>> {
+pub(crate) fn scan(known: &BTreeMap<u32, Identity>, filter: &ScanFilter) -> io::Result<Vec<Found>> {
     let own = std::process::id();
     let mut found = Vec::new();
     let mut text = Vec::new();
@@ -181,7 +183,7 @@ pub(crate) fn scan(known: &BTreeMap<u32, Identity>, filter: &Filter) -> io::Resu
         let new = (!is_known).then(|| {
             let exe = links::exe(pid).ok().map(|path| path.to_string_lossy().into_owned());
             let groups = Groups::read(pid).unwrap_or_default();
-            let mut process = Process::new(pid, &stat, exe, groups);
+            let mut process = HostProcess::new(pid, &stat, exe, groups);
             process.is_selected = filter.selection.fits(pid, &stat.name);
             Box::new(process)
         });
@@ -211,7 +213,7 @@ mod tests {
         }
     }
 
-    fn scanned(host: &mut Host, filter: &Filter) {
+    fn scanned(host: &mut Host, filter: &ScanFilter) {
         let found = scan(&host.known(), filter).unwrap();
         host.update(found, 4096, filter);
     }
@@ -221,13 +223,13 @@ mod tests {
         let child = Ended(Command::new("sleep").arg("1000").spawn().unwrap());
         let pid = child.0.id();
         let mut host = Host::new(Instant::now(), false);
-        scanned(&mut host, &Filter::default());
+        scanned(&mut host, &ScanFilter::default());
         assert!(host.process(pid).is_some());
         assert!(host.process(std::process::id()).is_none());
         assert!(!host.is_complete());
         let ended = child;
         drop(ended);
-        scanned(&mut host, &Filter::default());
+        scanned(&mut host, &ScanFilter::default());
         assert!(host.process(pid).is_none());
     }
 
@@ -254,7 +256,7 @@ mod tests {
         }
         let selection = Selection { comm: Some(name), ..Selection::default() };
         for subprocesses in [false, true] {
-            let filter = Filter { selection: selection.clone(), subprocesses };
+            let filter = ScanFilter { selection: selection.clone(), subprocesses };
             let mut host = Host::new(Instant::now(), false);
             scanned(&mut host, &filter);
             assert!(host.process(parent.0.id()).is_some());

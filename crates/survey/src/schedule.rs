@@ -2,9 +2,9 @@
 
 /// Maximum time until a process whose RSS has changed is inspected again, in seconds, if the budget
 /// suffices.
-pub const CHANGED_S: f64 = 300.0;
+pub(crate) const CHANGED_S: f64 = 300.0;
 /// Maximum time until any process is inspected again, in seconds, if the budget suffices.
-pub const UNCHANGED_S: f64 = 1200.0;
+pub(crate) const UNCHANGED_S: f64 = 1200.0;
 /// Minimum change of RSS since the last inspection, as a share of the larger value.
 const CHANGED_SHARE: f64 = 0.1;
 /// Minimum change of RSS in bytes. RSS has changed if it reaches both minimums.
@@ -17,7 +17,7 @@ const LARGE_BYTES: f64 = 16.0 * 1024.0 * 1024.0;
 
 /// The values that determine the urgency of an inspection.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Need {
+pub(crate) struct Need {
     /// Current RSS, in bytes.
     pub rss_bytes: u64,
     /// Age of the last inspection in seconds, and RSS then.
@@ -25,7 +25,7 @@ pub struct Need {
 }
 
 /// Returns the urgency of an inspection; at least 1 is overdue. `None` if it is too early.
-pub fn urgency(need: Need) -> Option<f64> {
+pub(crate) fn urgency(need: Need) -> Option<f64> {
     let Some((age_s, rss_then)) = need.last else {
         // Processes without an inspection come before all others, the largest first.
         return Some(1e9 + need.rss_bytes as f64);

@@ -13,8 +13,8 @@ use lowtide_probe::target::{Target, TargetError};
 
 use crate::budget::{CpuBudget, UncountedCpu};
 use crate::cgroups::Charges;
-use crate::process::{Process, Unread};
-use crate::scan::{Filter, Host, scan};
+use crate::process::{HostProcess, Unread};
+use crate::scan::{Host, ScanFilter, scan};
 use crate::schedule::urgency;
 
 /// Maximum share of a core that scans may use.
@@ -28,13 +28,13 @@ const MIN_WAIT: Duration = Duration::from_millis(200);
 const MAX_WAIT: Duration = Duration::from_secs(1);
 
 /// Returns the path of the cgroup of a process whose charge is read, if it has one.
-pub type CgroupOf = fn(&Process) -> Option<String>;
+pub type CgroupOf = fn(&HostProcess) -> Option<String>;
 
 /// Options of a survey.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct SurveyOptions {
     /// The selection of processes.
-    pub filter: Filter,
+    pub filter: ScanFilter,
     /// Minimum time between two scans.
     pub between_scans: Duration,
     /// Number of concurrent inspections.
@@ -53,7 +53,7 @@ pub struct Options {
     pub uncounted_cpu: UncountedCpu,
 }
 
-impl Options {
+impl SurveyOptions {
     /// Returns the CPU time that the budget includes, in seconds.
     fn cpu_s(&self) -> f64 {
         process_cpu_s() - self.uncounted_cpu.total_s()
@@ -62,7 +62,7 @@ impl Options {
 
 /// Counts of inspections by outcome.
 #[derive(Debug, Clone, Default)]
-pub struct Outcomes {
+pub struct InspectionCounts {
     /// Inspections that were completed.
     pub done: u64,
     /// Inspections that were not permitted to read all of the process.
@@ -83,7 +83,7 @@ pub struct Outcomes {
 #[derive(Debug)]
 struct State {
     host: Host,
-    outcomes: Outcomes,
+    outcomes: InspectionCounts,
     budget: CpuBudget,
     is_over: bool,
     /// The error of the last scan.
@@ -92,7 +92,7 @@ struct State {
 
 #[derive(Debug)]
 struct Shared {
-    options: Options,
+    options: SurveyOptions,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -114,12 +114,12 @@ impl Survey {
     ///
     /// # Errors
     /// Fails if no thread can be started.
-    pub fn start(options: Options) -> io::Result<Self> {
+    pub fn start(options: SurveyOptions) -> io::Result<Self> {
         let began = Instant::now();
         let workers = options.workers;
         let state = State {
             host: Host::new(began, options.cgroup_of.is_some()),
-            outcomes: Outcomes::default(),
+            outcomes: InspectionCounts::default(),
             budget: CpuBudget::new(options.budget, 0.0, options.cpu_s()),
             is_over: false,
             error: None,
@@ -146,9 +146,9 @@ impl Survey {
     }
 
     /// Returns the outcomes of the inspections so far.
-    pub fn outcomes(&self) -> Outcomes {
+    pub fn outcomes(&self) -> InspectionCounts {
         let state = self.shared.state();
-        Outcomes { durations_s: Vec::new(), ..state.outcomes }
+        InspectionCounts { durations_s: Vec::new(), ..state.outcomes }
     }
 
     /// Returns the durations of inspections that were completed since the last call, in seconds.
@@ -289,7 +289,7 @@ fn add(shared: &Shared, pid: u32, begin: Instant, found: Result<(u64, Observatio
     let result = match found {
         Ok((start_ticks, observation)) => {
             // The PID may belong to another process by now.
-            let is_other = |process: &mut Process| process.start_ticks != start_ticks;
+            let is_other = |process: &mut HostProcess| process.start_ticks != start_ticks;
             if host.process_mut(pid).is_none_or(is_other) {
                 outcomes.gone += 1;
                 return;

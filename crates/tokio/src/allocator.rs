@@ -141,7 +141,7 @@ impl Allocator {
 }
 
 /// `mallctl` of jemalloc.
-type Control =
+type Mallctl =
     unsafe extern "C" fn(*const c_char, *mut c_void, *mut usize, *mut c_void, usize) -> c_int;
 /// `mi_collect` of mimalloc.
 type Collect = unsafe extern "C" fn(bool);
@@ -151,7 +151,7 @@ type Collect = unsafe extern "C" fn(bool);
 enum System {
     /// The C library, or an allocator without a function to call.
     Libc,
-    Jemalloc(Control),
+    Jemalloc(Mallctl),
     Mimalloc(Collect),
 }
 
@@ -163,7 +163,7 @@ fn system() -> System {
         if let Some(control) = symbol(c"mallctl") {
             // SAFETY: only jemalloc exports this name, as a function of this type since version
             // 3.0.
-            return System::Jemalloc(unsafe { transmute::<*mut c_void, Control>(control) });
+            return System::Jemalloc(unsafe { transmute::<*mut c_void, Mallctl>(control) });
         }
         if let Some(collect) = symbol(c"mi_collect") {
             // SAFETY: only mimalloc exports this name, as a function of this type since version 1.
@@ -222,14 +222,14 @@ fn trim(_: String) -> Method {
 
 /// Calls a function of jemalloc's control interface that has neither input nor output.
 /// Returns whether it succeeded.
-fn control_jemalloc(control: Control, name: &CStr) -> bool {
+fn control_jemalloc(control: Mallctl, name: &CStr) -> bool {
     use std::ptr::null_mut;
     // SAFETY: the name ends with 0; with null pointers, nothing is read or written. An unknown name
     // is an error that changes nothing.
     unsafe { control(name.as_ptr(), null_mut(), null_mut(), null_mut(), 0) == 0 }
 }
 
-fn release_jemalloc(control: Control) -> Method {
+fn release_jemalloc(control: Mallctl) -> Method {
     flush_jemalloc(control);
     // `MALLCTL_ARENAS_ALL`, since jemalloc 5.
     if control_jemalloc(control, c"arena.4096.purge") {
@@ -239,7 +239,7 @@ fn release_jemalloc(control: Control) -> Method {
     }
 }
 
-fn flush_jemalloc(control: Control) {
+fn flush_jemalloc(control: Mallctl) {
     control_jemalloc(control, c"thread.tcache.flush");
 }
 

@@ -91,11 +91,11 @@ impl Rendezvous {
 
 /// A task of an attempt. It ends when it is dropped, because a runtime that shuts down drops tasks
 /// without running them.
-struct Task {
+struct SweepTask {
     rendezvous: Arc<Rendezvous>,
 }
 
-impl Drop for Task {
+impl Drop for SweepTask {
     fn drop(&mut self) {
         self.rendezvous.state().ended += 1;
         self.rendezvous.changed.notify_all();
@@ -118,7 +118,7 @@ fn run_on_each_worker(
             (state.begun, state.ended) = (0, 0);
         }
         for _ in 0..workers {
-            let task = Task { rendezvous: Arc::clone(rendezvous) };
+            let task = SweepTask { rendezvous: Arc::clone(rendezvous) };
             runtime.spawn(async move { task.run(flush, workers) });
         }
         let mut state = rendezvous.state();
@@ -145,7 +145,7 @@ fn run_on_each_worker(
     }
 }
 
-impl Task {
+impl SweepTask {
     fn run(&self, flush: fn(), workers: usize) {
         let is_first = {
             let mut state = self.rendezvous.state();

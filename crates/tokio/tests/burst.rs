@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lowtide_load::{Available, HttpVersion, Plan, RequestTemplate, Shape};
+use lowtide_load::{Available, HttpVersion, LoadSpec, RequestTemplate, Shape};
 use lowtide_testing::Running;
 use serde_json::Value;
 
@@ -90,7 +90,7 @@ impl Server {
     fn burst(&self, connections: usize, streams: usize, rounds: u32) {
         let between = Box::new(Shape::Idle { time: Duration::from_secs(2), trickle: None });
         let all = (connections * streams) as u64;
-        let plan = Plan {
+        let plan = LoadSpec {
             targets: vec![format!("http://{}/?expire=300", self.address).parse().unwrap()],
             connections,
             streams,

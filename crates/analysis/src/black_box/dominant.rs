@@ -8,7 +8,7 @@ use lowtide_model::black_box::{BlackBoxReport, Dominant};
 use lowtide_model::inspection::Observation;
 use lowtide_model::ledger::{Ledger, Owner, Row, State};
 use lowtide_model::number::HumanCount;
-use lowtide_record::black_box::{Cause, Member, Members};
+use lowtide_record::black_box::{Cause, Member, MembersLine};
 
 use super::timeline::Timeline;
 
@@ -86,7 +86,7 @@ fn outside(timeline: &Timeline, report: &BlackBoxReport) -> Option<Dominant> {
 
 /// Returns a name for the other processes: one process, or many, as each child of a fork storm is
 /// small.
-fn name_of(largest: &Member, members: &Members) -> String {
+fn name_of(largest: &Member, members: &MembersLine) -> String {
     let (anon, shared) = members.anon_and_shared;
     let own = largest.bytes.anon.saturating_add(largest.bytes.shared);
     let has_most = own.saturating_mul(2) >= anon.saturating_add(shared);

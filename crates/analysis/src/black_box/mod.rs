@@ -18,7 +18,7 @@ use lowtide_model::inspection::Inspection;
 use lowtide_model::ledger::Owner;
 use lowtide_model::remedy::{Remedy, RemedyKind};
 use lowtide_record::black_box::{
-    BoxRecord, Cause, End, ExitStatus, KernelLine, Member, Reading, time,
+    BoxRecord, Cause, EndLine, ExitStatus, KernelLine, Member, ReadingLine, time,
 };
 
 use crate::growth::Follower;
@@ -95,7 +95,7 @@ pub fn conclude(record: &BoxRecord, file: &str) -> BlackBoxReport {
 }
 
 /// Returns the limit that was reached, or the one that was closest, with the place of its group.
-fn limit(timeline: &Timeline, end: &End) -> Option<(Option<usize>, BoxLimit)> {
+fn limit(timeline: &Timeline, end: &EndLine) -> Option<(Option<usize>, BoxLimit)> {
     let last = timeline.last();
     let of_group = |place: usize| {
         let (head, group) = (timeline.head.groups.get(place)?, last.groups.get(place)?);
@@ -128,7 +128,7 @@ fn share(limit: &BoxLimit) -> f64 {
 
 /// Returns the growth by owner over the last minutes, or over the whole time if there are not two
 /// ledgers in them.
-fn growth(timeline: &Timeline, end: &End) -> Option<Growth> {
+fn growth(timeline: &Timeline, end: &EndLine) -> Option<Growth> {
     let since_s = end.t_s - LAST_MINUTES_S;
     // The last ledger before that time is the beginning.
     let first = timeline.ledgers.partition_point(|ledger| ledger.t_s < since_s).saturating_sub(1);
@@ -142,21 +142,21 @@ fn growth(timeline: &Timeline, end: &End) -> Option<Growth> {
 }
 
 /// Returns the growth of the group at a place in the readings of the last minutes.
-fn group_growth(timeline: &Timeline, end: &End, place: usize) -> Option<GroupGrowth> {
+fn group_growth(timeline: &Timeline, end: &EndLine, place: usize) -> Option<GroupGrowth> {
     let last = timeline.readings.last()?;
     let since_s = end.t_s - LAST_MINUTES_S;
-    let is_first = |reading: &&Reading| {
+    let is_first = |reading: &&ReadingLine| {
         reading.t_s >= since_s && reading.groups.get(place).is_some_and(|group| group.charged > 0)
     };
     let first = timeline.readings.iter().find(is_first)?;
-    let change = |of: &dyn Fn(&Reading) -> Option<u64>| {
+    let change = |of: &dyn Fn(&ReadingLine) -> Option<u64>| {
         let of = |reading| Some(i64::try_from(of(reading)?).unwrap_or(i64::MAX));
         Some(of(last)?.saturating_sub(of(first)?))
     };
     Some(GroupGrowth {
         elapsed_s: last.t_s - first.t_s,
         bytes: change(&|reading| Some(reading.groups.get(place)?.kept()))?,
-        own_bytes: change(&|Reading { process, .. }| {
+        own_bytes: change(&|ReadingLine { process, .. }| {
             Some(process.anon.saturating_add(process.shared))
         })?,
     })
@@ -177,7 +177,7 @@ fn after_ledger(timeline: &Timeline) -> Option<Change> {
     })
 }
 
-fn peak(timeline: &Timeline, end: &End) -> Option<Peak> {
+fn peak(timeline: &Timeline, end: &EndLine) -> Option<Peak> {
     let (rss_bytes, t_s) = timeline.course.peak;
     let highest = timeline.ledgers.iter().max_by_key(|ledger| ledger.observation.rss_bytes);
     (rss_bytes > 0).then(|| Peak {
@@ -187,7 +187,7 @@ fn peak(timeline: &Timeline, end: &End) -> Option<Peak> {
     })
 }
 
-fn kernel_kill(kernel: &KernelLine, end: &End) -> KernelKill {
+fn kernel_kill(kernel: &KernelLine, end: &EndLine) -> KernelKill {
     KernelKill {
         victim_pid: kernel.victim_pid,
         oom_score_adj: end.oom_score_adj,
@@ -217,9 +217,9 @@ fn remedies(inspection: &Inspection) -> Vec<Remedy> {
 }
 
 /// Returns the course: at most [`MAX_POINTS`] readings, the newer ones closer together.
-fn course(timeline: &Timeline, end: &End, group: Option<GroupBytes>) -> Vec<CoursePoint> {
+fn course(timeline: &Timeline, end: &EndLine, group: Option<GroupBytes>) -> Vec<CoursePoint> {
     let place = timeline.last().groups.iter().position(|last| Some(*last) == group);
-    let point = |reading: &Reading| {
+    let point = |reading: &ReadingLine| {
         let ProcessBytes { anon, file, shared, .. } = reading.process;
         CoursePoint {
             before_s: (end.t_s - reading.t_s).max(0.0),
@@ -236,7 +236,7 @@ fn course(timeline: &Timeline, end: &End, group: Option<GroupBytes>) -> Vec<Cour
     old.iter().step_by(step).chain(new).copied().collect()
 }
 
-fn releases(timeline: &Timeline, end: &End) -> Vec<BoxRelease> {
+fn releases(timeline: &Timeline, end: &EndLine) -> Vec<BoxRelease> {
     let last = timeline.releases.iter().rev().take(MAX_RELEASES).rev();
     let release = |line: &lowtide_record::black_box::ReleaseLine| BoxRelease {
         before_s: (end.t_s - line.t_s).max(0.0),

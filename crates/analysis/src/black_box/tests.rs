@@ -1,7 +1,7 @@
 use lowtide_model::counters::{GroupBytes, ProcessBytes};
 use lowtide_model::inspection::Observation;
 use lowtide_record::black_box::{
-    BoxLine, Course, GroupHead, Head, LedgerLine, Members, ReleaseLine,
+    BoxLine, Course, GroupHead, HeadLine, LedgerLine, MembersLine, ReleaseLine,
 };
 
 use super::*;
@@ -28,7 +28,7 @@ impl Made {
             shared: group_shared * MIB,
             ..GroupBytes::default()
         };
-        self.lines.push(BoxLine::Reading(Reading {
+        self.lines.push(BoxLine::Reading(ReadingLine {
             t_s,
             process,
             groups: vec![group],
@@ -48,7 +48,7 @@ impl Made {
     /// Adds a list of one other process, with its anonymous memory in MiB.
     fn other(mut self, t_s: f64, name: &str, anon: u64) -> Self {
         let bytes = ProcessBytes { anon: anon * MIB, ..ProcessBytes::default() };
-        self.lines.push(BoxLine::Members(Members {
+        self.lines.push(BoxLine::Members(MembersLine {
             t_s,
             count: 2,
             largest: vec![Member { pid: 9, name: name.to_owned(), bytes }],
@@ -67,14 +67,15 @@ impl Made {
     fn end(mut self, t_s: f64, cause: Cause) -> BlackBoxReport {
         let limit = (cause == Cause::OomKill).then_some(0);
         let status = Some(ExitStatus::Signal(9));
-        let end = End { t_s, cause, status, limit, ..End::default() };
+        let end = EndLine { t_s, cause, status, limit, ..EndLine::default() };
         self.lines.push(BoxLine::End(Box::new(end)));
         self.conclude()
     }
 
     fn conclude(self) -> BlackBoxReport {
         let groups = vec![GroupHead { path: "/a".to_owned(), version: 1 }];
-        let head = Head { pid: 7, groups, command: vec!["x".to_owned()], ..Head::default() };
+        let head =
+            HeadLine { pid: 7, groups, command: vec!["x".to_owned()], ..HeadLine::default() };
         conclude(&BoxRecord { head, lines: self.lines, invalid: 0 }, "x.box")
     }
 }

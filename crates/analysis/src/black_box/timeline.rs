@@ -2,7 +2,8 @@
 
 use lowtide_model::inspection::{Inspection, Observation};
 use lowtide_record::black_box::{
-    BoxLine, BoxRecord, Course, End, Head, LedgerLine, Members, Reading, ReleaseLine,
+    BoxLine, BoxRecord, Course, EndLine, HeadLine, LedgerLine, MembersLine, ReadingLine,
+    ReleaseLine,
 };
 
 use crate::diagnose::diagnose;
@@ -17,14 +18,14 @@ pub(super) struct Ledger {
 /// The lines of a record.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Timeline {
-    pub(super) head: Head,
+    pub(super) head: HeadLine,
     /// The readings of the course, and those that are left of the others.
-    pub(super) readings: Vec<Reading>,
+    pub(super) readings: Vec<ReadingLine>,
     pub(super) ledgers: Vec<Ledger>,
-    pub(super) members: Members,
+    pub(super) members: MembersLine,
     pub(super) course: Course,
     pub(super) releases: Vec<ReleaseLine>,
-    end: Option<End>,
+    end: Option<EndLine>,
 }
 
 impl Timeline {
@@ -80,14 +81,14 @@ impl Timeline {
     }
 
     /// Returns the last reading; zeros if there is none.
-    pub(super) fn last(&self) -> Reading {
+    pub(super) fn last(&self) -> ReadingLine {
         self.readings.last().cloned().unwrap_or_default()
     }
 
     /// Returns the end; that of a process that runs if it was not recorded.
-    pub(super) fn end(&self) -> End {
+    pub(super) fn end(&self) -> EndLine {
         let t_s = self.last().t_s;
-        self.end.clone().unwrap_or_else(|| End { t_s, ..End::default() })
+        self.end.clone().unwrap_or_else(|| EndLine { t_s, ..EndLine::default() })
     }
 
     /// Returns the last ledger.
@@ -103,7 +104,7 @@ impl Timeline {
     /// Returns the reading of the moment that a ledger shows: the inspection takes time, and the
     /// process grows meanwhile. Of the readings from its beginning to its end, it is the one with
     /// the closest RSS.
-    pub(super) fn reading_of(&self, ledger: &Ledger) -> Option<&Reading> {
+    pub(super) fn reading_of(&self, ledger: &Ledger) -> Option<&ReadingLine> {
         let end_s = ledger.t_s + ledger.observation.elapsed_s;
         let first = self.readings.partition_point(|reading| reading.t_s < ledger.t_s);
         let next = self.readings.partition_point(|reading| reading.t_s <= end_s);
@@ -111,7 +112,7 @@ impl Timeline {
         let around =
             self.readings.get(first.saturating_sub(1)..self.readings.len().min(next + 1))?;
         let distance =
-            |reading: &&Reading| reading.process.rss().abs_diff(ledger.observation.rss_bytes);
+            |reading: &&ReadingLine| reading.process.rss().abs_diff(ledger.observation.rss_bytes);
         around.iter().min_by_key(distance)
     }
 }

@@ -5,7 +5,7 @@ use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
 use lowtide_model::ledger::Owner;
 use lowtide_model::number::HumanCount;
-use lowtide_record::black_box::{Cause, End};
+use lowtide_record::black_box::{Cause, EndLine};
 
 use super::dominant::OTHER_PROCESS;
 use super::timeline::Timeline;
@@ -15,7 +15,7 @@ const NOTABLE: f64 = 0.1;
 
 /// Returns the conclusion in a sentence or two.
 /// `common` is what the process shared with one of the others since a fork, in bytes.
-pub(super) fn summary(report: &BlackBoxReport, end: &End, common: u64) -> String {
+pub(super) fn summary(report: &BlackBoxReport, end: &EndLine, common: u64) -> String {
     let mut text = cause(report, end);
     let held = |dominant: &Dominant| held(dominant, whole(report), common);
     text += &report.dominant.as_ref().map(held).unwrap_or_default();
@@ -34,7 +34,7 @@ pub(super) fn summary(report: &BlackBoxReport, end: &End, common: u64) -> String
     text + "."
 }
 
-fn cause(report: &BlackBoxReport, end: &End) -> String {
+fn cause(report: &BlackBoxReport, end: &EndLine) -> String {
     let limit = report.limit.as_ref();
     match end.cause {
         Cause::OomKill => {

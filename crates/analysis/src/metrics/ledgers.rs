@@ -67,7 +67,7 @@ pub fn ledgers<'t>(trial: &'t TrialRecord, figures: &TrialMetrics) -> AtEvents<&
 
 /// Returns what pinned memory at the settled moment: from its ledger, or from one before it since
 /// the load, whose fragmented memory is about the same.
-pub fn settled_pins<'t>(
+pub(crate) fn settled_pins<'t>(
     trial: &'t TrialRecord,
     settled: &LedgerReading,
     load_begin_s: f64,
@@ -77,7 +77,7 @@ pub fn settled_pins<'t>(
 
 /// Returns the blocks in use at the settled moment: from its ledger, or from one before it since
 /// the load, whose allocated memory is about the same.
-pub fn settled_blocks<'t>(
+pub(crate) fn settled_blocks<'t>(
     trial: &'t TrialRecord,
     settled: &LedgerReading,
     load_begin_s: f64,

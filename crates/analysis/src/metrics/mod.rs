@@ -21,10 +21,12 @@ mod series;
 pub use at_events::AtEvents;
 pub use definitions::DEFINITIONS;
 pub use in_force::in_force;
-pub use ledgers::{ledgers, settled_blocks, settled_pins};
+pub use ledgers::ledgers;
+pub(crate) use ledgers::{settled_blocks, settled_pins};
 pub use per_connection::{PerConnection, Ramp, ramps};
 pub use policy::{PolicyMetrics, acts};
-pub use round_trend::{RoundTrend, Trend, round_trend};
+pub(crate) use round_trend::round_trend;
+pub use round_trend::{RoundDirection, RoundTrend};
 pub use series::Series;
 
 use serde::{Deserialize, Serialize};
@@ -37,11 +39,11 @@ use own_baseline::own_baseline;
 use per_connection::opens_connections;
 
 /// Time before the load over which the baseline is read, in seconds.
-pub const BASELINE_WINDOW_S: f64 = 1.0;
+pub(crate) const BASELINE_WINDOW_S: f64 = 1.0;
 /// Time over which the settled value is read, in seconds.
 pub const SETTLED_WINDOW_S: f64 = 5.0;
 /// Time before its exit in which a command that loads itself is not judged, in seconds.
-pub const EXIT_MARGIN_S: f64 = 0.5;
+pub(crate) const EXIT_MARGIN_S: f64 = 0.5;
 /// Distance from the peak that counts as reaching it, as a part of the rise.
 const NEAR_PEAK: f64 = 0.02;
 /// Maximum time from the announcement of a phase to its reading, in seconds.
@@ -159,7 +161,7 @@ pub struct PhaseMetrics {
 /// Returns the metric by which a trial should be judged: PSS if more than one process contributed
 /// to the memory. A helper that runs before the program itself, or for a moment, does not make a
 /// tree.
-pub fn metric_of(trial: &TrialRecord) -> Metric {
+pub(crate) fn metric_of(trial: &TrialRecord) -> Metric {
     let rss = |s: &Sample| s.total.rss_bytes.0;
     let peak = trial.samples.iter().map(rss).max().unwrap_or(0);
     let share_of_several = |least: u64| {

@@ -40,7 +40,9 @@ pub struct Ramp {
 
 impl PerConnection {
     /// Returns the common slope of all these ramps, each with its own level.
-    pub fn from_ramps<'r>(ramps: impl IntoIterator<Item = &'r Ramp> + Clone) -> Option<Self> {
+    pub(crate) fn from_ramps<'r>(
+        ramps: impl IntoIterator<Item = &'r Ramp> + Clone,
+    ) -> Option<Self> {
         let memory_bytes = Slope::fit(ramps.clone().into_iter().map(|ramp| &ramp.memory))?;
         let inner_memory_bytes = Slope::fit(ramps.into_iter().map(|ramp| &ramp.inner));
         Some(Self { memory_bytes, inner_memory_bytes })

@@ -25,7 +25,7 @@ const FEWEST_LEVEL: usize = 2;
 /// The trend of settled memory from round to round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Trend {
+pub enum RoundDirection {
     /// It stays the same.
     Level,
     /// It grows.
@@ -34,7 +34,7 @@ pub enum Trend {
     Undecided,
 }
 
-impl Trend {
+impl RoundDirection {
     /// Returns the name for reports.
     pub fn name(self) -> &'static str {
         match self {
@@ -49,14 +49,14 @@ impl Trend {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RoundTrend {
     /// The trend.
-    pub trend: Trend,
+    pub trend: RoundDirection,
     /// The reason, with numbers.
     pub because: String,
 }
 
 /// Determines the trend of the memory after each round; `raised` is the maximum rise in a round.
 /// Returns `None` for a single round.
-pub fn round_trend(stayed: &[u64], raised: u64) -> Option<RoundTrend> {
+pub(crate) fn round_trend(stayed: &[u64], raised: u64) -> Option<RoundTrend> {
     if stayed.len() < 2 {
         return None;
     }
@@ -71,19 +71,19 @@ pub fn round_trend(stayed: &[u64], raised: u64) -> Option<RoundTrend> {
         format!("{} after round 2, {} after round {}", Human(first), Human(last), stayed.len());
     let (trend, because) = if later.len() < FEWEST_LEVEL {
         let because = "only one round follows the first: at least two are needed to decide whether memory is level";
-        (Trend::Undecided, because.to_owned())
+        (RoundDirection::Undecided, because.to_owned())
     } else if growth::rising(&later).is_some() && grown > noise {
-        (Trend::Growing, course)
+        (RoundDirection::Growing, course)
     } else if high - low <= noise {
-        (Trend::Level, course)
+        (RoundDirection::Level, course)
     } else if later.len() < growth::MIN_SAMPLES {
         (
-            Trend::Undecided,
+            RoundDirection::Undecided,
             format!("{course}: {} rounds are needed to decide", growth::MIN_SAMPLES + 1),
         )
     } else {
         let (low, high) = (Human(low as u64), Human(high as u64));
-        (Trend::Undecided, format!("it varies between {low} and {high}"))
+        (RoundDirection::Undecided, format!("it varies between {low} and {high}"))
     };
     Some(RoundTrend { trend, because })
 }
@@ -93,34 +93,34 @@ mod tests {
     use super::*;
     use lowtide_record::fixtures::MIB;
 
-    fn trend(stayed: &[u64], raised: u64) -> Trend {
+    fn trend(stayed: &[u64], raised: u64) -> RoundDirection {
         let stayed: Vec<u64> = stayed.iter().map(|mib| mib * MIB).collect();
         round_trend(&stayed, raised * MIB).unwrap().trend
     }
 
     #[test]
     fn a_constant_settled_value_is_level_regardless_of_the_first_round() {
-        assert_eq!(trend(&[40, 100, 101], 200), Trend::Level);
-        assert_eq!(trend(&[40, 100, 101, 99, 100, 102], 200), Trend::Level);
+        assert_eq!(trend(&[40, 100, 101], 200), RoundDirection::Level);
+        assert_eq!(trend(&[40, 100, 101, 99, 100, 102], 200), RoundDirection::Level);
     }
 
     #[test]
     fn a_rise_in_every_round_is_growth_and_few_rounds_are_undecided() {
-        assert_eq!(trend(&[40, 60, 80, 100, 120, 140], 200), Trend::Growing);
-        assert_eq!(trend(&[40, 60, 80, 100], 200), Trend::Undecided);
-        assert_eq!(trend(&[40, 60], 200), Trend::Undecided);
+        assert_eq!(trend(&[40, 60, 80, 100, 120, 140], 200), RoundDirection::Growing);
+        assert_eq!(trend(&[40, 60, 80, 100], 200), RoundDirection::Undecided);
+        assert_eq!(trend(&[40, 60], 200), RoundDirection::Undecided);
         assert_eq!(round_trend(&[40 * MIB], MIB), None);
     }
 
     #[test]
     fn a_slow_rise_below_the_noise_between_rounds_is_detected_over_many() {
         let leaking: Vec<u64> = (0..20).map(|round| 100 + 2 * round + round % 2).collect();
-        assert_eq!(trend(&leaking, 200), Trend::Growing);
+        assert_eq!(trend(&leaking, 200), RoundDirection::Growing);
     }
 
     #[test]
     fn an_oscillating_value_is_undecided() {
-        assert_eq!(trend(&[40, 100, 60, 100, 60, 100, 60], 200), Trend::Undecided);
+        assert_eq!(trend(&[40, 100, 60, 100, 60, 100, 60], 200), RoundDirection::Undecided);
     }
 
     #[test]

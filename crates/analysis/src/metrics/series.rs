@@ -30,12 +30,12 @@ impl Series {
 
     /// Returns the median of the readings from `from` to `to`, both included; without any, the last
     /// reading before `to`.
-    pub fn median_between(&self, from: f64, to: f64) -> Option<u64> {
+    pub(crate) fn median_between(&self, from: f64, to: f64) -> Option<u64> {
         self.median_within(from, to).or_else(|| self.at(to))
     }
 
     /// Returns the median of the readings from `from` to `to`, both included.
-    pub fn median_within(&self, from: f64, to: f64) -> Option<u64> {
+    pub(crate) fn median_within(&self, from: f64, to: f64) -> Option<u64> {
         let values: Vec<f64> = self.between(from, to).iter().map(|p| p.1).collect();
         stats::median(&values).map(|m| m.round() as u64)
     }
@@ -53,28 +53,28 @@ impl Series {
 
     /// Returns the first reading from `t` on, if it is at most `within` seconds later; otherwise
     /// the last one before.
-    pub fn just_after(&self, t: f64, within: f64) -> Option<u64> {
+    pub(crate) fn just_after(&self, t: f64, within: f64) -> Option<u64> {
         let next = self.0.get(self.0.partition_point(|p| p.0 < t));
         next.filter(|p| p.0 <= t + within).map(|p| p.1 as u64).or_else(|| self.at(t))
     }
 
     /// Returns the highest reading from `from` to `to`.
-    pub fn max_between(&self, from: f64, to: f64) -> Option<u64> {
+    pub(crate) fn max_between(&self, from: f64, to: f64) -> Option<u64> {
         self.between(from, to).iter().map(|p| p.1 as u64).max()
     }
 
     /// Returns the lowest reading from `from` to `to`.
-    pub fn min_between(&self, from: f64, to: f64) -> Option<u64> {
+    pub(crate) fn min_between(&self, from: f64, to: f64) -> Option<u64> {
         self.between(from, to).iter().map(|p| p.1 as u64).min()
     }
 
     /// Returns the first time at which `level` is reached.
-    pub fn first_at_least(&self, level: f64) -> Option<f64> {
+    pub(crate) fn first_at_least(&self, level: f64) -> Option<f64> {
         self.0.iter().find(|p| p.1 >= level).map(|p| p.0)
     }
 
     /// Returns the last time up to `to` with a reading above `level`.
-    pub fn last_above(&self, level: f64, to: f64) -> Option<f64> {
+    pub(crate) fn last_above(&self, level: f64, to: f64) -> Option<f64> {
         let end = self.0.partition_point(|p| p.0 <= to);
         self.0.get(..end)?.iter().rev().find(|p| p.1 > level).map(|p| p.0)
     }
@@ -87,7 +87,7 @@ impl Series {
     /// Returns the integral over time of the memory above `floor`, from `from` to `to`, in
     /// byte-seconds. The course between two readings is taken as linear and cut off at both ends.
     /// Times without readings count as zero.
-    pub fn area_above(&self, floor: f64, from: f64, to: f64) -> f64 {
+    pub(crate) fn area_above(&self, floor: f64, from: f64, to: f64) -> f64 {
         self.0
             .windows(2)
             .map(|pair| {

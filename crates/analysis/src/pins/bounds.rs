@@ -6,7 +6,7 @@ use super::GroupSums;
 
 /// What the caches of an allocator can hold back.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Bounds {
+pub(crate) struct Bounds {
     /// Maximum number of bytes; `None` if there is no known bound.
     pub held_back_bytes: Option<u64>,
     /// Sentences that explain it.
@@ -16,7 +16,7 @@ pub struct Bounds {
 impl Bounds {
     /// Computes the bounds of some groups that `threads` threads free. `tunables` are the settings
     /// of glibc, if they are known; `page_bytes` is the size of a page of the kernel.
-    pub fn new(
+    pub(crate) fn new(
         groups: &[&GroupSums],
         threads: u64,
         page_bytes: u64,

@@ -58,7 +58,7 @@ impl Holders {
     }
 
     /// Returns the units that a group holds, alone or with others.
-    pub fn held_by(&self, bit: u64) -> UnitSums {
+    pub(crate) fn held_by(&self, bit: u64) -> UnitSums {
         let mut held = UnitSums::default();
         let all = self.0.iter().filter(|(holders, _)| **holders & bit != 0);
         all.for_each(|(_, sums)| held.add(*sums));
@@ -66,7 +66,7 @@ impl Holders {
     }
 
     /// Returns the same units with other bits for the groups: `bits` has the new one of each.
-    pub fn with_bits(&self, bits: &[u64]) -> Self {
+    pub(crate) fn with_bits(&self, bits: &[u64]) -> Self {
         let mut changed = Self::default();
         for (set, sums) in &self.0 {
             let of_groups = bits.iter().enumerate().filter(|(place, _)| set >> place & 1 == 1);
@@ -82,7 +82,7 @@ impl Holders {
     }
 
     /// Returns the units that too many groups hold for a small set to free them.
-    pub fn crowded(&self) -> UnitSums {
+    pub(crate) fn crowded(&self) -> UnitSums {
         let mut crowded = UnitSums::default();
         let many = self.0.iter().filter(|(holders, _)| holders.count_ones() > SMALL_SET);
         many.for_each(|(_, sums)| crowded.add(*sums));

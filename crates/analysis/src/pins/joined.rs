@@ -13,7 +13,7 @@ use super::{GroupSums, HeapPins};
 const MIN_SIZES: usize = 4;
 
 /// What the groups that are joined have in common.
-type Common = (&'static str, Option<String>, Option<BlockAge>, String);
+type JoinKey = (&'static str, Option<String>, Option<BlockAge>, String);
 
 impl HeapPins {
     /// Adds what holds the first groups, and joins those of one type and holder if they have many
@@ -21,7 +21,7 @@ impl HeapPins {
     /// with the joined group is exact, because it is computed from the pages.
     pub fn with_holders(mut self, names: Vec<Option<String>>) -> Self {
         self.groups.iter_mut().zip(names).for_each(|(group, name)| group.holder = name);
-        let mut members: HashMap<Common, usize> = HashMap::new();
+        let mut members: HashMap<JoinKey, usize> = HashMap::new();
         for group in self.groups.iter().take(MAX_GROUPS) {
             common(group).into_iter().for_each(|common| *members.entry(common).or_default() += 1);
         }
@@ -29,9 +29,9 @@ impl HeapPins {
         if members.is_empty() { self } else { self.joined(&members) }
     }
 
-    fn joined(self, members: &HashMap<Common, usize>) -> Self {
+    fn joined(self, members: &HashMap<JoinKey, usize>) -> Self {
         let mut groups: Vec<(GroupSums, Vec<usize>)> = Vec::new();
-        let mut place_of: HashMap<Common, usize> = HashMap::new();
+        let mut place_of: HashMap<JoinKey, usize> = HashMap::new();
         for (place, group) in self.groups.into_iter().enumerate() {
             let common = common(&group).filter(|_| place < MAX_GROUPS);
             let common = common.filter(|common| members.contains_key(common));
@@ -66,7 +66,7 @@ impl HeapPins {
     }
 }
 
-fn common(group: &GroupSums) -> Option<Common> {
+fn common(group: &GroupSums) -> Option<JoinKey> {
     Some((group.allocator, group.block_type.clone(), group.age, group.holder.clone()?))
 }
 

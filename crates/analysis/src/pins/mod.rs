@@ -1,14 +1,14 @@
 //! What pins fragmented memory: from sums over blocks and pages to groups, sets and remedies.
 //!
 //! - [`holders`]: sets of groups, and what becomes free with them.
-//! - [`bounds`]: what the caches of an allocator can hold back.
-//! - [`joined`]: groups of one holder, whatever their sizes.
-//! - [`remedies`]: what would cure it.
+//! - `bounds`: what the caches of an allocator can hold back.
+//! - `joined`: groups of one holder, whatever their sizes.
+//! - `remedies`: what would cure it.
 
-pub mod bounds;
+pub(crate) mod bounds;
 pub mod holders;
-pub mod joined;
-pub mod remedies;
+pub(crate) mod joined;
+pub(crate) mod remedies;
 
 use lowtide_model::bytes::Human;
 use lowtide_model::inspection::Tunables;

@@ -4,7 +4,7 @@ use super::GroupSums;
 use super::bounds::Bounds;
 
 /// Returns the remedies for groups that pin memory together, and what limits their effect.
-pub fn of_set(groups: &[&GroupSums], bounds: &Bounds) -> Vec<String> {
+pub(crate) fn of_set(groups: &[&GroupSums], bounds: &Bounds) -> Vec<String> {
     let mut found = Vec::new();
     let mut allocators: Vec<&str> = groups.iter().map(|group| group.allocator).collect();
     allocators.dedup();
@@ -55,7 +55,7 @@ fn who_frees(allocator: &str) -> Option<&'static str> {
 }
 
 /// Returns the remedy for blocks in the caches of threads.
-pub fn of_caches(allocator: &str) -> Option<&'static str> {
+pub(crate) fn of_caches(allocator: &str) -> Option<&'static str> {
     match allocator {
         "glibc" => Some("setting: GLIBC_TUNABLES=glibc.malloc.tcache_count=0, or a smaller count"),
         "jemalloc" => {

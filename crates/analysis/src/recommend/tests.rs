@@ -2,7 +2,7 @@ use super::*;
 use crate::analyze::analyze;
 use crate::study_report::StudyReport;
 use lowtide_record::fixtures::{MIB, process, trial};
-use lowtide_record::v1::{Event, Load, Outcome, Usage};
+use lowtide_record::v1::{Event, Load, Outcome, TrialUsage};
 use lowtide_record::{StudyRecord, TrialRecord};
 
 /// Returns a trial that holds `stays` MiB above its baseline for 10 s, and used `cpu_s`.
@@ -10,7 +10,7 @@ fn one(allocator: &str, repeat: u32, stays: f64, cpu_s: f64) -> TrialRecord {
     let mut record = trial(allocator, repeat, true).with_round(110.0, 10.0 + stays);
     if let Some(end) = &mut record.end {
         end.usage =
-            Some(Usage { cpu_s, minor_faults: 1, major_faults: 0, max_rss_bytes: 110 * MIB });
+            Some(TrialUsage { cpu_s, minor_faults: 1, major_faults: 0, max_rss_bytes: 110 * MIB });
     }
     record
 }

@@ -1,5 +1,6 @@
 use super::*;
 use crate::analyze::analyze;
+use crate::study_report::StudyReport;
 use lowtide_record::fixtures::{MIB, trial};
 use lowtide_record::v1::LedgerReading;
 use lowtide_record::{StudyRecord, TrialRecord};

@@ -8,7 +8,7 @@ use clap::Args;
 use lowtide_probe::cgroup::{CgroupDirectory, path_of};
 use lowtide_probe::process::ProcReader;
 use lowtide_probe::selection::{Selection, with_descendants};
-use lowtide_survey::Filter;
+use lowtide_survey::ScanFilter;
 
 use crate::console::output::Output;
 use crate::failure::exit::{Exit, Failure};
@@ -177,8 +177,8 @@ impl ProcessFilter {
     }
 
     /// Returns the filter of a survey. Without any flag, it selects all processes.
-    pub(crate) fn survey_filter(&self) -> Filter {
-        Filter { selection: self.selection(), subprocesses: self.subprocesses }
+    pub(crate) fn survey_filter(&self) -> ScanFilter {
+        ScanFilter { selection: self.selection(), subprocesses: self.subprocesses }
     }
 
     /// Returns the filter as words of the command line.

@@ -11,7 +11,7 @@ use lowtide_record::files::UnsafePath;
 use lowtide_report::text::printable;
 use lowtide_supervise::black_box::{BlackBox, BlackBoxHandle, BoxSize, Notice};
 
-use super::metrics::Metrics;
+use super::metrics::MetricsFile;
 use crate::args::PolicyArgs;
 use crate::console::output::note;
 use crate::failure::exit::Failure;
@@ -37,7 +37,7 @@ type Kill = (String, String);
 pub(super) fn start(
     args: &PolicyArgs,
     size: BoxSize,
-    metrics: Option<Metrics>,
+    metrics: Option<MetricsFile>,
 ) -> Result<Option<Recording>, Failure> {
     let Some(path) = &args.black_box else { return Ok(None) };
     let (kills, inbox) = channel::<Kill>();
@@ -74,7 +74,7 @@ impl Drop for Recording {
 }
 
 /// Counts the kills with what held most of the memory, until the recording ends.
-fn count_kills(kills: &Receiver<Kill>, directory: &Path, metrics: &Metrics) {
+fn count_kills(kills: &Receiver<Kill>, directory: &Path, metrics: &MetricsFile) {
     for (program, file) in kills {
         let record = read(&directory.join(&file)).ok();
         let dominant = record.and_then(|record| conclude(&record, &file).dominant);

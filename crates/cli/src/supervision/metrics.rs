@@ -9,7 +9,7 @@ use crate::console::output::note;
 
 /// A file with metrics. Copies share it.
 #[derive(Debug, Clone)]
-pub(super) struct Metrics(Arc<Mutex<State>>);
+pub(super) struct MetricsFile(Arc<Mutex<State>>);
 
 #[derive(Debug)]
 struct State {
@@ -17,7 +17,7 @@ struct State {
     has_failed: bool,
 }
 
-impl Metrics {
+impl MetricsFile {
     pub(super) fn new(textfile: Textfile) -> Self {
         Self(Arc::new(Mutex::new(State { textfile, has_failed: false })))
     }

@@ -18,7 +18,7 @@ use lowtide_model::duration::HumanSeconds;
 use lowtide_model::release::{Hazard, ReleaseOutcome};
 use lowtide_report::text::{printable, without_directory};
 use lowtide_supervise::black_box::{BlackBoxHandle, BoxSize};
-use lowtide_supervise::{ActLog, LogError, Observer, Options, Textfile};
+use lowtide_supervise::{ActLog, LogError, Observer, SupervisorOptions, Textfile};
 
 use crate::args::PolicyArgs;
 use crate::console::interrupt;
@@ -26,7 +26,7 @@ use crate::console::output::{Output, note};
 use crate::failure::exit::Failure;
 
 pub(crate) use black_box::Recording;
-use metrics::Metrics;
+use metrics::MetricsFile;
 pub(crate) use own::{is_lowtide, prepare};
 pub(crate) use record::SupervisionRecord;
 use totals::Totals;
@@ -50,7 +50,7 @@ pub(crate) enum Printed {
 #[derive(Debug)]
 pub(crate) struct ActReporter {
     log: Option<ActLog>,
-    metrics: Option<Metrics>,
+    metrics: Option<MetricsFile>,
     /// The output for JSON lines, if they are printed on stdout.
     json: Option<Output>,
     record: Option<SupervisionRecord>,
@@ -79,7 +79,7 @@ impl ActReporter {
         };
         Ok(Self {
             log: log.map_err(failure)?,
-            metrics: textfile.map_err(failure)?.map(Metrics::new),
+            metrics: textfile.map_err(failure)?.map(MetricsFile::new),
             json,
             record: None,
             black_box: None,
@@ -205,8 +205,8 @@ pub(crate) fn options(
     filter_family: Option<u32>,
     interrupt: Arc<AtomicBool>,
     black_box: Option<&Recording>,
-) -> Options {
-    Options {
+) -> SupervisorOptions {
+    SupervisorOptions {
         black_box: black_box.and_then(Recording::handle),
         policy: args.policy,
         max_pause: args.max_pause,

@@ -10,7 +10,7 @@ use lowtide_model::top::{SCHEMA, Top, TopGroup, TopProcess};
 use lowtide_probe::permission::{Access, required};
 use lowtide_report::inspection::outside_heap;
 use lowtide_report::text::{shortened, without_directory};
-use lowtide_survey::{Host, Process, Unread};
+use lowtide_survey::{Host, HostProcess, Unread};
 
 /// Maximum length of the command beside the name of a cgroup, in characters.
 const MAX_COMMAND: usize = 30;
@@ -168,7 +168,7 @@ fn order(process: &TopProcess, sort: SortKey) -> Option<i64> {
     }
 }
 
-fn row(process: &Process, t_s: f64) -> TopProcess {
+fn row(process: &HostProcess, t_s: f64) -> TopProcess {
     let inspected = process.inspected.as_ref();
     // An earlier inspection is obsolete if the process could not be read since then.
     let readable = inspected.filter(|_| process.unread.is_none());

@@ -7,7 +7,7 @@ use ratatui_core::style::Style;
 use super::canvas::{ScreenCanvas, bold, dim};
 use super::state::State;
 
-struct Column {
+struct ArenaColumn {
     head: &'static str,
     width: usize,
     /// Columns with the highest number are omitted first if there is not enough room; 0 is never
@@ -20,21 +20,21 @@ fn bytes(count: u64) -> String {
     Human(count).to_string()
 }
 
-const COLUMNS: [Column; 9] = [
-    Column { head: "arena", width: 6, spare: 0, text: |a| a.id.to_string() },
-    Column { head: "heaps", width: 6, spare: 5, text: |a| a.heaps.to_string() },
-    Column { head: "system", width: 11, spare: 2, text: |a| bytes(a.system_bytes) },
-    Column { head: "allocated", width: 11, spare: 1, text: |a| bytes(a.allocated_bytes) },
-    Column { head: "free", width: 11, spare: 3, text: |a| bytes(a.free_bytes + a.fast_bytes) },
-    Column {
+const COLUMNS: [ArenaColumn; 9] = [
+    ArenaColumn { head: "arena", width: 6, spare: 0, text: |a| a.id.to_string() },
+    ArenaColumn { head: "heaps", width: 6, spare: 5, text: |a| a.heaps.to_string() },
+    ArenaColumn { head: "system", width: 11, spare: 2, text: |a| bytes(a.system_bytes) },
+    ArenaColumn { head: "allocated", width: 11, spare: 1, text: |a| bytes(a.allocated_bytes) },
+    ArenaColumn { head: "free", width: 11, spare: 3, text: |a| bytes(a.free_bytes + a.fast_bytes) },
+    ArenaColumn {
         head: "in blocks",
         width: 10,
         spare: 6,
         text: |a| (a.free_count + a.fast_count).to_string(),
     },
-    Column { head: "largest", width: 11, spare: 4, text: |a| bytes(a.largest_free_bytes) },
-    Column { head: "top", width: 11, spare: 7, text: |a| bytes(a.top_bytes) },
-    Column { head: "reclaimable", width: 12, spare: 0, text: |a| bytes(a.reclaimable_bytes) },
+    ArenaColumn { head: "largest", width: 11, spare: 4, text: |a| bytes(a.largest_free_bytes) },
+    ArenaColumn { head: "top", width: 11, spare: 7, text: |a| bytes(a.top_bytes) },
+    ArenaColumn { head: "reclaimable", width: 12, spare: 0, text: |a| bytes(a.reclaimable_bytes) },
 ];
 
 /// Returns the number of arenas that fit on a screen of `height` lines, beside head, footer and the
@@ -57,7 +57,7 @@ pub(super) fn draw(state: &State, canvas: &mut ScreenCanvas<'_>) {
     let room = usize::from(canvas.area.height).saturating_sub(1);
     let first = state.scroll.min(arenas.len().saturating_sub(room));
     for arena in arenas.iter().skip(first).take(room) {
-        let cell = |c: &&Column| format!("{:>1$}", (c.text)(arena), c.width);
+        let cell = |c: &&ArenaColumn| format!("{:>1$}", (c.text)(arena), c.width);
         let mut text: String = columns.iter().map(cell).collect();
         if !arena.whole {
             text += " ?";
@@ -73,8 +73,8 @@ pub(super) fn draw(state: &State, canvas: &mut ScreenCanvas<'_>) {
     canvas.write(0, &shown, bold());
 }
 
-fn fitting(width: usize) -> Vec<&'static Column> {
-    let mut columns: Vec<&Column> = COLUMNS.iter().collect();
+fn fitting(width: usize) -> Vec<&'static ArenaColumn> {
+    let mut columns: Vec<&ArenaColumn> = COLUMNS.iter().collect();
     while columns.iter().map(|c| c.width).sum::<usize>() > width {
         let Some(spare) = columns.iter().map(|c| c.spare).max().filter(|s| *s > 0) else { break };
         columns.retain(|c| c.spare != spare);

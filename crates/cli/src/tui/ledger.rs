@@ -18,7 +18,7 @@ const TEXT_COLUMN: u16 = 4;
 const MIN_MEANING_WIDTH: usize = 12;
 
 /// One row, as text.
-struct LedgerLine {
+struct RowText {
     ink: Ink,
     /// Its bytes, by which the largest are found.
     bytes: u64,
@@ -28,7 +28,7 @@ struct LedgerLine {
 }
 
 /// The rows: those below the minimum share of RSS are one row.
-pub(super) struct LedgerLines(Vec<LedgerLine>);
+pub(super) struct LedgerLines(Vec<RowText>);
 
 impl LedgerLines {
     pub(super) fn new(history: &History, found: &Inspection, width: u16) -> Self {
@@ -52,10 +52,10 @@ impl LedgerLines {
             let text = if room < MIN_MEANING_WIDTH { "" } else { text };
             let room = u16::try_from(room).unwrap_or(u16::MAX);
             let meaning = wrapped(text, room).lines().map(str::to_owned).collect();
-            LedgerLine { ink, bytes, numbers, meaning }
+            RowText { ink, bytes, numbers, meaning }
         };
         let large = rows.large.iter();
-        let mut lines: Vec<LedgerLine> = large
+        let mut lines: Vec<RowText> = large
             .map(|row| line(ink(row), row.owner.name(), &[*row], &meaning(found, row)))
             .collect();
         if !rows.small.is_empty() {
@@ -66,14 +66,14 @@ impl LedgerLines {
 
     /// Returns the number of lines that the rows need.
     pub(super) fn height(&self) -> usize {
-        self.0.iter().map(LedgerLine::height).sum()
+        self.0.iter().map(RowText::height).sum()
     }
 
     /// Draws the rows in this number of lines. If it is too small, each row has one line, and the
     /// smallest rows are left out.
     pub(super) fn draw(&self, room: u16, canvas: &mut ScreenCanvas<'_>) {
         let is_whole = self.height() <= usize::from(room);
-        let mut order: Vec<&LedgerLine> = self.0.iter().collect();
+        let mut order: Vec<&RowText> = self.0.iter().collect();
         order.sort_by_key(|line| std::cmp::Reverse(line.bytes));
         let least = order.get(usize::from(room).saturating_sub(1)).map_or(0, |line| line.bytes);
         let shown = self.0.iter().filter(|line| is_whole || line.bytes >= least);
@@ -84,7 +84,7 @@ impl LedgerLines {
     }
 }
 
-impl LedgerLine {
+impl RowText {
     fn height(&self) -> usize {
         self.meaning.len().max(1)
     }

@@ -15,7 +15,7 @@ use lowtide_probe::mapped::read_local_files_only;
 use lowtide_probe::patience::Patience;
 use lowtide_supervise::keep_own_memory_low;
 use lowtide_survey::budget::UncountedCpu;
-use lowtide_survey::{Options, Survey};
+use lowtide_survey::{Survey, SurveyOptions};
 
 use crate::args::ExporterArgs;
 use crate::console::interrupt;
@@ -40,7 +40,7 @@ pub(crate) fn run(args: &ExporterArgs, _output: &Output) -> Result<Exit, Failure
     restrict()?;
     let interrupt = interrupt::flag();
     let group_by = GroupBy::from(args.group_by);
-    let options = Options {
+    let options = SurveyOptions {
         filter: args.filter.survey_filter(),
         between_scans: BETWEEN_SCANS,
         workers: 1,

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use lowtide_model::leaks::LeakReport;
 use lowtide_record::ReadError;
-use lowtide_report::read::{self, LoadError, LoadedRecord, Opened};
+use lowtide_report::read::{self, LoadError, LoadedRecord, ReportInput};
 use lowtide_report::terminal::Details;
 use lowtide_report::{csv, inspection, leaks, merge_shards, overlay, png};
 
@@ -174,8 +174,8 @@ fn open(paths: &[PathBuf]) -> Result<Vec<LoadedRecord>, Failure> {
     let mut loads = Vec::new();
     for path in paths {
         match read::open(path).map_err(|error| unread(path, &error))? {
-            Opened::Study(record) => records.push(*record),
-            Opened::Load(record) => loads.push((path, record)),
+            ReportInput::Study(record) => records.push(*record),
+            ReportInput::Load(record) => loads.push((path, record)),
         }
     }
     if let ([], [(path, _), ..]) = (records.as_slice(), loads.as_slice()) {

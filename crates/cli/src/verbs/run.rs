@@ -15,7 +15,7 @@ use lowtide_probe::tree::descendants_of;
 use lowtide_release::ReleaseError;
 use lowtide_study::launch_under;
 use lowtide_supervise::black_box::BoxSize;
-use lowtide_supervise::reaper::{self, PolicyContext, Service};
+use lowtide_supervise::reaper::{self, PolicyContext, ServiceCommand};
 use lowtide_supervise::{Scope, Supervisor};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
@@ -64,7 +64,7 @@ fn reporter(args: &RunArgs) -> Result<ActReporter, Failure> {
 
 /// Returns the command with its allocator, the allocator's setting, and the library that the policy
 /// needs.
-fn service(args: &RunArgs, fallback: Fallback) -> Result<Service, Failure> {
+fn service(args: &RunArgs, fallback: Fallback) -> Result<ServiceCommand, Failure> {
     let policy = args.policy.policy;
     let needs_preload = policy.needs_preload() || fallback == Fallback::Trim;
     let (mut command, mut set) = (args.command.clone(), Vec::new());
@@ -86,7 +86,7 @@ fn service(args: &RunArgs, fallback: Fallback) -> Result<Service, Failure> {
     if fallback == Fallback::Trim {
         set.push((lowtide_preload::TRIM_AT.into(), trim_at(policy).to_string().into()));
     }
-    Service::new(&command, &set, &[]).map_err(Failure::usage)
+    ServiceCommand::new(&command, &set, &[]).map_err(Failure::usage)
 }
 
 /// Number of bytes that are freed between two calls of malloc_trim, unless the policy sets it.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use lowtide_survey::budget::UncountedCpu;
 use lowtide_survey::survey::CgroupOf;
-use lowtide_survey::{Options, Survey};
+use lowtide_survey::{Survey, SurveyOptions};
 
 use crate::args::values::{DEFAULT_INTERVAL, watch_interval};
 use crate::args::{TopArgs, WatchArgs};
@@ -34,7 +34,7 @@ pub(crate) fn run(args: &TopArgs, output: &Output) -> Result<Exit, Failure> {
     let is_terminal = io::stdout().is_terminal() && !is_dumb();
     let is_live = is_terminal && !args.once && !output.json;
     let cgroup_of: CgroupOf = |process| Some(process.cgroup().to_owned());
-    let options = Options {
+    let options = SurveyOptions {
         filter: args.filter.survey_filter(),
         between_scans: args.interval,
         workers: cores.clamp(2, MAX_WORKERS),

@@ -38,7 +38,7 @@ pub enum Role {
 /// The filters of a process. The kernel evaluates both for each call, and the stricter result
 /// counts.
 #[derive(Debug)]
-pub struct Filters {
+pub struct SealFilters {
     /// Makes `clone3` fail with `ENOSYS`, so that the C library starts threads with `clone`: the
     /// arguments of `clone3` are in memory, which filters cannot read.
     pub clone3: BpfProgram,
@@ -60,7 +60,7 @@ pub fn seal(role: Role) -> Result<(), SealError> {
 ///
 /// # Errors
 /// Fails on a processor for which seccompiler has no filters.
-pub fn filters(role: Role) -> Result<Filters, BackendError> {
+pub fn filters(role: Role) -> Result<SealFilters, BackendError> {
     let clone3 = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
     let mut list = clone3.clone();
     for call in calls::permitted(role) {
@@ -69,7 +69,7 @@ pub fn filters(role: Role) -> Result<Filters, BackendError> {
     }
     let (allow, errno) = (SeccompAction::Allow, |errno: i32| SeccompAction::Errno(errno as u32));
     let arch = TargetArch::try_from(std::env::consts::ARCH)?;
-    Ok(Filters {
+    Ok(SealFilters {
         clone3: SeccompFilter::new(clone3, allow.clone(), errno(libc::ENOSYS), arch)?.try_into()?,
         list: SeccompFilter::new(list, errno(libc::EPERM), allow, arch)?.try_into()?,
     })

@@ -6,7 +6,7 @@ use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_model::inspection::{Arena, ArenaDetail, Bin, GperftoolsHeap, HeapPrediction};
 use lowtide_model::ledger::{Ledger, Owner};
 
-use super::{Heap, Layout, Lock};
+use super::{Heap, Layout, PageHeapLock};
 use crate::allocator::{Allocator, Module, Places, Walked, joined_ranges};
 use crate::blocks::Visitor;
 use crate::droppable::{Droppable, Sums, Unguarded};
@@ -16,7 +16,7 @@ use crate::ptmalloc::HeapMapping;
 impl Allocator for Layout {
     const KIND: AllocatorKind = AllocatorKind::Gperftools;
 
-    type Guards = Lock;
+    type Guards = PageHeapLock;
 
     fn find(memory: &impl Memory, places: &Places<'_>) -> Option<Self> {
         Self::find(memory, places.zeroed_data, &joined_ranges(places.mappings))
@@ -40,13 +40,13 @@ impl Allocator for Layout {
         memory: &impl Memory,
         _: &[HeapMapping],
         module: &Module<'_>,
-    ) -> Result<Lock, Unguarded> {
+    ) -> Result<PageHeapLock, Unguarded> {
         super::lock(memory, self, module)
     }
 
     fn each_droppable(
         &self,
-        lock: &Lock,
+        lock: &PageHeapLock,
         memory: &impl Memory,
         mappings: &[HeapMapping],
         visit: &mut dyn FnMut(Droppable),

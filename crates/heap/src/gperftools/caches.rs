@@ -43,7 +43,7 @@ const MOVED_BYTES: u64 = 64 << 10;
 
 /// Free blocks that are cached, by the index of their size class.
 #[derive(Debug, Default)]
-pub(super) struct Cached {
+pub(super) struct CachedBlocks {
     /// Number of threads' caches.
     pub(super) threads: u64,
     /// Number of blocks in threads' caches.
@@ -56,7 +56,7 @@ pub(super) struct Cached {
     pub(super) records: Vec<Range<u64>>,
 }
 
-impl Cached {
+impl CachedBlocks {
     pub(super) fn read(memory: &impl Memory, layout: &Layout) -> Self {
         let classes = layout.sizes.len();
         let mut found =

@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use super::page_map::{LEAF_BITS, PageMap};
-use super::{Layout, Lock};
+use super::{Layout, PageHeapLock};
 use crate::droppable::{Check, Droppable, Guard, Sums};
 use crate::memory::Memory;
 use crate::residency::Residency;
@@ -22,7 +22,7 @@ const FREE: u64 = 1 << 24;
 pub fn each_droppable(
     memory: &impl Memory,
     layout: &Layout,
-    lock: Lock,
+    lock: PageHeapLock,
     anonymous: &[Range<u64>],
     visit: &mut dyn FnMut(Droppable),
 ) -> Sums {

@@ -46,13 +46,17 @@ const MAX_EXCHANGES: usize = 1 << 20;
 
 /// The address of the lock of the page heap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Lock(pub(super) u64);
+pub struct PageHeapLock(pub(super) u64);
 
 /// Finds the lock of the page heap.
 ///
 /// # Errors
 /// Fails with the reason if it is not found.
-pub fn lock(memory: &impl Memory, layout: &Layout, module: &Module<'_>) -> Result<Lock, Unguarded> {
+pub fn lock(
+    memory: &impl Memory,
+    layout: &Layout,
+    module: &Module<'_>,
+) -> Result<PageHeapLock, Unguarded> {
     let mut numbers = module.version.unwrap_or_default().split('.').map(str::parse::<u32>);
     let (Some(Ok(major)), Some(Ok(minor))) = (numbers.next(), numbers.next()) else {
         return Err("the location of its lock depends on its version, which is unknown");
@@ -65,7 +69,11 @@ pub fn lock(memory: &impl Memory, layout: &Layout, module: &Module<'_>) -> Resul
     };
     // The other half is padding, or another variable.
     let is_lock = word(memory, at - at % 8).is_none_or(|word| (word >> (at % 8 * 8)) as u32 <= 2);
-    if is_lock { Ok(Lock(at)) } else { Err("the lock of its page heap has an unknown value") }
+    if is_lock {
+        Ok(PageHeapLock(at))
+    } else {
+        Err("the lock of its page heap has an unknown value")
+    }
 }
 
 /// Returns the place of the lock in the page heap.

@@ -28,8 +28,8 @@ use crate::rewalk::least_torn;
 use crate::rooms::RoomKind;
 use crate::scattered::Scattered;
 pub use droppable::each_droppable;
-pub use lock::{Lock, lock};
-use page_map::{LEAF_BYTES, Location, PAGE_BITS, PageMap, RECORD, Span};
+pub use lock::{PageHeapLock, lock};
+use page_map::{LEAF_BYTES, PAGE_BITS, PageMap, RECORD, Span, SpanLocation};
 pub use tally::{Heap, Resident};
 
 /// Place of the list of free blocks in the record of a span (`objects`).
@@ -111,29 +111,29 @@ fn walk_once(
         let bytes = range.end - range.start;
         let resident_bytes = residency.bytes(range.clone());
         match (span.location, layout.sizes.get(span.class)) {
-            (Location::Free, _) => {
+            (SpanLocation::Free, _) => {
                 let whole = residency.free_bytes(whole_pages(&range, memory.page_bytes()));
                 heap.add_free(bytes, resident_bytes, whole);
             }
-            (Location::Returned, _) => heap.add_returned(bytes, resident_bytes),
-            (Location::InUse, Some(0)) => {
+            (SpanLocation::Returned, _) => heap.add_returned(bytes, resident_bytes),
+            (SpanLocation::InUse, Some(0)) => {
                 heap.add_large(bytes, resident_bytes);
                 blocks.lone(memory, range.start, bytes, bytes);
             }
-            (Location::InUse, Some(size)) if span.out <= bytes / size => {
+            (SpanLocation::InUse, Some(size)) if span.out <= bytes / size => {
                 heap.add_small(*size, span.out, bytes, resident_bytes);
                 if blocks.is_on() {
                     collect(memory, &mut words, span, *size, blocks);
                     blocks.room(RoomKind::GperftoolsSpan, range);
                 }
             }
-            (Location::InUse, _) => {
+            (SpanLocation::InUse, _) => {
                 heap.add_torn(bytes, resident_bytes);
                 blocks.unknown(range);
             }
         }
     }
-    let cached = caches::Cached::read(memory, layout);
+    let cached = caches::CachedBlocks::read(memory, layout);
     heap.add_cached(&cached, &layout.sizes);
     if blocks.is_on() {
         cached.each_block(&mut words, |at| blocks.is_free(at));

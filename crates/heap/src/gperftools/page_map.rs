@@ -41,12 +41,12 @@ pub(super) struct Span {
     pub(super) out: u64,
     /// The index of the size class of its blocks; 0 if the span is one block.
     pub(super) class: usize,
-    pub(super) location: Location,
+    pub(super) location: SpanLocation,
 }
 
 /// The location of a span (`location`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Location {
+pub(super) enum SpanLocation {
     /// The program has it, or it is cut into blocks.
     InUse,
     /// Free (`ON_NORMAL_FREELIST`).
@@ -60,7 +60,7 @@ pub(super) const RECORD: u64 = 48;
 
 impl Span {
     pub(super) fn is_free(&self) -> bool {
-        self.location == Location::Free
+        self.location == SpanLocation::Free
     }
 
     /// Returns its last page.
@@ -189,9 +189,9 @@ impl<'m, M: Memory> PageMap<'m, M> {
         // of 2.
         let bits = self.words.word(record + 40)?;
         let location = match bits >> 24 & 3 {
-            0 => Location::InUse,
-            1 => Location::Free,
-            2 => Location::Returned,
+            0 => SpanLocation::InUse,
+            1 => SpanLocation::Free,
+            2 => SpanLocation::Returned,
             _ => return None,
         };
         let class = (bits >> 16 & 0xff) as usize;

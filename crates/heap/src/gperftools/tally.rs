@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::caches::Cached;
+use super::caches::CachedBlocks;
 use crate::residency::FreeBytes;
 
 /// A walked heap, in bytes unless the name states otherwise.
@@ -130,7 +130,7 @@ impl Heap {
         self.resident.torn_bytes += resident_bytes;
     }
 
-    pub(super) fn add_cached(&mut self, cached: &Cached, sizes: &[u64]) {
+    pub(super) fn add_cached(&mut self, cached: &CachedBlocks, sizes: &[u64]) {
         let sum = |counts: &[u64]| counts.iter().zip(sizes).map(|(count, size)| count * size).sum();
         self.thread_caches = cached.threads;
         self.thread_cache_bytes = sum(&cached.of_threads);

@@ -17,7 +17,7 @@ pub(super) const MAX_BITMAP_WORDS: usize = 128;
 
 /// The layouts of the first word of a record (`e_bits`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Version {
+pub(super) enum BitsLayout {
     /// 5.0 to 5.2.
     V52,
     /// From 5.3 on.
@@ -42,7 +42,7 @@ pub(super) enum State {
 /// The layout of the first word of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Format {
-    pub(super) version: Version,
+    pub(super) version: BitsLayout,
     /// Bytes of a page of jemalloc.
     pub(super) page_bytes: u64,
 }
@@ -59,12 +59,12 @@ impl Bits {
         Self { word, format }
     }
 
-    fn version(self) -> Version {
+    fn version(self) -> BitsLayout {
         self.format.version
     }
 
     fn field(self, places: (u32, u32), width: u32) -> u64 {
-        let place = if self.version() == Version::V52 { places.0 } else { places.1 };
+        let place = if self.version() == BitsLayout::V52 { places.0 } else { places.1 };
         self.word >> place & ((1 << width) - 1)
     }
 
@@ -79,11 +79,11 @@ impl Bits {
     /// Returns whether it belongs to the allocator of huge pages (`opt.hpa`), whose free pages have
     /// no records.
     pub(super) fn is_of_huge_pages(self) -> bool {
-        self.version() == Version::V53 && self.field((14, 14), 1) == 1
+        self.version() == BitsLayout::V53 && self.field((14, 14), 1) == 1
     }
 
     pub(super) fn state(self) -> State {
-        let width = if self.version() == Version::V52 { 2 } else { 3 };
+        let width = if self.version() == BitsLayout::V52 { 2 } else { 3 };
         match self.field((16, 17), width) {
             0 => State::Active,
             1 => State::Dirty,
@@ -105,21 +105,21 @@ impl Bits {
 
     /// Returns whether inaccessible pages surround it.
     pub(super) fn is_guarded(self) -> bool {
-        self.version() == Version::V53 && self.field((16, 16), 1) == 1
+        self.version() == BitsLayout::V53 && self.field((16, 16), 1) == 1
     }
 
     /// Returns the mask of the bits that identify a free extent: its arena, whether it is a slab,
     /// its page allocator, whether it is guarded, and its state.
     pub(super) fn free_extent_mask(self) -> u64 {
         match self.version() {
-            Version::V52 => 0x1fff | 0b11 << 16,
-            Version::V53 => 0x1fff | 1 << 14 | 1 << 16 | 0b111 << 17,
+            BitsLayout::V52 => 0x1fff | 0b11 << 16,
+            BitsLayout::V53 => 0x1fff | 1 << 14 | 1 << 16 | 0b111 << 17,
         }
     }
 
     /// Returns the mask of the same bits, and those of the size class and the shard.
     pub(super) fn slab_mask(self) -> u64 {
-        let class = if self.version() == Version::V52 { 0xff << 18 } else { 0xff << 20 };
+        let class = if self.version() == BitsLayout::V52 { 0xff << 18 } else { 0xff << 20 };
         self.free_extent_mask() | class | MAX_SHARD << self.shard_at()
     }
 
@@ -134,7 +134,7 @@ impl Bits {
     }
 
     fn free_regions_at(self) -> u32 {
-        if self.version() == Version::V52 { 26 } else { 28 }
+        if self.version() == BitsLayout::V52 { 26 } else { 28 }
     }
 
     /// Returns the number of bits of the number of free regions: a page may have a region for every

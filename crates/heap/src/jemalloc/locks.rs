@@ -16,7 +16,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use super::extent::{MIN_PAGE_BYTES, State, Version};
+use super::extent::{BitsLayout, MIN_PAGE_BYTES, State};
 use super::rtree::{Next, Rtree};
 use super::{Layout, size_class};
 use crate::droppable::{Check, Unguarded};
@@ -198,8 +198,8 @@ impl Head {
     fn arena(&self, memory: &impl Memory, layout: &Layout) -> Option<Arena> {
         let number = self.half(BASE_AT)?;
         let shape = match layout.format.version {
-            Version::V52 => &SHAPE_52,
-            Version::V53 => &SHAPE_53,
+            BitsLayout::V52 => &SHAPE_52,
+            BitsLayout::V53 => &SHAPE_53,
         };
         let mut found = None;
         let last = shape.states[shape.states.len() - 1];
@@ -219,8 +219,8 @@ impl Head {
         let (Some(pthread), None) = (fitting.next(), fitting.next()) else { return None };
         let caches = [0, 1, 2].map(|cache| self.at + (places(cache) + pthread) as u64);
         let bins = match layout.format.version {
-            Version::V52 => None,
-            Version::V53 => self.bins(memory, layout, number, places(CACHES), *pthread),
+            BitsLayout::V52 => None,
+            BitsLayout::V53 => self.bins(memory, layout, number, places(CACHES), *pthread),
         };
         let bins = bins.unwrap_or([None; BINS]);
         let hooks = self.word(HOOKS_AT)?;
@@ -245,8 +245,8 @@ impl Head {
             // From 5.3 on, the number of the arena follows; in 5.2.1 whether merging is delayed.
             let follows = self.half(last + 4);
             let is_followed = match layout.format.version {
-                Version::V52 => follows.is_some_and(|flag| flag <= 1),
-                Version::V53 => follows == Some(number),
+                BitsLayout::V52 => follows.is_some_and(|flag| flag <= 1),
+                BitsLayout::V53 => follows == Some(number),
             };
             is_followed
                 && shape.states.iter().all(|place| self.half(at + place) == Some(state))

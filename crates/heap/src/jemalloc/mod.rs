@@ -35,7 +35,7 @@ use crate::ranges::{gaps, joined, union};
 use crate::residency::Residency;
 use crate::rewalk::least_torn;
 pub use droppable::each_droppable;
-use extent::{Bits, Format, State, Version};
+use extent::{Bits, BitsLayout, Format, State};
 use extents::{Extent, ExtentSums, large_bytes};
 pub use locks::{Locks, locks};
 use rtree::{Found, Next, Root, Rtree};
@@ -101,7 +101,7 @@ fn together(mut extents: Vec<Range<u64>>, blocks: Vec<Range<u64>>) -> Vec<Range<
 
 /// Decides the version by the size classes of extents, which are in both the tree and the records.
 fn format(tree: &mut Rtree<'_, impl Memory>, root: Root) -> Format {
-    let formats = [Version::V52, Version::V53]
+    let formats = [BitsLayout::V52, BitsLayout::V53]
         .map(|version| Format { version, page_bytes: root.page_bytes() });
     let (mut seen, mut agree) = (0, [0, 0]);
     tree.each_extent(root, |_, Found { entry, record, .. }| {

@@ -104,7 +104,7 @@ impl Root {
 }
 
 /// The nodes and leaves that were tried, each with the layout by which it was read.
-type Tried = HashSet<(u64, (u32, u64))>;
+type TriedNodes = HashSet<(u64, (u32, u64))>;
 
 /// The entry of a page.
 #[derive(Debug, Clone, Copy)]
@@ -205,7 +205,7 @@ impl<'m, M: Memory> Rtree<'m, M> {
 
     /// Returns the root of a tree in a range of data.
     pub(super) fn root(&mut self, data: &Range<u64>) -> Option<Root> {
-        let (mut tried, mut found) = (Tried::new(), None);
+        let (mut tried, mut found) = (TriedNodes::new(), None);
         each_word(self.memory, data.clone(), |slot, node| {
             found = SHAPES.into_iter().filter(|_| is_pointer(node)).find_map(|shape| {
                 let root = slot.checked_sub(self.key_below(node, shape, &mut tried)? * 8)?;
@@ -218,7 +218,7 @@ impl<'m, M: Memory> Rtree<'m, M> {
     }
 
     /// Returns the index in the root of a node that leads to leaves, or `None` if it leads to none.
-    fn key_below(&mut self, node: u64, shape: RtreeShape, tried: &mut Tried) -> Option<u64> {
+    fn key_below(&mut self, node: u64, shape: RtreeShape, tried: &mut TriedNodes) -> Option<u64> {
         if let [_] = shape.node_bits {
             let is_new =
                 self.is_anonymous(node, shape.leaf_bytes()) && tried.insert((node, shape.key()));

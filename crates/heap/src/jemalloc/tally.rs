@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::size_class;
-use super::tcache::Cached;
+use super::tcache::CachedRegions;
 
 /// A walked heap.
 #[derive(Debug, Clone, Default)]
@@ -123,7 +123,7 @@ impl Tally {
     }
 
     /// Returns the free regions by size class.
-    pub fn free_by_size(&self) -> impl Iterator<Item = ClassCount> {
+    pub(crate) fn free_by_size(&self) -> impl Iterator<Item = ClassCount> {
         self.free.iter().map(class_count)
     }
 }
@@ -138,7 +138,7 @@ impl Heap {
     }
 
     /// Adds the regions that threads cache, at most the allocated ones of each class.
-    pub(super) fn add_cached(&mut self, cached: &Cached, not_resident_bytes: u64) {
+    pub(super) fn add_cached(&mut self, cached: &CachedRegions, not_resident_bytes: u64) {
         for (class, count) in cached.iter().enumerate() {
             let count =
                 self.allocated.get(&class).map_or(0, |(allocated, _)| *count.min(allocated));

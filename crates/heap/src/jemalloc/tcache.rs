@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use super::extent::Version;
+use super::extent::BitsLayout;
 use super::size_class;
 use crate::memory::{ADDRESS_END, Memory, word_in};
 use crate::ranges::without;
@@ -42,7 +42,7 @@ struct CacheBin {
 }
 
 /// The cached regions of each size class.
-pub(super) type Cached = [u64; MAX_BINS];
+pub(super) type CachedRegions = [u64; MAX_BINS];
 
 /// What the caches of threads pass on.
 pub(super) enum InCache {
@@ -58,12 +58,12 @@ pub(super) enum InCache {
 /// regions, except those beyond [`MAX_LISTED`].
 pub(super) fn count(
     memory: &impl Memory,
-    version: Version,
+    version: BitsLayout,
     places: &[Range<u64>],
     extents: &[Range<u64>],
     class_of: impl Fn(u64) -> Option<usize>,
     mut each: impl FnMut(InCache),
-) -> Cached {
+) -> CachedRegions {
     let mut cached = [0; MAX_BINS];
     let mut words = Scattered::new(memory);
     let mut buffer = vec![0; PART as usize];
@@ -74,7 +74,7 @@ pub(super) fn count(
                 each_cache(memory, version, part, &mut buffer, |bins| {
                     let mut is_cache = false;
                     for (class, bin) in bins.iter().enumerate().filter(|(_, bin)| bin.count > 0) {
-                        let at = if version == Version::V52 {
+                        let at = if version == BitsLayout::V52 {
                             bin.at.checked_sub(8)
                         } else {
                             Some(bin.at)
@@ -85,8 +85,8 @@ pub(super) fn count(
                             is_cache = true;
                             cached[class] += bin.count;
                             let first = match version {
-                                Version::V52 => bin.at.saturating_sub(8 * bin.count),
-                                Version::V53 => bin.at,
+                                BitsLayout::V52 => bin.at.saturating_sub(8 * bin.count),
+                                BitsLayout::V53 => bin.at,
                             };
                             let count = bin.count.min(left);
                             left -= count;
@@ -128,7 +128,7 @@ fn ends(range: Range<u64>) -> Vec<Range<u64>> {
 /// Calls `each` with the bins of each cache in a range.
 fn each_cache(
     memory: &impl Memory,
-    version: Version,
+    version: BitsLayout,
     range: Range<u64>,
     bytes: &mut [u8],
     mut each: impl FnMut(&[CacheBin]),
@@ -162,13 +162,13 @@ fn each_cache(
 }
 
 /// Returns the bins at the beginning of `bytes`, if there are enough.
-fn bins(version: Version, bytes: &[u8]) -> Option<Vec<CacheBin>> {
+fn bins(version: BitsLayout, bytes: &[u8]) -> Option<Vec<CacheBin>> {
     let mut end_before = 0;
     let mut next = |at: usize| {
         let words = [word_in(bytes, at)?, word_in(bytes, at + 8)?, word_in(bytes, at + 16)?];
         let (bin, end) = match version {
-            Version::V53 => bin_of_53(words)?,
-            Version::V52 => bin_of_52(words)?,
+            BitsLayout::V53 => bin_of_53(words)?,
+            BitsLayout::V52 => bin_of_52(words)?,
         };
         let follows = end_before == 0 || (end_before < end && end - end_before <= MAX_DISTANCE);
         end_before = end;

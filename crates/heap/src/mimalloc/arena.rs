@@ -18,9 +18,9 @@ const STRIDES: [u64; 8] = [88, 96, 104, 112, 120, 128, 136, 144];
 const DECIDING: usize = 200;
 
 /// A bitmap with a bit for each slice.
-struct Bits(Vec<u64>);
+struct SliceBitmap(Vec<u64>);
 
-impl Bits {
+impl SliceBitmap {
     fn read<M: Memory>(walker: &mut Walker<'_, '_, M>, at: u64, slices: u64) -> Self {
         let words = (0..slices / 64).map(|word| walker.words.word(at + 8 * word).unwrap_or(0));
         Self(words.collect())
@@ -32,14 +32,14 @@ impl Bits {
 }
 
 /// The places of the records of pages.
-enum Records {
+enum PageRecords {
     /// Each at the beginning of its page, up to 3.2.
     InPages,
     /// In a row, from 3.3 on.
     InARow { at: u64, stride: u64 },
 }
 
-impl Records {
+impl PageRecords {
     /// Returns the address of the record of the page at an address.
     fn of(&self, arena: &Arena, page: u64) -> u64 {
         match self {
@@ -62,12 +62,12 @@ pub(super) fn walk<M: Memory>(walker: &mut Walker<'_, '_, M>, heap: &mut Heap, a
         return;
     };
     // The chunks of the first bitmap end where the second begins.
-    let free = Bits::read(walker, committed.saturating_sub(chunks_bytes), arena.slices);
-    let purge = Bits::read(walker, purge + CHUNKS_AT, arena.slices);
-    let pages = Bits::read(walker, pages + CHUNKS_AT, arena.slices);
+    let free = SliceBitmap::read(walker, committed.saturating_sub(chunks_bytes), arena.slices);
+    let purge = SliceBitmap::read(walker, purge + CHUNKS_AT, arena.slices);
+    let pages = SliceBitmap::read(walker, pages + CHUNKS_AT, arena.slices);
     let records = match row {
-        Some(at) => Records::InARow { at, stride: stride(walker, arena, at, &pages) },
-        None => Records::InPages,
+        Some(at) => PageRecords::InARow { at, stride: stride(walker, arena, at, &pages) },
+        None => PageRecords::InPages,
     };
     heap.metadata_bytes += walker.residency.bytes(of_slice(0)..of_slice(arena.info));
     let mut slice = arena.info;
@@ -104,11 +104,11 @@ pub(super) fn walk<M: Memory>(walker: &mut Walker<'_, '_, M>, heap: &mut Heap, a
 /// heap (`mi_heap_new`), whose pages have a separate bitmap.
 fn is_of_another_heap<M: Memory>(
     walker: &mut Walker<'_, '_, M>,
-    records: &Records,
+    records: &PageRecords,
     arena: &Arena,
     range: &Range<u64>,
 ) -> bool {
-    let Records::InARow { .. } = records else { return false };
+    let PageRecords::InARow { .. } = records else { return false };
     let record = records.of(arena, range.start);
     // The old record of a freed page has no blocks in use.
     let page = page::Page::read(&mut walker.words, page::V3, record, range, None);
@@ -118,12 +118,12 @@ fn is_of_another_heap<M: Memory>(
 fn add_page<M: Memory>(
     walker: &mut Walker<'_, '_, M>,
     heap: &mut Heap,
-    records: &Records,
+    records: &PageRecords,
     arena: &Arena,
     range: Range<u64>,
 ) -> u64 {
     let record = records.of(arena, range.start);
-    if let Records::InPages = records {
+    if let PageRecords::InPages = records {
         heap.structures.push(record..record + page::RECORD_BYTES);
     }
     // Two bits of the thread's ID are flags; 0 and 4 mark an abandoned page.
@@ -168,7 +168,12 @@ fn pages_bitmap<M: Memory>(
 }
 
 /// Decides the size of records: most of them must be valid.
-fn stride<M: Memory>(walker: &mut Walker<'_, '_, M>, arena: &Arena, at: u64, pages: &Bits) -> u64 {
+fn stride<M: Memory>(
+    walker: &mut Walker<'_, '_, M>,
+    arena: &Arena,
+    at: u64,
+    pages: &SliceBitmap,
+) -> u64 {
     let some: Vec<u64> =
         (arena.info..arena.slices).filter(|slice| pages.has(*slice)).take(DECIDING).collect();
     let sound = |walker: &mut Walker<'_, '_, M>, stride: u64| {

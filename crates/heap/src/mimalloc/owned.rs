@@ -53,7 +53,7 @@ pub(super) fn each_of_segment<M: Memory>(
             return;
         }
         let start = segment.at + slice * SLICE;
-        let span = Span {
+        let span = SliceSpan {
             record: record(slice),
             range: start..start + count * SLICE,
             checks: vec![
@@ -85,7 +85,7 @@ pub(super) fn each_of_segment<M: Memory>(
 }
 
 /// A span of slices that is one page, or free.
-struct Span {
+struct SliceSpan {
     record: u64,
     range: Range<u64>,
     /// The conditions that hold while the segment has the same owner, and the span the same slices.
@@ -94,7 +94,7 @@ struct Span {
     thread: u64,
 }
 
-impl Span {
+impl SliceSpan {
     /// Adds the free blocks of a page, and those that were never handed out.
     fn add_page<M: Memory>(
         &self,

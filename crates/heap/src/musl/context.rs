@@ -97,8 +97,8 @@ impl Context {
 
     /// Reads the records of all groups. `mappings` are those that may contain the pages of records,
     /// in order and disjoint.
-    pub(super) fn records(&self, memory: &impl Memory, mappings: &[Range<u64>]) -> Records {
-        let mut records = Records::default();
+    pub(super) fn records(&self, memory: &impl Memory, mappings: &[Range<u64>]) -> GroupRecords {
+        let mut records = GroupRecords::default();
         let mut seen = HashSet::new();
         let mut page = [0; AREA_BYTES as usize];
         let mut next = word(memory, self.at + self.shift + HEAD_AT);
@@ -135,7 +135,7 @@ fn data_start(data: &[Range<u64>], part: &Range<u64>) -> u64 {
 
 /// The records of all groups.
 #[derive(Debug, Default)]
-pub(super) struct Records {
+pub(super) struct GroupRecords {
     /// The groups, in no order.
     pub(super) groups: Vec<Group>,
     /// Number of records in use that cannot be of a group.

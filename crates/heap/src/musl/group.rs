@@ -39,7 +39,7 @@ pub(super) enum Location {
 
 /// The words of a record that prove that slots are still free.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Record {
+pub(super) struct GroupWords {
     /// Its address.
     pub(super) at: u64,
     /// The masks of free slots: those that can be allocated, and in the upper half those that were
@@ -53,7 +53,7 @@ pub(super) struct Record {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Group {
     /// Its record.
-    pub(super) record: Record,
+    pub(super) record: GroupWords,
     /// Its addresses: the head, the slots, and the rest of the mapping.
     pub(super) range: Range<u64>,
     /// Its place.
@@ -100,7 +100,7 @@ impl Group {
         let range = at..at.checked_add(bytes)?;
         let free = free & mask(count);
         (at > 0 && is_aligned && fits).then_some(Self {
-            record: Record { at: record_at, masks, bits },
+            record: GroupWords { at: record_at, masks, bits },
             range,
             location,
             stride,

@@ -58,7 +58,7 @@ impl Lock {
         code: &[(u64, Vec<u8>)],
     ) -> Option<Self> {
         let code = Code::parts(code);
-        let function = Function::find(&code)?;
+        let function = LockFunction::find(&code)?;
         let is_data = |at: u64| hold(data, &(at..at.saturating_add(4)));
         let own = context.range();
         let mut calls: BTreeMap<u64, usize> = BTreeMap::new();
@@ -114,13 +114,13 @@ fn unaligned(memory: &impl Memory, at: u64) -> Option<u64> {
 
 /// The function `__lock`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Function {
+struct LockFunction {
     start: u64,
     /// The address of the byte that it loads first.
     need_locks: u64,
 }
 
-impl Function {
+impl LockFunction {
     /// Finds it; `None` if there are several.
     fn find(code: &[Code<'_>]) -> Option<Self> {
         let mut found = code.iter().flat_map(|part| {
@@ -260,7 +260,7 @@ mod tests {
 
     fn found(code: &[u8]) -> Option<u64> {
         let code = Code { at: AT, bytes: code };
-        let function = Function::find(&[code])?;
+        let function = LockFunction::find(&[code])?;
         assert_eq!(function.need_locks, LIBC + NEED_LOCKS_AT);
         let calls = code.calls_near(function.start, &(CONTEXT..CONTEXT + 928));
         let mut locks: Vec<u64> = calls.into_iter().filter_map(|at| code.argument(at)).collect();
@@ -314,7 +314,7 @@ mod tests {
             for byte in [0x05, 0xe8, 0x0f, 0x80, 0xf0] {
                 let bytes = vec![byte; length];
                 let code = Code { at: u64::MAX - 20, bytes: &bytes };
-                assert_eq!(Function::find(&[code]), None);
+                assert_eq!(LockFunction::find(&[code]), None);
                 let calls = code.calls_near(AT, &(0..u64::MAX));
                 assert!(calls.into_iter().all(|call| code.argument(call) != Some(AT)));
             }

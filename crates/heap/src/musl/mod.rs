@@ -35,12 +35,12 @@ use crate::memory::Memory;
 use crate::ranges::{overlaps, union};
 use crate::residency::Residency;
 use crate::rewalk::least_torn;
-use context::{Context, Records};
+use context::{Context, GroupRecords};
 pub use droppable::Guards;
 pub use lock::Lock;
 pub use slots::{Slot, each_slot};
 pub use tally::Heap;
-use tree::Tree;
+use tree::SlotGroups;
 
 /// The place of the context.
 #[derive(Debug)]
@@ -66,10 +66,10 @@ impl Layout {
         wrong as f64 / (records.rejected + tree.count()).max(1) as f64
     }
 
-    fn tree(&self, memory: &impl Memory, mappings: &[Range<u64>]) -> (Tree, Records) {
+    fn tree(&self, memory: &impl Memory, mappings: &[Range<u64>]) -> (SlotGroups, GroupRecords) {
         let mut records = self.context.records(memory, mappings);
         let groups = std::mem::take(&mut records.groups);
-        (Tree::new(groups, mappings, memory.page_bytes()), records)
+        (SlotGroups::new(groups, mappings, memory.page_bytes()), records)
     }
 }
 

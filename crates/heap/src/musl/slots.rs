@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::Layout;
 use super::group::{Group, IN_BAND, UNIT};
-use super::tree::{GroupTree, Tree};
+use super::tree::{GroupTree, SlotGroups};
 use crate::blocks::{BlockCollector, BlockVisitor, printed_bytes};
 use crate::memory::Memory;
 use crate::rooms::RoomKind;
@@ -119,7 +119,7 @@ fn used_slots(outer: &GroupTree) -> Vec<(&Group, u32)> {
 }
 
 /// Passes on the blocks, and the rooms in which they are.
-pub(super) fn collect(memory: &impl Memory, tree: &Tree, blocks: &mut BlockCollector<'_>) {
+pub(super) fn collect(memory: &impl Memory, tree: &SlotGroups, blocks: &mut BlockCollector<'_>) {
     let mut words = Scattered::new(memory);
     for outer in tree.mapped.iter().chain(&tree.donated) {
         let group = &outer.group;

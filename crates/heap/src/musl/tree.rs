@@ -19,7 +19,7 @@ pub(super) struct GroupTree {
 
 /// All groups of a heap.
 #[derive(Debug, Default)]
-pub(super) struct Tree {
+pub(super) struct SlotGroups {
     /// Those with a mapping of their own, in order and disjoint.
     pub(super) mapped: Vec<GroupTree>,
     /// Those in memory of files. Its pages are no part of the heap, but its blocks are.
@@ -28,7 +28,7 @@ pub(super) struct Tree {
     pub(super) misplaced: Vec<Group>,
 }
 
-impl Tree {
+impl SlotGroups {
     /// Puts groups into each other. `mappings` are the memory in which groups can have a mapping of
     /// their own, in order, adjacent ranges merged.
     pub(super) fn new(mut groups: Vec<Group>, mappings: &[Range<u64>], page_bytes: u64) -> Self {
@@ -129,13 +129,13 @@ impl GroupTree {
 
 #[cfg(test)]
 mod tests {
-    use super::super::group::Record;
+    use super::super::group::GroupWords;
     use super::*;
 
     const AT: u64 = 0x7000_0000_0000;
 
     fn group(at: u64, bytes: u64, stride: u64, count: u32, location: Location) -> Group {
-        let (range, record) = (at..at + bytes, Record::default());
+        let (range, record) = (at..at + bytes, GroupWords::default());
         Group { record, range, location, stride, count, free: 0, class: Some(1) }
     }
 
@@ -147,9 +147,9 @@ mod tests {
         group(at, 16 + 32 * u64::from(count), 32, count, Location::Nested)
     }
 
-    fn tree(groups: &[Group]) -> Tree {
+    fn tree(groups: &[Group]) -> SlotGroups {
         let heap = AT..AT + 0x10000;
-        Tree::new(groups.to_vec(), std::slice::from_ref(&heap), 4096)
+        SlotGroups::new(groups.to_vec(), std::slice::from_ref(&heap), 4096)
     }
 
     #[test]

@@ -43,7 +43,7 @@ struct Sizes {
 
 /// The sums over an arena, or over all arenas.
 #[derive(Debug, Clone, Copy, Default)]
-struct Totals {
+struct InfoTotals {
     /// Absent from 2.43 on, which has no fast bins.
     fast: Option<Sizes>,
     rest: Sizes,
@@ -65,7 +65,7 @@ fn read(memory: &impl Memory, layout: &Layout, steps: u64) -> Option<MallocInfo>
     let mut info = MallocInfo { text: "<malloc version=\"1\">\n".to_owned(), torn_arenas: 0 };
     let links = fast_links(memory, layout).unwrap_or(Links::Plain);
     let mut reader = Reader { memory, layout, links, words: Scattered::new(memory), left: steps };
-    let mut all = Totals::default();
+    let mut all = InfoTotals::default();
     for (number, arena) in layout.arenas.iter().enumerate() {
         let (text, totals, is_torn) = reader.arena(*arena, number)?;
         info.text.push_str(&text);
@@ -100,7 +100,7 @@ struct Reader<'m, M> {
 impl<M: Memory> Reader<'_, M> {
     /// Reads an arena, and again if it changed meanwhile. The last result counts. Returns its text,
     /// and whether it is inconsistent.
-    fn arena(&mut self, arena: u64, number: usize) -> Option<(String, Totals, bool)> {
+    fn arena(&mut self, arena: u64, number: usize) -> Option<(String, InfoTotals, bool)> {
         let mut tries = 0;
         loop {
             tries += 1;
@@ -125,13 +125,13 @@ impl<M: Memory> Reader<'_, M> {
     }
 
     /// Reads an arena. Returns its text, and whether all its lists ended as such lists do.
-    fn arena_once(&mut self, arena: u64, number: usize) -> Option<(String, Totals, bool)> {
+    fn arena_once(&mut self, arena: u64, number: usize) -> Option<(String, InfoTotals, bool)> {
         let mut text = format!("<heap nr=\"{number}\">\n<sizes>\n");
         let mut is_whole = true;
-        let mut found = Totals {
+        let mut found = InfoTotals {
             system_bytes: self.layout.system_bytes(self.memory, arena)?,
             max_system_bytes: self.layout.max_system_bytes(self.memory, arena)?,
-            ..Totals::default()
+            ..InfoTotals::default()
         };
         if let Some(heads) = self.layout.fast_bins(arena) {
             let mut fast = Sizes::default();
@@ -240,7 +240,7 @@ impl<M: Memory> Reader<'_, M> {
 
     /// Adds the heaps of an arena, from the one with its top chunk. Returns their number, and
     /// whether the chain of heaps ended properly.
-    fn heaps(&mut self, top: u64, found: &mut Totals) -> (u64, bool) {
+    fn heaps(&mut self, top: u64, found: &mut InfoTotals) -> (u64, bool) {
         let most = found.system_bytes / MIN_HEAP + 1;
         let mut heap = top - top % HEAP_BYTES;
         let mut count = 0;
@@ -271,7 +271,7 @@ impl Sizes {
     }
 }
 
-impl Totals {
+impl InfoTotals {
     fn add(&mut self, other: &Self) {
         if let Some(other) = &other.fast {
             self.fast.get_or_insert_default().add(other);
@@ -298,7 +298,7 @@ fn size(text: &mut String, element: &str, sizes: &Sizes) {
     }
 }
 
-fn totals(text: &mut String, found: &Totals) {
+fn totals(text: &mut String, found: &InfoTotals) {
     let totals = [("fast", found.fast), ("rest", Some(found.rest))];
     for (name, sizes) in totals {
         let Some(Sizes { count, total, .. }) = sizes else { continue };
@@ -306,13 +306,13 @@ fn totals(text: &mut String, found: &Totals) {
     }
 }
 
-fn system(text: &mut String, found: &Totals) {
+fn system(text: &mut String, found: &InfoTotals) {
     let (now, most) = (found.system_bytes, found.max_system_bytes);
     let _ = writeln!(text, "<system type=\"current\" size=\"{now}\"/>");
     let _ = writeln!(text, "<system type=\"max\" size=\"{most}\"/>");
 }
 
-fn space(text: &mut String, found: &Totals) {
+fn space(text: &mut String, found: &InfoTotals) {
     let (all, usable) = (found.space_bytes, found.usable_bytes);
     let _ = writeln!(text, "<aspace type=\"total\" size=\"{all}\"/>");
     let _ = writeln!(text, "<aspace type=\"mprotect\" size=\"{usable}\"/>");

@@ -227,7 +227,7 @@ pub fn walk(memory: &impl Memory, layout: &Layout, mappings: &[HeapMapping]) -> 
 }
 
 /// Walks the heap like [`walk()`], and passes on the blocks in use.
-pub fn walk_blocks<'m>(
+pub(crate) fn walk_blocks<'m>(
     memory: &'m impl Memory,
     layout: &'m Layout,
     mappings: &[HeapMapping],

@@ -21,7 +21,7 @@ use crate::pointers::index::BlockIndex;
 use crate::pointers::roots::Roots;
 use crate::pointers::sources::Pointers;
 use crate::types::{rust, type_of};
-use crate::variables::Variables;
+use crate::variables::VariableFinder;
 
 /// Maximum number of blocks of a group whose type is read.
 const MAX_TYPED: usize = 300;
@@ -104,7 +104,7 @@ impl<M: Memory> Namer<'_, M> {
             return;
         }
         let Self { image, memory, roots, walk, .. } = *self;
-        let names = Variables { image, memory, index, roots, walk }.of(&all, pointers);
+        let names = VariableFinder { image, memory, index, roots, walk }.of(&all, pointers);
         for (described, followed) in described.iter_mut().zip(&followed) {
             described.name_variables(followed, &names);
         }

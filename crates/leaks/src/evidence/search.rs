@@ -13,12 +13,12 @@ use lowtide_probe::inspect::{BlockReader, BlockWalk};
 use lowtide_probe::target::TargetError;
 
 use crate::book::{FIRST_COHORT, Survivor, largest};
-use crate::pointers::doubts::Counted;
+use crate::pointers::doubts::CountedDoubts;
 use crate::pointers::graph::Graph;
 use crate::pointers::index::{BlockId, BlockIndex, IndexBuilder};
 use crate::pointers::registers::RegisterWatch;
 use crate::pointers::roots::Roots;
-use crate::pointers::scan::Words;
+use crate::pointers::scan::WordReader;
 use crate::pointers::unread::NotingMemory;
 use crate::stacks::sampler::StackSamples;
 use crate::unreached::UnreachedBlocks;
@@ -181,7 +181,7 @@ pub fn search(reader: &mut BlockReader, search: &Search<'_>) -> Result<Reached, 
 fn round(
     reader: &mut BlockReader,
     search: &Search<'_>,
-    before: Option<&Counted>,
+    before: Option<&CountedDoubts>,
 ) -> Result<Reached, TargetError> {
     let begun = Instant::now();
     let registers = match search.notes_registers {
@@ -248,8 +248,8 @@ fn without_cached(
         let range = index.range(index.starting_at(at)?)?;
         Some(range.end - range.start)
     };
-    let mut words = Words::new(memory);
-    let is_cached = |block: &Range<u64>, words: &mut Words<'_, _>| {
+    let mut words = WordReader::new(memory);
+    let is_cached = |block: &Range<u64>, words: &mut WordReader<'_, _>| {
         let bytes = block.end - block.start;
         if bytes > MAX_CACHED {
             return false;

@@ -72,25 +72,25 @@ pub struct HeapFile {
     /// Whether a release would have been refused.
     pub release_is_refused: bool,
     held: HeldMemory,
-    holders: Holders,
+    holders: SavedHolders,
 }
 
 /// What held the blocks, or the reason why it is not known.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-enum Holders {
+enum SavedHolders {
     Known(Holdings),
     Unknown(String),
 }
 
 /// The part of a body that is JSON.
 #[derive(Debug, Serialize, Deserialize)]
-struct Text {
+struct JsonPart {
     origin: Origin,
     #[serde(flatten)]
     saved: SavedObservation,
     release_is_refused: bool,
-    holders: Holders,
-    summary: pins::Summary,
+    holders: SavedHolders,
+    summary: pins::HeldSummary,
 }
 
 impl From<OutOfBounds> for HeapFileError {
@@ -111,7 +111,8 @@ impl HeapFile {
         interrupt: &AtomicBool,
     ) -> Result<Self, TargetError> {
         let held = HeldMemory::read(target, true)?;
-        let holders = Holders::Known(pins::name_holders(&held, target, NAMED_GROUPS, interrupt)?);
+        let holders =
+            SavedHolders::Known(pins::name_holders(&held, target, NAMED_GROUPS, interrupt)?);
         let origin = origin(target)?;
         if target.stat()?.image != observation.image {
             return Err(TargetError::Replaced(target.pid));
@@ -126,7 +127,7 @@ impl HeapFile {
     /// Fails if the body is larger than a reader permits.
     pub fn to_bytes(&self) -> Result<Vec<u8>, HeapFileError> {
         let (summary, columns) = pins::encode(&self.held);
-        let text = Text {
+        let text = JsonPart {
             origin: self.origin.clone(),
             saved: self.observation.clone().into(),
             release_is_refused: self.release_is_refused,
@@ -146,8 +147,8 @@ impl HeapFile {
         let (text, columns) = envelope::parts(&body)?;
         let value = serde_json::from_slice(text).map_err(|_| HeapFileError::Invalid)?;
         bounds::check(&value)?;
-        let text: Text = serde_json::from_value(value).map_err(|_| HeapFileError::Invalid)?;
-        let Text { origin, saved, release_is_refused, holders, summary } = text;
+        let text: JsonPart = serde_json::from_value(value).map_err(|_| HeapFileError::Invalid)?;
+        let JsonPart { origin, saved, release_is_refused, holders, summary } = text;
         let observation = saved.into_observation().ok_or(HeapFileError::Invalid)?;
         let held = pins::decode(summary, columns).map_err(|_| HeapFileError::Invalid)?;
         Ok(Self { origin, observation, release_is_refused, held, holders })
@@ -156,8 +157,8 @@ impl HeapFile {
     /// Reports the groups of blocks that pin memory, the `top` largest.
     pub fn pins(&self, top: usize) -> Pins {
         match &self.holders {
-            Holders::Known(holdings) => self.held.pins_held_by(holdings, top),
-            Holders::Unknown(reason) => {
+            SavedHolders::Known(holdings) => self.held.pins_held_by(holdings, top),
+            SavedHolders::Unknown(reason) => {
                 let mut pins = self.held.pins(top);
                 pins.notes.push(reason.clone());
                 pins
@@ -169,8 +170,8 @@ impl HeapFile {
     pub fn blocks(&self, top: usize) -> BlockCensus {
         let mut census = self.held.blocks(top);
         match &self.holders {
-            Holders::Known(holdings) => holdings.add_to_blocks(&mut census),
-            Holders::Unknown(reason) => census.notes.push(reason.clone()),
+            SavedHolders::Known(holdings) => holdings.add_to_blocks(&mut census),
+            SavedHolders::Unknown(reason) => census.notes.push(reason.clone()),
         }
         census
     }

@@ -7,19 +7,19 @@ use lowtide_heap::blocks::{Block, PLACE};
 use lowtide_model::pins::{BlockCensus, BlockGroup};
 
 use super::HeldMemory;
-use super::code::{AllocatingCode, Class};
+use super::code::{AllocatingCode, ClassKey};
 use super::holders::Samples;
 
 /// Maximum number of groups. Further blocks belong to the group of all others.
 const MAX_GROUPS: usize = 64 << 10;
 
 /// Number and bytes of blocks.
-type Sums = (u64, u64);
+type BlockSums = (u64, u64);
 
 impl HeldMemory {
     /// Calls `each` for each block in use, in order of address. Of a sample of the heap, small
     /// blocks in parts that are not completely known are left out. All large blocks are known.
-    pub(super) fn each_block(&self, mut each: impl FnMut(Block, Class)) {
+    pub(super) fn each_block(&self, mut each: impl FnMut(Block, ClassKey)) {
         let is_sample = self.is_sample();
         let mut rooms = self.census.rooms.iter().peekable();
         let mut cached = self.census.cached.iter().peekable();
@@ -45,7 +45,7 @@ impl HeldMemory {
         let (order, total) = self.largest(top);
         let counts: Vec<u64> = order.iter().map(|(_, (count, _))| *count).collect();
         let mut samples = Samples::new(&counts);
-        let places: HashMap<Class, usize> =
+        let places: HashMap<ClassKey, usize> =
             order.iter().enumerate().map(|(place, (class, _))| (*class, place)).collect();
         self.each_block(|block, class| {
             if let Some(place) = places.get(&class) {
@@ -62,8 +62,8 @@ impl HeldMemory {
     }
 
     /// Returns the `top` classes with the most bytes, and the sums of all.
-    fn largest(&self, top: usize) -> (Vec<(Class, Sums)>, Sums) {
-        let mut sums: HashMap<Class, Sums> = HashMap::new();
+    fn largest(&self, top: usize) -> (Vec<(ClassKey, BlockSums)>, BlockSums) {
+        let mut sums: HashMap<ClassKey, BlockSums> = HashMap::new();
         let (mut small, mut large) = ((0, 0), (0, 0));
         self.each_block(|block, class| {
             let is_counted = sums.len() < MAX_GROUPS || sums.contains_key(&class);
@@ -75,7 +75,7 @@ impl HeldMemory {
             }
         });
         let total = (self.scaled(small.0) + large.0, self.scaled(small.1) + large.1);
-        let mut order: Vec<(Class, Sums)> = sums.into_iter().collect();
+        let mut order: Vec<(ClassKey, BlockSums)> = sums.into_iter().collect();
         order.sort_unstable_by_key(|(class, (count, bytes))| (Reverse((*bytes, *count)), *class));
         order.truncate(top);
         (order, total)
@@ -83,11 +83,11 @@ impl HeldMemory {
 
     fn census_of(
         &self,
-        order: &[(Class, Sums)],
-        total: Sums,
+        order: &[(ClassKey, BlockSums)],
+        total: BlockSums,
         code: &AllocatingCode,
     ) -> BlockCensus {
-        let scaled = |class: &Class, sums: &Sums| match class.1 >= PLACE {
+        let scaled = |class: &ClassKey, sums: &BlockSums| match class.1 >= PLACE {
             true => *sums,
             false => (self.scaled(sums.0), self.scaled(sums.1)),
         };
@@ -114,8 +114,8 @@ impl HeldMemory {
     /// Returns a group of blocks with their age and the code that allocates them, if that is known.
     fn of_class(
         &self,
-        class: Class,
-        sums: Sums,
+        class: ClassKey,
+        sums: BlockSums,
         all_bytes: u64,
         code: &AllocatingCode,
     ) -> BlockGroup {
@@ -126,7 +126,7 @@ impl HeldMemory {
         }
     }
 
-    fn group(&self, class: Class, (blocks, bytes): (u64, u64), all_bytes: u64) -> BlockGroup {
+    fn group(&self, class: ClassKey, (blocks, bytes): (u64, u64), all_bytes: u64) -> BlockGroup {
         let (kind, size_bytes, type_id) = class;
         let allocator = kind.map(|kind| kind.allocator().to_owned());
         BlockGroup {

@@ -354,7 +354,7 @@ fn is_sampled(part: u64, sampling: u32) -> bool {
 mod tests {
     use std::collections::HashSet;
 
-    use super::super::units::{BlockInRoom, Units};
+    use super::super::units::{BlockInRoom, RoomUnits};
     use super::*;
 
     const START: u64 = 0x10_0000_0000;
@@ -390,7 +390,7 @@ mod tests {
     fn units(census: &Census) -> Vec<UnitValues> {
         let resident: Vec<Range<u64>> =
             std::iter::once(START..START + (PLACES + 1) * PLACE).collect();
-        let units = Units { census, resident: &resident, locked: &[], page_bytes: 4096 };
+        let units = RoomUnits { census, resident: &resident, locked: &[], page_bytes: 4096 };
         let mut found = Vec::new();
         let number = |(block, _): BlockInRoom| (block.at - START) as usize;
         units.each(number, |unit| {

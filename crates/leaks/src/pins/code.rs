@@ -21,15 +21,15 @@ const MAX_STACKS: usize = 50;
 
 /// What decides the group of a block: the kind of its room, if it has no pages of its own, its size
 /// and its type.
-pub(super) type Class = (Option<RoomKind>, u64, TypeId);
+pub(super) type ClassKey = (Option<RoomKind>, u64, TypeId);
 
 /// The stacks that allocated blocks, by the kind of their room, their size and their type.
 #[derive(Debug, Default)]
-pub(super) struct AllocatingCode(HashMap<Class, Vec<LeakStack>>);
+pub(super) struct AllocatingCode(HashMap<ClassKey, Vec<LeakStack>>);
 
 impl AllocatingCode {
     /// Returns the stacks of the blocks of a class, of any age.
-    pub(super) fn of(&self, (kind, bytes, type_id): Class) -> Vec<LeakStack> {
+    pub(super) fn of(&self, (kind, bytes, type_id): ClassKey) -> Vec<LeakStack> {
         self.0.get(&(kind, bytes, type_of(type_id))).cloned().unwrap_or_default()
     }
 }
@@ -46,7 +46,7 @@ impl HeldMemory {
     ) -> Result<AllocatingCode, TargetError> {
         let wanted = samples.addresses();
         let mut found = vec![None; wanted.len()];
-        let mut members: HashMap<Class, Vec<u64>> = HashMap::new();
+        let mut members: HashMap<ClassKey, Vec<u64>> = HashMap::new();
         let mut next = 0;
         self.each_block(|block, (kind, bytes, type_id)| {
             while wanted.get(next).is_some_and(|at| *at < block.at) {
@@ -62,7 +62,7 @@ impl HeldMemory {
         let image = Image::new(target.pid, &memory, &maps);
         let namer = FrameNamer::new(&image, target);
         let stacks = SurvivingStacks::new(samples, &memory, &found, &|_, _| false);
-        let mut order: Vec<(Class, Vec<u64>)> = members.into_iter().collect();
+        let mut order: Vec<(ClassKey, Vec<u64>)> = members.into_iter().collect();
         order.sort_by_key(|(class, blocks)| (std::cmp::Reverse(blocks.len()), *class));
         let named = order.into_iter().take(MAX_GROUPS).map(|(class, blocks)| {
             let is_member = |at: u64| blocks.binary_search(&at).is_ok();

@@ -39,7 +39,7 @@ pub(crate) struct ColumnError;
 
 /// What is saved of [`HeldMemory`] besides its columns.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Summary {
+pub(crate) struct HeldSummary {
     types: Vec<String>,
     read_share: f64,
     page_bytes: u64,
@@ -49,9 +49,9 @@ pub(crate) struct Summary {
 }
 
 /// Writes the blocks of a process.
-pub(crate) fn encode(held: &HeldMemory) -> (Summary, Vec<u8>) {
+pub(crate) fn encode(held: &HeldMemory) -> (HeldSummary, Vec<u8>) {
     let census = &held.census;
-    let summary = Summary {
+    let summary = HeldSummary {
         types: census.types.iter().take(MAX_TYPES).cloned().collect(),
         read_share: census.read_share,
         page_bytes: held.page_bytes,
@@ -61,7 +61,7 @@ pub(crate) fn encode(held: &HeldMemory) -> (Summary, Vec<u8>) {
     };
     let mut nesting = Nesting::default();
     let blocks: Vec<Block> = census.blocks.iter().filter(|block| nesting.permits(block)).collect();
-    let mut out = Columns::default();
+    let mut out = ColumnWriter::default();
     out.ranges(blocks.iter().map(|block| block.at..block.at.saturating_add(block.bytes)));
     blocks.iter().for_each(|block| out.number(type_of(block.print).into()));
     out.ranges(census.rooms.iter().map(|room| room.range.clone()));
@@ -81,14 +81,14 @@ pub(crate) fn encode(held: &HeldMemory) -> (Summary, Vec<u8>) {
 ///
 /// # Errors
 /// Fails if the bytes are not those of [`encode`], or exceed a limit.
-pub(crate) fn decode(summary: Summary, bytes: &[u8]) -> Result<HeldMemory, ColumnError> {
-    let Summary { types, read_share, page_bytes, threads, tunables, only_allocator } = summary;
+pub(crate) fn decode(summary: HeldSummary, bytes: &[u8]) -> Result<HeldMemory, ColumnError> {
+    let HeldSummary { types, read_share, page_bytes, threads, tunables, only_allocator } = summary;
     let is_page = page_bytes.is_power_of_two() && PAGES.contains(&page_bytes);
     let is_share = (0.0..=1.0).contains(&read_share);
     if !is_page || !is_share || types.len() > MAX_TYPES || threads > MAX_THREADS {
         return Err(ColumnError);
     }
-    let mut columns = Reader(bytes);
+    let mut columns = ColumnReader(bytes);
     let blocks = columns.blocks(types.len())?;
     let rooms = columns.rooms()?;
     let cached = columns.ranges(MAX_CACHED)?.into_iter().map(|range| range.start).collect();
@@ -151,9 +151,9 @@ impl Nesting {
 
 /// Writes columns.
 #[derive(Debug, Default)]
-struct Columns(Vec<u8>);
+struct ColumnWriter(Vec<u8>);
 
-impl Columns {
+impl ColumnWriter {
     fn number(&mut self, mut number: u64) {
         while number >= 0x80 {
             self.0.push(number as u8 | 0x80);
@@ -176,9 +176,9 @@ impl Columns {
 }
 
 /// Reads columns.
-struct Reader<'b>(&'b [u8]);
+struct ColumnReader<'b>(&'b [u8]);
 
-impl Reader<'_> {
+impl ColumnReader<'_> {
     fn number(&mut self) -> Result<u64, ColumnError> {
         let mut number = 0;
         for shift in (0..64).step_by(7) {

@@ -50,13 +50,13 @@ use crate::files::Image;
 use crate::stacks::sampler::StackSamples;
 
 pub use ages::EarlierBlocks;
-pub(crate) use columns::{Summary, decode, encode};
+pub(crate) use columns::{HeldSummary, decode, encode};
 
 use census::{Census, CensusBuilder, TypeReader};
 use code::AllocatingCode;
 use groups::Groups;
 use holders::Samples;
-use units::{BlockInRoom, Units};
+use units::{BlockInRoom, RoomUnits};
 
 /// The note of a process without a heap that was walked.
 const NO_HEAP: &str =
@@ -149,7 +149,7 @@ pub fn pins(target: &Target, top: usize, interrupt: &AtomicBool) -> Result<Pins,
 ///
 /// # Errors
 /// Fails if the process has ended, or executes another program.
-pub fn name_holders(
+pub(crate) fn name_holders(
     held: &HeldMemory,
     target: &Target,
     top: usize,
@@ -197,7 +197,7 @@ impl Holdings {
     }
 
     /// Names the holders of the groups.
-    pub fn add_to_blocks(&self, census: &mut BlockCensus) {
+    pub(crate) fn add_to_blocks(&self, census: &mut BlockCensus) {
         for group in &mut census.groups {
             group.holder = Self::holder(&self.blocks, &Self::name_of_group(group));
         }
@@ -216,13 +216,13 @@ pub struct HeldMemory {
     /// The allocator, if all blocks outside of rooms belong to it.
     only_allocator: Option<String>,
     /// Where the blocks were read; absent if they are from a file.
-    source: Option<Source>,
+    source: Option<BlockSource>,
     cpu_s: f64,
 }
 
 /// The memory in which blocks were read, and the walk that has found them.
 #[derive(Debug)]
-struct Source {
+struct BlockSource {
     memory: LiveMemory,
     walk: BlockWalk,
 }
@@ -285,7 +285,7 @@ impl HeldMemory {
                 _ => None,
             },
             tunables: observation.tunables_in_force.clone(),
-            source: Some(Source { memory, walk }),
+            source: Some(BlockSource { memory, walk }),
             cpu_s: thread_cpu_s() - cpu,
         };
         Ok((held, observation))
@@ -332,7 +332,7 @@ impl HeldMemory {
         target: &Target,
         interrupt: &AtomicBool,
     ) -> Result<Vec<Option<String>>, TargetError> {
-        let Some(Source { memory, walk }) = &self.source else { return Ok(Vec::new()) };
+        let Some(BlockSource { memory, walk }) = &self.source else { return Ok(Vec::new()) };
         let Census { blocks: index, cached, .. } = &self.census;
         samples.holders(&WalkedProcess { target, memory, walk, index, cached }, interrupt)
     }
@@ -345,7 +345,7 @@ impl HeldMemory {
     }
 
     /// Reports the same with the names of what holds the blocks.
-    pub fn pins_held_by(&self, holdings: &Holdings, top: usize) -> Pins {
+    pub(crate) fn pins_held_by(&self, holdings: &Holdings, top: usize) -> Pins {
         let (mut heap, _) = self.sums(&AllocatingCode::default());
         if heap.pinned_bytes() > 0 {
             let known = heap.groups.iter().take(MAX_GROUPS).map(Holdings::name_of_sums);
@@ -382,8 +382,8 @@ impl HeldMemory {
         freed
     }
 
-    fn units(&self) -> Units<'_> {
-        Units {
+    fn units(&self) -> RoomUnits<'_> {
+        RoomUnits {
             census: &self.census,
             resident: &self.resident,
             locked: &self.locked,

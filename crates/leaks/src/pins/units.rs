@@ -47,7 +47,7 @@ impl Unit<'_> {
 pub(super) type BlockInRoom = (Block, BlockClass);
 
 /// The memory of rooms.
-pub(super) struct Units<'c> {
+pub(super) struct RoomUnits<'c> {
     pub(super) census: &'c Census,
     /// The resident pages of the rooms, in order and disjoint.
     pub(super) resident: &'c [Range<u64>],
@@ -98,7 +98,7 @@ impl BlockCursor<'_> {
     }
 }
 
-impl Units<'_> {
+impl RoomUnits<'_> {
     /// Calls `group_of` for each block of each room, in order of address, and `visit` for each unit
     /// that has a resident page, with the groups that `group_of` has returned.
     pub(super) fn each(
@@ -240,7 +240,8 @@ mod tests {
         builder.is_free(START + cached);
         let census = builder.build();
         let resident = std::iter::once(START..START + 4 * PAGE).collect::<Vec<_>>();
-        let units = Units { census: &census, resident: &resident, locked: &[], page_bytes: PAGE };
+        let units =
+            RoomUnits { census: &census, resident: &resident, locked: &[], page_bytes: PAGE };
         let mut found = Vec::new();
         let group =
             |(_, class): BlockInRoom| class.bytes as usize * if class.is_cached { 1000 } else { 1 };

@@ -4,7 +4,7 @@ use super::index::BlockId;
 
 /// A set of blocks.
 #[derive(Debug, Clone, Default)]
-pub struct BlockSet(Vec<u64>);
+pub(crate) struct BlockSet(Vec<u64>);
 
 impl BlockSet {
     pub(super) fn new(blocks: usize) -> Self {
@@ -12,7 +12,7 @@ impl BlockSet {
     }
 
     /// Returns whether a block is in the set.
-    pub fn contains(&self, id: BlockId) -> bool {
+    pub(crate) fn contains(&self, id: BlockId) -> bool {
         self.0[id as usize / 64] >> (id % 64) & 1 == 1
     }
 

@@ -8,7 +8,7 @@ use super::index::BlockId;
 
 /// Doubtful words that counted in a search.
 #[derive(Debug, Default)]
-pub struct Counted {
+pub(crate) struct CountedDoubts {
     /// Their addresses, in order.
     places: Vec<u64>,
     /// Their values, in order.
@@ -19,8 +19,8 @@ pub struct Counted {
 /// in the search before was at its address, or had its value.
 pub(super) struct Doubts<'d> {
     /// Those that counted in the search before; `None` in the first search.
-    before: Option<&'d Counted>,
-    counted: Counted,
+    before: Option<&'d CountedDoubts>,
+    counted: CountedDoubts,
     /// Blocks to which links and words that do not count point. They are neither reachable nor
     /// lost.
     pub(super) links: Vec<BlockId>,
@@ -29,8 +29,8 @@ pub(super) struct Doubts<'d> {
 }
 
 impl<'d> Doubts<'d> {
-    pub(super) fn new(before: Option<&'d Counted>) -> Self {
-        Self { before, counted: Counted::default(), links: Vec::new(), targets: Vec::new() }
+    pub(super) fn new(before: Option<&'d CountedDoubts>) -> Self {
+        Self { before, counted: CountedDoubts::default(), links: Vec::new(), targets: Vec::new() }
     }
 
     /// Notes a doubtful word at an address, which leads to a block if there was one. Returns
@@ -51,7 +51,7 @@ impl<'d> Doubts<'d> {
     }
 
     /// Returns those that counted, and the blocks of `links` and `targets`.
-    pub(super) fn end(mut self) -> (Counted, Vec<BlockId>, Vec<BlockId>) {
+    pub(super) fn end(mut self) -> (CountedDoubts, Vec<BlockId>, Vec<BlockId>) {
         self.counted.places.sort_unstable();
         self.counted.values.sort_unstable();
         (self.counted, self.links, self.targets)
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn a_word_counts_as_long_as_it_or_another_stays_at_its_place_or_it_moves() {
-        let search = |before: Option<&Counted>, words: &[(u64, u64)]| {
+        let search = |before: Option<&CountedDoubts>, words: &[(u64, u64)]| {
             let mut doubts = Doubts::new(before);
             let counts: Vec<bool> =
                 words.iter().map(|(at, value)| doubts.counts(*at, *value, Some(7))).collect();

@@ -2,8 +2,8 @@
 
 use std::collections::{HashMap, VecDeque};
 
-pub use super::block_set::BlockSet;
-use super::doubts::Counted;
+pub(crate) use super::block_set::BlockSet;
+use super::doubts::CountedDoubts;
 use super::index::BlockId;
 
 /// Maximum number of structures of one size for each hidden root. If there are more, none of them
@@ -14,7 +14,7 @@ pub(super) const MAX_POINTERS: usize = 64 << 20;
 
 /// The pointers between the blocks of a heap.
 #[derive(Debug, Default)]
-pub struct Graph {
+pub(crate) struct Graph {
     /// The index in `targets` of the first pointer of each block, and at the end the total.
     pub(super) first: Vec<u32>,
     pub(super) targets: Vec<BlockId>,
@@ -32,12 +32,12 @@ pub struct Graph {
     /// The blocks to which doubtful words point, also those words that do not count.
     pub(super) doubtful_targets: Vec<BlockId>,
     /// The doubtful words that count.
-    pub(super) counted: Counted,
+    pub(super) counted: CountedDoubts,
 }
 
 /// The blocks to which no pointer of the program leads.
 #[derive(Debug)]
-pub struct Unreached {
+pub(crate) struct Unreached {
     /// Those that the program cannot reach, in order.
     pub lost: Vec<BlockId>,
     /// Those, and those that only words lead to that may be links of former free chunks, in order.
@@ -53,7 +53,7 @@ pub struct Unreached {
 
 /// The root of the shortest path to each block.
 #[derive(Debug)]
-pub struct RootOf {
+pub(crate) struct RootOf {
     root_of: Vec<u32>,
     addresses: Vec<u64>,
 }
@@ -64,7 +64,7 @@ const NO_ROOT: u32 = u32::MAX;
 impl RootOf {
     /// Returns the address of the root pointer at the start of the shortest path to a block; 0 if
     /// that pointer is not in memory. `None` if no root leads to the block.
-    pub fn of(&self, block: BlockId) -> Option<u64> {
+    pub(crate) fn of(&self, block: BlockId) -> Option<u64> {
         self.addresses.get(*self.root_of.get(block as usize)? as usize).copied()
     }
 }
@@ -83,20 +83,24 @@ impl Graph {
     }
 
     /// Returns the blocks that a block points to, without doubtful pointers.
-    pub fn targets(&self, from: BlockId) -> &[BlockId] {
+    pub(crate) fn targets(&self, from: BlockId) -> &[BlockId] {
         let from = from as usize;
         &self.targets[self.first[from] as usize..self.first[from + 1] as usize]
     }
 
     /// Returns the number of blocks.
-    pub fn blocks(&self) -> usize {
+    pub(crate) fn blocks(&self) -> usize {
         self.first.len() - 1
     }
 
     /// Returns the blocks to which no pointer leads from a root. Those that `hidden` further roots
     /// could lead to are not lost: the registers of threads cannot be read, and each of them could
     /// point to any block. `bytes_of` returns the size of a block.
-    pub fn unreached(&self, hidden: usize, bytes_of: impl Fn(BlockId) -> u64 + Copy) -> Unreached {
+    pub(crate) fn unreached(
+        &self,
+        hidden: usize,
+        bytes_of: impl Fn(BlockId) -> u64 + Copy,
+    ) -> Unreached {
         let (mut sure, mut stack) = (BlockSet::new(self.blocks()), Vec::new());
         sure.add_all(self.from_roots.iter().map(|(root, _)| *root), &mut stack);
         self.follow(&mut sure, &mut stack, false, |_| {});
@@ -129,7 +133,7 @@ impl Graph {
     }
 
     /// Returns the doubtful words that count.
-    pub fn into_counted(self) -> Counted {
+    pub(crate) fn into_counted(self) -> CountedDoubts {
         self.counted
     }
 
@@ -153,7 +157,7 @@ impl Graph {
 
     /// Finds the root of the shortest path to each block. Roots that `is_last` selects are used
     /// only if no other root leads to a block.
-    pub fn roots(&self, is_last: impl Fn(u64) -> bool) -> RootOf {
+    pub(crate) fn roots(&self, is_last: impl Fn(u64) -> bool) -> RootOf {
         let mut root_of = vec![NO_ROOT; self.blocks()];
         let mut queue = VecDeque::new();
         for last in [false, true] {

@@ -13,15 +13,15 @@ const UNIT: u64 = 8;
 const UNITS: usize = (PLACE / UNIT) as usize;
 
 /// The number of a block in an index.
-pub type BlockId = u32;
+pub(crate) type BlockId = u32;
 
 /// Offset in its place and size, of a block of less than [`PLACE`] bytes, in units; and its print.
-type Packed = (u16, u16, u16);
+type PackedBlock = (u16, u16, u16);
 
 /// Collects the blocks of a walk.
 #[derive(Debug)]
-pub struct IndexBuilder {
-    places: ByPlace<Vec<Packed>>,
+pub(crate) struct IndexBuilder {
+    places: ByPlace<Vec<PackedBlock>>,
     /// Size and print of each large block, by its address.
     large: BTreeMap<u64, (u64, u16)>,
     blocks: usize,
@@ -32,7 +32,7 @@ pub struct IndexBuilder {
 
 impl IndexBuilder {
     /// Creates a builder for at most `max_blocks` blocks.
-    pub fn new(max_blocks: usize) -> Self {
+    pub(crate) fn new(max_blocks: usize) -> Self {
         Self {
             places: ByPlace::default(),
             large: BTreeMap::new(),
@@ -43,7 +43,7 @@ impl IndexBuilder {
     }
 
     /// Returns whether there are more blocks than permitted.
-    pub fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.blocks + self.large.len() > self.max_blocks
     }
 
@@ -60,7 +60,7 @@ impl IndexBuilder {
     }
 
     /// Builds the index; `None` if there were too many blocks.
-    pub fn build(self) -> Option<BlockIndex> {
+    pub(crate) fn build(self) -> Option<BlockIndex> {
         if self.is_full() {
             return None;
         }
@@ -141,11 +141,11 @@ struct Place {
     /// The number of its first block.
     first: BlockId,
     /// In order of address.
-    blocks: Vec<Packed>,
+    blocks: Vec<PackedBlock>,
 }
 
 impl Place {
-    fn block(&self, packed: &Packed) -> Block {
+    fn block(&self, packed: &PackedBlock) -> Block {
         let (offset, size, print) = *packed;
         Block {
             at: self.number * PLACE + u64::from(offset) * UNIT,
@@ -180,7 +180,7 @@ impl Place {
 /// All blocks of a heap, or some of them. Their numbers are in order of address, except for large
 /// blocks, which come last. A small block takes 6 bytes.
 #[derive(Debug, Default)]
-pub struct BlockIndex {
+pub(crate) struct BlockIndex {
     /// The index of each place in `places`, by its number.
     by_number: ByPlace<u32>,
     places: Vec<Place>,
@@ -195,7 +195,7 @@ pub struct BlockIndex {
 
 impl BlockIndex {
     /// Returns the blocks of at least [`PLACE`] bytes, in order of address.
-    pub fn large(&self) -> impl Iterator<Item = Block> {
+    pub(crate) fn large(&self) -> impl Iterator<Item = Block> {
         self.large.iter().copied()
     }
 
@@ -229,13 +229,8 @@ impl BlockIndex {
     }
 
     /// Returns the number of blocks.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.small + self.large.len()
-    }
-
-    /// Returns whether there are no blocks.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// Returns the block with a number.
@@ -249,12 +244,12 @@ impl BlockIndex {
     }
 
     /// Returns the print of a block; 0 if it could not be read.
-    pub fn print(&self, id: BlockId) -> u16 {
+    pub(crate) fn print(&self, id: BlockId) -> u16 {
         self.get(id).map_or(0, |block| block.print)
     }
 
     /// Returns the parts of the heap that could not be read.
-    pub fn unknown(&self) -> &[Range<u64>] {
+    pub(crate) fn unknown(&self) -> &[Range<u64>] {
         &self.unknown
     }
 
@@ -285,17 +280,17 @@ impl BlockIndex {
 
     /// Returns the number of the block that contains an address.
     #[inline]
-    pub fn containing(&self, at: u64) -> Option<BlockId> {
+    pub(crate) fn containing(&self, at: u64) -> Option<BlockId> {
         self.find(at).map(|(id, _)| id)
     }
 
     /// Returns the block that starts at an address.
-    pub fn starting_at(&self, at: u64) -> Option<BlockId> {
+    pub(crate) fn starting_at(&self, at: u64) -> Option<BlockId> {
         self.find(at).filter(|(_, block)| block.at == at).map(|(id, _)| id)
     }
 
     /// Returns the start of the first block in a range, or the end of the range if it has none.
-    pub fn first_start_in(&self, range: Range<u64>) -> u64 {
+    pub(crate) fn first_start_in(&self, range: Range<u64>) -> u64 {
         let mut end = range.end;
         let large = self.large.partition_point(|block| block.at < range.start);
         if let Some(block) = self.large.get(large) {
@@ -343,12 +338,12 @@ impl BlockIndex {
     }
 
     /// Returns the addresses of a block.
-    pub fn range(&self, id: BlockId) -> Option<Range<u64>> {
+    pub(crate) fn range(&self, id: BlockId) -> Option<Range<u64>> {
         self.get(id).map(|block| block.at..block.at.saturating_add(block.bytes))
     }
 
     /// Calls `each` for every block, in order of their numbers, with its addresses.
-    pub fn each(&self, mut each: impl FnMut(BlockId, Range<u64>)) {
+    pub(crate) fn each(&self, mut each: impl FnMut(BlockId, Range<u64>)) {
         let small = self.places.iter();
         let small = small.flat_map(|place| place.blocks.iter().map(|packed| place.block(packed)));
         for (id, block) in small.chain(self.large()).enumerate() {
@@ -363,7 +358,7 @@ pub(crate) struct Ordered<'i> {
     places: std::slice::Iter<'i, Place>,
     place: Option<&'i Place>,
     /// The blocks of this place that are left.
-    blocks: std::slice::Iter<'i, Packed>,
+    blocks: std::slice::Iter<'i, PackedBlock>,
     /// The next block of a place.
     small: Option<Block>,
     large: std::iter::Peekable<std::slice::Iter<'i, Block>>,

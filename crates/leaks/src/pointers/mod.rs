@@ -21,18 +21,18 @@
 //! missed. A block is therefore called unreachable only if all searches agree.
 
 mod block_set;
-pub mod doubts;
-pub mod graph;
-pub mod index;
+pub(crate) mod doubts;
+pub(crate) mod graph;
+pub(crate) mod index;
 mod new_blocks;
 pub(crate) mod paths;
 mod reading;
-pub mod registers;
+pub(crate) mod registers;
 mod remnants;
-pub mod roots;
-pub mod scan;
+pub(crate) mod roots;
+pub(crate) mod scan;
 mod search;
 pub(crate) mod sources;
 pub(crate) mod unread;
-pub mod waiting;
-pub mod words;
+pub(crate) mod waiting;
+pub(crate) mod words;

@@ -9,8 +9,8 @@ use lowtide_probe::detect::WalkedHeaps;
 
 use super::block_set::BlockSet;
 use super::index::{BlockId, BlockIndex};
-use super::scan::{Target, Words};
-use super::words::{Sizes, Word};
+use super::scan::{PointerTarget, WordReader};
+use super::words::{SizeWords, Word};
 use crate::book::ByPlace;
 
 /// Memory of the heap that pointers lead to, but that was in no block at the time of the walk:
@@ -119,10 +119,10 @@ impl NewBlocks {
         }
     }
 
-    pub(super) fn may_lead_to(&self, to: Target) -> bool {
+    pub(super) fn may_lead_to(&self, to: PointerTarget) -> bool {
         match to {
-            Target::Block(_) => true,
-            Target::Other(at) => self.may_be_block(at),
+            PointerTarget::Block(_) => true,
+            PointerTarget::Other(at) => self.may_be_block(at),
         }
     }
 
@@ -133,7 +133,11 @@ impl NewBlocks {
     /// Returns the memory to search for a pointer to an address. If a block contains the address,
     /// this is that block, once. Otherwise it is the memory up to the next block: a block may have
     /// been there between the two walks. It is at most the guessed size of that block.
-    fn memory_of(&mut self, words: &mut Words<'_, impl Memory>, at: u64) -> Option<Range<u64>> {
+    fn memory_of(
+        &mut self,
+        words: &mut WordReader<'_, impl Memory>,
+        at: u64,
+    ) -> Option<Range<u64>> {
         let guess = at..at.saturating_add(Self::bytes_of(words, at));
         let Some((index, searched)) = &mut self.later else { return Some(guess) };
         match index.containing(at) {
@@ -144,7 +148,7 @@ impl NewBlocks {
 
     /// Returns the number of bytes to search of the block at an address: those of its chunk, if it
     /// belongs to glibc.
-    fn bytes_of(words: &mut Words<'_, impl Memory>, at: u64) -> u64 {
+    fn bytes_of(words: &mut WordReader<'_, impl Memory>, at: u64) -> u64 {
         let head = at.checked_sub(WORD).and_then(|at| words.two(at));
         let size = head.map_or(0, |[head, _]| head & !7);
         if size.is_multiple_of(16) && (Self::BYTES..=Self::MAX_BYTES).contains(&size) {
@@ -194,12 +198,12 @@ impl NewBlocks {
     /// of the first pointer on the path to a word, with the word, and with the block that it is in.
     pub(super) fn each_word<M: Memory>(
         &mut self,
-        words: &mut Words<'_, M>,
+        words: &mut WordReader<'_, M>,
         mut each: impl FnMut(&mut Self, u64, Word, Range<u64>),
     ) {
         let mut left = std::mem::take(&mut self.left);
         left.sort_unstable();
-        let mut sizes = Sizes::default();
+        let mut sizes = SizeWords::default();
         for (at, from) in left {
             // Most pointers lead to what was searched by now.
             let Some(block) = self.memory_of(words, at) else { continue };
@@ -239,7 +243,7 @@ mod tests {
             }
             let memory = Saved::new(vec![(BEGIN, bytes)]);
             let mut new = NewBlocks::new(&WalkedHeaps { areas: std::iter::once(BEGIN..BEGIN + 50_000).collect(), ..WalkedHeaps::default() });
-            let mut words = Words::of_parts(&memory);
+            let mut words = WordReader::of_parts(&memory);
             let mut expected = HashSet::new();
             let mut found = Vec::new();
             for round in rounds {
@@ -282,7 +286,9 @@ mod tests {
             new.add(BEGIN + at, 0);
         }
         let mut found = Vec::new();
-        new.each_word(&mut Words::of_parts(&memory), |_, _, word, _| found.push(word.at - BEGIN));
+        new.each_word(&mut WordReader::of_parts(&memory), |_, _, word, _| {
+            found.push(word.at - BEGIN)
+        });
         let expected: Vec<u64> =
             (0x100..0x140).step_by(8).chain((0x7e0..0x800).step_by(8)).collect();
         assert_eq!(found, expected);

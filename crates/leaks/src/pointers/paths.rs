@@ -170,7 +170,7 @@ impl<'s, M: Memory> PathSearch<'s, M> {
 
     /// Follows the pointers of all blocks that were reached, as far as there is time.
     fn follow(&mut self) {
-        let (mut level, mut window) = (OrderedSet::new(self.root_of.len()), Window::default());
+        let (mut level, mut window) = (OrderedSet::new(self.root_of.len()), BlockWindow::default());
         while !self.next.is_empty() {
             std::mem::swap(&mut level, &mut self.next);
             while let Some(from) = level.pop_first() {
@@ -183,7 +183,7 @@ impl<'s, M: Memory> PathSearch<'s, M> {
     }
 
     /// Reads a block, and adds those that it leads to.
-    fn read(&mut self, from: BlockId, window: &mut Window) {
+    fn read(&mut self, from: BlockId, window: &mut BlockWindow) {
         let Some(block) = self.blocks.index.get(from) else { return };
         if self.blocks.cached.binary_search(&block.at).is_ok() {
             return;
@@ -213,14 +213,14 @@ impl<'s, M: Memory> PathSearch<'s, M> {
 
 /// Reads small blocks, and ahead as far as they lie close together.
 #[derive(Debug, Default)]
-struct Window {
+struct BlockWindow {
     start: u64,
     bytes: Vec<u8>,
     /// Number of bytes to read next.
     next: u64,
 }
 
-impl Window {
+impl BlockWindow {
     /// Maximum distance between blocks that are read together, and numbers of bytes per read.
     const NEAR: u64 = 16 << 10;
     const LEAST: u64 = 4 << 10;

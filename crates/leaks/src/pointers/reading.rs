@@ -3,18 +3,18 @@
 use lowtide_heap::memory::Memory;
 use lowtide_probe::detect::WalkedHeaps;
 
-use super::doubts::{Counted, Doubts};
+use super::doubts::{CountedDoubts, Doubts};
 use super::graph::{Graph, MAX_POINTERS};
 use super::index::BlockIndex;
 use super::new_blocks::NewBlocks;
 use super::remnants::{Pointer, Remnants};
 use super::roots::Roots;
-use super::scan::{Target, Words, each_in_blocks, each_root};
+use super::scan::{PointerTarget, WordReader, each_in_blocks, each_root};
 use super::search::Search;
 
 /// The reason why not all pointers of a heap were read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum GraphError {
+pub(crate) enum GraphError {
     /// The blocks contain more pointers than can be stored.
     TooManyPointers,
     /// Reading was interrupted, or took too long.
@@ -29,13 +29,13 @@ impl Graph {
     ///
     /// # Errors
     /// Fails if there are too many pointers, or if reading is interrupted.
-    pub fn read<M: Memory>(
+    pub(crate) fn read<M: Memory>(
         memory: &M,
         index: &BlockIndex,
         heaps: &WalkedHeaps,
         find_roots: impl FnOnce() -> Roots,
         walk_again: impl FnOnce() -> Option<BlockIndex>,
-        before: Option<&Counted>,
+        before: Option<&CountedDoubts>,
     ) -> Result<(Self, Roots), GraphError> {
         let mut remnants = Remnants::new(memory, heaps);
         let (mut new, mut doubts) = (NewBlocks::new(heaps), Doubts::new(before));
@@ -45,7 +45,7 @@ impl Graph {
         new.areas.sort_unstable_by_key(|area| area.start);
         let mut search = Search::new(index, remnants, doubts);
         search.add_threads(&roots, &mut new);
-        let mut words = Words::of_parts(memory);
+        let mut words = WordReader::of_parts(memory);
         let mut walk_again = Some(walk_again);
         // First what the program certainly reaches. It is unknown whether memory that it has
         // obtained since is reachable, so the words there come last.
@@ -93,11 +93,11 @@ impl Graph {
             let block = to.block();
             let kind = remnants.kind(index, word, block, || index.range(from));
             match (kind, to) {
-                (Pointer::Program, Target::Block(to)) => graph.add(from, to),
-                (Pointer::Program, Target::Other(to)) => new.note(from, [word.at, to]),
+                (Pointer::Program, PointerTarget::Block(to)) => graph.add(from, to),
+                (Pointer::Program, PointerTarget::Other(to)) => new.note(from, [word.at, to]),
                 (Pointer::Doubtful, to) if doubts.counts(word.at, word.value, block) => match to {
-                    Target::Block(to) => graph.doubtful.push((from, to)),
-                    Target::Other(to) => new.doubtful.push(to),
+                    PointerTarget::Block(to) => graph.doubtful.push((from, to)),
+                    PointerTarget::Other(to) => new.doubtful.push(to),
                 },
                 (Pointer::Doubtful, _) => {}
                 (Pointer::Link, _) => doubts.links.extend(block),

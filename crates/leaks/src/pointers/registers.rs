@@ -38,7 +38,7 @@ const KEPT: [usize; 12] = [19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30];
 
 /// The registers of a thread that waits in a system call.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Registers {
+pub(crate) struct Registers {
     /// Those that functions keep for their callers.
     pub kept: Vec<u64>,
     /// The others, by their places. The code after the call may use them, but usually does not.
@@ -47,7 +47,7 @@ pub struct Registers {
 
 /// Notes the registers of threads.
 #[derive(Debug, Default)]
-pub struct RegisterWatch {
+pub(crate) struct RegisterWatch {
     threads: HashMap<u32, Noted>,
 }
 
@@ -62,7 +62,7 @@ struct Noted {
 
 impl RegisterWatch {
     /// Begins to note the registers of the threads of a process, as far as the kernel permits it.
-    pub fn new(pid: u32) -> Self {
+    pub(crate) fn new(pid: u32) -> Self {
         let threads = task::threads(pid).unwrap_or_default();
         // A thread that has ended meanwhile must not end the list.
         let noted = threads.iter().take(MAX_THREADS).filter_map(|thread| {
@@ -73,7 +73,7 @@ impl RegisterWatch {
     }
 
     /// Returns the registers of a thread that waits in a system call; `None` if they are unknown.
-    pub fn in_call(&mut self, tid: u32, call: &SystemCall) -> Option<Registers> {
+    pub(crate) fn in_call(&mut self, tid: u32, call: &SystemCall) -> Option<Registers> {
         let noted = self.threads.get_mut(&tid)?;
         noted.read();
         let waits_there = noted.last.get(REGISTERS.1) == Some(&call.stack_pointer)

@@ -206,7 +206,7 @@ mod tests {
 
     use super::*;
     use crate::pointers::index::IndexBuilder;
-    use crate::pointers::words::Sizes;
+    use crate::pointers::words::SizeWords;
 
     const BASE: u64 = 0x7f00_0000_0000;
     const BIN: u64 = 0x7f80_0000_0100;
@@ -235,7 +235,7 @@ mod tests {
         };
         let mut remnants = Remnants::new(&memory, &heaps);
         let to = index.containing(words[place]);
-        let mut sizes = Sizes::default();
+        let mut sizes = SizeWords::default();
         let at = |place: usize| BASE + 0x8000 + 8 * place as u64;
         let noted = (0..=place).map(|place| sizes.word(at(place), words[place])).last().unwrap();
         remnants.kind(&index, noted, to, || inside)

@@ -49,7 +49,7 @@ const DEVICES: [&str; 6] = ["/dev/", "/sys/", "/proc/", "/dmabuf", "/i915", "/dr
 
 /// The memory and words in which a program can have pointers to blocks.
 #[derive(Debug, Default)]
-pub struct Roots {
+pub(crate) struct Roots {
     /// Memory outside of blocks, in order and disjoint.
     pub ranges: Vec<Range<u64>>,
     /// Memory that the program has obtained since the walk, in order and disjoint. It is not in
@@ -69,7 +69,7 @@ impl Roots {
     /// Finds the roots of a process after a walk of its heap. `unknown` are parts of the heap that
     /// could not be read. `registers` are those at context switches. The mappings are read again:
     /// the program may have obtained memory since the walk.
-    pub fn find(
+    pub(crate) fn find(
         target: &Target,
         memory: &LiveMemory,
         walk: &BlockWalk,
@@ -121,7 +121,7 @@ impl Roots {
     }
 
     /// Returns whether an address is in the stack of a thread.
-    pub fn is_in_stack(&self, at: u64) -> bool {
+    pub(crate) fn is_in_stack(&self, at: u64) -> bool {
         let place = self.stacks.partition_point(|stack| stack.range.end <= at);
         self.stacks.get(place).is_some_and(|stack| stack.range.contains(&at))
     }

@@ -6,7 +6,7 @@ use lowtide_heap::memory::{ADDRESS_END, Memory};
 use lowtide_heap::ranges::hold;
 
 use super::index::{BlockId, BlockIndex};
-use super::words::{Sizes, Word, chunk_bytes};
+use super::words::{SizeWords, Word, chunk_bytes};
 
 /// Maximum number of bytes per read: of memory that is read completely, and of scattered parts.
 const AT_ONCE: u64 = 1 << 20;
@@ -19,7 +19,7 @@ const SLICE: u64 = 1 << 30;
 
 /// Interprets a word as an address; `None` if it is too low.
 #[inline]
-pub fn address(word: u64) -> Option<u64> {
+pub(crate) fn address(word: u64) -> Option<u64> {
     let at = word & ADDRESS_BITS;
     (at > 0xffff).then_some(at)
 }
@@ -60,24 +60,24 @@ pub(super) fn each_word<M: Memory>(
 
 /// The target of a pointer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Target {
+pub(crate) enum PointerTarget {
     /// In a block.
     Block(BlockId),
     /// An address in no block: it may belong to one that was allocated after the walk.
     Other(u64),
 }
 
-impl Target {
+impl PointerTarget {
     /// Returns what a word points to; `None` if it is not a pointer.
     #[inline]
-    pub fn of(index: &BlockIndex, word: u64) -> Option<Self> {
+    pub(crate) fn of(index: &BlockIndex, word: u64) -> Option<Self> {
         let at = address(word)?;
         Some(index.containing(at).map_or(Self::Other(at), Self::Block))
     }
 
     /// Returns the block.
     #[inline]
-    pub fn block(self) -> Option<BlockId> {
+    pub(crate) fn block(self) -> Option<BlockId> {
         match self {
             Self::Block(id) => Some(id),
             Self::Other(_) => None,
@@ -86,16 +86,16 @@ impl Target {
 }
 
 /// Calls `each` for every pointer in the roots, with its target.
-pub fn each_root<M: Memory>(
+pub(crate) fn each_root<M: Memory>(
     memory: &M,
     index: &BlockIndex,
     roots: &[Range<u64>],
-    mut each: impl FnMut(Word, Target),
+    mut each: impl FnMut(Word, PointerTarget),
 ) {
-    let mut sizes = Sizes::default();
+    let mut sizes = SizeWords::default();
     each_word(memory, roots.iter().cloned(), |at, value| {
         let word = sizes.word(at, value);
-        if let Some(to) = Target::of(index, value) {
+        if let Some(to) = PointerTarget::of(index, value) {
             each(word, to);
         }
     });
@@ -104,20 +104,22 @@ pub fn each_root<M: Memory>(
 /// Calls `each` for every pointer in blocks, except those to their own block, in order of the
 /// numbers of the blocks: with the block, and its target. `chunks` are the heaps in which the size
 /// of a block is in the word before it, in order and disjoint.
-pub fn each_in_blocks<M: Memory>(
+pub(crate) fn each_in_blocks<M: Memory>(
     memory: &M,
     index: &BlockIndex,
     chunks: &[Range<u64>],
-    mut each: impl FnMut(BlockId, Word, Target),
+    mut each: impl FnMut(BlockId, Word, PointerTarget),
 ) {
-    let mut sizes = Sizes::default();
-    let mut window = Words::new(memory);
+    let mut sizes = SizeWords::default();
+    let mut window = WordReader::new(memory);
     index.each(|from, block| {
         sizes.block(block.start);
         let is_divided = hold(chunks, &block) && is_divided(&mut window, &block);
         window.each(block, |at, value| {
             let word = Word { is_of_divided: is_divided, ..sizes.word(at, value) };
-            if let Some(to) = Target::of(index, value).filter(|to| *to != Target::Block(from)) {
+            if let Some(to) =
+                PointerTarget::of(index, value).filter(|to| *to != PointerTarget::Block(from))
+            {
                 each(from, word, to);
             }
         });
@@ -126,20 +128,20 @@ pub fn each_in_blocks<M: Memory>(
 
 /// Returns whether a block of the walk was divided since: its chunk is smaller now. Its memory then
 /// belongs to other blocks.
-fn is_divided(words: &mut Words<'_, impl Memory>, block: &Range<u64>) -> bool {
+fn is_divided(words: &mut WordReader<'_, impl Memory>, block: &Range<u64>) -> bool {
     let size = block.start.checked_sub(8).and_then(|at| words.two(at)).map(|[size, _]| size);
     size.and_then(chunk_bytes).is_some_and(|bytes| bytes < block.end - block.start)
 }
 
 /// Calls `each` for every pointer to some blocks that is in a block of a heap, with its own
 /// address.
-pub fn each_pointer<M: Memory>(
+pub(crate) fn each_pointer<M: Memory>(
     memory: &M,
     index: &BlockIndex,
     to: &BlockIndex,
     mut each: impl FnMut(u64, BlockId),
 ) {
-    let mut words = Words::new(memory);
+    let mut words = WordReader::new(memory);
     index.each(|_, block| {
         words.each(block, |at, word| {
             if let Some(to) = address(word).and_then(|word| to.containing(word)) {
@@ -150,27 +152,27 @@ pub fn each_pointer<M: Memory>(
 }
 
 /// Reads words at ascending addresses.
-pub struct Words<'m, M>(Window<'m, M>);
+pub(crate) struct WordReader<'m, M>(ScanWindow<'m, M>);
 
-impl<'m, M: Memory> Words<'m, M> {
+impl<'m, M: Memory> WordReader<'m, M> {
     /// Creates a reader of memory of which most is read.
-    pub fn new(memory: &'m M) -> Self {
-        Self(Window::new(memory, AT_ONCE))
+    pub(crate) fn new(memory: &'m M) -> Self {
+        Self(ScanWindow::new(memory, AT_ONCE))
     }
 
     /// Creates a reader of scattered parts.
-    pub fn of_parts(memory: &'m M) -> Self {
-        Self(Window::new(memory, SCATTERED_AT_ONCE))
+    pub(crate) fn of_parts(memory: &'m M) -> Self {
+        Self(ScanWindow::new(memory, SCATTERED_AT_ONCE))
     }
 
     /// Calls `each` for every word of a range that is resident and not zero, with its address.
-    pub fn each(&mut self, range: Range<u64>, each: impl FnMut(u64, u64)) {
+    pub(crate) fn each(&mut self, range: Range<u64>, each: impl FnMut(u64, u64)) {
         self.0.each_word(range, each);
     }
 
     /// Returns two consecutive words; `None` if they are not resident.
-    pub fn two(&mut self, at: u64) -> Option<[u64; 2]> {
-        let Window { start, bytes, .. } = &self.0;
+    pub(crate) fn two(&mut self, at: u64) -> Option<[u64; 2]> {
+        let ScanWindow { start, bytes, .. } = &self.0;
         let is_known = *start <= at && at + 16 <= start + bytes.len() as u64;
         if !is_known {
             self.0.load(at)?;
@@ -185,7 +187,7 @@ impl<'m, M: Memory> Words<'m, M> {
 }
 
 /// A window over memory that is read in ascending order.
-struct Window<'m, M> {
+struct ScanWindow<'m, M> {
     memory: &'m M,
     /// Maximum number of bytes per read.
     at_once: u64,
@@ -196,7 +198,7 @@ struct Window<'m, M> {
     slice: Vec<Range<u64>>,
 }
 
-impl<'m, M: Memory> Window<'m, M> {
+impl<'m, M: Memory> ScanWindow<'m, M> {
     fn new(memory: &'m M, at_once: u64) -> Self {
         Self { memory, at_once, start: 0, bytes: Vec::new(), resident: 0..0, slice: Vec::new() }
     }

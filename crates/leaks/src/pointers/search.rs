@@ -11,7 +11,7 @@ use super::index::{BlockId, BlockIndex};
 use super::new_blocks::NewBlocks;
 use super::remnants::{Pointer, Remnants};
 use super::roots::Roots;
-use super::scan::{Target, Words, each_root};
+use super::scan::{PointerTarget, WordReader, each_root};
 use super::waiting::ThreadWords;
 use super::words::Word;
 
@@ -72,14 +72,14 @@ impl<'s, M: Memory> Search<'s, M> {
     /// Notes the words of threads, and those that are in no memory.
     pub(super) fn add_threads(&mut self, roots: &Roots, new: &mut NewBlocks) {
         for word in roots.words.iter().chain(&roots.threads.words) {
-            match Target::of(self.index, *word) {
-                Some(Target::Block(to)) => self.found.add(to, 0),
-                Some(Target::Other(to)) => new.add(to, 0),
+            match PointerTarget::of(self.index, *word) {
+                Some(PointerTarget::Block(to)) => self.found.add(to, 0),
+                Some(PointerTarget::Other(to)) => new.add(to, 0),
                 None => {}
             }
         }
         for stale in &roots.threads.stale {
-            let to = Target::of(self.index, stale.value);
+            let to = PointerTarget::of(self.index, stale.value);
             if let Some(to) = to.filter(|to| new.may_lead_to(*to)) {
                 self.doubtful(stale.at, stale.value, to, new);
             }
@@ -105,25 +105,25 @@ impl<'s, M: Memory> Search<'s, M> {
         from: u64,
         word: Word,
         inside: Option<Range<u64>>,
-        to: Target,
+        to: PointerTarget,
         new: &mut NewBlocks,
     ) {
         let block = to.block();
         let kind = self.remnants.kind(self.index, word, block, || inside);
         match (kind, to) {
-            (Pointer::Program, Target::Block(to)) => self.found.add(to, from),
-            (Pointer::Program, Target::Other(to)) => new.add(to, from),
+            (Pointer::Program, PointerTarget::Block(to)) => self.found.add(to, from),
+            (Pointer::Program, PointerTarget::Other(to)) => new.add(to, from),
             (Pointer::Doubtful, to) => self.doubtful(word.at, word.value, to, new),
             (Pointer::Link, _) => self.doubts.links.extend(block),
         }
     }
 
     /// Notes a doubtful word at an address, which leads `to` somewhere.
-    fn doubtful(&mut self, at: u64, value: u64, to: Target, new: &mut NewBlocks) {
+    fn doubtful(&mut self, at: u64, value: u64, to: PointerTarget, new: &mut NewBlocks) {
         if self.doubts.counts(at, value, to.block()) {
             match to {
-                Target::Block(to) => self.doubtful_roots.push(to),
-                Target::Other(to) => new.doubtful.push(to),
+                PointerTarget::Block(to) => self.doubtful_roots.push(to),
+                PointerTarget::Other(to) => new.doubtful.push(to),
             }
         }
     }
@@ -135,7 +135,7 @@ impl<'s, M: Memory> Search<'s, M> {
         memory: &M,
         graph: &Graph,
         new: &mut NewBlocks,
-        words: &mut Words<'_, M>,
+        words: &mut WordReader<'_, M>,
         walk_again: &mut Option<impl FnOnce() -> Option<BlockIndex>>,
     ) {
         loop {
@@ -163,7 +163,7 @@ impl<'s, M: Memory> Search<'s, M> {
                 new.later = Some((later, searched));
             }
             new.each_word(words, |new, from, word, inside| {
-                if let Some(to) = Target::of(self.index, word.value) {
+                if let Some(to) = PointerTarget::of(self.index, word.value) {
                     self.word(from, word, Some(inside), to, new);
                 }
             });

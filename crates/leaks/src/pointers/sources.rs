@@ -9,7 +9,7 @@ use lowtide_probe::inspect::BlockWalk;
 
 use super::index::{BlockId, BlockIndex, IndexBuilder};
 use super::roots::Roots;
-use super::scan::{Target, each_pointer, each_root};
+use super::scan::{PointerTarget, each_pointer, each_root};
 use super::waiting::ThreadWords;
 use super::words::Word;
 
@@ -38,7 +38,7 @@ pub(crate) fn pointers_to(
         }
     };
     let mut add_root = |from: Word, to| {
-        if let Target::Block(to) = to {
+        if let PointerTarget::Block(to) = to {
             add(from.at, to, MAX_POINTERS);
         }
     };

@@ -32,7 +32,7 @@ const MAX_STACKS: u64 = 64 << 20;
 
 /// A word in a register or on a stack that a thread may not use any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stale {
+pub(crate) struct Stale {
     /// Its address, or a number of its own if it is in a register.
     pub at: u64,
     /// Its value.
@@ -41,7 +41,7 @@ pub struct Stale {
 
 /// The words of threads.
 #[derive(Debug, Default)]
-pub struct ThreadWords {
+pub(crate) struct ThreadWords {
     /// Those in registers and arguments of system calls.
     pub words: Vec<u64>,
     /// Those that a thread may use again, but usually does not: in registers that a call may
@@ -62,7 +62,7 @@ pub struct ThreadWords {
 impl ThreadWords {
     /// Reads those of some threads. `stacks` are the stacks of the process, in order, and
     /// `pointers` the stack pointers of its threads, in order.
-    pub fn read(
+    pub(crate) fn read(
         threads: &[Thread],
         memory: &impl Memory,
         registers: &mut RegisterWatch,
@@ -212,7 +212,7 @@ mod tests {
     use lowtide_probe::target::Target;
 
     use super::*;
-    use crate::pointers::scan::Words;
+    use crate::pointers::scan::WordReader;
 
     const LIVE: u64 = 0x5eed_0000_1234_5678;
     const LEFT: u64 = 0x5eed_0000_8765_4321;
@@ -237,7 +237,7 @@ mod tests {
 
     fn words(memory: &impl Memory, range: &Range<u64>) -> Vec<u64> {
         let mut found = Vec::new();
-        Words::of_parts(memory).each(range.clone(), |_, word| found.push(word));
+        WordReader::of_parts(memory).each(range.clone(), |_, word| found.push(word));
         found
     }
 

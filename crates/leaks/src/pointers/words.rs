@@ -14,7 +14,7 @@ pub(super) const BEFORE: usize = 4;
 
 /// A word in memory.
 #[derive(Debug, Clone, Copy)]
-pub struct Word {
+pub(crate) struct Word {
     /// Its address.
     pub at: u64,
     /// Its value.
@@ -29,13 +29,13 @@ pub struct Word {
 
 /// Notes the words that may be sizes of chunks, in order of addresses.
 #[derive(Debug, Default)]
-pub(super) struct Sizes {
+pub(super) struct SizeWords {
     last: u64,
     /// The last word and its address.
     before: (u64, u64),
 }
 
-impl Sizes {
+impl SizeWords {
     /// Notes that a block begins at an address. The size of its chunk is before it.
     #[inline]
     pub(super) fn block(&mut self, at: u64) {

@@ -17,12 +17,12 @@ const STEPS_MS: [u64; 7] = [50, 300, 1_000, 3_000, 10_000, 30_000, 60_000];
 
 /// The first words of a block, as many as could be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Content {
+pub(super) struct FirstWords {
     words: [u64; WORDS],
     length: u8,
 }
 
-impl Content {
+impl FirstWords {
     /// Creates it from bytes. Returns `None` if they are less than a word.
     pub(super) fn new(bytes: &[u8]) -> Option<Self> {
         let mut content = Self { words: [0; WORDS], length: 0 };
@@ -50,13 +50,13 @@ pub(super) struct Followed {
     /// The stack pointer when the allocation function returned.
     pub(super) stack_pointer: u64,
     /// Its content when it was first read.
-    pub(super) content: Content,
+    pub(super) content: FirstWords,
     checks: u8,
 }
 
 impl Followed {
     /// Creates the entry of a block that was just allocated.
-    pub(super) fn new(time_ns: u64, stack: u32, stack_pointer: u64, content: Content) -> Self {
+    pub(super) fn new(time_ns: u64, stack: u32, stack_pointer: u64, content: FirstWords) -> Self {
         Self { time_ns, stack, stack_pointer, content, checks: 0 }
     }
 }
@@ -99,7 +99,7 @@ impl FollowedBlocks {
     }
 
     /// Checks the blocks that are due. `read` reads the content at an address.
-    pub(super) fn check(&mut self, now_ns: u64, read: &mut dyn FnMut(u64) -> Option<Content>) {
+    pub(super) fn check(&mut self, now_ns: u64, read: &mut dyn FnMut(u64) -> Option<FirstWords>) {
         while let Some(Reverse((due, at, time_ns))) = self.due.peek().copied() {
             if due > now_ns {
                 return;
@@ -133,8 +133,8 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    fn content(word: u64) -> Content {
-        Content::new(&word.to_le_bytes()).unwrap()
+    fn content(word: u64) -> FirstWords {
+        FirstWords::new(&word.to_le_bytes()).unwrap()
     }
 
     fn block(time_ns: u64, stack: u32, word: u64) -> Followed {
@@ -172,9 +172,9 @@ mod tests {
 
     #[test]
     fn only_the_words_that_both_contents_have_are_compared() {
-        let long = Content::new(&[7; 48]).unwrap();
-        let short = Content::new(&[7; 23]).unwrap();
+        let long = FirstWords::new(&[7; 48]).unwrap();
+        let short = FirstWords::new(&[7; 23]).unwrap();
         assert!(long.is_like(&short, WORDS) && short.is_like(&long, 1));
-        assert_eq!(Content::new(&[7; 7]), None);
+        assert_eq!(FirstWords::new(&[7; 7]), None);
     }
 }

@@ -24,12 +24,12 @@ const MAX_DEBUG: u64 = 256 << 20;
 /// bytes in memory.
 const MAX_LINES: u64 = 16 << 20;
 
-type Slice = EndianArcSlice<RunTimeEndian>;
+type DebugSlice = EndianArcSlice<RunTimeEndian>;
 
 /// Names the frames of stacks of a process.
 pub(crate) struct FrameNamer<'i> {
     image: &'i Image<'i>,
-    contexts: RefCell<HashMap<FileId, Option<Context<Slice>>>>,
+    contexts: RefCell<HashMap<FileId, Option<Context<DebugSlice>>>>,
     left: RefCell<u64>,
     target: &'i Target,
     /// Read for the first frame without a file.
@@ -85,7 +85,7 @@ fn unnamed(function: String) -> LeakFrame {
 }
 
 /// Reads the debug information of a file, if it has any that is not too large.
-fn read(file: &MappedFile, left: &mut u64) -> Option<Context<Slice>> {
+fn read(file: &MappedFile, left: &mut u64) -> Option<Context<DebugSlice>> {
     let source = Source::new(file);
     let object = MappedObject::parse(&source)?;
     let size = |addresses: Range<u64>| addresses.end - addresses.start;
@@ -100,7 +100,7 @@ fn read(file: &MappedFile, left: &mut u64) -> Option<Context<Slice>> {
         true => RunTimeEndian::Little,
         false => RunTimeEndian::Big,
     };
-    let section = |id: SectionId| -> Result<Slice, gimli::Error> {
+    let section = |id: SectionId| -> Result<DebugSlice, gimli::Error> {
         let found = object.section(id.name()).filter(|section| !section.is_compressed);
         let data = found.and_then(|section| object.bytes(&section));
         Ok(EndianArcSlice::new(Arc::from(data.unwrap_or_default()), endian))

@@ -16,7 +16,7 @@ const PRESERVED: [Register; REGISTERS] =
 
 /// The place where a function has saved a register when it calls another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Saved {
+pub(super) enum SavedPlace {
     /// Not saved: the value is still in the register.
     InRegister,
     /// In the stack, at a distance from the end of the frame, in bytes.
@@ -31,7 +31,7 @@ pub(super) fn saved(
     table: (&Range<u64>, &[u8]),
     index: (&Range<u64>, &[u8]),
     address: u64,
-) -> Option<[Saved; REGISTERS]> {
+) -> Option<[SavedPlace; REGISTERS]> {
     let bases =
         BaseAddresses::default().set_eh_frame(table.0.start).set_eh_frame_hdr(index.0.start);
     let frames = EhFrame::new(table.1, LittleEndian);
@@ -48,8 +48,8 @@ pub(super) fn saved(
         )
         .ok()?;
     Some(PRESERVED.map(|register| match row.register(register) {
-        None | Some(RegisterRule::SameValue) => Saved::InRegister,
-        Some(RegisterRule::Offset(distance)) => Saved::InFrame(distance),
-        _ => Saved::Unknown,
+        None | Some(RegisterRule::SameValue) => SavedPlace::InRegister,
+        Some(RegisterRule::Offset(distance)) => SavedPlace::InFrame(distance),
+        _ => SavedPlace::Unknown,
     }))
 }

@@ -18,9 +18,9 @@ use lowtide_probe::proc::task::{self, Thread};
 use lowtide_probe::target::{Target, TargetError};
 
 pub use super::bpf::Attachment;
-use super::bpf::{Hit, Probes, Sampler};
+use super::bpf::{Hit, KernelSampler, Probes};
 use super::budget::{Budget, MAX_HITS, MAX_WINDOW};
-use super::followed::{Content, Followed, FollowedBlocks, WORDS};
+use super::followed::{FirstWords, Followed, FollowedBlocks, WORDS};
 use super::functions::{self, Functions};
 use super::numbered::NumberedStacks;
 use super::python::PythonFunctions;
@@ -85,7 +85,7 @@ pub struct StackSamples {
     /// Stacks, indexed by their numbers, with the number of samples of each.
     pub(super) stacks: Vec<(Frames, u64)>,
     /// The program in the kernel, for further probes.
-    pub(super) sampler: Sampler,
+    pub(super) sampler: KernelSampler,
 }
 
 impl StackSamples {
@@ -220,7 +220,7 @@ impl Drop for StackSampler {
 
 /// A sampler that has passed the trials.
 struct Tried {
-    sampler: Sampler,
+    sampler: KernelSampler,
     /// Whether probes work under system call filters.
     survives_filters: bool,
     /// Time that a hit costs, in seconds.
@@ -249,7 +249,7 @@ fn try_probes(
     is_filtered: bool,
     attachment: Attachment,
 ) -> Result<Tried, NoStacks> {
-    let mut sampler = Sampler::load(attachment)?;
+    let mut sampler = KernelSampler::load(attachment)?;
     // First in a child process: lowtide may have filters, too.
     let survives_filters = trial::survives_filter(&mut sampler)?;
     let is_own_filtered = Status::own().is_ok_and(|status| status.seccomp != 0);
@@ -297,7 +297,7 @@ struct Looks {
 struct Look {
     at: u64,
     time_ns: u64,
-    content: Option<Content>,
+    content: Option<FirstWords>,
 }
 
 #[derive(Debug, Default)]
@@ -318,7 +318,7 @@ struct Sampling {
     functions: Vec<Functions>,
     /// Absent if the process does not contain CPython.
     python: Option<PythonFunctions>,
-    sampler: Sampler,
+    sampler: KernelSampler,
     unwinder: StackUnwinder,
     budget: Budget,
     followed: FollowedBlocks,
@@ -468,7 +468,7 @@ impl Sampling {
     }
 
     /// Follows a block from its allocation on.
-    fn follow(&mut self, hit: &Hit, content: Option<Content>) {
+    fn follow(&mut self, hit: &Hit, content: Option<FirstWords>) {
         let before = self.followed.remove(hit.address);
         let Some(content) = content else { return };
         let walk = self.unwinder.walk(hit);
@@ -512,13 +512,13 @@ impl Sampling {
     }
 
     /// Reads the content of a block. Its page is checked once per window.
-    fn read(&mut self, at: u64) -> Option<Content> {
+    fn read(&mut self, at: u64) -> Option<FirstWords> {
         let page = self.memory.page_bytes();
         let (first, last) = (at / page, at.checked_add((WORDS * 8) as u64 - 1)? / page);
         if first == last && self.resident.contains(&first) {
             let mut bytes = [0; WORDS * 8];
             let length = self.memory.read_resident(at, &mut bytes);
-            return Content::new(&bytes[..length.min(bytes.len())]);
+            return FirstWords::new(&bytes[..length.min(bytes.len())]);
         }
         let content = read(&self.memory, at)?;
         if first == last {
@@ -529,10 +529,10 @@ impl Sampling {
 }
 
 /// Reads the content at an address, as far as its pages are resident.
-pub(super) fn read(memory: &LiveMemory, at: u64) -> Option<Content> {
+pub(super) fn read(memory: &LiveMemory, at: u64) -> Option<FirstWords> {
     let mut bytes = [0; WORDS * 8];
     let length = memory.read(at, &mut bytes);
-    Content::new(&bytes[..length.min(bytes.len())])
+    FirstWords::new(&bytes[..length.min(bytes.len())])
 }
 
 /// Returns the time of `CLOCK_MONOTONIC`, the clock of samples, in nanoseconds.
@@ -573,7 +573,7 @@ mod tests {
     fn the_kernel_accepts_the_program_and_seccomp_filters_do_not_break_probes() {
         let _alone = trial::PROBED_BY_A_TEST.lock();
         for attachment in Attachment::ALL {
-            let mut sampler = Sampler::load(attachment).unwrap();
+            let mut sampler = KernelSampler::load(attachment).unwrap();
             for first in
                 [FirstInstruction::Push, FirstInstruction::EndBranch, FirstInstruction::Other]
             {

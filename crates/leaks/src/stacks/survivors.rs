@@ -39,7 +39,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A sampled block that is in use, and unchanged since its allocation.
 #[derive(Debug, Clone, Copy)]
-struct Survivor {
+struct SampledSurvivor {
     at: u64,
     class: u16,
     is_lost: bool,
@@ -47,7 +47,7 @@ struct Survivor {
     stack: u32,
 }
 
-impl Survivor {
+impl SampledSurvivor {
     fn is_of(&self, key: &GroupKey) -> bool {
         match key.members {
             Members::One(at) => self.at == at,
@@ -61,7 +61,7 @@ impl Survivor {
 #[derive(Debug)]
 pub(crate) struct SurvivingStacks<'s> {
     samples: &'s StackSamples,
-    survivors: Vec<Survivor>,
+    survivors: Vec<SampledSurvivor>,
 }
 
 /// The result of counting calls.
@@ -103,7 +103,7 @@ impl<'s> SurvivingStacks<'s> {
             let content = read(memory, *at)?;
             // Some allocators keep 8 bytes beside a block, and count them.
             let words = (found.bytes.saturating_sub(8) / 8).clamp(1, WORDS as u64) as usize;
-            content.is_like(&block.content, words).then(|| Survivor {
+            content.is_like(&block.content, words).then(|| SampledSurvivor {
                 at: *at,
                 class: size_class(found.bytes),
                 is_lost: is_lost(*at, found.print),
@@ -118,12 +118,13 @@ impl<'s> SurvivingStacks<'s> {
     /// this age, in seconds, count.
     fn counts(&self, key: &GroupKey, older_s: f64) -> Vec<(u32, u64)> {
         // A block that has just become longer is as old as its last reallocation.
-        let is_old =
-            |survivor: &Survivor| key.members != Members::Survivors || survivor.age_s >= older_s;
+        let is_old = |survivor: &SampledSurvivor| {
+            key.members != Members::Survivors || survivor.age_s >= older_s
+        };
         self.counts_of(|survivor| survivor.is_of(key) && is_old(survivor))
     }
 
-    fn counts_of(&self, is_member: impl Fn(&Survivor) -> bool) -> Vec<(u32, u64)> {
+    fn counts_of(&self, is_member: impl Fn(&SampledSurvivor) -> bool) -> Vec<(u32, u64)> {
         let mut counts: HashMap<u32, u64> = HashMap::new();
         for survivor in self.survivors.iter().filter(|survivor| is_member(survivor)) {
             *counts.entry(survivor.stack).or_default() += 1;

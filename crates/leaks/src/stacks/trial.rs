@@ -21,7 +21,7 @@ use lowtide_probe::patience::OwnTime;
 use lowtide_probe::proc::maps;
 use lowtide_probe::proc::task::Thread;
 
-use super::bpf::Sampler;
+use super::bpf::KernelSampler;
 use super::refusal::NoStacks;
 
 /// Number of calls of the function in a trial, in batches of equal size. The median batch is not
@@ -103,7 +103,7 @@ mod probed {
 
 /// Checks whether probes can be used on functions that start with an instruction, and returns the
 /// time that a hit costs, in seconds.
-pub(super) fn run(sampler: &mut Sampler, first: FirstInstruction) -> Result<f64, NoStacks> {
+pub(super) fn run(sampler: &mut KernelSampler, first: FirstInstruction) -> Result<f64, NoStacks> {
     let probed = first.function();
     let (file, offset) = place_of(probed).map_err(failed)?;
     // In a separate thread: kernels before 6.10 probe only the thread with the given TID.
@@ -146,7 +146,7 @@ fn time_of_batch(probed: Probed) -> (Duration, bool) {
 
 /// Returns whether a process survives probes under a filter that fails the system call of return
 /// probes, like a filter that does not know this call.
-pub(super) fn survives_filter(sampler: &mut Sampler) -> Result<bool, NoStacks> {
+pub(super) fn survives_filter(sampler: &mut KernelSampler) -> Result<bool, NoStacks> {
     let (file, offset) = place_of(probed::push).map_err(failed)?;
     let (reader, writer) = rustix::pipe::pipe().map_err(|error| failed(error.into()))?;
     let filter = filter();
@@ -268,7 +268,7 @@ mod tests {
         let mut other = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let (file, offset) = place_of(probed::push).unwrap();
         for attachment in Attachment::ALL {
-            let [own, others] = [(); 2].map(|()| Sampler::load(attachment).unwrap());
+            let [own, others] = [(); 2].map(|()| KernelSampler::load(attachment).unwrap());
             let probes = [
                 own.at_returns(&file, &[offset], std::process::id()).unwrap(),
                 others.at_returns(&file, &[offset], other.id()).unwrap(),

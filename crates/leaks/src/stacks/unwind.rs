@@ -13,7 +13,7 @@ use lowtide_probe::program::{MappedObject, Segment, Source};
 
 use super::bpf::{Hit, REGISTERS};
 use super::python_frames::PythonFrames;
-use super::registers::{self, Saved};
+use super::registers::{self, SavedPlace};
 
 /// Maximum number of frames of a stack.
 pub(super) const MAX_FRAMES: usize = 64;
@@ -55,21 +55,21 @@ pub(super) struct Walk {
 /// Unwinds stacks of a process.
 pub(super) struct StackUnwinder {
     pid: u32,
-    unwinder: UnwinderX86_64<Tables>,
+    unwinder: UnwinderX86_64<TableBytes>,
     cache: CacheX86_64,
     files: HashMap<FileId, Option<Arc<Sections>>>,
     /// Mappings of code from files.
     code: Vec<Mapping>,
     /// Places of saved registers, by the address of a call.
-    saved: HashMap<u64, [Saved; REGISTERS]>,
+    saved: HashMap<u64, [SavedPlace; REGISTERS]>,
     tables_bytes: u64,
 }
 
 /// Bytes of a table.
 #[derive(Debug, Clone, Default)]
-struct Tables(Arc<[u8]>);
+struct TableBytes(Arc<[u8]>);
 
-impl std::ops::Deref for Tables {
+impl std::ops::Deref for TableBytes {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -82,9 +82,9 @@ impl std::ops::Deref for Tables {
 struct Sections {
     /// The segments of code.
     segments: Vec<Segment>,
-    eh_frame: Option<(std::ops::Range<u64>, Tables)>,
-    eh_frame_hdr: Option<(std::ops::Range<u64>, Tables)>,
-    debug_frame: Option<Tables>,
+    eh_frame: Option<(std::ops::Range<u64>, TableBytes)>,
+    eh_frame_hdr: Option<(std::ops::Range<u64>, TableBytes)>,
+    debug_frame: Option<TableBytes>,
 }
 
 impl StackUnwinder {
@@ -120,7 +120,7 @@ impl StackUnwinder {
         true
     }
 
-    fn module(&mut self, mapping: &Mapping) -> Option<Module<Tables>> {
+    fn module(&mut self, mapping: &Mapping) -> Option<Module<TableBytes>> {
         let pid = self.pid;
         let left = MAX_ALL_TABLES - self.tables_bytes;
         let mut added = 0;
@@ -191,11 +191,11 @@ impl StackUnwinder {
             let saved = self.saved(*at);
             for (register, saved) in registers.iter_mut().zip(saved) {
                 match saved {
-                    Saved::InRegister => {}
-                    Saved::InFrame(distance) => {
+                    SavedPlace::InRegister => {}
+                    SavedPlace::InFrame(distance) => {
                         *register = end.checked_add_signed(distance).and_then(|at| hit.word(at));
                     }
-                    Saved::Unknown => *register = None,
+                    SavedPlace::Unknown => *register = None,
                 }
             }
         }
@@ -203,7 +203,7 @@ impl StackUnwinder {
     }
 
     /// Returns where the function at an address has saved the callee-saved registers.
-    fn saved(&mut self, at: u64) -> [Saved; REGISTERS] {
+    fn saved(&mut self, at: u64) -> [SavedPlace; REGISTERS] {
         if let Some(known) = self.saved.get(&at) {
             return *known;
         }
@@ -214,7 +214,7 @@ impl StackUnwinder {
             let (table, index) = (sections.eh_frame.as_ref()?, sections.eh_frame_hdr.as_ref()?);
             registers::saved((&table.0, &table.1), (&index.0, &index.1), address)
         };
-        let saved = found().unwrap_or([Saved::Unknown; REGISTERS]);
+        let saved = found().unwrap_or([SavedPlace::Unknown; REGISTERS]);
         if self.saved.len() < MAX_SAVED {
             self.saved.insert(at, saved);
         }
@@ -265,7 +265,7 @@ impl Sections {
             let range = section.addresses.clone();
             left = left.checked_sub(range.end - range.start)?;
             let data = object.bytes(&section).filter(|data| !data.is_empty())?;
-            Some((range, Tables(data.into())))
+            Some((range, TableBytes(data.into())))
         };
         Some(Self {
             eh_frame_hdr: section(".eh_frame_hdr"),

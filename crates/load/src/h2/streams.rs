@@ -51,20 +51,20 @@ impl BodyLength {
 
 /// A request in flight.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Slot {
+pub(super) struct StreamSlot {
     pub(super) started: Ticks,
     pub(super) stage: StreamStage,
 }
 
-const EMPTY: Slot = Slot { started: Ticks(0), stage: StreamStage::Closed };
+const EMPTY: StreamSlot = StreamSlot { started: Ticks(0), stage: StreamStage::Closed };
 
 #[derive(Debug)]
-struct Block {
-    slots: [Slot; SLOTS_PER_BLOCK as usize],
+struct SlotBlock {
+    slots: [StreamSlot; SLOTS_PER_BLOCK as usize],
     live: u32,
 }
 
-impl Block {
+impl SlotBlock {
     fn empty() -> Box<Self> {
         Box::new(Self { slots: [EMPTY; SLOTS_PER_BLOCK as usize], live: 0 })
     }
@@ -74,7 +74,7 @@ impl Block {
 #[derive(Debug)]
 pub(super) struct Streams {
     /// The first block holds the oldest request in flight. Blocks without requests are `None`.
-    blocks: VecDeque<Option<Box<Block>>>,
+    blocks: VecDeque<Option<Box<SlotBlock>>>,
     /// The number of the first block.
     first: u32,
     /// The slot of the oldest request in flight. Slots count from 0, stream IDs are 1, 3, 5, …
@@ -126,9 +126,9 @@ impl Streams {
         if at == self.blocks.len() {
             self.blocks.push_back(None);
         }
-        let block = self.blocks[at].get_or_insert_with(Block::empty);
+        let block = self.blocks[at].get_or_insert_with(SlotBlock::empty);
         block.slots[(slot % SLOTS_PER_BLOCK) as usize] =
-            Slot { started, stage: StreamStage::Waiting };
+            StreamSlot { started, stage: StreamStage::Waiting };
         block.live += 1;
         self.live += 1;
         self.next += 1;
@@ -136,7 +136,7 @@ impl Streams {
     }
 
     /// Returns the request with this stream ID, if it is in flight.
-    pub(super) fn get(&mut self, stream: u32) -> Option<&mut Slot> {
+    pub(super) fn get(&mut self, stream: u32) -> Option<&mut StreamSlot> {
         let slot = stream / 2;
         if stream.is_multiple_of(2) {
             return None;
@@ -148,7 +148,7 @@ impl Streams {
     }
 
     /// Ends a request and returns its slot, or `None` if it is not in flight.
-    pub(super) fn end(&mut self, stream: u32) -> Option<Slot> {
+    pub(super) fn end(&mut self, stream: u32) -> Option<StreamSlot> {
         let slot = self.get(stream)?;
         let ended = std::mem::replace(slot, EMPTY);
         let number = stream / 2;
@@ -184,7 +184,7 @@ impl Streams {
     }
 
     /// Returns all requests in flight.
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Slot> {
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut StreamSlot> {
         let slots = self.blocks.iter_mut().flatten().flat_map(|block| &mut block.slots);
         slots.filter(|slot| slot.stage != StreamStage::Closed)
     }
@@ -225,8 +225,8 @@ mod tests {
 
     #[test]
     fn a_request_in_flight_takes_twelve_bytes() {
-        assert_eq!(size_of::<Slot>(), 12);
-        assert!(size_of::<Block>() <= 12 * SLOTS_PER_BLOCK as usize + 8);
+        assert_eq!(size_of::<StreamSlot>(), 12);
+        assert!(size_of::<SlotBlock>() <= 12 * SLOTS_PER_BLOCK as usize + 8);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lowtide_load::{
-    Available, Event, HttpVersion, LoadEvent, LoadObserver, LoadState, OtherProtocol, Plan,
+    Available, Event, HttpVersion, LoadEvent, LoadObserver, LoadSpec, LoadState, OtherProtocol,
     RequestFailure, RequestTemplate, RunError, Shape, run,
 };
 use lowtide_model::load::{LoadReport, LoadRound};
@@ -19,8 +19,8 @@ use server::Speaks;
 
 const H2: Speaks = Speaks::Http2(10_000);
 
-fn plan(url: &str) -> Plan {
-    Plan {
+fn plan(url: &str) -> LoadSpec {
+    LoadSpec {
         targets: vec![url.parse().unwrap()],
         connections: 4,
         streams: 100,
@@ -39,8 +39,8 @@ fn plan(url: &str) -> Plan {
     }
 }
 
-fn h2(url: &str) -> Plan {
-    Plan { version: HttpVersion::Http2, ..plan(url) }
+fn h2(url: &str) -> LoadSpec {
+    LoadSpec { version: HttpVersion::Http2, ..plan(url) }
 }
 
 fn available() -> Available {
@@ -51,11 +51,11 @@ fn available() -> Available {
     }
 }
 
-fn try_run(plan: &Plan) -> Result<LoadReport, RunError> {
+fn try_run(plan: &LoadSpec) -> Result<LoadReport, RunError> {
     run(plan, &available(), &mut (), &AtomicBool::new(false))
 }
 
-fn one_round(plan: &Plan) -> LoadRound {
+fn one_round(plan: &LoadSpec) -> LoadRound {
     let report = try_run(plan).unwrap();
     assert_eq!(report.rounds.len(), 1);
     whole(&report.rounds[0]);
@@ -73,7 +73,7 @@ fn repeat(times: u32, shape: Shape, pause: Duration) -> Shape {
     Shape::Repeat { times, round: vec![shape], between }
 }
 
-fn no_connection(plan: &Plan) -> RequestFailure {
+fn no_connection(plan: &LoadSpec) -> RequestFailure {
     match try_run(plan).unwrap_err() {
         RunError::NoConnection { failure, .. } => failure,
         other => panic!("{other}"),
@@ -83,7 +83,7 @@ fn no_connection(plan: &Plan) -> RequestFailure {
 #[test]
 fn a_whole_burst_is_in_flight_at_once_and_spread_over_the_connections() {
     let server = server::start(H2, false);
-    let round = one_round(&Plan { streams: 1000, ..h2(&format!("http://{server}/together")) });
+    let round = one_round(&LoadSpec { streams: 1000, ..h2(&format!("http://{server}/together")) });
     assert_eq!((round.succeeded, round.failed), (400, 0), "{:?}", round.errors);
     assert_eq!(round.responses.values().copied().collect::<Vec<_>>(), [100; 4]);
     assert_eq!(round.peak_in_flight, 400);
@@ -92,7 +92,7 @@ fn a_whole_burst_is_in_flight_at_once_and_spread_over_the_connections() {
 #[test]
 fn http1_sends_one_request_at_a_time_on_a_persistent_connection() {
     let server = server::start(Speaks::Http1, false);
-    let round = one_round(&Plan { streams: 1, ..plan(&format!("http://{server}/peer")) });
+    let round = one_round(&LoadSpec { streams: 1, ..plan(&format!("http://{server}/peer")) });
     assert_eq!((round.succeeded, round.peak_in_flight), (400, 4));
     assert_eq!(round.distinct_responses, 4);
 }
@@ -136,7 +136,7 @@ fn another_protocol_or_a_closed_port_is_reported_as_the_failure() {
         matches!(said, RequestFailure::NotHttp1(OtherProtocol::Http2) | RequestFailure::Reset),
         "{said}"
     );
-    let tls = Plan { insecure: true, ..plan(&format!("https://{one}/")) };
+    let tls = LoadSpec { insecure: true, ..plan(&format!("https://{one}/")) };
     assert!(matches!(no_connection(&tls), RequestFailure::Tls(_)));
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     assert_eq!(no_connection(&plan(&format!("http://{nobody}/"))), RequestFailure::Refused);
@@ -208,7 +208,7 @@ fn dying() -> SocketAddr {
 
 #[test]
 fn requests_that_were_never_sent_are_not_reported_as_refused() {
-    let plan = Plan { connections: 1, ..plan(&format!("http://{}/", dying())) };
+    let plan = LoadSpec { connections: 1, ..plan(&format!("http://{}/", dying())) };
     let round = one_round(&plan);
     assert_eq!((round.requests, round.succeeded, round.failed), (400, 1, 399));
     let never = "never sent: all connections were given up (connection refused)";
@@ -242,7 +242,7 @@ fn connections_are_reused_in_the_next_round_or_closed_when_idle() {
     let server = server::start(H2, false);
     let mut plan = h2(&format!("http://{server}/peer"));
     plan.shape = repeat(2, Shape::Burst(400), Duration::from_millis(400));
-    let peers = |plan: &Plan| {
+    let peers = |plan: &LoadSpec| {
         let rounds = try_run(plan).unwrap().rounds;
         rounds.iter().map(whole).for_each(drop);
         let keys = |round: &LoadRound| round.responses.keys().cloned().collect::<BTreeSet<_>>();

@@ -80,7 +80,7 @@ impl ChargeGrowth {
 
 impl CgroupKind {
     /// Returns whether the kernel drops it before it kills for lack of memory.
-    pub fn is_dropped(self) -> bool {
+    pub(crate) fn is_dropped(self) -> bool {
         matches!(self, Self::FileActive | Self::FileInactive | Self::SlabReclaimable)
     }
 }

@@ -112,7 +112,7 @@ impl GroupCounters {
 
     fn read_parts(&self, bytes: &mut GroupBytes, buffer: &mut Vec<u8>) -> io::Result<()> {
         let text = reread(&self.stat, buffer)?;
-        let parts = Parts::parse(self.version, &text);
+        let parts = ChargeParts::parse(self.version, &text);
         drop(text);
         (bytes.anon, bytes.shared, bytes.cache) = (parts.anon, parts.shared, parts.cache);
         let kernel = self.kernel.as_ref().and_then(|file| number(file, buffer).ok().flatten());
@@ -123,7 +123,7 @@ impl GroupCounters {
 
 /// The used values of `memory.stat`, in bytes, with those of the groups below.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Parts {
+struct ChargeParts {
     anon: u64,
     shared: u64,
     cache: u64,
@@ -131,7 +131,7 @@ struct Parts {
     slab_reclaimable: u64,
 }
 
-impl Parts {
+impl ChargeParts {
     /// Parses the text in one pass: it is read up to a thousand times a second.
     fn parse(version: u32, text: &str) -> Self {
         let mut parts = Self::default();
@@ -212,7 +212,8 @@ mod tests {
         );
         assert_eq!((read.limit, read.anon, read.kills, read.hits), (None, 0, Some(1), Some(4)));
         let stat = "anon 600\nkernel 90\nsock 4\nslab_reclaimable 30\nshmem 7\nactive_file 11\n";
-        let expected = Parts { anon: 600, shared: 7, cache: 11, kernel: 94, slab_reclaimable: 30 };
-        assert_eq!(Parts::parse(2, stat), expected);
+        let expected =
+            ChargeParts { anon: 600, shared: 7, cache: 11, kernel: 94, slab_reclaimable: 30 };
+        assert_eq!(ChargeParts::parse(2, stat), expected);
     }
 }

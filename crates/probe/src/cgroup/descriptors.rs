@@ -55,7 +55,7 @@ impl Descriptors {
     pub(crate) fn read_most(pids: &[u32], most: usize) -> Self {
         let end_s = thread_cpu_s() + MAX_CPU_S;
         let mut found = Self { all: Vec::new(), is_complete: true };
-        let mut file_systems = FileSystems::default();
+        let mut file_systems = DescriptorFileSystems::default();
         for pid in pids {
             // A process that may not be inspected, or has ended.
             let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else { continue };
@@ -141,7 +141,7 @@ impl Copier {
 
 /// The file systems of descriptors. Processes that see the same mounts share their list.
 #[derive(Debug, Default)]
-struct FileSystems {
+struct DescriptorFileSystems {
     kernels_own: Option<u64>,
     namespaces: HashMap<PathBuf, Rc<Mounts>>,
     of_process: Option<(u32, Rc<Mounts>)>,
@@ -149,7 +149,7 @@ struct FileSystems {
     elsewhere: Option<BTreeMap<u64, FileSystem>>,
 }
 
-impl FileSystems {
+impl DescriptorFileSystems {
     fn of(&mut self, pid: u32, number: i32) -> FileSystem {
         let Some(id) = mount_id(&pid.to_string(), number) else { return FileSystem::Other };
         if self.of_process.as_ref().is_none_or(|(process, _)| *process != pid) {

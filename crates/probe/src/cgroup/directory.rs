@@ -122,7 +122,7 @@ impl MemoryHierarchy {
     ///
     /// # Errors
     /// Fails if the process has ended, or no such group is visible here.
-    pub fn find_of_process(&self, pid: u32) -> Result<CgroupDirectory, CgroupError> {
+    pub(crate) fn find_of_process(&self, pid: u32) -> Result<CgroupDirectory, CgroupError> {
         let groups = Groups::read(pid).unwrap_or_default();
         let path = groups.memory_path().ok_or(CgroupError::NoController)?;
         match self.find(path) {

@@ -12,7 +12,7 @@ use super::cached_files::CachedFiles;
 use super::descriptors::Descriptors;
 use super::shared_files::SharedFiles;
 use super::socket_buffers::SocketBuffers;
-use super::tree::Tree;
+use super::tree::CgroupTree;
 use crate::proc::stat::Stat;
 use crate::proc::status::Status;
 
@@ -25,8 +25,8 @@ const NAMED: usize = 3;
 
 /// The processes and the shared memory of a cgroup.
 #[derive(Debug, Default)]
-pub(super) struct Holdings {
-    processes: Vec<Process>,
+pub(super) struct CgroupHoldings {
+    processes: Vec<HolderProcess>,
     pub(super) files: SharedFiles,
     pub(super) cached: CachedFiles,
     pub(super) notes: Vec<String>,
@@ -41,10 +41,10 @@ enum Part {
 }
 
 /// Returns the bytes that a process has of a row.
-type Bytes = fn(&Process) -> u64;
+type Bytes = fn(&HolderProcess) -> u64;
 
 #[derive(Debug, Clone, Default)]
-struct Process {
+struct HolderProcess {
     pid: u32,
     name: String,
     anon_bytes: u64,
@@ -55,7 +55,7 @@ struct Process {
     tcp_bytes: u64,
 }
 
-impl Process {
+impl HolderProcess {
     /// Reads a process; `None` if it has ended.
     fn read(pid: u32) -> Option<Self> {
         let text = fs::read(format!("/proc/{pid}/stat")).ok()?;
@@ -74,10 +74,10 @@ impl Process {
     }
 }
 
-impl Holdings {
-    pub(super) fn read(tree: &Tree) -> Self {
+impl CgroupHoldings {
+    pub(super) fn read(tree: &CgroupTree) -> Self {
         let pids = &tree.processes;
-        let processes = pids.iter().filter_map(|pid| Process::read(*pid)).collect();
+        let processes = pids.iter().filter_map(|pid| HolderProcess::read(*pid)).collect();
         let mut holdings = Self { processes, ..Self::default() };
         let (sender, receiver) = channel();
         let (pids, own) = (pids.iter().copied().collect::<Vec<_>>(), tree.inodes.clone());
@@ -146,7 +146,7 @@ impl Holdings {
             (CgroupKind::Sockets, None, |process| process.tcp_bytes),
         ];
         let of_row = |(kind, part, bytes): (CgroupKind, Option<HolderPart>, Bytes)| {
-            let mut largest: Vec<&Process> = self.processes.iter().collect();
+            let mut largest: Vec<&HolderProcess> = self.processes.iter().collect();
             largest.sort_by_key(|process| std::cmp::Reverse(bytes(process)));
             let holders = largest.into_iter().filter(move |process| bytes(process) > 0);
             holders.take(NAMED).map(move |process| CgroupHolder {

@@ -6,7 +6,7 @@ use lowtide_model::cgroup::CgroupCharge;
 use super::CgroupError;
 use super::account::Account;
 use super::directory::CgroupDirectory;
-use super::holdings::Holdings;
+use super::holdings::CgroupHoldings;
 use super::rows::rows;
 
 /// Reads the charge of a cgroup, without its processes. Shared memory counts as mapped as far as it
@@ -21,6 +21,6 @@ pub fn read_charge(group: &CgroupDirectory) -> Result<CgroupCharge, CgroupError>
         charged_bytes: account.charged_bytes,
         limit_bytes: limits.iter().filter_map(|limit| limit.limit_bytes).min(),
         working_set_bytes: account.working_set_bytes(),
-        rows: rows(&account, &Holdings::default(), 1),
+        rows: rows(&account, &CgroupHoldings::default(), 1),
     })
 }

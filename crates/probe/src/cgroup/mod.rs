@@ -31,9 +31,9 @@ pub use directory::{CgroupDirectory, CgroupError, CgroupNameError, MemoryHierarc
 pub use kinds::read_charge;
 
 use account::Account;
-use holdings::Holdings;
+use holdings::CgroupHoldings;
 use rows::{rows, stock_bound};
-use tree::Tree;
+use tree::CgroupTree;
 
 /// Time after which the kernel has added up its counts (`FLUSH_TIME` in mm/memcontrol.c is 2 s).
 const FLUSH_TIME: Duration = Duration::from_millis(2200);
@@ -49,8 +49,8 @@ pub fn read(group: &CgroupDirectory) -> Result<CgroupLedger, CgroupError> {
     let mut last = None;
     for _ in 0..2 {
         let before = Account::read(group)?;
-        let tree = Tree::read(&group.directory);
-        let holdings = Holdings::read(&tree);
+        let tree = CgroupTree::read(&group.directory);
+        let holdings = CgroupHoldings::read(&tree);
         let (account, has_lag) = settled(group)?;
         let tolerance =
             stock_bound(tree.groups) + (account.charged_bytes as f64 * TOLERANCE) as u64;
@@ -80,8 +80,8 @@ fn settled(group: &CgroupDirectory) -> Result<(Account, bool), CgroupError> {
 fn ledger(
     group: &CgroupDirectory,
     account: &Account,
-    tree: &Tree,
-    holdings: &Holdings,
+    tree: &CgroupTree,
+    holdings: &CgroupHoldings,
     moved: bool,
 ) -> CgroupLedger {
     let limits = group.limits();

@@ -3,7 +3,7 @@
 use lowtide_model::cgroup::{CgroupKind, CgroupRow};
 
 use super::account::Account;
-use super::holdings::Holdings;
+use super::holdings::CgroupHoldings;
 
 /// Number of pages that the kernel charges in advance for each processor (`MEMCG_CHARGE_BATCH`).
 const BATCH_PAGES: u64 = 64;
@@ -19,8 +19,8 @@ pub(super) fn stock_bound(groups: u64) -> u64 {
 }
 
 /// Divides the charge.
-pub(super) fn rows(account: &Account, holdings: &Holdings, groups: u64) -> Vec<CgroupRow> {
-    let mut parts = Parts(Vec::new());
+pub(super) fn rows(account: &Account, holdings: &CgroupHoldings, groups: u64) -> Vec<CgroupRow> {
+    let mut parts = RowParts(Vec::new());
     parts.exact(CgroupKind::Anon, account.anon());
     shared(&mut parts, account, holdings);
     page_cache(&mut parts, account);
@@ -29,9 +29,9 @@ pub(super) fn rows(account: &Account, holdings: &Holdings, groups: u64) -> Vec<C
     parts.0
 }
 
-struct Parts(Vec<CgroupRow>);
+struct RowParts(Vec<CgroupRow>);
 
-impl Parts {
+impl RowParts {
     fn add(&mut self, kind: CgroupKind, bytes: u64, estimated: bool) {
         if bytes > 0 {
             let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
@@ -57,7 +57,7 @@ impl Parts {
 
 /// Shared memory: the kernel counts how much is mapped together with files, so that this is an
 /// estimate from the pages that processes map.
-fn shared(parts: &mut Parts, account: &Account, holdings: &Holdings) {
+fn shared(parts: &mut RowParts, account: &Account, holdings: &CgroupHoldings) {
     let shmem = account.shmem();
     let most = account.mapped().min(shmem);
     // If mappings could not be read, all that can be mapped counts as mapped, so that unmapped
@@ -72,7 +72,7 @@ fn shared(parts: &mut Parts, account: &Account, holdings: &Holdings) {
 
 /// Page cache. Its lists can hold anonymous pages that may be dropped (`MADV_FREE`), and lack pages
 /// that are locked or were just added.
-fn page_cache(parts: &mut Parts, account: &Account) {
+fn page_cache(parts: &mut RowParts, account: &Account) {
     let cache = account.cache();
     let active = account.value("active_file").min(cache);
     let inactive = account.value("inactive_file").min(cache - active);
@@ -81,7 +81,7 @@ fn page_cache(parts: &mut Parts, account: &Account) {
     parts.exact(CgroupKind::FileOther, cache - active - inactive);
 }
 
-fn kernel(parts: &mut Parts, account: &Account, holdings: &Holdings) {
+fn kernel(parts: &mut RowParts, account: &Account, holdings: &CgroupHoldings) {
     let mut left = account.kernel().unwrap_or(u64::MAX);
     let mut take = |kind, bytes: u64, estimated| {
         let bytes = bytes.min(left);
@@ -145,7 +145,7 @@ mod tests {
 
     fn divided(version: u32, stat: &str, kmem: Option<u64>, charged: u64) -> Vec<CgroupRow> {
         let account = Account::parse(version, charged, stat, kmem);
-        let rows = rows(&account, &Holdings::default(), 1);
+        let rows = rows(&account, &CgroupHoldings::default(), 1);
         let sum: i64 = rows.iter().map(|row| row.bytes).sum();
         assert_eq!(sum, charged as i64, "{rows:#?}");
         rows
@@ -206,7 +206,7 @@ mod tests {
             let keys = ["anon", "file", "shmem", "kernel", "sock", "pagetables", "slab", "total_rss"];
             let pairs = keys.iter().zip(&values).map(|(key, value)| format!("{key} {value}\n"));
             let account = Account::parse(version, charged, &pairs.collect::<String>(), Some(values[3]));
-            let rows = rows(&account, &Holdings::default(), 3);
+            let rows = rows(&account, &CgroupHoldings::default(), 3);
             let sum: i128 = rows.iter().map(|row| i128::from(row.bytes)).sum();
             proptest::prop_assert_eq!(sum, i128::from(charged));
         }

@@ -38,7 +38,7 @@ const IN_ADVANCE: usize = 4;
 const QUEUED: usize = 5;
 
 /// How the kernel lists the sockets of a protocol.
-struct Protocol {
+struct SocketProtocol {
     requests: fn() -> Vec<Vec<u8>>,
     /// Offset of the inode in the head of a message, and the size of the head, in bytes.
     inode_at: usize,
@@ -50,11 +50,16 @@ struct Protocol {
 }
 
 /// `struct unix_diag_msg`, `UNIX_DIAG_MEMINFO`.
-const UNIX: Protocol =
-    Protocol { requests: unix_requests, inode_at: 4, head: 16, attribute: 5, counts: &[WRITTEN] };
+const UNIX: SocketProtocol = SocketProtocol {
+    requests: unix_requests,
+    inode_at: 4,
+    head: 16,
+    attribute: 5,
+    counts: &[WRITTEN],
+};
 
 /// `struct inet_diag_msg`, `INET_DIAG_SKMEMINFO`.
-const TCP: Protocol = Protocol {
+const TCP: SocketProtocol = SocketProtocol {
     requests: tcp_requests,
     inode_at: 68,
     head: 72,
@@ -132,7 +137,7 @@ fn buffers(pid: u32) -> io::Result<ByInode> {
     ended.unwrap_or_else(|_| Err(io::Error::other("its thread panicked")))
 }
 
-impl Protocol {
+impl SocketProtocol {
     fn read(&self) -> io::Result<HashMap<u32, u64>> {
         let mut sockets = HashMap::new();
         for request in (self.requests)() {

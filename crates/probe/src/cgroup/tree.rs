@@ -15,7 +15,7 @@ const MAX_TIME: Duration = Duration::from_secs(2);
 
 /// A cgroup with all groups below it.
 #[derive(Debug, Default)]
-pub(super) struct Tree {
+pub(super) struct CgroupTree {
     pub(super) processes: BTreeSet<u32>,
     pub(super) groups: u64,
     /// The inodes of their directories, by which the kernel names the owner of a page.
@@ -24,7 +24,7 @@ pub(super) struct Tree {
     pub(super) is_complete: bool,
 }
 
-impl Tree {
+impl CgroupTree {
     /// Visits the groups. A group that is removed meanwhile is skipped.
     pub(super) fn read(directory: &Path) -> Self {
         let end = Instant::now() + MAX_TIME;

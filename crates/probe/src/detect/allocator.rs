@@ -157,7 +157,7 @@ impl Detector {
     }
 
     /// Returns the version of an allocator that a mapped file contains, if the file shows it.
-    pub fn version_in(
+    pub(crate) fn version_in(
         &mut self,
         pid: u32,
         mapping: &Mapping,
@@ -169,7 +169,7 @@ impl Detector {
 
     /// Returns the variable from which the jemalloc in a mapped file reads its settings, if the
     /// file shows it.
-    pub fn jemalloc_variable(&mut self, pid: u32, mapping: &Mapping) -> Option<String> {
+    pub(crate) fn jemalloc_variable(&mut self, pid: u32, mapping: &Mapping) -> Option<String> {
         let texts = self.reader.object(pid, mapping).ok()?.texts?;
         self.version(pid, mapping, "jemalloc's variable", |file| {
             texts::jemalloc_variable(file, texts)

@@ -130,7 +130,7 @@ pub fn java_heap(memory: &impl Memory, detected: &Detected, maps: &[Mapping]) ->
 
 /// Returns whether a mapping has the name of a Java heap in a file. ZGC keeps its heap in a memory
 /// file, which it can map several times (zPhysicalMemoryBacking_linux.cpp).
-pub fn is_java_heap_file(mapping: &Mapping) -> bool {
+pub(crate) fn is_java_heap_file(mapping: &Mapping) -> bool {
     mapping.has_file() && mapping.name.starts_with("/memfd:java_heap")
 }
 

@@ -32,8 +32,9 @@ use crate::proc::maps::{FileId, Mapping};
 use crate::program::{EmbeddedCode, ObjectFacts, ProgramError, ProgramReader, Provider, Sanitizer};
 
 pub use allocator::DetectedAllocator;
+pub(crate) use areas::is_java_heap_file;
 pub(crate) use areas::is_private_memory;
-pub use areas::{Area, AreaOwner, WalkedHeaps, areas, is_java_heap_file, java_heap};
+pub use areas::{Area, AreaOwner, WalkedHeaps, areas, java_heap};
 pub use claims::{Claim, proven, resolve};
 pub use runtime::{DetectedRuntime, OwnMemory};
 pub use stacks::{Stack, stack_pointers, stacks};

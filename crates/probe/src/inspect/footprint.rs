@@ -24,7 +24,7 @@ pub struct Footprint {
 impl Footprint {
     /// Reads both. The kernel maintains RSS as a sum. For huge pages, it scans the page tables a
     /// few MiB at a time, since `smaps_rollup` would hold the lock of the process's mappings for a
-    /// whole heap: see [`LARGEST_WALKED`](crate::proc::smaps::LARGEST_WALKED).
+    /// whole heap: see `LARGEST_WALKED`.
     ///
     /// # Errors
     /// Fails if the process has ended.

@@ -70,11 +70,11 @@ pub fn prepare() {
 pub struct Inspector {
     detector: Detector,
     sockets: Option<Sockets>,
-    settings: Settings,
+    settings: InspectorSettings,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Settings {
+struct InspectorSettings {
     without_scan: bool,
     without_connections: bool,
     without_open_memory: bool,

@@ -25,7 +25,7 @@ pub use remote::{read_remote_files_by, serve};
 
 use crate::abandoned;
 use crate::proc::maps::{FileId, Mapping};
-use remote::{FileSystems, RemoteFile};
+use remote::{RemoteFile, VisibleFileSystems};
 
 /// Magic numbers of file systems whose files have another device number in `maps` than for `stat`
 /// (linux/magic.h): btrfs gives each subvolume its own, overlayfs shows the lower file.
@@ -60,7 +60,7 @@ thread_local! {
     static REMOTE_LEFT: Cell<RemoteBudget> = const { Cell::new(RemoteBudget::MAX) };
 
     /// The process whose files it has opened last, and the file systems that this one sees.
-    static FILE_SYSTEMS: RefCell<Option<(u32, FileSystems)>> = const { RefCell::new(None) };
+    static FILE_SYSTEMS: RefCell<Option<(u32, VisibleFileSystems)>> = const { RefCell::new(None) };
 }
 
 /// Whether remote files are left unread.
@@ -163,7 +163,7 @@ impl MappedFile {
 
     /// Reads the bytes at an offset until a buffer is full or the file ends. Returns the number of
     /// bytes that were read, and the error that ended it: an error of [`read_at`](Self::read_at).
-    pub fn fill_at(&self, bytes: &mut [u8], offset: u64) -> (usize, io::Result<()>) {
+    pub(crate) fn fill_at(&self, bytes: &mut [u8], offset: u64) -> (usize, io::Result<()>) {
         let mut length = 0;
         while length < bytes.len() {
             match self.read_at(&mut bytes[length..], offset.saturating_add(length as u64)) {
@@ -282,7 +282,7 @@ fn is_on_remote_device(pid: u32, mapping: &Mapping) -> bool {
         if known.as_ref().is_none_or(|(process, _)| *process != pid) {
             *known = None;
         }
-        let (_, seen) = known.get_or_insert_with(|| (pid, FileSystems::read(pid)));
+        let (_, seen) = known.get_or_insert_with(|| (pid, VisibleFileSystems::read(pid)));
         seen.is_remote(mapping.file.device)
     })
 }

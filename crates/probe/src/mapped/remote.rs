@@ -65,20 +65,20 @@ pub(crate) fn is_remote_type(name: &str) -> bool {
 /// The file systems of a list of mounts, by their devices (major and minor number). Nothing is
 /// asked of the file systems themselves.
 #[derive(Debug, Default)]
-struct Mounts {
+struct MountDevices {
     local: BTreeSet<(u32, u32)>,
     remote: BTreeSet<(u32, u32)>,
 }
 
 /// The file systems that a process and lowtide see.
 #[derive(Debug)]
-pub(super) struct FileSystems {
-    of_process: Mounts,
+pub(super) struct VisibleFileSystems {
+    of_process: MountDevices,
     /// Read for the first device that the process does not see.
-    of_lowtide: OnceCell<Mounts>,
+    of_lowtide: OnceCell<MountDevices>,
 }
 
-impl Mounts {
+impl MountDevices {
     /// Reads the mounts that a process sees. A list that cannot be read counts as empty.
     fn read(process: &str) -> Self {
         let mut text = Vec::new();
@@ -103,16 +103,16 @@ impl Mounts {
     }
 }
 
-impl FileSystems {
+impl VisibleFileSystems {
     /// Reads the mounts that a process sees.
     pub(super) fn read(pid: u32) -> Self {
-        Self { of_process: Mounts::read(&pid.to_string()), of_lowtide: OnceCell::new() }
+        Self { of_process: MountDevices::read(&pid.to_string()), of_lowtide: OnceCell::new() }
     }
 
     /// Returns whether the file system of a device is remote, or may be. On kernels before 6.8, a
     /// mapped file of an overlay shows the device of its layer, which a container need not see.
     pub(super) fn is_remote(&self, device: (u32, u32)) -> bool {
-        let of_lowtide = || self.of_lowtide.get_or_init(|| Mounts::read("self"));
+        let of_lowtide = || self.of_lowtide.get_or_init(|| MountDevices::read("self"));
         let is_known_local = || device.0 != 0 || shared_memory_device() == Some(device);
         let known = self.of_process.is_remote(device);
         known.or_else(|| of_lowtide().is_remote(device)).unwrap_or_else(|| !is_known_local())
@@ -336,13 +336,13 @@ mod tests {
 
     #[test]
     fn a_file_system_that_nobody_sees_counts_as_remote() {
-        let of_process = Mounts::parse(
+        let of_process = MountDevices::parse(
             "22 1 254:0 / / rw - ext4 /dev/root rw\n\
              23 22 0:21 / /shm rw - tmpfs tmpfs rw\n\
              24 22 0:50 / /mnt rw - fuse.sshfs x rw\n\
              25 22 8:1 / /usb rw - fuseblk x rw\n",
         );
-        let seen = FileSystems { of_process, of_lowtide: Mounts::default().into() };
+        let seen = VisibleFileSystems { of_process, of_lowtide: MountDevices::default().into() };
         for (device, is_remote) in [
             ((254, 0), false),
             ((0, 21), false),
@@ -359,7 +359,7 @@ mod tests {
 
     #[test]
     fn memory_without_a_mount_is_local() {
-        let own = FileSystems::read(std::process::id());
+        let own = VisibleFileSystems::read(std::process::id());
         let memory = shared_memory_device().unwrap();
         assert!(!own.is_remote(memory));
         let program = std::fs::metadata("/proc/self/exe").unwrap();

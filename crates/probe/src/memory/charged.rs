@@ -40,7 +40,7 @@ impl PageOwners {
         let page = rustix::param::page_size() as u64;
         let size = u64::try_from(fstat(&file)?.st_size).unwrap_or(0);
         let length = usize::try_from(size.next_multiple_of(page)).map_err(io::Error::other)?;
-        let view = View::new(file.as_fd(), 0, length)?;
+        let view = MappedPart::new(file.as_fd(), 0, length)?;
         let step = (size / SAMPLES).next_multiple_of(page).max(page);
         let mut found = Vec::new();
         let mut last = None;
@@ -67,13 +67,13 @@ impl PageOwners {
 
 /// A part of a file, mapped for reading. The mapping is private: a shared one of a file that is
 /// open for writing would make the seal against writing fail.
-pub(super) struct View {
+pub(super) struct MappedPart {
     start: NonNull<std::ffi::c_void>,
     length: usize,
 }
 
 #[expect(unsafe_code, reason = "maps a file, and never reads through the mapping")]
-impl View {
+impl MappedPart {
     pub(super) fn new(file: BorrowedFd<'_>, offset: u64, length: usize) -> io::Result<Self> {
         let (read, private) = (ProtFlags::READ, MapFlags::PRIVATE);
         // SAFETY: the kernel chooses the place of a new mapping.
@@ -113,7 +113,7 @@ impl View {
 }
 
 #[expect(unsafe_code, reason = "unmaps what it has mapped")]
-impl Drop for View {
+impl Drop for MappedPart {
     fn drop(&mut self) {
         // SAFETY: nothing refers to the mapping any more.
         let _ = unsafe { munmap(self.start.as_ptr(), self.length) };

@@ -42,7 +42,7 @@ pub struct FilePages {
 impl LiveMemory {
     /// Samples pages of files among these pages. `None` if the flags of pages may not be read (this
     /// requires root), or without pages.
-    pub fn sample_of_files(&self, pages: &[Range<u64>]) -> Option<FilePages> {
+    pub(crate) fn sample_of_files(&self, pages: &[Range<u64>]) -> Option<FilePages> {
         let flags = File::open("/proc/kpageflags").ok()?;
         let count = pages.iter().map(|run| (run.end - run.start) / self.page).sum::<u64>();
         let step = count.div_ceil(SAMPLE).max(1);

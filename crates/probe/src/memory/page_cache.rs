@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use rustix::fs::fstat;
 
-use super::charged::{PageOwners, View};
+use super::charged::{MappedPart, PageOwners};
 
 /// `__NR_cachestat`, the same on all architectures.
 const SYS_CACHESTAT: c_long = 451;
@@ -67,7 +67,10 @@ pub(crate) fn owners(file: &File, cached_bytes: u64, list: &PageOwners) -> io::R
 }
 
 /// Calls a function with each part of a file, its offset, and its pages in the page cache.
-fn each_window(file: BorrowedFd<'_>, mut each: impl FnMut(&View, u64, &[usize])) -> io::Result<()> {
+fn each_window(
+    file: BorrowedFd<'_>,
+    mut each: impl FnMut(&MappedPart, u64, &[usize]),
+) -> io::Result<()> {
     let page = rustix::param::page_size() as u64;
     let size = u64::try_from(fstat(file)?.st_size).unwrap_or(0);
     if size > MAX_SIZE {
@@ -75,7 +78,7 @@ fn each_window(file: BorrowedFd<'_>, mut each: impl FnMut(&View, u64, &[usize]))
     }
     for start in (0..size).step_by(WINDOW as usize) {
         let length = (size - start).min(WINDOW).next_multiple_of(page);
-        let view = View::new(file, start, length as usize)?;
+        let view = MappedPart::new(file, start, length as usize)?;
         let pages = view.cached()?;
         let resident: Vec<usize> =
             pages.iter().enumerate().filter(|(_, flags)| **flags & 1 != 0).map(|p| p.0).collect();

@@ -93,14 +93,14 @@ impl Mapping {
     }
 
     /// Returns whether it can have anonymous pages, other than copies of pages of a file.
-    pub fn has_anonymous_pages(&self) -> bool {
+    pub(crate) fn has_anonymous_pages(&self) -> bool {
         let is_accessible = !self.permissions.starts_with("---");
         !self.has_file() && is_accessible && self.name != "[vsyscall]"
     }
 
     /// Returns whether it is private memory, of which a fork makes no copy before one of the
     /// processes writes to it.
-    pub fn may_be_copied(&self) -> bool {
+    pub(crate) fn may_be_copied(&self) -> bool {
         self.permissions.ends_with('p') && !self.name.starts_with("[v")
     }
 

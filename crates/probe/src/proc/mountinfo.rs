@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 /// A mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mount {
+pub(crate) struct Mount {
     /// Its number, and that of the mount that it is mounted on.
     pub id: u64,
     /// The number of the mount that it is mounted on.
@@ -22,13 +22,13 @@ pub struct Mount {
 }
 
 /// Returns the mounts. Invalid lines are skipped.
-pub fn mounts(text: &str) -> impl Iterator<Item = Mount> {
+pub(crate) fn mounts(text: &str) -> impl Iterator<Item = Mount> {
     text.lines().filter_map(parse_line)
 }
 
 /// Returns the devices (major and minor number) of file systems of some type. Invalid lines are
 /// skipped.
-pub fn devices(text: &str, is_wanted: impl Fn(&str) -> bool) -> BTreeSet<(u32, u32)> {
+pub(crate) fn devices(text: &str, is_wanted: impl Fn(&str) -> bool) -> BTreeSet<(u32, u32)> {
     mounts(text).filter(|mount| is_wanted(&mount.of_type)).map(|mount| mount.device).collect()
 }
 

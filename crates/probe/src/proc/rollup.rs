@@ -4,7 +4,7 @@ use super::ParseError;
 
 /// The used fields of `/proc/PID/smaps_rollup`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Rollup {
+pub(crate) struct Rollup {
     /// Resident set size, exact.
     pub rss_bytes: u64,
     /// Proportional set size.
@@ -22,7 +22,7 @@ impl Rollup {
     ///
     /// # Errors
     /// Fails if it has no `Pss`, or if a line has no number.
-    pub fn parse(text: &str) -> Result<Self, ParseError> {
+    pub(crate) fn parse(text: &str) -> Result<Self, ParseError> {
         let error = |what: &str| ParseError { file: "smaps_rollup", what: what.to_owned() };
         let mut rollup = Self::default();
         let (mut found, mut anon_pss_bytes) = (false, 0);

@@ -15,7 +15,7 @@ const MAX_BYTES: u64 = 64 << 20;
 /// the kernel makes these files, it releases the lock of the process's mappings only between two of
 /// them (10 to 50 ms per GB), so that the process's threads would wait for a larger one. Values
 /// that only that file has are then unknown.
-pub const LARGEST_WALKED: u64 = 128 << 20;
+pub(crate) const LARGEST_WALKED: u64 = 128 << 20;
 
 /// Returns whether the kernel walks the page tables of each mapping fast enough for `smaps` or
 /// `smaps_rollup`: see [`LARGEST_WALKED`].
@@ -29,7 +29,7 @@ pub(crate) fn is_cheap_to_walk(maps: &[Mapping], resident_bytes: u64) -> bool {
 ///
 /// # Errors
 /// Fails if reading fails, if a mapping has no addresses, or if the text is too long.
-pub fn locked(text: impl BufRead, enough_bytes: u64) -> io::Result<Vec<Range<u64>>> {
+pub(crate) fn locked(text: impl BufRead, enough_bytes: u64) -> io::Result<Vec<Range<u64>>> {
     let mut text = text.take(MAX_BYTES);
     let (mut found, mut bytes) = (Vec::new(), 0);
     let (mut mapping, mut line) = (0..0, Vec::new());

@@ -80,7 +80,7 @@ impl Stat {
 
     /// Returns whether it is a thread of io_uring, which runs no code of the program
     /// (`PF_IO_WORKER` of include/linux/sched.h).
-    pub fn is_io_worker(&self) -> bool {
+    pub(crate) fn is_io_worker(&self) -> bool {
         const PF_IO_WORKER: u64 = 0x10;
         self.flags & PF_IO_WORKER != 0
     }

@@ -21,7 +21,7 @@ const PART_BYTES: usize = 1 << 20;
 /// and maximum length of a name that starts in it: a longer one is cut off.
 const MAX_NAME: usize = 64 << 10;
 
-type Table<'c> = object::read::elf::SymbolTable<'c, FileHeader64<Endianness>, Cached<'c>>;
+type ElfSymbols<'c> = object::read::elf::SymbolTable<'c, FileHeader64<Endianness>, Cached<'c>>;
 
 /// An ELF file with 64-bit addresses.
 #[derive(Clone, Copy)]
@@ -237,7 +237,7 @@ impl<'c> MappedObject<'c> {
         self.sections.iter().filter(move |header| header.sh_type(self.endian) == kind)
     }
 
-    fn table(&self, table: SymbolTable) -> Option<Table<'c>> {
+    fn table(&self, table: SymbolTable) -> Option<ElfSymbols<'c>> {
         let entry = size_of::<elf::Sym64<Endianness>>() as u64;
         if self.headers(table).any(|header| header.sh_size(self.endian) > MAX_SYMBOLS * entry) {
             return None;
@@ -251,7 +251,7 @@ impl<'c> MappedObject<'c> {
     }
 
     /// Returns the offset and size of the names of a table in the file.
-    fn names(&self, table: &Table<'c>) -> Option<(u64, u64)> {
+    fn names(&self, table: &ElfSymbols<'c>) -> Option<(u64, u64)> {
         self.sections.section(table.string_section()).ok()?.file_range(self.endian)
     }
 }

@@ -20,19 +20,19 @@ const COMPRESSED: u8 = b'z';
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum BoxLine {
     /// The process and its limits.
-    Head(Head),
+    Head(HeadLine),
     /// The course of the process so far, in few readings.
     Course(Course),
     /// A reading of a process and its cgroups.
-    Reading(Reading),
+    Reading(ReadingLine),
     /// The other processes of its memory cgroup.
-    Members(Members),
+    Members(MembersLine),
     /// An inspection.
     Ledger(Box<LedgerLine>),
     /// A release of memory, or an attempt.
     Release(ReleaseLine),
     /// What happened at the end.
-    End(Box<End>),
+    End(Box<EndLine>),
     /// A line of a newer lowtide.
     #[serde(other)]
     Unknown,
@@ -40,7 +40,7 @@ pub enum BoxLine {
 
 /// The process that a ring records.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Head {
+pub struct HeadLine {
     /// The version of lowtide that wrote it.
     pub lowtide: String,
     /// Time of the beginning, in seconds since 1970. All other times are relative to it.
@@ -75,7 +75,7 @@ pub struct GroupHead {
 
 /// A reading.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Reading {
+pub struct ReadingLine {
     /// Time since the beginning, in seconds.
     pub t_s: f64,
     /// The process.
@@ -91,7 +91,7 @@ pub struct Reading {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Course {
     /// Readings, evenly spaced.
-    pub readings: Vec<Reading>,
+    pub readings: Vec<ReadingLine>,
     /// Peak RSS, in bytes, and its time, in seconds.
     pub peak: (u64, f64),
     /// Number of ledgers that were taken, and that failed.
@@ -102,7 +102,7 @@ pub struct Course {
 
 /// The largest processes of a memory cgroup.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Members {
+pub struct MembersLine {
     /// Time since the beginning, in seconds.
     pub t_s: f64,
     /// Number of processes in the group, as far as they were counted.
@@ -152,7 +152,7 @@ pub struct ReleaseLine {
 
 /// The end of a process.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct End {
+pub struct EndLine {
     /// Time when it was noticed, in seconds.
     pub t_s: f64,
     /// The cause.
@@ -246,7 +246,7 @@ impl BoxLine {
     }
 
     /// Reads the payload of a frame, which may come from anyone. `None` if it is not valid.
-    pub fn from_payload(payload: &[u8]) -> Option<Self> {
+    pub(crate) fn from_payload(payload: &[u8]) -> Option<Self> {
         let value = match payload.split_first()? {
             (&COMPRESSED, rest) => {
                 let text = inflate::decompress_to_vec_with_limit(rest, MAX_TEXT).ok()?;
@@ -288,7 +288,7 @@ mod tests {
 
     #[test]
     fn lines_are_read_back_and_those_of_a_newer_version_are_unknown() {
-        let head = Head { pid: 7, name: "x\u{1b}".to_owned(), ..Head::default() };
+        let head = HeadLine { pid: 7, name: "x\u{1b}".to_owned(), ..HeadLine::default() };
         let payload = BoxLine::Head(head.clone()).to_payload();
         assert!(
             matches!(BoxLine::from_payload(&payload), Some(BoxLine::Head(read)) if read == head)

@@ -20,8 +20,8 @@ use thiserror::Error;
 
 pub use frame::{Frame, MAX_PAYLOAD, frames};
 pub use lines::{
-    BoxLine, Cause, Course, End, ExitStatus, GroupHead, Head, KernelLine, LedgerLine, Member,
-    Members, Reading, ReleaseLine,
+    BoxLine, Cause, Course, EndLine, ExitStatus, GroupHead, HeadLine, KernelLine, LedgerLine,
+    Member, MembersLine, ReadingLine, ReleaseLine,
 };
 pub use ring::RingWriter;
 pub use store::{LiveRing, MAX_BYTES, Store, is_ring, is_store, rings_in};
@@ -46,7 +46,7 @@ pub enum BoxError {
 #[derive(Debug, Clone)]
 pub struct BoxRecord {
     /// The process.
-    pub head: Head,
+    pub head: HeadLine,
     /// All other lines.
     pub lines: Vec<BoxLine>,
     /// Number of valid frames whose content is not valid.
@@ -66,7 +66,7 @@ pub fn read(path: &Path) -> Result<BoxRecord, BoxError> {
 
 /// Reads the bytes of a ring. `None` if no frame names its process.
 pub fn parse(bytes: &[u8]) -> Option<BoxRecord> {
-    let mut record = BoxRecord { head: Head::default(), lines: Vec::new(), invalid: 0 };
+    let mut record = BoxRecord { head: HeadLine::default(), lines: Vec::new(), invalid: 0 };
     let mut head = None;
     for frame in frames(bytes) {
         match BoxLine::from_payload(frame.payload) {

@@ -17,10 +17,10 @@ fn ring(size: usize, readings: u32) -> Vec<u8> {
 
 fn write(file: File, size: usize, readings: u32) -> io::Result<()> {
     let mut writer = RingWriter::new(file, size)?;
-    let head = BoxLine::Head(Head { pid: 4711, ..Head::default() }).to_payload();
+    let head = BoxLine::Head(HeadLine { pid: 4711, ..HeadLine::default() }).to_payload();
     writer.write(&head, Vec::new)?;
     for place in 0..readings {
-        let reading = Reading { t_s: f64::from(place), ..Reading::default() };
+        let reading = ReadingLine { t_s: f64::from(place), ..ReadingLine::default() };
         writer.write(&BoxLine::Reading(reading).to_payload(), || vec![&head])?;
     }
     Ok(())
@@ -127,7 +127,7 @@ fn a_second_writer_is_refused_and_rings_of_a_killed_one_are_kept() {
     let path = home.path().join("box");
     let store = Store::open(&path, RING, MAX_BYTES).unwrap();
     let mut ring = store.start(4711, 7).unwrap();
-    let head = BoxLine::Head(Head { pid: 4711, ..Head::default() }).to_payload();
+    let head = BoxLine::Head(HeadLine { pid: 4711, ..HeadLine::default() }).to_payload();
     ring.writer.write(&head, Vec::new).unwrap();
     let error = Store::open(&path, RING, MAX_BYTES).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::WouldBlock);

@@ -58,7 +58,7 @@ impl Parent {
     /// check is part of each opening, and [`walk`] follows no link of such a user.
     pub(super) fn check_private(&self) -> io::Result<()> {
         self.check_unshared()?;
-        Owners::new()?.check_directory(&fstat(self)?)
+        TrustedUsers::new()?.check_directory(&fstat(self)?)
     }
 
     /// Checks that only its owner may create and replace files in the directory.
@@ -77,7 +77,7 @@ impl Parent {
     /// Ubuntu.
     pub(super) fn check_private_path(&self) -> io::Result<()> {
         self.check_private()?;
-        let owners = Owners::new()?;
+        let owners = TrustedUsers::new()?;
         let (mut directory, mut stat) = (self.directory.try_clone()?, fstat(self)?);
         loop {
             directory = openat(&directory, "..", FLAGS, Mode::empty())?;
@@ -110,9 +110,9 @@ pub fn create_directories(path: &Path, mode: u32) -> io::Result<()> {
 }
 
 /// The users whose files and links are trusted.
-pub(super) struct Owners([u32; 3]);
+pub(super) struct TrustedUsers([u32; 3]);
 
-impl Owners {
+impl TrustedUsers {
     pub(super) fn new() -> io::Result<Self> {
         let caller = rustix::process::geteuid().as_raw();
         // In a user namespace, the host's root has another number. / belongs to it.
@@ -199,7 +199,7 @@ fn target_of_link(directory: &OwnedFd, name: &OsStr) -> io::Result<PathBuf> {
     if FileType::from_raw_mode(stat.st_mode) != FileType::Symlink {
         return Err(Errno::NOTDIR.into());
     }
-    if !Owners::new()?.own(&stat) {
+    if !TrustedUsers::new()?.own(&stat) {
         return Err(UnsafePath::ForeignLink.into());
     }
     let target = readlinkat(&link, "", Vec::new())?;

@@ -6,7 +6,7 @@ use std::io;
 use rustix::fs::{FileType, Stat, fstat, fstatfs};
 
 use super::UnsafePath;
-use super::directory::{Owners, WRITABLE_BY_OTHERS};
+use super::directory::{TrustedUsers, WRITABLE_BY_OTHERS};
 
 /// File systems whose files are interfaces of the kernel (linux/magic.h): proc, sysfs, cgroup,
 /// cgroup2, debugfs, tracefs, securityfs, selinuxfs, bpf, configfs, efivarfs, binfmt_misc.
@@ -33,7 +33,7 @@ pub(super) fn check(file: &File) -> io::Result<()> {
         UnsafePath::NotRegular
     } else if is_of_the_kernel(file)? {
         UnsafePath::KernelFile
-    } else if !Owners::new()?.own(&stat) {
+    } else if !TrustedUsers::new()?.own(&stat) {
         UnsafePath::ForeignFile
     } else if stat.st_nlink > 1 {
         UnsafePath::HardLinks

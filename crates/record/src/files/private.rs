@@ -41,7 +41,7 @@ impl PrivateDirectory {
     ///
     /// # Errors
     /// Fails if it cannot be opened, or is unsafe to write to.
-    pub fn create_or_open(&self, name: &OsStr) -> io::Result<File> {
+    pub(crate) fn create_or_open(&self, name: &OsStr) -> io::Result<File> {
         create_or_open(&self.0.of(name)?, OFlags::WRONLY)
     }
 

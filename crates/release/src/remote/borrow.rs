@@ -15,7 +15,7 @@ use lowtide_probe::proc::task::Thread;
 use lowtide_probe::target::Target;
 
 use super::candidates::{Candidate, Candidates, ThreadInspector};
-use super::counted::{Standing, TakesPart};
+use super::counted::{TakesPart, ThreadStanding};
 use super::shared_filters::SharedFilters;
 use super::stopped_thread::StoppedThread;
 use super::target_io::TargetIo;
@@ -64,7 +64,7 @@ pub(crate) struct ThreadBorrower<'t> {
     /// Which threads may run operations.
     takes_part: TakesPart,
     /// The standing of the thread that was stopped last to run them.
-    pub(super) standing: Standing,
+    pub(super) standing: ThreadStanding,
     /// The addresses of the own data of threads that were stopped, by their TIDs.
     own_data: HashMap<u32, u64>,
     /// The TID of the thread that was borrowed first, and the name of the call that it waited in.
@@ -128,7 +128,7 @@ impl<'t> ThreadBorrower<'t> {
             words_only: options.words_only,
             owner: None,
             takes_part: TakesPart::Any,
-            standing: Standing::Uncounted,
+            standing: ThreadStanding::Uncounted,
             own_data: HashMap::new(),
             first: None,
             last_own_data: None,
@@ -182,7 +182,8 @@ impl<'t> ThreadBorrower<'t> {
         let own_data = stopped.registers.own_data();
         self.own_data.insert(stopped.thread.tid, own_data);
         self.standing = self.takes_part.standing(&self.io, stopped);
-        self.standing != Standing::Uncounted && self.owner.is_none_or(|owner| owner == own_data)
+        self.standing != ThreadStanding::Uncounted
+            && self.owner.is_none_or(|owner| owner == own_data)
     }
 
     /// Returns the pauses so far.
@@ -355,7 +356,7 @@ impl<'t> ThreadBorrower<'t> {
         let own_data = self.own_data.get(&candidate.thread.tid);
         match self.owner {
             Some(owner) if own_data != Some(&owner) => "it does not own the memory to release",
-            _ if self.standing == Standing::Uncounted => self.takes_part.why(),
+            _ if self.standing == ThreadStanding::Uncounted => self.takes_part.why(),
             _ => "its vector registers do not fit into a signal frame",
         }
     }

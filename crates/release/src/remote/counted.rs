@@ -33,7 +33,7 @@ pub(super) enum TakesPart {
 
 /// The standing of a stopped thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum ThreadStanding {
     /// It is the only one, and no locks are taken.
     Alone,
     /// The C library counts it.
@@ -53,29 +53,31 @@ impl TakesPart {
 
     /// Returns the standing of a stopped thread. If it is the only one, it stays so until it
     /// continues.
-    pub(super) fn standing(self, io: &TargetIo<'_>, stopped: &StoppedThread) -> Standing {
+    pub(super) fn standing(self, io: &TargetIo<'_>, stopped: &StoppedThread) -> ThreadStanding {
         let alone = || match task::program_threads(stopped.thread.pid) {
-            Ok(all) if all == [stopped.thread] => Standing::Alone,
-            _ => Standing::Uncounted,
+            Ok(all) if all == [stopped.thread] => ThreadStanding::Alone,
+            _ => ThreadStanding::Uncounted,
         };
         let threads = match self {
             Self::Any if is_listed(io, stopped, |places| [places.glibc, places.musl]) => {
-                return Standing::Counted;
+                return ThreadStanding::Counted;
             }
             Self::Any | Self::Musl { threads: None } => return alone(),
             Self::Musl { threads: Some(threads) } => threads,
         };
-        let Some(word) = io.word(threads) else { return Standing::Uncounted };
+        let Some(word) = io.word(threads) else { return ThreadStanding::Uncounted };
         // The fourth byte, with its sign, and the upper half.
         let (takes, others) = ((word >> 24) as i8, (word >> 32) as i32);
         match (takes, others) {
             (..=0, 0) => alone(),
-            (1.., 1..) if is_listed(io, stopped, |places| [None, places.musl]) => Standing::Counted,
-            _ => Standing::Uncounted,
+            (1.., 1..) if is_listed(io, stopped, |places| [None, places.musl]) => {
+                ThreadStanding::Counted
+            }
+            _ => ThreadStanding::Uncounted,
         }
     }
 
-    /// Returns why a thread that is [`Standing::Uncounted`] runs no operations.
+    /// Returns why a thread that is [`ThreadStanding::Uncounted`] runs no operations.
     pub(super) fn why(self) -> &'static str {
         match self {
             Self::Any => {

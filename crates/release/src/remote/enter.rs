@@ -8,7 +8,7 @@ use lowtide_probe::proc::task::{self, Thread};
 use super::block::SharedBlock;
 use super::borrow::{ThreadBorrower, waits};
 use super::calls::{CLONE_FLAGS, code_calls};
-use super::counted::Standing;
+use super::counted::ThreadStanding;
 use super::frame::{FrameChain, chain};
 use super::heartbeat::Heartbeat;
 use super::mapping::Injected;
@@ -224,7 +224,7 @@ fn fields(
     stopped: &StoppedThread,
     ways: &FrameChain,
     task: Task,
-    standing: Standing,
+    standing: ThreadStanding,
 ) -> FieldValues {
     let (timeout_form, timeout_at) = match stopped.timeout() {
         Some(Timeout::Milliseconds(argument, _)) => {
@@ -254,7 +254,7 @@ fn fields(
         .with(field::TIMEOUT_FORM, timeout_form)
         .with(field::TIMEOUT_AT, timeout_at)
         .with(field::TIMEOUT_NS, left)
-        .with(field::ALONE, u64::from(standing == Standing::Alone));
+        .with(field::ALONE, u64::from(standing == ThreadStanding::Alone));
     if task == Task::Clone {
         values = values
             .with(field::CLONE_FLAGS, CLONE_FLAGS)

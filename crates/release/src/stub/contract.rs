@@ -93,11 +93,11 @@ impl FieldValues {
 }
 
 /// The words of a slot in the table of operations.
-pub(crate) type Slot = [u64; OP_BYTES as usize / 8];
+pub(crate) type SlotWords = [u64; OP_BYTES as usize / 8];
 
 /// A condition on the bits of a word: its address, the bits, and their value, as `struct check`.
 /// The lowest bit of the address means that they must have another value.
-pub(crate) type Check = [u64; 3];
+pub(crate) type CheckWords = [u64; 3];
 
 /// A system call of the code in the target.
 #[derive(Debug)]

@@ -17,7 +17,7 @@ use lowtide_heap::saved::SavedHeap;
 use lowtide_model::allocator_kind::AllocatorKind;
 
 use super::Op;
-use super::contract::Slot;
+use super::contract::SlotWords;
 use crate::plan::Batch;
 use crate::releasable;
 use crate::releasable::{Found, ReleasableHeap};
@@ -69,13 +69,13 @@ impl Stub {
     }
 
     /// Runs operations on a heap. The code must terminate, and touch only the heap.
-    fn run(&self, memory: &Saved, layout: &Layout, links: Links, ops: &[Slot]) -> Done {
+    fn run(&self, memory: &Saved, layout: &Layout, links: Links, ops: &[SlotWords]) -> Done {
         let words = [layout.arenas[0], layout.head_bytes, (links == Links::Mixed).into()];
         self.run_with(memory, words, ops)
     }
 
     /// Runs operations with the main arena, the offset of its bins, and whether links are mixed.
-    fn run_with(&self, memory: &Saved, words: [u64; 3], ops: &[Slot]) -> Done {
+    fn run_with(&self, memory: &Saved, words: [u64; 3], ops: &[SlotWords]) -> Done {
         let mut input = Vec::new();
         let mut put = |word: u64| input.extend(word.to_le_bytes());
         words.into_iter().for_each(&mut put);
@@ -169,7 +169,7 @@ fn walked(memory: &Saved, saved: &SavedHeap, layout: &Layout) -> (Heap, Vec<Rang
     (heap, free, ops)
 }
 
-fn slots(ops: &[Op]) -> Vec<Slot> {
+fn slots(ops: &[Op]) -> Vec<SlotWords> {
     ops.iter().flat_map(Op::slots).collect()
 }
 
@@ -197,7 +197,7 @@ impl HostHeap {
     }
 
     /// Runs operations, and asserts that only free pages were dropped and nothing else has changed.
-    fn run_and_check(&self, stub: &Stub, memory: &Saved, ops: &[Slot]) -> Done {
+    fn run_and_check(&self, stub: &Stub, memory: &Saved, ops: &[SlotWords]) -> Done {
         let done = stub.run(memory, &self.layout, self.links, ops);
         for range in &done.drops {
             assert!(self.is_free(range), "{}: {range:x?} is in use", self.name);

@@ -4,7 +4,7 @@ use lowtide_model::black_box::BlackBoxReport;
 use minijinja::{Value, context};
 
 use super::facts;
-use super::sections::{Section, sections};
+use super::sections::{PageSection, sections};
 use crate::html::{HtmlError, process_page};
 use crate::text::printable;
 
@@ -29,7 +29,7 @@ pub fn render(report: &BlackBoxReport) -> Result<String, HtmlError> {
     process_page(include_str!("../../assets/black_box.html"), STYLE, context)
 }
 
-fn section(section: &Section) -> Value {
+fn section(section: &PageSection) -> Value {
     let row = |row: &super::sections::Row| {
         context! { name => &row.name, amount => &row.amount, text => &row.text }
     };

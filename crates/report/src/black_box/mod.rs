@@ -12,7 +12,7 @@ use crate::screen::{Screen, bold, dim, hanging, title};
 use crate::text::{printable, thousands, wrapped};
 
 pub use html::render as page;
-use sections::{Section, sections};
+use sections::{PageSection, sections};
 
 /// Formats a report.
 pub fn render(report: &BlackBoxReport, screen: Screen) -> String {
@@ -36,7 +36,7 @@ pub fn render(report: &BlackBoxReport, screen: Screen) -> String {
     out
 }
 
-fn rows(section: &Section, screen: Screen) -> String {
+fn rows(section: &PageSection, screen: Screen) -> String {
     let width = section.rows.iter().map(|row| row.name.chars().count()).max().unwrap_or(0);
     let format = |row: &sections::Row| {
         let begin = format!(" {:<width$} {:>11}  ", row.name, row.amount);

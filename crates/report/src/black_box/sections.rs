@@ -14,7 +14,7 @@ const MIN_SHARE: f64 = 0.01;
 const MAX_ROWS: usize = 8;
 
 /// A part of the page.
-pub(super) struct Section {
+pub(super) struct PageSection {
     pub(super) title: String,
     pub(super) rows: Vec<Row>,
 }
@@ -34,7 +34,7 @@ impl Row {
 }
 
 /// Returns the sections that are not empty.
-pub(super) fn sections(report: &BlackBoxReport) -> Vec<Section> {
+pub(super) fn sections(report: &BlackBoxReport) -> Vec<PageSection> {
     let all = [
         against_limit(report),
         growth(report),
@@ -48,7 +48,7 @@ pub(super) fn sections(report: &BlackBoxReport) -> Vec<Section> {
 }
 
 /// What counted against the limit.
-fn against_limit(report: &BlackBoxReport) -> Option<Section> {
+fn against_limit(report: &BlackBoxReport) -> Option<PageSection> {
     let (limit, group) = (report.limit.as_ref()?, report.group?);
     let path = limit.path.clone().unwrap_or_default();
     let title = format!(
@@ -72,11 +72,11 @@ fn against_limit(report: &BlackBoxReport) -> Option<Section> {
         ),
         Row::new("page cache", Human(group.cache), "could be dropped"),
     ];
-    Some(Section { title: printable(&title), rows })
+    Some(PageSection { title: printable(&title), rows })
 }
 
 /// Who grew.
-fn growth(report: &BlackBoxReport) -> Option<Section> {
+fn growth(report: &BlackBoxReport) -> Option<PageSection> {
     let growth = report.growth.as_ref()?;
     let [before, after] = growth.rss_bytes;
     let title = format!(
@@ -85,7 +85,7 @@ fn growth(report: &BlackBoxReport) -> Option<Section> {
         Human(before),
         Human(after)
     );
-    Some(Section { title, rows: growth_rows(growth) })
+    Some(PageSection { title, rows: growth_rows(growth) })
 }
 
 fn growth_rows(growth: &Growth) -> Vec<Row> {
@@ -102,7 +102,7 @@ fn growth_rows(growth: &Growth) -> Vec<Row> {
 }
 
 /// Who held what.
-fn ledger(report: &BlackBoxReport) -> Option<Section> {
+fn ledger(report: &BlackBoxReport) -> Option<PageSection> {
     let (ledger, age_s) = (report.ledger.as_ref()?, report.last_full_ledger_age_s?);
     let mut title = format!(
         "memory by owner {} before the end: RSS {}",
@@ -117,7 +117,7 @@ fn ledger(report: &BlackBoxReport) -> Option<Section> {
             signed(after.file_bytes)
         );
     }
-    Some(Section { title, rows: ledger_rows(ledger) })
+    Some(PageSection { title, rows: ledger_rows(ledger) })
 }
 
 fn ledger_rows(ledger: &Ledger) -> Vec<Row> {
@@ -144,7 +144,7 @@ fn ledger_rows(ledger: &Ledger) -> Vec<Row> {
 }
 
 /// How much could have been returned, and was.
-fn releases(report: &BlackBoxReport) -> Option<Section> {
+fn releases(report: &BlackBoxReport) -> Option<PageSection> {
     let reclaimable = report.reclaimable_bytes?;
     let mut rows = vec![
         Row::new("could be returned", Human(reclaimable), "at the last inspection"),
@@ -159,10 +159,10 @@ fn releases(report: &BlackBoxReport) -> Option<Section> {
         );
         Row::new("", Human(release.returned_bytes), text)
     }));
-    Some(Section { title: "free memory".to_owned(), rows })
+    Some(PageSection { title: "free memory".to_owned(), rows })
 }
 
-fn others(report: &BlackBoxReport) -> Option<Section> {
+fn others(report: &BlackBoxReport) -> Option<PageSection> {
     let row = |other: &OtherProcess, text: &str| {
         let name = other.name.clone().unwrap_or_else(|| "unknown".to_owned());
         let pid = other.pid.map(|pid| format!(" {pid}")).unwrap_or_default();
@@ -175,11 +175,11 @@ fn others(report: &BlackBoxReport) -> Option<Section> {
         format!(", {} before the end; what processes share counts in each", HumanSeconds(before_s))
     });
     let title = format!("other processes of the cgroup, by RSS{}", when.unwrap_or_default());
-    Some(Section { title, rows })
+    Some(PageSection { title, rows })
 }
 
 /// What would have helped.
-fn remedies(report: &BlackBoxReport) -> Option<Section> {
+fn remedies(report: &BlackBoxReport) -> Option<PageSection> {
     let rss = report.last_full_ledger_bytes?.max(1) as f64;
     let is_large = |bytes: Option<u64>| bytes.is_none_or(|bytes| bytes as f64 >= rss * MIN_SHARE);
     let remedies = report.remedies.iter().filter(|remedy| is_large(remedy.predicted_bytes));
@@ -189,15 +189,15 @@ fn remedies(report: &BlackBoxReport) -> Option<Section> {
         Row::new(remedy.kind.name(), amount.unwrap_or_default(), remedy.how.clone())
     };
     let rows = remedies.map(row).collect();
-    Some(Section { title: "what would have lowered it".to_owned(), rows })
+    Some(PageSection { title: "what would have lowered it".to_owned(), rows })
 }
 
-fn other_records(report: &BlackBoxReport) -> Option<Section> {
+fn other_records(report: &BlackBoxReport) -> Option<PageSection> {
     let row = |other: &lowtide_model::black_box::OtherRecord| {
         Row::new(&other.file, "", format!("{} {}", other.cause.replace('_', " "), other.name))
     };
     let rows = report.other_records.iter().take(MAX_ROWS).map(row).collect();
-    Some(Section {
+    Some(PageSection {
         title: "other records of this directory (lowtide report DIR/FILE)".to_owned(),
         rows,
     })

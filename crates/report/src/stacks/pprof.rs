@@ -31,19 +31,19 @@ pub(crate) fn pprof(profile: &Profile, samples: impl IntoIterator<Item = StackSa
     let mut tables = Tables::default();
     // The first text must be empty.
     tables.text("");
-    let mut out = Message::default();
+    let mut out = ProtobufMessage::default();
     for (kind, unit) in profile.values {
-        let mut value_type = Message::default();
+        let mut value_type = ProtobufMessage::default();
         value_type.number(1, tables.text(kind));
         value_type.number(2, tables.text(unit));
         out.message(field::SAMPLE_TYPE, &value_type);
     }
     for StackSample { frames, values, label: name } in samples {
         let locations = frames.iter().map(|frame| tables.location(frame));
-        let mut sample = Message::default();
+        let mut sample = ProtobufMessage::default();
         sample.numbers(1, locations);
         sample.numbers(2, values.into_iter());
-        let mut label = Message::default();
+        let mut label = ProtobufMessage::default();
         label.number(1, tables.text(profile.label));
         label.number(2, tables.text(&name));
         sample.message(3, &label);
@@ -64,9 +64,9 @@ pub(crate) fn pprof(profile: &Profile, samples: impl IntoIterator<Item = StackSa
 struct Tables {
     texts: Vec<String>,
     text_numbers: HashMap<String, u64>,
-    functions: Message,
+    functions: ProtobufMessage,
     function_numbers: HashMap<(String, Option<String>), u64>,
-    locations: Message,
+    locations: ProtobufMessage,
     location_numbers: HashMap<(u64, Option<u32>), u64>,
 }
 
@@ -91,7 +91,7 @@ impl Tables {
         // pprof prints names verbatim.
         let name = self.text(&name_of(frame));
         let file = self.text(&printable(frame.file.as_deref().unwrap_or_default()));
-        let mut function = Message::default();
+        let mut function = ProtobufMessage::default();
         function.number(1, number);
         function.number(2, name);
         function.number(3, name);
@@ -108,10 +108,10 @@ impl Tables {
         }
         let number = self.location_numbers.len() as u64 + 1;
         self.location_numbers.insert(key, number);
-        let mut line = Message::default();
+        let mut line = ProtobufMessage::default();
         line.number(1, function);
         line.number(2, u64::from(frame.line.unwrap_or(0)));
-        let mut location = Message::default();
+        let mut location = ProtobufMessage::default();
         location.number(1, number);
         location.message(4, &line);
         self.locations.message(field::LOCATION, &location);
@@ -121,13 +121,13 @@ impl Tables {
 
 /// An encoded message of Protocol Buffers.
 #[derive(Default)]
-struct Message(Vec<u8>);
+struct ProtobufMessage(Vec<u8>);
 
 /// Types of fields on the wire.
 const VARINT: u32 = 0;
 const LENGTH_DELIMITED: u32 = 2;
 
-impl Message {
+impl ProtobufMessage {
     fn varint(&mut self, mut value: u64) {
         while value >= 0x80 {
             self.0.push(value as u8 | 0x80);
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn protobuf_fields_are_encoded_per_the_specification() {
-        let mut message = Message::default();
+        let mut message = ProtobufMessage::default();
         message.number(1, 150);
         message.bytes(2, b"testing");
         message.numbers(6, [3, 270, 86_942].into_iter());

@@ -1,6 +1,6 @@
 //! Memory per connection, and the trend of retained memory over the rounds, for each treatment.
 
-use lowtide_analysis::metrics::{PerConnection, RoundTrend, Trend};
+use lowtide_analysis::metrics::{PerConnection, RoundDirection, RoundTrend};
 use lowtide_analysis::regression::Slope;
 use lowtide_analysis::study_report::StudyReport;
 use lowtide_analysis::trial_result::TrialResult;
@@ -89,10 +89,12 @@ fn trend(trials: &[&TrialResult], of: fn(&TrialResult) -> Option<&RoundTrend>) -
 /// Returns the trend of several repeats: growing, if any of them is growing; otherwise the most
 /// frequent one.
 fn trend_of(found: &[&RoundTrend]) -> Cell {
-    let count = |trend: Trend| found.iter().filter(|one| one.trend == trend).count();
+    let count = |trend: RoundDirection| found.iter().filter(|one| one.trend == trend).count();
     // If two are equally frequent, `undecided` is taken, because it claims less.
-    let most = [Trend::Level, Trend::Undecided].into_iter().max_by_key(|trend| count(*trend));
-    let growing = Some(Trend::Growing).filter(|trend| count(*trend) > 0);
+    let most = [RoundDirection::Level, RoundDirection::Undecided]
+        .into_iter()
+        .max_by_key(|trend| count(*trend));
+    let growing = Some(RoundDirection::Growing).filter(|trend| count(*trend) > 0);
     let Some(reported) = growing.or(most).filter(|_| !found.is_empty()) else {
         return Cell::from("–".to_owned());
     };
@@ -113,8 +115,8 @@ mod tests {
 
     #[test]
     fn any_growing_repeat_is_reported_and_otherwise_the_majority_trend() {
-        use Trend::{Growing, Level, Undecided};
-        let reported = |trends: &[Trend]| {
+        use RoundDirection::{Growing, Level, Undecided};
+        let reported = |trends: &[RoundDirection]| {
             let because = "why".to_owned();
             let all =
                 trends.iter().map(|trend| RoundTrend { trend: *trend, because: because.clone() });

@@ -5,7 +5,7 @@
 //! When lowtide itself is gone (`kill -9`), the keeper notices that the other end of its stdin is
 //! closed, and ends everything too.
 //!
-//! They exchange JSON Lines: one request and then `stop` to the keeper's stdin, [`KeeperReport`]s
+//! They exchange JSON Lines: one request and then `stop` to the keeper's stdin, [`KeeperMessage`]s
 //! from its stdout. Its stderr is the subject's output.
 
 pub(crate) mod process;
@@ -23,7 +23,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use serde::{Deserialize, Serialize};
 
 use lowtide_probe::tree;
-use lowtide_record::v1::Usage;
+use lowtide_record::v1::TrialUsage;
 
 /// The command that starts a keeper: a program and its first arguments, such as `lowtide keep`.
 #[derive(Debug, Clone)]
@@ -76,7 +76,7 @@ struct KeeperRequest {
 /// A message from a keeper.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "report", rename_all = "snake_case")]
-pub(crate) enum KeeperReport {
+pub(crate) enum KeeperMessage {
     /// The program was started.
     Started {
         /// Its PID.
@@ -92,7 +92,7 @@ pub(crate) enum KeeperReport {
     /// No process is left.
     Gone {
         /// The resources that all of them used.
-        usage: Usage,
+        usage: TrialUsage,
     },
 }
 
@@ -128,12 +128,12 @@ pub(crate) struct KeeperEvent {
     /// The time of its arrival.
     pub at: Instant,
     /// The report.
-    pub report: KeeperReport,
+    pub report: KeeperMessage,
 }
 
 /// A program under a keeper. Dropping it ends the program and all processes that it started.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct KeptProgram {
     keeper: Child,
     /// The keeper's stdin; closing it ends everything.
     control: Option<ChildStdin>,
@@ -141,7 +141,7 @@ pub(crate) struct Kept {
     /// The program's PID, once it runs.
     subject: Option<u32>,
     /// The total usage, after the keeper has reported it.
-    usage: Option<Usage>,
+    usage: Option<TrialUsage>,
     gone: bool,
 }
 
@@ -150,7 +150,7 @@ const GRACE: Duration = Duration::from_secs(2);
 /// Maximum time for the kernel to kill them.
 const FORCE: Duration = Duration::from_secs(20);
 
-impl Kept {
+impl KeptProgram {
     /// Starts a program under a keeper. The program's output goes to `output`.
     ///
     /// # Errors
@@ -204,12 +204,12 @@ impl Kept {
         match self.events.recv_timeout(patience) {
             Ok(event) => {
                 match event.report {
-                    KeeperReport::Started { pid } => self.subject = Some(pid),
-                    KeeperReport::Gone { usage } => {
+                    KeeperMessage::Started { pid } => self.subject = Some(pid),
+                    KeeperMessage::Gone { usage } => {
                         self.usage = Some(usage);
                         self.gone = true;
                     }
-                    KeeperReport::CannotStart { .. } | KeeperReport::Exited(_) => {}
+                    KeeperMessage::CannotStart { .. } | KeeperMessage::Exited(_) => {}
                 }
                 Some(event)
             }
@@ -263,7 +263,7 @@ impl Kept {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Ended {
     /// The resources that all of them used.
-    pub usage: Option<Usage>,
+    pub usage: Option<TrialUsage>,
     /// The processes that could not be ended.
     pub left: BTreeSet<u32>,
 }
@@ -279,7 +279,7 @@ impl Ended {
     }
 }
 
-impl Drop for Kept {
+impl Drop for KeptProgram {
     fn drop(&mut self) {
         if self.control.is_some() {
             self.end();

@@ -19,9 +19,9 @@ use signal_hook::iterator::Signals;
 use lowtide_probe::proc::directory::ProcessDirectory;
 use lowtide_probe::tree;
 use lowtide_record::files;
-use lowtide_record::v1::Usage;
+use lowtide_record::v1::TrialUsage;
 
-use super::{ExitReport, KeeperReport, KeeperRequest, Launch};
+use super::{ExitReport, KeeperMessage, KeeperRequest, Launch};
 use crate::programs::find_program;
 
 /// Starts the program of the request on its stdin, and keeps it until the keeper is told to stop,
@@ -39,8 +39,8 @@ pub fn run() -> ExitCode {
     match keep(&request) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            report(&KeeperReport::CannotStart { because: error.to_string() });
-            report(&KeeperReport::Gone { usage: usage() });
+            report(&KeeperMessage::CannotStart { because: error.to_string() });
+            report(&KeeperMessage::Gone { usage: usage() });
             ExitCode::FAILURE
         }
     }
@@ -79,7 +79,7 @@ fn keep(request: &KeeperRequest) -> io::Result<()> {
     let subject = command.spawn().map_err(|error| start_error(&error, launch, program))?;
     let pid = subject.id();
     drop(command);
-    report(&KeeperReport::Started { pid });
+    report(&KeeperMessage::Started { pid });
     let grace = Duration::from_secs_f64(request.grace_s);
     let (stop, stopped) = mpsc::channel();
     let by_signal = stop.clone();
@@ -159,14 +159,14 @@ fn reap(subject: u32) {
             Ok(Some((pid, status))) if pid.as_raw_nonzero().get() as u32 == subject => {
                 let exit =
                     ExitReport { code: status.exit_status(), signal: status.terminating_signal() };
-                report(&KeeperReport::Exited(exit));
+                report(&KeeperMessage::Exited(exit));
             }
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             // No child is left.
             Err(_) => break,
         }
     }
-    report(&KeeperReport::Gone { usage: usage() });
+    report(&KeeperMessage::Gone { usage: usage() });
 }
 
 /// Returns when the keeper is told to stop, or when lowtide has ended, which closes stdin.
@@ -216,13 +216,13 @@ fn send(pid: u32, directory: &ProcessDirectory, signal: Signal) {
     }
 }
 
-fn usage() -> Usage {
+fn usage() -> TrialUsage {
     let Ok(usage) = getrusage(UsageWho::RUSAGE_CHILDREN) else {
-        return Usage { cpu_s: 0.0, minor_faults: 0, major_faults: 0, max_rss_bytes: 0 };
+        return TrialUsage { cpu_s: 0.0, minor_faults: 0, major_faults: 0, max_rss_bytes: 0 };
     };
     let seconds = |t: nix::sys::time::TimeVal| t.tv_sec() as f64 + t.tv_usec() as f64 / 1e6;
     let count = |n: i64| u64::try_from(n).unwrap_or(0);
-    Usage {
+    TrialUsage {
         cpu_s: seconds(usage.user_time()) + seconds(usage.system_time()),
         minor_faults: count(usage.minor_page_faults()),
         major_faults: count(usage.major_page_faults()),
@@ -230,7 +230,7 @@ fn usage() -> Usage {
     }
 }
 
-fn report(report: &KeeperReport) {
+fn report(report: &KeeperMessage) {
     // If the reader is gone, the report is dropped.
     if let Ok(mut line) = serde_json::to_vec(report) {
         line.push(b'\n');

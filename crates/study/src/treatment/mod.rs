@@ -111,7 +111,7 @@ impl ResolvedTreatment {
     }
 
     /// Returns the command that replaces the study's, if it has one.
-    pub fn own_command(&self) -> Option<&[String]> {
+    pub(crate) fn own_command(&self) -> Option<&[String]> {
         self.command.as_deref()
     }
 

@@ -7,7 +7,7 @@ use lowtide_record::v1::{HookRun, Line};
 use super::TrialStop;
 use super::process_stage::ProcessStage;
 use super::shell::{Stdout, read_last_object};
-use super::subject::Subject;
+use super::subject::StartedSubject;
 
 impl ProcessStage<'_> {
     /// Runs the hooks of a moment.
@@ -44,10 +44,10 @@ impl ProcessStage<'_> {
 
     /// Takes a sample and a ledger, so that the record has both from before and after a hook.
     fn read_all(&self) {
-        if let Some(sampling) = self.subject.as_ref().and_then(Subject::sampling) {
+        if let Some(sampling) = self.subject.as_ref().and_then(StartedSubject::sampling) {
             sampling.sample_now();
         }
-        if let Some(ledgers) = self.subject.as_ref().and_then(Subject::ledgers) {
+        if let Some(ledgers) = self.subject.as_ref().and_then(StartedSubject::ledgers) {
             ledgers.take_now();
         }
     }

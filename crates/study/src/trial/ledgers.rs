@@ -43,7 +43,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A request for a ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Request {
+enum LedgerRequest {
     Ledger,
     /// Also for the blocks in use, and what pins fragmented memory.
     WithPins,
@@ -51,12 +51,12 @@ enum Request {
 
 /// The running thread. Its result is the CPU time that it used, in seconds.
 #[derive(Debug)]
-pub(super) struct Ledgers(OnDemand<Request, f64>);
+pub(super) struct Ledgers(OnDemand<LedgerRequest, f64>);
 
 impl Ledgers {
     /// Starts to take ledgers of everything below `root`. The sampler provides its resident bytes.
     pub(super) fn start(root: u32, recorder: Recorder, sampler: SamplerHandle) -> Self {
-        let work = LedgerThread {
+        let work = LedgerReader {
             root,
             recorder,
             sampler,
@@ -70,17 +70,17 @@ impl Ledgers {
 
     /// Requests a ledger.
     pub(super) fn take_soon(&self) {
-        self.0.ask(Request::Ledger);
+        self.0.ask(LedgerRequest::Ledger);
     }
 
     /// Requests a ledger, and waits for it.
     pub(super) fn take_now(&self) {
-        self.0.ask_and_wait(Request::Ledger, REQUEST_TIMEOUT);
+        self.0.ask_and_wait(LedgerRequest::Ledger, REQUEST_TIMEOUT);
     }
 
     /// Requests a ledger with the blocks in use and what pins fragmented memory, and waits for it.
     pub(super) fn take_with_pins(&self) {
-        self.0.ask_and_wait(Request::WithPins, REQUEST_TIMEOUT);
+        self.0.ask_and_wait(LedgerRequest::WithPins, REQUEST_TIMEOUT);
     }
 
     /// Tells the thread to stop, without waiting: it may be inspecting a large heap whose process
@@ -95,7 +95,7 @@ impl Ledgers {
     }
 }
 
-struct LedgerThread {
+struct LedgerReader {
     root: u32,
     recorder: Recorder,
     sampler: SamplerHandle,
@@ -117,8 +117,8 @@ struct LastLedger {
     moments: u64,
 }
 
-impl LedgerThread {
-    fn run(mut self, requests: &Requests<Request>) -> f64 {
+impl LedgerReader {
+    fn run(mut self, requests: &Requests<LedgerRequest>) -> f64 {
         loop {
             requests.wait(POLL_INTERVAL);
             if requests.is_stopped() {
@@ -127,7 +127,7 @@ impl LedgerThread {
             let batch = requests.take();
             let is_requested = !batch.requests.is_empty();
             let with_pins = match is_requested {
-                true => batch.requests.contains(&Request::WithPins),
+                true => batch.requests.contains(&LedgerRequest::WithPins),
                 false => self.pins_are_due(),
             };
             if is_requested || self.is_due() {
@@ -161,7 +161,7 @@ impl LedgerThread {
         }
     }
 
-    fn take(&mut self, requests: &Requests<Request>, with_pins: bool) {
+    fn take(&mut self, requests: &Requests<LedgerRequest>, with_pins: bool) {
         let begin = Instant::now();
         // Each inspection runs in its own thread.
         let mut cpu_s = 0.0;

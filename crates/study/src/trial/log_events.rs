@@ -11,7 +11,7 @@ use lowtide_record::v1::{Event, Line, Mark};
 
 use super::hook_queue::HookQueue;
 use super::sampling::SamplerHandle;
-use crate::capture::Listener;
+use crate::capture::LineListener;
 use crate::plan::Plan;
 use crate::ready::Ready;
 use crate::timeline::Phase;
@@ -52,7 +52,7 @@ impl LogEvents {
     }
 
     /// Returns the listener to its output; `None` if no line has a meaning.
-    pub(super) fn listener(&self, plan: &Plan, recorder: &Recorder) -> Option<Listener> {
+    pub(super) fn listener(&self, plan: &Plan, recorder: &Recorder) -> Option<LineListener> {
         let ready = match &plan.timeline.ready {
             Some(Ready::Log(regex)) => Some(regex.clone()),
             _ => None,

@@ -15,9 +15,9 @@ use super::hook_queue::HookQueue;
 use super::load_tail::LoadTail;
 use super::log_events::LogEvents;
 use super::metrics_poller::MetricsPoller;
-use super::sampling::Sampling;
+use super::sampling::RunningSampler;
 use super::shell::{Shell, Stdout, read_load_report};
-use super::subject::{Heard, Remains, Subject};
+use super::subject::{Heard, Remains, StartedSubject};
 use super::supervision::Supervision;
 use super::{Stage, TrialStop, environment};
 use crate::error::Obstacle;
@@ -60,7 +60,7 @@ pub(crate) struct ProcessStage<'a> {
     /// CPU time of the policy, in seconds, once the trial has ended.
     policy_cpu_s: Option<f64>,
     deadline: Instant,
-    pub(super) subject: Option<Subject>,
+    pub(super) subject: Option<StartedSubject>,
     remains: Remains,
     log_events: LogEvents,
     hook_queue: HookQueue,
@@ -140,7 +140,7 @@ impl<'a> ProcessStage<'a> {
     }
 
     /// Starts the policy of the treatment, if it has one.
-    fn supervise(&mut self, subject: &Subject) -> Result<(), TrialStop> {
+    fn supervise(&mut self, subject: &StartedSubject) -> Result<(), TrialStop> {
         let policy = self.context.treatment.policy;
         if policy == PolicyKind::None {
             return Ok(());
@@ -157,7 +157,7 @@ impl<'a> ProcessStage<'a> {
     /// Performs the checks that are due even while a hook runs.
     pub(super) fn watch(&mut self) -> Result<(), TrialStop> {
         self.copy_load_lines();
-        if let Some(sampling) = self.subject.as_ref().and_then(Subject::sampling) {
+        if let Some(sampling) = self.subject.as_ref().and_then(StartedSubject::sampling) {
             let (rss_bytes, connections) = sampling.latest();
             self.observer.see(StudyEvent::Reading { rss_bytes, connections });
         }
@@ -167,8 +167,8 @@ impl<'a> ProcessStage<'a> {
         if let Some(failure) = self.context.recorder.failure() {
             return Err(TrialStop::Failed(format!("the record could not be written: {failure}")));
         }
-        let sampling = self.subject.as_ref().and_then(Subject::sampling);
-        if let Some(failure) = sampling.and_then(Sampling::failure) {
+        let sampling = self.subject.as_ref().and_then(StartedSubject::sampling);
+        if let Some(failure) = sampling.and_then(RunningSampler::failure) {
             return Err(TrialStop::Failed(failure));
         }
         self.look_at_clock()
@@ -294,11 +294,11 @@ impl Stage for ProcessStage<'_> {
         // A judged moment is sampled immediately, including slow metrics.
         let judged = [Event::Baseline, Event::LoadEnd, Event::Settled];
         if judged.contains(&moment)
-            && let Some(sampling) = self.subject.as_ref().and_then(Subject::sampling)
+            && let Some(sampling) = self.subject.as_ref().and_then(StartedSubject::sampling)
         {
             sampling.sample_now();
         }
-        let ledgers = self.subject.as_ref().and_then(Subject::ledgers);
+        let ledgers = self.subject.as_ref().and_then(StartedSubject::ledgers);
         match (moment, ledgers) {
             // The next step changes the current memory.
             (Event::Baseline, Some(ledgers)) => ledgers.take_now(),
@@ -332,7 +332,8 @@ impl Stage for ProcessStage<'_> {
         let recorder = self.context.recorder.clone();
         let listener = self.log_events.listener(plan, &recorder);
         let log = self.file(".log");
-        let mut subject = Subject::launch(self.context.keeper, launch, &log, &recorder, listener)?;
+        let mut subject =
+            StartedSubject::launch(self.context.keeper, launch, &log, &recorder, listener)?;
         let begun = loop {
             match subject.await_start(STEP) {
                 Ok(Some(at)) => break at,
@@ -358,7 +359,7 @@ impl Stage for ProcessStage<'_> {
         /// Usual fluctuation: this number of bytes, or this part.
         const LEAST: u64 = 1 << 20;
         const PART: u64 = 100;
-        let sampling = self.subject.as_ref().and_then(Subject::sampling);
+        let sampling = self.subject.as_ref().and_then(StartedSubject::sampling);
         let now = sampling.map_or(0, |sampling| sampling.latest().0);
         let before = std::mem::replace(&mut self.rss_before, now);
         // Before the first sample, the value is unknown.
@@ -382,7 +383,7 @@ impl Stage for ProcessStage<'_> {
             let Err(reason) = tried else { return Ok(()) };
             if begin.elapsed() >= limit || Instant::now() >= self.deadline {
                 let limit = HumanSeconds(limit.as_secs_f64());
-                let words = self.subject.as_ref().map_or(String::new(), Subject::last_words);
+                let words = self.subject.as_ref().map_or(String::new(), StartedSubject::last_words);
                 return Err(TrialStop::Failed(format!(
                     "the command was not ready within {limit} ({ready}: {reason}){words}"
                 )));
@@ -434,7 +435,7 @@ impl Stage for ProcessStage<'_> {
 
     fn pass(&mut self, time: Duration, close: bool) -> Result<(), TrialStop> {
         self.step("wait");
-        if let Some(sampling) = self.subject.as_ref().and_then(Subject::sampling) {
+        if let Some(sampling) = self.subject.as_ref().and_then(StartedSubject::sampling) {
             sampling.pay_attention(close);
         }
         let end = Instant::now() + time;
@@ -485,7 +486,7 @@ impl Stage for ProcessStage<'_> {
         if let Some(sentence) = self.never_run() {
             return Err(TrialStop::Failed(sentence));
         }
-        if !subject.sampling().is_some_and(Sampling::has_seen_it) {
+        if !subject.sampling().is_some_and(RunningSampler::has_seen_it) {
             let reason = "the command ended before the first sample: give it more work";
             return Err(TrialStop::Failed(reason.to_owned()));
         }

@@ -25,14 +25,14 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A running sampler.
 #[derive(Debug)]
-pub(super) struct Sampling {
+pub(super) struct RunningSampler {
     handle: SamplerHandle,
-    thread: OnDemand<Attention, Account>,
+    thread: OnDemand<Attention, SamplerCosts>,
 }
 
 /// Statistics of the sampler itself.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Account {
+pub(super) struct SamplerCosts {
     /// CPU time that it used, in seconds.
     pub(super) cpu_s: f64,
     /// Ticks that were missed because they came too late.
@@ -78,7 +78,7 @@ impl SamplerHandle {
     }
 }
 
-impl Sampling {
+impl RunningSampler {
     /// Starts to sample everything below `root`.
     pub(super) fn start(
         root: u32,
@@ -129,7 +129,7 @@ impl Sampling {
     }
 
     /// Ends it.
-    pub(super) fn stop(self) -> Account {
+    pub(super) fn stop(self) -> SamplerCosts {
         self.thread.finish().unwrap_or_default()
     }
 }
@@ -145,7 +145,7 @@ struct SamplerThread {
 }
 
 impl SamplerThread {
-    fn run(&mut self, requests: &Requests<Attention>) -> Account {
+    fn run(&mut self, requests: &Requests<Attention>) -> SamplerCosts {
         let begin = Instant::now();
         let mut next = begin;
         let mut missed_ticks = 0;
@@ -170,7 +170,7 @@ impl SamplerThread {
         for watched in self.sampler.watched(self.recorder.now()) {
             self.recorder.write(&Line::ProcessEnd(watched));
         }
-        Account { cpu_s: thread_cpu_s(), missed_ticks }
+        SamplerCosts { cpu_s: thread_cpu_s(), missed_ticks }
     }
 
     /// Waits until the next tick, or a request. At first, it also examines the processes whose

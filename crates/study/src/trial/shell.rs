@@ -11,7 +11,7 @@ use lowtide_record::Recorder;
 
 use super::TrialStop;
 use crate::capture::{self, OutputTail};
-use crate::keeper::{ExitReport, KeeperCommand, KeeperReport, Kept, Launch};
+use crate::keeper::{ExitReport, KeeperCommand, KeeperMessage, KeptProgram, Launch};
 
 /// Polling interval of waits. Events of the command wake them immediately.
 const STEP: Duration = Duration::from_millis(100);
@@ -90,11 +90,11 @@ impl Shell<'_> {
         let mut launch = Launch::shell(self.line, self.directory.clone(), variables);
         launch.stdout = self.stdout.as_ref().map(|stdout| stdout.path.clone());
         let (tail, capture) = capture::capture(reader, self.log, recorder, None).map_err(failed)?;
-        let mut kept = Kept::start(keeper, launch, writer).map_err(failed)?;
+        let mut kept = KeptProgram::start(keeper, launch, writer).map_err(failed)?;
         let exit: ExitReport = loop {
             match kept.next_event(STEP).map(|event| event.report) {
-                Some(KeeperReport::Exited(exit)) => break exit,
-                Some(KeeperReport::CannotStart { because }) => {
+                Some(KeeperMessage::Exited(exit)) => break exit,
+                Some(KeeperMessage::CannotStart { because }) => {
                     return Err(TrialStop::Failed(format!(
                         "{what} could not be started: {because}"
                     )));

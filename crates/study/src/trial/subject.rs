@@ -9,9 +9,9 @@ use lowtide_record::Recorder;
 
 use super::TrialStop;
 use super::ledgers::Ledgers;
-use super::sampling::{Account, SamplerHandle, Sampling};
-use crate::capture::{self, Capture, Listener, OutputTail};
-use crate::keeper::{Ended, ExitReport, KeeperCommand, KeeperReport, Kept, Launch};
+use super::sampling::{RunningSampler, SamplerCosts, SamplerHandle};
+use crate::capture::{self, Capture, LineListener, OutputTail};
+use crate::keeper::{Ended, ExitReport, KeeperCommand, KeeperMessage, KeptProgram, Launch};
 use crate::treatment::ResolvedTreatment;
 
 /// Maximum time to wait for its last output, after it has ended.
@@ -19,10 +19,10 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// A subject that was started.
 #[derive(Debug)]
-pub(super) struct Subject {
-    kept: Kept,
+pub(super) struct StartedSubject {
+    kept: KeptProgram,
     pub(super) pid: Option<u32>,
-    sampling: Option<Sampling>,
+    sampling: Option<RunningSampler>,
     ledgers: Option<Ledgers>,
     tail: OutputTail,
     capture: Capture,
@@ -34,24 +34,24 @@ pub(super) struct Subject {
 pub(super) struct Remains {
     pub(super) exit: Option<ExitReport>,
     pub(super) ended: Ended,
-    pub(super) account: Account,
+    pub(super) account: SamplerCosts,
     /// CPU time of its ledgers, in seconds.
     pub(super) ledgers_cpu_s: f64,
 }
 
-impl Subject {
+impl StartedSubject {
     /// Makes the keeper start it.
     pub(super) fn launch(
         keeper: &KeeperCommand,
         launch: Launch,
         log: &Path,
         recorder: &Recorder,
-        listener: Option<Listener>,
+        listener: Option<LineListener>,
     ) -> Result<Self, TrialStop> {
         let failed = |error: io::Error| could_not_be_started(&error.to_string());
         let (reader, writer) = io::pipe().map_err(failed)?;
         let (tail, capture) = capture::capture(reader, log, recorder, listener).map_err(failed)?;
-        let kept = Kept::start(keeper, launch, writer).map_err(failed)?;
+        let kept = KeptProgram::start(keeper, launch, writer).map_err(failed)?;
         Ok(Self { kept, pid: None, sampling: None, ledgers: None, tail, capture, exit: None })
     }
 
@@ -67,12 +67,12 @@ impl Subject {
             return Ok(None);
         };
         match event.report {
-            KeeperReport::Started { pid } => {
+            KeeperMessage::Started { pid } => {
                 self.pid = Some(pid);
                 Ok(Some(event.at))
             }
-            KeeperReport::CannotStart { because } => Err(could_not_be_started(&because)),
-            KeeperReport::Exited(_) | KeeperReport::Gone { .. } => Ok(None),
+            KeeperMessage::CannotStart { because } => Err(could_not_be_started(&because)),
+            KeeperMessage::Exited(_) | KeeperMessage::Gone { .. } => Ok(None),
         }
     }
 
@@ -85,7 +85,7 @@ impl Subject {
         handle: &SamplerHandle,
     ) {
         let (root, treatment) = (self.kept.root(), treatment.clone());
-        let sampling = Sampling::start(root, treatment, recorder.clone(), interval, handle);
+        let sampling = RunningSampler::start(root, treatment, recorder.clone(), interval, handle);
         self.sampling = Some(sampling);
         self.ledgers = Some(Ledgers::start(root, recorder.clone(), handle.clone()));
     }
@@ -96,7 +96,7 @@ impl Subject {
     }
 
     /// Returns its sampler.
-    pub(super) fn sampling(&self) -> Option<&Sampling> {
+    pub(super) fn sampling(&self) -> Option<&RunningSampler> {
         self.sampling.as_ref()
     }
 
@@ -113,12 +113,12 @@ impl Subject {
         }
         while let Some(event) = self.kept.next_event(patience) {
             match event.report {
-                KeeperReport::Exited(exit) => {
+                KeeperMessage::Exited(exit) => {
                     self.exit = Some((exit, event.at));
                     return Heard::EndsNow(event.at);
                 }
-                KeeperReport::Gone { .. } => return Heard::Ended,
-                KeeperReport::Started { .. } | KeeperReport::CannotStart { .. } => {}
+                KeeperMessage::Gone { .. } => return Heard::Ended,
+                KeeperMessage::Started { .. } | KeeperMessage::CannotStart { .. } => {}
             }
         }
         if self.kept.is_gone() { Heard::Ended } else { Heard::Alive }
@@ -159,7 +159,7 @@ impl Subject {
     /// Ends it and all processes that it started.
     pub(super) fn end(mut self) -> Remains {
         let ledgers = self.ledgers.take().inspect(Ledgers::stop);
-        let account = self.sampling.take().map(Sampling::stop).unwrap_or_default();
+        let account = self.sampling.take().map(RunningSampler::stop).unwrap_or_default();
         let ended = self.kept.end();
         drop(self.kept);
         self.capture.finish(LAST_WORDS);

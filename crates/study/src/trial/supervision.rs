@@ -11,7 +11,7 @@ use lowtide_policy::PolicyKind;
 use lowtide_probe::machine::thread_cpu_s;
 use lowtide_probe::tree::descendants_of;
 use lowtide_record::Recorder;
-use lowtide_supervise::{DEFAULT_BUDGET, Observer, Options, Scope, Supervisor, recorded};
+use lowtide_supervise::{DEFAULT_BUDGET, Observer, Scope, Supervisor, SupervisorOptions, recorded};
 
 /// The supervision of a subject.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ impl Supervision {
     /// Fails if no thread can be started.
     pub(super) fn start(policy: PolicyKind, root: u32, recorder: Recorder) -> io::Result<Self> {
         let interrupt = Arc::new(AtomicBool::new(false));
-        let options = Options {
+        let options = SupervisorOptions {
             black_box: None,
             policy,
             max_pause: lowtide_release::Options::default().max_pause,

@@ -15,11 +15,11 @@ const MAX_EARLIER: usize = 6;
 
 /// All groups.
 #[derive(Debug, Default)]
-pub(super) struct Groups(BTreeMap<String, Group>);
+pub(super) struct RecordedCgroups(BTreeMap<String, RecordedCgroup>);
 
 /// One group.
 #[derive(Debug)]
-struct Group {
+struct RecordedCgroup {
     reader: GroupCounters,
     /// The last reading, and its time in seconds.
     last: (f64, GroupBytes),
@@ -31,7 +31,7 @@ struct Group {
     is_removed: bool,
 }
 
-impl Groups {
+impl RecordedCgroups {
     /// Opens the groups of a process, from its own to the topmost. Returns their paths.
     pub(super) fn open(&mut self, pid: u32, t_s: f64, buffer: &mut Vec<u8>) -> Vec<GroupHead> {
         let mut heads = Vec::new();
@@ -40,7 +40,7 @@ impl Groups {
             let is_known = self.0.get(&head.path).is_some_and(|group| !group.is_removed);
             if !is_known && self.0.len() < MAX_GROUPS {
                 let bytes = reader.read(buffer).unwrap_or_default();
-                let group = Group {
+                let group = RecordedCgroup {
                     reader,
                     last: (t_s, bytes),
                     earlier: VecDeque::new(),
@@ -77,7 +77,7 @@ impl Groups {
 
     /// Returns the readings from before a kill: the newest, with the older counts.
     pub(super) fn before(&self, heads: &[GroupHead]) -> Vec<GroupBytes> {
-        let before = |head: &GroupHead| self.0.get(&head.path).map(Group::before);
+        let before = |head: &GroupHead| self.0.get(&head.path).map(RecordedCgroup::before);
         heads.iter().map(|head| before(head).unwrap_or_default()).collect()
     }
 
@@ -137,7 +137,7 @@ impl Groups {
     }
 }
 
-impl Group {
+impl RecordedCgroup {
     fn read(&mut self, t_s: f64, buffer: &mut Vec<u8>) {
         if self.last.0 >= t_s {
             return;

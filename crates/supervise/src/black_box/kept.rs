@@ -2,7 +2,7 @@
 //! readings, and the ledgers that show the growth and the peak.
 
 use lowtide_model::stats::thin;
-use lowtide_record::black_box::{BoxLine, Course, Head, Reading};
+use lowtide_record::black_box::{BoxLine, Course, HeadLine, ReadingLine};
 
 /// Maximum number of readings of a course.
 const MAX_READINGS: usize = 120;
@@ -15,7 +15,7 @@ const MAX_LEDGER: usize = 32 << 10;
 
 /// The state of one ring.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct RingState {
     head: Vec<u8>,
     course_payload: Vec<u8>,
     pub(super) course: Course,
@@ -26,8 +26,8 @@ pub(super) struct Kept {
     drops_even: bool,
 }
 
-impl Kept {
-    pub(super) fn new(head: &Head) -> Self {
+impl RingState {
+    pub(super) fn new(head: &HeadLine) -> Self {
         Self {
             head: BoxLine::Head(head.clone()).to_payload(),
             course_payload: Vec::new(),
@@ -39,17 +39,17 @@ impl Kept {
     }
 
     /// Starts over with another program.
-    pub(super) fn replace(&mut self, head: &Head) {
+    pub(super) fn replace(&mut self, head: &HeadLine) {
         *self = Self { course: std::mem::take(&mut self.course), ..Self::new(head) };
     }
 
     /// Replaces the head, as when the process was moved to another cgroup.
-    pub(super) fn set_head(&mut self, head: &Head) {
+    pub(super) fn set_head(&mut self, head: &HeadLine) {
         self.head = BoxLine::Head(head.clone()).to_payload();
     }
 
     /// Adds a reading to the course if it is far enough from the last one.
-    pub(super) fn add(&mut self, reading: &Reading) {
+    pub(super) fn add(&mut self, reading: &ReadingLine) {
         let rss = reading.process.rss();
         if rss >= self.course.peak.0 {
             self.course.peak = (rss, reading.t_s);
@@ -107,10 +107,10 @@ mod tests {
 
     #[test]
     fn a_course_stays_short_and_even() {
-        let mut kept = Kept::new(&Head::default());
+        let mut kept = RingState::new(&HeadLine::default());
         for second in 0..100_000_u32 {
             let process = ProcessBytes { anon: u64::from(second % 7), ..ProcessBytes::default() };
-            kept.add(&Reading { t_s: f64::from(second), process, ..Reading::default() });
+            kept.add(&ReadingLine { t_s: f64::from(second), process, ..ReadingLine::default() });
         }
         let times: Vec<f64> = kept.course.readings.iter().map(|reading| reading.t_s).collect();
         assert!((60..=MAX_READINGS).contains(&times.len()), "{}", times.len());
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn the_first_the_last_and_the_largest_ledgers_are_kept() {
-        let mut kept = Kept::new(&Head::default());
+        let mut kept = RingState::new(&HeadLine::default());
         for place in 0..200_u64 {
             let rss = if place == 77 { 1000 } else { place };
             kept.add_ledger(rss, vec![u8::try_from(place).unwrap()]);

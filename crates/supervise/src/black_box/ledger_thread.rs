@@ -16,7 +16,7 @@ use lowtide_release::{KeptWalk, Options};
 
 /// What is to be done with a process.
 #[derive(Debug)]
-pub(super) struct Request {
+pub(super) struct InspectionRequest {
     pub(super) target: Target,
     /// The current time, in seconds.
     pub(super) t_s: f64,
@@ -30,7 +30,7 @@ pub(super) struct Request {
 
 /// A finished inspection.
 #[derive(Debug)]
-pub(super) struct Inspected {
+pub(super) struct FinishedInspection {
     pub(super) process: (u32, u64),
     /// When it began, in seconds.
     pub(super) t_s: f64,
@@ -44,7 +44,7 @@ pub(super) struct Inspected {
 #[derive(Debug)]
 pub(super) enum Finished {
     /// An inspection.
-    Inspected(Box<Inspected>),
+    Inspected(Box<FinishedInspection>),
     /// The free memory of a process, with the CPU time of its walk in seconds.
     Walked { process: (u32, u64), walk: Option<Arc<KeptWalk>>, cpu_s: f64 },
 }
@@ -62,7 +62,7 @@ impl Finished {
 /// The thread that inspects.
 #[derive(Debug)]
 pub(super) struct LedgerThread {
-    requests: Sender<Request>,
+    requests: Sender<InspectionRequest>,
     /// A result, or `None` after the last one of a request.
     results: Receiver<Option<Finished>>,
     is_busy: bool,
@@ -71,7 +71,7 @@ pub(super) struct LedgerThread {
 
 impl LedgerThread {
     pub(super) fn start() -> io::Result<Self> {
-        let (requests, inbox) = channel::<Request>();
+        let (requests, inbox) = channel::<InspectionRequest>();
         let (outbox, results) = channel();
         let thread = thread::Builder::new().name("ledgers".to_owned()).spawn(move || {
             let mut inspector = Inspector::default().without_connections().without_open_memory();
@@ -97,7 +97,7 @@ impl LedgerThread {
     }
 
     /// Starts an inspection. Must not be called while the thread is busy.
-    pub(super) fn request(&mut self, request: Request) {
+    pub(super) fn request(&mut self, request: InspectionRequest) {
         self.is_busy = self.requests.send(request).is_ok();
     }
 
@@ -119,18 +119,18 @@ pub(super) fn reclaimable_bytes(observation: &Observation) -> u64 {
     observation.ledger.bytes(Owner::Reclaimable)
 }
 
-fn inspect(inspector: &mut Inspector, request: &Request) -> Inspected {
+fn inspect(inspector: &mut Inspector, request: &InspectionRequest) -> FinishedInspection {
     let begin_s = thread_cpu_s();
     let observed = inspector.inspect(&request.target);
     // The inspection runs in a thread of its own, whose CPU time it reports.
     let own_s = thread_cpu_s() - begin_s;
     let cpu_s = own_s + observed.as_ref().map_or(0.0, |observed| observed.cpu_s);
     let process = (request.target.pid, request.target.start_ticks);
-    Inspected { process, t_s: request.t_s, rss_bytes: request.rss_bytes, cpu_s, observed }
+    FinishedInspection { process, t_s: request.t_s, rss_bytes: request.rss_bytes, cpu_s, observed }
 }
 
 /// Walks the heaps again, for the ranges that an inspection does not keep.
-fn walk(request: &Request) -> Finished {
+fn walk(request: &InspectionRequest) -> Finished {
     let detector = Arc::clone(&request.detector);
     // It must not take longer than the inspection before it.
     let options = Options { is_urgent: true, detector, ..Options::default() };

@@ -23,7 +23,7 @@ const RENEW_SHARE: f64 = 0.02;
 
 /// What else than a change of RSS may make a ledger worth it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Need {
+pub(super) enum LedgerNeed {
     /// Nothing.
     None,
     /// Its free memory matters, and the process has run.
@@ -50,12 +50,12 @@ impl LedgerPlan {
         t_s: f64,
         rss_bytes: u64,
         nearness: Nearness,
-        need: Need,
+        need: LedgerNeed,
     ) -> Option<u64> {
         let changed = self.rss_bytes.map_or(rss_bytes, |before| before.abs_diff(rss_bytes));
         let least = MIN_CHANGE.max((rss_bytes as f64 * CHANGE) as u64);
         let Some((end_s, cpu_s)) = self.last else { return Some(changed) };
-        let is_changed = self.rss_bytes.is_none() || changed >= least || need == Need::Walk;
+        let is_changed = self.rss_bytes.is_none() || changed >= least || need == LedgerNeed::Walk;
         if nearness == Nearness::Rest && self.owed_s(t_s) > cpu_s * MAX_SAVED {
             return None;
         }
@@ -65,7 +65,7 @@ impl LedgerPlan {
             (false, Nearness::Near | Nearness::Edge) if changed >= LITTLE => {
                 RENEW_S.max(cpu_s / RENEW_SHARE)
             }
-            (false, _) if need == Need::Unseen => UNSEEN_S.max(cpu_s / RENEW_SHARE),
+            (false, _) if need == LedgerNeed::Unseen => UNSEEN_S.max(cpu_s / RENEW_SHARE),
             (false, _) => return None,
         };
         (t_s - end_s >= wait_s).then_some(changed)
@@ -100,20 +100,24 @@ mod tests {
     #[test]
     fn a_process_that_has_not_changed_needs_no_second_ledger() {
         let mut plan = LedgerPlan::default();
-        assert_eq!(plan.urgency(0.0, 100 * MIB, Nearness::Rest, Need::None), Some(100 * MIB));
+        assert_eq!(plan.urgency(0.0, 100 * MIB, Nearness::Rest, LedgerNeed::None), Some(100 * MIB));
         plan.count(0.1, 0.05, Some(100 * MIB));
-        assert_eq!(plan.urgency(1000.0, 101 * MIB, Nearness::Rest, Need::None), None);
-        assert_eq!(plan.urgency(1000.0, 100 * MIB, Nearness::Edge, Need::None), None);
-        assert_eq!(plan.urgency(5.0, 101 * MIB, Nearness::Edge, Need::None), None);
-        assert_eq!(plan.urgency(6.0, 101 * MIB, Nearness::Edge, Need::None), Some(MIB));
-        assert_eq!(plan.urgency(1000.0, 110 * MIB, Nearness::Rest, Need::None), Some(10 * MIB));
+        assert_eq!(plan.urgency(1000.0, 101 * MIB, Nearness::Rest, LedgerNeed::None), None);
+        assert_eq!(plan.urgency(1000.0, 100 * MIB, Nearness::Edge, LedgerNeed::None), None);
+        assert_eq!(plan.urgency(5.0, 101 * MIB, Nearness::Edge, LedgerNeed::None), None);
+        assert_eq!(plan.urgency(6.0, 101 * MIB, Nearness::Edge, LedgerNeed::None), Some(MIB));
+        assert_eq!(
+            plan.urgency(1000.0, 110 * MIB, Nearness::Rest, LedgerNeed::None),
+            Some(10 * MIB)
+        );
     }
 
     #[test]
     fn ledgers_are_frequent_near_a_limit_and_rare_at_rest() {
         let mut plan = LedgerPlan::default();
         plan.count(0.0, 0.05, Some(100 * MIB));
-        let due = |t_s, nearness| plan.urgency(t_s, 150 * MIB, nearness, Need::None).is_some();
+        let due =
+            |t_s, nearness| plan.urgency(t_s, 150 * MIB, nearness, LedgerNeed::None).is_some();
         assert!(!due(0.2, Nearness::Rest) && due(0.3, Nearness::Rest));
         assert!(!due(0.04, Nearness::Edge) && due(0.06, Nearness::Edge));
         assert!(due(0.11, Nearness::Near));
@@ -125,7 +129,7 @@ mod tests {
         let (mut spent_s, mut times) = (0.0, Vec::new());
         for tenth in 0..20_000_u64 {
             let (t_s, rss) = (tenth as f64 * 0.1, (100 + tenth * 10) * MIB);
-            if plan.urgency(t_s, rss, Nearness::Rest, Need::None).is_some() {
+            if plan.urgency(t_s, rss, Nearness::Rest, LedgerNeed::None).is_some() {
                 plan.count(t_s, 0.05, Some(rss));
                 spent_s += 0.05;
                 times.push(t_s);
@@ -140,8 +144,8 @@ mod tests {
         let mut plan = LedgerPlan::default();
         plan.count(0.0, 0.02, Some(100 * MIB));
         let due = |t_s, need| plan.urgency(t_s, 100 * MIB, Nearness::Rest, need).is_some();
-        assert!(!due(1000.0, Need::None));
-        assert!(!due(1.9, Need::Unseen) && due(2.1, Need::Unseen));
-        assert!(!due(0.05, Need::Walk) && due(0.2, Need::Walk));
+        assert!(!due(1000.0, LedgerNeed::None));
+        assert!(!due(1.9, LedgerNeed::Unseen) && due(2.1, LedgerNeed::Unseen));
+        assert!(!due(0.05, LedgerNeed::Walk) && due(0.2, LedgerNeed::Walk));
     }
 }

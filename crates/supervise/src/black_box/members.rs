@@ -4,7 +4,7 @@
 use std::fs;
 
 use lowtide_probe::proc::status::Status;
-use lowtide_record::black_box::{Member, Members};
+use lowtide_record::black_box::{Member, MembersLine};
 
 use super::pace::Nearness;
 
@@ -19,14 +19,14 @@ pub(super) fn members_due_s(listed_s: f64, nearness: Nearness) -> f64 {
 }
 
 /// Reads the processes of a list, without one of them.
-pub(super) fn members(t_s: f64, pids: &[u32], own: u32) -> Members {
+pub(super) fn members(t_s: f64, pids: &[u32], own: u32) -> MembersLine {
     let mut largest: Vec<Member> =
         pids.iter().filter(|pid| **pid != own).filter_map(|pid| member(*pid)).collect();
     let anon = largest.iter().map(|member| member.bytes.anon).sum();
     let shared = largest.iter().map(|member| member.bytes.shared).max().unwrap_or(0);
     largest.sort_by_key(|member| std::cmp::Reverse(member.bytes.rss()));
     largest.truncate(LISTED);
-    Members { t_s, count: pids.len() as u64, largest, anon_and_shared: (anon, shared) }
+    MembersLine { t_s, count: pids.len() as u64, largest, anon_and_shared: (anon, shared) }
 }
 
 /// Reads a process; `None` if it has ended.

@@ -39,19 +39,19 @@ use lowtide_policy::Headroom;
 use lowtide_probe::pressure::MemoryPressure;
 use lowtide_probe::proc::status::Status;
 use lowtide_probe::proc::task::Thread;
-use lowtide_record::black_box::{Head, MAX_BYTES, Store};
+use lowtide_record::black_box::{HeadLine, MAX_BYTES, Store};
 use lowtide_release::KeptWalk;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::{Resource, getrlimit};
 
-use recorder::Recorder;
+use recorder::BlackBoxRecorder;
 
 /// Maximum number of commands that wait for the thread.
 const MAX_COMMANDS: usize = 10_000;
 
 /// Receives notices.
-pub type Report = Box<dyn Fn(Notice<'_>) + Send>;
+pub type NoticeReceiver = Box<dyn Fn(Notice<'_>) + Send>;
 
 /// News from a black box.
 #[derive(Debug, Clone, Copy)]
@@ -162,19 +162,24 @@ impl BlackBox {
     /// # Errors
     /// Fails if the directory cannot be written to, if other users may change it, or if another
     /// lowtide writes it.
-    pub fn start(path: &Path, size: BoxSize, policy: String, report: Report) -> io::Result<Self> {
+    pub fn start(
+        path: &Path,
+        size: BoxSize,
+        policy: String,
+        report: NoticeReceiver,
+    ) -> io::Result<Self> {
         let (ring_bytes, max_bytes) = size.bytes();
         let store = Store::open(path, ring_bytes, max_bytes)?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let template = Head {
+        let template = HeadLine {
             lowtide: env!("CARGO_PKG_VERSION").to_owned(),
             unix_s: now.as_secs_f64(),
             machine_bytes: MemoryPressure::of_this_machine().limit_bytes,
             policy,
-            ..Head::default()
+            ..HeadLine::default()
         };
         let handle = BlackBoxHandle(Arc::new(Shared::new()?));
-        let recorder = Recorder::new(store, Arc::clone(&handle.0), report, template);
+        let recorder = BlackBoxRecorder::new(store, Arc::clone(&handle.0), report, template);
         let run = move || {
             lowtide_release::prefer_this_thread();
             if size == BoxSize::Full {
@@ -216,7 +221,7 @@ impl Drop for BlackBox {
 
 impl BlackBoxHandle {
     /// Sets the processes that are recorded. One that is missing is recorded until it ends.
-    pub fn set_processes(&self, pids: &BTreeSet<u32>) {
+    pub(crate) fn set_processes(&self, pids: &BTreeSet<u32>) {
         self.send(Command::Processes(pids.clone()));
     }
 

@@ -40,7 +40,7 @@ pub(super) enum Nearness {
 
 /// Follows the memory that counts against the closest limit.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Pace {
+pub(super) struct ChargePace {
     /// Time and value of the reading from which the slope is computed.
     before: Option<(f64, u64)>,
     /// Bytes per second; 0 if they fall.
@@ -54,7 +54,7 @@ pub(super) struct Pace {
     needs_rescue: bool,
 }
 
-impl Pace {
+impl ChargePace {
     /// Time over which a slope is computed, in seconds. The kernel charges in batches.
     const WINDOW_S: f64 = 0.09;
 
@@ -121,7 +121,7 @@ mod tests {
     /// Returns the interval in milliseconds after readings at 10 Hz of a process that grows from a
     /// share of its limit by a rate, in bytes a second.
     fn interval_ms(share: f64, rate: f64, readings: u32) -> u128 {
-        let mut pace = Pace::default();
+        let mut pace = ChargePace::default();
         for place in 0..readings {
             let t_s = f64::from(place) * 0.1;
             pace.add(t_s, (LIMIT as f64 * share + rate * t_s) as u64, Some(LIMIT));
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn many_processes_are_read_less_often_than_a_few() {
-        let mut pace = Pace::default();
+        let mut pace = ChargePace::default();
         pace.add(0.0, 1, Some(LIMIT));
         assert_eq!(pace.interval(0.001), Duration::from_millis(500));
         pace.add(1.0, LIMIT, Some(LIMIT));
@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn a_release_is_due_at_four_fifths_or_a_second_before_the_limit() {
         let is_due = |share: f64, rate: f64| {
-            let mut pace = Pace::default();
+            let mut pace = ChargePace::default();
             for t_s in [0.0, 0.1] {
                 pace.add(t_s, (LIMIT as f64 * share + rate * t_s) as u64, Some(LIMIT));
             }
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn without_a_limit_there_is_no_edge() {
-        let mut pace = Pace::default();
+        let mut pace = ChargePace::default();
         pace.add(0.0, 1, None);
         pace.add(0.1, 1 << 40, None);
         assert_eq!((pace.nearness(), pace.interval(0.0).as_millis()), (Nearness::Rest, 100));

@@ -12,17 +12,18 @@ use lowtide_probe::proc::oom_score_adj;
 use lowtide_probe::process::ProcReader;
 use lowtide_probe::target::Target;
 use lowtide_record::black_box::{
-    BoxLine, Cause, End, Head, LedgerLine, LiveRing, Member, Members, Reading, ReleaseLine, Store,
+    BoxLine, Cause, EndLine, HeadLine, LedgerLine, LiveRing, Member, MembersLine, ReadingLine,
+    ReleaseLine, Store,
 };
 use lowtide_release::KeptWalk;
 
 use super::Alarm;
-use super::groups::Groups;
-use super::kept::Kept;
-use super::ledger_thread::{Inspected, reclaimable_bytes};
-use super::ledgers::{LedgerPlan, Need};
+use super::groups::RecordedCgroups;
+use super::kept::RingState;
+use super::ledger_thread::{FinishedInspection, reclaimable_bytes};
+use super::ledgers::{LedgerNeed, LedgerPlan};
 use super::members::members_due_s;
-use super::pace::{Nearness, Pace};
+use super::pace::{ChargePace, Nearness};
 
 /// Change of a value from which a reading is written, as a share of its limit or of itself.
 const WRITTEN_CHANGE: f64 = 0.002;
@@ -34,17 +35,17 @@ const MAX_WORDS: usize = 50;
 
 /// A process that is recorded.
 #[derive(Debug)]
-pub(super) struct Recorded {
+pub(super) struct RecordedProcess {
     pub(super) target: Target,
     pub(super) exit: ExitReader,
     pub(super) ring: LiveRing,
-    pub(super) head: Head,
-    pub(super) kept: Kept,
-    pub(super) pace: Pace,
+    pub(super) head: HeadLine,
+    pub(super) kept: RingState,
+    pub(super) pace: ChargePace,
     pub(super) plan: LedgerPlan,
     /// What may make a ledger worth it beside a change of RSS, and when this is determined again,
     /// in seconds.
-    pub(super) need: Need,
+    pub(super) need: LedgerNeed,
     need_due_s: f64,
     /// CPU time that the process had used at the last ledger, and since, in clock ticks.
     cpu_ticks: [Option<u64>; 2],
@@ -54,8 +55,8 @@ pub(super) struct Recorded {
     members_s: f64,
     /// Time when its cgroups are determined again, in seconds: it may be moved.
     pub(super) groups_due_s: f64,
-    pub(super) last: Reading,
-    written: Option<Reading>,
+    pub(super) last: ReadingLine,
+    written: Option<ReadingLine>,
     /// Its program, by the addresses of its code.
     image: (u64, u64),
     pub(super) oom_score_adj: Option<i32>,
@@ -84,41 +85,41 @@ const NEED_S: f64 = 1.0;
 /// Interval at which the cgroups of a process are determined again, in seconds.
 const GROUPS_S: f64 = 10.0;
 
-impl Recorded {
+impl RecordedProcess {
     /// Starts to record a process.
     ///
     /// # Errors
     /// Fails if it has ended, or if its ring cannot be created.
     pub(super) fn start(
         pid: u32,
-        head: Head,
+        head: HeadLine,
         store: &Store,
-        groups: &mut Groups,
+        groups: &mut RecordedCgroups,
         t_s: f64,
         buffer: &mut Vec<u8>,
     ) -> io::Result<Self> {
         let target = Target::open(pid).map_err(io::Error::other)?;
         let exit = ExitReader::open(&target)?;
-        let mut head = Head { pid, start_ticks: target.start_ticks, ..head };
+        let mut head = HeadLine { pid, start_ticks: target.start_ticks, ..head };
         name(&mut head);
         head.groups = groups.open(pid, t_s, buffer);
         let ring = store.start(pid, target.start_ticks)?;
-        let kept = Kept::new(&head);
+        let kept = RingState::new(&head);
         let mut recorded = Self {
             target,
             exit,
             ring,
             kept,
             head,
-            pace: Pace::default(),
+            pace: ChargePace::default(),
             plan: LedgerPlan::default(),
-            need: Need::None,
+            need: LedgerNeed::None,
             need_due_s: t_s,
             cpu_ticks: [None; 2],
             due_s: t_s,
             members_s: f64::NEG_INFINITY,
             groups_due_s: t_s + GROUPS_S,
-            last: Reading::default(),
+            last: ReadingLine::default(),
             written: None,
             image: (0, 0),
             oom_score_adj: oom_score_adj(pid),
@@ -142,7 +143,7 @@ impl Recorded {
     /// Reads the process and its groups. Returns `false` if it has ended.
     pub(super) fn read(
         &mut self,
-        groups: &mut Groups,
+        groups: &mut RecordedCgroups,
         available_bytes: Option<u64>,
         t_s: f64,
         buffer: &mut Vec<u8>,
@@ -162,11 +163,11 @@ impl Recorded {
             Err(_) => return true,
         };
         let groups = groups.read(&self.head.groups, t_s, buffer);
-        self.add(Reading { t_s, process, groups, available_bytes });
+        self.add(ReadingLine { t_s, process, groups, available_bytes });
         true
     }
 
-    fn add(&mut self, reading: Reading) {
+    fn add(&mut self, reading: ReadingLine) {
         let (used, limit) = closest(&reading, self.head.machine_bytes);
         self.pace.add(reading.t_s, used, limit);
         self.kept.add(&reading);
@@ -177,7 +178,7 @@ impl Recorded {
         self.last = reading;
     }
 
-    fn is_worth_writing(&self, reading: &Reading) -> bool {
+    fn is_worth_writing(&self, reading: &ReadingLine) -> bool {
         let Some(written) = &self.written else { return true };
         if reading.t_s - written.t_s >= WRITTEN_S || written.groups.len() != reading.groups.len() {
             return true;
@@ -230,13 +231,17 @@ impl Recorded {
         self.need_due_s = t_s + NEED_S;
         let least = self.min_rescue_bytes();
         self.need = match least {
-            None => Need::None,
+            None => LedgerNeed::None,
             Some(least) if self.releasable >= least && !self.has_walked && self.walk.is_none() => {
-                Need::Walk
+                LedgerNeed::Walk
             }
             Some(_) => {
                 self.cpu_ticks[1] = self.target.stat().ok().map(|stat| stat.cpu_ticks);
-                if self.cpu_ticks[0] == self.cpu_ticks[1] { Need::None } else { Need::Unseen }
+                if self.cpu_ticks[0] == self.cpu_ticks[1] {
+                    LedgerNeed::None
+                } else {
+                    LedgerNeed::Unseen
+                }
             }
         };
     }
@@ -249,12 +254,12 @@ impl Recorded {
     }
 
     /// Adds an inspection.
-    pub(super) fn add_ledger(&mut self, inspected: Inspected, t_s: f64) {
+    pub(super) fn add_ledger(&mut self, inspected: FinishedInspection, t_s: f64) {
         let found = inspected.observed.is_ok().then_some(inspected.rss_bytes);
         self.plan.count(t_s, inspected.cpu_s, found);
         self.cpu_ticks[0] = self.cpu_ticks[1];
         self.has_walked = false;
-        (self.need, self.need_due_s) = (Need::None, t_s);
+        (self.need, self.need_due_s) = (LedgerNeed::None, t_s);
         match inspected.observed {
             Ok(observation) => {
                 self.kept.course.ledgers.0 += 1;
@@ -322,7 +327,7 @@ impl Recorded {
 
     /// Remembers the other processes of its group. Those that have ended meanwhile come last: one
     /// of them may be the one that was killed.
-    pub(super) fn set_members(&mut self, found: &Members) {
+    pub(super) fn set_members(&mut self, found: &MembersLine) {
         let is_gone = |old: &&Member| !found.largest.iter().any(|new| new.pid == old.pid);
         let gone: Vec<Member> =
             self.members.iter().filter(is_gone).take(MAX_GONE).cloned().collect();
@@ -343,7 +348,7 @@ impl Recorded {
     ///
     /// # Errors
     /// Fails if the ring cannot be renamed.
-    pub(super) fn finish(mut self, end: End, store: &Store) -> io::Result<String> {
+    pub(super) fn finish(mut self, end: EndLine, store: &Store) -> io::Result<String> {
         let (cause, unix_s) = (end.cause, self.head.unix_s + end.t_s);
         let course = self.kept.course.clone();
         self.write(&BoxLine::Course(course));
@@ -352,8 +357,8 @@ impl Recorded {
     }
 
     /// Returns the end of a process that runs on, or whose end is not recorded.
-    pub(super) fn unfinished(&self, t_s: f64) -> End {
-        End { t_s, cause: Cause::Peak, groups: self.last.groups.clone(), ..End::default() }
+    pub(super) fn unfinished(&self, t_s: f64) -> EndLine {
+        EndLine { t_s, cause: Cause::Peak, groups: self.last.groups.clone(), ..EndLine::default() }
     }
 
     /// Returns its memory at the last reading.
@@ -368,7 +373,7 @@ fn min_rescue_bytes(headroom: Headroom) -> u64 {
 }
 
 /// Sets the name and the command line.
-fn name(head: &mut Head) {
+fn name(head: &mut HeadLine) {
     let Some((process, stat)) = ProcReader::open(head.pid).ok().flatten() else { return };
     let words = process.command_or(&stat.name).into_iter().take(MAX_WORDS);
     head.command = words.map(|word| word.chars().take(MAX_WORD).collect()).collect();
@@ -376,7 +381,7 @@ fn name(head: &mut Head) {
 }
 
 /// Returns the bytes that count against the limit that is closest, and this limit.
-fn closest(reading: &Reading, machine_bytes: Option<u64>) -> (u64, Option<u64>) {
+fn closest(reading: &ReadingLine, machine_bytes: Option<u64>) -> (u64, Option<u64>) {
     let groups = reading.groups.iter().filter_map(|group| Some((group.kept(), group.limit?)));
     let machine = machine_bytes.zip(reading.available_bytes);
     let machine = machine.map(|(all, available)| (all.saturating_sub(available), all));

@@ -11,17 +11,17 @@ use lowtide_model::counters::GroupBytes;
 use lowtide_probe::machine::thread_cpu_s;
 use lowtide_probe::pressure::MemoryPressure;
 use lowtide_record::black_box::{
-    BoxLine, Cause, End, ExitStatus, Head, KernelLine, Member, ReleaseLine, Store,
+    BoxLine, Cause, EndLine, ExitStatus, HeadLine, KernelLine, Member, ReleaseLine, Store,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::groups::Groups;
+use super::groups::RecordedCgroups;
 use super::kernel_log::KernelLog;
-use super::ledger_thread::{Finished, LedgerThread, Request};
+use super::ledger_thread::{Finished, InspectionRequest, LedgerThread};
 use super::members::members;
-use super::recorded::Recorded;
-use super::verdict::{self, Evidence};
-use super::{Command, Notice, Report, Shared};
+use super::recorded::RecordedProcess;
+use super::verdict::{self, EndEvidence};
+use super::{Command, Notice, NoticeReceiver, Shared};
 
 /// Maximum time between two rounds.
 const MAX_WAIT: Duration = Duration::from_millis(100);
@@ -36,16 +36,16 @@ const COST_WEIGHT: f64 = 0.05;
 /// Time after which a process that could not be recorded is tried again, in seconds.
 const RETRY_S: f64 = 10.0;
 
-pub(super) struct Recorder {
+pub(super) struct BlackBoxRecorder {
     store: Store,
     shared: Arc<Shared>,
-    report: Report,
-    template: Head,
+    report: NoticeReceiver,
+    template: HeadLine,
     begin: Instant,
-    recorded: BTreeMap<(u32, u64), Recorded>,
+    recorded: BTreeMap<(u32, u64), RecordedProcess>,
     /// Processes that could not be recorded, and when they are tried again, in seconds.
     refused: BTreeMap<u32, f64>,
-    groups: Groups,
+    groups: RecordedCgroups,
     log: KernelLog,
     ledgers: Option<LedgerThread>,
     machine: (f64, Option<u64>),
@@ -57,8 +57,13 @@ pub(super) struct Recorder {
     reported: BTreeSet<String>,
 }
 
-impl Recorder {
-    pub(super) fn new(store: Store, shared: Arc<Shared>, report: Report, template: Head) -> Self {
+impl BlackBoxRecorder {
+    pub(super) fn new(
+        store: Store,
+        shared: Arc<Shared>,
+        report: NoticeReceiver,
+        template: HeadLine,
+    ) -> Self {
         Self {
             store,
             shared,
@@ -67,7 +72,7 @@ impl Recorder {
             begin: Instant::now(),
             recorded: BTreeMap::new(),
             refused: BTreeMap::new(),
-            groups: Groups::default(),
+            groups: RecordedCgroups::default(),
             log: KernelLog::open(),
             ledgers: LedgerThread::start().ok(),
             machine: (f64::NEG_INFINITY, None),
@@ -146,7 +151,7 @@ impl Recorder {
         let t_s = self.now_s();
         let head = self.template.clone();
         let (store, groups, buffer) = (&self.store, &mut self.groups, &mut self.buffer);
-        match Recorded::start(pid, head, store, groups, t_s, buffer) {
+        match RecordedProcess::start(pid, head, store, groups, t_s, buffer) {
             Ok(recorded) => {
                 self.recorded.insert(recorded.id(), recorded);
             }
@@ -245,7 +250,7 @@ impl Recorder {
         if thread.is_busy() {
             return;
         }
-        let urgency = |recorded: &Recorded| {
+        let urgency = |recorded: &RecordedProcess| {
             let (rss, nearness) = (recorded.bytes().rss(), recorded.pace.nearness());
             Some((nearness, recorded.plan.urgency(t_s, rss, nearness, recorded.need)?))
         };
@@ -254,7 +259,7 @@ impl Recorder {
         if let Some(recorded) = most
             && let Ok(target) = recorded.target.try_clone()
         {
-            thread.request(Request {
+            thread.request(InspectionRequest {
                 target,
                 t_s,
                 rss_bytes: recorded.bytes().rss(),
@@ -273,7 +278,8 @@ impl Recorder {
     }
 
     fn ended_within(&self, time: Duration) -> Vec<(u32, u64)> {
-        let with_pidfd = |(id, one): (&(u32, u64), &'_ Recorded)| one.exit.pidfd().map(|_| *id);
+        let with_pidfd =
+            |(id, one): (&(u32, u64), &'_ RecordedProcess)| one.exit.pidfd().map(|_| *id);
         let ids: Vec<(u32, u64)> = self.recorded.iter().filter_map(with_pidfd).collect();
         let mut polled: Vec<PollFd<'_>> = self
             .recorded
@@ -300,7 +306,7 @@ impl Recorder {
         let kills = self.groups.unclaimed(own);
         let may_be_killed = !matches!(status, Some(ExitStatus::Code(_)));
         let kernel = if may_be_killed { self.log.kill_of(id.0) } else { None };
-        let evidence = Evidence {
+        let evidence = EndEvidence {
             status,
             kills,
             has_counter: self.groups.has_counter(own),
@@ -316,7 +322,7 @@ impl Recorder {
         let paths: Vec<String> =
             recorded.head.groups.iter().map(|head| head.path.clone()).collect();
         let limit = verdict::limit(&before, &after, &paths, kernel.as_ref()).filter(|_| is_oom);
-        let end = End {
+        let end = EndLine {
             t_s,
             cause,
             status,
@@ -333,13 +339,13 @@ impl Recorder {
 
     /// Returns the number of recorded processes of the same group that have ended too, and are not
     /// recorded yet.
-    fn others_ending(&self, recorded: &Recorded) -> usize {
+    fn others_ending(&self, recorded: &RecordedProcess) -> usize {
         let own = recorded.head.groups.first();
-        let is_same = |other: &&Recorded| other.head.groups.first() == own;
+        let is_same = |other: &&RecordedProcess| other.head.groups.first() == own;
         self.recorded.values().filter(is_same).filter(|other| !other.target.is_alive()).count()
     }
 
-    fn finish(&mut self, recorded: Recorded, end: End) {
+    fn finish(&mut self, recorded: RecordedProcess, end: EndLine) {
         let (pid, cause) = (recorded.head.pid, end.cause);
         let command = recorded.head.command.join(" ");
         let victim = end.victim.as_ref().map(|victim| victim.name.clone());
@@ -366,9 +372,10 @@ impl Recorder {
     fn record_foreign_kills(&mut self) {
         let t_s = self.now_s();
         for path in self.groups.foreign_kills(t_s, FOREIGN_S) {
-            let is_in = |one: &&Recorded| one.head.groups.first().is_some_and(|h| h.path == path);
+            let is_in =
+                |one: &&RecordedProcess| one.head.groups.first().is_some_and(|h| h.path == path);
             let largest = self.recorded.values().filter(is_in).max_by_key(|one| one.bytes().rss());
-            let Some(id) = largest.map(Recorded::id) else { continue };
+            let Some(id) = largest.map(RecordedProcess::id) else { continue };
             let mut members = self.recorded.values().filter(is_in);
             if members.any(|one| one.exit.is_ending(&mut self.buffer)) {
                 // It is the one that was killed.
@@ -384,7 +391,7 @@ impl Recorder {
                 recorded.head.groups.iter().map(|head| head.path.clone()).collect();
             let groups = recorded.last.groups.clone();
             let limit = verdict::limit(&before, &groups, &paths, kernel.as_ref());
-            let end = End {
+            let end = EndLine {
                 t_s,
                 cause: Cause::OomKill,
                 groups,
@@ -396,7 +403,7 @@ impl Recorder {
                     "the kernel has killed another process of this cgroup, and this one runs on"
                         .to_owned(),
                 ],
-                ..End::default()
+                ..EndLine::default()
             };
             self.finish(recorded, end);
             // It runs on, in a new ring.
@@ -453,7 +460,12 @@ fn victim(known: &[Member], pid: Option<u32>) -> Member {
     known.iter().find(is_it).cloned().unwrap_or_default()
 }
 
-fn list_members(recorded: &mut Recorded, groups: &Groups, t_s: f64, buffer: &mut Vec<u8>) {
+fn list_members(
+    recorded: &mut RecordedProcess,
+    groups: &RecordedCgroups,
+    t_s: f64,
+    buffer: &mut Vec<u8>,
+) {
     let Some(own) = recorded.head.groups.first() else { return };
     let pids = groups.processes(own, buffer);
     if pids.len() > 1 {

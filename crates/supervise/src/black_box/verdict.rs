@@ -9,7 +9,7 @@ const FULL: f64 = 0.9;
 
 /// What is known about an end.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Evidence {
+pub(super) struct EndEvidence {
     /// Its exit status, if it could be read.
     pub(super) status: Option<ExitStatus>,
     /// Number of kills in its group that no other process accounts for; `None` if the counter could
@@ -26,7 +26,7 @@ pub(super) struct Evidence {
 }
 
 /// Returns the cause, and what is uncertain about it.
-pub(super) fn cause(evidence: &Evidence) -> (Cause, Vec<String>) {
+pub(super) fn cause(evidence: &EndEvidence) -> (Cause, Vec<String>) {
     let mut notes = Vec::new();
     let is_killed = match evidence.status {
         Some(ExitStatus::Signal(signal)) => signal == SIGKILL,
@@ -116,8 +116,8 @@ pub(super) fn limit(
 mod tests {
     use super::*;
 
-    fn evidence(status: Option<ExitStatus>, kills: Option<u64>) -> Evidence {
-        Evidence { status, kills, has_counter: true, ..Evidence::default() }
+    fn evidence(status: Option<ExitStatus>, kills: Option<u64>) -> EndEvidence {
+        EndEvidence { status, kills, has_counter: true, ..EndEvidence::default() }
     }
 
     #[test]
@@ -137,10 +137,10 @@ mod tests {
     fn what_is_uncertain_is_said() {
         let (_, notes) = cause(&evidence(Some(ExitStatus::Signal(9)), None));
         assert!(notes[0].contains("is not known"), "{notes:?}");
-        let (_, notes) = cause(&Evidence { others: 2, ..evidence(None, Some(1)) });
+        let (_, notes) = cause(&EndEvidence { others: 2, ..evidence(None, Some(1)) });
         assert_eq!(notes.len(), 2, "{notes:?}");
         let kernel = Some(KernelLine::default());
-        let (cause, notes) = cause(&Evidence { kernel, ..evidence(None, None) });
+        let (cause, notes) = cause(&EndEvidence { kernel, ..evidence(None, None) });
         assert_eq!((cause, notes.len()), (Cause::OomKill, 0));
     }
 

@@ -10,7 +10,7 @@ use rustix::process::{PTracer, Pid, WaitOptions, getpid, set_ptracer, waitpid};
 
 use super::OWN_FAILURE;
 use super::error::{ReaperError, system};
-use super::service::Service;
+use super::service::ServiceCommand;
 use super::signals::InheritedSignals;
 
 /// Fails if this process has more than one thread, as far as `/proc` shows them.
@@ -47,7 +47,10 @@ pub(super) fn leads_session() -> bool {
 }
 
 /// Starts a service. Returns its PID once it runs the program.
-pub(super) fn start(service: &Service, inherited: &InheritedSignals) -> Result<Pid, ReaperError> {
+pub(super) fn start(
+    service: &ServiceCommand,
+    inherited: &InheritedSignals,
+) -> Result<Pid, ReaperError> {
     let (result, failure) = pipe_with(PipeFlags::CLOEXEC).map_err(system("create a pipe"))?;
     let reaper = getpid();
     let Some(pid) = fork().map_err(system("fork"))? else {
@@ -77,7 +80,7 @@ fn read_errno(pipe: impl AsFd) -> Option<i32> {
     (count == Ok(bytes.len())).then_some(i32::from_ne_bytes(bytes))
 }
 
-fn failed(service: &Service, errno: i32) -> ReaperError {
+fn failed(service: &ServiceCommand, errno: i32) -> ReaperError {
     let program = service.program().to_owned();
     match errno {
         libc::ENOENT => ReaperError::NotFound { program },

@@ -6,14 +6,14 @@ use super::{OWN_FAILURE, child, signals};
 
 /// The way in which a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ProcessEnd {
+pub enum ChildEnd {
     /// It exited with this code.
     Exited(u8),
     /// It was ended by this signal.
     Signalled(i32),
 }
 
-impl ProcessEnd {
+impl ChildEnd {
     /// Converts the status of a child that was reaped.
     pub(super) fn new(status: WaitStatus) -> Self {
         match (status.terminating_signal(), status.exit_status()) {

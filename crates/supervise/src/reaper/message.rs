@@ -5,21 +5,21 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::end::ProcessEnd;
+use super::end::ChildEnd;
 use super::signals;
 
 /// Maximum size of a message in bytes. The longest one has 137.
 const MESSAGE_BYTES: usize = 160;
 
 /// Reports on stderr that the policy process has failed, and after which pause it is restarted.
-pub(super) fn policy_failed(end: ProcessEnd, pause: Option<Duration>) {
+pub(super) fn policy_failed(end: ChildEnd, pause: Option<Duration>) {
     let mut message = Message { bytes: [0; MESSAGE_BYTES], length: 0 };
     // Only a message that is too long fails. The part that fits is printed.
     let _ = match end {
-        ProcessEnd::Exited(code) => {
+        ChildEnd::Exited(code) => {
             write!(message, "lowtide: the policy process exited with code {code}")
         }
-        ProcessEnd::Signalled(n) => {
+        ChildEnd::Signalled(n) => {
             write!(message, "lowtide: the policy process was ended by signal {n}")
         }
     };

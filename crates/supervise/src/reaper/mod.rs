@@ -37,13 +37,13 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, wait};
 
-pub use end::ProcessEnd;
+pub use end::ChildEnd;
 pub use error::{ReaperError, ServiceError};
 pub use policy::PolicyContext;
-pub use service::Service;
+pub use service::ServiceCommand;
 
 use descriptors::InheritedDescriptors;
-use policy::Policy;
+use policy::PolicyProcess;
 use received::Addressees;
 use signals::InheritedSignals;
 
@@ -63,15 +63,15 @@ const REAPED_PER_TURN: usize = 64;
 ///
 /// When this returns, signals are still blocked, and after a success stdin and stdout are
 /// `/dev/null`: the caller can print an error to stderr and ends the process, by
-/// [`ProcessEnd::pass_on`] or [`ReaperError::code`].
+/// [`ChildEnd::pass_on`] or [`ReaperError::code`].
 ///
 /// # Errors
 /// Fails if the service cannot be started. Refuses to start it if this process has other threads:
 /// locks that they hold would stay locked in the forked processes.
 pub fn run(
-    service: &Service,
+    service: &ServiceCommand,
     policy: Option<&dyn Fn(PolicyContext) -> u8>,
-) -> Result<ProcessEnd, ReaperError> {
+) -> Result<ChildEnd, ReaperError> {
     child::require_single_thread()?;
     let us = getpid();
     let inherited = InheritedSignals::take(us.is_init());
@@ -90,7 +90,7 @@ pub fn run(
         signals: inherited.blocked(),
         service: pid,
         end: None,
-        policy: Policy::start(policy, us, pid),
+        policy: PolicyProcess::start(policy, us, pid),
     };
     Ok(reaper.run())
 }
@@ -100,12 +100,12 @@ struct Reaper<'a> {
     addressees: Addressees,
     signals: signals::Blocked,
     service: Pid,
-    end: Option<ProcessEnd>,
-    policy: Policy<'a>,
+    end: Option<ChildEnd>,
+    policy: PolicyProcess<'a>,
 }
 
 impl Reaper<'_> {
-    fn run(&mut self) -> ProcessEnd {
+    fn run(&mut self) -> ChildEnd {
         loop {
             let may_be_more = self.reap();
             if let Some(end) = self.end {
@@ -127,15 +127,15 @@ impl Reaper<'_> {
         for _ in 0..REAPED_PER_TURN {
             match wait(WaitOptions::NOHANG) {
                 Ok(Some((pid, status))) if pid == self.service => {
-                    self.end = Some(ProcessEnd::new(status));
+                    self.end = Some(ChildEnd::new(status));
                 }
                 Ok(Some((pid, status))) => {
-                    self.policy.reaped(pid, ProcessEnd::new(status), self.end.is_some());
+                    self.policy.reaped(pid, ChildEnd::new(status), self.end.is_some());
                 }
                 Ok(None) => return false,
                 // No child is left. The service was a child, unless its end is known.
                 Err(_) => {
-                    self.end.get_or_insert(ProcessEnd::Exited(OWN_FAILURE));
+                    self.end.get_or_insert(ChildEnd::Exited(OWN_FAILURE));
                     return false;
                 }
             }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal, setpgid};
 
-use super::end::ProcessEnd;
+use super::end::ChildEnd;
 use super::{OWN_FAILURE, child, message, signals};
 
 /// Maximum number of restarts of the policy process.
@@ -33,7 +33,7 @@ pub struct PolicyContext {
 }
 
 /// The policy process of a reaper.
-pub(super) struct Policy<'a> {
+pub(super) struct PolicyProcess<'a> {
     run: Option<&'a dyn Fn(PolicyContext) -> u8>,
     reaper: Pid,
     context: PolicyContext,
@@ -48,7 +48,7 @@ enum State {
     Ended,
 }
 
-impl<'a> Policy<'a> {
+impl<'a> PolicyProcess<'a> {
     /// Starts the policy process, if there is a policy.
     pub(super) fn start(
         run: Option<&'a dyn Fn(PolicyContext) -> u8>,
@@ -88,7 +88,7 @@ impl<'a> Policy<'a> {
 
     /// Handles the end of a child, which may be the policy process. `is_last`: the service has
     /// ended, so there is no restart.
-    pub(super) fn reaped(&mut self, child: Pid, end: ProcessEnd, is_last: bool) {
+    pub(super) fn reaped(&mut self, child: Pid, end: ChildEnd, is_last: bool) {
         if self.pid() == Some(child) {
             self.state = State::Ended;
             if !is_last {
@@ -97,8 +97,8 @@ impl<'a> Policy<'a> {
         }
     }
 
-    fn ended(&mut self, end: ProcessEnd) {
-        if end == ProcessEnd::Exited(0) {
+    fn ended(&mut self, end: ChildEnd) {
+        if end == ChildEnd::Exited(0) {
             return;
         }
         if self.started.elapsed() >= FORGOTTEN_AFTER {
@@ -118,7 +118,7 @@ impl<'a> Policy<'a> {
         match child::fork() {
             Ok(Some(pid)) => self.state = State::Running(pid),
             Ok(None) => child::exit_now(self.be_policy(run)),
-            Err(_) => self.ended(ProcessEnd::Exited(OWN_FAILURE)),
+            Err(_) => self.ended(ChildEnd::Exited(OWN_FAILURE)),
         }
     }
 
@@ -167,8 +167,8 @@ mod tests {
 
     #[test]
     fn a_long_run_of_a_policy_resets_its_failure_count() {
-        let mut policy = Policy::start(None, Pid::INIT, Pid::INIT);
-        let killed = ProcessEnd::Signalled(9);
+        let mut policy = PolicyProcess::start(None, Pid::INIT, Pid::INIT);
+        let killed = ChildEnd::Signalled(9);
         let failures = [FORGOTTEN_AFTER / 2, FORGOTTEN_AFTER].map(|ran| {
             policy.context.failures = RESTARTS;
             policy.started = Instant::now().checked_sub(ran).unwrap();
@@ -181,9 +181,9 @@ mod tests {
     #[test]
     fn a_policy_that_succeeds_is_not_restarted() {
         let pid = Pid::INIT;
-        let mut policy = Policy::start(None, pid, pid);
+        let mut policy = PolicyProcess::start(None, pid, pid);
         policy.state = State::Running(pid);
-        policy.reaped(pid, ProcessEnd::Exited(0), false);
+        policy.reaped(pid, ChildEnd::Exited(0), false);
         assert_eq!((policy.pid(), policy.pause()), (None, None));
     }
 }

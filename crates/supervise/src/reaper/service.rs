@@ -18,7 +18,7 @@ const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
 /// A command with its environment.
 #[derive(Debug)]
-pub struct Service {
+pub struct ServiceCommand {
     program: OsString,
     /// The files to try, in this order.
     candidates: Vec<CString>,
@@ -33,7 +33,7 @@ pub struct Service {
     _variables: Vec<CString>,
 }
 
-impl Service {
+impl ServiceCommand {
     /// Prepares a command. Its environment is that of this process, without the variables in
     /// `remove`, and with those in `set`. A program without a slash is searched for in the
     /// directories of the resulting PATH.
@@ -111,7 +111,7 @@ impl Service {
 /// Executes a file. Returns the error number. Both lists end with a null pointer.
 fn execve(file: &CStr, argv: &[*const c_char], envp: &[*const c_char]) -> c_int {
     // SAFETY: the lists end with a null pointer, and the others point into C strings that a
-    // `Service` owns, or that are constant.
+    // `ServiceCommand` owns, or that are constant.
     unsafe {
         libc::execve(file.as_ptr(), argv.as_ptr(), envp.as_ptr());
         *libc::__errno_location()
@@ -200,10 +200,10 @@ mod tests {
 
     #[test]
     fn an_empty_command_nul_byte_or_invalid_variable_name_is_an_error() {
-        assert!(matches!(Service::new(&[], &[], &[]), Err(ServiceError::Empty)));
-        let nul = Service::new(&words(&["x", "a\0b"]), &[], &[]);
+        assert!(matches!(ServiceCommand::new(&[], &[], &[]), Err(ServiceError::Empty)));
+        let nul = ServiceCommand::new(&words(&["x", "a\0b"]), &[], &[]);
         assert!(matches!(nul, Err(ServiceError::Nul(text)) if text == "a\0b"));
-        let variable = Service::new(&words(&["x"]), &[("A=B".into(), "1".into())], &[]);
+        let variable = ServiceCommand::new(&words(&["x"]), &[("A=B".into(), "1".into())], &[]);
         assert!(matches!(variable, Err(ServiceError::Variable(name)) if name == "A=B"));
     }
 }

@@ -151,14 +151,14 @@ fn set_of(signals: &[c_int]) -> libc::sigset_t {
 }
 
 type Begin = unsafe extern "C" fn(*mut libc::sigset_t) -> c_int;
-type Change = unsafe extern "C" fn(*mut libc::sigset_t, c_int) -> c_int;
+type ChangeMask = unsafe extern "C" fn(*mut libc::sigset_t, c_int) -> c_int;
 
 /// Returns a set that one function of libc initializes, and that another one changes for each of
 /// some signals.
 fn set<'a>(
     begin: Begin,
     signals: impl Iterator<Item = &'a c_int>,
-    change: Change,
+    change: ChangeMask,
 ) -> libc::sigset_t {
     let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
     // SAFETY: zeros are a valid set, and the functions write to one; for a number that is not a

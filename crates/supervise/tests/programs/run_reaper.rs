@@ -15,7 +15,7 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use lowtide_supervise::reaper::{self, PolicyContext, ReaperError, Service};
+use lowtide_supervise::reaper::{self, PolicyContext, ReaperError, ServiceCommand};
 
 /// The system's allocator, with a count of allocations.
 struct Counting;
@@ -54,7 +54,8 @@ fn main() {
 }
 
 fn run(mode: &str, command: &[OsString]) {
-    let service = Service::new(command, &[("REAPER_TEST".into(), "set".into())], &[]).unwrap();
+    let service =
+        ServiceCommand::new(command, &[("REAPER_TEST".into(), "set".into())], &[]).unwrap();
     let policy = |context: PolicyContext| {
         let allocations = ALLOCATIONS.load(Ordering::Relaxed);
         let PolicyContext { service, failures, .. } = context;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use lowtide_load::{Available, HttpVersion, Plan, RequestTemplate, Shape};
+use lowtide_load::{Available, HttpVersion, LoadSpec, RequestTemplate, Shape};
 use lowtide_model::load::LoadRound;
 
 /// A process of this program that serves.
@@ -42,7 +42,7 @@ pub(crate) fn load(
     connections: usize,
     streams: usize,
 ) -> LoadRound {
-    let plan = Plan {
+    let plan = LoadSpec {
         targets: vec![format!("http://{address}/").parse().unwrap()],
         connections,
         streams,

@@ -82,7 +82,7 @@ impl Waiting {
                 guard.set_endless();
             }
             guard.set_pending(false);
-            Some(Guard::Connection(guard))
+            Some(InFlightGuard::Connection(guard))
         };
         response.map(|body| WatchedBody::new(wrap(body), guard))
     }
@@ -155,7 +155,7 @@ pub(crate) fn poll_response<B: Body, C, E>(
 
 /// A request in flight, until it is dropped.
 #[derive(Debug)]
-pub(crate) enum Guard {
+pub(crate) enum InFlightGuard {
     /// A request on a connection with a watch.
     Connection(InFlight),
     /// A request on a connection without a watch.
@@ -171,12 +171,12 @@ pin_project_lite::pin_project! {
     pub struct WatchedBody<B> {
         #[pin]
         inner: B,
-        guard: Option<Guard>,
+        guard: Option<InFlightGuard>,
     }
 }
 
 impl<B> WatchedBody<B> {
-    pub(crate) fn new(inner: B, guard: Option<Guard>) -> Self {
+    pub(crate) fn new(inner: B, guard: Option<InFlightGuard>) -> Self {
         Self { inner, guard }
     }
 }
@@ -193,7 +193,7 @@ impl<B: Body> Body for WatchedBody<B> {
         let frame = this.inner.poll_frame(context);
         // A frame that was returned may wait for the client's flow-control window. A pending frame
         // waits for the app.
-        if let Some(Guard::Connection(guard)) = this.guard {
+        if let Some(InFlightGuard::Connection(guard)) = this.guard {
             guard.set_pending(frame.is_pending());
         }
         frame

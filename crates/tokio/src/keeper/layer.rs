@@ -10,7 +10,7 @@ use http_body::Body;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::counted::{Guard, WatchedBody};
+use super::counted::{InFlightGuard, WatchedBody};
 use super::request_guard::RequestGuard;
 use super::shared::Shared;
 
@@ -74,7 +74,7 @@ where
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         let response = ready!(this.inner.poll(context));
-        let guard = this.guard.take().map(|guard| Guard::Request { _guard: guard });
+        let guard = this.guard.take().map(|guard| InFlightGuard::Request { _guard: guard });
         Poll::Ready(response.map(|response| response.map(|body| WatchedBody::new(body, guard))))
     }
 }

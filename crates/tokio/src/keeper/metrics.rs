@@ -54,7 +54,7 @@ pub struct Metrics {
 }
 
 /// A metric: its name, its help text, whether it is a counter, and its value, if it is known.
-type Metric = (&'static str, &'static str, bool, fn(&Metrics) -> Option<f64>);
+type KeeperMetric = (&'static str, &'static str, bool, fn(&Metrics) -> Option<f64>);
 
 /// Defines the metrics that are fields of [`Metrics`], by name, kind, field and help text.
 macro_rules! metrics {
@@ -66,7 +66,7 @@ macro_rules! metrics {
 }
 
 /// All metrics.
-const METRICS: [Metric; 18] = metrics! {
+const METRICS: [KeeperMetric; 18] = metrics! {
     "connections" gauge connections "Open connections."
     "in_flight" gauge in_flight "Requests in flight."
     "pinned_connections" gauge pinned_connections "Wide connections that cannot be recycled now."
@@ -92,29 +92,29 @@ const METRICS: [Metric; 18] = metrics! {
 };
 
 /// A value of a metric: times are in seconds.
-trait Number {
+trait MetricNumber {
     fn number(self) -> Option<f64>;
 }
 
-impl Number for u64 {
+impl MetricNumber for u64 {
     fn number(self) -> Option<f64> {
         Some(self as f64)
     }
 }
 
-impl Number for usize {
+impl MetricNumber for usize {
     fn number(self) -> Option<f64> {
         Some(self as f64)
     }
 }
 
-impl Number for Duration {
+impl MetricNumber for Duration {
     fn number(self) -> Option<f64> {
         Some(self.as_secs_f64())
     }
 }
 
-impl<N: Number> Number for Option<N> {
+impl<N: MetricNumber> MetricNumber for Option<N> {
     fn number(self) -> Option<f64> {
         self?.number()
     }

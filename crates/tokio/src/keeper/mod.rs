@@ -31,7 +31,7 @@ use crate::{ReleaseReport, SweepReport};
 pub(crate) use connection::Connection;
 #[cfg(feature = "serve")]
 pub(crate) use counted::{Waiting, poll_response};
-use settings::Settings;
+use settings::KeeperSettings;
 use shared::Shared;
 
 /// Keeps the memory of a server low. When the load has fallen, it does three things:
@@ -64,16 +64,16 @@ use shared::Shared;
 /// heap.
 #[derive(Debug, Clone)]
 pub struct Keeper {
-    owner: Arc<Owner>,
+    owner: Arc<ThreadOwner>,
 }
 
 /// Ends the thread on drop.
 #[derive(Debug)]
-struct Owner {
+struct ThreadOwner {
     shared: Arc<Shared>,
 }
 
-impl Drop for Owner {
+impl Drop for ThreadOwner {
     fn drop(&mut self) {
         self.shared.stop();
     }
@@ -117,10 +117,10 @@ impl Keeper {
         Self::builder().start()
     }
 
-    fn with(settings: Settings, runtimes: Vec<Handle>) -> io::Result<Self> {
+    fn with(settings: KeeperSettings, runtimes: Vec<Handle>) -> io::Result<Self> {
         let shared = Arc::new(Shared::new(settings, runtimes));
         work::start(Arc::clone(&shared))?;
-        Ok(Self { owner: Arc::new(Owner { shared }) })
+        Ok(Self { owner: Arc::new(ThreadOwner { shared }) })
     }
 
     /// Returns the watch of a new connection, for an accept loop of your own. Connections of

@@ -151,7 +151,7 @@ impl Recycle {
 
 /// Settings of a keeper.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Settings {
+pub(super) struct KeeperSettings {
     pub(super) allocator: Allocator,
     pub(super) recycle: Recycle,
     pub(super) release_above: u64,
@@ -162,13 +162,13 @@ pub(super) struct Settings {
 /// Builds a [`Keeper`].
 #[derive(Debug, Clone)]
 pub struct KeeperBuilder {
-    settings: Settings,
+    settings: KeeperSettings,
     runtimes: Vec<Handle>,
 }
 
 impl Default for KeeperBuilder {
     fn default() -> Self {
-        let settings = Settings {
+        let settings = KeeperSettings {
             allocator: Allocator::default(),
             recycle: Recycle::default(),
             release_above: 16 << 20,

@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 
 use super::KeeperReport;
 use super::metrics::Metrics;
-use super::settings::Settings;
+use super::settings::KeeperSettings;
 use crate::sweep::SweptRuntime;
 use crate::{allocated_bytes, memory};
 
@@ -47,13 +47,13 @@ pub(super) enum Decision {
 /// with data that they only read.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub(super) struct Load {
+pub(super) struct LoadCount {
     count: AtomicUsize,
     /// The largest count since the load last fell.
     peak: AtomicUsize,
 }
 
-impl Load {
+impl LoadCount {
     pub(super) fn count(&self) -> usize {
         self.count.load(Relaxed)
     }
@@ -77,7 +77,7 @@ impl Load {
 /// The shared state.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    pub(super) settings: Settings,
+    pub(super) settings: KeeperSettings,
     /// The keeper's thread, once it runs.
     pub(super) thread: OnceLock<Thread>,
     is_stopped: AtomicBool,
@@ -85,11 +85,11 @@ pub(crate) struct Shared {
     events: AtomicU64,
     /// Whether an event must wake the keeper's thread. Otherwise, it wakes by itself soon.
     is_resting: AtomicBool,
-    connections: Load,
+    connections: LoadCount,
     /// Requests in flight, without the endless ones.
-    requests: Load,
+    requests: LoadCount,
     /// Responses of unknown length in flight, and upgrades.
-    endless: Load,
+    endless: LoadCount,
     /// Pinned connections. Negative for an instant if one is unpinned while it is pinned.
     pub(super) pinned: AtomicIsize,
     pub(super) pinned_streams: AtomicIsize,
@@ -107,12 +107,12 @@ pub(crate) struct Shared {
     runtimes: Mutex<Vec<SweptRuntime>>,
     /// The callers that wait for a release; `None` when the keeper's thread has ended.
     waiting: Mutex<Option<Vec<oneshot::Sender<KeeperReport>>>>,
-    pub(super) totals: Mutex<Totals>,
+    pub(super) totals: Mutex<WorkTotals>,
 }
 
 /// The work of the keeper's thread so far.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Totals {
+pub(super) struct WorkTotals {
     pub(super) releases: u64,
     pub(super) unproductive_releases: u64,
     pub(super) returned_bytes: u64,
@@ -127,16 +127,16 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
-    pub(super) fn new(settings: Settings, runtimes: Vec<Handle>) -> Self {
+    pub(super) fn new(settings: KeeperSettings, runtimes: Vec<Handle>) -> Self {
         Self {
             settings,
             thread: OnceLock::new(),
             is_stopped: AtomicBool::new(false),
             events: AtomicU64::new(0),
             is_resting: AtomicBool::new(false),
-            connections: Load::default(),
-            requests: Load::default(),
-            endless: Load::default(),
+            connections: LoadCount::default(),
+            requests: LoadCount::default(),
+            endless: LoadCount::default(),
             pinned: AtomicIsize::new(0),
             pinned_streams: AtomicIsize::new(0),
             closing: AtomicUsize::new(0),
@@ -311,7 +311,7 @@ mod tests {
 
     #[test]
     fn a_load_falls_at_an_eighth_of_its_peak_and_at_zero() {
-        let load = Load::default();
+        let load = LoadCount::default();
         let ends = |count: usize| (0..count).filter(|_| load.end()).count();
         (0..100).for_each(|_| load.begin());
         assert_eq!((ends(87), load.count()), (0, 13));

@@ -33,7 +33,7 @@ const MAX_INTERVAL: Duration = Duration::from_secs(60);
 pub(super) fn start(shared: Arc<Shared>) -> io::Result<()> {
     let worker = Arc::clone(&shared);
     let thread = thread::Builder::new().name("lowtide-keeper".to_owned()).spawn(move || {
-        let _ending = Ending(&worker);
+        let _ending = RefuseOnDrop(&worker);
         Work::new(&worker).run();
     })?;
     // This is the only call that sets it.
@@ -43,9 +43,9 @@ pub(super) fn start(shared: Arc<Shared>) -> io::Result<()> {
 
 /// Refuses requests for a release when the thread ends, also by a panic of a function of the
 /// program.
-struct Ending<'s>(&'s Shared);
+struct RefuseOnDrop<'s>(&'s Shared);
 
-impl Drop for Ending<'_> {
+impl Drop for RefuseOnDrop<'_> {
     fn drop(&mut self) {
         self.0.refuse_releases();
     }

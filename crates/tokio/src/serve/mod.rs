@@ -55,7 +55,7 @@ pub struct PeerAddr(pub SocketAddr);
 /// # }
 /// ```
 pub fn serve<S>(listener: TcpListener, app: S) -> Serve<S> {
-    let settings = Settings {
+    let settings = ServerSettings {
         keeper: None,
         limits: Limits::default(),
         admit: None,
@@ -74,12 +74,12 @@ type Admit = Arc<dyn Fn(SocketAddr) -> bool + Send + Sync>;
 pub struct Serve<S, F = Pending<()>> {
     listener: TcpListener,
     app: S,
-    settings: Settings,
+    settings: ServerSettings,
     signal: F,
 }
 
 /// The settings of a server.
-struct Settings {
+struct ServerSettings {
     keeper: Option<Keeper>,
     limits: Limits,
     admit: Option<Admit>,
@@ -183,7 +183,7 @@ where
 
 /// The stage of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Stage {
+enum ServerStage {
     Serving,
     /// Connections end when their requests have ended.
     ShuttingDown,
@@ -199,7 +199,7 @@ struct Common<S> {
     limits: Limits,
     http: auto::Builder<TokioExecutor>,
     inserts_peer: bool,
-    stage: watch::Receiver<Stage>,
+    stage: watch::Receiver<ServerStage>,
     /// Closed when all connections have ended.
     _open: mpsc::Sender<()>,
 }
@@ -226,11 +226,12 @@ where
         let Self { listener, mut app, settings, signal } = self;
         #[cfg(feature = "axum")]
         finish_routes(&mut app);
-        let Settings { keeper, limits, admit, mut http, inserts_peer, shutdown_timeout } = settings;
+        let ServerSettings { keeper, limits, admit, mut http, inserts_peer, shutdown_timeout } =
+            settings;
         limits.apply(&mut http);
         let keeper = keeper.map_or_else(Keeper::start, Ok)?;
         let places = Arc::new(Semaphore::new(limits.max_connections.min(Semaphore::MAX_PERMITS)));
-        let (stages, stage) = watch::channel(Stage::Serving);
+        let (stages, stage) = watch::channel(ServerStage::Serving);
         let (open, mut all_ended) = mpsc::channel(1);
         let common = Common { app, keeper, limits, http, inserts_peer, stage, _open: open };
         let accept = Accept { listener, places, addresses: Addresses::default(), limits, admit };
@@ -246,12 +247,12 @@ where
         // New connections are refused from now on.
         drop(accept);
         drop(common);
-        stages.send_replace(Stage::ShuttingDown);
+        stages.send_replace(ServerStage::ShuttingDown);
         let mut ended = pin!(async { while all_ended.recv().await.is_some() {} });
         if let Some(time) = shutdown_timeout
             && timeout(time, ended.as_mut()).await.is_err()
         {
-            stages.send_replace(Stage::Over);
+            stages.send_replace(ServerStage::Over);
         }
         ended.await;
         Ok(())
@@ -335,7 +336,7 @@ where
         let mut stage = self.stage.clone();
         let is_over = async move {
             // A server that was dropped lets its connections end.
-            if stage.wait_for(|stage| *stage == Stage::Over).await.is_err() {
+            if stage.wait_for(|stage| *stage == ServerStage::Over).await.is_err() {
                 pending::<()>().await;
             }
         };
@@ -351,7 +352,7 @@ where
         let Self { app, keeper, limits, http, inserts_peer, mut stage, _open } = self;
         let mut shut_down = pin!(async move {
             // If the server was dropped, its connections shut down gracefully.
-            let _ = stage.wait_for(|stage| *stage != Stage::Serving).await;
+            let _ = stage.wait_for(|stage| *stage != ServerStage::Serving).await;
         });
         tokio::select! {
             biased;

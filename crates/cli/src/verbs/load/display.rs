@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use indicatif::ProgressBar;
-use lowtide_load::{LoadEvent, LoadObserver, LoadState, Plan, Shape};
+use lowtide_load::{LoadEvent, LoadObserver, LoadSpec, LoadState, Shape};
 use lowtide_model::duration::HumanSeconds;
 use lowtide_model::load::LoadRound;
 use lowtide_model::number::HumanCount;
@@ -32,7 +32,7 @@ pub(super) struct ProgressDisplay {
 impl ProgressDisplay {
     pub(super) fn new(
         args: &LoadArgs,
-        plan: &Plan,
+        plan: &LoadSpec,
         machine: &Machine,
         output: &Output,
     ) -> Result<Self, Failure> {
@@ -149,7 +149,7 @@ impl LoadObserver for ProgressDisplay {
 }
 
 /// Creates a record that starts with the plan.
-fn create_record(path: &Path, plan: &Plan, machine: &Machine) -> Result<Recorder, Failure> {
+fn create_record(path: &Path, plan: &LoadSpec, machine: &Machine) -> Result<Recorder, Failure> {
     let created = Recorder::create(path, FileKind::Load, machine);
     let recorder = created.map_err(|error| Failure::record_not_created(path, &error))?;
     recorder.write(&Line::LoadPlan(LoadPlan {
@@ -160,7 +160,7 @@ fn create_record(path: &Path, plan: &Plan, machine: &Machine) -> Result<Recorder
 }
 
 /// Describes the plan in words.
-fn describe(plan: &Plan) -> String {
+fn describe(plan: &LoadSpec) -> String {
     let rounds = match &plan.shape {
         Shape::Repeat { times, .. } => u64::from(*times).max(1),
         _ => 1,

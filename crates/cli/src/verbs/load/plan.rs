@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lowtide_load::{HttpVersion, LoadTarget, Plan, RequestTemplate, Scheme, Shape};
+use lowtide_load::{HttpVersion, LoadSpec, LoadTarget, RequestTemplate, Scheme, Shape};
 
 use crate::args::{LoadArgs, load_values};
 use crate::failure::exit::Failure;
@@ -18,7 +18,7 @@ const DEFAULT_HOLD: Duration = Duration::from_secs(10);
 /// # Errors
 ///
 /// Fails if a value is invalid, or options contradict each other.
-pub(super) fn plan(args: &LoadArgs) -> Result<Plan, Failure> {
+pub(super) fn plan(args: &LoadArgs) -> Result<LoadSpec, Failure> {
     let targets = &args.urls;
     let bare = targets.iter().filter(|target| target.scheme.is_bare()).count();
     if bare > 0 && bare < targets.len() {
@@ -32,7 +32,7 @@ pub(super) fn plan(args: &LoadArgs) -> Result<Plan, Failure> {
         true => connections(args),
         false => requests(args, u64::from(args.connections) * u64::from(streams)),
     };
-    Ok(Plan {
+    Ok(LoadSpec {
         version: version(args, targets),
         targets: targets.clone(),
         connections: args.connections as usize,
@@ -152,7 +152,7 @@ mod tests {
     use crate::args::{Cli, Verb};
     use clap::Parser;
 
-    fn plan_of(words: &str) -> Result<Plan, String> {
+    fn plan_of(words: &str) -> Result<LoadSpec, String> {
         let words = shlex::split(&format!("lowtide load {words}")).unwrap();
         match Cli::try_parse_from(words).map_err(|error| error.to_string())?.verb {
             Verb::Load(args) => plan(&args).map_err(|failure| failure.to_string()),

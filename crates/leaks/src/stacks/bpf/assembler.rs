@@ -24,7 +24,7 @@ pub(super) enum Register {
 /// An instruction, as the kernel reads it (`struct bpf_insn`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
-pub(super) struct Instruction {
+pub(super) struct BpfInstruction {
     opcode: u8,
     /// The destination in the lower four bits, the source in the upper ones.
     registers: u8,
@@ -33,7 +33,7 @@ pub(super) struct Instruction {
 }
 
 #[cfg(test)]
-impl Instruction {
+impl BpfInstruction {
     /// Returns the bytes that the kernel reads, but as if the immediate of a 64-bit load were only
     /// a number.
     pub(super) fn bytes(self) -> [u8; 8] {
@@ -48,7 +48,7 @@ impl Instruction {
 /// Instructions so far, with jumps that are not resolved yet.
 #[derive(Debug, Default)]
 pub(super) struct Assembler {
-    instructions: Vec<Instruction>,
+    instructions: Vec<BpfInstruction>,
     labels: HashMap<&'static str, usize>,
     jumps: Vec<(usize, &'static str)>,
 }
@@ -60,7 +60,7 @@ const MAP_VALUE: u8 = 2;
 impl Assembler {
     fn add(&mut self, opcode: u8, to: u8, from: u8, offset: i16, immediate: i32) -> &mut Self {
         let registers = from << 4 | to;
-        self.instructions.push(Instruction { opcode, registers, offset, immediate });
+        self.instructions.push(BpfInstruction { opcode, registers, offset, immediate });
         self
     }
 
@@ -166,7 +166,7 @@ impl Assembler {
 
     /// Resolves the jumps, and returns the instructions; `None` if a label is missing or too far
     /// away.
-    pub(super) fn finish(mut self) -> Option<Vec<Instruction>> {
+    pub(super) fn finish(mut self) -> Option<Vec<BpfInstruction>> {
         for (at, label) in self.jumps {
             // A jump counts from the instruction after it.
             let distance = *self.labels.get(label)? as i64 - at as i64 - 1;
@@ -203,10 +203,10 @@ mod tests {
         program.copy(Register::R6, Register::R1).store(Register::R9, 16, Register::R8);
         let found = program.finish().unwrap();
         let expected = [
-            Instruction { opcode: 0xbf, registers: 0x16, offset: 0, immediate: 0 },
-            Instruction { opcode: 0x7b, registers: 0x89, offset: 16, immediate: 0 },
+            BpfInstruction { opcode: 0xbf, registers: 0x16, offset: 0, immediate: 0 },
+            BpfInstruction { opcode: 0x7b, registers: 0x89, offset: 16, immediate: 0 },
         ];
         assert_eq!(found, expected);
-        assert_eq!(size_of::<Instruction>(), 8);
+        assert_eq!(size_of::<BpfInstruction>(), 8);
     }
 }

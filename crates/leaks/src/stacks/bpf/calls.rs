@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-use super::assembler::Instruction;
+use super::assembler::BpfInstruction;
 
 /// Commands of bpf(2) (`enum bpf_cmd`).
 const MAP_CREATE: libc::c_long = 0;
@@ -120,7 +120,7 @@ pub(super) fn create_ring(bytes: usize) -> io::Result<OwnedFd> {
 }
 
 /// Loads a program for user-space probes. With `is_multi`, these are the probes of [`attach`].
-pub(super) fn load(instructions: &[Instruction], is_multi: bool) -> io::Result<OwnedFd> {
+pub(super) fn load(instructions: &[BpfInstruction], is_multi: bool) -> io::Result<OwnedFd> {
     let attributes = ProgLoad {
         kind: KPROBE,
         instruction_count: instructions.len() as u32,

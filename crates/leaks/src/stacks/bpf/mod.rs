@@ -53,7 +53,7 @@ impl Attachment {
 
 /// A program in the kernel, and the samples that it writes.
 #[derive(Debug)]
-pub(super) struct Sampler {
+pub(super) struct KernelSampler {
     attachment: Attachment,
     program: OwnedFd,
     counters: SharedPages,
@@ -95,7 +95,7 @@ impl Hit {
     }
 }
 
-impl Sampler {
+impl KernelSampler {
     /// Loads the program, for one way of attaching probes.
     ///
     /// # Errors
@@ -135,12 +135,12 @@ impl Sampler {
         self.counters.word(counter::LIMIT).store(0, Ordering::Release);
     }
 
-    /// Returns the number of hits since [`Sampler::allow`] that have no sample.
+    /// Returns the number of hits since [`KernelSampler::allow`] that have no sample.
     pub(super) fn missed(&self) -> u64 {
         self.counters.word(counter::MISSED).load(Ordering::Acquire)
     }
 
-    /// Returns the number of hits since [`Sampler::allow`].
+    /// Returns the number of hits since [`KernelSampler::allow`].
     pub(super) fn hits(&self) -> u64 {
         self.counters.word(counter::HITS).load(Ordering::Relaxed)
     }

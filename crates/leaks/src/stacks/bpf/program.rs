@@ -3,7 +3,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use super::assembler::{Assembler, Instruction, Register::*};
+use super::assembler::{Assembler, BpfInstruction, Register::*};
 
 /// Maximum size of the stack in a sample, in bytes: enough for most call paths to an allocation.
 pub(super) const STACK_BYTES: usize = 2048;
@@ -101,7 +101,7 @@ const NO_WAKE_UP: i32 = 1;
 pub(super) fn assemble(
     counters: BorrowedFd<'_>,
     samples: BorrowedFd<'_>,
-) -> Option<Vec<Instruction>> {
+) -> Option<Vec<BpfInstruction>> {
     let mut program = Assembler::default();
     reserve(&mut program, counters, samples);
     fill(&mut program);
@@ -216,7 +216,7 @@ mod tests {
         let object = object::File::parse(&*made).unwrap();
         let expected = object.section_by_name(".text").unwrap();
         let found = assemble(null.as_fd(), null.as_fd()).unwrap();
-        let found: Vec<[u8; 8]> = found.into_iter().map(Instruction::bytes).collect();
+        let found: Vec<[u8; 8]> = found.into_iter().map(BpfInstruction::bytes).collect();
         let (expected, _) = expected.data().unwrap().as_chunks();
         for (at, (found, expected)) in found.iter().zip(expected).enumerate() {
             assert_eq!(found, expected, "instruction {at}");

@@ -1,7 +1,7 @@
 //! Decodes the header blocks of responses. It decodes every field, since later ones may refer to
 //! it, and keeps only the status and the length of the body.
 
-use super::dynamic_table::{DynamicTable, Field, FieldName};
+use super::dynamic_table::{DynamicTable, FieldName, HeaderField};
 use super::{DecodeError, TABLE_SIZE, huffman, integer, static_table};
 
 /// The relevant fields of a header block.
@@ -54,7 +54,7 @@ impl Decoder {
     }
 
     /// Decodes one field. Returns it and the rest of the block.
-    fn field<'a>(&mut self, block: &'a [u8]) -> Result<(Field, &'a [u8]), DecodeError> {
+    fn field<'a>(&mut self, block: &'a [u8]) -> Result<(HeaderField, &'a [u8]), DecodeError> {
         match block.first().ok_or(DecodeError)? {
             0b1000_0000.. => {
                 let (index, rest) = integer::read(block, 7)?;
@@ -71,7 +71,7 @@ impl Decoder {
         }
     }
 
-    fn indexed(&self, index: usize) -> Result<Field, DecodeError> {
+    fn indexed(&self, index: usize) -> Result<HeaderField, DecodeError> {
         if let Some(dynamic) = index.checked_sub(static_table::FIRST_DYNAMIC_INDEX) {
             return self.table.get(dynamic).ok_or(DecodeError);
         }
@@ -80,7 +80,11 @@ impl Decoder {
         Ok(field(known, name.len(), &StringPrefix::new(value.as_bytes())))
     }
 
-    fn literal<'a>(&self, block: &'a [u8], prefix: u32) -> Result<(Field, &'a [u8]), DecodeError> {
+    fn literal<'a>(
+        &self,
+        block: &'a [u8],
+        prefix: u32,
+    ) -> Result<(HeaderField, &'a [u8]), DecodeError> {
         let (index, rest) = integer::read(block, prefix)?;
         let (name, length, rest) = if index == 0 {
             let (name, rest) = string(rest)?;
@@ -95,7 +99,7 @@ impl Decoder {
 }
 
 impl Headers {
-    fn add(&mut self, field: Field) {
+    fn add(&mut self, field: HeaderField) {
         match field.name {
             FieldName::Other => {}
             FieldName::OtherPseudo => self.malformed = Some("a response with headers of a request"),
@@ -113,9 +117,9 @@ impl Headers {
     }
 }
 
-fn field(name: FieldName, name_length: usize, value: &StringPrefix) -> Field {
+fn field(name: FieldName, name_length: usize, value: &StringPrefix) -> HeaderField {
     let is_relevant = matches!(name, FieldName::Status | FieldName::ContentLength);
-    Field {
+    HeaderField {
         name,
         // Far below 2^32, as every block is.
         name_length: name_length as u32,

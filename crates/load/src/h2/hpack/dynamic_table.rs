@@ -32,7 +32,7 @@ impl FieldName {
 
 /// A field: its meaning, and the lengths that its size in the table depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Field {
+pub(super) struct HeaderField {
     pub(super) name: FieldName,
     pub(super) name_length: u32,
     pub(super) value_length: u32,
@@ -40,7 +40,7 @@ pub(super) struct Field {
     pub(super) number: Option<u64>,
 }
 
-impl Field {
+impl HeaderField {
     /// Returns the size that the field counts for (section 4.1).
     fn size(&self) -> usize {
         self.name_length as usize + self.value_length as usize + 32
@@ -51,7 +51,7 @@ impl Field {
 #[derive(Debug)]
 pub(super) struct DynamicTable {
     /// The newest first.
-    fields: VecDeque<Field>,
+    fields: VecDeque<HeaderField>,
     size: usize,
     max_size: usize,
 }
@@ -64,12 +64,12 @@ impl Default for DynamicTable {
 
 impl DynamicTable {
     /// Returns the field with this index, counted from 0 in this table.
-    pub(super) fn get(&self, index: usize) -> Option<Field> {
+    pub(super) fn get(&self, index: usize) -> Option<HeaderField> {
         self.fields.get(index).copied()
     }
 
     /// Adds a field, and evicts the oldest until it fits. A field larger than the table empties it.
-    pub(super) fn insert(&mut self, field: Field) {
+    pub(super) fn insert(&mut self, field: HeaderField) {
         self.shrink_to(self.max_size.saturating_sub(field.size()));
         if field.size() <= self.max_size {
             self.size += field.size();
@@ -96,8 +96,8 @@ impl DynamicTable {
 mod tests {
     use super::*;
 
-    fn field(length: u32) -> Field {
-        Field { name: FieldName::Other, name_length: length, value_length: 0, number: None }
+    fn field(length: u32) -> HeaderField {
+        HeaderField { name: FieldName::Other, name_length: length, value_length: 0, number: None }
     }
 
     #[test]
@@ -119,6 +119,6 @@ mod tests {
 
     #[test]
     fn a_field_takes_at_most_32_bytes() {
-        assert!(size_of::<Field>() <= 32);
+        assert!(size_of::<HeaderField>() <= 32);
     }
 }
