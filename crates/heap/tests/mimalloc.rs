@@ -25,8 +25,9 @@ fn walked(saved: &SavedHeap) -> Option<Heap> {
 
 /// Returns the sum of the resident bytes of all rows.
 fn rows(heap: &Heap) -> u64 {
-    let of_thread =
-        |r: &Resident| r.allocated_bytes + r.fragmented_bytes + r.free_bytes() + r.torn_bytes;
+    let of_thread = |r: &Resident| {
+        r.allocated_bytes + r.fragmented_bytes + r.free_bytes() + r.waiting_bytes + r.torn_bytes
+    };
     let of_threads = heap.sum(|thread| of_thread(&thread.resident));
     heap.metadata_bytes + heap.free_slices_bytes + heap.unknown_bytes + of_threads
 }

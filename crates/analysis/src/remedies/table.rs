@@ -261,6 +261,18 @@ pub(super) static TABLE: &[Row] = &[
         )
     },
     row(
+        "mimalloc/collect",
+        "mimalloc",
+        MemoryState::Cached,
+        RemedyKind::ThreadCaches,
+        "blocks that another thread freed wait for the thread that allocated them: its next allocations of that size \
+         take them, and mi_collect(true) in that thread, or its end, returns their pages; another thread cannot",
+        (
+            "mimalloc, src/page.c, _mi_heap_delayed_free_all and _mi_page_free_collect; bench/remedies",
+            "a thread takes the blocks that others freed when it allocates or collects",
+        ),
+    ),
+    row(
         "gperftools/thread_caches",
         "gperftools",
         MemoryState::Cached,

@@ -68,6 +68,7 @@ fn walked(heap: Heap) -> Walked {
     ledger.add(Owner::Reclaimable, resident(&|r| r.free_bytes()) + heap.free_slices_bytes);
     ledger.add(Owner::Locked, heap.locked_bytes());
     ledger.add(Owner::Fragmented, resident(&|r| r.fragmented_bytes));
+    ledger.add(Owner::Cached, resident(&|r| r.waiting_bytes));
     ledger.add(Owner::Metadata, heap.metadata_bytes);
     ledger.add(Owner::Unattributed, resident(&|r| r.torn_bytes) + heap.unknown_bytes);
     let mut bins: BTreeMap<u64, Bin> = BTreeMap::new();
@@ -106,6 +107,7 @@ fn arenas(heap: &Heap) -> Vec<Arena> {
             free_bytes: tally.free_bytes + tally.free_spans_bytes,
             reclaimable_bytes: free_bytes,
             free_resident_bytes: free_bytes
+                + tally.resident.waiting_bytes
                 + tally.resident.locked_bytes
                 + tally.resident.fragmented_bytes,
             largest_free_bytes: 0,

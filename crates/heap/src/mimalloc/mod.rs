@@ -3,19 +3,22 @@
 //! - `find`: the segments of version 2 and the arenas of version 3.
 //! - `segment`, `arena`: their pages and free parts.
 //! - `page`: rows of blocks of one size.
+//! - `delayed`: blocks that wait for the thread that allocated them (version 2).
 //! - `droppable`: free slices of version 3, with the bits that claim them.
 //! - `owned`: free memory of version 2, with the thread that owns it.
 //! - `tally`: the sums.
 //!
 //! Free blocks can be anywhere in a page. So resident bytes of a page with live blocks count as
 //! fragmented, except for the live blocks. A page whose blocks are all free is reclaimable, and so
-//! are free slices.
+//! are free slices. If other threads have freed some of its blocks, the page waits for its own
+//! thread, like a block in the cache of a thread.
 //!
 //! Sources: mimalloc 2.0.9 to 2.4.1 and 3.0.10 to 3.4.3, `include/mimalloc/types.h` and
 //! `src/arena.c`.
 
 mod allocator;
 mod arena;
+mod delayed;
 mod droppable;
 mod find;
 mod owned;
@@ -35,7 +38,7 @@ use crate::rooms::RoomKind;
 use crate::scattered::Scattered;
 pub use droppable::each_droppable;
 use find::{Place, SLICE};
-use page::Page;
+use page::{FreedElsewhere, Page};
 pub use tally::{Heap, Resident, Tally};
 
 /// Maximum number of times that an inconsistent page is read again.
@@ -116,6 +119,7 @@ fn walk_once(memory: &impl Memory, layout: &Layout, blocks: BlockCollector<'_>) 
     let mut heap =
         Heap { areas: areas_of(&layout.places), structures: layout.records(), ..Heap::default() };
     let mut walker = Walker::new(memory, blocks);
+    walker.delayed = delayed::blocks(&mut walker.words, &layout.places, &heap.areas);
     let (mut segments, mut reserved) = (Vec::new(), Vec::new());
     for place in &layout.places {
         match place {
@@ -144,6 +148,8 @@ fn walk_once(memory: &impl Memory, layout: &Layout, blocks: BlockCollector<'_>) 
 struct Walker<'m, 'v, M> {
     words: Scattered<'m, M>,
     residency: Residency<'m, M>,
+    /// The blocks that wait in the lists of heaps, in order.
+    delayed: Vec<u64>,
     /// Number of rereads of pages that are left.
     rereads: u32,
     memory: &'m M,
@@ -155,6 +161,7 @@ impl<'m, 'v, M: Memory> Walker<'m, 'v, M> {
         Self {
             words: Scattered::new(memory),
             residency: Residency::new(memory),
+            delayed: Vec::new(),
             rereads: MAX_REREADS,
             memory,
             blocks,
@@ -179,9 +186,8 @@ impl<'m, 'v, M: Memory> Walker<'m, 'v, M> {
     ) -> u64 {
         let bytes = blocks.end - blocks.start;
         for _ in 0..=REREADS {
-            // A free block has a word that leads to the next one.
-            let max_listed = self.residency.bytes(blocks.clone()) / 8;
-            let read = Page::read(&mut self.words, fields, record, &blocks, Some(max_listed));
+            let lists = freed_elsewhere(&mut self.residency, &self.delayed, &blocks);
+            let read = Page::read(&mut self.words, fields, record, &blocks, Some(lists));
             if let Some(page) = read {
                 let bytes = bytes_of(&page).min(bytes);
                 let resident = self.residency.free_bytes(blocks.start..blocks.start + bytes);
@@ -208,10 +214,10 @@ impl<'m, 'v, M: Memory> Walker<'m, 'v, M> {
 
     /// Collects the blocks in use of a page of `bytes` bytes.
     fn collect(&mut self, fields: page::Fields, record: u64, blocks: &Range<u64>, bytes: u64) {
-        let max_listed = self.residency.bytes(blocks.clone()) / 8;
+        let lists = freed_elsewhere(&mut self.residency, &self.delayed, blocks);
         let found = (0..=REREADS).find_map(|_| {
-            let page = Page::read(&mut self.words, fields, record, blocks, Some(max_listed))?;
-            let free = fields.free_blocks(&mut self.words, record, &page, blocks);
+            let page = Page::read(&mut self.words, fields, record, blocks, Some(lists))?;
+            let free = fields.free_blocks(&mut self.words, record, &page, blocks, lists);
             if free.is_none() {
                 self.words.forget_page(record);
                 self.words.forget_page(record + page::RECORD_BYTES);
@@ -229,6 +235,16 @@ impl<'m, 'v, M: Memory> Walker<'m, 'v, M> {
             None => self.blocks.unknown(blocks.start..blocks.start + bytes),
         }
     }
+}
+
+/// Returns the lists of the blocks of a page that other threads have freed.
+fn freed_elsewhere<'a, M: Memory>(
+    residency: &mut Residency<'_, M>,
+    delayed: &'a [u64],
+    blocks: &Range<u64>,
+) -> FreedElsewhere<'a> {
+    // A free block has a word that leads to the next one.
+    FreedElsewhere { max_listed: residency.bytes(blocks.clone()) / 8, of_heaps: delayed }
 }
 
 /// Returns the number of slices of a range.

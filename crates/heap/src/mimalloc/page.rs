@@ -20,8 +20,25 @@ pub(super) struct Page {
     pub(super) capacity: u64,
     /// Number of blocks that fit.
     pub(super) reserved: u64,
-    /// Number of blocks that other threads have freed.
+    /// Number of blocks that other threads have freed. They wait for the thread of the page.
     pub(super) freed_elsewhere: u64,
+}
+
+/// The lists of the blocks that other threads have freed.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct FreedElsewhere<'a> {
+    /// Maximum number of entries of the list of a page.
+    pub(super) max_listed: u64,
+    /// The blocks in the lists of heaps, in order.
+    pub(super) of_heaps: &'a [u64],
+}
+
+impl FreedElsewhere<'_> {
+    /// Returns the blocks in the lists of heaps that are in a range.
+    fn within(&self, blocks: &Range<u64>) -> &[u64] {
+        let place = |address| self.of_heaps.partition_point(|block| *block < address);
+        &self.of_heaps[place(blocks.start)..place(blocks.end)]
+    }
 }
 
 /// Places of the fields of a page's record, in bytes.
@@ -117,6 +134,12 @@ impl Fields {
         numbers == Some([Some(0), Some(0)])
     }
 
+    /// Returns the address of the heap of a page; 0 if there is none. It follows the list of blocks
+    /// that other threads have freed (`xheap`, version 2).
+    pub(super) fn heap<M: Memory>(self, words: &mut Scattered<'_, M>, record: u64) -> Option<u64> {
+        words.word(record.checked_add(self.freed_elsewhere + 8)?)
+    }
+
     /// Returns the addresses of the heads of the lists of free blocks that only the page's own
     /// thread changes.
     pub(super) fn own_lists(self, record: u64) -> [u64; 2] {
@@ -145,9 +168,10 @@ impl Fields {
         record: u64,
         page: &Page,
         blocks: &Range<u64>,
+        lists: FreedElsewhere<'_>,
     ) -> Option<(u64, Vec<u64>)> {
         let count = page.capacity - page.live;
-        let mut free = Vec::new();
+        let mut free = lists.within(blocks).to_vec();
         let heads = [self.free[0], self.free[1], self.freed_elsewhere];
         for head in heads {
             // Two bits of the list of other threads are flags.
@@ -196,15 +220,15 @@ fn number<M: Memory>(words: &mut Scattered<'_, M>, address: u64, bytes: u64) -> 
 }
 
 impl Page {
-    /// Reads a page from its record. Its blocks lie in `blocks`. The list of blocks that other
-    /// threads have freed has at most `max_listed` entries; without that bound, the list is not
-    /// read. Returns `None` if the record is inconsistent.
+    /// Reads a page from its record. Its blocks lie in `blocks`. The blocks that other threads have
+    /// freed are in the list of the page, and in `lists`; without that, they count as live. Returns
+    /// `None` if the record is inconsistent.
     pub(super) fn read<M: Memory>(
         words: &mut Scattered<'_, M>,
         fields: Fields,
         at: u64,
         blocks: &Range<u64>,
-        max_listed: Option<u64>,
+        lists: Option<FreedElsewhere<'_>>,
     ) -> Option<Self> {
         let mut number = |place: u64, bytes: u64| number(words, at.checked_add(place)?, bytes);
         let used = number(fields.used, if fields.is_used_long { 4 } else { 2 })?;
@@ -223,14 +247,17 @@ impl Page {
         // Blocks that other threads have freed still count as used.
         let (mut freed_elsewhere, mut block) = (0, list);
         while block != 0
-            && let Some(max_listed) = max_listed
+            && let Some(lists) = lists
         {
-            if !blocks.contains(&block) || freed_elsewhere >= used.min(max_listed) {
+            if !blocks.contains(&block) || freed_elsewhere >= used.min(lists.max_listed) {
                 return None;
             }
             freed_elsewhere += 1;
             block = words.word(block)?;
         }
+        let in_heaps = lists.map_or(0, |lists| lists.within(blocks).len() as u64);
+        // The owner may have taken them since their list was read.
+        freed_elsewhere = used.min(freed_elsewhere + in_heaps);
         Some(Self {
             block_bytes,
             live: used - freed_elsewhere,

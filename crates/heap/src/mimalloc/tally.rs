@@ -63,8 +63,11 @@ pub struct Resident {
     pub allocated_bytes: u64,
     /// Free bytes in pages that also contain live blocks.
     pub fragmented_bytes: u64,
-    /// Pages whose blocks are all free.
+    /// Pages whose blocks are all free, and in lists of their own thread.
     pub empty_pages_bytes: u64,
+    /// Pages whose blocks are all free, some of them freed by another thread: they wait until their
+    /// own thread allocates, collects or ends.
+    pub waiting_bytes: u64,
     /// Free spans of slices (version 2).
     pub free_spans_bytes: u64,
     /// Such pages and spans that are locked.
@@ -92,7 +95,10 @@ impl Tally {
         self.free_bytes += free * page.block_bytes;
         if page.live == 0 {
             self.empty_pages += 1;
-            self.resident.empty_pages_bytes += resident.droppable;
+            match page.freed_elsewhere {
+                0 => self.resident.empty_pages_bytes += resident.droppable,
+                _ => self.resident.waiting_bytes += resident.droppable,
+            }
             self.resident.locked_bytes += resident.locked;
             return;
         }
