@@ -259,9 +259,12 @@ impl Evidence<'_> {
             None => "are writable data of programs and libraries".to_owned(),
         };
         owners.push((of(Owner::ProgramData), data));
-        let other = "were mapped by the program itself, outside of malloc; the part of it in use is \
-                     unknown";
-        owners.push((of(Owner::AnonymousOther), other.to_owned()));
+        let named = most_of(&self.named_anonymous, of(Owner::AnonymousOther));
+        let other = format!(
+            "were mapped by the program itself, outside of malloc{}; the part of it in use is unknown",
+            named.unwrap_or_default()
+        );
+        owners.push((of(Owner::AnonymousOther), other));
         owners.sort_by_key(|(bytes, _)| Reverse(*bytes));
         let is_named = |(place, (bytes, _)): &(usize, (u64, String))| {
             *bytes > 0 && (*place == 0 || self.share(*bytes) >= NAMED)

@@ -61,6 +61,10 @@ pub struct Observation {
     /// `program_data`, by name, the largest first; at most 16.
     #[serde(default)]
     pub changed_files: Vec<NamedMemory>,
+    /// The part of the row `anonymous_other` in mappings to which the program gave a name
+    /// (`PR_SET_VMA_ANON_NAME`), by name, the largest first; at most 16.
+    #[serde(default)]
+    pub named_anonymous: Vec<NamedMemory>,
     /// Number of mappings that have resident pages of the owner `anonymous_other`; `None` if they
     /// were not read.
     pub anonymous_mappings: Option<u64>,

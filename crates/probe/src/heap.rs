@@ -77,7 +77,7 @@ pub fn mappings(maps: &[maps::Mapping]) -> Vec<HeapMapping> {
 /// Returns a mapping if it may contain a part of the heap.
 pub fn mapping(m: &maps::Mapping) -> Option<HeapMapping> {
     let is_private = m.permissions.starts_with("rw") && m.permissions.ends_with('p');
-    let is_named_so = m.name.is_empty() || m.name == "[heap]" || m.name.starts_with("[anon:");
+    let is_named_so = m.name.is_empty() || m.name == "[heap]" || m.given_name().is_some();
     (is_private && !m.has_file() && is_named_so)
         .then(|| HeapMapping { range: m.start..m.end, is_brk: m.name == "[heap]" })
 }

@@ -172,10 +172,19 @@ impl OwnerBytes {
                 (Owner::ProgramData, _) => {
                     all.add_named(owner, bytes, &observation.changed_files, 0);
                 }
+                (Owner::AnonymousOther, _) => {
+                    let named = &observation.named_anonymous;
+                    all.add_named(owner, bytes, named, 0);
+                    let named: u64 = named.iter().map(|part| part.mappings).sum();
+                    let mappings = observation.anonymous_mappings;
+                    let rest = all.parts.get_mut(&(owner.key(), None, PartKind::Usual));
+                    if let Some(part) = rest {
+                        part.count = mappings.map(|count| count.saturating_sub(named));
+                    }
+                }
                 _ => {
                     let count = match owner {
                         Owner::Stacks => Some(observation.threads),
-                        Owner::AnonymousOther => observation.anonymous_mappings,
                         _ => None,
                     };
                     all.add((owner.key(), manager, PartKind::Usual), bytes, count);
@@ -299,6 +308,22 @@ pub(super) mod tests {
         let found = growth_between(&before, &after);
         assert_eq!(found.by[0].name.as_deref(), Some("/data"), "{found:?}");
         assert!(found.by.iter().all(|part| part.bytes >= -(MIB as i64)), "{found:?}");
+    }
+
+    #[test]
+    fn memory_that_the_program_mapped_grows_by_the_names_that_it_gave() {
+        let with = |frames: u64, mappings: u64, others: u64| {
+            let mut found = observed(&[(Owner::AnonymousOther, frames + others)], &[]);
+            found.named_anonymous =
+                vec![NamedMemory::new("frames".to_owned(), frames * MIB, mappings)];
+            found.anonymous_mappings = Some(mappings + 2);
+            found
+        };
+        let found = growth_between(&with(10, 1, 5), &with(90, 9, 6));
+        let parts: Vec<_> =
+            found.by.iter().map(|part| (part.name.as_deref(), part.more, part.bytes)).collect();
+        let expected = [(Some("frames"), Some(8), 80 * MIB as i64), (None, Some(0), MIB as i64)];
+        assert_eq!(parts, expected, "{found:?}");
     }
 
     #[test]

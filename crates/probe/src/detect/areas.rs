@@ -97,7 +97,7 @@ pub fn areas(
     let mut known = proven(stacks);
     known.extend(walked.areas.iter().chain(&detected.zeroed_data).cloned());
     let known = union(known);
-    let unnamed = mappings.iter().filter(|m| !m.name.starts_with("[anon:"));
+    let unnamed = mappings.iter().filter(|m| m.given_name().is_none());
     let left = unnamed.flat_map(|m| without(m.start..m.end, &known));
     let left = joined(left.collect());
     let mut structures = Structures { memory, detected, walked, left, found: Vec::new() };
@@ -156,7 +156,7 @@ fn is_accessible_memory(mapping: &Mapping) -> bool {
 
 /// Returns whether a mapping is private memory of no file. The kernel's own mappings have names.
 pub(crate) fn is_private_memory(mapping: &Mapping) -> bool {
-    let is_unnamed = mapping.name.is_empty() || mapping.name.starts_with("[anon:");
+    let is_unnamed = mapping.name.is_empty() || mapping.given_name().is_some();
     !mapping.has_file()
         && mapping.permissions.ends_with('p')
         && (is_unnamed || mapping.name == "[heap]")
@@ -271,8 +271,8 @@ impl<'r> Rules<'r> {
 
     /// Returns the manager of a part of a mapping, and whether that is an estimate.
     fn owner(&self, mapping: &Mapping, range: &Range<u64>) -> Option<(AreaOwner, bool)> {
-        if let Some(name) = mapping.name.strip_prefix("[anon:") {
-            return Some((self.owner_by_name(name.trim_start())?, false));
+        if let Some(name) = mapping.given_name() {
+            return Some((self.owner_by_name(name)?, false));
         }
         if let Some(sanitizer) = self.detected.sanitizer {
             return Some((AreaOwner::Sanitizer(sanitizer), true));

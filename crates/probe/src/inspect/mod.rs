@@ -328,6 +328,7 @@ fn inside(
     observation.files = rest.files();
     observation.kept_file_bytes = rest.kept_file_bytes;
     observation.changed_files = rest.changed_files();
+    observation.named_anonymous = rest.named_anonymous();
     observation.anonymous_mappings = Some(rest.anonymous_mappings);
     observation.mapped_again_bytes = Some(rest.mapped_again_bytes());
     status(target, maps, observation)

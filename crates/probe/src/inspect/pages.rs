@@ -54,6 +54,8 @@ pub(super) struct Attribution {
     pub(super) kept_file_bytes: u64,
     /// Private copies of pages of files, a part of [`Owner::ProgramData`], by the name of the file.
     changed_files: Named,
+    /// Memory of [`Owner::AnonymousOther`] by the name that the program gave to the mapping.
+    named_anonymous: Named,
     /// Number of mappings with pages of [`Owner::AnonymousOther`].
     pub(super) anonymous_mappings: u64,
     /// Resident parts of the files of which the process maps a part several times, as offsets.
@@ -125,6 +127,11 @@ impl Attribution {
         self.files.largest()
     }
 
+    /// Returns the largest memory of [`Owner::AnonymousOther`] with a name, the largest first.
+    pub(super) fn named_anonymous(&self) -> Vec<NamedMemory> {
+        self.named_anonymous.largest()
+    }
+
     /// Returns the bytes of pages that the process maps at several addresses, without the first
     /// address of each: RSS counts a page at each address.
     pub(super) fn mapped_again_bytes(&self) -> u64 {
@@ -165,8 +172,10 @@ impl Attributor<'_> {
             for part in without(mapping.start..mapping.end, &taken) {
                 self.count(memory, mapping, part, &claims, &mut found)?;
             }
-            if found.ledger.bytes(Owner::AnonymousOther) > before {
-                found.anonymous_mappings += 1;
+            let bytes = found.ledger.bytes(Owner::AnonymousOther) - before;
+            found.anonymous_mappings += u64::from(bytes > 0);
+            if let Some(name) = mapping.given_name() {
+                found.named_anonymous.add(|| name.to_owned(), bytes, 0);
             }
         }
         Ok(found)

@@ -92,6 +92,13 @@ impl Mapping {
         self.file.inode != 0
     }
 
+    /// Returns the name that the process gave to it, if it is private memory of no file
+    /// (`PR_SET_VMA_ANON_NAME`, Linux 5.17 with `CONFIG_ANON_VMA_NAME`).
+    pub fn given_name(&self) -> Option<&str> {
+        let name = self.name.strip_prefix("[anon:")?;
+        Some(name.strip_suffix(']').unwrap_or(name).trim_start())
+    }
+
     /// Returns whether it can have anonymous pages, other than copies of pages of a file.
     pub(crate) fn has_anonymous_pages(&self) -> bool {
         let is_accessible = !self.permissions.starts_with("---");
@@ -180,6 +187,20 @@ fn parse_line(line: &str) -> Result<Mapping, ParseError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_name_that_a_process_gave_to_memory_is_told_from_that_of_a_file() {
+        let maps = parse(
+            "7f1200000000-7f1200001000 rw-p 00000000 00:00 0        [anon:frames]\n\
+             7f1200001000-7f1200002000 rw-p 00000000 00:00 0        [anon: glibc: malloc arena]\n\
+             7f1200002000-7f1200003000 rw-p 00000000 00:00 0        [anon:]\n\
+             7f1300000000-7f1300001000 rw-p 00000000 00:00 0        [heap]\n\
+             7f1300001000-7f1300002000 rw-p 00000000 00:00 0 \n",
+        )
+        .unwrap();
+        let names: Vec<_> = maps.iter().map(Mapping::given_name).collect();
+        assert_eq!(names, [Some("frames"), Some("glibc: malloc arena"), Some(""), None, None]);
+    }
     use proptest::prelude::*;
 
     #[test]
