@@ -1,7 +1,7 @@
 //! The next step after an inspection: a command to run, or a setting to paste if that is the
 //! remedy.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use lowtide_analysis::growth::is_of_files;
 use lowtide_model::allocator_kind::AllocatorKind;
@@ -33,6 +33,8 @@ pub(super) struct Service {
     starter: Starter,
     /// Names of the variables that it was started with and that decide how memory is kept.
     settings: Vec<String>,
+    /// Where its paths lead, if not where those of lowtide do: `in …`.
+    elsewhere: Option<String>,
 }
 
 /// What starts a process, and thus where its variables are set.
@@ -67,20 +69,41 @@ impl Starter {
 impl Service {
     /// Reads the service from `/proc`. Unreadable fields stay unknown.
     pub(super) fn read(target: &Target) -> Self {
-        let own = std::env::current_dir().ok();
-        let directory =
-            links::directory(target.pid).ok().filter(|theirs| Some(theirs) != own.as_ref());
+        let (directory, elsewhere) = place(target.pid);
         let process = ProcReader::open(target.pid).ok().flatten().map(|(process, _)| process);
         Self {
             command: started_with(target.pid),
-            directory: directory.map(|path| path.display().to_string()),
+            directory,
             listening: process.as_ref().and_then(listening),
             starter: Groups::read(target.pid)
                 .map(|groups| Starter::of(&groups))
                 .unwrap_or_default(),
             settings: lowtide_study::settings_of(target),
+            elsewhere,
         }
     }
+}
+
+/// Returns the working directory of a process, as the process sees it, if it is not that of
+/// lowtide; and where its paths lead, if not where those of lowtide do.
+fn place(pid: u32) -> (Option<String>, Option<String>) {
+    let root = links::root(pid).ok().filter(|root| root.as_os_str() != "/");
+    let inside = |directory: PathBuf| match &root {
+        None => Some(directory),
+        Some(root) => Some(Path::new("/").join(directory.strip_prefix(root).ok()?)),
+    };
+    let own = std::env::current_dir().ok();
+    let directory = links::directory(pid).ok().filter(|theirs| Some(theirs) != own.as_ref());
+    let directory = directory.and_then(inside).map(|path| path.display().to_string());
+    let elsewhere = match &root {
+        Some(root) => Some(match copyable(&[root.display().to_string()]) {
+            unprintable if unprintable == "CMD" => "in a root directory of its own".to_owned(),
+            root => format!("in the root directory {root}"),
+        }),
+        None => links::has_other_mounts(pid)
+            .then(|| "in another mount namespace, such as a container's".to_owned()),
+    };
+    (directory, elsewhere)
 }
 
 /// Returns the command that started a process. A process that has overwritten its command line with
@@ -230,17 +253,18 @@ fn study(found: &Inspection, service: &Service) -> String {
         let study = format!("lowtide study -a own{treatments} -p none,adaptive");
         return command(study, found, service);
     }
-    let advised: Vec<&str> =
-        found.remedies.iter().filter_map(|remedy| treatment(remedy.kind, found)).collect();
+    let advised: Vec<String> =
+        found.remedies.iter().filter_map(|remedy| treatment(remedy, found)).collect();
     let (usual, policies) = match found.verdict.kind {
         // Another allocator may leave memory that a release returns.
-        VerdictKind::Fragmentation => (&["jemalloc/background_thread"][..], " -p none,adaptive"),
+        VerdictKind::Fragmentation => (&[BACKGROUND_THREAD][..], " -p none,adaptive"),
         // No setting returns it, but a policy does.
         VerdictKind::Hoard if advised.is_empty() => (&[][..], " -p none,adaptive"),
         _ => (&[][..], ""),
     };
-    let more = usual.iter().filter(|usual| !advised.contains(usual));
-    let treatments = advised.iter().chain(more).map(|treatment| format!(" -t {treatment}"));
+    let more = usual.iter().map(|usual| (*usual).to_owned());
+    let more: Vec<String> = more.filter(|usual| !advised.contains(usual)).collect();
+    let treatments = advised.iter().chain(&more).map(|treatment| format!(" -t {treatment}"));
     let treatments = treatments.collect::<String>();
     let study = format!("lowtide study -a glibc,jemalloc,mimalloc{treatments}{policies}");
     command(study, found, service)
@@ -289,6 +313,12 @@ fn command(study: String, found: &Inspection, service: &Service) -> String {
     if command == "CMD" {
         remark += "\n      (CMD: the command that starts it)";
     }
+    let seen_elsewhere = service.elsewhere.as_ref().filter(|_| command != "CMD");
+    if let Some(place) = seen_elsewhere {
+        remark += &format!(
+            "\n      (it runs {place}: run the study there, where these paths lead to its files)"
+        );
+    }
     let directory = service.directory.as_ref().filter(|_| command != "CMD");
     let directory = directory.map_or_else(String::new, |path| {
         format!("cd {} && ", copyable(std::slice::from_ref(path)))
@@ -296,41 +326,18 @@ fn command(study: String, found: &Inspection, service: &Service) -> String {
     format!("{directory}{} -- {command}{remark}", words.join(" "))
 }
 
-/// Returns the treatment of a study that tries smaller caches of threads.
-fn without_caches(found: &Inspection) -> Option<&'static str> {
-    let most = found.observation.heaps.iter().max_by_key(|heap| heap.cached_bytes)?;
-    match (&most.allocator, &most.library) {
-        (AllocatorKind::Glibc, None) => {
-            Some("'glibc/no-caches: GLIBC_TUNABLES=glibc.malloc.tcache_count=0'")
-        }
-        (AllocatorKind::Jemalloc, None) => Some(
-            "'jemalloc/no-caches: MALLOC_CONF=tcache:false,background_thread:true,dirty_decay_ms:1000'",
-        ),
-        _ => None,
-    }
-}
-
 /// Returns the treatment of a study that tries a remedy.
-fn treatment(remedy: RemedyKind, found: &Inspection) -> Option<&'static str> {
-    let purged = found.observation.heaps.iter().max_by_key(|heap| heap.prediction.purge_bytes);
-    match remedy {
-        RemedyKind::ArenaMax => Some("glibc/arena_max=2"),
-        RemedyKind::TrimThreshold => Some("glibc/trim_threshold"),
-        RemedyKind::Purge => match purged.map(|heap| (&heap.allocator, &heap.library)) {
-            // A library keeps its own allocator, independently of the one that serves `malloc`.
-            Some((AllocatorKind::Mimalloc, Some(_))) => {
-                Some("'glibc/purge: MIMALLOC_PURGE_DELAY=0'")
-            }
-            Some((AllocatorKind::Mimalloc, None)) => {
-                Some("'mimalloc/purge: MIMALLOC_PURGE_DELAY=0'")
-            }
-            Some((AllocatorKind::Gperftools, None)) => {
-                Some("'tcmalloc/purge: TCMALLOC_AGGRESSIVE_DECOMMIT=1'")
-            }
-            Some((_, Some(_))) => None,
-            _ => Some("jemalloc/background_thread"),
-        },
-        RemedyKind::ThreadCaches => without_caches(found),
+fn treatment(remedy: &Remedy, found: &Inspection) -> Option<String> {
+    let heaps = || found.observation.heaps.iter();
+    match remedy.kind {
+        RemedyKind::ArenaMax => Some("glibc/arena_max=2".to_owned()),
+        RemedyKind::TrimThreshold => Some("glibc/trim_threshold".to_owned()),
+        RemedyKind::Purge => {
+            with_setting("purge", remedy, heaps().max_by_key(|heap| heap.prediction.purge_bytes))
+        }
+        RemedyKind::ThreadCaches => {
+            with_setting("no-caches", remedy, heaps().max_by_key(|heap| heap.cached_bytes))
+        }
         RemedyKind::Release
         | RemedyKind::MallocTrim
         | RemedyKind::CloseConnections
@@ -341,6 +348,28 @@ fn treatment(remedy: RemedyKind, found: &Inspection) -> Option<&'static str> {
     }
 }
 
+/// Returns the treatment with the setting of a remedy for a heap, under the allocator that reads
+/// it.
+fn with_setting(name: &str, remedy: &Remedy, heap: Option<&WalkedHeap>) -> Option<String> {
+    let (setting, heap) = (remedy.setting.as_ref()?, heap?);
+    let allocator = match (&heap.allocator, &heap.library) {
+        // A library keeps its own allocator, independently of the one that serves `malloc`.
+        (_, Some(_)) => "glibc",
+        (AllocatorKind::Jemalloc, None) if remedy.kind == RemedyKind::Purge => {
+            return Some(BACKGROUND_THREAD.to_owned());
+        }
+        (AllocatorKind::Gperftools, None) => "tcmalloc",
+        (
+            kind @ (AllocatorKind::Glibc | AllocatorKind::Jemalloc | AllocatorKind::Mimalloc),
+            None,
+        ) => kind.name(),
+        _ => return None,
+    };
+    Some(format!("'{allocator}/{name}: {}={}'", setting.name, setting.value))
+}
+
+/// The treatment of a study under jemalloc that returns free memory while the program is idle.
+const BACKGROUND_THREAD: &str = "jemalloc/background_thread";
 /// Maximum number of variables that are named.
 const MAX_SETTINGS: usize = 8;
 /// Stands for a load that the user has to write.
@@ -487,6 +516,7 @@ pub(super) mod tests {
             listening: Some(Listening { address: "127.0.0.1".into(), port: 9292 }),
             starter: Starter::Unit("app.service".into()),
             settings: Vec::new(),
+            elsewhere: None,
         }
     }
 
@@ -563,18 +593,29 @@ pub(super) mod tests {
         let scattered = found(VerdictKind::Fragmentation, &[(RemedyKind::ArenaMax, None)]);
         let all = "-t glibc/arena_max=2 -t jemalloc/background_thread -p none,adaptive ";
         assert!(next(&scattered, &server()).contains(all), "{}", next(&scattered, &server()));
-        let mut of_mimalloc = found(VerdictKind::Hoard, &[(RemedyKind::Purge, None)]);
-        assert!(next(&of_mimalloc, &server()).contains(" -t jemalloc/background_thread "));
-        let heap = |library: Option<&str>| {
-            let library = library.map(str::to_owned);
+    }
+
+    #[test]
+    fn the_suggested_study_tries_the_setting_of_the_remedy_under_the_allocator_that_reads_it() {
+        let said = |kind: RemedyKind, allocator: AllocatorKind, library: Option<&str>| {
+            let setting = Some(("NAME", "VALUE"));
+            let mut found = found(VerdictKind::Hoard, &[(kind, setting)]);
             let none = (Ledger::default(), HeapPrediction::default());
-            WalkedHeap::new(AllocatorKind::Mimalloc, library, &none.0, none.1)
+            let library = library.map(str::to_owned);
+            found.observation.heaps = vec![WalkedHeap::new(allocator, library, &none.0, none.1)];
+            next(&found, &server())
         };
-        of_mimalloc.observation.heaps = vec![heap(None)];
-        let setting = "purge: MIMALLOC_PURGE_DELAY=0' ";
-        assert!(next(&of_mimalloc, &server()).contains(&format!(" -t 'mimalloc/{setting}")));
-        of_mimalloc.observation.heaps = vec![heap(Some("libarrow.so"))];
-        assert!(next(&of_mimalloc, &server()).contains(&format!(" -t 'glibc/{setting}")));
+        let purge = |allocator, library| said(RemedyKind::Purge, allocator, library);
+        use AllocatorKind::{Gperftools, Jemalloc, Mimalloc};
+        assert!(purge(Jemalloc, None).contains(" -t jemalloc/background_thread "));
+        assert!(purge(Mimalloc, None).contains(" -t 'mimalloc/purge: NAME=VALUE' "));
+        assert!(purge(Gperftools, None).contains(" -t 'tcmalloc/purge: NAME=VALUE' "));
+        for allocator in [Jemalloc, Mimalloc] {
+            let of_library = purge(allocator, Some("libarrow.so"));
+            assert!(of_library.contains(" -t 'glibc/purge: NAME=VALUE' "), "{of_library}");
+        }
+        let caches = said(RemedyKind::ThreadCaches, Jemalloc, None);
+        assert!(caches.contains(" -t 'jemalloc/no-caches: NAME=VALUE' "), "{caches}");
     }
 
     #[test]
