@@ -19,7 +19,7 @@
 use crate::evidence::{Evidence, NAMED, NOTABLE};
 use crate::remedies::remedies;
 use lowtide_model::bytes::Human;
-use lowtide_model::inspection::{HeapPrediction, Inspection, Observation, SCHEMA, WalkedHeap};
+use lowtide_model::inspection::{Inspection, Observation, SCHEMA, WalkedHeap};
 use lowtide_model::ledger::Owner;
 use lowtide_model::verdict::{Verdict, VerdictKind};
 
@@ -143,7 +143,7 @@ impl Amounts {
             VerdictKind::Hoard => vec![format!(
                 "{} were freed and are still held, in whole pages{}{}",
                 facts.part(self.reclaimable),
-                if is_predicted(facts, self.reclaimable) { " that can be returned" } else { "" },
+                that_can_be_returned(facts, self.reclaimable),
                 in_library(facts, self.reclaimable, |heap| heap.reclaimable_bytes)
             )],
             VerdictKind::Locked => vec![format!(
@@ -167,7 +167,7 @@ impl Amounts {
         let notable = notable.map(|(bytes, what)| format!("{} {what}", facts.part(*bytes)));
         let reclaimable = match self.reclaimable {
             0 => "none of it can be returned as it is".to_owned(),
-            bytes if is_predicted(facts, bytes) => {
+            bytes if is_returnable(returnable(facts), bytes) => {
                 format!("only {} can be returned as they are", facts.part(bytes))
             }
             bytes => format!("only {} are in whole pages", facts.part(bytes)),
@@ -217,12 +217,28 @@ fn in_library(facts: &Evidence<'_>, bytes: u64, of: impl Fn(&WalkedHeap) -> u64)
     }
 }
 
-/// Returns whether the effect of a remedy is predicted for most reclaimable memory. For the rest it
-/// is not known whether anything returns it.
-fn is_predicted(facts: &Evidence<'_>, reclaimable: u64) -> bool {
-    let unpredicted =
-        facts.heaps.iter().filter(|heap| heap.prediction == HeapPrediction::default());
-    unpredicted.map(|heap| heap.reclaimable_bytes).sum::<u64>() <= reclaimable / 2
+/// Returns the most that one remedy returns.
+fn returnable(facts: &Evidence<'_>) -> u64 {
+    let heap = facts.heap.unwrap_or_default();
+    let predicted = [heap.release_bytes, heap.trim_bytes, heap.purge_bytes];
+    predicted.into_iter().flatten().max().unwrap_or(0)
+}
+
+/// Returns whether a remedy returns nearly all reclaimable memory.
+fn is_returnable(returnable: u64, reclaimable: u64) -> bool {
+    returnable.saturating_mul(10) >= reclaimable.saturating_mul(9)
+}
+
+/// Returns how much of the reclaimable memory a remedy returns, as the end of a sentence; an empty
+/// text if that is a small part, or if none is known.
+fn that_can_be_returned(facts: &Evidence<'_>, reclaimable: u64) -> String {
+    match returnable(facts) {
+        bytes if is_returnable(bytes, reclaimable) => " that can be returned".to_owned(),
+        bytes if bytes >= reclaimable / 10 => {
+            format!(", of which {} can be returned", Human(bytes))
+        }
+        _ => String::new(),
+    }
 }
 
 /// Returns the reason why CPython's arenas are not returned; an empty text if it is not known.

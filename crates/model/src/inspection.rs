@@ -301,6 +301,21 @@ impl HeapPrediction {
     }
 }
 
+impl Observation {
+    /// Withdraws the prediction of a release, which would be refused for this reason. With
+    /// `own_too`, also what the program itself would return: it may not call the kernel for that.
+    pub fn withdraw_release(&mut self, refusal: &str, own_too: bool) {
+        let of_heaps = self.heaps.iter_mut().map(|heap| &mut heap.prediction);
+        for prediction in self.heap.iter_mut().chain(of_heaps) {
+            prediction.release_bytes = None;
+            if own_too {
+                *prediction = HeapPrediction::default();
+            }
+        }
+        self.notes.push(format!("lowtide release would refuse it: {refusal}"));
+    }
+}
+
 /// The part of a process that a missing permission hides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unreadable {

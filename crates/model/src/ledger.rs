@@ -10,7 +10,7 @@ use crate::runtime_kind::RuntimeKind;
 pub enum Owner {
     /// Memory that the program allocated and has not freed.
     Allocated,
-    /// Freed memory in whole pages, which can be returned to the kernel.
+    /// Freed memory in whole pages. Whether anything returns it to the kernel is a remedy.
     Reclaimable,
     /// Freed memory in whole pages that the program has locked (`mlock`). The kernel refuses to
     /// drop them.
@@ -93,7 +93,7 @@ impl Owner {
     pub fn meaning(self) -> &'static str {
         match self {
             Self::Allocated => "in use by the program",
-            Self::Reclaimable => "freed, whole pages: can be returned",
+            Self::Reclaimable => "freed, in whole pages",
             Self::Locked => "freed, whole pages, but locked in memory (mlock)",
             Self::Fragmented => "freed, on pages with blocks in use",
             Self::Cached => "freed, kept for one thread",

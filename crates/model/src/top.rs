@@ -56,7 +56,7 @@ pub struct TopProcess {
     pub allocated_bytes: Option<u64>,
     /// Bytes of runtimes, and of allocators whose heap was not walked.
     pub runtime_bytes: Option<u64>,
-    /// Bytes that can be returned.
+    /// Free memory in whole pages, in bytes. An inspection says what returns it.
     pub reclaimable_bytes: Option<u64>,
     /// Free bytes on pages that also hold allocated memory.
     pub fragmented_bytes: Option<u64>,
@@ -95,7 +95,7 @@ pub struct TopGroup {
     pub allocated_bytes: u64,
     /// Bytes of runtimes in these processes.
     pub runtime_bytes: u64,
-    /// Bytes that these processes can return.
+    /// Free memory of these processes in whole pages, in bytes.
     pub reclaimable_bytes: u64,
     /// Fragmented bytes in these processes.
     pub fragmented_bytes: u64,

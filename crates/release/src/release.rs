@@ -33,6 +33,7 @@ use crate::purge::Purge;
 use crate::refusal::Refusal;
 use crate::releasable::ReleasableHeap;
 pub use crate::remote::TargetStep;
+pub(crate) use crate::remote::check_borrowable as check_threads;
 use crate::remote::{Injected, Pause, ThreadBorrower};
 use crate::target_code::{SingleThreaded, TargetCode};
 use crate::worker::{Worker, WorkerOptions};
@@ -406,8 +407,7 @@ impl ReleaseRun<'_> {
     ) -> Result<(), Abort> {
         let candidates = borrower.candidates();
         let Some(best) = candidates.found.first() else {
-            let (threads, why) = (candidates.threads, candidates.why());
-            return Err(Refusal::NoThread { threads, why }.into());
+            return Err(candidates.refusal().into());
         };
         if best.filters.mode != 0 {
             let permitted = borrower.check_filters();

@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 use std::time::Instant;
 
 use lowtide_model::release::Release;
+use lowtide_probe::proc::maps::Mapping;
 use lowtide_probe::target::Target;
 
 use crate::dropped::DroppedRanges;
@@ -12,6 +13,7 @@ use crate::error::{Abort, ReleaseError};
 use crate::examination::{Examined, ExaminedHeap, examine};
 use crate::options::Options;
 use crate::refusal::Refusal;
+use crate::target_code::TargetCode;
 
 /// An operation on the target. There is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,6 +25,11 @@ pub enum TargetStep {}
 /// Fails if the process cannot be inspected, may not be traced, or ends meanwhile.
 pub fn release(target: &Target, options: &Options) -> Result<Release, ReleaseError> {
     PreparedRelease::prepare(target, options)?.run().map(|(release, _)| release)
+}
+
+/// Refuses every process: no thread of it can be borrowed on this processor.
+pub(crate) fn check_threads(_: &Target, _: &[Mapping], _: &TargetCode) -> Result<(), Abort> {
+    Err(Refusal::Machine.into())
 }
 
 /// A refusal of a process that was examined.

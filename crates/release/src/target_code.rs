@@ -41,6 +41,23 @@ impl TargetCode {
         c_library: &str,
         is_static: bool,
     ) -> Result<Self, Refusal> {
+        let mut code = Self::of_library(pid, maps, c_library, is_static)?;
+        let others = files_with_code(maps).filter(|mapping| mapping.name != c_library);
+        others.for_each(|mapping| code.restorers.search(&Code::of_file(pid, mapping)));
+        Ok(code)
+    }
+
+    /// Reads the part of it that is in the C library: the code to which signal handlers return may
+    /// be in other files as well, of which all code has to be read.
+    ///
+    /// # Errors
+    /// Fails if the C library lacks an instruction that is needed, or cannot be read.
+    pub(crate) fn of_library(
+        pid: u32,
+        maps: &[Mapping],
+        c_library: &str,
+        is_static: bool,
+    ) -> Result<Self, Refusal> {
         let library = heap::library(maps, c_library);
         // A program that was linked with the flag has a copy of its own, which all libraries then
         // use.
@@ -70,25 +87,8 @@ impl TargetCode {
         code.iter().for_each(|code| library_calls.search(code));
         let mut restorers = Restorers::default();
         code.iter().chain(&vdso).for_each(|code| restorers.search(code));
-        let others = files_with_code(maps).filter(|mapping| mapping.name != c_library);
-        others.for_each(|mapping| restorers.search(&Code::of_file(pid, mapping)));
         Ok(Self { library_calls, gadgets, restorers, single_threaded, malloc_trim_at })
     }
-}
-
-/// Finds the instructions that a release sends threads through.
-///
-/// # Errors
-/// Fails if the C library lacks one: a static program contains the return from a signal handler
-/// only if it calls `sigaction`.
-pub(crate) fn find_gadgets(
-    pid: u32,
-    maps: &[Mapping],
-    c_library: &str,
-) -> Result<Gadgets, Refusal> {
-    let vdso = arch::RESTORES_IN_VDSO.then(|| Code::of_kernel(pid, maps)).flatten();
-    let code: Vec<Code<'_>> = code_of_library(pid, maps, c_library).chain(vdso).collect();
-    GadgetSearch::of(&code).found()
 }
 
 /// Returns the mappings of code in files.

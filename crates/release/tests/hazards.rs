@@ -20,7 +20,7 @@ use lowtide_release::testing::{
     Abort, Call, FilterAction, TargetFacts, check, check_permission, decide, filters_of, permits,
     release_observed,
 };
-use lowtide_release::{Options, Refusal, ReleaseError};
+use lowtide_release::{Options, Refusal, ReleaseError, predict_refusal};
 use lowtide_testing::{Running, until_true};
 use tempfile::TempDir;
 
@@ -278,6 +278,24 @@ fn a_process_and_its_fork_are_not_mistaken_for_sharing_memory() {
     let subject = Subject::start("fork");
     subject.check().unwrap();
     check(&Target::open(subject.said).unwrap(), &mut Detector::default(), &untested()).unwrap();
+}
+
+#[test]
+fn a_release_is_predicted_to_be_refused_if_no_thread_can_run_it() {
+    for (mode, call, reason) in [
+        ("flock", libc::SYS_flock, "in which a release uses no thread"),
+        ("socket", libc::SYS_recvfrom, "waits for a socket that has its own timeout"),
+    ] {
+        let subject = Subject::start(mode);
+        until_true("it waits", || {
+            let call_of = fs::read_to_string(format!("/proc/{}/syscall", subject.pid())).unwrap();
+            call_of.starts_with(&format!("{call} "))
+        });
+        let refusal = predict_refusal(&subject.target()).unwrap();
+        assert_eq!(refusal.hazard(), Hazard::NoThread, "{refusal}");
+        assert!(refusal.to_string().contains(reason), "{refusal}");
+    }
+    assert_eq!(predict_refusal(&Subject::start("plain").target()), None);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use crate::evidence::{Evidence, NOTABLE};
 use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_model::bytes::Human;
 use lowtide_model::inspection::{
-    CPythonHeap, CPythonSizeClass, HeapPrediction, HugeGrant, Linkage, WalkedHeap,
+    CPythonHeap, CPythonSizeClass, HeapPrediction, HugeGrant, Linkage, Observation, WalkedHeap,
 };
 use lowtide_model::ledger::Owner;
 use lowtide_model::number::HumanCount;
@@ -24,6 +24,17 @@ const MIN_BYTES: u64 = 64 << 10;
 const MANY_ARENAS: usize = 8;
 /// glibc's own trim threshold, in bytes (`DEFAULT_TRIM_THRESHOLD`).
 const TRIM_THRESHOLD: u64 = 128 << 10;
+
+/// Returns whether a release is one of the remedies, unless it is withdrawn
+/// ([`Observation::withdraw_release`]).
+pub fn promises_release(observation: &Observation) -> bool {
+    releasable(observation.heap.unwrap_or_default()).is_some()
+}
+
+/// Returns the bytes that a release returns, if it is worth one.
+fn releasable(heap: HeapPrediction) -> Option<u64> {
+    heap.release_bytes.filter(|bytes| *bytes >= MIN_BYTES)
+}
 
 /// Returns the remedies that would lower RSS, the most effective first.
 pub(crate) fn remedies(facts: &Evidence<'_>, verdict: &Verdict) -> Vec<Remedy> {
@@ -119,7 +130,7 @@ fn is_static(facts: &Evidence<'_>) -> bool {
 
 /// Returns the remedies that return free memory of a walked heap.
 fn releases(heap: HeapPrediction, pid: u32) -> Vec<Remedy> {
-    let release = heap.release_bytes.filter(|bytes| *bytes >= MIN_BYTES);
+    let release = releasable(heap);
     // Locked memory at the end of the main heap is returned by a trim only.
     let trim = heap.trim_bytes.filter(|bytes| release.is_some() || *bytes >= MIN_BYTES);
     let release = release.map(|bytes| {

@@ -1,4 +1,4 @@
-use lowtide_model::inspection::{Arena, Observation, Tunables};
+use lowtide_model::inspection::{Arena, Inspection, NamedMemory, Observation, Tunables};
 use lowtide_model::ledger::Ledger;
 
 use super::*;
@@ -201,13 +201,63 @@ fn only_pages_with_a_prediction_are_said_to_be_returnable() {
     let because = |release_bytes: Option<u64>| {
         let mut found = observed(&[(Owner::Allocated, 100), (Owner::Reclaimable, 900)]);
         let prediction = HeapPrediction { release_bytes, ..HeapPrediction::default() };
+        found.heap = Some(prediction);
         found.heaps = vec![WalkedHeap::new(AllocatorKind::Musl, None, &found.ledger, prediction)];
         diagnose(found).verdict.because[0].clone()
     };
-    let said = because(None);
-    assert!(said.ends_with("still held, in whole pages"), "{said}");
+    for bytes in [None, Some(80 * MIB)] {
+        let said = because(bytes);
+        assert!(said.ends_with("still held, in whole pages"), "{said}");
+    }
+    let said = because(Some(300 * MIB));
+    assert!(said.ends_with("in whole pages, of which 300 MiB can be returned"), "{said}");
     let said = because(Some(900 * MIB));
     assert!(said.ends_with("in whole pages that can be returned"), "{said}");
+}
+
+#[test]
+fn a_release_that_would_be_refused_is_no_remedy_and_the_program_may_still_trim() {
+    let found = |own_too: bool| {
+        let mut found = observed(&[(Owner::Allocated, 100), (Owner::Reclaimable, 900)]);
+        let all = HeapPrediction { trim_bytes: Some(900 * MIB), ..found.heap.unwrap() };
+        found.heap = Some(all);
+        found.heaps = vec![WalkedHeap::new(AllocatorKind::Glibc, None, &found.ledger, all)];
+        assert!(promises_release(&found));
+        found.withdraw_release("its only thread is in flock", own_too);
+        assert!(!promises_release(&found));
+        assert_eq!(found.notes, ["lowtide release would refuse it: its only thread is in flock"]);
+        diagnose(found)
+    };
+    let kinds = |found: &Inspection| found.remedies.iter().map(|r| r.kind).collect::<Vec<_>>();
+    let refused = found(false);
+    assert_eq!(kinds(&refused), [RemedyKind::MallocTrim]);
+    assert!(refused.verdict.because[0].ends_with("in whole pages that can be returned"));
+    // A filter of system calls may kill the program for the calls of a trim as well.
+    let filtered = found(true);
+    assert_eq!(kinds(&filtered), []);
+    assert!(filtered.verdict.because[0].ends_with("still held, in whole pages"));
+}
+
+#[test]
+fn memory_that_waits_for_its_thread_is_no_hoard_and_the_advice_says_who_returns_it() {
+    let mut found = observed(&[(Owner::Allocated, 1), (Owner::Cached, 60), (Owner::File, 2)]);
+    let none = HeapPrediction { purge_bytes: Some(0), ..HeapPrediction::default() };
+    found.heaps = vec![WalkedHeap::new(AllocatorKind::Mimalloc, None, &found.ledger, none)];
+    let found = diagnose(found);
+    assert_eq!(found.verdict.kind, VerdictKind::Cached);
+    let [remedy] = &found.remedies[..] else { panic!("{:?}", found.remedies) };
+    assert_eq!(remedy.row.as_deref(), Some("mimalloc/collect"));
+    assert!(remedy.how.contains("mi_collect(true) in that thread"), "{remedy:?}");
+}
+
+#[test]
+fn memory_with_a_name_that_the_program_gave_has_it_in_the_verdict() {
+    let mut found = observed(&[(Owner::AnonymousOther, 100), (Owner::Allocated, 10)]);
+    found.named_anonymous = vec![NamedMemory::new("frames".to_owned(), 70 * MIB, 3)];
+    let because = &diagnose(found).verdict.because[0];
+    let said =
+        "were mapped by the program itself, outside of malloc, 70.0 MiB of them frames; the part";
+    assert!(because.contains(said), "{because}");
 }
 
 #[test]

@@ -21,7 +21,7 @@ const MAX_NAME: usize = 32;
 /// The column that the table is ordered by, the largest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum SortKey {
-    /// Memory that can be returned
+    /// Free memory in whole pages
     Reclaimable,
     /// Resident memory
     Rss,

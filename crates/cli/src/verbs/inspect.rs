@@ -6,13 +6,15 @@ use std::time::{Duration, Instant};
 
 use lowtide_analysis::diagnose::diagnose;
 use lowtide_analysis::growth::until_limit;
+use lowtide_analysis::remedies::promises_release;
 use lowtide_leaks::evidence::Search;
 use lowtide_leaks::finder::LeakFinder;
 use lowtide_leaks::heap_file::HeapFile;
 use lowtide_leaks::pins::HeldMemory;
 use lowtide_model::growth::GrowthCourse;
-use lowtide_model::inspection::Inspection;
+use lowtide_model::inspection::{Inspection, Observation};
 use lowtide_model::leaks::LeakKind;
+use lowtide_model::release::Hazard;
 use lowtide_model::remedy::{Remedy, RemedyKind};
 use lowtide_model::verdict::{Verdict, VerdictKind};
 use lowtide_probe::inspect::{Inspector, malloc_info};
@@ -195,14 +197,18 @@ impl Pages<'_> {
     ) -> Result<Inspected, TargetError> {
         let mut inspected = match self.args.watch {
             Some(time) => over_time(&mut self.inspector, target, time, self.interrupt),
-            None => inspect_blocks::inspect(&mut self.inspector, target, self.args)
-                .map(|(found, held)| Inspected { held, ..Inspected::now(diagnose(found)) }),
+            None => inspect_blocks::inspect(&mut self.inspector, target, self.args).map(
+                |(mut found, held)| {
+                    let is_refused = withdraw_refused_release(&mut found, target);
+                    Inspected { held, is_refused, ..Inspected::now(diagnose(found)) }
+                },
+            ),
         }?;
-        let is_refused = withdraw_refused_release(&mut inspected.inspection, target);
         let is_readable = inspected.inspection.observation.unreadable.is_none();
         if self.args.save.is_some() && is_readable {
             let (observation, never) =
                 (inspected.inspection.observation.clone(), AtomicBool::new(false));
+            let is_refused = inspected.is_refused;
             let read =
                 move |target: &Target| HeapFile::read(target, observation, is_refused, &never);
             inspected.file = Some(patiently(target, self.args, read)?);
@@ -309,16 +315,16 @@ fn print_malloc_info(pid: u32, output: &Output) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-/// Removes the remedy of a release if a release would be refused, and adds a note with the reason.
-/// Returns whether it was removed.
-fn withdraw_refused_release(found: &mut Inspection, target: &Target) -> bool {
-    if !found.remedies.iter().any(|remedy| remedy.kind == RemedyKind::Release) {
+/// Withdraws the prediction of a release that would be refused. Returns whether it was.
+fn withdraw_refused_release(found: &mut Observation, target: &Target) -> bool {
+    if !promises_release(found) {
         return false;
     }
     let refusal = in_time(target, |target| predict_refusal(&target)).flatten();
     if let Some(refusal) = &refusal {
-        found.remedies.retain(|remedy| remedy.kind != RemedyKind::Release);
-        found.observation.notes.push(format!("lowtide release would refuse it: {refusal}"));
+        // A filter that does not permit what a release calls may not permit madvise or brk either.
+        let is_filtered = refusal.hazard() == Hazard::Seccomp;
+        found.withdraw_release(&refusal.to_string(), is_filtered);
     }
     refusal.is_some()
 }
@@ -328,6 +334,8 @@ struct Inspected {
     inspection: Inspection,
     service: Service,
     ended: Option<TargetError>,
+    /// Whether a release was predicted, and would be refused.
+    is_refused: bool,
     /// What is to be saved.
     file: Option<HeapFile>,
     /// The blocks, if they were read in the same walk.
@@ -336,7 +344,8 @@ struct Inspected {
 
 impl Inspected {
     fn now(inspection: Inspection) -> Self {
-        Self { inspection, service: Service::default(), ended: None, file: None, held: None }
+        let (service, is_refused) = (Service::default(), false);
+        Self { inspection, service, ended: None, is_refused, file: None, held: None }
     }
 }
 
@@ -371,15 +380,16 @@ fn over_time(
         }
         whole.read_until(at + between_inspections(step, cost), target, interrupt);
     };
-    let Some(last) = whole.ends().map(|(_, last)| last.clone()) else {
+    let Some(mut last) = whole.ends().map(|(_, last)| last.clone()) else {
         return Err(ended.unwrap_or(TargetError::Gone(target.pid)));
     };
+    let is_refused = withdraw_refused_release(&mut last, target);
     let mut inspection = whole.follower().diagnose(last);
     add_growth(&mut inspection, &mut whole, target);
     if ended.is_none() && !interrupt.load(Ordering::Relaxed) {
         leaks.judge(&mut inspection);
     }
-    Ok(Inspected { ended, ..Inspected::now(inspection) })
+    Ok(Inspected { ended, is_refused, ..Inspected::now(inspection) })
 }
 
 /// The search for lost blocks during the inspections of a watch.

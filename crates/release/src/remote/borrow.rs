@@ -321,7 +321,7 @@ impl<'t> ThreadBorrower<'t> {
         &mut self,
         mut act: impl FnMut(&mut Self, &Candidate, StoppedThread) -> Result<Option<T>, Abort>,
     ) -> Result<(Candidate, T), Abort> {
-        let search = Search::begin();
+        let mut search = Search::begin();
         loop {
             // Read before the inspection: nothing must come between that and the stop, because a
             // thread may enter another wait.
@@ -347,7 +347,7 @@ impl<'t> ThreadBorrower<'t> {
                 self.pauses.push(Pause { length, waited: waited.min(length) });
                 return Ok((candidate.clone(), done));
             }
-            self.wait_for_retry(&search, &candidates)?;
+            self.wait_for_retry(&mut search, &candidates)?;
         }
     }
 
@@ -365,7 +365,7 @@ impl<'t> ThreadBorrower<'t> {
     ///
     /// # Errors
     /// Fails if another attempt makes no sense.
-    fn wait_for_retry(&self, search: &Search, candidates: &Candidates) -> Result<(), Abort> {
+    fn wait_for_retry(&self, search: &mut Search, candidates: &Candidates) -> Result<(), Abort> {
         if let Some(error) = self.io.lost() {
             return Err(error.into());
         }
@@ -377,11 +377,11 @@ impl<'t> ThreadBorrower<'t> {
             return Err(Refusal::Stopped { pid: self.io.target.pid }.into());
         }
         let timeout = if self.owner.is_some() { OWNER_TIMEOUT } else { SEARCH_TIMEOUT };
-        if elapsed > timeout {
-            let (threads, why) = (candidates.threads, candidates.why());
-            return Err(Refusal::NoThread { threads, why }.into());
+        search.attempts += 1;
+        if elapsed > timeout || search.is_long() {
+            return Err(candidates.refusal().into());
         }
-        std::thread::sleep((elapsed / RETRY_DIVISOR).clamp(MIN_RETRY, MAX_RETRY));
+        std::thread::sleep(retry_after(elapsed));
         Ok(())
     }
 }
@@ -391,11 +391,18 @@ struct Search {
     begin: Instant,
     /// How long this thread had waited for a processor when it began.
     waited: Duration,
+    /// Number of attempts that found none.
+    attempts: u32,
 }
 
 impl Search {
     fn begin() -> Self {
-        Self { begin: Instant::now(), waited: waits(&[]) }
+        Self { begin: Instant::now(), waited: waits(&[]), attempts: 0 }
+    }
+
+    /// Returns whether it has lasted long, and has made enough attempts nevertheless.
+    fn is_long(&self) -> bool {
+        self.attempts >= ENOUGH_ATTEMPTS && self.begin.elapsed() > MAX_SEARCH
     }
 
     /// Returns the time since it began, without that in which lowtide waited for a processor: on a
@@ -408,12 +415,20 @@ impl Search {
 /// Maximum time to wait for the owner of memory: there may be many, of which each runs or has
 /// ended.
 const OWNER_TIMEOUT: Duration = Duration::from_millis(20);
+/// Maximum time of a search on a busy machine, after this number of attempts.
+const MAX_SEARCH: Duration = Duration::from_secs(10);
+const ENOUGH_ATTEMPTS: u32 = 50;
 /// Minimum and maximum time between two attempts to borrow a thread.
 const MIN_RETRY: Duration = Duration::from_millis(1);
 const MAX_RETRY: Duration = Duration::from_millis(10);
 /// Time since the first attempt, as a multiple of the time until the next: an attempt reads a score
 /// of files, and the first ones are the most likely to succeed.
 const RETRY_DIVISOR: u32 = 20;
+
+/// Returns the time until the next attempt, from the time since the first.
+pub(super) fn retry_after(elapsed: Duration) -> Duration {
+    (elapsed / RETRY_DIVISOR).clamp(MIN_RETRY, MAX_RETRY)
+}
 
 /// Returns the total time for which these threads and the calling one have waited for a processor.
 pub(super) fn waits(threads: &[Thread]) -> Duration {

@@ -3,7 +3,7 @@
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileTypeExt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lowtide_heap::memory::{Memory, word};
 use lowtide_probe::memory::LiveMemory;
@@ -13,13 +13,15 @@ use lowtide_probe::proc::status::Status;
 use lowtide_probe::proc::task::{self, Doing, SystemCall, Thread};
 use lowtide_probe::target::Target;
 
-use super::files;
+use super::borrow::retry_after;
 use super::frame::MAX_CHAIN_BYTES;
 use super::time_asleep::TimeAsleep;
 use super::wait::{MaskAt, Timeout, Wait};
+use super::{PREDICTION_TIMEOUT, files};
 use crate::arch::{RED_ZONE, RELEASES_ONLY_GLIBC, has_frame};
+use crate::error::Abort;
 use crate::reasons::Reasons;
-use crate::refusal::{SOCKET_TIMEOUT, SOCKET_UNKNOWN};
+use crate::refusal::{Refusal, SOCKET_TIMEOUT, SOCKET_UNKNOWN};
 use crate::target_code::TargetCode;
 
 /// Signals that glibc handles itself, to cancel threads and to change users (`SIGCANCEL`,
@@ -85,13 +87,48 @@ pub(crate) struct Candidates {
 }
 
 impl Candidates {
-    /// Returns the most frequent reason why a thread cannot be borrowed.
-    pub(crate) fn why(&self) -> String {
+    /// Returns the refusal of a process without a thread that can be borrowed, with the most
+    /// frequent reason.
+    pub(crate) fn refusal(&self) -> Refusal {
         let without_reason = match self.threads {
             0 => "its threads could not be listed",
             _ => "none of them owns the memory to release",
         };
-        self.others.most_frequent().unwrap_or(without_reason).to_owned()
+        let why = self.others.most_frequent().unwrap_or(without_reason).to_owned();
+        Refusal::NoThread { threads: self.threads, why }
+    }
+}
+
+/// Checks that a thread of a process can be borrowed. One that runs may wait a moment later, so
+/// several attempts are made.
+///
+/// # Errors
+/// Fails if none can be borrowed, or if the process cannot be read.
+pub(crate) fn check_borrowable(
+    target: &Target,
+    maps: &[Mapping],
+    code: &TargetCode,
+) -> Result<(), Abort> {
+    let memory = LiveMemory::open(target.pid).map_err(|error| target.failed(error))?;
+    let inspector = ThreadInspector {
+        target,
+        memory: &memory,
+        maps,
+        heap: &[],
+        code,
+        only_outside_allocator: false,
+        will_map: true,
+    };
+    let begin = Instant::now();
+    loop {
+        let candidates = inspector.candidates(&|_| true);
+        if !candidates.found.is_empty() {
+            return Ok(());
+        }
+        if begin.elapsed() > PREDICTION_TIMEOUT {
+            return Err(candidates.refusal().into());
+        }
+        std::thread::sleep(retry_after(begin.elapsed()));
     }
 }
 

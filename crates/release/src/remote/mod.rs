@@ -56,6 +56,7 @@ mod wait;
 use std::time::Duration;
 
 pub(crate) use borrow::{Pause, ThreadBorrower};
+pub(crate) use candidates::check_borrowable;
 pub(crate) use enter::{Task, UNREADABLE};
 #[cfg(all(test, target_arch = "x86_64"))]
 pub(crate) use frame::{FrameChain, MAX_CHAIN_BYTES, ResumeState, chain};
@@ -78,6 +79,9 @@ pub(crate) const ACTION_TIMEOUT: Duration = Duration::from_secs(5);
 const CALL_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum time to search for a thread that can be borrowed.
 const SEARCH_TIMEOUT: Duration = Duration::from_secs(2);
+/// Maximum time of the search if the release is only predicted: a thread that runs all the time
+/// counts as one that cannot be borrowed.
+const PREDICTION_TIMEOUT: Duration = Duration::from_millis(300);
 /// Maximum time to wait for a process that was stopped by job control.
 const JOB_STOP_TIMEOUT: Duration = Duration::from_millis(300);
 

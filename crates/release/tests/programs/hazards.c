@@ -2,6 +2,7 @@
    ready, and waits for its input to end. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/perf_event.h>
@@ -13,9 +14,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #ifdef OWN_MALLOC
@@ -117,6 +121,33 @@ static int pin(void) {
     return fd < 0 || mmap(0, 4096 * 1025, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) == MAP_FAILED;
 }
 
+/* Waits for a lock of this program's file, which a child has. */
+static int wait_for_lock(const char *file) {
+    int ends[2], own = open(file, O_RDONLY), other = open(file, O_RDONLY);
+    char byte;
+    if (own < 0 || other < 0 || pipe(ends)) return 1;
+    int child = fork();
+    if (!child) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (flock(other, LOCK_EX) || write(ends[1], "x", 1) != 1) _exit(1);
+        for (;;) pause();
+    }
+    if (child < 0 || read(ends[0], &byte, 1) != 1) return 1;
+    say(getpid());
+    return flock(own, LOCK_EX);
+}
+
+/* Waits for a socket, for at most a day. */
+static int wait_for_socket(void) {
+    int ends[2];
+    char byte;
+    struct timeval day = {86400, 0};
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends)) return 1;
+    if (setsockopt(ends[0], SOL_SOCKET, SO_RCVTIMEO, &day, sizeof day)) return 1;
+    say(getpid());
+    return recv(ends[0], &byte, 1, 0) < 0;
+}
+
 static int is(const char *mode, const char *name) { return !strcmp(mode, name); }
 
 int main(int count, char **args) {
@@ -158,6 +189,10 @@ int main(int count, char **args) {
         return pthread_join(other, 0);
     } else if (is(mode, "undumpable")) {
         if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)) return 1;
+    } else if (is(mode, "flock")) {
+        return wait_for_lock(args[0]);
+    } else if (is(mode, "socket")) {
+        return wait_for_socket();
     } else if (is(mode, "seccomp")) {
         if (filter()) return perror("seccomp"), 1;
     }

@@ -250,7 +250,7 @@ mod tests {
         let page = render(&found, Screen { width: 80, colour: false });
         for line in [
             "20.0 MiB  allocated: in use by the program",
-            "20.0 MiB  reclaimable: freed, whole pages: can be returned",
+            "20.0 MiB  reclaimable: freed, in whole pages",
             "8: not inspected (slow)",
             "can be returned: ≈ 20.0 MiB by lowtide release · 10.0 MiB by the kernel",
         ] {
