@@ -17,7 +17,7 @@ pub mod owners;
 pub mod pins;
 mod recommend;
 pub mod regression;
-mod remedies;
+pub mod remedies;
 pub mod requests;
 pub mod study_report;
 pub mod threshold;
