@@ -49,12 +49,15 @@ pub(super) struct Remnants<'m, M> {
     structures: &'m [Range<u64>],
     /// The addresses of the heaps.
     areas: &'m [Range<u64>],
+    /// Those of glibc, into which all links lead.
+    chunks: &'m [Range<u64>],
     checked: u32,
 }
 
 impl<'m, M: Memory> Remnants<'m, M> {
     pub(super) fn new(memory: &'m M, heaps: &'m WalkedHeaps) -> Self {
-        Self { memory, structures: &heaps.structures, areas: &heaps.areas, checked: 0 }
+        let WalkedHeaps { structures, areas, chunks, .. } = heaps;
+        Self { memory, structures, areas, chunks, checked: 0 }
     }
 
     /// Returns what a word is. `to` is the block that it points into; `None` if it points to memory
@@ -77,6 +80,11 @@ impl<'m, M: Memory> Remnants<'m, M> {
         let to = to.and_then(|to| index.range(to));
         // A pointer with a mark is no link.
         if to.as_ref().is_some_and(|to| !to.contains(&word.value)) {
+            return Pointer::Program;
+        }
+        // Nor is one into the heap of another allocator.
+        let place = word.value..word.value.saturating_add(1);
+        if !hold(self.chunks, &place) && !hold(self.structures, &place) {
             return Pointer::Program;
         }
         let is_header = to.is_some_and(|to| is_header(word.value, to.end));
@@ -109,19 +117,28 @@ impl<'m, M: Memory> Remnants<'m, M> {
         let own = inside.as_ref().and_then(|inside| place_of(inside.start.checked_sub(8)?));
         let is_own = |place: usize| own == Some(place) && is_size(word(place));
         let is_other = |place: usize| own != Some(place) && is_size(word(place));
+        // The two links of a chunk in a list differ, unless both lead to the head of the list. A
+        // program often has two equal pointers: to the beginning of a buffer, and to its first
+        // character.
+        let value = word(BEFORE);
+        let is_head = hold(self.structures, &(value..value.saturating_add(1)));
+        let may_be_other = |place: usize| is_head || word(place) != value;
+        let is_among = |is_size: &dyn Fn(usize) -> bool, is_link: &dyn Fn(usize) -> bool| {
+            is_among(is_size, is_link, may_be_other)
+        };
         let may_be_link = |place: usize| self.may_be_link(index, word(place));
-        if is_header && is_among(is_other, may_be_link) {
+        if is_header && is_among(&is_other, &may_be_link) {
             return Pointer::Link;
         }
         let is_of_free = |place: usize| {
             let chunk = begin + 8 * place as u64 - 8;
             is_own(place) && self.is_free(chunk, word(place) & !FLAGS)
         };
-        if is_among(is_of_free, |place| self.may_be_doubtful(word(place))) {
+        if is_among(&is_of_free, &|place| self.may_be_doubtful(word(place))) {
             return Pointer::Link;
         }
         let Some(inside) = inside else { return Pointer::Program };
-        if is_header && is_among(is_own, may_be_link) {
+        if is_header && is_among(&is_own, &may_be_link) {
             return Pointer::Doubtful;
         }
         // The block ends before the size of the next chunk.
@@ -139,7 +156,7 @@ impl<'m, M: Memory> Remnants<'m, M> {
         };
         let is_beside_rest =
             is_in_block(BEFORE - 1) && self.is_rest(word(BEFORE - 1), word(BEFORE));
-        match is_among(is_own_size, may_be_link) || is_beside_rest {
+        match is_among(&is_own_size, &may_be_link) || is_beside_rest {
             true => Pointer::Doubtful,
             false => Pointer::Program,
         }
@@ -185,11 +202,16 @@ impl<'m, M: Memory> Remnants<'m, M> {
 }
 
 /// Returns whether the word at [`BEFORE`] is among the links of a chunk: as `fd`, `bk`,
-/// `fd_nextsize` or `bk_nextsize`.
-fn is_among(is_size: impl Fn(usize) -> bool, is_link: impl Fn(usize) -> bool) -> bool {
+/// `fd_nextsize` or `bk_nextsize`. `may_be_other` returns whether a link can be the other one of
+/// `fd` and `bk`.
+fn is_among(
+    is_size: impl Fn(usize) -> bool,
+    is_link: impl Fn(usize) -> bool,
+    may_be_other: impl Fn(usize) -> bool,
+) -> bool {
     let own = BEFORE;
-    is_size(own - 1) && is_link(own + 1)
-        || is_size(own - 2) && is_link(own - 1)
+    is_size(own - 1) && is_link(own + 1) && may_be_other(own + 1)
+        || is_size(own - 2) && is_link(own - 1) && may_be_other(own - 1)
         || is_size(own - 3) && is_link(own - 2) && is_link(own - 1)
         || is_size(own - 4) && is_link(own - 3) && is_link(own - 2)
 }
@@ -222,6 +244,16 @@ mod tests {
     }
 
     fn kind_inside(words: &[u64], place: usize, inside: Option<Range<u64>>) -> Pointer {
+        kind_among(words, place, inside, std::iter::once(BASE..BASE + 0x10000).collect())
+    }
+
+    /// Returns the same if the heaps of glibc are at `chunks`.
+    fn kind_among(
+        words: &[u64],
+        place: usize,
+        inside: Option<Range<u64>>,
+        chunks: Vec<Range<u64>>,
+    ) -> Pointer {
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         let memory = Saved::new(vec![(BASE + 0x7000, vec![0; 0x1000]), (BASE + 0x8000, bytes)]);
         let mut builder = IndexBuilder::new(10);
@@ -230,6 +262,7 @@ mod tests {
         let index = builder.build().unwrap();
         let heaps = WalkedHeaps {
             areas: std::iter::once(BASE..BASE + 0x10000).collect(),
+            chunks,
             structures: std::iter::once(BIN - 0x100..BIN + 0x800).collect(),
             ..WalkedHeaps::default()
         };
@@ -301,6 +334,25 @@ mod tests {
         // The lower half of the link before it was overwritten.
         let beside_rest = [7, 7, 7, 7, 7, 0x7f00_0101_0101, start + 16, 0, 0];
         assert_eq!(kind_inside(&beside_rest, 6, inside()), Pointer::Doubtful);
+    }
+
+    #[test]
+    fn no_link_leads_into_the_heap_of_another_allocator() {
+        let words = [7, 7, 7, 7, 0x1f1, ONE, OTHER, 7, 7];
+        assert_eq!(kind(&words, 5), Pointer::Link);
+        let others = std::iter::once(BASE + 0x20000..BASE + 0x30000).collect();
+        assert_eq!(kind_among(&words, 5, None, others), Pointer::Program);
+    }
+
+    #[test]
+    fn two_equal_words_are_no_links() {
+        // A `bytearray` of CPython with 500 bytes: what it has allocated, its buffer and the
+        // first byte in use.
+        let start = BASE + 0x1010;
+        let buffer = [1, 0x5555_5555_0010, 500, 501, start, start, 0, 0, 0];
+        assert_eq!([4, 5].map(|place| kind(&buffer, place)), [Pointer::Program; 2]);
+        let ends = [7, 7, 7, 7, 0x1f1, ONE, ONE, 0, 0];
+        assert_eq!([5, 6].map(|place| kind(&ends, place)), [Pointer::Program; 2]);
     }
 
     #[test]
