@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -19,8 +19,9 @@ use lowtide_model::growth::Growth;
 use lowtide_model::leaks::{LeakKind, LeakReport, LeakStack};
 use lowtide_model::ledger::Owner;
 use lowtide_probe::inspect::Inspector;
-use lowtide_probe::patience::Patience;
+use lowtide_probe::patience::{OwnTime, Patience};
 use lowtide_probe::permission::{Access, required};
+use lowtide_probe::proc::task::Thread;
 use lowtide_probe::target::{Target, TargetError};
 use lowtide_report::divide::divide_growth;
 use lowtide_report::leaks::{folded, pprof, render};
@@ -431,11 +432,12 @@ impl<'a> Watch<'a> {
             let (done, is_done) = channel::<()>();
             let flag = Arc::clone(&over);
             let timer = thread::Builder::new().spawn(move || {
-                if is_done.recv_timeout(time) == Err(RecvTimeoutError::Timeout) {
-                    flag.store(true, Ordering::Relaxed);
-                }
+                // Time in which the search waits for a processor does not count.
+                OwnTime::new(searching).receive(&is_done, time);
+                flag.store(true, Ordering::Relaxed);
             });
             let timer = timer.map_err(|error| TargetError::Other(pid, error))?;
+            let searching = Thread::current();
             let samples = samples.as_ref();
             let search = Search {
                 with_text,

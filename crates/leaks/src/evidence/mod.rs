@@ -137,16 +137,13 @@ pub(crate) fn describe(
     older_s: f64,
     search: &Search<'_>,
 ) -> Evidence {
-    let Reached { walk, roots, index, unreached, rounds, .. } = reached;
+    let Reached { walk, roots, index, failed, unreached, rounds, .. } = reached;
     let memory = &reader.memory().until(search.interrupt);
     let mut evidence = Evidence { rounds: *rounds, ..Evidence::default() };
     evidence.surroundings.hidden_pointers = roots.hidden.first().cloned();
     if unreached.is_none() {
-        evidence.notes.push(
-            "lost memory could not be identified: the heap has too many pointers, or following them \
-             took too long"
-                .to_owned(),
-        );
+        let reason = failed.map_or_else(|| "a search failed".to_owned(), |error| error.to_string());
+        evidence.notes.push(format!("lost memory could not be identified: {reason}"));
     }
     let image = Image::new(reader.target().pid, reader.memory(), &walk.maps);
     let all: Vec<Survivor> = groups.iter().flat_map(|group| group.sample.iter().copied()).collect();

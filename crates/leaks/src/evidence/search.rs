@@ -16,6 +16,7 @@ use crate::book::{FIRST_COHORT, Survivor, largest};
 use crate::pointers::doubts::CountedDoubts;
 use crate::pointers::graph::Graph;
 use crate::pointers::index::{BlockId, BlockIndex, IndexBuilder};
+use crate::pointers::reading::GraphError;
 use crate::pointers::registers::RegisterWatch;
 use crate::pointers::roots::Roots;
 use crate::pointers::scan::WordReader;
@@ -75,6 +76,8 @@ pub struct Reached {
     pub(super) roots: Roots,
     pub(super) index: Option<BlockIndex>,
     graph: Option<Graph>,
+    /// Why it is unknown which blocks no root led to.
+    pub(super) failed: Option<GraphError>,
     /// The blocks that no root led to in any search; `None` if that is unknown.
     pub(super) unreached: Option<UnreachedBlocks>,
     /// Duration of the last search.
@@ -204,12 +207,12 @@ fn round(
         let again = reader.again().ok()?.walk(&mut builder).ok()?;
         builder.build().filter(|_| is_whole(&again))
     };
-    let read = index.as_ref().and_then(|index| {
-        Graph::read(&memory, index, &walk.heaps, find_roots, walk_again, before).ok()
+    let read = index.as_ref().map_or(Err(GraphError::TooManyBlocks), |index| {
+        Graph::read(&memory, index, &walk.heaps, find_roots, walk_again, before)
     });
-    let (graph, mut roots) = match read {
-        Some((graph, roots)) => (Some(graph), roots),
-        None => (None, find_roots()),
+    let (graph, failed, mut roots) = match read {
+        Ok((graph, roots)) => (Some(graph), None, roots),
+        Err(reason) => (None, Some(reason), find_roots()),
     };
     if !is_whole(&walk) {
         roots.hidden.push("a part of its heap could not be read".to_owned());
@@ -230,7 +233,7 @@ fn round(
         };
         UnreachedBlocks::new(&found, index.len(), blocks_of)
     });
-    Ok(Reached { rounds: 1, walk, roots, index, graph, unreached, took: begun.elapsed() })
+    Ok(Reached { rounds: 1, walk, roots, index, graph, failed, unreached, took: begun.elapsed() })
 }
 
 /// Returns the addresses and prints of the blocks that no thread caches. The walk recognises the

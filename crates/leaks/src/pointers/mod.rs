@@ -26,7 +26,7 @@ pub(crate) mod graph;
 pub(crate) mod index;
 mod new_blocks;
 pub(crate) mod paths;
-mod reading;
+pub(crate) mod reading;
 pub(crate) mod registers;
 mod remnants;
 pub(crate) mod roots;

@@ -2,6 +2,7 @@
 
 use lowtide_heap::memory::Memory;
 use lowtide_probe::detect::WalkedHeaps;
+use thiserror::Error;
 
 use super::doubts::{CountedDoubts, Doubts};
 use super::graph::{Graph, MAX_POINTERS};
@@ -13,11 +14,16 @@ use super::scan::{PointerTarget, WordReader, each_in_blocks, each_root};
 use super::search::Search;
 
 /// The reason why not all pointers of a heap were read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub(crate) enum GraphError {
+    /// There are more blocks than can be stored.
+    #[error("the heap has too many blocks")]
+    TooManyBlocks,
     /// The blocks contain more pointers than can be stored.
+    #[error("the heap has too many pointers")]
     TooManyPointers,
     /// Reading was interrupted, or took too long.
+    #[error("following its pointers took too long")]
     Interrupted,
 }
 
