@@ -12,6 +12,7 @@ use thiserror::Error;
 use crate::proc::directory::ProcessDirectory;
 use crate::proc::stat::Stat;
 use crate::proc::status::Status;
+use crate::proc::task::{Thread, program_threads};
 use crate::proc::{is_gone, maps};
 use crate::process::Units;
 
@@ -24,8 +25,11 @@ const MAX_POLLS: u32 = 10;
 /// A process to inspect.
 #[derive(Debug)]
 pub struct Target {
-    /// PID in lowtide's namespace.
+    /// PID in lowtide's namespace, or the TID by which the process is read
+    /// ([`Target::open_to_read`]).
     pub pid: u32,
+    /// PID in lowtide's namespace.
+    pub process: u32,
     /// Start time, in clock ticks since boot.
     pub start_ticks: u64,
     directory: ProcessDirectory,
@@ -113,7 +117,35 @@ impl Target {
         if stat.is_kernel_thread() {
             return Err(TargetError::KernelThread(pid));
         }
-        Ok(Self { pid, start_ticks: stat.start_ticks, directory })
+        Ok(Self { pid, process: pid, start_ticks: stat.start_ticks, directory })
+    }
+
+    /// Opens a process to read it, also if its first thread has ended while others continue: the
+    /// kernel shows the memory of such a process by its other threads only. The PID of the target
+    /// is then the TID of one of them ([`Target::is_by_thread`]), and nothing may be changed by it.
+    ///
+    /// # Errors
+    /// Fails like [`Target::open`].
+    pub fn open_to_read(pid: u32) -> Result<Self, TargetError> {
+        let error = match Self::open(pid) {
+            Err(error @ TargetError::FirstThreadEnded(_)) => error,
+            opened => return opened,
+        };
+        let of_thread = |thread: Thread| {
+            let directory = ProcessDirectory::open(thread.tid).ok()?;
+            let is_of_it = read_status(&directory).ok()?.process == pid;
+            let stat = directory.stat().ok().filter(|stat| is_of_it && !stat.has_ended())?;
+            let (tid, start_ticks) = (thread.tid, stat.start_ticks);
+            Some(Self { pid: tid, process: pid, start_ticks, directory })
+        };
+        let threads = program_threads(pid).unwrap_or_default();
+        threads.into_iter().find_map(of_thread).ok_or(error)
+    }
+
+    /// Returns whether this is a thread of a process whose first thread has ended, as
+    /// [`Target::open_to_read`] opened it.
+    pub fn is_by_thread(&self) -> bool {
+        self.pid != self.process
     }
 
     /// Opens the same process a second time.
@@ -257,6 +289,32 @@ mod tests {
         let opened = thread::spawn(move || Target::open(tid())).join().unwrap();
         assert!(matches!(opened, Err(TargetError::NoSuchProcess(_))), "{opened:?}");
         assert!(Target::open(std::process::id()).is_ok());
+    }
+
+    #[test]
+    #[ignore = "needs a C compiler"]
+    fn a_process_whose_first_thread_has_ended_is_read_by_another_one() {
+        let home = tempfile::tempdir().unwrap();
+        let program = home.path().join("first");
+        let source = home.path().join("first.c");
+        let text = "#include <pthread.h>\n#include <unistd.h>\n\
+                    static void *wait_for_ever(void *p) { for (;;) pause(); return p; }\n\
+                    int main(void) { pthread_t t; pthread_create(&t, 0, wait_for_ever, 0); pthread_exit(0); }\n";
+        std::fs::write(&source, text).unwrap();
+        let compiled = Command::new("cc").arg("-pthread").arg("-o").args([&program, &source]);
+        assert!(compiled.status().unwrap().success());
+        let mut child = Command::new(&program).spawn().unwrap();
+        let pid = child.id();
+        while !matches!(Target::open(pid), Err(TargetError::FirstThreadEnded(_))) {
+            thread::yield_now();
+        }
+        let target = Target::open_to_read(pid).unwrap();
+        assert!(target.is_by_thread() && target.process == pid && target.is_alive());
+        assert!(target.status().unwrap().rss_bytes() > 0);
+        assert!(target.maps().unwrap().iter().any(|mapping| mapping.name.ends_with("/first")));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!target.is_alive());
     }
 
     #[test]

@@ -5,8 +5,9 @@ use std::io::ErrorKind;
 use lowtide_model::inspection::Unreadable;
 use lowtide_probe::permission::{Access, required};
 use lowtide_probe::proc::status::Status;
-use lowtide_probe::target::TargetError;
+use lowtide_probe::target::{Target, TargetError};
 
+use crate::console::output::note;
 use crate::failure::exit::{Exit, Failure};
 use crate::failure::rerun::Rerun;
 
@@ -35,6 +36,17 @@ pub(crate) fn failure(error: &TargetError, again: &Rerun) -> Failure {
         (TargetError::Slow(_), _) => failure.next(again.with_value("deadline", "5m")),
         (_, Exit::NotPermitted) => as_root(failure, again),
         _ => failure,
+    }
+}
+
+/// Prints a note if a process is read by another thread than its first one.
+pub(crate) fn note_thread(target: &Target) {
+    if target.is_by_thread() {
+        note!(
+            "lowtide: the first thread of process {} has ended: its memory is read by thread {}",
+            target.process,
+            target.pid
+        );
     }
 }
 

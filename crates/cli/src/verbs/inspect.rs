@@ -34,7 +34,7 @@ use crate::console::interrupt;
 use crate::console::output::{Output, note};
 use crate::failure::exit::{Exit, Failure};
 use crate::failure::rerun::Rerun;
-use crate::failure::target_error::{failure, not_permitted};
+use crate::failure::target_error::{failure, not_permitted, note_thread};
 use crate::select::container::{self, Container};
 use crate::select::each_process::{Outcome, each_process};
 use crate::select::group::{Group, has_processes, in_lines};
@@ -184,9 +184,13 @@ impl Pages<'_> {
             group.add_unread(pid, &error);
             failure(&error, again)
         };
-        let target = Target::open(pid).map_err(|error| fails(error, group))?;
+        let target = Target::open_to_read(pid).map_err(|error| fails(error, group))?;
+        note_thread(&target);
         let watch = BlockWatch::begin(self.args, &target, again)?;
-        self.inspect_target(&target, group, watch).map_err(|error| fails(error, group))
+        let inspected = self.inspect_target(&target, group, watch);
+        let mut inspected = inspected.map_err(|error| fails(error, group))?;
+        inspected.inspection.observation.pid = pid;
+        Ok(inspected)
     }
 
     fn inspect_target(
@@ -320,7 +324,12 @@ fn withdraw_refused_release(found: &mut Observation, target: &Target) -> bool {
     if !promises_release(found) {
         return false;
     }
-    let refusal = in_time(target, |target| predict_refusal(&target)).flatten();
+    let refusal = match target.is_by_thread() {
+        true => Some("its first thread has ended".to_owned()),
+        false => in_time(target, |target| predict_refusal(&target))
+            .flatten()
+            .map(|refusal| refusal.to_string()),
+    };
     if let Some(refusal) = &refusal {
         // A filter that does not permit what a release calls may not permit madvise or brk either.
         let is_filtered = refusal.hazard() == Hazard::Seccomp;

@@ -31,7 +31,7 @@ use crate::console::interrupt;
 use crate::console::output::{Output, note};
 use crate::failure::exit::{Exit, Failure};
 use crate::failure::rerun::Rerun;
-use crate::failure::target_error::{as_root, failure};
+use crate::failure::target_error::{as_root, failure, note_thread};
 use crate::select::patient_finder::PatientFinder;
 use crate::verbs::leaks_record::LeaksRecord;
 use crate::watcher::whole::WholeProcess;
@@ -55,7 +55,8 @@ pub(crate) fn run(args: &LeaksArgs, output: &Output) -> Result<Exit, Failure> {
         failure if failure.exit() == Exit::NotPermitted => not_permitted(args.pid, &again),
         failure => failure,
     };
-    let target = Target::open(args.pid).map_err(|error| fails(&error))?;
+    let target = Target::open_to_read(args.pid).map_err(|error| fails(&error))?;
+    note_thread(&target);
     let interrupt = interrupt::flag();
     let mut watch = Watch::open(args, &target).map_err(|error| fails(&error))?;
     if let Some(reason) = watch.no_stacks.as_ref().filter(|_| args.stacks) {
@@ -481,6 +482,7 @@ impl<'a> Watch<'a> {
     }
 
     /// Prints the verdict so far if it has changed, and adds it to the record.
+        report.pid = self.args.pid;
     fn show_progress(&mut self, record: &mut Option<&mut LeaksRecord>) -> Result<(), Failure> {
         if self.begin.elapsed() < PROVISIONAL && record.is_none() {
             return Ok(());

@@ -75,16 +75,19 @@ fn a_program_whose_file_is_deleted_is_inspected() {
 }
 
 #[test]
-fn a_process_whose_main_thread_has_exited_is_not_reported_as_a_zombie() {
+fn a_process_whose_main_thread_has_exited_is_read_by_another_thread() {
     let mut subject = Subject::of(&["blocks:10"]);
     subject.say("end-thread");
     assert_eq!(subject.line(), "ready");
     let output = inspect(&[], subject.pid());
     let found = object(&output);
-    let said = found["message"].as_str().unwrap_or_default();
-    assert!(!said.contains("zombie"), "{found:#}");
-    assert!(said.contains("first thread"), "{found:#}");
-    assert_eq!(output.status.code(), Some(1));
+    adds_up(&found);
+    assert_eq!(found["pid"], subject.pid());
+    assert!(bytes(&found, "allocated") > 0, "{found:#}");
+    let remedies = found["remedies"].as_array().unwrap();
+    assert!(remedies.iter().all(|remedy| remedy["kind"] != "release"), "{found:#}");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("the first thread of process"), "{said}");
 }
 
 #[test]
