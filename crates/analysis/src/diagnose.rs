@@ -388,7 +388,7 @@ pub(crate) mod tests {
         assert_eq!(
             verdict.because[..2],
             [
-                "100 MiB (62 % of RSS) are changed pages of files that it maps privately: /var/data",
+                "100 MiB (62 % of RSS) are variables of programs and libraries, or changed pages of files: /var/data",
                 "60.0 MiB (38 % of RSS) are files, 40.0 MiB of them /var/other",
             ]
         );

@@ -255,7 +255,9 @@ impl Evidence<'_> {
         owners.push((of(Owner::File), format!("are files{files}")));
         owners.push((of(Owner::Stacks), "are stacks of threads".to_owned()));
         let data = match most_of(&self.changed_files, of(Owner::ProgramData)) {
-            Some(most) => format!("are changed pages of files that it maps privately{most}"),
+            Some(most) => {
+                format!("are variables of programs and libraries, or changed pages of files{most}")
+            }
             None => "are writable data of programs and libraries".to_owned(),
         };
         owners.push((of(Owner::ProgramData), data));

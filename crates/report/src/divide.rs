@@ -65,8 +65,8 @@ fn divide(part: &GrowthPart, growth: &Growth, runtimes: &[Runtime], pid: u32) ->
     };
     let (command, remark) = match (part.owner.as_str(), runtime) {
         ("runtime", Some(RuntimeKind::HotSpot)) if !part.free && is_heap_known() => (
-            format!("jcmd {pid} VM.metaspace"),
-            "as its user: memory of classes; by class loader: VM.classloader_stats",
+            format!("jcmd {pid} VM.metaspace && jcmd {pid} VM.classloaders"),
+            "as its user: memory of classes, and the class loaders that keep them",
         ),
         ("runtime" | "allocated", Some(runtime)) => of_runtime(runtime, growth, pid),
         ("stacks", _) => (
@@ -82,17 +82,20 @@ fn divide(part: &GrowthPart, growth: &Growth, runtimes: &[Runtime], pid: u32) ->
             ),
             "its shared mappings by file, the most frequent last; ls -l /proc/PID/fd: open ones",
         ),
-        ("file" | "program_data", _) => (
+        ("file", _) => (
             format!("grep -E '^(Pss|Private)_' /proc/{pid}/smaps_rollup"),
             "clean and dirty pages; while it reads them, the kernel lets the program map nothing",
         ),
-        ("anonymous_other", _) => (
+        ("anonymous_other" | "program_data", _) => (
             format!(
                 "perf record -e page-faults -F 99 -g -o {pid}.perf -p {pid} -- sleep 60 && \
                  perf report -i {pid}.perf --stdio --no-children"
             ),
             "the code that uses it first",
         ),
+        ("reclaimable" | "locked" | "cached" | "fragmented" | "metadata", _) => {
+            (format!("lowtide inspect {pid} --pins"), "what keeps this free memory of the heap")
+        }
         _ => (format!("pmap -x {pid} | sort -n -k 3 | tail"), "its largest mappings"),
     };
     with_remark(&command, remark)
@@ -124,7 +127,8 @@ fn of_runtime(runtime: RuntimeKind, growth: &Growth, pid: u32) -> (String, &'sta
         ),
         RuntimeKind::Go => (
             "go tool pprof -top http://HOST:PORT/debug/pprof/heap".to_owned(),
-            "HOST:PORT: where it serves net/http/pprof",
+            "HOST:PORT: where it serves net/http/pprof; goroutines, whose stacks are in this memory, are counted by \
+             curl 'http://HOST:PORT/debug/pprof/goroutine?debug=1'",
         ),
         RuntimeKind::Ruby => (
             "require 'objspace'; ObjectSpace.dump_all(output: File.open('heap.json', 'w'))"
@@ -204,6 +208,11 @@ mod tests {
             ),
             (part("stacks", None), "ps -T -p 7"),
             (part("shared", Some("/SYSV00000000")), "ipcs -m -p | grep -w 7"),
+            (part("fragmented", None), "lowtide inspect 7 --pins"),
+            (
+                part("program_data", Some("libx.so")),
+                "perf record -e page-faults -F 99 -g -o 7.perf -p 7",
+            ),
             (part("anonymous_other", None), "perf record -e page-faults -F 99 -g -o 7.perf -p 7"),
         ] {
             let said = divide_growth(&growth(0.4, found.clone()), &[], 7).unwrap();

@@ -229,7 +229,7 @@ fn described(part: &GrowthPart) -> String {
             format!("in pages of {name}{}", if part.kept { kept } else { "" })
         }
         ("program_data", Some(name)) => {
-            format!("in private copies of changed pages of {name}")
+            format!("in private pages of {name} (variables, or changed copies)")
         }
         ("program_data", None) => "in writable data of programs and libraries".to_owned(),
         ("device", _) => "in memory of a device".to_owned(),

@@ -52,7 +52,8 @@ pub(super) struct Attribution {
     files: Named,
     /// The part of [`Owner::File`] that the kernel cannot take back.
     pub(super) kept_file_bytes: u64,
-    /// Private copies of pages of files, a part of [`Owner::ProgramData`], by the name of the file.
+    /// Variables of programs and libraries, and private copies of pages of files, by the name of
+    /// the file: nearly all of [`Owner::ProgramData`].
     changed_files: Named,
     /// Memory of [`Owner::AnonymousOther`] by the name that the program gave to the mapping.
     named_anonymous: Named,
@@ -139,7 +140,7 @@ impl Attribution {
         self.repeated.values().map(again).sum()
     }
 
-    /// Returns the files of which the process changed most private pages, the largest first.
+    /// Returns the files with most variables and private copies of pages, the largest first.
     pub(super) fn changed_files(&self) -> Vec<NamedMemory> {
         self.changed_files.largest()
     }
@@ -226,10 +227,26 @@ impl Attributor<'_> {
             return self.count_of_file(memory, mapping, part, found);
         }
         let unclaimed = self.unclaimed(mapping);
+        let data = |found: &Attribution| found.ledger.bytes(Owner::ProgramData);
+        let before = data(found);
         for run in memory.resident(part) {
             share_out(run, claims, unclaimed, found);
         }
+        let bytes = data(found) - before;
+        if bytes > 0
+            && let Some(file) = self.file_before(mapping)
+        {
+            found.changed_files.add(|| name_of_file(file), bytes, 0);
+        }
         Ok(())
+    }
+
+    /// Returns the mapping of a program or library whose variables without initial values (`.bss`)
+    /// follow it, in a mapping without a file.
+    fn file_before(&self, mapping: &Mapping) -> Option<&Mapping> {
+        let place = self.maps.partition_point(|other| other.end <= mapping.start);
+        let before = self.maps[..place].last()?;
+        (before.end == mapping.start && before.has_file()).then_some(before)
     }
 
     /// Counts the pages of a mapping of a file or of shared memory.
