@@ -57,8 +57,51 @@ pub struct Growth {
     /// of the machine. `null` as there.
     #[serde(default)]
     pub locked_files_bytes: Option<u64>,
+    /// The limit of the process itself that [`Growth::limit_bytes`] is; `null` if the limit of its
+    /// cgroup or of the machine is reached first.
+    #[serde(default)]
+    pub process_limit: Option<ProcessLimit>,
     /// The growth of each owner, the largest first.
     pub by: Vec<GrowthPart>,
+}
+
+/// A limit of one process, and what grows towards it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessLimit {
+    /// What is limited.
+    pub kind: ProcessLimitKind,
+    /// What is used of it, in bytes.
+    pub used_bytes: u64,
+    /// Growth in bytes per hour.
+    pub bytes_per_hour: u64,
+}
+
+/// What a process is limited to (`setrlimit`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ProcessLimitKind {
+    /// Its address space, whether it is resident or not (`RLIMIT_AS`).
+    AddressSpace,
+    /// Its private writable memory, whether it is resident or not (`RLIMIT_DATA`).
+    Data,
+}
+
+impl ProcessLimitKind {
+    /// Returns the name of the limit.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::AddressSpace => "RLIMIT_AS",
+            Self::Data => "RLIMIT_DATA",
+        }
+    }
+
+    /// Returns what it limits, in words.
+    pub fn what(self) -> &'static str {
+        match self {
+            Self::AddressSpace => "address space",
+            Self::Data => "private memory, mapped or used,",
+        }
+    }
 }
 
 /// The course of RSS over time.
@@ -161,9 +204,10 @@ pub fn seconds_to_limit(
 }
 
 impl Growth {
-    /// Sets the memory limit of the process, of its cgroup or of the machine, and what is used of
-    /// it, in bytes.
+    /// Sets the memory limit of the process's cgroup or of the machine, and what is used of it, in
+    /// bytes.
     pub fn set_limit(&mut self, limit_bytes: Option<u64>, used_bytes: Option<u64>) {
+        self.process_limit = None;
         self.limit_bytes = limit_bytes;
         let rate = match self.course {
             GrowthCourse::Level | GrowthCourse::Once => 0,
@@ -171,6 +215,19 @@ impl Growth {
         };
         let rate = rate.max(0).saturating_add(self.beside_rss_bytes_per_hour());
         self.seconds_to_limit = seconds_to_limit(limit_bytes, used_bytes, rate);
+    }
+
+    /// Takes a limit of the process itself into account, in bytes, if it is reached before the
+    /// other one.
+    pub fn set_process_limit(&mut self, limit_bytes: u64, limit: ProcessLimit) {
+        let rate = i64::try_from(limit.bytes_per_hour).unwrap_or(i64::MAX);
+        let left_s = seconds_to_limit(Some(limit_bytes), Some(limit.used_bytes), rate);
+        let is_first = left_s
+            .is_some_and(|left_s| self.seconds_to_limit.is_none_or(|known_s| left_s < known_s));
+        if is_first {
+            (self.limit_bytes, self.seconds_to_limit) = (Some(limit_bytes), left_s);
+            self.process_limit = Some(limit);
+        }
     }
 
     /// Returns the growth without pages of files that the kernel can drop, in bytes: it does that

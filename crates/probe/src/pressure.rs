@@ -8,7 +8,7 @@ use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use lowtide_model::growth::Growth;
+use lowtide_model::growth::{Growth, ProcessLimitKind};
 
 use crate::cgroup::stat::stat_values;
 use crate::cgroup::{CgroupDirectory, MemoryHierarchy};
@@ -136,6 +136,38 @@ impl MemoryPressure {
     }
 }
 
+/// The limits of one process, in bytes (`setrlimit`); `None` for those that are unlimited or could
+/// not be read.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ProcessLimits {
+    address_space: Option<u64>,
+    data: Option<u64>,
+}
+
+impl ProcessLimits {
+    /// Reads those of a process.
+    pub fn read(target: &Target) -> Self {
+        Self::parse(&fs::read_to_string(target.path("limits")).unwrap_or_default())
+    }
+
+    /// Parses the text of `/proc/PID/limits`: the soft limits.
+    fn parse(text: &str) -> Self {
+        let of = |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+            line.split_whitespace().next()?.parse().ok()
+        };
+        Self { address_space: of("Max address space "), data: of("Max data size ") }
+    }
+
+    /// Returns the limit of a kind.
+    pub fn of(&self, kind: ProcessLimitKind) -> Option<u64> {
+        match kind {
+            ProcessLimitKind::AddressSpace => self.address_space,
+            ProcessLimitKind::Data => self.data,
+        }
+    }
+}
+
 /// Adds to the growth of a process the limit that it reaches first, and how many pages of files may
 /// be dirty or locked.
 pub fn complete_growth(target: &Target, growth: &mut Growth) {
@@ -255,6 +287,17 @@ mod tests {
             "some avg10=1.50 avg60=0.00 avg300=0.00 total=1\nfull avg10=0.00\n",
         ),
     ];
+
+    #[test]
+    fn the_soft_limits_of_a_process_are_read() {
+        let text = "Limit                     Soft Limit           Hard Limit           Units     \n\
+                    Max data size             unlimited            unlimited            bytes     \n\
+                    Max address space         1073741824           unlimited            bytes     \n";
+        let limits = ProcessLimits::parse(text);
+        assert_eq!(limits.of(ProcessLimitKind::AddressSpace), Some(1 << 30));
+        assert_eq!(limits.of(ProcessLimitKind::Data), None);
+        assert_eq!(ProcessLimits::parse(""), ProcessLimits::default());
+    }
 
     #[test]
     fn the_limit_of_the_cgroup_closest_to_its_limit_is_reported() {

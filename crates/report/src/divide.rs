@@ -198,6 +198,7 @@ mod tests {
             open_memory: None,
             descendants: None,
             locked_files_bytes: None,
+            process_limit: None,
             by: vec![part("allocated", None), found],
         };
         for (found, tool) in [
@@ -207,12 +208,12 @@ mod tests {
                 "(sleep 2; echo \"takeHeapSnapshot('7.heapsnapshot')\"",
             ),
             (part("stacks", None), "ps -T -p 7"),
-            (part("shared", Some("/SYSV00000000")), "ipcs -m -p | grep -w 7"),
             (part("fragmented", None), "lowtide inspect 7 --pins"),
             (
                 part("program_data", Some("libx.so")),
                 "perf record -e page-faults -F 99 -g -o 7.perf -p 7",
             ),
+            (part("shared", Some("/SYSV00000000")), "ipcs -m -p | grep -w 7"),
             (part("anonymous_other", None), "perf record -e page-faults -F 99 -g -o 7.perf -p 7"),
         ] {
             let said = divide_growth(&growth(0.4, found.clone()), &[], 7).unwrap();

@@ -2,7 +2,7 @@
 
 use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
-use lowtide_model::growth::{Growth, GrowthCourse};
+use lowtide_model::growth::{Growth, GrowthCourse, ProcessLimit, ProcessLimitKind};
 use lowtide_model::inspection::{Bin, Inspection, Observation};
 use lowtide_model::ledger::Owner;
 use lowtide_model::number::HumanCount;
@@ -38,6 +38,9 @@ pub struct Follower {
     /// Readings of RSS without pages of files that the kernel can drop: times in seconds, and
     /// bytes.
     readings: Series<(f64, u64)>,
+    /// Readings of what the kernel limits for a single process: times in seconds, and bytes of
+    /// address space and of private memory.
+    limited: Series<(f64, [u64; 2])>,
     in_use: Series<InUse>,
     owners: Series<(f64, OwnerBytes)>,
     is_brief: bool,
@@ -73,6 +76,28 @@ impl Follower {
     pub fn read(&mut self, t_s: f64, rss_bytes: u64, file_bytes: u64) {
         let droppable_bytes = file_bytes.saturating_sub(self.kept_file_bytes);
         self.readings.add((t_s, rss_bytes.saturating_sub(droppable_bytes)));
+    }
+
+    /// Adds a reading of what the kernel limits for a single process, in bytes: the address space
+    /// and the private memory.
+    pub fn read_limited(&mut self, t_s: f64, bytes: [u64; 2]) {
+        self.limited.add((t_s, bytes));
+    }
+
+    /// Returns what is used of these, and how fast it grows, in bytes an hour, as far as it grows
+    /// steadily.
+    pub fn limited(&self) -> Vec<ProcessLimit> {
+        let kinds = [ProcessLimitKind::AddressSpace, ProcessLimitKind::Data];
+        let of = |(place, kind): (usize, ProcessLimitKind)| {
+            let samples = self.limited.samples.iter();
+            let readings: Vec<(f64, u64)> =
+                samples.map(|(t_s, bytes)| (*t_s, bytes[place])).collect();
+            let (_, used_bytes) = *readings.last()?;
+            let bytes_per_hour = (rate(&readings) * 3600.0) as u64;
+            (course(&readings) == GrowthCourse::Steady && bytes_per_hour > 0)
+                .then_some(ProcessLimit { kind, used_bytes, bytes_per_hour })
+        };
+        kinds.into_iter().enumerate().filter_map(of).collect()
     }
 
     /// Adds an observation, `t_s` seconds after the first. One that lacks parts is left out.
@@ -664,6 +689,28 @@ mod tests {
         follower.add(20.0, &Observation { heap, ..walked });
         assert_eq!(follower.growth().unwrap().rss_bytes, [100 << 20, 300 << 20]);
         assert_eq!(follower.span().0, 1);
+    }
+
+    #[test]
+    fn address_space_that_grows_leads_to_the_limit_of_the_process() {
+        let mut follower = followed(20, |second| vec![(Owner::Allocated, 100 + second)]);
+        (0..20).for_each(|second| {
+            follower.read_limited(second as f64, [(500 + 4 * second) * MIB, 300 * MIB]);
+        });
+        let found = follower.limited();
+        let expected = ProcessLimit {
+            kind: ProcessLimitKind::AddressSpace,
+            used_bytes: 576 * MIB,
+            bytes_per_hour: 4 * 3600 * MIB,
+        };
+        assert_eq!(found, [expected]);
+        let mut growth = follower.growth().unwrap();
+        growth.set_limit(Some(1 << 30), Some(0));
+        growth.set_process_limit(1 << 30, expected);
+        assert_eq!((growth.process_limit, growth.seconds_to_limit), (Some(expected), Some(112.0)));
+        growth.set_limit(Some(200 * MIB), Some(190 * MIB));
+        growth.set_process_limit(1 << 30, expected);
+        assert_eq!(growth.process_limit, None, "the other one is reached first");
     }
 
     #[test]

@@ -84,6 +84,7 @@ pub(super) fn growth(samples: &[(f64, OwnerBytes)], since_s: f64) -> Growth {
         seconds_to_limit: None,
         dirty_files_bytes: None,
         locked_files_bytes: None,
+        process_limit: None,
         by,
     };
     if rise > 0 {

@@ -254,8 +254,18 @@ fn more(part: &GrowthPart, before: &str, after: &str) -> String {
 
 /// Returns a sentence on the time until the process reaches its limit; `None` if that is not known.
 pub fn until_limit(growth: &Growth) -> Option<String> {
-    let rate = growth.lasting_bytes_per_hour().max(0) + growth.beside_rss_bytes_per_hour();
     let (left_s, limit) = growth.seconds_to_limit.zip(growth.limit_bytes)?;
+    if let Some(process_limit) = &growth.process_limit {
+        return Some(format!(
+            "its {} grows by {} an hour, and reaches the limit of the process ({}, {}) in {}",
+            process_limit.kind.what(),
+            Human(process_limit.bytes_per_hour),
+            process_limit.kind.name(),
+            Human(limit),
+            HumanSeconds(left_s)
+        ));
+    }
+    let rate = growth.lasting_bytes_per_hour().max(0) + growth.beside_rss_bytes_per_hour();
     Some(format!(
         "at {} an hour, the limit of {} is reached in {}",
         Human(u64::try_from(rate).ok()?),

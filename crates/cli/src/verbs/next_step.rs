@@ -560,6 +560,7 @@ pub(super) mod tests {
             open_memory: None,
             descendants: None,
             locked_files_bytes: None,
+            process_limit: None,
             by,
         };
         let mut found = found(VerdictKind::OutsideHeap, &[]);
@@ -648,6 +649,7 @@ pub(super) mod tests {
             seconds_to_limit: None,
             dirty_files_bytes: None,
             locked_files_bytes: None,
+            process_limit: None,
             page_tables_bytes: None,
             hugetlb_bytes: None,
             open_files: None,

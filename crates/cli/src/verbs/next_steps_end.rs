@@ -69,6 +69,7 @@ fn the_step_after_an_inspection_leads_on() {
         open_memory: None,
         descendants: None,
         locked_files_bytes: None,
+        process_limit: None,
     };
     let courses = [GrowthCourse::Level, GrowthCourse::Steady, GrowthCourse::Unknown];
     for verdict in VerdictKind::ALL {

@@ -9,7 +9,7 @@ use lowtide_model::growth::{DescendantGrowth, Growth};
 use lowtide_model::inspection::Observation;
 use lowtide_probe::descendants::{Descendants, descendants, growth_of_descendants};
 use lowtide_probe::inspect::Inspector;
-use lowtide_probe::pressure::complete_growth;
+use lowtide_probe::pressure::{ProcessLimits, complete_growth};
 use lowtide_probe::target::{Target, TargetError};
 
 use crate::select::wait::wait_until;
@@ -64,6 +64,10 @@ impl WholeProcess {
         let observation = inspector.inspect(target)?;
         let cost = Duration::try_from_secs_f64(observation.cpu_s).unwrap_or_default();
         self.follower.add(t_s, &observation);
+        if let Ok(status) = target.status() {
+            let limited = [status.address_space_bytes, status.data_bytes];
+            self.follower.read_limited(t_s, limited);
+        }
         self.first.get_or_insert_with(|| observation.clone());
         self.last = Some(observation);
         Ok(cost)
@@ -72,7 +76,10 @@ impl WholeProcess {
     /// Reads RSS.
     pub(crate) fn read(&mut self, target: &Target) {
         if let Ok(status) = target.status() {
-            self.follower.read(self.elapsed_s(), status.rss_bytes(), status.file_bytes);
+            let t_s = self.elapsed_s();
+            self.follower.read(t_s, status.rss_bytes(), status.file_bytes);
+            let limited = [status.address_space_bytes, status.data_bytes];
+            self.follower.read_limited(t_s, limited);
         }
     }
 
@@ -101,6 +108,12 @@ impl WholeProcess {
         let mut growth = self.follower.growth()?;
         growth.descendants.clone_from(&self.grown_descendants);
         complete_growth(target, &mut growth);
+        let limits = ProcessLimits::read(target);
+        for limited in self.follower.limited() {
+            if let Some(limit_bytes) = limits.of(limited.kind) {
+                growth.set_process_limit(limit_bytes, limited);
+            }
+        }
         Some(growth)
     }
 }

@@ -31,6 +31,11 @@ pub struct Status {
     pub swap_bytes: u64,
     /// Peak RSS (`VmHWM`), in bytes.
     pub peak_rss_bytes: u64,
+    /// Address space, whether it is resident or not, in bytes: what RLIMIT_AS limits.
+    pub address_space_bytes: u64,
+    /// Private writable memory except stacks, whether it is resident or not, in bytes: what
+    /// RLIMIT_DATA limits.
+    pub data_bytes: u64,
     /// Size of its page tables, in bytes.
     pub page_tables_bytes: u64,
     /// Bytes of locked mappings (`mlock`, `mlockall`), resident or not.
@@ -110,6 +115,8 @@ impl Status {
                 "RssAnon" => &mut status.anon_bytes,
                 "RssFile" => &mut status.file_bytes,
                 "RssShmem" => &mut status.shared_bytes,
+                "VmSize" => &mut status.address_space_bytes,
+                "VmData" => &mut status.data_bytes,
                 "VmHWM" => &mut status.peak_rss_bytes,
                 "VmSwap" => &mut status.swap_bytes,
                 "VmPTE" => &mut status.page_tables_bytes,

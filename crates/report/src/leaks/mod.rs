@@ -37,9 +37,7 @@ pub fn render(report: &LeakReport, screen: Screen) -> String {
     );
     let verdict = &report.verdict;
     let mut sentence = format!("{}: {}.", verdict.kind.name(), verdict.because.join("; "));
-    if let Some(left) = report.seconds_to_limit {
-        let _ = write!(sentence, " At this rate memory runs out in {}.", HumanSeconds(left));
-    }
+    sentence += &until_limit(report).unwrap_or_default();
     out += &bold(&wrapped(&printable(&sentence), screen.width), screen);
     out.push_str("\n\n");
     let (level, growing): (Vec<&LeakGroup>, Vec<&LeakGroup>) =
@@ -82,6 +80,22 @@ pub fn render(report: &LeakReport, screen: Screen) -> String {
     let next = LeakState::new(report).next(report.pid, report.next.as_deref());
     let _ = writeln!(out, "next: {next}");
     out
+}
+
+/// Returns a sentence on the time until the process reaches its limit; `None` if that is not known.
+fn until_limit(report: &LeakReport) -> Option<String> {
+    let left = HumanSeconds(report.seconds_to_limit?);
+    let growth = report.growth.as_ref();
+    let process_limit = growth.and_then(|growth| growth.process_limit.zip(growth.limit_bytes));
+    let Some((limit, bytes)) = process_limit else {
+        return Some(format!(" At this rate memory runs out in {left}."));
+    };
+    Some(format!(
+        " At this rate its {} reaches the limit of the process ({}, {}) in {left}.",
+        limit.kind.what(),
+        limit.kind.name(),
+        Human(bytes)
+    ))
 }
 
 /// Formats the code that mapped memory beside the heap.
