@@ -398,6 +398,9 @@ impl Book {
                 if is_survivor {
                     lost.parts.entry(class).or_default()[part] += 1;
                 }
+                if survivor.cohort != FIRST_COHORT {
+                    lost.parts_of_all.entry(class).or_default()[part] += 1;
+                }
             }
         });
         (parts, lost)

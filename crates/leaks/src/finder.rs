@@ -175,7 +175,8 @@ impl LeakFinder {
     fn suspects(&self, older_s: f64) -> Vec<Sampled> {
         let Found { old, held, lost, before } = self.find(older_s);
         let of = |trends: Vec<Trend>, is_lost| {
-            let grow = trends.into_iter().filter(|trend| trend.kind != TrendKind::Level);
+            let is_sought = |trend: &Trend| trend.kind != TrendKind::Level || trend.is_noticeable;
+            let grow = trends.into_iter().filter(move |trend| is_lost || is_sought(trend));
             grow.take(MAX_SUSPECTS).map(move |trend| GroupKey::of_trend(&trend, is_lost))
         };
         let keys =

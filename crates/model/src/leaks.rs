@@ -21,8 +21,8 @@ pub enum LeakKind {
     /// Memory grows that is not in the blocks of a heap, such as that of a runtime, stacks or
     /// shared memory.
     Elsewhere,
-    /// It does not grow, but the program has no pointer to blocks that were there before the first
-    /// snapshot.
+    /// It does not grow, or no longer does, but the program has no pointer to blocks that it
+    /// allocated earlier: before the first snapshot, or before the leak stopped.
     LostBefore,
     /// It does not grow.
     Level,

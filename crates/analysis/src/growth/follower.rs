@@ -282,7 +282,7 @@ impl Follower {
 
     /// Returns sentences on the growth of memory in use if it grew over the whole observation and
     /// still grows in its newer half. A program that has warmed up has stopped growing.
-    fn growing(&self) -> Option<Vec<String>> {
+    pub fn growing(&self) -> Option<Vec<String>> {
         let samples = &self.in_use.samples;
         let grew = growth_in_use(samples)?;
         let (first, last) = (samples.first()?, samples.last()?);

@@ -63,6 +63,8 @@ fn groups(lives: &[Life], seconds: u32, is_sought: bool, others: &Surroundings) 
         if life.is_lost && is_sought {
             *lost.counts.entry(class).or_default().entry(cohort(life)).or_default() += 1;
             lost.parts.entry(class).or_default()[number % PARTS] += u64::from(is_old);
+            let is_new = u64::from(cohort(life) > 0);
+            lost.parts_of_all.entry(class).or_default()[number % PARTS] += is_new;
         }
     }
     let history =
@@ -262,6 +264,65 @@ fn a_single_burst_is_not_growing() {
 }
 
 #[test]
+fn a_few_large_blocks_are_lost_or_grow_or_are_too_early_but_not_level() {
+    const MIB: u64 = 1 << 20;
+    let seven = blocks(10 * MIB, 0.1, (2.0, 72.0), FOREVER);
+    let with = |more: Vec<Life>, seconds| verdicts(&[churn(), more].concat(), seconds);
+    assert_eq!(with(lost(seven.clone()), 75), [(LeakKind::Lost, 10 * MIB)]);
+    let more = blocks(10 * MIB, 0.1, (2.0, 92.0), FOREVER);
+    assert_eq!(with(more, 90), [(LeakKind::Growing, 10 * MIB)]);
+    let two = blocks(10 * MIB, 0.1, (2.0, 22.0), FOREVER);
+    assert_eq!(with(two.clone(), 60), [(LeakKind::TooEarly, 10 * MIB)]);
+    // Each replaces one before it.
+    let replaced = blocks(10 * MIB, 0.1, (-100.0, 100.0), 40.0);
+    assert_eq!(with(replaced, 60), []);
+    // They are little beside other blocks.
+    let little = [two, blocks(100 * MIB, 2.0, (-100.0, -50.0), FOREVER)].concat();
+    assert_eq!(with(little, 60), []);
+}
+
+#[test]
+fn a_leak_that_has_stopped_has_no_rate() {
+    let stopped = |until_s| lost(blocks(112, 20.0, (-5.0, until_s), FOREVER));
+    let found = groups(&stopped(32.0), 60, true, &Surroundings::default());
+    assert_eq!((found[0].verdict, found[0].bytes_per_hour), (LeakKind::LostBefore, 0));
+    assert!(found[0].because[1].ends_with("this leak may have stopped"), "{found:#?}");
+    // A burst of lost blocks is lost, too.
+    let burst = lost(blocks(208, 1000.0, (7.0, 8.0), FOREVER));
+    assert_eq!(verdicts(&burst, 60), [(LeakKind::LostBefore, 208)]);
+    assert_eq!(verdicts(&stopped(60.0), 60), [(LeakKind::Lost, 112)]);
+    // One that pauses by chance has not stopped.
+    let seldom = lost(blocks(11_200, 0.4, (-5.0, 55.0), FOREVER));
+    assert_eq!(verdicts(&seldom, 60), [(LeakKind::Lost, 11_200)]);
+}
+
+#[test]
+fn a_leak_that_starts_late_is_lost_and_a_late_start_is_no_backlog() {
+    let late = blocks(1008, 1000.0, (40.0, 120.0), FOREVER);
+    assert_eq!(verdicts(&lost(late.clone()), 60), [(LeakKind::Lost, 1008)]);
+    assert_eq!(
+        verdicts(&blocks(1008, 1000.0, (25.0, 120.0), FOREVER), 60),
+        [(LeakKind::TooEarly, 1008)]
+    );
+}
+
+#[test]
+fn growth_that_slows_down_has_its_later_rate() {
+    let cache = blocks(112, 40.0, (-5.0, 30.0), FOREVER);
+    let slow = blocks(112, 4.0, (30.0, 120.0), FOREVER);
+    let found = groups(&[cache, slow].concat(), 60, true, &Surroundings::default());
+    assert_eq!((found[0].verdict, found[0].bytes_per_hour), (LeakKind::Filling, 4 * 112 * 3600));
+    let full =
+        groups(&blocks(112, 40.0, (-5.0, 30.0), FOREVER), 60, true, &Surroundings::default());
+    assert_eq!((full[0].verdict, full[0].bytes_per_hour), (LeakKind::Filling, 0));
+    assert!(
+        full[0].because.iter().any(|why| why == "the rate fell to 0 % of the initial rate"),
+        "{full:?}"
+    );
+    assert!(!overall(&full, 6, 13).because[0].contains("an hour"));
+}
+
+#[test]
 fn adjacent_sizes_with_few_survivors_each_form_one_group() {
     let lives: Vec<Life> = (0..20)
         .flat_map(|step| blocks(1664 + step * 48, 0.05, (f64::from(step as u32), 120.0), FOREVER))
@@ -316,6 +377,19 @@ fn the_verdict_on_several_groups_names_their_sum_and_the_first_group() {
 }
 
 #[test]
+fn a_small_group_does_not_lead_before_one_that_grows_much_faster() {
+    let group = |verdict, bytes_per_hour| {
+        let because = vec![format!("{verdict:?}")];
+        LeakGroup { bytes_per_hour, ..LeakGroup::new(verdict, because) }
+    };
+    let both =
+        |first, rate| overall(&[group(first, rate), group(LeakKind::Filling, 6400)], 6, 13).kind;
+    assert_eq!(both(LeakKind::Growing, 98), LeakKind::Filling);
+    assert_eq!(both(LeakKind::Growing, 1000), LeakKind::Growing);
+    assert_eq!(both(LeakKind::Lost, 98), LeakKind::Lost);
+}
+
+#[test]
 fn survivor_cohorts_have_the_minimum_age_and_two_later_snapshots() {
     let cohorts: Vec<f64> = (0..=12).map(|look| f64::from(look) * 5.0).collect();
     assert_eq!(survivors(&cohorts, 30.0), 1..7);
@@ -348,7 +422,7 @@ fn the_interval_of_an_estimate_covers_the_true_value_in_most_samples() {
         let class = size_class(80);
         let count = sampled as u32 / 4;
         let counts: Vec<CohortCount> =
-            (1..=4).map(|cohort| CohortCount { class, cohort, count }).collect();
+            (1..=8).map(|cohort| CohortCount { class, cohort, count }).collect();
         let times: Vec<f64> = (0..=8).map(f64::from).collect();
         let snapshot = |t_s| Snapshot {
             t_s,

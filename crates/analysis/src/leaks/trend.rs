@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use lowtide_model::survivors::{ClassSizes, PARTS, Snapshot};
+use lowtide_model::survivors::{ClassSizes, LARGE_BYTES, PARTS, Snapshot};
 
 use crate::growth::rising;
 
@@ -11,6 +11,15 @@ use crate::growth::rising;
 pub(super) const MIN_COHORTS: usize = 4;
 /// Minimum number of observed survivors for a size to grow.
 const MIN_SURVIVORS: u64 = 10;
+/// The same of large blocks, of which a few are much memory.
+const MIN_LARGE_SURVIVORS: u64 = 4;
+/// The same of lost blocks that are large, and minimum number of cohorts that have them: that
+/// nothing leads to them is more certain than that others accumulate.
+const MIN_LARGE_LOST: u64 = 3;
+const MIN_LARGE_LOST_COHORTS: usize = 3;
+/// Minimum bytes of survivors that are noticed, and the same as a part of all blocks in use.
+pub(super) const MIN_NOTICEABLE_BYTES: u64 = 1 << 20;
+const MIN_NOTICEABLE_PART: f64 = 0.02;
 /// Minimum part of the survivors that must remain from when they were half as old.
 const MIN_SURVIVAL: f64 = 0.9;
 /// Minimum net increase of blocks of the survivors' age, as a part of the survivors: below it, they
@@ -23,6 +32,10 @@ const MIN_RISE: f64 = 0.1;
 const MIN_DEVIATIONS: f64 = 6.0;
 /// Minimum later growth rate, as a part of the first rate: below it, a size is filling up.
 const MIN_LATER_RATE: f64 = 0.5;
+/// Maximum later rate of lost blocks, as a part of the first rate, if the leak may have stopped,
+/// and minimum number of blocks that the first rate would have added by then.
+const MAX_STOPPED_RATE: f64 = 0.1;
+const MIN_EXPECTED: f64 = 5.0;
 /// Minimum part of the survivors that are not lost, for them to be reported.
 const MIN_PART: f64 = 0.1;
 /// Part of the age from which on a cohort is old enough: snapshots are taken some milliseconds
@@ -59,7 +72,8 @@ pub enum TrendKind {
     Growing,
     /// Its older blocks are freed, but the number of its blocks rises.
     Backlog,
-    /// Its growth slows down, or its older blocks are freed.
+    /// Its growth slows down, or its older blocks are freed. Of lost blocks: hardly any were added
+    /// of late.
     Filling,
     /// It does not grow.
     Level,
@@ -92,6 +106,8 @@ pub struct Trend {
     pub growing_cohorts: usize,
     /// The rate of the later cohorts, as a part of the rate of the first.
     pub later_rate: Option<f64>,
+    /// Whether the survivors are a noticeable part of all blocks in use.
+    pub is_noticeable: bool,
     /// The ages of the youngest and the oldest survivor, in seconds.
     pub age_s: [f64; 2],
     /// The number of all blocks at first and now, if it is a backlog. `count`, `bytes` and `per_s`
@@ -103,6 +119,12 @@ impl Trend {
     /// Returns the mean size of a survivor, in bytes.
     pub fn mean_bytes(&self) -> f64 {
         self.bytes / self.count.max(1.0)
+    }
+
+    /// Returns the same trend with another rate, in blocks per second.
+    fn at_rate(self, per_s: f64) -> Self {
+        let share = per_s / self.per_s;
+        Self { per_s, per_s_interval: self.per_s_interval.map(|end| end * share), ..self }
     }
 
     /// Returns the growth in bytes per hour, with its interval.
@@ -148,6 +170,12 @@ impl History<'_> {
         self.now_s() - self.end_s(cohort)
     }
 
+    /// Returns the bytes of all blocks in use, as an estimate.
+    fn in_use_bytes(&self) -> f64 {
+        let Some(now) = self.now() else { return 0.0 };
+        self.sizes.iter().map(|(class, sizes)| sizes.bytes as f64 / now.share_of(*class)).sum()
+    }
+
     /// Returns the sizes of a class; zeros if it has no blocks.
     fn sizes_of(&self, class: u16) -> ClassSizes {
         self.sizes.get(&class).copied().unwrap_or_default()
@@ -182,6 +210,8 @@ pub struct LostCounts {
     pub counts: BTreeMap<u16, BTreeMap<u8, u64>>,
     /// The survivors among them by class, in each part of the sampled places.
     pub parts: BTreeMap<u16, [u64; PARTS]>,
+    /// The same, with those that are younger than survivors. They cannot be freed either.
+    pub parts_of_all: BTreeMap<u16, [u64; PARTS]>,
 }
 
 /// Returns the trends of the sizes with survivors, and of backlogs, the one that takes most memory
@@ -206,17 +236,29 @@ pub fn trends(history: &History<'_>, lost: &LostCounts) -> Vec<Trend> {
 /// Returns the trends of the sizes with lost survivors, the one that takes most memory first.
 pub fn lost_trends(history: &History<'_>, lost: &LostCounts) -> Vec<Trend> {
     let old = survivors(history.cohorts, history.older_s);
-    let of_old = |counts: &BTreeMap<u8, u64>| -> BTreeMap<u8, u64> {
-        counts.range(old.clone()).map(|(cohort, count)| (*cohort, *count)).collect()
+    // Those of the newest snapshot may be new blocks that the program holds by now.
+    let all = 1..(history.cohorts.len().saturating_sub(1) as u8).max(1);
+    let in_cohorts = |counts: &BTreeMap<u8, u64>| -> BTreeMap<u8, u64> {
+        counts.range(all.clone()).map(|(cohort, count)| (*cohort, *count)).collect()
     };
     let seen: Seen = lost
         .counts
         .iter()
-        .map(|(class, counts)| (*class, of_old(counts)))
+        .map(|(class, counts)| (*class, in_cohorts(counts)))
         .filter(|(_, counts)| !counts.is_empty())
         .collect();
     let trends = joined(history, &seen).into_iter();
-    by_bytes(trends.filter_map(|classes| lost_trend(history, &old, classes, lost)))
+    by_bytes(trends.filter_map(|classes| {
+        let of_old = lost_trend(history, &old, classes.clone(), lost, &lost.parts);
+        // The leak may have started late.
+        match of_old.filter(|trend| trend.kind != TrendKind::Level) {
+            None if old.len() >= MIN_COHORTS => {
+                lost_trend(history, &all, classes, lost, &lost.parts_of_all)
+            }
+            None => lost_trend(history, &old, classes, lost, &lost.parts),
+            found => found,
+        }
+    }))
 }
 
 fn by_bytes(trends: impl Iterator<Item = Trend>) -> Vec<Trend> {
@@ -228,9 +270,14 @@ fn by_bytes(trends: impl Iterator<Item = Trend>) -> Vec<Trend> {
 /// Observed survivors, by class and cohort.
 type Seen = BTreeMap<u16, BTreeMap<u8, u64>>;
 
-/// Returns whether there are enough survivors for a growth.
+/// Returns whether there are enough survivors for a growth, whatever their size.
 fn is_enough(seen: u64, cohorts: usize) -> bool {
     cohorts >= MIN_COHORTS && seen >= MIN_SURVIVORS
+}
+
+/// Returns whether some bytes are a noticeable part of all blocks in use.
+fn is_noticeable(history: &History<'_>, bytes: f64) -> bool {
+    bytes >= (MIN_NOTICEABLE_PART * history.in_use_bytes()).max(MIN_NOTICEABLE_BYTES as f64)
 }
 
 /// Returns classes with survivors: a class by itself if it has enough of them, and otherwise
@@ -266,9 +313,11 @@ fn trend(history: &History<'_>, old: &Range<u8>, classes: Vec<u16>) -> Option<Tr
     let counts = counts_in(now, &classes);
     let survivors = Survivors::new(history, old, &classes, &counts, history.parts)?;
     let survival = survival(history, old, &classes);
-    let later_rate = later_rate(history, old, &counts);
+    let later = LaterRate::new(history, old, &counts);
+    let later_rate = later.and_then(|later| later.share());
     let net = net(history, old, &classes, &counts);
-    let grows = is_enough(survivors.seen, survivors.cohorts) && net >= survivors.count * MIN_NET;
+    let grows =
+        survivors.are_enough(MIN_COHORTS, MIN_LARGE_SURVIVORS) && net >= survivors.count * MIN_NET;
     let is_steady = survival.is_none_or(|survival| survival >= MIN_SURVIVAL)
         && later_rate.is_none_or(|rate| rate >= MIN_LATER_RATE);
     let kind = match (grows, is_steady) {
@@ -276,9 +325,13 @@ fn trend(history: &History<'_>, old: &Range<u8>, classes: Vec<u16>) -> Option<Tr
         (true, false) => TrendKind::Filling,
         (false, _) => TrendKind::Level,
     };
-    let is_freed = survival.is_none_or(|survival| survival < MIN_SURVIVAL);
+    let is_freed = survival.map_or(has_had(history, old, &classes), |s| s < MIN_SURVIVAL);
     let found = survivors.trend(history, old, classes)?;
     let trend = Trend { kind, survival, later_rate, net, ..found };
+    let trend = match later.filter(|later| later.is_slower()) {
+        Some(later) if kind == TrendKind::Filling => trend.at_rate(later.per_s()),
+        _ => trend,
+    };
     let waits = kind != TrendKind::Growing && is_freed;
     Some(match backlog(history, &trend.classes).filter(|_| waits) {
         Some(backlog) => Trend { survival, ..backlog },
@@ -320,6 +373,7 @@ fn backlog(history: &History<'_>, classes: &[u16]) -> Option<Trend> {
         cohorts: history.cohorts.len().saturating_sub(1),
         growing_cohorts: 0,
         later_rate: None,
+        is_noticeable: is_noticeable(history, bytes),
         age_s: [0.0, history.now_s()],
         backlog: Some([first, count]),
     })
@@ -336,19 +390,26 @@ fn backlogs_without_survivors(history: &History<'_>, seen: &Seen) -> Vec<Trend> 
     joined(history, &others).iter().filter_map(|classes| backlog(history, classes)).collect()
 }
 
-/// Returns the trend of lost survivors, none of which can be freed any more.
+/// Returns the trend of the lost blocks of some cohorts, none of which can be freed any more.
+/// `parts` are the numbers of these blocks.
 fn lost_trend(
     history: &History<'_>,
     old: &Range<u8>,
     classes: Vec<u16>,
     lost: &LostCounts,
+    parts: &BTreeMap<u16, [u64; PARTS]>,
 ) -> Option<Trend> {
     let counts = lost_in(history, &classes, lost);
-    let survivors = Survivors::new(history, old, &classes, &counts, &lost.parts)?;
-    let grows = is_enough(survivors.seen, survivors.cohorts);
-    let kind = if grows { TrendKind::Growing } else { TrendKind::Level };
+    let survivors = Survivors::new(history, old, &classes, &counts, parts)?;
+    let later = LaterRate::new(history, old, &counts);
+    let kind = match survivors.are_enough(MIN_LARGE_LOST_COHORTS, MIN_LARGE_LOST) {
+        true if later.is_some_and(|later| later.has_stopped()) => TrendKind::Filling,
+        true => TrendKind::Growing,
+        false => TrendKind::Level,
+    };
     let (net, survival) = (survivors.count, Some(1.0));
-    Some(Trend { kind, survival, net, ..survivors.trend(history, old, classes)? })
+    let later_rate = later.and_then(|later| later.share());
+    Some(Trend { kind, survival, net, later_rate, ..survivors.trend(history, old, classes)? })
 }
 
 /// Returns the estimated counts of lost survivors of some classes, by cohort.
@@ -415,6 +476,8 @@ struct Survivors {
     /// Number of cohorts that have any.
     cohorts: usize,
     bytes: f64,
+    /// See [`Trend::is_noticeable`].
+    is_noticeable: bool,
     interval: [f64; 2],
 }
 
@@ -438,14 +501,24 @@ impl Survivors {
             let count = seen_of(class) as f64 / now.share_of(*class);
             count * history.sizes_of(*class).mean_bytes()
         };
+        let bytes = classes.iter().map(bytes_of).sum();
         Some(Self {
             count,
             seen: classes.iter().map(seen_of).sum(),
             duration_s,
             cohorts: old.clone().filter(|cohort| of(*cohort) > 0.0).count(),
-            bytes: classes.iter().map(bytes_of).sum(),
+            bytes,
+            is_noticeable: is_noticeable(history, bytes),
             interval: interval(now, classes, count, parts),
         })
+    }
+
+    /// Returns whether there are enough of them for a growth. `cohorts` and `seen` are the minimum
+    /// numbers if they are large.
+    fn are_enough(&self, cohorts: usize, seen: u64) -> bool {
+        let is_large = self.bytes >= self.count * LARGE_BYTES as f64;
+        is_enough(self.seen, self.cohorts)
+            || is_large && self.is_noticeable && self.cohorts >= cohorts && self.seen >= seen
     }
 
     /// Returns the trend of these survivors, which is level and has no further metrics yet.
@@ -469,6 +542,7 @@ impl Survivors {
             growing_cohorts: self.cohorts,
             later_rate: None,
             backlog: None,
+            is_noticeable: self.is_noticeable,
             age_s: [history.age_s(youngest), history.age_s(oldest)],
         })
     }
@@ -489,21 +563,60 @@ fn survival(history: &History<'_>, old: &Range<u8>, classes: &[u16]) -> Option<f
     (before > 0.0).then_some(left / before)
 }
 
-/// Returns the rate of the last third of the cohorts, without the newest, as a part of the rate of
-/// the first third. The last ones are not old enough, so the rate is an overestimate rather than an
-/// underestimate.
-fn later_rate(history: &History<'_>, old: &Range<u8>, counts: &Counts) -> Option<f64> {
-    let end = history.cohorts.len().saturating_sub(1) as u8;
-    let third = (end.saturating_sub(1) / 3).min(old.len() as u8);
-    let rate = |cohorts: Range<u8>| {
-        let count: f64 = counts.range(cohorts.clone()).map(|(_, count)| count).sum();
-        count / cohorts.map(|cohort| history.duration_s(cohort)).sum::<f64>()
-    };
-    if third == 0 {
-        return None;
+/// The rates at which blocks were added at first and at last: those of the first third of the
+/// cohorts, and of the last third without the newest. The last ones are not old enough, so the rate
+/// is an overestimate rather than an underestimate.
+#[derive(Debug, Clone, Copy)]
+struct LaterRate {
+    first_per_s: f64,
+    /// Number of blocks of the last third, and its duration in seconds.
+    last: (f64, f64),
+}
+
+impl LaterRate {
+    fn new(history: &History<'_>, old: &Range<u8>, counts: &Counts) -> Option<Self> {
+        let end = history.cohorts.len().saturating_sub(1) as u8;
+        let third = (end.saturating_sub(1) / 3).min(old.len() as u8);
+        let of = |cohorts: Range<u8>| {
+            let count = counts.range(cohorts.clone()).fold(0.0, |sum, (_, count)| sum + count);
+            (count, cohorts.map(|cohort| history.duration_s(cohort)).sum::<f64>())
+        };
+        let ((count, duration_s), last) = (of(1..1 + third), of(end - third..end));
+        let first_per_s = count / duration_s;
+        (third > 0 && first_per_s.is_finite()).then_some(Self { first_per_s, last })
     }
-    let (first, last) = (rate(1..1 + third), rate(end - third..end));
-    (first > 0.0 && last.is_finite()).then_some(last / first)
+
+    /// Returns the last rate, in blocks per second.
+    fn per_s(&self) -> f64 {
+        let (count, duration_s) = self.last;
+        count / duration_s
+    }
+
+    /// Returns whether the last rate is much lower than the first.
+    fn is_slower(&self) -> bool {
+        self.share().is_some_and(|share| share < MIN_LATER_RATE)
+    }
+
+    /// Returns the last rate as a part of the first.
+    fn share(&self) -> Option<f64> {
+        let per_s = self.per_s();
+        (self.first_per_s > 0.0 && per_s.is_finite()).then_some(per_s / self.first_per_s)
+    }
+
+    /// Returns whether hardly any blocks were added at last, which is no chance.
+    fn has_stopped(&self) -> bool {
+        let (count, duration_s) = self.last;
+        let expected = self.first_per_s * duration_s;
+        expected >= MIN_EXPECTED && count < expected * MAX_STOPPED_RATE
+    }
+}
+
+/// Returns whether there were blocks in the older half of the cohorts, in any snapshot.
+fn has_had(history: &History<'_>, old: &Range<u8>, classes: &[u16]) -> bool {
+    let older = old.start..old.start + old.len().div_ceil(2) as u8;
+    let has =
+        |snapshot: &Snapshot| counts_in(snapshot, classes).range(older.clone()).next().is_some();
+    history.snapshots.iter().any(has)
 }
 
 /// Returns the net increase of the blocks of the survivors' age, since the process had been

@@ -5,7 +5,7 @@ use lowtide_model::duration::HumanSeconds;
 use lowtide_model::leaks::{AgeRange, LeakGroup, LeakGroupKind, LeakKind, LeakVerdict};
 use lowtide_model::number::HumanCount;
 
-use super::trend::{MIN_COHORTS, Trend, TrendKind};
+use super::trend::{MIN_COHORTS, MIN_NOTICEABLE_BYTES, Trend, TrendKind};
 
 /// Minimum part of the sampled blocks to which no pointer was found, for the blocks to be lost.
 const MIN_UNREACHABLE: f64 = 0.9;
@@ -14,6 +14,12 @@ pub const MIN_UNSURE: f64 = 0.05;
 /// Minimum number of lost blocks, and of their bytes, for a verdict on memory that was lost before.
 const MIN_LOST_BLOCKS: u64 = 10;
 const MIN_LOST_BYTES: u64 = 64 << 10;
+/// The same of large blocks.
+const MIN_LARGE_LOST_BLOCKS: u64 = 3;
+const MIN_LARGE_LOST_BYTES: u64 = MIN_NOTICEABLE_BYTES;
+
+/// Minimum part of the growth of all groups that those with one verdict must have to lead.
+const MIN_LEADING: f64 = 0.05;
 
 /// The results of the search for pointers to the blocks of a group.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -55,29 +61,34 @@ pub struct LostBefore {
 pub fn group(trend: &Trend, reached: Option<&Reachability>, others: &Surroundings) -> LeakGroup {
     let is_unreachable =
         reached.is_some_and(|r| r.sampled > 0 && r.unreachable_share >= MIN_UNREACHABLE);
+    // It does not grow, or no longer: too few were lost for a rate, or none of late.
+    let is_lost_by_now = is_unreachable
+        && others.hidden_pointers.is_none()
+        && !is_early(trend.cohorts)
+        && is_much_lost(trend.count.round() as u64, trend.bytes as u64);
     let kind = match trend.kind {
         TrendKind::Growing if is_unreachable && others.hidden_pointers.is_none() => LeakKind::Lost,
         TrendKind::Growing if others.is_below_peak && !is_unreachable => LeakKind::Filling,
         TrendKind::Growing => LeakKind::Growing,
         TrendKind::Backlog if others.is_below_peak => LeakKind::Filling,
         TrendKind::Backlog => LeakKind::Backlog,
+        TrendKind::Filling | TrendKind::Level if is_lost_by_now => LeakKind::LostBefore,
         TrendKind::Filling => LeakKind::Filling,
         // They accumulate, but not for long enough to know whether they go on.
-        TrendKind::Level if is_early(trend.cohorts) && trend.net >= trend.count / 2.0 => {
-            LeakKind::TooEarly
-        }
+        TrendKind::Level if is_unknown(trend) => LeakKind::TooEarly,
         TrendKind::Level => LeakKind::Level,
     };
-    let (bytes_per_hour, bytes_per_hour_interval) = trend.bytes_per_hour();
+    let has_rate = trend.kind != TrendKind::Level && kind != LeakKind::LostBefore;
+    let (bytes_per_hour, bytes_per_hour_interval) = match has_rate {
+        true => trend.bytes_per_hour(),
+        false => (0, [0, 0]),
+    };
     LeakGroup {
         size_bytes: trend.size_bytes,
         count: trend.count.round() as u64,
         bytes: trend.bytes as u64,
-        bytes_per_hour: if trend.kind == TrendKind::Level { 0 } else { bytes_per_hour },
-        bytes_per_hour_interval: match trend.kind {
-            TrendKind::Level => [0, 0],
-            _ => bytes_per_hour_interval,
-        },
+        bytes_per_hour,
+        bytes_per_hour_interval,
         survival: trend.survival,
         age_s: AgeRange { youngest: trend.age_s[0], oldest: Some(trend.age_s[1]) },
         unreachable_share: reached.map(|r| r.unreachable_share),
@@ -102,16 +113,25 @@ fn reasons(
         HumanSeconds(trend.age_s[0]),
         HumanSeconds(trend.age_s[1]),
     )];
-    if trend.kind == TrendKind::Level {
-        because.push(reason_of_level(trend));
-        return because;
+    match kind {
+        LeakKind::LostBefore => {
+            because.push(reason_of_lost_before(trend));
+            because.extend(
+                reached.map(|reached| reasons_of_pointers(reached, others)).unwrap_or_default(),
+            );
+            return because;
+        }
+        _ if trend.kind == TrendKind::Level => {
+            because.push(reason_of_level(trend));
+            return because;
+        }
+        _ => because.push(format!(
+            "they accumulate at {} per second, in {} of {} intervals",
+            per_second(trend.per_s),
+            trend.growing_cohorts,
+            trend.cohorts
+        )),
     }
-    because.push(format!(
-        "they accumulate at {} per second, in {} of {} intervals",
-        per_second(trend.per_s),
-        trend.growing_cohorts,
-        trend.cohorts
-    ));
     if let Some(survival) = trend.survival {
         because.push(format!(
             "{} of the blocks that reached half that age are still in use",
@@ -146,6 +166,20 @@ fn reasons_of_backlog([before, now]: [f64; 2], per_s: f64) -> Vec<String> {
          faster than it drains, or of a table that moves them as it grows"
             .to_owned(),
     ]
+}
+
+/// Returns why lost blocks have no rate.
+fn reason_of_lost_before(trend: &Trend) -> String {
+    match trend.kind {
+        TrendKind::Level => format!(
+            "they were allocated in {} of {} intervals: too few for a rate",
+            trend.growing_cohorts, trend.cohorts
+        ),
+        _ => format!(
+            "the rate fell to {} of the initial rate: this leak may have stopped",
+            percent(trend.later_rate.unwrap_or(0.0))
+        ),
+    }
 }
 
 fn reason_of_level(trend: &Trend) -> String {
@@ -195,7 +229,6 @@ fn per_second(rate: f64) -> String {
 /// Returns the group of memory that was lost before the first snapshot, if it is large enough to be
 /// reported.
 pub fn lost_before(found: &LostBefore, elapsed_s: f64, rounds: u32) -> Option<LeakGroup> {
-    let is_enough = found.count >= MIN_LOST_BLOCKS && found.bytes >= MIN_LOST_BYTES;
     let because = vec![
         format!(
             "{} blocks ({}) were unreachable in each of {rounds} searches of all memory",
@@ -204,7 +237,7 @@ pub fn lost_before(found: &LostBefore, elapsed_s: f64, rounds: u32) -> Option<Le
         ),
         format!("all of them were allocated more than {} ago", HumanSeconds(elapsed_s)),
     ];
-    is_enough.then(|| LeakGroup {
+    is_much_lost(found.count, found.bytes).then(|| LeakGroup {
         size_bytes: found.size_bytes,
         count: found.count,
         bytes: found.bytes,
@@ -254,15 +287,39 @@ pub fn growing_block(found: &GrownBlock, others: &Surroundings) -> LeakGroup {
     }
 }
 
+/// Returns whether lost blocks are enough to be reported: many, or a few large ones.
+fn is_much_lost(count: u64, bytes: u64) -> bool {
+    let is_large = count >= MIN_LARGE_LOST_BLOCKS && bytes >= MIN_LARGE_LOST_BYTES;
+    bytes >= MIN_LOST_BYTES && (count >= MIN_LOST_BLOCKS || is_large)
+}
+
 /// Returns whether too few cohorts are old enough for a verdict on growth.
 fn is_early(cohorts: usize) -> bool {
     cohorts < MIN_COHORTS
 }
 
-/// Returns the verdict on a process: that of its most serious group. `cohorts` is the number of
+/// Returns whether blocks of a level trend accumulate, but too few of them, or for too short a
+/// time, to know whether that goes on.
+fn is_unknown(trend: &Trend) -> bool {
+    trend.net >= trend.count / 2.0 && (is_early(trend.cohorts) || trend.is_noticeable)
+}
+
+/// Returns whether the groups with a verdict can give it to the process: not if they grow by a
+/// small part of what all groups grow by. Lost blocks are a fault whatever their rate.
+fn leads(groups: &[LeakGroup], kind: LeakKind) -> bool {
+    let rate = |is_it: &dyn Fn(LeakKind) -> bool| -> u64 {
+        let of_kind = groups.iter().filter(|group| is_it(group.verdict));
+        of_kind.map(|group| group.bytes_per_hour).sum()
+    };
+    let (own, all) = (rate(&|other| other == kind), rate(&|_| true));
+    kind == LeakKind::Lost || !kind.is_growth() || own as f64 >= MIN_LEADING * all as f64
+}
+
+/// Returns the verdict on a process: that of its most serious group, unless others grow much
+/// faster. `cohorts` is the number of
 /// cohorts that are old enough, and `looks` the number of complete snapshots.
 pub fn overall(groups: &[LeakGroup], cohorts: usize, looks: u64) -> LeakVerdict {
-    let worst = groups.iter().map(|group| group.verdict).min();
+    let worst = groups.iter().map(|group| group.verdict).filter(|kind| leads(groups, *kind)).min();
     // Lost memory is certain immediately. It takes longer to establish that nothing grows.
     let kind = match worst {
         Some(LeakKind::LostBefore) => LeakKind::LostBefore,
@@ -287,7 +344,7 @@ pub fn overall(groups: &[LeakGroup], cohorts: usize, looks: u64) -> LeakVerdict 
                     reason.insert_str(0, "the first group: ");
                 }
             }
-            if kind != LeakKind::LostBefore {
+            if bytes > 0 {
                 because.insert(0, sum);
             }
             because

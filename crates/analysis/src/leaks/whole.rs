@@ -6,6 +6,7 @@ use lowtide_model::duration::HumanSeconds;
 use lowtide_model::growth::{Growth, GrowthCourse};
 use lowtide_model::inspection::Observation;
 use lowtide_model::leaks::{LeakKind, LeakReport, LeakVerdict};
+use lowtide_model::ledger::Owner;
 use lowtide_model::number::HumanCount;
 
 use crate::growth::{beside_and_descendants, fate_of_files, has_risen, is_of_files, sentence};
@@ -16,6 +17,8 @@ const MIN_READINGS: usize = 8;
 const STOPPED: &str = "the growth is not steady and may have stopped";
 /// Minimum part of the growth that groups of blocks must explain.
 const EXPLAINED: f64 = 0.5;
+/// Maximum free memory between blocks that counts with them, as a multiple of their growth.
+const MAX_BETWEEN: f64 = 2.0;
 /// Maximum rate of blocks by their sizes, as a multiple of the rate of resident memory, for which
 /// the difference is not mentioned.
 const MAX_ABOVE: f64 = 1.15;
@@ -35,7 +38,11 @@ pub fn large_blocks(before: &Observation, after: &Observation) -> Option<String>
 /// `large` describes large blocks.
 pub fn reconcile(report: &mut LeakReport, growth: Growth, large: Option<String>) {
     if growth.course == GrowthCourse::Steady && growth.kept_bytes() > 0 {
-        reconcile_steady(report, &growth, large);
+        if is_in_held_memory(&growth) && !is_of_blocks(report.verdict.kind) {
+            reconcile_held(report, &growth);
+        } else {
+            reconcile_steady(report, &growth, large);
+        }
     } else if report.verdict.kind == LeakKind::Level {
         reconcile_level(report, &growth);
     } else if report.verdict.kind == LeakKind::TooEarly
@@ -44,9 +51,67 @@ pub fn reconcile(report: &mut LeakReport, growth: Growth, large: Option<String>)
         report.verdict.because.insert(0, sentence(&growth));
     } else if report.verdict.kind.is_growth() && growth.course == GrowthCourse::Once {
         reconcile_once(report, &growth);
+    } else if report.verdict.kind == LeakKind::LostBefore && growth.course == GrowthCourse::Once {
+        report.verdict.because.insert(0, format!("{}; {STOPPED}", sentence(&growth)));
     }
+    if growth.course == GrowthCourse::Level {
+        reconcile_reused(report, &growth);
+    }
+    settle_level(report);
     reconcile_beside(report, &growth);
+    reconcile_limit(report, &growth);
     report.growth = Some(growth);
+}
+
+/// Returns whether a verdict is on blocks that grow or are lost.
+fn is_of_blocks(kind: LeakKind) -> bool {
+    kind.is_growth() || kind == LeakKind::LostBefore
+}
+
+/// Returns whether growth is mostly free memory that the heap holds, not between blocks in use.
+fn is_in_held_memory(growth: &Growth) -> bool {
+    const HELD: [Owner; 3] = [Owner::Reclaimable, Owner::Locked, Owner::Cached];
+    let held = growth.by.iter().filter(|part| HELD.iter().any(|owner| part.owner == owner.key()));
+    held.map(|part| part.bytes).sum::<i64>() * 2 > growth.kept_bytes()
+}
+
+/// Sets the verdict on growth of free memory that the heap holds: it says nothing about the time
+/// after it is used again.
+fn reconcile_held(report: &mut LeakReport, growth: &Growth) {
+    let why = "the program can use this free memory again before RSS grows";
+    let because = vec![sentence(growth), why.to_owned()];
+    report.verdict = LeakVerdict { kind: LeakKind::TooEarly, because };
+    (report.bytes_per_hour, report.seconds_to_limit) = (0, None);
+}
+
+/// Adds to a verdict on blocks that grow that RSS does not: they use free memory that was resident
+/// already, so their rate does not lead to a limit yet.
+fn reconcile_reused(report: &mut LeakReport, growth: &Growth) {
+    if matches!(report.verdict.kind, LeakKind::Growing | LeakKind::Backlog) {
+        let [before, after] = growth.rss_bytes.map(Human);
+        let why = format!(
+            "RSS did not grow noticeably (from {before} to {after}): these blocks use memory that was free"
+        );
+        report.verdict.because.insert(0, why);
+        report.seconds_to_limit = None;
+    }
+}
+
+/// Returns the reasons of the largest group whose blocks accumulate, but not for long enough for a
+/// verdict.
+fn reasons_of_unknown(report: &LeakReport) -> Option<Vec<String>> {
+    let groups = report.groups.iter().filter(|group| group.verdict == LeakKind::TooEarly);
+    groups.max_by_key(|group| group.bytes).map(|group| group.because.clone())
+}
+
+/// Changes the verdict `level` to `too early` if blocks accumulate, but not for long enough.
+fn settle_level(report: &mut LeakReport) {
+    if report.verdict.kind != LeakKind::Level {
+        return;
+    }
+    if let Some(because) = reasons_of_unknown(report) {
+        report.verdict = LeakVerdict { kind: LeakKind::TooEarly, because };
+    }
 }
 
 /// Changes the verdict `level` if RSS grew in another way than steadily, or by pages of files.
@@ -58,7 +123,12 @@ fn reconcile_level(report: &mut LeakReport, growth: &Growth) {
             report.bytes_per_hour = u64::try_from(growth.rss_bytes_per_hour).unwrap_or(0);
             (LeakKind::Elsewhere, fate_of_files(growth))
         }
-        _ => return,
+        _ => {
+            let [before, after] = growth.rss_bytes.map(Human);
+            let why = format!("RSS did not grow noticeably (from {before} to {after})");
+            report.verdict.because.push(why);
+            return;
+        }
     };
     let because = vec![sentence(growth), why];
     report.verdict = LeakVerdict { kind, because };
@@ -86,6 +156,21 @@ fn reconcile_beside(report: &mut LeakReport, growth: &Growth) {
     }
     *kind = LeakKind::Elsewhere;
     report.bytes_per_hour = blocks.saturating_add(rate);
+}
+
+/// Takes a limit of the process itself into account, which it may reach by memory that is not
+/// resident.
+fn reconcile_limit(report: &mut LeakReport, growth: &Growth) {
+    let Some(limit) = growth.process_limit else { return };
+    report.seconds_to_limit = growth.seconds_to_limit;
+    if report.verdict.kind == LeakKind::Level {
+        let because = vec![format!(
+            "RSS did not grow, but the {} of the process grows by {} an hour, whether it is used or not",
+            limit.kind.what(),
+            Human(limit.bytes_per_hour)
+        )];
+        report.verdict = LeakVerdict { kind: LeakKind::Elsewhere, because };
+    }
 }
 
 /// Returns the growth of all memory beside RSS, in bytes an hour.
@@ -116,42 +201,58 @@ fn reconcile_once(report: &mut LeakReport, growth: &Growth) {
 fn reconcile_steady(report: &mut LeakReport, growth: &Growth, large: Option<String>) {
     let rate = growth.lasting_bytes_per_hour();
     let is_explained = report.bytes_per_hour as f64 >= EXPLAINED * rate as f64;
-    let is_in_blocks = growth.followed_bytes() as f64 >= EXPLAINED * growth.kept_bytes() as f64;
-    let kind = &mut report.verdict.kind;
-    let because = &mut report.verdict.because;
-    let was_level = *kind == LeakKind::Level;
-    *kind = match *kind {
+    let is_in_blocks = is_in_blocks(growth);
+    let was_level = report.verdict.kind == LeakKind::Level;
+    let kind = match report.verdict.kind {
         // It is a fault of the program, wherever else memory grows.
         LeakKind::Lost => LeakKind::Lost,
         LeakKind::Level | LeakKind::LostBefore if is_in_blocks => LeakKind::Growing,
-        _ if is_in_blocks => *kind,
-        LeakKind::Growing | LeakKind::Backlog if is_explained => *kind,
+        kind if is_in_blocks => kind,
+        kind @ (LeakKind::Growing | LeakKind::Backlog) if is_explained => kind,
         _ => LeakKind::Elsewhere,
     };
-    if *kind == LeakKind::Elsewhere {
-        because.clear();
-        let blocks = report.bytes_per_hour;
-        if blocks > 0 {
-            because.push(format!("blocks in use grow as well, by {} an hour", Human(blocks)));
+    report.verdict.kind = kind;
+    match kind {
+        LeakKind::Elsewhere => {
+            let blocks = report.bytes_per_hour;
+            let also = format!("blocks in use grow as well, by {} an hour", Human(blocks));
+            report.verdict.because = Some(also).filter(|_| blocks > 0).into_iter().collect();
         }
-    } else if was_level {
-        let why = "no block size accumulates; probably a few large blocks were added, grew, or became resident";
-        *because = vec![why.to_owned()];
-        because.extend(large);
-    } else {
-        let sum = format!("{} an hour", Human(report.bytes_per_hour));
-        let is_partly_resident = report.bytes_per_hour as f64 > MAX_ABOVE * rate as f64;
-        if let Some(said) =
-            because.first_mut().filter(|said| is_partly_resident && said.starts_with(&sum))
-        {
-            let resident = Human(rate.max(0).unsigned_abs());
-            *said =
-                format!("{resident} an hour become resident; by the sizes of the blocks, {said}");
-        }
+        _ if was_level => report.verdict.because = reasons_of_growth(report, large),
+        _ => separate_resident(report, rate),
     }
-    because.insert(0, sentence(growth));
+    report.verdict.because.insert(0, sentence(growth));
     report.bytes_per_hour = growth.lasting_bytes_per_hour().max(0) as u64;
     report.seconds_to_limit = growth.seconds_to_limit;
+}
+
+/// Returns whether growth is mostly in blocks that are followed, and in the free memory between
+/// them, of which blocks in use keep a part resident.
+fn is_in_blocks(growth: &Growth) -> bool {
+    let between = growth.by.iter().filter(|part| part.owner == Owner::Fragmented.key());
+    let between: i64 = between.map(|part| part.bytes.max(0)).sum();
+    let (blocks, all) = (growth.followed_bytes() as f64, growth.kept_bytes() as f64);
+    blocks + (between as f64).min(blocks.max(0.0) * MAX_BETWEEN) >= EXPLAINED * all
+}
+
+/// Returns the reasons of growth in blocks in which no size grew steadily.
+fn reasons_of_growth(report: &LeakReport, large: Option<String>) -> Vec<String> {
+    reasons_of_unknown(report).unwrap_or_else(|| {
+        let why = "no block size accumulates; probably a few large blocks were added, grew, or became resident";
+        std::iter::once(why.to_owned()).chain(large).collect()
+    })
+}
+
+/// Separates the rate of blocks by their sizes from that of resident memory, in bytes an hour, in
+/// the first reason, if only a part of the blocks becomes resident.
+fn separate_resident(report: &mut LeakReport, rate: i64) {
+    let sum = format!("{} an hour", Human(report.bytes_per_hour));
+    let is_partly_resident = report.bytes_per_hour as f64 > MAX_ABOVE * rate as f64;
+    let said = report.verdict.because.first_mut();
+    if let Some(said) = said.filter(|said| is_partly_resident && said.starts_with(&sum)) {
+        let resident = Human(rate.max(0).unsigned_abs());
+        *said = format!("{resident} an hour become resident; by the sizes of the blocks, {said}");
+    }
 }
 
 /// Sets the verdict on a process whose heap cannot be walked: `level`, or `too early` with too few
@@ -185,15 +286,14 @@ pub fn doubt(report: &mut LeakReport, kept_bytes: [u64; 2]) {
             Human(after)
         )];
     }
+    settle_level(report);
 }
 
 #[cfg(test)]
 mod tests {
-    use lowtide_model::growth::{DescendantGrowth, ProcessGrowth};
-    use lowtide_model::leaks::LeakTier;
+    use lowtide_model::growth::{DescendantGrowth, ProcessGrowth, ProcessLimit, ProcessLimitKind};
+    use lowtide_model::leaks::{LeakGroup, LeakTier};
     use lowtide_model::open_memory::OpenMemory;
-
-    use lowtide_model::ledger::Owner;
 
     use super::*;
     use crate::growth::tests::{growth_between, observed};
@@ -265,6 +365,55 @@ mod tests {
         assert_eq!(early.verdict.kind, LeakKind::TooEarly);
         assert!(early.verdict.because[0].starts_with("RSS grew by 239 MiB"));
         assert_eq!(of(LeakKind::LostBefore, 0).verdict.kind, LeakKind::Growing);
+    }
+
+    #[test]
+    fn blocks_that_accumulate_in_few_intervals_are_said_and_not_called_large_or_level() {
+        let before = observed(&[(Owner::Allocated, 158)], &[]);
+        let after = observed(&[(Owner::Allocated, 397)], &[]);
+        let unknown = || {
+            let mut found = report(LeakKind::Level, 0);
+            let because = vec!["14,068 blocks (13.5 MiB)".to_owned(), "too few".to_owned()];
+            found.groups = vec![LeakGroup::new(LeakKind::TooEarly, because)];
+            found
+        };
+        let growth = growth_between(&before, &after);
+        let steady = reconciled(unknown(), growth, GrowthCourse::Steady);
+        assert_eq!(steady.verdict.kind, LeakKind::Growing);
+        assert_eq!(steady.verdict.because[1..], ["14,068 blocks (13.5 MiB)", "too few"]);
+        let level = reconciled(unknown(), growth_between(&after, &after), GrowthCourse::Level);
+        assert_eq!(level.verdict.kind, LeakKind::TooEarly);
+        assert_eq!(level.verdict.because[0], "14,068 blocks (13.5 MiB)");
+    }
+
+    #[test]
+    fn address_space_that_grows_to_its_limit_is_not_level() {
+        let steady = observed(&[(Owner::Allocated, 100)], &[]);
+        let mut growth = growth_between(&steady, &steady);
+        let limit = ProcessLimit {
+            kind: ProcessLimitKind::AddressSpace,
+            used_bytes: 512 * MIB,
+            bytes_per_hour: 1024 * MIB,
+        };
+        growth.set_process_limit(1024 * MIB, limit);
+        let found = reconciled(report(LeakKind::Level, 0), growth, GrowthCourse::Level);
+        assert_eq!(found.verdict.kind, LeakKind::Elsewhere);
+        assert_eq!(found.seconds_to_limit, Some(1800.0));
+    }
+
+    #[test]
+    fn free_memory_that_is_held_or_used_again_has_no_time_to_the_limit() {
+        let before = observed(&[(Owner::Allocated, 100), (Owner::Reclaimable, 5)], &[]);
+        let after = observed(&[(Owner::Allocated, 100), (Owner::Reclaimable, 25)], &[]);
+        let growth = growth_between(&before, &after);
+        let held = reconciled(report(LeakKind::Level, 0), growth.clone(), GrowthCourse::Steady);
+        assert_eq!((held.verdict.kind, held.bytes_per_hour), (LeakKind::TooEarly, 0));
+        let lost = reconciled(report(LeakKind::Lost, MIB), growth, GrowthCourse::Steady);
+        assert_eq!(lost.verdict.kind, LeakKind::Lost);
+        let growing = LeakReport { seconds_to_limit: Some(1e6), ..report(LeakKind::Growing, MIB) };
+        let reused = reconciled(growing, growth_between(&after, &after), GrowthCourse::Level);
+        assert_eq!((reused.verdict.kind, reused.seconds_to_limit), (LeakKind::Growing, None));
+        assert!(reused.verdict.because[0].starts_with("RSS did not grow"), "{reused:#?}");
     }
 
     #[test]

@@ -16,7 +16,7 @@ use lowtide_leaks::stacks::sampler::{Attachment, StackSampler};
 use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
 use lowtide_model::growth::Growth;
-use lowtide_model::leaks::{LeakKind, LeakReport, LeakStack};
+use lowtide_model::leaks::{LeakKind, LeakReport, LeakStack, LeakVerdict};
 use lowtide_model::ledger::Owner;
 use lowtide_probe::inspect::Inspector;
 use lowtide_probe::patience::{OwnTime, Patience};
@@ -279,6 +279,11 @@ impl<'a> Watch<'a> {
             report.mapped_by.clone_from(&self.mapped_by);
         }
         reconcile(report, growth, ends.and_then(|(first, last)| large_blocks(first, last)));
+        if let Some(because) = self.whole.follower().growing()
+            && report.verdict.kind == LeakKind::Level
+        {
+            report.verdict = LeakVerdict { kind: LeakKind::TooEarly, because };
+        }
         if report.verdict.kind == LeakKind::Elsewhere {
             let runtimes = ends.map_or(&[][..], |(_, last)| &last.runtimes);
             let growth = report.growth.as_ref();
@@ -432,13 +437,13 @@ impl<'a> Watch<'a> {
             let over = Arc::new(AtomicBool::new(false));
             let (done, is_done) = channel::<()>();
             let flag = Arc::clone(&over);
+            let searching = Thread::current();
             let timer = thread::Builder::new().spawn(move || {
                 // Time in which the search waits for a processor does not count.
                 OwnTime::new(searching).receive(&is_done, time);
                 flag.store(true, Ordering::Relaxed);
             });
             let timer = timer.map_err(|error| TargetError::Other(pid, error))?;
-            let searching = Thread::current();
             let samples = samples.as_ref();
             let search = Search {
                 with_text,
@@ -477,12 +482,12 @@ impl<'a> Watch<'a> {
             }
             None => report.notes.extend(self.why_no_stacks()),
         }
+        report.pid = self.args.pid;
         self.complete(&mut report, finder.target());
         Some(report)
     }
 
     /// Prints the verdict so far if it has changed, and adds it to the record.
-        report.pid = self.args.pid;
     fn show_progress(&mut self, record: &mut Option<&mut LeaksRecord>) -> Result<(), Failure> {
         if self.begin.elapsed() < PROVISIONAL && record.is_none() {
             return Ok(());
