@@ -1,6 +1,6 @@
 //! Files in shared memory: of each tmpfs, of open descriptors, and of mappings.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet, btree_map};
 use std::fs::{self, File};
 use std::io::{self, BufReader};
 use std::ops::Range;
@@ -25,11 +25,11 @@ use crate::proc::{is_gone, pids};
 const MAX_TIME: Duration = Duration::from_secs(2);
 /// Maximum number of mappings that are read of a process.
 const MAX_MAPPINGS: usize = 1 << 17;
-/// Number of files that are listed.
+/// Maximum number of entries in the list of files.
 const LISTED: usize = 20;
 /// Number of files of which the owner is read.
 const SAMPLED: usize = 256;
-/// Size below which files are listed by directory, in bytes.
+/// Size below which files are always listed by directory, in bytes.
 const SMALL: u64 = 1 << 20;
 
 /// The notes for mappings that were not read.
@@ -220,29 +220,61 @@ impl SharedFiles {
         self.files.values().map(SharedFile::mapped_bytes).sum()
     }
 
-    /// Returns the largest files, those of a directory together if they are small.
+    /// Returns all files in at most [`LISTED`] entries, the largest first: large ones by name, those
+    /// of a directory together, and what is left over as one.
     pub(super) fn list(&self) -> Vec<CgroupFile> {
-        let mut listed: Vec<CgroupFile> = Vec::new();
-        let mut small: BTreeMap<&Path, (u64, CgroupFile)> = BTreeMap::new();
+        let all: u64 = self.files.values().map(|file| file.bytes).sum();
+        let small = SMALL.max(all / LISTED as u64);
+        let mut entries: Vec<Entry> = Vec::new();
+        let mut joined: BTreeMap<(&str, bool), Entry> = BTreeMap::new();
         for file in self.files.values() {
-            let directory = Path::new(&file.name).parent().filter(|_| file.bytes < SMALL);
-            let Some(directory) = directory else {
-                listed.push(file.listed());
+            if file.bytes >= small {
+                entries.push(Entry::new(file));
                 continue;
-            };
-            let (count, sum) = small.entry(directory).or_insert((0, file.listed()));
-            *count += 1;
-            if *count > 1 {
-                sum.bytes += file.bytes;
-                sum.mapped_bytes += file.mapped_bytes().min(file.bytes);
-                sum.path = format!("{} ({} files)", directory.display(), HumanCount(*count));
-                sum.charged = sum.charged.and(file.charged);
+            }
+            let key = (file.directory(), file.is_deleted);
+            match joined.entry(key) {
+                btree_map::Entry::Vacant(vacant) => drop(vacant.insert(Entry::new(file))),
+                btree_map::Entry::Occupied(mut entry) => {
+                    entry.get_mut().add(&Entry::new(file), key.0);
+                }
             }
         }
-        listed.extend(small.into_values().map(|(_, file)| file));
-        listed.sort_by_key(|file| std::cmp::Reverse(file.bytes));
-        listed.truncate(LISTED);
-        listed
+        entries.extend(joined.into_values());
+        entries.sort_by_key(|entry| std::cmp::Reverse(entry.file.bytes));
+        if entries.len() > LISTED {
+            let rest = entries.split_off(LISTED - 1);
+            let sum = rest.into_iter().reduce(|mut sum, entry| {
+                sum.add(&entry, "elsewhere");
+                sum
+            });
+            entries.extend(sum);
+        }
+        entries.into_iter().map(|entry| entry.file).collect()
+    }
+}
+
+/// One file that is listed, or several of a place together.
+struct Entry {
+    count: u64,
+    file: CgroupFile,
+}
+
+impl Entry {
+    fn new(file: &SharedFile) -> Self {
+        Self { count: 1, file: file.listed() }
+    }
+
+    /// Adds files, and names all by their place.
+    fn add(&mut self, other: &Self, place: &str) {
+        self.count += other.count;
+        let (sum, file) = (&mut self.file, &other.file);
+        sum.bytes += file.bytes;
+        sum.mapped_bytes += file.mapped_bytes;
+        sum.deleted &= file.deleted;
+        sum.charged = sum.charged.and(file.charged);
+        sum.kind = row_of(sum.bytes, sum.mapped_bytes);
+        sum.path = format!("{place} ({} files)", HumanCount(self.count));
     }
 }
 
@@ -274,17 +306,32 @@ impl SharedFile {
         }
     }
 
+    /// Returns where it is: its directory, or the part of its name that files without one share.
+    fn directory(&self) -> &str {
+        let nameless =
+            ["/memfd:", "/SYSV"].into_iter().find(|prefix| self.name.starts_with(prefix));
+        let parent = || Path::new(&self.name).parent().and_then(Path::to_str);
+        nameless.or_else(parent).unwrap_or("/")
+    }
+
     fn listed(&self) -> CgroupFile {
         let mapped_bytes = self.mapped_bytes().min(self.bytes);
-        let is_mapped = mapped_bytes * 2 > self.bytes;
         CgroupFile {
             path: self.name.clone(),
-            kind: if is_mapped { CgroupKind::ShmemMapped } else { CgroupKind::ShmemUnmapped },
+            kind: row_of(self.bytes, mapped_bytes),
             bytes: self.bytes,
             mapped_bytes,
             deleted: self.is_deleted,
             charged: self.charged,
         }
+    }
+}
+
+/// Returns the row that most of a file belongs to.
+fn row_of(bytes: u64, mapped_bytes: u64) -> CgroupKind {
+    match mapped_bytes * 2 > bytes {
+        true => CgroupKind::ShmemMapped,
+        false => CgroupKind::ShmemUnmapped,
     }
 }
 
@@ -301,5 +348,58 @@ mod tests {
     fn pages_that_several_mappings_contain_count_once() {
         let ranges = vec![8..12, 0..4, 2..6, 12..13];
         assert_eq!(union(ranges), [0..6, 8..13]);
+    }
+
+    fn files(found: impl IntoIterator<Item = (String, u64, bool)>) -> SharedFiles {
+        let place = || Place::Link(PathBuf::new());
+        let files = found.into_iter().zip(1..).map(|((name, bytes, is_deleted), inode)| {
+            let place = place();
+            let file =
+                SharedFile { name, bytes, is_deleted, mapped: Vec::new(), place, charged: None };
+            (FileId { device: (0, 1), inode }, file)
+        });
+        SharedFiles { files: files.collect(), ..SharedFiles::default() }
+    }
+
+    #[test]
+    fn many_equal_files_of_a_directory_are_one_entry_with_all_of_their_bytes() {
+        let found = files((0..125).map(|index| (format!("/dev/shm/part_{index}"), SMALL, false)));
+        let list = found.list();
+        assert_eq!(list.len(), 1, "{list:?}");
+        assert_eq!((list[0].path.as_str(), list[0].bytes), ("/dev/shm (125 files)", 125 * SMALL));
+    }
+
+    #[test]
+    fn removed_files_are_apart_from_those_of_their_directory() {
+        let named = (0..30).map(|index| (format!("/run/x/{index}"), SMALL, false));
+        let removed = (0..30).map(|index| (format!("/run/x/old_{index}"), SMALL, true));
+        let memfds = (0..30).map(|index| (format!("/memfd:frame{index}"), SMALL, true));
+        let list = files(named.chain(removed).chain(memfds)).list();
+        let found: Vec<_> = list.iter().map(|file| (file.path.as_str(), file.deleted)).collect();
+        assert_eq!(list.len(), 3, "{list:?}");
+        assert!(found.contains(&("/run/x (30 files)", false)), "{found:?}");
+        assert!(found.contains(&("/run/x (30 files)", true)), "{found:?}");
+        assert!(found.contains(&("/memfd: (30 files)", true)), "{found:?}");
+    }
+
+    #[test]
+    fn the_entries_have_all_bytes_that_were_found() {
+        let found = files(
+            (0..1000).map(|index| (format!("/run/{index}/file"), SMALL + index, index % 2 == 0)),
+        );
+        let list = found.list();
+        let sum: u64 = list.iter().map(|file| file.bytes).sum();
+        assert_eq!(list.len(), LISTED);
+        assert_eq!(sum, found.files.values().map(|file| file.bytes).sum::<u64>());
+        assert!(list.iter().any(|file| file.path == "elsewhere (981 files)"), "{list:?}");
+    }
+
+    #[test]
+    fn a_large_file_keeps_its_name_among_small_ones() {
+        let large = ("/dev/shm/large".to_owned(), 64 * SMALL, false);
+        let small = (0..50).map(|index| (format!("/dev/shm/{index}"), SMALL / 2, false));
+        let list = files(small.chain([large])).list();
+        let names: Vec<_> = list.iter().map(|file| file.path.as_str()).collect();
+        assert_eq!(names, ["/dev/shm/large", "/dev/shm (50 files)"]);
     }
 }

@@ -5,7 +5,7 @@ mod parts;
 mod rows;
 
 use lowtide_model::bytes::Human;
-use lowtide_model::cgroup::{CgroupKind, CgroupLedger, CgroupRow};
+use lowtide_model::cgroup::{CgroupFile, CgroupKind, CgroupLedger, CgroupRow};
 
 use crate::group::processes;
 use crate::screen::{Screen, bold, dim};
@@ -158,10 +158,11 @@ fn known_files(ledger: &CgroupLedger) -> u64 {
     ledger.files.iter().map(|file| file.bytes.saturating_sub(file.mapped_bytes)).sum()
 }
 
-/// Returns whether the largest unmapped file has no name any more.
+/// Returns whether most of the unmapped bytes are in files that have no name any more.
 fn is_deleted(ledger: &CgroupLedger) -> bool {
-    let unmapped = ledger.files.iter().filter(|file| file.kind == CgroupKind::ShmemUnmapped);
-    unmapped.max_by_key(|file| file.bytes).is_some_and(|file| file.deleted)
+    let unmapped = |file: &CgroupFile| file.bytes.saturating_sub(file.mapped_bytes);
+    let removed = ledger.files.iter().filter(|file| file.deleted).map(unmapped);
+    removed.sum::<u64>() * 2 > known_files(ledger)
 }
 
 /// Returns how much of the charge can be returned, and by whom.
@@ -195,7 +196,7 @@ fn beside(ledger: &CgroupLedger, screen: Screen) -> String {
 #[cfg(test)]
 mod tests {
     use lowtide_model::cgroup::{
-        AnonCount, AnonProcess, CachedFile, CgroupFile, CgroupHolder, CgroupPageCache, HolderPart,
+        AnonCount, AnonProcess, CachedFile, CgroupHolder, CgroupPageCache, HolderPart,
     };
     use lowtide_model::ledger::Owner;
 
