@@ -15,6 +15,7 @@
 //! - [`tree`]: a process and its descendants.
 //! - [`sampler`]: one sample of such a tree per tick.
 //! - [`sockets`]: TCP connections.
+//! - [`standstill`]: whether a process ran at all.
 //! - [`permission`]: permission to inspect another process.
 //! - [`cgroup`]: what a memory cgroup is charged for.
 //! - [`selection`]: processes by their program, name or control group.
@@ -69,5 +70,6 @@ pub mod sampler;
 pub mod selection;
 mod sock_diag;
 pub mod sockets;
+pub mod standstill;
 pub mod target;
 pub mod tree;

@@ -181,6 +181,11 @@ impl Follower {
         }
     }
 
+    /// Returns whether there are enough inspections to say that memory in use does not grow.
+    pub fn has_enough_samples(&self) -> bool {
+        self.in_use.samples.len() >= MIN_SAMPLES
+    }
+
     /// Returns the number of readings of RSS, at most that of a series.
     pub fn readings(&self) -> usize {
         self.readings.samples.len()

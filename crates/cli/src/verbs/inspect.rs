@@ -19,6 +19,7 @@ use lowtide_model::remedy::{Remedy, RemedyKind};
 use lowtide_model::verdict::{Verdict, VerdictKind};
 use lowtide_probe::inspect::{Inspector, malloc_info};
 use lowtide_probe::patience::Patience;
+use lowtide_probe::standstill::Standstill;
 use lowtide_probe::target::{Target, TargetError};
 use lowtide_release::predict_refusal;
 use lowtide_report::inspection::SummaryRow;
@@ -468,7 +469,18 @@ fn add_growth(inspection: &mut Inspection, whole: &mut WholeProcess, target: &Ta
     }
     whole.end_descendants(target);
     inspection.growth = whole.growth(target);
+    let standstill = whole.standstill(target);
+    let is_blind =
+        standstill.is_some_and(Standstill::is_forced) || !whole.follower().has_enough_samples();
+    if let Some(growth) = &mut inspection.growth
+        && growth.course == GrowthCourse::Level
+        && is_blind
+    {
+        growth.course = GrowthCourse::Unknown;
+    }
     whole.follower().conclude(&mut inspection.verdict, inspection.growth.as_ref());
+    let because = &mut inspection.verdict.because;
+    because.extend(standstill.map(|standstill| standstill.sentence(target.pid)));
     if inspection.verdict.kind == VerdictKind::Growing {
         inspection.verdict.because.extend(inspection.growth.as_ref().and_then(until_limit));
     }

@@ -22,6 +22,7 @@ use lowtide_probe::inspect::Inspector;
 use lowtide_probe::patience::{OwnTime, Patience};
 use lowtide_probe::permission::{Access, required};
 use lowtide_probe::proc::task::Thread;
+use lowtide_probe::standstill::Standstill;
 use lowtide_probe::target::{Target, TargetError};
 use lowtide_report::divide::divide_growth;
 use lowtide_report::leaks::{folded, pprof, render};
@@ -284,11 +285,27 @@ impl<'a> Watch<'a> {
         {
             report.verdict = LeakVerdict { kind: LeakKind::TooEarly, because };
         }
+        self.consider_standstill(report, target);
         if report.verdict.kind == LeakKind::Elsewhere {
             let runtimes = ends.map_or(&[][..], |(_, last)| &last.runtimes);
             let growth = report.growth.as_ref();
             report.next = growth.and_then(|growth| divide_growth(growth, runtimes, report.pid));
         }
+    }
+
+    /// A process that did not run shows nothing: that is said, and the verdict `level` withdrawn if
+    /// something kept it from running.
+    fn consider_standstill(&self, report: &mut LeakReport, target: &Target) {
+        let Some(standstill) = self.whole.standstill(target) else { return };
+        if standstill.is_forced()
+            && matches!(report.verdict.kind, LeakKind::Level | LeakKind::TooEarly)
+        {
+            report.verdict = LeakVerdict { kind: LeakKind::TooEarly, because: Vec::new() };
+            if standstill == Standstill::Stopped {
+                report.next = Some(format!("kill -CONT {0} && lowtide leaks {0}", target.pid));
+            }
+        }
+        report.verdict.because.push(standstill.sentence(target.pid));
     }
 
     fn schedule(&self) -> Schedule {
@@ -336,6 +353,7 @@ impl<'a> Watch<'a> {
         mut record: Option<&mut LeaksRecord>,
     ) -> Result<Option<TargetError>, Failure> {
         let Schedule { mut duration, .. } = self.schedule();
+        let (beginning, mut replaced) = (Instant::now(), false);
         self.announce(target);
         let patience = self.args.deadline.patience();
         loop {
@@ -345,6 +363,7 @@ impl<'a> Watch<'a> {
             let look = match self.finder.patiently(patience, move |finder| finder.look(t_s)) {
                 Ok(look) => look,
                 Err(TargetError::Replaced(_)) if target.is_alive() => {
+                    replaced = true;
                     if let Err(error) = self.start_over(target) {
                         return Ok(Some(error));
                     }
@@ -364,6 +383,11 @@ impl<'a> Watch<'a> {
             }
             self.show_progress(&mut record)?;
             let is_extended = duration != self.args.duration;
+            // A process that executes program after program is watched for a bounded time, too.
+            let most = self.args.duration.map(|most| most * EXTENDED);
+            if replaced && most.is_some_and(|most| beginning.elapsed() >= most) {
+                return Ok(None);
+            }
             let is_over = duration.is_some_and(|most| elapsed >= most);
             if is_over && !is_extended && self.is_too_early() {
                 duration = Some(elapsed * EXTENDED);

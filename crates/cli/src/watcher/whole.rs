@@ -10,6 +10,7 @@ use lowtide_model::inspection::Observation;
 use lowtide_probe::descendants::{Descendants, descendants, growth_of_descendants};
 use lowtide_probe::inspect::Inspector;
 use lowtide_probe::pressure::{ProcessLimits, complete_growth};
+use lowtide_probe::standstill::{RunTimes, Standstill};
 use lowtide_probe::target::{Target, TargetError};
 
 use crate::select::wait::wait_until;
@@ -26,6 +27,8 @@ pub(crate) struct WholeProcess {
     /// The descendants of the process at the beginning, and their growth until the end.
     descendants: Option<Descendants>,
     grown_descendants: Option<DescendantGrowth>,
+    /// The time that its threads had run at the beginning.
+    ran: Option<RunTimes>,
 }
 
 impl WholeProcess {
@@ -37,6 +40,7 @@ impl WholeProcess {
             last: None,
             descendants: descendants(target.pid, None),
             grown_descendants: None,
+            ran: RunTimes::read(target.pid),
         }
     }
 
@@ -47,6 +51,11 @@ impl WholeProcess {
     /// Returns the first and the last observation.
     pub(crate) fn ends(&self) -> Option<(&Observation, &Observation)> {
         self.first.as_ref().zip(self.last.as_ref())
+    }
+
+    /// Returns why the process has not run since the beginning; `None` if it has.
+    pub(crate) fn standstill(&self, target: &Target) -> Option<Standstill> {
+        self.ran.as_ref()?.standstill(target)
     }
 
     /// Returns the time since the beginning, in seconds.

@@ -280,14 +280,16 @@ impl LeakState {
     }
 
     /// Returns the recommended next step. It never leads back: a search is recommended only if it
-    /// is longer than this one. `divided` divides memory that was not followed.
-    pub fn next(self, pid: u32, divided: Option<&str>) -> String {
+    /// is longer than this one. `own` is the report's own step: it divides memory that was not
+    /// followed, or lets a stopped process run.
+    pub fn next(self, pid: u32, own: Option<&str>) -> String {
         /// Durations of searches, in seconds and as an argument.
         const LONGER: [(f64, &str); 3] = [(300.0, "5m"), (1800.0, "30m"), (7200.0, "2h")];
         let is_longer = |(seconds, _): &&(f64, &str)| *seconds > 1.5 * self.elapsed_s;
         let longer = LONGER.iter().find(is_longer);
         let longer = longer.map(|(_, time)| format!("lowtide leaks {pid} --duration {time}"));
         match (self.kind, longer) {
+            (LeakKind::TooEarly, _) if own.is_some() => own.unwrap_or_default().to_owned(),
             (LeakKind::TooEarly, Some(longer)) => longer,
             (LeakKind::TooEarly, None) => {
                 "no block was seen to grow for hours, which is too little for a verdict".to_owned()
@@ -302,7 +304,7 @@ impl LeakState {
                 "find out what these blocks wait for: a limit on the queue bounds this memory"
                     .to_owned()
             }
-            (LeakKind::Elsewhere, _) => divided.map_or_else(
+            (LeakKind::Elsewhere, _) => own.map_or_else(
                 || format!("pmap -x {pid} | sort -n -k 3 | tail     (its largest mappings)"),
                 str::to_owned,
             ),
