@@ -9,6 +9,7 @@ pub struct OpenMemory {
     pub files: u64,
     /// Their bytes in memory.
     pub bytes: u64,
-    /// The name that most of these bytes have; `null` without files.
+    /// The name that most of these bytes have, or the beginning of all names and `*`; `null` if
+    /// neither exists.
     pub name: Option<String>,
 }

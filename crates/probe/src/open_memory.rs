@@ -41,9 +41,22 @@ fn sum<'l>(files: impl Iterator<Item = (&'l str, u64)>) -> OpenMemory {
         all.bytes += bytes;
         *by_name.entry(link.strip_suffix(" (deleted)").unwrap_or(link)).or_default() += bytes;
     }
-    let largest = by_name.into_iter().max_by_key(|(name, bytes)| (*bytes, *name));
-    all.name = largest.map(|(name, _)| name.to_owned());
+    all.name = name_of(&by_name, all.bytes);
     all
+}
+
+/// Returns the name that has most of the bytes; without one, the beginning of all names.
+fn name_of(by_name: &HashMap<&str, u64>, all_bytes: u64) -> Option<String> {
+    let (largest, bytes) = by_name.iter().max_by_key(|(name, bytes)| (**bytes, **name))?;
+    if bytes * 2 > all_bytes {
+        return Some((*largest).to_owned());
+    }
+    let common = by_name.keys().fold(*largest, |begin, name| {
+        let equal = begin.chars().zip(name.chars()).take_while(|(a, b)| a == b);
+        &begin[..equal.map(|(char, _)| char.len_utf8()).sum()]
+    });
+    let is_telling = !matches!(common, "" | "/");
+    is_telling.then(|| format!("{common}*"))
 }
 
 #[cfg(test)]
@@ -95,5 +108,15 @@ mod tests {
         let found = sum(files.into_iter());
         let expected = OpenMemory { files: 3, bytes: 120, name: Some("/memfd:a".to_owned()) };
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn many_names_are_reported_by_what_they_have_in_common() {
+        let named = |files: &[(&str, u64)]| sum(files.iter().copied()).name;
+        let frames =
+            [("/memfd:frame1 (deleted)", 8), ("/memfd:frame2", 8), ("/memfd:fra\u{20ac}", 8)];
+        assert_eq!(named(&frames).as_deref(), Some("/memfd:fra*"));
+        assert_eq!(named(&[("/dev/shm/a", 8), ("/run/b", 8)]), None);
+        assert_eq!(named(&[]), None);
     }
 }

@@ -86,15 +86,23 @@ fn open_files(growth: &Growth) -> Option<String> {
 fn open_memory(growth: &Growth) -> Option<String> {
     let rise = growth.open_memory_rise()?;
     let [before, after] = growth.open_memory.as_ref()?;
-    let name = after.name.as_ref().map(|name| format!(" (mostly {name})")).unwrap_or_default();
+    let name = after.name.as_ref().map(|name| match name.ends_with('*') || after.files == 1 {
+        true => format!(" ({name})"),
+        false => format!(" (mostly {name})"),
+    });
+    let files = match before.files {
+        1 => "file",
+        _ => "files",
+    };
     Some(format!(
         "files in memory that it has open and does not map, which RSS does not count, grew by {}, from {} in {} \
-         files to {} in {}{name}",
+         {files} to {} in {}{}",
         Human(rise),
         Human(before.bytes),
-        before.files,
+        HumanCount(before.files),
         Human(after.bytes),
-        after.files
+        HumanCount(after.files),
+        name.unwrap_or_default()
     ))
 }
 

@@ -8,6 +8,7 @@ mod summary;
 
 use lowtide_model::bytes::Human;
 use lowtide_model::inspection::{Inspection, Observation};
+use lowtide_model::number::HumanCount;
 use lowtide_model::remedy::{Remedy, RemedyKind};
 
 pub use html::{chart, page};
@@ -84,11 +85,12 @@ fn beside(inspection: &Inspection, screen: Screen) -> String {
         ("not walked", Some(observation.unwalked_bytes)),
     ];
     if let Some(open) = observation.open_memory.as_ref().filter(|open| is_notable(&open.bytes)) {
-        let name = open.name.as_deref().unwrap_or_default();
+        let name = open.name.as_ref().map(|name| format!(" ({name})")).unwrap_or_default();
+        let files = if open.files == 1 { "file" } else { "files" };
         parts.push(printable(&format!(
-            "open, not mapped, not counted: {} in {} files in memory ({name})",
+            "open, not mapped, not counted: {} in {} {files} in memory{name}",
             Human(open.bytes),
-            open.files
+            HumanCount(open.files)
         )));
     }
     for (what, bytes) in amounts {
