@@ -5,6 +5,7 @@
 //! - [`detect`]: the managers of its memory: allocator, runtimes, sanitizers, stacks.
 //! - [`program`]: the definitions in a process's files, and the file that serves `malloc`.
 //! - [`heap`]: the places in a process where a heap can be.
+//! - [`hotspot`]: the settings of HotSpot in force, and its performance data.
 //! - [`libraries`]: allocators that libraries contain for their own use.
 //! - [`locked`]: the memory of a process that the kernel refuses to drop.
 //! - [`memory`]: the memory of a live process, for walkers of its heap.
@@ -53,6 +54,7 @@ pub mod exit;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod heap;
+pub mod hotspot;
 pub mod inspect;
 pub mod libraries;
 pub mod locked;

@@ -1,5 +1,5 @@
-//! The sizes of the heap, by the performance data that HotSpot shares with `jstat`, and the guess
-//! at its addresses for a HotSpot that does not describe itself.
+//! The sizes of the heap and the pauses of collections, by the performance data that HotSpot shares
+//! with `jstat`, and the guess at the heap's addresses for a HotSpot that does not describe itself.
 //!
 //! The data are in a mapping of the file `/tmp/hsperfdata_USER/PID` (`perfMemory.hpp`). The used
 //! bytes are those after the last collection. The data do not contain the address of the heap: the
@@ -28,8 +28,8 @@ const LONG: u8 = b'J';
 /// Unit of the sizes, in bytes; G1 adds a few bytes to each.
 const UNIT: u64 = 4096;
 
-/// The sizes of the heap, in bytes.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// The sizes of the heap, in bytes, and the pauses of collections.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PerfData {
     /// Bytes in use after the last collection.
     pub used_bytes: u64,
@@ -37,6 +37,12 @@ pub struct PerfData {
     pub committed_bytes: u64,
     /// Maximum sizes of the generations.
     max_bytes: Vec<u64>,
+    /// Number of collections, of all collectors.
+    pub collections: u64,
+    /// Time for which all threads have waited for collections, in ticks.
+    pause_ticks: u64,
+    /// Ticks in a second.
+    ticks_per_s: u64,
 }
 
 /// A private anonymous mapping, or a part of the heap that is mapped from a file.
@@ -60,7 +66,17 @@ impl PerfData {
 
     /// Creates the data from sizes in bytes. `max_bytes` are those of the generations.
     pub fn from_sizes(used_bytes: u64, committed_bytes: u64, max_bytes: Vec<u64>) -> Self {
-        Self { used_bytes, committed_bytes, max_bytes }
+        Self { used_bytes, committed_bytes, max_bytes, ..Self::default() }
+    }
+
+    /// Returns the time for which all threads have waited for collections since earlier data, in
+    /// seconds; `None` if no collection was counted since, or the data are not of the same clock.
+    pub fn pause_s_since(&self, earlier: &Self) -> Option<f64> {
+        let ticks = self.pause_ticks.checked_sub(earlier.pause_ticks)?;
+        let is_known = self.collections > earlier.collections
+            && self.ticks_per_s > 0
+            && self.ticks_per_s == earlier.ticks_per_s;
+        is_known.then(|| ticks as f64 / self.ticks_per_s as f64)
     }
 
     fn parse(data: &[u8]) -> Option<Self> {
@@ -69,7 +85,7 @@ impl PerfData {
             return None;
         }
         let (mut at, entries) = (half_in(data, 24)? as usize, half_in(data, 28)?);
-        let mut found = Self { used_bytes: 0, committed_bytes: 0, max_bytes: Vec::new() };
+        let mut found = Self::default();
         for _ in 0..entries {
             let length = half_in(data, at)? as usize;
             if length < ENTRY || at < PROLOGUE {
@@ -83,9 +99,23 @@ impl PerfData {
         (found.committed_bytes > 0).then_some(found)
     }
 
-    /// Adds `sun.gc.generation.N.capacity`, `….maxCapacity` or `….space.N.used`.
-    fn add(&mut self, name: &str, bytes: u64) {
-        let Some((generation, name)) = numbered(name, "sun.gc.generation.") else { return };
+    /// Adds a value.
+    fn add(&mut self, name: &str, value: u64) {
+        if let Some((generation, name)) = numbered(name, "sun.gc.generation.") {
+            self.add_size(generation, name, value);
+        } else if let Some((_, name)) = numbered(name, "sun.gc.collector.") {
+            match name {
+                "invocations" => self.collections = self.collections.saturating_add(value),
+                "time" => self.pause_ticks = self.pause_ticks.saturating_add(value),
+                _ => {}
+            }
+        } else if name == "sun.os.hrt.frequency" {
+            self.ticks_per_s = value;
+        }
+    }
+
+    /// Adds `capacity`, `maxCapacity` or `space.N.used` of a generation.
+    fn add_size(&mut self, generation: u64, name: &str, bytes: u64) {
         let bytes = bytes - bytes % UNIT.min(bytes.max(1));
         match name {
             "capacity" => self.committed_bytes = self.committed_bytes.saturating_add(bytes),
@@ -215,6 +245,26 @@ mod tests {
         let all: Vec<Part> = heap.into_iter().chain(others).collect();
         assert_eq!(found.guess_heap(&all), [3072 * MIB..3152 * MIB, 4095 * MIB..4096 * MIB]);
         assert!(found.guess_heap(&all[3..]).is_empty(), "less memory than is in use");
+    }
+
+    #[test]
+    fn pauses_between_two_readings_are_those_of_all_collectors() {
+        let at = |collections: u64, ticks: u64| {
+            let data = data(&[
+                ("sun.gc.generation.0.capacity", MIB),
+                ("sun.gc.collector.0.invocations", 3),
+                ("sun.gc.collector.0.time", 500),
+                ("sun.gc.collector.1.invocations", collections),
+                ("sun.gc.collector.1.time", ticks),
+                ("sun.os.hrt.frequency", 1000),
+            ]);
+            PerfData::parse(&data).unwrap()
+        };
+        assert_eq!(at(2, 400).pause_s_since(&at(1, 150)), Some(0.25));
+        assert_eq!(at(1, 150).pause_s_since(&at(1, 150)), None, "no collection");
+        assert_eq!(at(2, 100).pause_s_since(&at(1, 150)), None, "of another process");
+        let without_clock = PerfData { ticks_per_s: 0, ..at(2, 400) };
+        assert_eq!(without_clock.pause_s_since(&at(1, 150)), None);
     }
 
     #[test]

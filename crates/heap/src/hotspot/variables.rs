@@ -93,7 +93,7 @@ fn variable(memory: &impl Memory, entry: u64) -> Option<u64> {
 }
 
 /// Returns the offset of the field of an entry.
-fn offset(memory: &impl Memory, entry: u64) -> Option<u64> {
+pub(super) fn offset(memory: &impl Memory, entry: u64) -> Option<u64> {
     word(memory, entry.checked_add(OFFSET)?).filter(|offset| *offset <= MAX_OFFSET)
 }
 

@@ -170,11 +170,16 @@ impl Detector {
 
 /// Returns the address to which the addresses in an object's file are relative.
 fn load_address(maps: &[Mapping], object: &LoadedObject<'_>) -> Option<u64> {
+    load_address_of(maps, object.mapping.file, object.facts.addresses?.0)
+}
+
+/// Returns the address to which the addresses in a file are relative. `first` is the address of its
+/// first segment.
+pub(crate) fn load_address_of(maps: &[Mapping], file: FileId, first: u64) -> Option<u64> {
     let page = rustix::param::page_size() as u64;
-    let (first, _) = object.facts.addresses?;
     // A file can be mapped twice (Node maps its own code again). The loader's mapping is the first
     // one that starts at the start of the file.
-    let base = maps.iter().find(|m| m.file == object.mapping.file && m.offset == 0)?.start;
+    let base = maps.iter().find(|m| m.file == file && m.offset == 0)?.start;
     base.checked_sub(first - first % page)
 }
 

@@ -26,6 +26,7 @@ use crate::detect::{
     self, Claim, Detected, DetectedAllocator, DetectedRuntime, Detector, OwnMemory, WalkedHeaps,
 };
 use crate::heap;
+use crate::hotspot::perf_data;
 use crate::libraries::{Libraries, LibraryHeap};
 use crate::memory::LiveMemory;
 use crate::proc::maps::{FileId, Mapping};
@@ -368,15 +369,6 @@ impl HeapWalks<'_, '_> {
         observation.heap = Some(observation.heap.unwrap_or_default().and(walked.prediction));
         walked.areas
     }
-}
-
-/// Returns the performance data that HotSpot shares.
-fn perf_data(memory: &LiveMemory, maps: &[Mapping]) -> Option<PerfData> {
-    // HotSpot reads those of other processes, if at all.
-    let is_perf_data = |m: &&Mapping| {
-        m.has_file() && m.permissions == "rw-s" && m.name.starts_with("/tmp/hsperfdata_")
-    };
-    PerfData::read(memory, maps.iter().find(is_perf_data).map(|m| m.start..m.end)?)
 }
 
 /// Returns the memory whose owner is proven, in order and disjoint.

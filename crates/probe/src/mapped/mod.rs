@@ -320,6 +320,22 @@ pub fn read_in_root(pid: u32, path: &str, user: u32, most: u64) -> io::Result<Ve
     Ok(bytes)
 }
 
+/// Opens a directory in the root of a process, as a place in which files are looked up.
+///
+/// # Errors
+/// Fails if a part of the path is a symbolic link, if it is not a directory, or if it is on a
+/// remote file system.
+pub fn directory_in_root(pid: u32, path: &str) -> io::Result<OwnedFd> {
+    let place = in_root(pid, path)?;
+    if FileType::from_raw_mode(fstat(&place)?.st_mode) != FileType::Directory {
+        return Err(io::ErrorKind::NotADirectory.into());
+    }
+    if REMOTE.contains(&(fstatfs(&place)?.f_type & 0xffff_ffff)) {
+        return Err(left_unread());
+    }
+    Ok(place)
+}
+
 /// Locates a file in the root of a process. Symbolic links are not followed.
 fn in_root(pid: u32, path: &str) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;

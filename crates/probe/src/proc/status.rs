@@ -19,6 +19,10 @@ pub struct Status {
     pub tracer: u32,
     /// Real user ID.
     pub uid: u32,
+    /// Effective user ID.
+    pub effective_uid: u32,
+    /// Effective group ID.
+    pub effective_gid: u32,
     /// PID in its innermost PID namespace; 0 if the kernel does not report it.
     pub own_pid: u32,
     /// Anonymous resident bytes.
@@ -128,7 +132,11 @@ impl Status {
                         "State" => status.state = value.trim_start().chars().next().unwrap_or('\0'),
                         "Tgid" => status.process = number(key, value)? as u32,
                         "TracerPid" => status.tracer = number(key, value)? as u32,
-                        "Uid" => status.uid = number(key, value)? as u32,
+                        "Uid" => {
+                            status.uid = number(key, value)? as u32;
+                            status.effective_uid = second_number(key, value)? as u32;
+                        }
+                        "Gid" => status.effective_gid = second_number(key, value)? as u32,
                         // One per namespace, from the reader's inwards.
                         "NSpid" => status.own_pid = last_number(key, value)? as u32,
                         "CapEff" => status.capabilities = mask(key, value)?,
@@ -185,6 +193,10 @@ fn no_number(key: &str) -> ParseError {
 
 fn last_number(key: &str, value: &str) -> Result<u64, ParseError> {
     number(key, value.split_ascii_whitespace().next_back().unwrap_or_default())
+}
+
+fn second_number(key: &str, value: &str) -> Result<u64, ParseError> {
+    number(key, value.split_ascii_whitespace().nth(1).unwrap_or_default())
 }
 
 fn mask(key: &str, value: &str) -> Result<u64, ParseError> {

@@ -30,6 +30,7 @@ pub use markers::{EmbeddedCode, Sanitizer};
 pub use object::{MappedObject, Section, Segment, Symbol, SymbolTable};
 pub use source::Source;
 pub use texts::{c_library_version, version_of};
+pub(crate) use vm_structs::flags;
 
 /// The facts about a process's program.
 #[derive(Debug, Clone, PartialEq, Eq)]
