@@ -87,6 +87,9 @@ pub struct Release {
     pub huge_gone_bytes: u64,
     /// Bytes of huge pages that were split afterwards because at least half of each was free.
     pub split_bytes: u64,
+    /// The collection that the runtime made before; for a dry run, the one that it would make.
+    /// Absent if none was asked for.
+    pub collected: Option<Collected>,
     /// Bytes that an earlier release left when it was killed, and that were removed now.
     pub cleaned_bytes: u64,
     /// Growth of memory over the requested time after the release (`--watch`).
@@ -135,11 +138,46 @@ impl Release {
             joined_blocks: 0,
             huge_gone_bytes: 0,
             split_bytes: 0,
+            collected: None,
             cleaned_bytes: 0,
             regained: None,
             notes: Vec::new(),
         }
     }
+}
+
+/// A collection by the runtime of a process, before a release. What is known only afterwards is
+/// absent for a dry run.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Collected {
+    /// The runtime.
+    pub runtime: String,
+    /// Its collector, if it is known.
+    pub collector: Option<String>,
+    /// The commands that it carried out, by their names in the runtime.
+    pub by: Vec<String>,
+    /// Time for which all threads of the program waited, in seconds, as the runtime counts it. It
+    /// includes collections that began by themselves meanwhile.
+    pub pause_s: Option<f64>,
+    /// Duration of the commands, in seconds.
+    pub elapsed_s: Option<f64>,
+    /// Resident bytes of the process before.
+    pub before_bytes: u64,
+    /// Resident bytes of the process after.
+    pub after_bytes: Option<u64>,
+    /// The heap of the runtime before, as the runtime counts it, if it shows that.
+    pub heap_before: Option<JavaHeapSize>,
+    /// The same after.
+    pub heap_after: Option<JavaHeapSize>,
+}
+
+/// The size of a heap of Java objects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct JavaHeapSize {
+    /// Bytes in use after the last collection.
+    pub used_bytes: u64,
+    /// Committed bytes.
+    pub committed_bytes: u64,
 }
 
 /// The release of one heap of a process.
@@ -273,4 +311,6 @@ pub enum Hazard {
     NoPurge,
     /// It has no `malloc_trim`.
     NoTrim,
+    /// Its runtime cannot be made to collect.
+    NoCollection,
 }

@@ -180,7 +180,7 @@ fn is_for(header: &[u8; 20], machine: u16) -> bool {
         && u16::from_le_bytes([header[18], header[19]]) == machine
 }
 
-fn unrecognised(target: &Target, error: ProgramError) -> ReleaseError {
+pub(crate) fn unrecognised(target: &Target, error: ProgramError) -> ReleaseError {
     match error {
         ProgramError::Gone => TargetError::Gone(target.pid).into(),
         ProgramError::NotPermitted => failed(target, io::ErrorKind::PermissionDenied.into()),
@@ -360,6 +360,17 @@ fn check_version(allocator: &DetectedAllocator) -> Result<(), Refusal> {
     let tested = allocator.kind.facts().released.join(", ");
     let version = version.unwrap_or("of an unknown version").to_owned();
     Err(Refusal::Untested { name: allocator.kind.to_string(), version, tested })
+}
+
+/// Checks that its threads can run: that no debugger traces one, and that it is neither stopped nor
+/// frozen.
+///
+/// # Errors
+/// Returns the reason why they cannot. Fails if it has ended.
+pub(crate) fn check_running(target: &Target) -> Result<(), Abort> {
+    check_traced(&statuses_of_threads(target)?)?;
+    check_stopped(target, &target.status()?)?;
+    Ok(check_frozen(target)?)
 }
 
 /// Returns the status of each thread, except those that end meanwhile.

@@ -133,21 +133,29 @@ pub(crate) fn examine(
     }
 }
 
+/// Returns the account of a release that has not started.
+///
+/// # Errors
+/// Fails if the process has ended.
+pub(crate) fn unstarted(target: &Target, options: &Options) -> Result<Release, ReleaseError> {
+    let name = target.stat()?.name;
+    let gone = || TargetError::Gone(target.pid);
+    let process = ProcReader::open(target.pid).map_err(|error| target.failed(error))?;
+    let (process, _) = process.ok_or_else(gone)?;
+    let rss_bytes = target.status()?.rss_bytes();
+    Ok(Release {
+        dry_run: options.dry_run,
+        method: options.method.unwrap_or(Method::Chunks),
+        pause_bound_s: options.max_pause.as_secs_f64(),
+        rss_before_bytes: rss_bytes,
+        rss_after_bytes: rss_bytes,
+        ..Release::of(target.pid, target.start_ticks, process.command_or(&name))
+    })
+}
+
 impl Examination {
     fn new(target: Target, options: Options) -> Result<Self, ReleaseError> {
-        let name = target.stat()?.name;
-        let gone = || TargetError::Gone(target.pid);
-        let process = ProcReader::open(target.pid).map_err(|error| target.failed(error))?;
-        let (process, _) = process.ok_or_else(gone)?;
-        let rss_bytes = target.status()?.rss_bytes();
-        let release = Release {
-            dry_run: options.dry_run,
-            method: options.method.unwrap_or(Method::Chunks),
-            pause_bound_s: options.max_pause.as_secs_f64(),
-            rss_before_bytes: rss_bytes,
-            rss_after_bytes: rss_bytes,
-            ..Release::of(target.pid, target.start_ticks, process.command_or(&name))
-        };
+        let release = unstarted(&target, &options)?;
         Ok(Self { target, options, release })
     }
 

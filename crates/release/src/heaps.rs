@@ -48,7 +48,8 @@ fn is_of_process(hazard: Hazard) -> bool {
         | Hazard::UserDispatch
         | Hazard::PrivilegesChanged
         | Hazard::Pinned
-        | Hazard::SharedMemory => true,
+        | Hazard::SharedMemory
+        | Hazard::NoCollection => true,
         Hazard::Allocator
         | Hazard::NoHeap
         | Hazard::Untested

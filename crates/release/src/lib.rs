@@ -8,6 +8,9 @@
 //! A program can also release its own memory ([`release_own`]). Then the same code runs in the
 //! thread that asks for it.
 //!
+//! Before a release, the runtime of a process can be made to collect ([`collect()`], `collect/`).
+//! Nothing of it stops a thread or writes to the process.
+//!
 //! That code is for x86-64 and aarch64 (`arch/`). On another processor the same functions exist,
 //! and refuse every process.
 //!
@@ -84,6 +87,7 @@
 mod arch;
 mod checks;
 mod clock;
+mod collect;
 mod dropped;
 mod end;
 mod error;
@@ -124,6 +128,7 @@ mod target_code;
 mod worker;
 
 pub use checks::{check_permission, predict_refusal};
+pub use collect::collect;
 pub use dropped::{CameBack, DroppedRanges};
 pub use end::{EndDuringRelease, EndKind};
 pub use error::ReleaseError;

@@ -229,6 +229,14 @@ pub enum Refusal {
         /// The most frequent reason.
         why: String,
     },
+    /// Its runtime cannot be made to collect.
+    #[error("its runtime was not asked to collect, because {why}")]
+    NoCollection {
+        /// The reason, as the end of the sentence.
+        why: String,
+        /// Whether it may pass by itself.
+        may_pass: bool,
+    },
     /// Its C library lacks an instruction that a release needs.
     #[error("its C library lacks {what}, without which the state of a thread cannot be restored")]
     Gadget {
@@ -286,6 +294,7 @@ impl Refusal {
             | Self::NoHeadroom { .. }
             | Self::NoHeap => true,
             Self::Unguarded { why, .. } => *why == UNCOUNTED_THREADS,
+            Self::NoCollection { may_pass, .. } => *may_pass,
             // A running thread will wait later. A thread that waits for a socket will do so again.
             Self::NoThread { why, .. } => {
                 ![SOCKET_TIMEOUT, SOCKET_UNKNOWN].iter().any(|begin| why.starts_with(begin))
@@ -333,6 +342,7 @@ impl Refusal {
             Self::Hugetlb { .. } => Hazard::Hugetlb,
             Self::SharedMemory { .. } => Hazard::SharedMemory,
             Self::NoThread { .. } => Hazard::NoThread,
+            Self::NoCollection { .. } => Hazard::NoCollection,
             Self::Gadget { .. } => Hazard::Gadget,
             Self::NoPurge { .. } => Hazard::NoPurge,
             Self::NoTrim | Self::NotForTrim { .. } => Hazard::NoTrim,

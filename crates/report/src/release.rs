@@ -5,7 +5,9 @@ use std::fmt::Write as _;
 
 use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
-use lowtide_model::release::{HeapRelease, Method, Regained, Release, ReleaseOutcome, RunsIn};
+use lowtide_model::release::{
+    Collected, HeapRelease, Method, Regained, Release, ReleaseOutcome, RunsIn,
+};
 
 use crate::screen::{Screen, bold, hanging, title};
 use crate::text::{printable, thousands, wrapped};
@@ -44,8 +46,67 @@ pub fn regained(regained: &Regained, screen: Screen) -> String {
     row("came back", &text, screen)
 }
 
+/// Describes a collection before it begins.
+pub fn collects(before: &Collected) -> String {
+    let heap = before.heap_before.map(|heap| {
+        format!(
+            "; of the {} that its heap has committed, {} were in use after the last collection",
+            Human(heap.committed_bytes),
+            Human(heap.used_bytes)
+        )
+    });
+    format!(
+        "{} runs {}, whose pauses of all threads have no bound{}",
+        runtime(before),
+        before.by.iter().map(|name| printable(name)).collect::<Vec<_>>().join(" and "),
+        heap.unwrap_or_else(|| "; it does not show how much of its heap is in use".to_owned())
+    )
+}
+
+fn runtime(collected: &Collected) -> String {
+    match &collected.collector {
+        Some(collector) => format!("{} ({})", printable(&collected.runtime), printable(collector)),
+        None => printable(&collected.runtime),
+    }
+}
+
+/// Describes a collection that was made.
+fn collection(collected: &Collected, after_bytes: u64) -> String {
+    let by: Vec<String> = collected.by.iter().map(|name| printable(name)).collect();
+    let mut text = format!("{} by {}", runtime(collected), by.join(", then "));
+    if let Some(elapsed) = collected.elapsed_s {
+        text += &format!(" in {}", HumanSeconds(elapsed));
+    }
+    if let Some(pause) = collected.pause_s {
+        text += &format!(", pauses of all threads {} together", HumanSeconds(pause));
+    }
+    text += &format!(": RSS {} → {}", Human(collected.before_bytes), Human(after_bytes));
+    if let Some((before, after)) = collected.heap_before.zip(collected.heap_after) {
+        text += &format!(
+            "; its heap: {} → {} committed, {} → {} in use after a collection",
+            Human(before.committed_bytes),
+            Human(after.committed_bytes),
+            Human(before.used_bytes),
+            Human(after.used_bytes)
+        );
+    }
+    text
+}
+
 /// Describes the outcome in a sentence.
 pub fn sentence(release: &Release) -> String {
+    match release.collected.as_ref().and_then(|collected| collected.after_bytes) {
+        None => outcome(release),
+        // Then something was done.
+        Some(_) => {
+            let rest = outcome(release).replace(", and nothing was done", "");
+            format!("the runtime has collected; the release of malloc's memory: {rest}")
+        }
+    }
+}
+
+/// Describes the outcome of the release itself.
+fn outcome(release: &Release) -> String {
     let (returned, predicted) = (release.returned_bytes, release.predicted_bytes);
     let reason = release.reason.as_deref().map(printable);
     let reason = reason.as_deref().unwrap_or("the reason is not known");
@@ -158,6 +219,12 @@ fn rows(release: &Release) -> Vec<(&'static str, String)> {
     let with_memory = heaps_with_memory(release);
     if is_act && with_memory.len() > 1 {
         rows.extend(with_memory.iter().map(|heap| ("heap", of_heap(heap, release.dry_run))));
+    }
+    if let Some(collected) = &release.collected {
+        rows.push(match collected.after_bytes {
+            Some(bytes) => ("collected", collection(collected, bytes)),
+            None => ("collect", collects(collected)),
+        });
     }
     let mut add = |label, text: Option<String>| rows.extend(text.map(|text| (label, text)));
     if is_act && release.dry_run {
@@ -316,7 +383,7 @@ fn many(count: u64, what: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use lowtide_model::release::Hazard;
+    use lowtide_model::release::{Hazard, JavaHeapSize};
 
     use super::*;
 
@@ -493,6 +560,56 @@ mod tests {
         released in part: 400 MiB were returned, 44 % of the 905 MiB predicted, then the release
         stopped: it started another program: try again.
         ");
+    }
+
+    #[test]
+    fn a_collection_is_described_before_and_after_it() {
+        let heap = |used, committed| {
+            Some(JavaHeapSize { used_bytes: used * MIB, committed_bytes: committed * MIB })
+        };
+        let before = Collected {
+            runtime: "HotSpot".to_owned(),
+            collector: Some("G1".to_owned()),
+            by: vec!["GC.run".to_owned()],
+            pause_s: None,
+            elapsed_s: None,
+            before_bytes: 1474 * MIB,
+            after_bytes: None,
+            heap_before: heap(240, 1346),
+            heap_after: None,
+        };
+        let dry = Release {
+            dry_run: true,
+            collected: Some(before.clone()),
+            ..idle(ReleaseOutcome::NothingToRelease)
+        };
+        let wide = Screen { width: 400, colour: false };
+        let text = render(&dry, wide);
+        let expected = " collect    HotSpot (G1) runs GC.run, whose pauses of all threads have no bound; of the \
+                        1.31 GiB that its heap has committed, 240 MiB were in use after the last collection\n";
+        assert!(text.contains(expected), "{text}");
+        let done = Collected {
+            by: vec!["GC.run".to_owned(), "System.trim_native_heap".to_owned()],
+            pause_s: Some(0.08),
+            elapsed_s: Some(0.5),
+            after_bytes: Some(120 * MIB),
+            heap_after: heap(20, 90),
+            ..before
+        };
+        let refused = Release {
+            collected: Some(done),
+            reason: Some("its C library is too old".to_owned()),
+            ..idle(ReleaseOutcome::Refused)
+        };
+        let text = render(&refused, wide);
+        let expected = " collected  HotSpot (G1) by GC.run, then System.trim_native_heap in 500 ms, pauses of \
+                        all threads 80.0 ms together: RSS 1.44 GiB → 120 MiB; its heap: 1.31 GiB → 90.0 MiB \
+                        committed, 240 MiB → 20.0 MiB in use after a collection\n";
+        assert!(text.contains(expected), "{text}");
+        assert_eq!(
+            sentence(&refused),
+            "the runtime has collected; the release of malloc's memory: refused: its C library is too old"
+        );
     }
 
     #[test]

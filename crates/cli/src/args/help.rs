@@ -11,6 +11,11 @@ a release could damage a process, lowtide refuses it, and prints the reason. If
 nothing would be returned, nothing is done. While the file /run/lowtide.hold exists
 (or the file in LOWTIDE_HOLD), every release is refused.
 
+--collect makes HotSpot (Java) run GC.run first, as jcmd does, and then
+System.trim_native_heap if it has that. All threads of the program wait for the
+collection, without a bound. It is refused where it could harm the process, such as
+with -XX:+DisableAttachMechanism. No other runtime can be asked from outside.
+
 Exit codes: 0 released, nothing to release, or a dry run; 1 the release stopped
 early, or failed; 2 usage; 3 not permitted; 4 the process is gone; 5 refused.
 For several processes, the worst of their codes: 1 is worst, then 2, 3, 5 and 4.
@@ -21,6 +26,7 @@ Examples:
   lowtide release 4711
   lowtide release 4711 --dry-run
   lowtide release 4711 --max-pause 500us --watch 60s
+  lowtide release 4711 --collect
   lowtide release --cgroup /system.slice/app.service --wait 30s --yes";
 
 pub(crate) const RUN_HELP: &str = "\

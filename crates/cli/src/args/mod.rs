@@ -236,6 +236,10 @@ pub(crate) struct ReleaseArgs {
     #[arg(long)]
     pub(crate) dry_run: bool,
 
+    /// Make the runtime collect first (Java: GC.run); all its threads wait, without a bound
+    #[arg(long)]
+    pub(crate) collect: bool,
+
     /// Maximum pause of a thread, from 100us to 1s; methods trim and purge have no bound
     #[arg(long, value_name = "DURATION", default_value = DEFAULT_MAX_PAUSE, value_parser = values::max_pause)]
     pub(crate) max_pause: Duration,

@@ -7,12 +7,14 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressFinish};
 use lowtide_model::duration::HumanSeconds;
-use lowtide_model::release::{Hazard, Method, Regained, Release, ReleaseOutcome};
+use lowtide_model::release::{Collected, Hazard, Method, Regained, Release, ReleaseOutcome};
 use lowtide_probe::inspect::Footprint;
 use lowtide_probe::proc::status::Status;
 use lowtide_probe::process::ProcReader;
 use lowtide_probe::target::Target;
-use lowtide_release::{Hold, Options, PeriodicThread, ReleaseError, ReleaseProgress, release};
+use lowtide_release::{
+    Hold, Options, PeriodicThread, ReleaseError, ReleaseProgress, collect, release,
+};
 use lowtide_report::group::processes;
 use lowtide_report::release as picture;
 use lowtide_report::text::printable;
@@ -166,11 +168,24 @@ impl ReleaseRunner<'_> {
         Ok(Ok(failure.exit()))
     }
 
-    /// Releases, and retries after a refusal that may pass.
+    /// Lets the runtime collect if that was asked for, and releases. Retries after a refusal that
+    /// may pass.
     fn release(&self, target: &Target) -> Result<Release, ReleaseError> {
         let begin = Instant::now();
+        let mut collected = None;
         loop {
-            let done = release(target, &self.options)?;
+            let mut refused = None;
+            if self.args.collect && collected.is_none() {
+                match self.collect(target)? {
+                    Ok(done) => collected = Some(done),
+                    Err(release) => refused = Some(*release),
+                }
+            }
+            let mut done = match refused {
+                Some(refused) => refused,
+                None => release(target, &self.options)?,
+            };
+            done.collected.clone_from(&collected);
             let may_pass = done.may_pass == Some(true);
             let rest = self.args.wait.unwrap_or_default().saturating_sub(begin.elapsed());
             if !may_pass || rest.is_zero() || self.interrupt.load(Ordering::Relaxed) {
@@ -180,9 +195,17 @@ impl ReleaseRunner<'_> {
         }
     }
 
+    fn collect(&self, target: &Target) -> Result<Result<Collected, Box<Release>>, ReleaseError> {
+        collect(target, &self.options, &mut |before| {
+            if !self.args.dry_run {
+                note!("lowtide: process {}: {}", target.pid, picture::collects(before));
+            }
+        })
+    }
+
     /// Prints the release as text, then measures how much memory comes back.
     fn show(&self, target: &Target, done: &mut Release) -> Result<(), Failure> {
-        if done.outcome == ReleaseOutcome::Refused {
+        if done.outcome == ReleaseOutcome::Refused && done.collected.is_none() {
             return Ok(());
         }
         let screen = self.output.screen();
@@ -296,12 +319,17 @@ pub(super) fn refused(done: &Release, again: &Rerun, hold: &Hold) -> Failure {
         Some(Hazard::Stopped) => format!("kill -CONT {pid} && {again}"),
         Some(Hazard::Frozen) => format!("cat /proc/{pid}/cgroup"),
         Some(
-            Hazard::AnotherRelease | Hazard::HeapNotWhole | Hazard::NoThread | Hazard::SharedMemory,
+            Hazard::AnotherRelease
+            | Hazard::HeapNotWhole
+            | Hazard::NoCollection
+            | Hazard::NoThread
+            | Hazard::SharedMemory,
         ) if done.may_pass == Some(true) && !again.has("wait") => {
             again.with_value("wait", "30s").to_string()
         }
         Some(Hazard::Untested) => again.with("untested").to_string(),
         Some(Hazard::NoTrim) => again.with_value("method", "chunks").to_string(),
+        Some(Hazard::NoCollection) => again.without("collect").to_string(),
         Some(Hazard::NoPurge) => again.with_value("method", "chunks").to_string(),
         // No capability permits a filtered process, as in a container, to read the filters of
         // others.

@@ -330,6 +330,7 @@ fn every_hazard_is_in_the_schema() {
         Refusal::NoPurge { why: "" },
         Refusal::NoTrim,
         Refusal::NotForTrim { name: text() },
+        Refusal::NoCollection { why: text(), may_pass: false },
     ];
     for refusal in refusals {
         hold_release(&serde_json::to_value(refused_release(refusal.hazard())).unwrap());

@@ -2,6 +2,7 @@
 
 mod acting;
 mod bad_input;
+mod collecting;
 mod promises;
 
 use std::process::Output;
