@@ -265,6 +265,8 @@ fn read_status(directory: &ProcessDirectory) -> io::Result<Status> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
     use std::process::Command;
 
@@ -292,7 +294,6 @@ mod tests {
     }
 
     #[test]
-    #[ignore = "needs a C compiler"]
     fn a_process_whose_first_thread_has_ended_is_read_by_another_one() {
         let home = tempfile::tempdir().unwrap();
         let program = home.path().join("first");
@@ -301,8 +302,8 @@ mod tests {
                     static void *wait_for_ever(void *p) { for (;;) pause(); return p; }\n\
                     int main(void) { pthread_t t; pthread_create(&t, 0, wait_for_ever, 0); pthread_exit(0); }\n";
         std::fs::write(&source, text).unwrap();
-        let compiled = Command::new("cc").arg("-pthread").arg("-o").args([&program, &source]);
-        assert!(compiled.status().unwrap().success());
+        let arguments = [Path::new("-pthread"), Path::new("-o"), &program, &source];
+        assert!(Command::new("cc").args(arguments).status().unwrap().success());
         let mut child = Command::new(&program).spawn().unwrap();
         let pid = child.id();
         while !matches!(Target::open(pid), Err(TargetError::FirstThreadEnded(_))) {

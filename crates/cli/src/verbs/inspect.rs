@@ -325,12 +325,11 @@ fn withdraw_refused_release(found: &mut Observation, target: &Target) -> bool {
     if !promises_release(found) {
         return false;
     }
-    let refusal = match target.is_by_thread() {
-        true => Some("its first thread has ended".to_owned()),
-        false => in_time(target, |target| predict_refusal(&target))
-            .flatten()
-            .map(|refusal| refusal.to_string()),
-    };
+    if target.is_by_thread() {
+        found.withdraw_release("its first thread has ended", false);
+        return true;
+    }
+    let refusal = in_time(target, |target| predict_refusal(&target)).flatten();
     if let Some(refusal) = &refusal {
         // A filter that does not permit what a release calls may not permit madvise or brk either.
         let is_filtered = refusal.hazard() == Hazard::Seccomp;
