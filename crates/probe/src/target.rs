@@ -266,9 +266,9 @@ fn read_status(directory: &ProcessDirectory) -> io::Result<Status> {
 #[cfg(test)]
 mod tests {
     use std::path::Path;
+    use std::process::Command;
 
     use super::*;
-    use std::process::Command;
 
     #[test]
     fn unknown_pids_and_zombies_are_distinct_errors() {
