@@ -69,8 +69,8 @@ pub struct Flags {
     pub collector: Option<Collector>,
 }
 
-/// Reads the flags of a HotSpot. Returns `None` if it does not describe them, if it has not started,
-/// or if they cannot be read, such as in memory that is swapped out.
+/// Reads the flags of a HotSpot. Returns `None` if it does not describe them, if it has not
+/// started, or if they cannot be read, such as in memory that is swapped out.
 pub fn read_flags(
     pid: u32,
     memory: &LiveMemory,

@@ -1,5 +1,5 @@
-//! Whether a process ran during a watch. What did not run cannot have grown, and shows nothing about
-//! growth.
+//! Whether a process ran during a watch. What did not run cannot have grown, and shows nothing
+//! about growth.
 
 use std::fs;
 use std::time::Duration;

@@ -220,8 +220,8 @@ impl SharedFiles {
         self.files.values().map(SharedFile::mapped_bytes).sum()
     }
 
-    /// Returns all files in at most [`LISTED`] entries, the largest first: large ones by name, those
-    /// of a directory together, and what is left over as one.
+    /// Returns all files in at most [`LISTED`] entries, the largest first: large ones by name,
+    /// those of a directory together, and what is left over as one.
     pub(super) fn list(&self) -> Vec<CgroupFile> {
         let all: u64 = self.files.values().map(|file| file.bytes).sum();
         let small = SMALL.max(all / LISTED as u64);

@@ -25,9 +25,9 @@ impl User {
         owner == self.uid || owner == 0
     }
 
-    /// Makes the calling thread act as this user. The thread must have been started for that: it has
-    /// no other groups from then on. Other threads are not affected: unlike those of the C library,
-    /// these calls act on one thread.
+    /// Makes the calling thread act as this user. The thread must have been started for that: it
+    /// has no other groups from then on. Other threads are not affected: unlike those of the C
+    /// library, these calls act on one thread.
     ///
     /// # Errors
     /// Fails if the caller may not act as this user.
