@@ -50,22 +50,17 @@ impl Graph {
         new.areas.extend_from_slice(&roots.new);
         new.areas.sort_unstable_by_key(|area| area.start);
         let mut search = Search::new(index, remnants, doubts);
+        search.add_threads(&roots, &mut new);
         let mut words = WordReader::of_parts(memory);
         let mut walk_again = Some(walk_again);
-        // First what the program certainly reaches. Variables come before threads, whose stacks
-        // have pointers to what is newest: a variable that leads there, too, says more about it.
-        each_root(memory, index, &roots.ranges, |word, to| {
-            search.word(word.at, word, None, to, &mut new);
-        });
-        search.settle(memory, &graph, &mut new, &mut words, &mut walk_again);
-        search.add_threads(&roots, &mut new);
-        search.settle(memory, &graph, &mut new, &mut words, &mut walk_again);
-        // It is unknown whether memory that it has obtained since is reachable, so the words there
-        // come last.
-        each_root(memory, index, &roots.new, |word, to| {
-            search.word(word.at, word, None, to, &mut new);
-        });
-        search.settle(memory, &graph, &mut new, &mut words, &mut walk_again);
+        // First what the program certainly reaches. It is unknown whether memory that it has
+        // obtained since is reachable, so the words there come last.
+        for root in [&roots.ranges, &roots.new] {
+            each_root(memory, index, root, |word, to| {
+                search.word(word.at, word, None, to, &mut new);
+            });
+            search.settle(memory, &graph, &mut new, &mut words, &mut walk_again);
+        }
         graph.from_roots = std::mem::take(&mut search.found.roots);
         // A register may lead to a block that nothing else leads to, and from there to new blocks.
         // So what they lead to is not lost for certain.

@@ -86,10 +86,12 @@ impl Roots {
         // the block before it, so these pointers would make lost blocks reachable.
         let mut heaps = heaps_with_blocks(walk);
         heaps.extend_from_slice(&walk.heaps.structures);
-        let maps = target.maps().unwrap_or_else(|_| walk.maps.clone());
+        let read_maps = || target.maps().unwrap_or_else(|_| walk.maps.clone());
         let pointers = detect::stack_pointers(target.pid);
-        roots.stacks = detect::stacks(memory, &walk.detected, &maps, &pointers);
+        roots.stacks = detect::stacks(memory, &walk.detected, &read_maps(), &pointers);
         roots.read_threads(target, memory, registers, &pointers);
+        // Reading many threads takes long, and the program obtains memory meanwhile.
+        let maps = read_maps();
         heaps.extend_from_slice(&roots.threads.copied);
         let elsewhere = union(heaps);
         let known = of_no_file(&walk.maps);

@@ -124,16 +124,11 @@ fn a_leak_is_found_while_the_program_forks_and_loads_libraries() {
 #[test]
 fn a_growing_list_is_found_in_a_process_with_a_thousand_threads() {
     let case = case("crowd");
-    let is_named = |_| {
-        let watched = watch(case, LOOKS, MAX_BLOCKS);
-        let group = group(case, &watched);
-        assert_agrees("crowd", group.count, watched.kept);
-        let holder = "variable head of subject";
-        group.roots.iter().any(|root| root.what == holder && root.share > 0.9)
-    };
-    // On a busy machine, reading so many threads takes so long that only memory which was obtained
-    // meanwhile leads to the list.
-    assert!((0..6).any(is_named));
+    let watched = watch(case, LOOKS, MAX_BLOCKS);
+    let group = group(case, &watched);
+    assert_agrees("crowd", group.count, watched.kept);
+    let holder = "variable head of subject";
+    assert!(group.roots.iter().any(|root| root.what == holder && root.share > 0.9), "{group:#?}");
 }
 
 #[test]
