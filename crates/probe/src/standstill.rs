@@ -72,36 +72,24 @@ impl Standstill {
 
 #[cfg(test)]
 mod tests {
-    use std::process::{Command, Stdio};
+    use std::process::Command;
 
+    use lowtide_testing::{Running, until_true};
     use rustix::process::{Pid, Signal, kill_process};
 
     use super::*;
 
-    /// Waits for a condition.
-    fn until(mut holds: impl FnMut() -> bool) {
-        while !holds() {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    }
-
     #[test]
     fn a_stopped_process_stands_still_and_one_that_runs_does_not() {
-        let mut child = Command::new("sh")
-            .args(["-c", "while :; do :; done"])
-            .stdout(Stdio::null())
-            .spawn()
-            .expect("a shell");
-        let target = Target::open_to_read(child.id()).expect("a target");
-        let ran = RunTimes::read(child.id()).expect("run times");
-        until(|| RunTimes::read(child.id()).is_some_and(|now| now != ran));
+        let child = Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
+        let child = Running::from(child);
+        let target = Target::open_to_read(child.id()).unwrap();
+        let ran = RunTimes::read(child.id()).unwrap();
+        until_true("it runs", || RunTimes::read(child.id()).is_some_and(|now| now != ran));
         assert_eq!(ran.standstill(&target), None);
-        let pid = Pid::from_child(&child);
-        kill_process(pid, Signal::STOP).expect("it is stopped");
-        until(|| target.status().is_ok_and(|status| status.is_stopped()));
-        let ran = RunTimes::read(child.id()).expect("run times");
+        kill_process(Pid::from_child(&child), Signal::STOP).unwrap();
+        until_true("it is stopped", || target.status().is_ok_and(|status| status.is_stopped()));
+        let ran = RunTimes::read(child.id()).unwrap();
         assert_eq!(ran.standstill(&target), Some(Standstill::Stopped));
-        child.kill().expect("it is ended");
-        child.wait().expect("it has ended");
     }
 }

@@ -268,6 +268,8 @@ mod tests {
     use std::path::Path;
     use std::process::Command;
 
+    use lowtide_testing::{Running, until_true};
+
     use super::*;
 
     #[test]
@@ -302,13 +304,12 @@ mod tests {
                     static void *wait_for_ever(void *p) { for (;;) pause(); return p; }\n\
                     int main(void) { pthread_t t; pthread_create(&t, 0, wait_for_ever, 0); pthread_exit(0); }\n";
         std::fs::write(&source, text).unwrap();
-        let arguments = [Path::new("-pthread"), Path::new("-o"), &program, &source];
-        assert!(Command::new("cc").args(arguments).status().unwrap().success());
-        let mut child = Command::new(&program).spawn().unwrap();
+        lowtide_testing::compile(&program, [Path::new("-pthread"), &source]);
+        let mut child = Running::from(Command::new(&program).spawn().unwrap());
         let pid = child.id();
-        while !matches!(Target::open(pid), Err(TargetError::FirstThreadEnded(_))) {
-            thread::yield_now();
-        }
+        until_true("its first thread has ended", || {
+            matches!(Target::open(pid), Err(TargetError::FirstThreadEnded(_)))
+        });
         let target = Target::open_to_read(pid).unwrap();
         assert!(target.is_by_thread() && target.process == pid && target.is_alive());
         assert!(target.status().unwrap().rss_bytes() > 0);

@@ -255,15 +255,15 @@ impl Follower {
             _ => has_risen(growth.rss_bytes),
         });
         let Some(growth) = rose else {
-            return match count < MIN_SAMPLES {
-                true => few,
-                false => {
+            return match self.has_enough_samples() {
+                false => few,
+                true => {
                     format!("memory in use and RSS did not grow in {time} ({count} inspections)")
                 }
             };
         };
         let remark = match course {
-            _ if count < MIN_SAMPLES => few,
+            _ if !self.has_enough_samples() => few,
             GrowthCourse::Little => "this is too little for a verdict".to_owned(),
             GrowthCourse::Level => fate_of_files(growth),
             _ => "the growth is not steady and may have stopped".to_owned(),
@@ -280,7 +280,7 @@ impl Follower {
 
     /// Returns whether RSS grew steadily, by memory that the kernel cannot drop.
     fn is_steady(&self, growth: &Growth) -> bool {
-        self.in_use.samples.len() >= MIN_SAMPLES
+        self.has_enough_samples()
             && growth.course == GrowthCourse::Steady
             && is_noticeable(growth.rss_bytes[0], growth.kept_bytes() as f64)
     }

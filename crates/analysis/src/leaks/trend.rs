@@ -603,7 +603,8 @@ impl LaterRate {
         (self.first_per_s > 0.0 && per_s.is_finite()).then_some(per_s / self.first_per_s)
     }
 
-    /// Returns whether hardly any blocks were added at last, which is no chance.
+    /// Returns whether far fewer blocks were added at last than the first rate leads one to expect,
+    /// where so few cannot be chance.
     fn has_stopped(&self) -> bool {
         let (count, duration_s) = self.last;
         let expected = self.first_per_s * duration_s;

@@ -316,8 +316,8 @@ fn leads(groups: &[LeakGroup], kind: LeakKind) -> bool {
 }
 
 /// Returns the verdict on a process: that of its most serious group, unless others grow much
-/// faster. `cohorts` is the number of
-/// cohorts that are old enough, and `looks` the number of complete snapshots.
+/// faster. `cohorts` is the number of cohorts that are old enough, and `looks` the number of
+/// complete snapshots.
 pub fn overall(groups: &[LeakGroup], cohorts: usize, looks: u64) -> LeakVerdict {
     let worst = groups.iter().map(|group| group.verdict).filter(|kind| leads(groups, *kind)).min();
     // Lost memory is certain immediately. It takes longer to establish that nothing grows.

@@ -10,6 +10,7 @@ use lowtide_model::inspection::Observation;
 use lowtide_probe::descendants::{Descendants, descendants, growth_of_descendants};
 use lowtide_probe::inspect::Inspector;
 use lowtide_probe::pressure::{ProcessLimits, complete_growth};
+use lowtide_probe::proc::status::Status;
 use lowtide_probe::standstill::{RunTimes, Standstill};
 use lowtide_probe::target::{Target, TargetError};
 
@@ -74,8 +75,7 @@ impl WholeProcess {
         let cost = Duration::try_from_secs_f64(observation.cpu_s).unwrap_or_default();
         self.follower.add(t_s, &observation);
         if let Ok(status) = target.status() {
-            let limited = [status.address_space_bytes, status.data_bytes];
-            self.follower.read_limited(t_s, limited);
+            self.read_limited(t_s, &status);
         }
         self.first.get_or_insert_with(|| observation.clone());
         self.last = Some(observation);
@@ -87,9 +87,12 @@ impl WholeProcess {
         if let Ok(status) = target.status() {
             let t_s = self.elapsed_s();
             self.follower.read(t_s, status.rss_bytes(), status.file_bytes);
-            let limited = [status.address_space_bytes, status.data_bytes];
-            self.follower.read_limited(t_s, limited);
+            self.read_limited(t_s, &status);
         }
+    }
+
+    fn read_limited(&mut self, t_s: f64, status: &Status) {
+        self.follower.read_limited(t_s, [status.address_space_bytes, status.data_bytes]);
     }
 
     /// Reads RSS until a point in time, until the process ends, or until a signal.

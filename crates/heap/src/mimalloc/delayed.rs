@@ -71,7 +71,7 @@ fn add_heaps<M: Memory>(
     }
 }
 
-/// Adds the blocks in the list of a heap; `None` if that is no list of blocks.
+/// Adds the blocks in the list of a heap. Returns `None` if an entry of the list cannot be a block.
 fn list<M: Memory>(
     words: &mut Scattered<'_, M>,
     heap: u64,

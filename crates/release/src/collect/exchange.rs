@@ -76,7 +76,7 @@ impl Exchange<'_> {
     /// Sends a request on a new connection.
     ///
     /// # Errors
-    /// Returns the reason why there is no reply.
+    /// Fails with the reason if HotSpot does not reply.
     pub(super) fn ask(&self, mut stream: UnixStream, command: &str) -> Result<Reply, NotAsked> {
         stream.set_read_timeout(Some(STEP))?;
         stream.set_write_timeout(Some(STEP))?;

@@ -285,11 +285,13 @@ impl LeakState {
     pub fn next(self, pid: u32, own: Option<&str>) -> String {
         /// Durations of searches, in seconds and as an argument.
         const LONGER: [(f64, &str); 3] = [(300.0, "5m"), (1800.0, "30m"), (7200.0, "2h")];
+        if let Some(own) = own {
+            return own.to_owned();
+        }
         let is_longer = |(seconds, _): &&(f64, &str)| *seconds > 1.5 * self.elapsed_s;
         let longer = LONGER.iter().find(is_longer);
         let longer = longer.map(|(_, time)| format!("lowtide leaks {pid} --duration {time}"));
         match (self.kind, longer) {
-            (LeakKind::TooEarly, _) if own.is_some() => own.unwrap_or_default().to_owned(),
             (LeakKind::TooEarly, Some(longer)) => longer,
             (LeakKind::TooEarly, None) => {
                 "no block was seen to grow for hours, which is too little for a verdict".to_owned()
@@ -304,10 +306,9 @@ impl LeakState {
                 "find out what these blocks wait for: a limit on the queue bounds this memory"
                     .to_owned()
             }
-            (LeakKind::Elsewhere, _) => own.map_or_else(
-                || format!("pmap -x {pid} | sort -n -k 3 | tail     (its largest mappings)"),
-                str::to_owned,
-            ),
+            (LeakKind::Elsewhere, _) => {
+                format!("pmap -x {pid} | sort -n -k 3 | tail     (its largest mappings)")
+            }
             (LeakKind::Level, _) => {
                 format!(
                     "nothing to do about leaks (lowtide inspect {pid} shows free memory that is held)"
