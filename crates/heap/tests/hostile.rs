@@ -200,3 +200,21 @@ proptest! {
         }
     }
 }
+
+/// Pointers in data lead to 3 MiB that are no part of a jemalloc: as in the data of many programs,
+/// whose words are numbers and text.
+#[test]
+fn a_search_for_jemalloc_leaves_memory_at_the_first_word_that_its_tree_cannot_have() {
+    const POINTERS: u64 = 2048;
+    let data = (0..POINTERS).flat_map(|place| (BRK + place * 64).to_le_bytes()).collect();
+    let other = 1_u64.to_le_bytes().repeat((3 << 20) / 8);
+    let memory = Hostile {
+        memory: Saved::new(vec![(BRK, other), (DATA, data)]),
+        reads: Cell::new(0),
+        changes: false,
+    };
+    let (data, regions) = ([DATA..DATA + POINTERS * 8], [BRK..BRK + (3 << 20)]);
+    assert_eq!(jemalloc::areas(&memory, &data, &regions), []);
+    // One for each of the four layouts, and few for the rest.
+    assert!(memory.reads.get() < POINTERS * 5, "{} reads", memory.reads.get());
+}

@@ -36,6 +36,9 @@ const ENOUGH: u32 = 8;
 /// Number of contradicting entries after which it stops.
 const CONTRADICTING: u32 = 3;
 
+/// Bits of an entry of one word that have the size class (`rtree_leaf_elm_bits_encode`).
+const SIZE_CLASS: u64 = 0xffff << 48;
+
 /// The layout of the tree, by the number of address bits and the page size that it was built for
 /// (`LG_VADDR`, `LG_PAGE`).
 #[derive(Debug, Clone, Copy)]
@@ -228,9 +231,7 @@ impl<'m, M: Memory> Rtree<'m, M> {
         if !self.is_anonymous(node, 8 << inner) || !tried.insert((node, shape.key())) {
             return None;
         }
-        // The first few leaves of the node decide.
-        let leaves: Vec<(u64, u64)> = self.pointers(node..node + (8 << inner), 4);
-        leaves.into_iter().find_map(|(slot, leaf)| {
+        self.first_leaves(node..node + (8 << inner)).into_iter().find_map(|(slot, leaf)| {
             let is_leaf =
                 self.is_anonymous(leaf, shape.leaf_bytes()) && tried.insert((leaf, shape.key()));
             let key = is_leaf.then(|| self.key_of_leaf(leaf, shape))??;
@@ -238,12 +239,25 @@ impl<'m, M: Memory> Rtree<'m, M> {
         })
     }
 
-    /// Returns words in a range that may be pointers, with their places, at most `most`.
-    fn pointers(&self, range: Range<u64>, most: usize) -> Vec<(u64, u64)> {
+    /// Returns words in a range that may be pointers, with their places.
+    fn pointers(&self, range: Range<u64>) -> Vec<(u64, u64)> {
         let mut found = Vec::new();
         each_word(self.memory, range, |at, word| {
             found.extend(is_pointer(word).then_some((at, word)));
-            found.len() < most
+            true
+        });
+        found
+    }
+
+    /// Returns the first few pointers in a node, with their places: they decide whether it is one.
+    /// A node has pointers and zeros only, so any other word ends the search: most ranges that
+    /// are tried are no nodes, and there can be thousands.
+    fn first_leaves(&self, node: Range<u64>) -> Vec<(u64, u64)> {
+        const MOST: usize = 4;
+        let mut found = Vec::new();
+        each_word(self.memory, node, |at, word| {
+            found.extend(is_pointer(word).then_some((at, word)));
+            is_pointer(word) && found.len() < MOST
         });
         found
     }
@@ -252,7 +266,8 @@ impl<'m, M: Memory> Rtree<'m, M> {
     fn key_of_leaf(&mut self, leaf: u64, shape: RtreeShape) -> Option<u64> {
         let mask = (1 << shape.leaf_bits) - 1;
         let (mut key, mut agree, mut contradict) = (None, 0, 0);
-        self.each_entry(leaf, 0, shape, |tree, entry| {
+        // An empty entry can have a size class (`rtree_leaf_elm_clear`). With other bits, it is none.
+        self.each_entry(leaf, 0, shape, !SIZE_CLASS, |tree, entry| {
             let index = entry.page;
             let Some(record) = tree.record(entry.record(), shape) else {
                 contradict += 1;
@@ -273,17 +288,18 @@ impl<'m, M: Memory> Rtree<'m, M> {
         key.filter(|_| agree >= AGREEING && contradict == 0)
     }
 
-    /// Calls `each` with the entries of a leaf that are not empty, until it returns `false`.
-    /// `first` is the page of the first.
+    /// Calls `each` with the entries of a leaf that have one of some bits, until it returns
+    /// `false`. `first` is the page of the first.
     fn each_entry(
         &mut self,
         leaf: u64,
         first: u64,
         shape: RtreeShape,
+        bits: u64,
         mut each: impl FnMut(&mut Self, Entry) -> bool,
     ) {
         each_word(self.memory, leaf..leaf + shape.leaf_bytes(), |at, word| {
-            if !(at - leaf).is_multiple_of(shape.entry) || word & shape.pointer == 0 {
+            if !(at - leaf).is_multiple_of(shape.entry) || word & bits == 0 {
                 return true;
             }
             let second = match shape.entry {
@@ -313,7 +329,7 @@ impl<'m, M: Memory> Rtree<'m, M> {
     /// Returns the leaves of a tree, with the number of their first page.
     fn leaves(&self, root: Root) -> Vec<(u64, u64)> {
         let Root { address, shape } = root;
-        let nodes = self.pointers(address..address + shape.root_bytes(), usize::MAX);
+        let nodes = self.pointers(address..address + shape.root_bytes());
         let mut keys: Vec<(u64, u64)> =
             nodes.into_iter().map(|(slot, node)| ((slot - address) / 8, node)).collect();
         // The size of the nodes or leaves below the root.
@@ -323,7 +339,7 @@ impl<'m, M: Memory> Rtree<'m, M> {
             let below = |(key, node): (u64, u64)| {
                 let is_node = self.is_anonymous(node, 8 << bits);
                 let end = if is_node { node + (8 << bits) } else { node };
-                let inner = self.pointers(node..end, usize::MAX).into_iter();
+                let inner = self.pointers(node..end).into_iter();
                 inner.map(move |(slot, leaf)| ((key << bits) | ((slot - node) / 8), leaf))
             };
             keys = keys.into_iter().flat_map(below).collect();
@@ -343,7 +359,7 @@ impl<'m, M: Memory> Rtree<'m, M> {
         let (mut known, mut rereads) = (0, 0);
         for (first, leaf) in self.leaves(root) {
             let mut is_over = false;
-            self.each_entry(leaf, first, shape, |tree, entry| {
+            self.each_entry(leaf, first, shape, shape.pointer, |tree, entry| {
                 // The other pages of an extent lead to the same record as its first.
                 if entry.page < known {
                     return true;
