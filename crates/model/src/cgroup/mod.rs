@@ -196,6 +196,9 @@ pub enum HolderPart {
     Pipes,
     /// Data that the process has written to unix sockets and that was not read yet.
     UnixSockets,
+    /// Memory that is pinned for the kernel or for a device (`VmPin`), such as the registered
+    /// buffers of io_uring: where the process has unmapped it, the kernel counts it nowhere else.
+    Pinned,
 }
 
 /// The part of a row that is due to a process.

@@ -53,6 +53,7 @@ struct HolderProcess {
     pipes_bytes: u64,
     unix_bytes: u64,
     tcp_bytes: u64,
+    pinned_bytes: u64,
 }
 
 impl HolderProcess {
@@ -70,6 +71,7 @@ impl HolderProcess {
             pipes_bytes: 0,
             unix_bytes: 0,
             tcp_bytes: 0,
+            pinned_bytes: status.pinned_bytes,
         })
     }
 }
@@ -137,13 +139,14 @@ impl CgroupHoldings {
 
     /// Returns the processes with the largest part of each row.
     pub(super) fn holders(&self) -> Vec<CgroupHolder> {
-        let parts: [(CgroupKind, Option<HolderPart>, Bytes); 6] = [
+        let parts: [(CgroupKind, Option<HolderPart>, Bytes); 7] = [
             (CgroupKind::Anon, None, |process| process.anon_bytes),
             (CgroupKind::PageTables, None, |process| process.page_tables_bytes),
             (CgroupKind::KernelStacks, None, |process| process.stacks_bytes),
             (CgroupKind::KernelOther, Some(HolderPart::Pipes), |process| process.pipes_bytes),
             (CgroupKind::KernelOther, Some(HolderPart::UnixSockets), |process| process.unix_bytes),
             (CgroupKind::Sockets, None, |process| process.tcp_bytes),
+            (CgroupKind::Rest, Some(HolderPart::Pinned), |process| process.pinned_bytes),
         ];
         let of_row = |(kind, part, bytes): (CgroupKind, Option<HolderPart>, Bytes)| {
             let mut largest: Vec<&HolderProcess> = self.processes.iter().collect();

@@ -117,6 +117,9 @@ fn ledger(
     // Version 1 has no row for the buffers of TCP, which it does not charge.
     let has_sockets = ledger.bytes(CgroupKind::Sockets) > 0;
     ledger.holders.retain(|holder| has_sockets || holder.kind != CgroupKind::Sockets);
+    // What the processes also map is in other rows.
+    let has_rest = ledger.incomplete && ledger.bytes(CgroupKind::Rest) > 0;
+    ledger.holders.retain(|holder| has_rest || holder.kind != CgroupKind::Rest);
     if moved {
         ledger.rows.iter_mut().for_each(|row| row.estimated = true);
     }

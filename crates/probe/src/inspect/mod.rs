@@ -23,6 +23,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use lowtide_heap::blocks::Visitor;
+use lowtide_model::bytes::Human;
 use lowtide_model::inspection::{Allocator, Manager, Observation, Runtime, Unreadable};
 use lowtide_model::ledger::Owner;
 use lowtide_model::runtime_kind::RuntimeKind;
@@ -392,7 +393,22 @@ fn status(
     observation.swap_bytes = status.swap_bytes;
     observation.page_tables_bytes = Some(status.page_tables_bytes);
     observation.hugetlb_bytes = Some(status.hugetlb_bytes);
+    observation.notes.extend(pinned(status.pinned_bytes, observation.ledger.total()));
     Ok(())
+}
+
+/// Returns a note about memory that is pinned, if that is a notable part: RSS does not count what of
+/// it is not mapped.
+fn pinned(bytes: u64, rss_bytes: u64) -> Option<String> {
+    const MIN_BYTES: u64 = 1 << 20;
+    let is_notable = bytes >= MIN_BYTES && bytes.saturating_mul(10) >= rss_bytes;
+    is_notable.then(|| {
+        format!(
+            "{} are pinned for the kernel or a device (buffers that are registered for io_uring, RDMA or a GPU): no \
+             release returns them, and what of them is not mapped is not in RSS, but in the charge of its cgroup",
+            Human(bytes)
+        )
+    })
 }
 
 /// Adds what forked processes share, and what `smaps_rollup` does not show of huge pages, and of a

@@ -5,7 +5,9 @@ mod parts;
 mod rows;
 
 use lowtide_model::bytes::Human;
-use lowtide_model::cgroup::{CgroupFile, CgroupKind, CgroupLedger, CgroupRow};
+use lowtide_model::cgroup::{
+    CgroupFile, CgroupHolder, CgroupKind, CgroupLedger, CgroupRow, HolderPart,
+};
 
 use crate::group::processes;
 use crate::screen::{Screen, bold, dim};
@@ -63,7 +65,16 @@ fn answer(ledger: &CgroupLedger) -> String {
     let charged = ledger.charged_bytes;
     let of_charge = |bytes: i64| 100.0 * bytes as f64 / charged.max(1) as f64;
     let anon = ledger.bytes(CgroupKind::Anon);
+    let rest = ledger.bytes(CgroupKind::Rest);
     let mut sentence = match largest(ledger) {
+        other if ledger.incomplete && rest > anon && other.is_none_or(|row| rest > row.bytes) => {
+            let (of_charge, rest) = (of_charge(rest), with_minus(rest));
+            let sentence = format!(
+                "not in the kernel's account: {rest} of {} ({of_charge:.0} %).",
+                Human(charged)
+            );
+            sentence + &pinned(ledger)
+        }
         None if ledger.incomplete => {
             "incomplete: the kernel does not report what a part of the charge is.".to_owned()
         }
@@ -92,6 +103,20 @@ fn answer(ledger: &CgroupLedger) -> String {
         sentence += " The charge moved while it was read: all rows are ≈.";
     }
     sentence
+}
+
+/// Returns a sentence about the pinned memory that may be the rest; an empty text if there is none.
+fn pinned(ledger: &CgroupLedger) -> String {
+    let of = |holder: &&CgroupHolder| holder.part == Some(HolderPart::Pinned);
+    match ledger.holders.iter().find(of) {
+        Some(CgroupHolder { pid, name, bytes, .. }) => format!(
+            " At most {} of it are pinned by {} {pid} (VmPin: buffers that are registered for io_uring, RDMA or a \
+             device) and not mapped: they stay until it unregisters them or ends.",
+            Human(*bytes),
+            printable(name)
+        ),
+        None => String::new(),
+    }
 }
 
 fn largest(ledger: &CgroupLedger) -> Option<&CgroupRow> {
@@ -195,9 +220,7 @@ fn beside(ledger: &CgroupLedger, screen: Screen) -> String {
 
 #[cfg(test)]
 mod tests {
-    use lowtide_model::cgroup::{
-        AnonCount, AnonProcess, CachedFile, CgroupHolder, CgroupPageCache, HolderPart,
-    };
+    use lowtide_model::cgroup::{AnonCount, AnonProcess, CachedFile, CgroupPageCache};
     use lowtide_model::ledger::Owner;
 
     use super::*;
@@ -288,6 +311,28 @@ mod tests {
         ] {
             assert!(page.contains(line), "{line}: {page}");
         }
+    }
+
+    #[test]
+    fn memory_that_only_a_pin_keeps_is_the_answer_and_not_the_processes() {
+        let mut found = ledger();
+        found.set_rows(vec![row(CgroupKind::Anon, 1), row(CgroupKind::Rest, 199)]);
+        let page = render(&found, Screen { width: 200, colour: false });
+        assert!(page.contains("not in the kernel's account: 199 MiB of 200 MiB (100 %)"), "{page}");
+        assert!(!page.contains("inspect the largest"), "{page}");
+        found.holders = vec![CgroupHolder {
+            kind: CgroupKind::Rest,
+            part: Some(HolderPart::Pinned),
+            pid: 7,
+            name: "server\x1b".to_owned(),
+            bytes: 190 << 20,
+        }];
+        let page = render(&found, Screen { width: 200, colour: false });
+        assert!(
+            page.contains("At most 190 MiB of it are pinned by server")
+                && page.contains("io_uring")
+        );
+        assert!(!page.contains('\x1b'), "{page}");
     }
 
     #[test]

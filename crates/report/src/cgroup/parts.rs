@@ -21,7 +21,7 @@ pub(super) fn of_row(ledger: &CgroupLedger, kind: CgroupKind, screen: Screen) ->
     match kind {
         CgroupKind::Anon => ledger.anon.iter().map(|anon| owners(ledger, anon, screen)).collect(),
         CgroupKind::ShmemMapped | CgroupKind::ShmemUnmapped => files(ledger, kind, screen),
-        CgroupKind::KernelOther => holders(ledger, kind, screen),
+        CgroupKind::KernelOther | CgroupKind::Rest => holders(ledger, kind, screen),
         _ => String::new(),
     }
 }
@@ -113,6 +113,7 @@ fn holders(ledger: &CgroupLedger, kind: CgroupKind, screen: Screen) -> String {
         let what = match holder.part? {
             HolderPart::Pipes => "unread in pipes of",
             HolderPart::UnixSockets => "unread in unix sockets, written by",
+            HolderPart::Pinned => "at most, of memory pinned (VmPin) by",
         };
         let text = format!("{what} {} {}", printable(&holder.name), holder.pid);
         Some(part(holder.bytes.min(most), holder.bytes > most, &text, screen))
