@@ -186,6 +186,15 @@ pub struct BookCounts {
     pub sizes: BTreeMap<u16, ClassSizes>,
 }
 
+/// Blocks by size class, in each of the parts into which the places are divided at random.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ByPart {
+    /// The survivors.
+    pub survivors: BTreeMap<u16, [u64; PARTS]>,
+    /// All blocks that were allocated since the first snapshot.
+    pub all: BTreeMap<u16, [u64; PARTS]>,
+}
+
 /// The survivor book.
 pub struct Book {
     places: ByPlace<Entries>,
@@ -378,32 +387,40 @@ impl Book {
         }
     }
 
-    /// Counts the survivors in each of the parts into which the places are divided at random, and
-    /// the blocks to which no pointer was found. `old` are the cohorts whose blocks are survivors.
-    pub fn survivors(&self, old: &Range<u8>) -> (BTreeMap<u16, [u64; PARTS]>, LostCounts) {
-        let mut parts: BTreeMap<u16, [u64; PARTS]> = BTreeMap::new();
-        let mut lost = LostCounts::default();
-        self.each(|survivor| {
-            let is_survivor = old.contains(&survivor.cohort);
-            if !is_survivor && !survivor.is_lost {
-                return;
+    /// Counts the blocks in each of the parts into which the places are divided at random. `old`
+    /// are the cohorts whose blocks are survivors.
+    pub fn by_part(&self, old: &Range<u8>) -> ByPart {
+        let mut counted = ByPart::default();
+        self.each(|block| {
+            let (class, part) = (size_class(block.bytes), part(block.at / PLACE));
+            if block.cohort != FIRST_COHORT {
+                counted.all.entry(class).or_default()[part] += 1;
             }
-            let (class, part) = (size_class(survivor.bytes), part(survivor.at / PLACE));
-            if is_survivor {
-                parts.entry(class).or_default()[part] += 1;
-            }
-            if survivor.is_lost {
-                let cohorts = lost.counts.entry(class).or_default();
-                *cohorts.entry(survivor.cohort).or_default() += 1;
-                if is_survivor {
-                    lost.parts.entry(class).or_default()[part] += 1;
-                }
-                if survivor.cohort != FIRST_COHORT {
-                    lost.parts_of_all.entry(class).or_default()[part] += 1;
-                }
+            if old.contains(&block.cohort) {
+                counted.survivors.entry(class).or_default()[part] += 1;
             }
         });
-        (parts, lost)
+        counted
+    }
+
+    /// Counts the blocks to which no pointer was found. `old` are the cohorts whose blocks are
+    /// survivors.
+    pub fn lost(&self, old: &Range<u8>) -> LostCounts {
+        let mut lost = LostCounts::default();
+        self.each(|block| {
+            if !block.is_lost {
+                return;
+            }
+            let (class, part) = (size_class(block.bytes), part(block.at / PLACE));
+            *lost.counts.entry(class).or_default().entry(block.cohort).or_default() += 1;
+            if old.contains(&block.cohort) {
+                lost.parts.entry(class).or_default()[part] += 1;
+            }
+            if block.cohort != FIRST_COHORT {
+                lost.parts_of_all.entry(class).or_default()[part] += 1;
+            }
+        });
+        lost
     }
 
     /// Merges cohorts: `renumbered` has the new number of each.

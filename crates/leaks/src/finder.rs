@@ -18,7 +18,7 @@ use lowtide_probe::machine::thread_cpu_s;
 use lowtide_probe::pressure::MemoryPressure;
 use lowtide_probe::target::{Target, TargetError};
 
-use crate::book::{Book, FIRST_COHORT, MAX_BLOCKS};
+use crate::book::{Book, ByPart, FIRST_COHORT, MAX_BLOCKS};
 use crate::evidence::{self, Evidence, MAX_SAMPLED, Sampled, Search};
 use crate::group::GroupKey;
 use crate::grown::{LargeBlocks, MAX_FOLLOWED};
@@ -243,8 +243,10 @@ impl LeakFinder {
     fn find(&self, older_s: f64) -> Found {
         let (snapshots, cohorts) = (self.history.snapshots(), self.history.cohorts());
         let old = survivors(cohorts, older_s);
-        let (parts, lost) = self.book.survivors(&old);
-        let history = History { snapshots, cohorts, sizes: &self.sizes, parts: &parts, older_s };
+        let ByPart { survivors: parts, all } = self.book.by_part(&old);
+        let lost = self.book.lost(&old);
+        let (parts, parts_of_all, sizes) = (&parts, &all, &self.sizes);
+        let history = History { snapshots, cohorts, sizes, parts, parts_of_all, older_s };
         Found {
             held: trends(&history, &lost),
             lost: lost_trends(&history, &lost),

@@ -23,7 +23,7 @@ pub struct GroupKey {
 pub enum Members {
     /// Those that are old enough to be survivors.
     Survivors,
-    /// Those that were allocated since the first snapshot: a backlog.
+    /// Those that were allocated since the first snapshot: a backlog, or growth that started late.
     AllSince,
     /// Those that existed before the first snapshot.
     Before,
@@ -36,6 +36,7 @@ impl GroupKey {
     pub(crate) fn of_trend(trend: &Trend, is_lost: bool) -> Self {
         let members = match trend.kind {
             TrendKind::Backlog => Members::AllSince,
+            _ if trend.is_late => Members::AllSince,
             _ => Members::Survivors,
         };
         Self { classes: trend.classes.clone(), is_lost, members }

@@ -37,13 +37,24 @@ fn lost(blocks: Vec<Life>) -> Vec<Life> {
 /// `is_sought` is whether pointers to the blocks were sought at the end.
 fn groups(lives: &[Life], seconds: u32, is_sought: bool, others: &Surroundings) -> Vec<LeakGroup> {
     let times: Vec<f64> = (0..=seconds / 5).map(|look| f64::from(look) * 5.0).collect();
+    groups_at(&times, lives, is_sought, others)
+}
+
+/// Returns the groups after snapshots at these times.
+fn groups_at(
+    times: &[f64],
+    lives: &[Life],
+    is_sought: bool,
+    others: &Surroundings,
+) -> Vec<LeakGroup> {
     let cohort = |life: &Life| times.partition_point(|time| *time < life.from_s) as u8;
     let snapshots: Vec<Snapshot> = times.iter().map(|t_s| snapshot(lives, *t_s, &cohort)).collect();
-    let older_s = f64::from(seconds) / 2.0;
-    let old = survivors(&times, older_s);
     let now = *times.last().unwrap();
+    let older_s = now / 2.0;
+    let old = survivors(times, older_s);
     let mut sizes: BTreeMap<u16, ClassSizes> = BTreeMap::new();
     let mut parts: BTreeMap<u16, [u64; PARTS]> = BTreeMap::new();
+    let mut parts_of_all: BTreeMap<u16, [u64; PARTS]> = BTreeMap::new();
     let mut lost = LostCounts::default();
     for (number, life) in lives.iter().enumerate().filter(|(_, l)| l.from_s <= now && now < l.to_s)
     {
@@ -60,6 +71,7 @@ fn groups(lives: &[Life], seconds: u32, is_sought: bool, others: &Surroundings) 
         };
         let is_old = old.contains(&cohort(life));
         parts.entry(class).or_default()[number % PARTS] += u64::from(is_old);
+        parts_of_all.entry(class).or_default()[number % PARTS] += u64::from(cohort(life) > 0);
         if life.is_lost && is_sought {
             *lost.counts.entry(class).or_default().entry(cohort(life)).or_default() += 1;
             lost.parts.entry(class).or_default()[number % PARTS] += u64::from(is_old);
@@ -67,8 +79,14 @@ fn groups(lives: &[Life], seconds: u32, is_sought: bool, others: &Surroundings) 
             lost.parts_of_all.entry(class).or_default()[number % PARTS] += is_new;
         }
     }
-    let history =
-        History { snapshots: &snapshots, cohorts: &times, sizes: &sizes, parts: &parts, older_s };
+    let history = History {
+        snapshots: &snapshots,
+        cohorts: times,
+        sizes: &sizes,
+        parts: &parts,
+        parts_of_all: &parts_of_all,
+        older_s,
+    };
     let reached = |unreachable_share| {
         is_sought.then_some(Reachability {
             sampled: 1000,
@@ -214,6 +232,40 @@ fn a_queue_into_which_more_comes_than_goes_is_a_backlog_with_its_rate() {
     let mut early = blocks(112, 20.0, (-60.0, 120.0), FOREVER);
     early.iter_mut().for_each(|life| life.to_s = life.from_s + 5.0 + life.from_s.max(0.0) / 3.0);
     assert_eq!(verdicts(&early, 60), [(LeakKind::Backlog, 112)]);
+}
+
+#[test]
+fn a_backlog_is_found_in_the_few_snapshots_of_a_heap_that_takes_long_to_walk() {
+    // The time between two snapshots rises with the cost of the last one.
+    let times = [0.0, 2.5, 5.0, 7.6, 10.4, 13.5, 18.1, 24.1, 30.0];
+    let mut queue = blocks(1024, 3000.0, (-5.0, 40.0), FOREVER);
+    queue.iter_mut().for_each(|life| life.to_s = (life.from_s + 5.0) * 1.5 - 5.0);
+    let kinds = |lives: &[Life]| -> Vec<LeakKind> {
+        let found = groups_at(&times, lives, true, &Surroundings::default());
+        found.iter().map(|group| group.verdict).collect()
+    };
+    assert_eq!(kinds(&queue), [LeakKind::Backlog]);
+    // A few blocks of the same size that stay do not hide it.
+    let stay = blocks(1024, 2.0, (-5.0, 40.0), FOREVER);
+    assert_eq!(kinds(&[queue, stay].concat()), [LeakKind::Backlog]);
+}
+
+#[test]
+fn growth_that_starts_late_in_a_long_run_is_growing_unless_blocks_are_freed() {
+    let times: Vec<f64> = (0..=60).map(|look| f64::from(look) * 120.0).collect();
+    let of = |lives: &[Life]| groups_at(&times, lives, true, &Surroundings::default());
+    for start_s in [3400.0, 3800.0, 5000.0] {
+        let found = of(&blocks(4000, 3.0, (start_s, 7300.0), FOREVER));
+        assert_eq!(found[0].verdict, LeakKind::Growing, "{found:#?}");
+        let truth = 3.0 * 4000.0 * 3600.0;
+        assert!((found[0].bytes_per_hour as f64 / truth - 1.0).abs() < 0.1, "{found:#?}");
+    }
+    let just_now = of(&blocks(4000, 3.0, (6700.0, 7300.0), FOREVER));
+    assert_eq!(just_now[0].verdict, LeakKind::TooEarly, "{just_now:#?}");
+    // Blocks of a queue that is younger than half of the run are freed.
+    let mut queue = blocks(4000, 3.0, (3800.0, 7300.0), FOREVER);
+    queue.iter_mut().for_each(|life| life.to_s = (life.from_s - 3800.0) * 2.0 + 3800.0);
+    assert_eq!(of(&queue)[0].verdict, LeakKind::Backlog);
 }
 
 #[test]
@@ -437,6 +489,7 @@ fn the_interval_of_an_estimate_covers_the_true_value_in_most_samples() {
             cohorts: &times,
             sizes: &BTreeMap::from([(class, sizes)]),
             parts: &BTreeMap::from([(class, parts)]),
+            parts_of_all: &BTreeMap::from([(class, parts)]),
             older_s: 4.0,
         };
         let found = trends(&history, &LostCounts::default());

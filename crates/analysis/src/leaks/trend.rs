@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use lowtide_model::survivors::{ClassSizes, LARGE_BYTES, PARTS, Snapshot};
 
-use crate::growth::rising;
+use crate::growth::{MIN_SAMPLES, rising};
 
 /// Minimum number of cohorts with survivors for a size to grow.
 pub(super) const MIN_COHORTS: usize = 4;
@@ -30,6 +30,9 @@ const MIN_RISE: f64 = 0.1;
 /// The same in standard deviations of the number of blocks that come and go independently, which is
 /// Poisson-distributed.
 const MIN_DEVIATIONS: f64 = 6.0;
+/// Maximum growth of the number of all blocks, as a multiple of the survivors, which explain about
+/// half of a steady growth: above it, most of the growth is a backlog.
+const MAX_UNEXPLAINED: f64 = 4.0;
 /// Minimum later growth rate, as a part of the first rate: below it, a size is filling up.
 const MIN_LATER_RATE: f64 = 0.5;
 /// Maximum later rate of lost blocks, as a part of the first rate, if the leak may have stopped,
@@ -61,6 +64,8 @@ pub struct History<'h> {
     pub sizes: &'h BTreeMap<u16, ClassSizes>,
     /// The survivors by class, in each part of the sampled places.
     pub parts: &'h BTreeMap<u16, [u64; PARTS]>,
+    /// The same of all blocks that were allocated since the first snapshot.
+    pub parts_of_all: &'h BTreeMap<u16, [u64; PARTS]>,
     /// Minimum age of a survivor, in seconds.
     pub older_s: f64,
 }
@@ -113,6 +118,10 @@ pub struct Trend {
     /// The number of all blocks at first and now, if it is a backlog. `count`, `bytes` and `per_s`
     /// are then those of all blocks.
     pub backlog: Option<[f64; 2]>,
+    /// The cohorts whose blocks count as its survivors.
+    pub old: Range<u8>,
+    /// Whether it started late: survivors are then younger than half of the run.
+    pub is_late: bool,
 }
 
 impl Trend {
@@ -226,10 +235,10 @@ pub fn trends(history: &History<'_>, lost: &LostCounts) -> Vec<Trend> {
     }
     let trends = joined(history, &seen).into_iter();
     let trends = trends.filter_map(|classes| trend(history, &old, classes));
-    let trends = trends.chain(backlogs_without_survivors(history, &seen));
+    let trends = trends.chain(trends_without_survivors(history, &seen));
     by_bytes(trends.filter_map(|trend| match trend.kind {
         TrendKind::Backlog => (!is_lost(history, &trend, lost)).then_some(trend),
-        _ => without_lost(history, &old, trend, lost),
+        _ => without_lost(history, trend, lost),
     }))
 }
 
@@ -253,7 +262,8 @@ pub fn lost_trends(history: &History<'_>, lost: &LostCounts) -> Vec<Trend> {
         // The leak may have started late.
         match of_old.filter(|trend| trend.kind != TrendKind::Level) {
             None if old.len() >= MIN_COHORTS => {
-                lost_trend(history, &all, classes, lost, &lost.parts_of_all)
+                let late = lost_trend(history, &all, classes, lost, &lost.parts_of_all);
+                late.map(|trend| Trend { is_late: true, ..trend })
             }
             None => lost_trend(history, &old, classes, lost, &lost.parts),
             found => found,
@@ -308,10 +318,49 @@ fn joined(history: &History<'_>, seen: &Seen) -> Vec<Vec<u16>> {
     groups.into_iter().map(|(classes, ..)| classes).collect()
 }
 
+/// Returns the trend of some classes with survivors; that of their growth if it started late, and
+/// that of a backlog if most of the growth is one.
 fn trend(history: &History<'_>, old: &Range<u8>, classes: Vec<u16>) -> Option<Trend> {
+    let of_old = trend_of(history, old, classes.clone(), history.parts);
+    let found = match of_old {
+        Some(found) if found.kind != TrendKind::Level => Some(found),
+        level => match late(history, &classes) {
+            Some(late) if late.kind != TrendKind::Level => Some(late),
+            late => level.or(late),
+        },
+    };
+    let survival = found.as_ref().and_then(|found| found.survival);
+    // Blocks that accumulate explain the growth, whatever else is freed.
+    let accumulates = found.as_ref().is_some_and(|found| {
+        found.kind != TrendKind::Level
+            && survival.is_none_or(|survival| survival >= MIN_SURVIVAL)
+            && !is_little(history, &classes, found.count)
+    });
+    let waits = !accumulates && is_freed(history, &classes, survival);
+    match backlog(history, &classes).filter(|_| waits) {
+        Some(backlog) => Some(Trend { survival, ..backlog }),
+        None => found,
+    }
+}
+
+/// Returns whether survivors are little beside the growth of the number of all blocks.
+fn is_little(history: &History<'_>, classes: &[u16], survivors: f64) -> bool {
+    let all = |snapshot: Option<&Snapshot>| {
+        snapshot.map_or(0.0, |snapshot| counts_in(snapshot, classes).values().sum())
+    };
+    all(history.now()) - all(history.snapshots.first()) > survivors * MAX_UNEXPLAINED
+}
+
+/// Returns the trend of the survivors of some classes.
+fn trend_of(
+    history: &History<'_>,
+    old: &Range<u8>,
+    classes: Vec<u16>,
+    parts: &BTreeMap<u16, [u64; PARTS]>,
+) -> Option<Trend> {
     let now = history.now()?;
     let counts = counts_in(now, &classes);
-    let survivors = Survivors::new(history, old, &classes, &counts, history.parts)?;
+    let survivors = Survivors::new(history, old, &classes, &counts, parts)?;
     let survival = survival(history, old, &classes);
     let later = LaterRate::new(history, old, &counts);
     let later_rate = later.and_then(|later| later.share());
@@ -325,18 +374,72 @@ fn trend(history: &History<'_>, old: &Range<u8>, classes: Vec<u16>) -> Option<Tr
         (true, false) => TrendKind::Filling,
         (false, _) => TrendKind::Level,
     };
-    let is_freed = survival.map_or(has_had(history, old, &classes), |s| s < MIN_SURVIVAL);
     let found = survivors.trend(history, old, classes)?;
     let trend = Trend { kind, survival, later_rate, net, ..found };
-    let trend = match later.filter(|later| later.is_slower()) {
+    Some(match later.filter(|later| later.is_slower()) {
         Some(later) if kind == TrendKind::Filling => trend.at_rate(later.per_s()),
         _ => trend,
-    };
-    let waits = kind != TrendKind::Growing && is_freed;
-    Some(match backlog(history, &trend.classes).filter(|_| waits) {
-        Some(backlog) => Trend { survival, ..backlog },
-        None => trend,
     })
+}
+
+/// Returns the trend of some classes if their growth started late: blocks of earlier cohorts were
+/// never there. Survivors are then the blocks that are older than half of the time since.
+fn late(history: &History<'_>, classes: &[u16]) -> Option<Trend> {
+    let lasting = lasting(history, classes);
+    let first = lasting.range(1..).map(|(cohort, _)| *cohort).next().filter(|first| *first > 1)?;
+    // It started within the first cohort, whose rate is too low.
+    let start = first + 1;
+    let since_s = history.now_s() - history.end_s(first);
+    let old = start..survivors(history.cohorts, since_s / 2.0).end.max(start);
+    let parts = parts_of(history, &old, classes);
+    let trend = trend_of(history, &old, classes.to_vec(), &parts)?;
+    Some(Trend { is_late: true, ..trend })
+}
+
+/// Returns the blocks of some cohorts in each part of the sampled places, as an estimate from all
+/// blocks that were allocated since the first snapshot.
+fn parts_of(
+    history: &History<'_>,
+    old: &Range<u8>,
+    classes: &[u16],
+) -> BTreeMap<u16, [u64; PARTS]> {
+    let now = history.now();
+    let of_class = |class: &u16| {
+        let parts = history.parts_of_all.get(class)?;
+        let counts = now?.counts.iter().filter(|found| found.class == *class);
+        let count: u64 =
+            counts.filter(|found| old.contains(&found.cohort)).map(|f| u64::from(f.count)).sum();
+        let all = parts.iter().sum::<u64>().max(1);
+        Some((*class, parts.map(|part| (part * count).div_ceil(all))))
+    };
+    classes.iter().filter_map(of_class).collect()
+}
+
+/// Returns the largest number of blocks of each cohort that outlived an interval between two
+/// snapshots. Those of cohort 0 existed before.
+fn lasting(history: &History<'_>, classes: &[u16]) -> Counts {
+    let mut largest = Counts::new();
+    for snapshot in history.snapshots {
+        for (cohort, count) in counts_in(snapshot, classes) {
+            if cohort == 0 || snapshot.t_s > history.end_s(cohort) {
+                let largest = largest.entry(cohort).or_default();
+                *largest = count.max(*largest);
+            }
+        }
+    }
+    largest
+}
+
+/// Returns whether a part of the blocks of some classes was freed, or changed, after it had
+/// outlived an interval between two snapshots. `survival` is that of survivors.
+fn is_freed(history: &History<'_>, classes: &[u16], survival: Option<f64>) -> bool {
+    let now = history.now().map(|now| counts_in(now, classes)).unwrap_or_default();
+    let lasting = lasting(history, classes);
+    let left =
+        |cohort: &u8, before: &f64| before - now.get(cohort).copied().unwrap_or(0.0).min(*before);
+    let gone: f64 = lasting.iter().map(|(cohort, before)| left(cohort, before)).sum();
+    survival.is_some_and(|survival| survival < MIN_SURVIVAL)
+        || gone > (1.0 - MIN_SURVIVAL) * lasting.values().sum::<f64>()
 }
 
 /// Returns the trend of the blocks of some classes if their number rises, over the whole run and in
@@ -347,7 +450,9 @@ fn backlog(history: &History<'_>, classes: &[u16]) -> Option<Trend> {
         history.snapshots.iter().map(|snapshot| (snapshot.t_s, all(snapshot))).collect();
     let ((first_s, first), (last_s, count)) = (*totals.first()?, *totals.last()?);
     let middle_s = f64::midpoint(first_s, last_s);
-    let newer = &totals[totals.partition_point(|(t_s, _)| *t_s < middle_s)..];
+    // Snapshots of a large heap are rare, and few of them are in the newer half.
+    let enough = totals.len().saturating_sub(MIN_SAMPLES);
+    let newer = &totals[totals.partition_point(|(t_s, _)| *t_s < middle_s).min(enough)..];
     let per_s = rising(&totals).filter(|_| rising(newer).is_some())?;
     let rise = per_s * (last_s - first_s);
     let chance = MIN_DEVIATIONS * first.max(count).sqrt();
@@ -376,18 +481,22 @@ fn backlog(history: &History<'_>, classes: &[u16]) -> Option<Trend> {
         is_noticeable: is_noticeable(history, bytes),
         age_s: [0.0, history.now_s()],
         backlog: Some([first, count]),
+        old: 1..history.cohorts.len() as u8,
+        is_late: false,
     })
 }
 
-/// Returns the trends of the backlogs in classes that have no survivors: all of their blocks are
-/// freed before they are that old.
-fn backlogs_without_survivors(history: &History<'_>, seen: &Seen) -> Vec<Trend> {
+/// Returns the trends of the classes that have no survivors: their growth started late, or all of
+/// their blocks are freed before they are that old.
+fn trends_without_survivors(history: &History<'_>, seen: &Seen) -> Vec<Trend> {
     let Some(now) = history.now() else { return Vec::new() };
     let mut others = Seen::new();
     for found in now.counts.iter().filter(|found| !seen.contains_key(&found.class)) {
         others.entry(found.class).or_default().insert(found.cohort, u64::from(found.count));
     }
-    joined(history, &others).iter().filter_map(|classes| backlog(history, classes)).collect()
+    let nothing = 1..1;
+    let groups = joined(history, &others).into_iter();
+    groups.filter_map(|classes| trend(history, &nothing, classes)).collect()
 }
 
 /// Returns the trend of the lost blocks of some cohorts, none of which can be freed any more.
@@ -431,13 +540,9 @@ fn is_lost(history: &History<'_>, trend: &Trend, lost: &LostCounts) -> bool {
 }
 
 /// Returns a trend without the lost survivors; `None` if hardly any others remain.
-fn without_lost(
-    history: &History<'_>,
-    old: &Range<u8>,
-    trend: Trend,
-    lost: &LostCounts,
-) -> Option<Trend> {
+fn without_lost(history: &History<'_>, trend: Trend, lost: &LostCounts) -> Option<Trend> {
     let lost = lost_in(history, &trend.classes, lost);
+    let old = &trend.old;
     let count: f64 = lost.range(old.clone()).map(|(_, count)| count).sum();
     if count == 0.0 {
         return Some(trend);
@@ -544,6 +649,8 @@ impl Survivors {
             backlog: None,
             is_noticeable: self.is_noticeable,
             age_s: [history.age_s(youngest), history.age_s(oldest)],
+            old: old.clone(),
+            is_late: false,
         })
     }
 }
@@ -576,12 +683,12 @@ struct LaterRate {
 impl LaterRate {
     fn new(history: &History<'_>, old: &Range<u8>, counts: &Counts) -> Option<Self> {
         let end = history.cohorts.len().saturating_sub(1) as u8;
-        let third = (end.saturating_sub(1) / 3).min(old.len() as u8);
+        let third = (end.saturating_sub(old.start) / 3).min(old.len() as u8);
         let of = |cohorts: Range<u8>| {
             let count = counts.range(cohorts.clone()).fold(0.0, |sum, (_, count)| sum + count);
             (count, cohorts.map(|cohort| history.duration_s(cohort)).sum::<f64>())
         };
-        let ((count, duration_s), last) = (of(1..1 + third), of(end - third..end));
+        let ((count, duration_s), last) = (of(old.start..old.start + third), of(end - third..end));
         let first_per_s = count / duration_s;
         (third > 0 && first_per_s.is_finite()).then_some(Self { first_per_s, last })
     }
@@ -610,14 +717,6 @@ impl LaterRate {
         let expected = self.first_per_s * duration_s;
         expected >= MIN_EXPECTED && count < expected * MAX_STOPPED_RATE
     }
-}
-
-/// Returns whether there were blocks in the older half of the cohorts, in any snapshot.
-fn has_had(history: &History<'_>, old: &Range<u8>, classes: &[u16]) -> bool {
-    let older = old.start..old.start + old.len().div_ceil(2) as u8;
-    let has =
-        |snapshot: &Snapshot| counts_in(snapshot, classes).range(older.clone()).next().is_some();
-    history.snapshots.iter().any(has)
 }
 
 /// Returns the net increase of the blocks of the survivors' age, since the process had been
