@@ -68,6 +68,14 @@ fn divide(part: &GrowthPart, growth: &Growth, runtimes: &[Runtime], pid: u32) ->
             format!("jcmd {pid} VM.metaspace && jcmd {pid} VM.classloaders"),
             "as its user: memory of classes, and the class loaders that keep them",
         ),
+        // The objects of V8's heap are known, so this is other memory.
+        ("runtime", Some(RuntimeKind::Node)) if !part.free && has_objects_of_v8(growth) => (
+            format!(
+                "(sleep 2; echo 'exec process.memoryUsage()'; sleep 3) | node inspect -p {pid}"
+            ),
+            "external: what objects have outside of V8's heap, such as WebAssembly.Memory; what is in none of the \
+             figures was mapped by an addon",
+        ),
         ("runtime" | "allocated", Some(runtime)) => of_runtime(runtime, growth, pid),
         ("stacks", _) => (
             format!("ps -T -p {pid}"),
@@ -105,6 +113,12 @@ fn with_remark(command: &str, remark: &str) -> String {
     if remark.is_empty() { command.to_owned() } else { format!("{command}\n      ({remark})") }
 }
 
+/// Returns whether the heap of V8 was walked.
+fn has_objects_of_v8(growth: &Growth) -> bool {
+    let is_v8 = |part: &GrowthPart| part.name.as_deref() == Some(RuntimeKind::V8.name());
+    growth.by.iter().any(|part| is_v8(part) && (part.owner == "allocated" || part.free))
+}
+
 /// Returns a command for the memory of a runtime, or code to run in the program.
 fn of_runtime(runtime: RuntimeKind, growth: &Growth, pid: u32) -> (String, &'static str) {
     // A snapshot takes about a second for each 20 MiB, and the debugger some seconds.
@@ -128,7 +142,8 @@ fn of_runtime(runtime: RuntimeKind, growth: &Growth, pid: u32) -> (String, &'sta
         RuntimeKind::Go => (
             "go tool pprof -top http://HOST:PORT/debug/pprof/heap".to_owned(),
             "HOST:PORT: where it serves net/http/pprof; goroutines, whose stacks are in this memory, are counted by \
-             curl 'http://HOST:PORT/debug/pprof/goroutine?debug=1'",
+             curl 'http://HOST:PORT/debug/pprof/goroutine?debug=1'; what syscall.Mmap has mapped is in neither, nor in \
+             runtime.MemStats.Sys",
         ),
         RuntimeKind::Ruby => (
             "require 'objspace'; ObjectSpace.dump_all(output: File.open('heap.json', 'w'))"
@@ -140,11 +155,12 @@ fn of_runtime(runtime: RuntimeKind, growth: &Growth, pid: u32) -> (String, &'sta
             "between the steps of the script, to see which step allocates",
         ),
         RuntimeKind::Erlang => (
-            "lists:sublist(lists:reverse(lists:keysort(2, [{P, M} || P <- processes(), \
-             {memory, M} <- [process_info(P, memory)]])), 10)."
+            "{erlang:memory(), [lists:sublist(lists:reverse(lists:keysort(2, All)), 5) || All <- \
+             [[{T, W} || T <- ets:all(), W <- [ets:info(T, memory)], is_integer(W)], \
+             [{P, B} || P <- processes(), {memory, B} <- [process_info(P, memory)]]]]}."
                 .to_owned(),
-            "in the shell of the node: its largest processes; with recon: \
-             recon_alloc:memory(allocated_types)",
+            "in the shell of the node: bytes by class, the largest tables in words, the largest processes in bytes; \
+             the binaries of a process, with recon: recon:bin_leak(10)",
         ),
         RuntimeKind::Python => (PYTHON.to_owned(), TRACEMALLOC),
         RuntimeKind::PyPy => (
@@ -232,6 +248,10 @@ mod tests {
         };
         assert!(of_v8(&node).contains("node inspect -p 7"));
         assert!(of_v8(&[]).contains("deno"));
+        let mut outside = growth(0.4, part("runtime", Some("Node.js")));
+        outside.by.push(part("allocated", Some("V8")));
+        let said = divide_growth(&outside, &node, 7).unwrap();
+        assert!(said.contains("process.memoryUsage()"), "{said}");
     }
 
     #[test]

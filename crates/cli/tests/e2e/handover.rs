@@ -81,6 +81,21 @@ setTimeout(() => process.exit(0), 600e3);";
 }
 
 #[test]
+#[ignore = "needs node"]
+fn node_counts_memory_that_its_objects_have_outside_of_the_heap() {
+    let source = "const keep = [];
+process.stdin.once('data', () => { process.stdout.write('.');
+  setInterval(() => { const memory = new WebAssembly.Memory({ initial: 16 });
+    new Uint8Array(memory.buffer).fill(1); keep.push(memory); }, 200); });
+setTimeout(() => process.exit(0), 600e3);";
+    let node = Growing::start("frames.js", source, &["node", "frames.js"]);
+    let printed = node.run(&node.next());
+    let external = printed.split_once("external: ").unwrap().1;
+    let bytes: u64 = external.split(',').next().unwrap().parse().unwrap();
+    assert!(bytes > 20 << 20, "{printed}");
+}
+
+#[test]
 #[ignore = "needs jcmd, java and javac"]
 fn a_histogram_of_java_has_the_class_of_the_objects_that_are_kept() {
     let source = "public class Sessions { static class Session { byte[] data = new byte[400]; }
@@ -144,23 +159,40 @@ while (time() < $end) { for ($i = 0; $i < 500; $i++) { $n++; $keep[] = ['n' => $
     assert!(bytes > 10 << 20, "{logged}");
 }
 
+/// Starts an Erlang program that calls `keep(Sessions, N)`, and returns what the next step prints:
+/// the largest table and the largest process, and the process that calls it.
+fn largest_of_erlang(keep: &str) -> Vec<String> {
+    let source = "-module(sessions). -export([main/0, keep/2]).
+main() -> io:get_line(\"\"), io:format(\".\"), register(hoarder, spawn(fun() -> keep([], 0) end)), serve().
+serve() -> Line = io:get_line(\"\"), {ok, Tokens, _} = erl_scan:string(Line),
+  {ok, Parsed} = erl_parse:parse_exprs(Tokens), {value, {Classes, [Tables, Processes]}, _} = erl_eval:exprs(Parsed, []),
+  true = proplists:get_value(ets, Classes) > 0,
+  io:format(\"~w;~w;~w~n\", [hd(Tables), hd(Processes), whereis(hoarder)]), serve().\n";
+    let command = "erlc sessions.erl && exec erl -noshell -eval 'sessions:main()'";
+    let source = source.to_owned() + keep;
+    let mut erlang = Growing::start("sessions.erl", &source, &["sh", "-c", command]);
+    let code = erlang.next();
+    erlang.eval(&code).trim().split(';').map(str::to_owned).collect()
+}
+
 #[test]
 #[ignore = "needs erl and erlc"]
 fn the_shell_of_erlang_lists_the_process_that_keeps_its_memory() {
-    let source = "-module(sessions). -export([main/0, keep/2]).
-main() -> io:get_line(\"\"), io:format(\".\"), register(hoarder, spawn(?MODULE, keep, [[], 0])), serve().
-keep(_, 6000) -> ok;
+    let keep = "keep(_, 6000) -> ok;
 keep(Keep, N) -> timer:sleep(100),
-  keep([[{I, integer_to_list(I), [I, I]} || I <- lists:seq(1, 2000)] | Keep], N + 1).
-serve() -> Line = io:get_line(\"\"), {ok, Tokens, _} = erl_scan:string(Line),
-  {ok, Parsed} = erl_parse:parse_exprs(Tokens), {value, Value, _} = erl_eval:exprs(Parsed, []),
-  io:format(\"~w of ~w~n\", [hd(Value), whereis(hoarder)]), serve().";
-    let command = "erlc sessions.erl && exec erl -noshell -eval 'sessions:main()'";
-    let mut erlang = Growing::start("sessions.erl", source, &["sh", "-c", command]);
-    let code = erlang.next();
-    let answer = erlang.eval(&code);
-    let (largest, hoarder) = answer.trim().split_once(" of ").unwrap();
-    assert!(largest.starts_with(&format!("{{{hoarder},")), "{code}\n{answer}");
+  keep([[{I, integer_to_list(I), [I, I]} || I <- lists:seq(1, 2000)] | Keep], N + 1).";
+    let largest = largest_of_erlang(keep);
+    assert!(largest[1].starts_with(&format!("{{{},", largest[2])), "{largest:?}");
+}
+
+#[test]
+#[ignore = "needs erl and erlc"]
+fn the_shell_of_erlang_lists_the_table_that_keeps_its_memory() {
+    let keep = "keep(_, 6000) -> ok;
+keep([], 0) -> ets:new(sessions, [named_table]), keep([], 1);
+keep(_, N) -> timer:sleep(100), [ets:insert(sessions, {{N, I}, [I, I]}) || I <- lists:seq(1, 2000)], keep([], N + 1).";
+    let largest = largest_of_erlang(keep);
+    assert!(largest[0].starts_with("{sessions,"), "{largest:?}");
 }
 
 /// Starts the mode of a program that maps memory, and returns what the next step prints.
