@@ -8,8 +8,9 @@
 //!   pages, but locked in memory;
 //! - **cached**: at least a fifth of RSS, and more than of any other free memory, was freed and is
 //!   kept in the caches of threads;
-//! - **fragmentation**: at least a fifth of RSS, and more than the reclaimable bytes, is free on
-//!   pages that also hold other data; free blocks in CPython's arenas are included;
+//! - **fragmentation**: at least a fifth of RSS, [`MIN_FRAGMENTED_BYTES`], and more than the
+//!   reclaimable bytes, is free on pages that also hold other data; free blocks in CPython's arenas
+//!   are included;
 //! - **live**: memory in use by the program is the largest part of the rest;
 //! - **runtime**: memory of a runtime or of another allocator is the largest part;
 //! - **outside_heap**: memory outside of any heap is (files, shared memory, stacks, data, the
@@ -22,6 +23,10 @@ use lowtide_model::bytes::Human;
 use lowtide_model::inspection::{Inspection, Observation, SCHEMA, WalkedHeap};
 use lowtide_model::ledger::Owner;
 use lowtide_model::verdict::{Verdict, VerdictKind};
+
+/// Minimum free bytes on pages with other data that are called fragmentation: less is usual after a
+/// release, and not worth a change of the program.
+pub const MIN_FRAGMENTED_BYTES: u64 = 16 << 20;
 
 /// Share of RSS without an owner above which a verdict is inconclusive.
 const UNSEEN: f64 = 0.2;
@@ -122,7 +127,9 @@ impl Amounts {
             }
             () if is_notable(self.locked) && self.locked >= between_blocks => VerdictKind::Locked,
             () if is_notable(self.in_v8) && self.in_v8 >= between_blocks => VerdictKind::Runtime,
-            () if is_notable(between_blocks) => VerdictKind::Fragmentation,
+            () if is_notable(between_blocks) && between_blocks >= MIN_FRAGMENTED_BYTES => {
+                VerdictKind::Fragmentation
+            }
             () if self.runtime > self.in_use.max(self.outside) => VerdictKind::Runtime,
             () if self.outside > self.in_use => VerdictKind::OutsideHeap,
             () => VerdictKind::Live,
@@ -328,6 +335,8 @@ pub(crate) mod tests {
         assert_eq!(kind(&[(Allocated, 100), (Locked, 900)]), VerdictKind::Locked);
         assert_eq!(kind(&[(Reclaimable, 300), (Locked, 500)]), VerdictKind::Hoard);
         assert_eq!(kind(&[(Locked, 300), (Fragmented, 400)]), VerdictKind::Fragmentation);
+        // Usual after a release.
+        assert_eq!(kind(&[(Allocated, 4), (File, 6), (Fragmented, 8)]), VerdictKind::OutsideHeap);
         assert_eq!(kind(&[(Allocated, 10), (Device, 500)]), VerdictKind::OutsideHeap);
         assert_eq!(kind(&[(Allocated, 20), (Runtime, 500)]), VerdictKind::Runtime);
         assert_eq!(kind(&[(Allocated, 1), (File, 3), (Stacks, 1)]), VerdictKind::OutsideHeap);

@@ -183,9 +183,19 @@ pub(super) fn next(found: &Inspection, service: &Service) -> String {
             }
             // Also if the watch was too short for a course: a longer one is a search for leaks.
             Some(_) => leaks,
+            None if is_little_free(found) => {
+                format!("nothing to release; does it grow? lowtide inspect --watch 60s {pid}")
+            }
             None => format!("lowtide inspect --watch 60s {pid}     (does it grow?)"),
         },
     }
+}
+
+/// Returns whether a heap was walked, and neither a release nor another remedy with a prediction
+/// gains anything.
+fn is_little_free(found: &Inspection) -> bool {
+    let has_gain = found.remedies.iter().any(|remedy| remedy.predicted_bytes.is_some());
+    found.observation.heap.is_some() && !has_gain && found.verdict.kind != VerdictKind::Inconclusive
 }
 
 /// Returns whether memory grew that the RSS of the process does not count.
@@ -568,7 +578,8 @@ pub(super) mod tests {
             found.growth = growth;
             next(&found, &server())
         };
-        assert!(said(None).starts_with("lowtide inspect --watch 60s 7"));
+        let end = "nothing to release; does it grow? lowtide inspect --watch 60s 7";
+        assert_eq!(said(None), end);
         assert!(said(Some(growth([100, 101], vec![]))).starts_with("nothing to do"));
         let files = growth([100, 300], vec![part("file", 200)]);
         assert!(said(Some(files)).contains(" /proc/7/smaps_rollup"));
