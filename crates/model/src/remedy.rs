@@ -63,6 +63,10 @@ pub struct Remedy {
     pub estimated: bool,
     /// Its effect, and the command or code for it, for people.
     pub how: String,
+    /// What to do, in a few words, for a page that has one line for it. Absent if only `how` says
+    /// it.
+    #[serde(skip)]
+    pub brief: Option<String>,
     /// The environment variable that applies it, if there is one.
     pub setting: Option<Setting>,
     /// Its row in the table of remedies, which has the documentation that it rests on, and its
@@ -91,10 +95,17 @@ impl Remedy {
             predicted_bytes,
             estimated: false,
             how,
+            brief: None,
             setting: None,
             row: None,
             source: None,
         }
+    }
+
+    /// Adds a description in a few words.
+    #[must_use]
+    pub fn in_brief(self, brief: String) -> Self {
+        Self { brief: Some(brief), ..self }
     }
 
     /// Adds the environment variable that applies it.

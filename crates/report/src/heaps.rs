@@ -19,7 +19,7 @@ use crate::text::{printable, thousands, wrapped};
 const MAX_ARENAS: usize = 512;
 
 /// Minimum part of RSS that is free in a heap, for its line in a report.
-const MIN_FREE: f64 = 0.01;
+const MIN_FREE: f64 = 0.05;
 
 /// Formats the heaps: each arena and their sum, or only a line for a heap with free memory.
 pub(crate) fn render(observation: &Observation, each: bool, screen: Screen) -> String {
@@ -106,7 +106,8 @@ fn engine_line(heap: &EngineHeap) -> (u64, String) {
     }
     largest.sort_by_key(|(bytes, _)| Reverse(*bytes));
     let part = |(bytes, name): &(u64, &str)| format!("{} in {}", Human(*bytes), printable(name));
-    let parts: Vec<String> = largest.iter().take(3).filter(|(b, _)| *b > 0).map(part).collect();
+    let is_notable = |(bytes, _): &&(u64, &str)| *bytes > free_bytes / 10;
+    let parts: Vec<String> = largest.iter().take(3).filter(is_notable).map(part).collect();
     let line = format!(
         "{}: {} free in {}: {}",
         heap.engine.kind().name(),
@@ -317,7 +318,7 @@ fn glibc_line(arenas: &[&Arena]) -> (u64, String) {
         false => String::new(),
     };
     let line = format!(
-        "glibc: {} free{resident} in {} of {}, the largest {}",
+        "glibc: {} free{resident} in {} of {}, largest {}",
         Human(all_bytes),
         counted(sum(&|arena| arena.free_count + arena.fast_count), "chunk"),
         counted(arenas.len() as u64, "arena"),

@@ -97,7 +97,7 @@ fn of_walked_runtime(manager: WalkedRuntime, state: State) -> String {
         (WalkedRuntime::CPython, State::Free) => "free blocks and pools",
         (WalkedRuntime::HotSpot, State::Allocated) => "in use after the last collection",
         (WalkedRuntime::HotSpot, State::Free) => "newer objects and free memory",
-        (WalkedRuntime::V8, State::Allocated) => "objects, with garbage not collected yet",
+        (WalkedRuntime::V8, State::Allocated) => "objects, with uncollected garbage",
         (WalkedRuntime::V8, State::Free) => "free in its spaces and in its pool",
         (_, State::Unknown) => "not walked",
     };

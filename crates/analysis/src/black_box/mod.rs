@@ -211,6 +211,7 @@ fn remedies(inspection: &Inspection) -> Vec<Remedy> {
         if remedy.kind == RemedyKind::Release {
             "a release before the end would have returned this: lowtide attach -p adaptive"
                 .clone_into(&mut remedy.how);
+            remedy.brief = None;
         }
     }
     remedies

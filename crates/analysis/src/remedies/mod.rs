@@ -69,7 +69,8 @@ fn apply(row: &Row, values: &[(&str, &str)], predicted_bytes: Option<u64>) -> Re
             text.replace(&format!("{{{name}}}"), value)
         })
     };
-    let mut remedy = Remedy::new(row.kind, predicted_bytes, fill(row.how));
+    let mut remedy =
+        Remedy::new(row.kind, predicted_bytes, fill(row.how)).in_brief(fill(row.brief));
     remedy.row = Some(row.name.to_owned());
     remedy.source = Some(row.source.0.to_owned());
     remedy.estimated = predicted_bytes.is_some() && !row.is_exact;
@@ -90,7 +91,12 @@ fn close_connections(facts: &Evidence<'_>) -> Option<Remedy> {
         HumanCount(connections),
         Human(in_use / connections)
     );
-    let remedy = Remedy::new(RemedyKind::CloseConnections, None, how);
+    let brief = format!(
+        "{} are open, with at most {} each",
+        HumanCount(connections),
+        Human(in_use / connections)
+    );
+    let remedy = Remedy::new(RemedyKind::CloseConnections, None, how).in_brief(brief);
     (facts.share(in_use) >= 0.5).then_some(remedy)
 }
 
@@ -141,14 +147,16 @@ fn releases(heap: HeapPrediction, pid: u32) -> Vec<Remedy> {
         };
         let how =
             format!("returns every whole free page{tops}, in short pauses: lowtide release {pid}");
-        Remedy::new(RemedyKind::Release, Some(bytes), how)
+        let brief = format!("lowtide release {pid} returns whole free pages");
+        Remedy::new(RemedyKind::Release, Some(bytes), how).in_brief(brief)
     });
     let trim = trim.map(|bytes| {
         let how = format!(
             "a call to malloc_trim(0) in the program; it holds each arena's lock while it trims it (threads of \
              process {pid} that need the arena wait)"
         );
-        Remedy::new(RemedyKind::MallocTrim, Some(bytes), how)
+        let brief = "malloc_trim(0) in the program; its threads wait";
+        Remedy::new(RemedyKind::MallocTrim, Some(bytes), how).in_brief(brief.to_owned())
     });
     release.into_iter().chain(trim).collect()
 }
@@ -339,6 +347,7 @@ fn of_manager(name: &str, facts: &Evidence<'_>) -> Vec<Remedy> {
         .map(|row| {
             let mut remedy = apply(row, &values, None);
             remedy.how = format!("{name}: {}", remedy.how);
+            remedy.brief = remedy.brief.map(|brief| format!("{name}: {brief}"));
             remedy
         })
         .collect()

@@ -68,6 +68,8 @@ pub(super) struct Row {
     pub(super) kind: RemedyKind,
     /// A condition besides holder and state.
     pub(super) when: fn(&Evidence<'_>) -> bool,
+    /// What to do, in a few words.
+    pub(super) brief: &'static str,
     /// What to do, and what it does.
     pub(super) how: &'static str,
     /// The setting that does it.
@@ -104,23 +106,41 @@ const fn row(
     holder: &'static str,
     state: MemoryState,
     kind: RemedyKind,
+    brief: &'static str,
     how: &'static str,
     source: (&'static str, &'static str),
 ) -> Row {
-    Row { name, holder, state, kind, when: always, how, setting: None, source, is_exact: false }
+    Row {
+        name,
+        holder,
+        state,
+        kind,
+        when: always,
+        brief,
+        how,
+        setting: None,
+        source,
+        is_exact: false,
+    }
 }
 
 const fn in_runtime(
     name: &'static str,
     kind: RuntimeKind,
+    brief: &'static str,
     how: &'static str,
     source: (&'static str, &'static str),
 ) -> Row {
-    row(name, kind.name(), MemoryState::Undivided, RemedyKind::Runtime, how, source)
+    row(name, kind.name(), MemoryState::Undivided, RemedyKind::Runtime, brief, how, source)
 }
 
-const fn huge(name: &'static str, how: &'static str, source: (&'static str, &'static str)) -> Row {
-    row(name, HUGE_PAGES, MemoryState::InUse, RemedyKind::HugePages, how, source)
+const fn huge(
+    name: &'static str,
+    brief: &'static str,
+    how: &'static str,
+    source: (&'static str, &'static str),
+) -> Row {
+    row(name, HUGE_PAGES, MemoryState::InUse, RemedyKind::HugePages, brief, how, source)
 }
 
 /// The holder of memory that processes shared after a fork.
@@ -130,10 +150,11 @@ pub(super) const HUGE_PAGES: &str = "huge pages";
 
 const fn forked(
     name: &'static str,
+    brief: &'static str,
     how: &'static str,
     source: (&'static str, &'static str),
 ) -> Row {
-    row(name, FORKED, MemoryState::InUse, RemedyKind::Fork, how, source)
+    row(name, FORKED, MemoryState::InUse, RemedyKind::Fork, brief, how, source)
 }
 
 /// The table.
@@ -146,6 +167,7 @@ pub(super) static TABLE: &[Row] = &[
             "glibc",
             MemoryState::Free,
             RemedyKind::ArenaMax,
+            "{arenas} arenas hold free blocks: MALLOC_ARENA_MAX=2",
             "{arenas} arenas hold free blocks: MALLOC_ARENA_MAX=2 makes threads share them; try it with lowtide \
              study -t glibc/arena_max=2",
             (
@@ -163,6 +185,7 @@ pub(super) static TABLE: &[Row] = &[
             "glibc",
             MemoryState::Free,
             RemedyKind::TrimThreshold,
+            "MALLOC_TRIM_THRESHOLD_=131072 (it is {threshold})",
             "the main heap returns only free memory beyond {threshold} at its top (trim_threshold has grown with \
              freed blocks, or was set): MALLOC_TRIM_THRESHOLD_=131072 keeps it small; try it with lowtide study -t \
              glibc/trim_threshold",
@@ -184,6 +207,7 @@ pub(super) static TABLE: &[Row] = &[
             "jemalloc",
             MemoryState::Free,
             RemedyKind::Purge,
+            "{call}; background_thread:true and a short decay in {variable}",
             "{call}; {variable}=background_thread:true,dirty_decay_ms:1000,muzzy_decay_ms:0 returns free memory, \
              also while the program is idle",
             (
@@ -201,6 +225,7 @@ pub(super) static TABLE: &[Row] = &[
             "mimalloc",
             MemoryState::Free,
             RemedyKind::Purge,
+            "{call}; MIMALLOC_PURGE_DELAY=0",
             "{call}; MIMALLOC_PURGE_DELAY=0 returns a page as soon as it is free",
             (
                 "mimalloc's readme, MIMALLOC_PURGE_DELAY",
@@ -217,6 +242,7 @@ pub(super) static TABLE: &[Row] = &[
             "gperftools",
             MemoryState::Free,
             RemedyKind::Purge,
+            "{call}; TCMALLOC_AGGRESSIVE_DECOMMIT=1",
             "{call}; TCMALLOC_RELEASE_RATE=10 returns free memory sooner, TCMALLOC_AGGRESSIVE_DECOMMIT=1 at once",
             (
                 "gperftools' docs/tcmalloc.adoc, TCMALLOC_RELEASE_RATE and TCMALLOC_AGGRESSIVE_DECOMMIT",
@@ -233,6 +259,7 @@ pub(super) static TABLE: &[Row] = &[
             "glibc",
             MemoryState::Cached,
             RemedyKind::ThreadCaches,
+            "GLIBC_TUNABLES=glibc.malloc.tcache_count=0, or fewer threads",
             "each thread keeps freed blocks for itself until it ends: GLIBC_TUNABLES=glibc.malloc.tcache_count=0 turns \
              that off, for more CPU time; fewer threads keep less",
             (
@@ -251,6 +278,7 @@ pub(super) static TABLE: &[Row] = &[
             "jemalloc",
             MemoryState::Cached,
             RemedyKind::ThreadCaches,
+            "tcache:false and a short decay in {variable}",
             "each thread keeps freed blocks for itself, also while it is idle: {variable}=tcache:false turns that off, \
              for more CPU time, and background_thread:true,dirty_decay_ms:1000,muzzy_decay_ms:0 returns what is free \
              then; mallctl(\"thread.tcache.flush\") in a thread empties its cache",
@@ -265,6 +293,7 @@ pub(super) static TABLE: &[Row] = &[
         "mimalloc",
         MemoryState::Cached,
         RemedyKind::ThreadCaches,
+        "mi_collect(true) in the thread that allocated the blocks",
         "blocks that another thread freed wait for the thread that allocated them: its next allocations of that size \
          take them, and mi_collect(true) in that thread, or its end, returns their pages; another thread cannot",
         (
@@ -277,6 +306,7 @@ pub(super) static TABLE: &[Row] = &[
         "gperftools",
         MemoryState::Cached,
         RemedyKind::ThreadCaches,
+        "MallocExtension_MarkThreadIdle(), or fewer threads",
         "threads keep freed blocks for themselves: MallocExtension_MarkThreadIdle() in a thread empties its cache; \
          TCMALLOC_MAX_TOTAL_THREAD_CACHE_BYTES bounds all of them (default 32 MiB), but each thread may always keep 512 \
          KiB; fewer threads keep less",
@@ -291,6 +321,7 @@ pub(super) static TABLE: &[Row] = &[
         "glibc",
         MemoryState::Scattered,
         RemedyKind::Allocator,
+        "no release can return it; another allocator may hold less",
         "{scattered}: an allocator that separates sizes and returns its free pages may hold less; try lowtide study \
          -a glibc,jemalloc,mimalloc -t jemalloc/background_thread -p none,adaptive",
         (
@@ -303,6 +334,7 @@ pub(super) static TABLE: &[Row] = &[
         "jemalloc",
         MemoryState::Scattered,
         RemedyKind::Allocator,
+        "no release can return it: keep long-lived blocks apart",
         "{scattered}: {allocator} separates sizes, but blocks of one size that live long keep the pages of those \
          that do not; allocate long-lived blocks before the others, or from an arena or pool of their own",
         (
@@ -315,6 +347,7 @@ pub(super) static TABLE: &[Row] = &[
         RuntimeKind::Python.name(),
         MemoryState::Scattered,
         RemedyKind::Allocator,
+        "PYTHONMALLOC=pymalloc or malloc instead of its mimalloc",
         "{scattered}: this is the mimalloc that CPython contains (PYTHONMALLOC=mimalloc), which no other malloc \
          replaces; PYTHONMALLOC=pymalloc uses CPython's arenas instead, and PYTHONMALLOC=malloc the malloc of the \
          process (a free-threaded build ignores both)",
@@ -331,6 +364,7 @@ pub(super) static TABLE: &[Row] = &[
             RuntimeKind::Python.name(),
             MemoryState::Scattered,
             RemedyKind::Runtime,
+            "create long-lived objects apart from the others",
             "an arena is returned once none of its blocks is in use{kept}: create long-lived objects apart from \
              short-lived ones, or run work that needs much memory in a separate process",
             (
@@ -351,6 +385,7 @@ pub(super) static TABLE: &[Row] = &[
             RuntimeKind::Python.name(),
             MemoryState::InUse,
             RemedyKind::Runtime,
+            "gc.collect() frees what only reference cycles keep",
             "most of its memory is in use: gc.collect() frees objects that only reference cycles keep alive",
             (
                 "Python's documentation, gc.collect",
@@ -363,6 +398,7 @@ pub(super) static TABLE: &[Row] = &[
         ..in_runtime(
             "cpython/not_walked",
             RuntimeKind::Python,
+            "gc.collect(), and fewer long-lived objects",
             "an arena is returned when every object in it is freed: gc.collect(), fewer long-lived objects created \
              among short-lived ones",
             (
@@ -374,6 +410,7 @@ pub(super) static TABLE: &[Row] = &[
     in_runtime(
         "v8/old_space",
         RuntimeKind::Node,
+        "a smaller --max-old-space-size: earlier collections",
         "V8 returns memory that a collection frees, and collects when its heap has grown: a smaller \
          --max-old-space-size makes it collect earlier (for Node.js also in NODE_OPTIONS), and a heap snapshot shows \
          what is in use",
@@ -387,6 +424,7 @@ pub(super) static TABLE: &[Row] = &[
         ..in_runtime(
             "v8/old_space",
             RuntimeKind::V8,
+            "a smaller --max-old-space-size: earlier collections",
             "V8 returns memory that a collection frees, and collects when its heap has grown: a smaller \
              --max-old-space-size makes it collect earlier (for Node.js also in NODE_OPTIONS), and a heap snapshot \
              shows what is in use",
@@ -406,6 +444,7 @@ pub(super) static TABLE: &[Row] = &[
             RuntimeKind::V8.name(),
             MemoryState::Free,
             RemedyKind::Runtime,
+            "--max-semi-space-size=1 bounds the new space ({new})",
             "the new space ({new}) keeps the size that a burst needed: --max-semi-space-size=1 bounds each half to 1 \
              MiB (for Node.js also in NODE_OPTIONS), for more frequent short collections",
             (
@@ -426,6 +465,7 @@ pub(super) static TABLE: &[Row] = &[
             RuntimeKind::V8.name(),
             MemoryState::Free,
             RemedyKind::Runtime,
+            "--optimize-for-size keeps less, for more CPU time",
             "--optimize-for-size on its command line (not in NODE_OPTIONS; for Deno in --v8-flags) makes it collect \
              earlier and keep fewer free chunks, for more CPU time",
             (
@@ -437,6 +477,7 @@ pub(super) static TABLE: &[Row] = &[
     in_runtime(
         "go/free_os_memory",
         RuntimeKind::Go,
+        "debug.FreeOSMemory(), or GOMEMLIMIT",
         "debug.FreeOSMemory(), or GOMEMLIMIT, makes Go return free memory",
         (
             "Go's documentation, runtime/debug, FreeOSMemory and SetMemoryLimit",
@@ -449,6 +490,7 @@ pub(super) static TABLE: &[Row] = &[
         ..in_runtime(
             "hotspot/g1",
             RuntimeKind::HotSpot,
+            "jcmd PID GC.run, or G1 with -XX:G1PeriodicGCInterval",
             "jcmd PID GC.run, or -XX:+UseG1GC with -XX:G1PeriodicGCInterval; -Xmx bounds the heap",
             (
                 "JEP 346 and java(1), -XX:G1PeriodicGCInterval",
@@ -462,6 +504,7 @@ pub(super) static TABLE: &[Row] = &[
         ..in_runtime(
             "hotspot/zgc",
             RuntimeKind::HotSpot,
+            "-XX:SoftMaxHeapSize=SIZE makes it keep less",
             "ZGC returns free memory by itself after -XX:ZUncommitDelay (default 300 s); -XX:SoftMaxHeapSize=SIZE \
              makes it keep less, also later: jcmd PID VM.set_flag SoftMaxHeapSize BYTES; before JDK 23, RSS counts \
              each page of its heap up to three times, PSS once",
@@ -477,6 +520,7 @@ pub(super) static TABLE: &[Row] = &[
         ..in_runtime(
             "hotspot/zgc_uncommit",
             RuntimeKind::HotSpot,
+            "remove -XX:-ZUncommit, and set -XX:SoftMaxHeapSize",
             "-XX:-ZUncommit on its command line forbids ZGC to return free memory: remove it, and set \
              -XX:SoftMaxHeapSize; before JDK 23, RSS counts each page of its heap up to three times, PSS once",
             (
@@ -490,6 +534,7 @@ pub(super) static TABLE: &[Row] = &[
         ..in_runtime(
             "hotspot/shenandoah",
             RuntimeKind::HotSpot,
+            "jcmd PID GC.run; a shorter ShenandoahUncommitDelay",
             "Shenandoah returns regions that have been empty for -XX:ShenandoahUncommitDelay (default 300000 ms), and \
              collects in an idle program only every -XX:ShenandoahGuaranteedGCInterval (default 300000 ms): shorter \
              times, after -XX:+UnlockExperimentalVMOptions, return memory sooner; jcmd PID GC.run collects now; -Xmx \
@@ -504,6 +549,7 @@ pub(super) static TABLE: &[Row] = &[
     in_runtime(
         "ruby/compact",
         RuntimeKind::Ruby,
+        "GC.compact before a fork or after the start",
         "a page is returned when all of its slots are free: GC.compact before a fork or after the start, fewer \
          long-lived objects created among short-lived ones",
         ("Ruby's documentation, GC.compact", "moves objects together, so that pages become free"),
@@ -517,6 +563,7 @@ pub(super) static TABLE: &[Row] = &[
         ..in_runtime(
             "php/max_requests",
             RuntimeKind::Php,
+            "pm.max_requests restarts its workers now and then",
             "pm.max_requests restarts a worker of PHP-FPM now and then; gc_mem_caches() returns only chunks of 2 MiB \
              that are free as a whole",
             (
@@ -528,6 +575,7 @@ pub(super) static TABLE: &[Row] = &[
     in_runtime(
         "beam/carriers",
         RuntimeKind::Erlang,
+        "smaller carriers: ERL_FLAGS=\"+MHsmbcs 64 +MHlmbcs 256\"",
         "recon_alloc:memory(usage) shows how full the carriers are; smaller ones leave less unused: for the heaps of \
          processes ERL_FLAGS=\"+MHsmbcs 64 +MHlmbcs 256\" (KiB)",
         (
@@ -539,6 +587,7 @@ pub(super) static TABLE: &[Row] = &[
     in_runtime(
         "luajit/collect",
         RuntimeKind::LuaJit,
+        "collectgarbage() frees what nothing refers to",
         "it maps memory of its own: collectgarbage(\"count\") says how many KiB its objects use, and collectgarbage() \
          frees those that nothing refers to",
         ("Lua 5.1 Reference Manual, collectgarbage", "\"collect\" runs a full collection"),
@@ -548,6 +597,7 @@ pub(super) static TABLE: &[Row] = &[
         ..in_runtime(
             "pypy/get_stats",
             RuntimeKind::PyPy,
+            "gc.get_stats() says how much its objects use",
             "it takes memory for its objects from malloc in large pieces, which count as in use, also where they are \
              free: gc.get_stats() says how much its objects use",
             (
@@ -559,6 +609,7 @@ pub(super) static TABLE: &[Row] = &[
     in_runtime(
         "mono/max_heap",
         RuntimeKind::Mono,
+        "MONO_GC_PARAMS=max-heap-size=SIZE bounds it",
         "it maps memory of its own: GC.GetTotalMemory(true) says how much its objects use after a collection, and \
          MONO_GC_PARAMS=max-heap-size=SIZE bounds it",
         ("mono(1), MONO_GC_PARAMS", "max-heap-size: the maximum size of the heap"),
@@ -568,6 +619,7 @@ pub(super) static TABLE: &[Row] = &[
         ..in_runtime(
             "r/gc",
             RuntimeKind::R,
+            "gc() frees objects, and says how much others use",
             "it keeps small objects in pages from malloc, which count as in use until all objects in them are freed: \
              gc() frees objects, and says how much the others use",
             ("R's documentation, gc and Memory", "a collection, with a report of memory in use"),
@@ -576,6 +628,7 @@ pub(super) static TABLE: &[Row] = &[
     in_runtime(
         "boehm/unmap",
         RuntimeKind::Boehm,
+        "GC_gcollect_and_unmap() returns free blocks",
         "it maps memory of its own: GC_get_heap_size() and GC_get_free_bytes() say how much of it is free, and \
          GC_gcollect_and_unmap() returns free blocks",
         ("gc.h, GC_gcollect_and_unmap", "a full collection that unmaps as much as possible"),
@@ -585,6 +638,7 @@ pub(super) static TABLE: &[Row] = &[
         ..in_runtime(
             "jsc/collect",
             RuntimeKind::JavaScriptCore,
+            "Bun.gc(true) collects, in Bun",
             "in Bun, Bun.gc(true) collects, and heapStats() of bun:jsc says what its objects use",
             (
                 "Bun's documentation, Bun.gc and bun:jsc",
@@ -595,6 +649,7 @@ pub(super) static TABLE: &[Row] = &[
     // Memory that forked processes no longer share.
     forked(
         "fork/cpython",
+        "gc.freeze() right before the fork; fewer processes",
         "collections write to every object that they visit, which copies its page: gc.disable() before the data is \
          loaded, gc.freeze() right before the fork, and gc.enable() in the children leave what was loaded before the \
          fork shared, but for reference counts; fewer processes, with threads, copy less",
@@ -606,6 +661,7 @@ pub(super) static TABLE: &[Row] = &[
     ),
     forked(
         "fork/ruby_compact",
+        "GC.compact right before the fork; fewer processes",
         "the first collections after a fork write to all objects, which copies their pages: GC.compact right before \
          the fork (before_fork of Puma and Unicorn) leaves them shared; fewer processes, with \
          threads, copy less",
@@ -616,6 +672,7 @@ pub(super) static TABLE: &[Row] = &[
     ),
     forked(
         "fork/ruby_warmup",
+        "Process.warmup right before the fork; fewer processes",
         "the first collections after a fork write to all objects, which copies their pages: Process.warmup right \
          before the fork leaves them shared; fewer processes, with threads, copy less",
         (
@@ -626,6 +683,7 @@ pub(super) static TABLE: &[Row] = &[
     ),
     forked(
         "fork/fewer",
+        "fewer processes, with threads, have fewer copies",
         "each process has its own copy of what it writes to: fewer processes, with threads, have fewer copies; what is \
          only read stays shared",
         ("fork(2), NOTES", "pages are copied on write"),
@@ -633,6 +691,7 @@ pub(super) static TABLE: &[Row] = &[
     // Memory that only huge pages made resident.
     huge(
         "huge_pages/variable",
+        "{variable} makes it ask for no huge pages",
         "without huge pages, only what is written becomes resident: {variable} makes it ask for none",
         (
             "glibc's manual, Memory Allocation Tunables, glibc.malloc.hugetlb; jemalloc(3), opt.thp; NumPy's \
@@ -643,12 +702,14 @@ pub(super) static TABLE: &[Row] = &[
     ),
     huge(
         "huge_pages/hotspot",
+        "remove -XX:+UseTransparentHugePages",
         "without huge pages, only what is written becomes resident: -XX:+UseTransparentHugePages on its command line \
          asks for them",
         ("java(1), -XX:+UseTransparentHugePages", "enables the use of large pages that can grow"),
     ),
     huge(
         "huge_pages/asked",
+        "prctl(PR_SET_THP_DISABLE) forbids huge pages to it",
         "without huge pages, only what is written becomes resident: the program or a library asks for them \
          (madvise(MADV_HUGEPAGE)), and prctl(PR_SET_THP_DISABLE) forbids them to a whole process and its children",
         (
@@ -658,6 +719,7 @@ pub(super) static TABLE: &[Row] = &[
     ),
     huge(
         "huge_pages/always",
+        "prctl(PR_SET_THP_DISABLE) forbids huge pages to it",
         "without huge pages, only what is written becomes resident: this system grants them to all memory; madvise \
          in /sys/kernel/mm/transparent_hugepage/enabled grants them where a program asks, and \
          prctl(PR_SET_THP_DISABLE) forbids them to this process and its children",
@@ -670,6 +732,7 @@ pub(super) static TABLE: &[Row] = &[
     in_runtime(
         "innodb/buffer_pool",
         RuntimeKind::InnoDb,
+        "innodb_buffer_pool_size sets it; it is kept full",
         "innodb_buffer_pool_size sets the size of the buffer pool, which is kept full on purpose",
         (
             "MySQL's manual, innodb_buffer_pool_size",
@@ -679,6 +742,7 @@ pub(super) static TABLE: &[Row] = &[
     in_runtime(
         "postgres/shared_buffers",
         RuntimeKind::Postgres,
+        "shared_buffers sets its size; only PSS adds up",
         "shared_buffers sets its size; every server process counts the part that it has touched, so only PSS adds up",
         (
             "PostgreSQL's documentation, shared_buffers",
@@ -690,6 +754,7 @@ pub(super) static TABLE: &[Row] = &[
         "tcmalloc",
         MemoryState::Undivided,
         RemedyKind::Runtime,
+        "MallocExtension::ReleaseMemoryToSystem(n) in it",
         "no variable of the environment makes it return memory: the program has to call \
          MallocExtension::ReleaseMemoryToSystem(n), after SetSkipSubreleaseShortInterval and …LongInterval of 0, \
          because it keeps what was in demand lately",
@@ -704,6 +769,7 @@ pub(super) static TABLE: &[Row] = &[
         "snmalloc",
         MemoryState::Undivided,
         RemedyKind::Runtime,
+        "no setting: the kernel takes what is freed lazily",
         "it has no setting: what it returns, it returns with MADV_FREE, which counts in RSS until the kernel needs it \
          (freed lazily)",
         (
@@ -716,6 +782,7 @@ pub(super) static TABLE: &[Row] = &[
         "rpmalloc",
         MemoryState::Undivided,
         RemedyKind::Runtime,
+        "no setting; rpmalloc_thread_collect() in a thread",
         "it has no setting: a thread returns its caches with rpmalloc_thread_collect(), or when it ends",
         (
             "rpmalloc.h, rpmalloc_thread_collect",
@@ -727,6 +794,7 @@ pub(super) static TABLE: &[Row] = &[
         "Scudo",
         MemoryState::Undivided,
         RemedyKind::Runtime,
+        "mallopt(M_PURGE, 0) in the program returns free pages",
         "mallopt(M_PURGE, 0) in the program returns free pages, M_PURGE_ALL all of them; by itself it returns some \
          when blocks are freed, every release_to_os_interval_ms (SCUDO_OPTIONS)",
         (
@@ -740,6 +808,7 @@ pub(super) static TABLE: &[Row] = &[
         "PartitionAlloc",
         MemoryState::Undivided,
         RemedyKind::Runtime,
+        "it returns free pages by itself within seconds",
         "it returns free pages by itself a few seconds after they were freed, and under memory pressure",
         (
             "Chromium's partition_alloc/memory_reclaimer.h",
@@ -753,6 +822,7 @@ pub(super) static TABLE: &[Row] = &[
             "musl",
             MemoryState::Undivided,
             RemedyKind::Allocator,
+            "no setting; preload an allocator built for musl",
             "it has no setting and no malloc_trim; another allocator can be preloaded (LD_PRELOAD), if it was built \
              for musl: jemalloc with MALLOC_CONF=background_thread:true,dirty_decay_ms:1000,muzzy_decay_ms:0 returns \
              free pages while the program is idle; the defaults of jemalloc and mimalloc keep them",
@@ -770,6 +840,7 @@ pub(super) static TABLE: &[Row] = &[
             "musl",
             MemoryState::Undivided,
             RemedyKind::Allocator,
+            "no setting; link it with another allocator",
             "it has no setting and no malloc_trim; a static program has to be linked with another allocator (in Rust: \
              #[global_allocator])",
             ("musl's wiki, Functional differences from glibc", "no mallopt and no malloc_trim"),
@@ -780,6 +851,7 @@ pub(super) static TABLE: &[Row] = &[
         "jemalloc",
         MemoryState::Undivided,
         RemedyKind::Runtime,
+        "background_thread:true in MALLOC_CONF",
         "MALLOC_CONF=background_thread:true,dirty_decay_ms:1000,muzzy_decay_ms:0 returns free memory, also while the \
          program is idle",
         ("jemalloc's TUNING.md, background_thread", "see jemalloc/background_thread"),
@@ -791,6 +863,7 @@ pub(super) static TABLE: &[Row] = &[
             "mimalloc",
             MemoryState::Undivided,
             RemedyKind::Runtime,
+            "MIMALLOC_PURGE_DELAY=0 returns free pages at once",
             "MIMALLOC_PURGE_DELAY=0 returns a page as soon as it is free{arrow}",
             ("mimalloc's readme, MIMALLOC_PURGE_DELAY", "see mimalloc/purge_delay"),
         )
@@ -802,6 +875,7 @@ pub(super) static TABLE: &[Row] = &[
             "gperftools",
             MemoryState::Undivided,
             RemedyKind::Runtime,
+            "TCMALLOC_AGGRESSIVE_DECOMMIT=1",
             "TCMALLOC_RELEASE_RATE=10 returns free memory sooner, TCMALLOC_AGGRESSIVE_DECOMMIT=1 at once",
             ("gperftools' docs/tcmalloc.adoc", "see gperftools/aggressive_decommit"),
         )

@@ -18,6 +18,7 @@ use lowtide_exporter::ListenAddress;
 use lowtide_load::{LoadTarget, Rate};
 use lowtide_policy::PolicyKind;
 use lowtide_probe::patience::Patience;
+use lowtide_report::inspection::Details;
 use lowtide_study::Flags;
 
 use crate::args::load_values::{IdleClose, named};
@@ -158,6 +159,11 @@ pub(crate) struct InspectArgs {
     #[arg(long)]
     pub(crate) each: bool,
 
+    /// Show all reasons of the verdict, each remedy in full, and the setting that makes it
+    /// permanent
+    #[arg(long)]
+    pub(crate) why: bool,
+
     /// Print what malloc_info(3) would print in the process, without calling it there (glibc)
     #[arg(long, hide_short_help = true, conflicts_with_all = ["arenas", "watch"])]
     pub(crate) malloc_info: bool,
@@ -209,6 +215,12 @@ pub(crate) struct InspectArgs {
 
     #[command(flatten)]
     pub(crate) deadline: DeadlineArgs,
+}
+
+impl InspectArgs {
+    pub(crate) fn details(&self) -> Details {
+        Details { arenas: self.arenas, why: self.why }
+    }
 }
 
 /// How long lowtide reads a process before it gives up.

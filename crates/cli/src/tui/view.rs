@@ -154,7 +154,7 @@ fn lines(lines: &[String], planned: u16, style: Style, canvas: &mut ScreenCanvas
 /// Returns the remedies, in lines.
 fn remedies(found: &Inspection, width: u16) -> Vec<String> {
     let screen = Screen { width: width.max(1), colour: false };
-    inspection::remedies(found, screen).lines().map(str::to_owned).collect()
+    inspection::remedies(found, false, screen).lines().map(str::to_owned).collect()
 }
 
 /// Returns the last error, and the verdict with its reasons, in lines.

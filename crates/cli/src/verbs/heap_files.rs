@@ -87,7 +87,7 @@ fn show(args: &InspectArgs, path: &Path, output: &Output) -> Result<Exit, Failur
         output.object(&found)?;
         return Ok(Exit::Done);
     }
-    output.text(&inspection::render(&found, args.arenas, output.screen()))?;
+    output.text(&inspection::render(&found, args.details(), output.screen()))?;
     let name = quoted(&path.display().to_string());
     output.text(&format!("next: {}\n", next(&found, &name)))?;
     Ok(Exit::Done)
@@ -124,6 +124,10 @@ fn concluded(file: &HeapFile, parts: Parts) -> Inspection {
     }
     for remedy in &mut found.remedies {
         remedy.how = remedy.how.replace(&command, ", if it still runs: lowtide release");
+        if remedy.kind == RemedyKind::Release {
+            let brief = "lowtide release, if it still runs, returns whole free pages";
+            remedy.brief = Some(brief.to_owned());
+        }
     }
     if parts.blocks {
         found.blocks = Some(file.blocks(parts.top));

@@ -22,7 +22,7 @@ use lowtide_probe::patience::Patience;
 use lowtide_probe::standstill::Standstill;
 use lowtide_probe::target::{Target, TargetError};
 use lowtide_release::predict_refusal;
-use lowtide_report::inspection::SummaryRow;
+use lowtide_report::inspection::{Details, SummaryRow};
 use lowtide_report::text::printable;
 use lowtide_report::{cgroup, inspection};
 
@@ -47,6 +47,8 @@ use crate::watcher::whole::WholeProcess;
 
 /// Maximum number of groups of blocks that are checked for leaks.
 const MAX_GROUPS: usize = 20;
+/// Maximum number of processes that have a line of their own below the ledger of a cgroup.
+const MAX_OF_CGROUP: usize = 3;
 /// Number of inspections over the time of `--watch`, if it is long enough for them.
 const INSPECTIONS: u32 = 20;
 
@@ -250,7 +252,7 @@ impl Pages<'_> {
         }
         let between = if self.printed == 0 { "" } else { "\n" };
         self.printed += 1;
-        let text = between.to_owned() + &page(found, service, self.args.arenas, output);
+        let text = between.to_owned() + &page(found, service, self.args.details(), output);
         if self.has_totals {
             self.held.push_str(&text);
             return Ok(());
@@ -275,16 +277,18 @@ impl Pages<'_> {
             return if self.has_totals { group.print(output) } else { Ok(()) };
         }
         let cgroup = group.cgroup().map(|ledger| cgroup::render(ledger, screen));
-        // The totals of a single process are those of its page.
-        let has_totals = self.has_totals && !self.is_one;
+        // The totals of a single process are those of its page, and a cgroup has its own.
+        let is_whole = group.cgroup().is_none() || self.args.why || self.args.each;
+        let has_totals = self.has_totals && !self.is_one && is_whole;
+        let most = if is_whole { usize::MAX } else { MAX_OF_CGROUP };
         let totals = Some(group.totals()).filter(|_| has_totals).filter(has_processes);
         let totals = totals.map(|totals| format!("{}\n", in_lines(&totals, output)));
-        let processes = self.held.clone() + &inspection::list(&self.rows, screen);
+        let processes = self.held.clone() + &inspection::list(&self.rows, most, screen);
         let parts = cgroup.into_iter().chain(totals).chain(Some(processes));
         let parts: Vec<String> = parts.filter(|part| !part.is_empty()).collect();
         output.text(&parts.join("\n"))?;
         let fork: Vec<&Remedy> = self.fork.iter().map(|(_, remedy)| remedy).collect();
-        output.text(&inspection::list_remedies(&fork, screen))?;
+        output.text(&inspection::list_remedies(&fork, self.args.why, screen))?;
         let largest = self.rows.iter().max_by_key(|row| (row.rss_bytes, row.pid));
         match largest {
             Some(row) => {
@@ -485,11 +489,31 @@ fn add_growth(inspection: &mut Inspection, whole: &mut WholeProcess, target: &Ta
     }
 }
 
-fn page(found: &Inspection, service: &Service, arenas: bool, output: &Output) -> String {
-    let page = inspection::render(found, arenas, output.screen());
+/// Adds to the next steps how to see what a page leaves out: to the first line if it has room, or
+/// as a line of its own.
+fn with_why(next: &str, output: &Output) -> String {
+    const REMARK: &str = "     (--why: all of the above in full)";
+    let (first, rest) = next.split_once('\n').map_or((next, None), |(a, b)| (a, Some(b)));
+    let width = "next: ".len() + first.chars().count() + REMARK.len();
+    let has_room = width <= usize::from(output.screen().width) && !first.ends_with(')');
+    match (has_room, rest) {
+        (true, None) => format!("{first}{REMARK}"),
+        (true, Some(rest)) => format!("{first}{REMARK}\n{rest}"),
+        (false, _) => format!("{next}\n {REMARK}"),
+    }
+}
+
+fn page(found: &Inspection, service: &Service, details: Details, output: &Output) -> String {
+    let page = inspection::render(found, details, output.screen());
     // If a permission is missing, the error that follows names the next step.
     if found.observation.unreadable.is_some() {
         return page;
     }
-    format!("{page}next: {}\n{}", next(found, service), to_paste(found, service))
+    let next = next(found, service);
+    let permanent = to_paste(found, service);
+    if details.why {
+        return format!("{page}next: {next}\n{permanent}");
+    }
+    let is_abridged = inspection::is_abridged(found, output.screen()) || !permanent.is_empty();
+    format!("{page}next: {}\n", if is_abridged { with_why(&next, output) } else { next })
 }

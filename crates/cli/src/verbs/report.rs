@@ -127,7 +127,8 @@ fn of_heap_file(args: &ReportArgs, path: &Path, output: &Output) -> Result<Exit,
     if output.json {
         output.object(&found)?;
     } else if args.html.is_none() && args.svg.is_none() && args.png.is_none() {
-        output.text(&inspection::render(&found, false, output.screen()))?;
+        let details = inspection::Details { why: true, ..inspection::Details::default() };
+        output.text(&inspection::render(&found, details, output.screen()))?;
     }
     Ok(Exit::Done)
 }

@@ -33,6 +33,7 @@ pub fn render(ledger: &CgroupLedger, screen: Screen) -> String {
 fn head(ledger: &CgroupLedger, screen: Screen) -> String {
     let path = shortened(&printable(&ledger.path), usize::from(screen.width));
     let mut facts = vec![
+        format!("charged {}", Human(ledger.charged_bytes)),
         format!("cgroup v{}", ledger.version),
         processes(ledger.processes),
         match ledger.limit_bytes {
@@ -198,7 +199,7 @@ fn returnable(ledger: &CgroupLedger, screen: Screen) -> String {
         parts.push(format!("{about}{} by lowtide release", Human(anon.releasable_bytes)));
     }
     let by_kernel = Human(ledger.reclaimable_bytes);
-    parts.push(format!("{by_kernel} by the kernel before it kills (page cache, slab)"));
+    parts.push(format!("{by_kernel} by the kernel before it kills"));
     let unmapped = ledger.bytes(CgroupKind::ShmemUnmapped).unsigned_abs();
     if unmapped as f64 >= ledger.charged_bytes as f64 * MIN_SHARE {
         parts.push(format!("{} by deleting and closing files in shared memory", Human(unmapped)));

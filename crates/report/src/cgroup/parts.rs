@@ -11,8 +11,10 @@ use crate::text::{printable, shortened};
 
 /// Number of parts of a row that are shown.
 const SHOWN: usize = 3;
-/// Minimum part of the charge of an owner that is shown.
+/// Minimum part of the charge of a file or a process that is shown.
 const MIN_SHARE: f64 = 0.01;
+/// Minimum part of the charge of an owner that is shown.
+const MIN_OWNER_SHARE: f64 = 0.03;
 /// Maximum length of the path of a file, in characters.
 const MAX_PATH: usize = 48;
 
@@ -35,8 +37,9 @@ fn part(bytes: u64, about: bool, text: &str, screen: Screen) -> String {
 fn owners(ledger: &CgroupLedger, anon: &CgroupAnon, screen: Screen) -> String {
     let mut largest: Vec<&Row> = anon.owners.iter().collect();
     largest.sort_by_key(|row| std::cmp::Reverse(row.bytes));
-    let is_large = |row: &&Row| row.bytes as f64 >= ledger.charged_bytes as f64 * MIN_SHARE;
-    let (shown, rest): (Vec<&Row>, Vec<&Row>) = largest.into_iter().partition(is_large);
+    let is_large = |row: &&Row| row.bytes as f64 >= ledger.charged_bytes as f64 * MIN_OWNER_SHARE;
+    let large = largest.iter().filter(|row| is_large(row)).count();
+    let (shown, rest) = largest.split_at(large.min(SHOWN));
     let mut out: String =
         shown.iter().map(|row| part(row.bytes, row.estimated, &owner(row), screen)).collect();
     let rest: u64 = rest.iter().map(|row| row.bytes).sum();

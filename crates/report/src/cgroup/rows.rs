@@ -5,7 +5,7 @@ use lowtide_model::cgroup::{CgroupHolder, CgroupKind, CgroupLedger, CgroupRow};
 use ratatui_core::style::Color;
 
 use super::parts;
-use crate::inspection::ledger::{MAX_BAR_WIDTH, cells, line};
+use crate::inspection::ledger::{MAX_BAR_WIDTH, cells, first_names, line};
 use crate::screen::Screen;
 use crate::text::printable;
 
@@ -22,7 +22,7 @@ pub(super) fn rows(ledger: &CgroupLedger, screen: Screen) -> String {
     let width = usize::from(screen.width).min(MAX_BAR_WIDTH);
     let places = |row: &CgroupRow| (share(row) * width as f64).floor() as usize;
     let bar: String = large.iter().map(|row| cells(ink(row.kind), places(row), screen)).collect();
-    let mut out = format!("charged {}\n{bar}\n", Human(ledger.charged_bytes));
+    let mut out = format!("{bar}\n");
     let last_of_cache = large.iter().rposition(|row| is_page_cache(row.kind));
     for (place, row) in large.into_iter().enumerate() {
         let about = if row.estimated { '≈' } else { ' ' };
@@ -36,9 +36,11 @@ pub(super) fn rows(ledger: &CgroupLedger, screen: Screen) -> String {
     }
     let bytes = small.iter().map(|row| row.bytes).sum::<i64>();
     if bytes > 0 {
-        let names: Vec<&str> = small.iter().map(|row| row.kind.name()).collect();
+        let mut small = small;
+        small.sort_by_key(|row| std::cmp::Reverse(row.bytes));
+        let names = first_names(small.iter().map(|row| row.kind.name()));
         let numbers = ("others", ' ', bytes.unsigned_abs(), bytes as f64 / charged);
-        out += &line((Color::DarkGray, '.'), numbers, &names.join(", "), screen);
+        out += &line((Color::DarkGray, '.'), numbers, &names, screen);
     }
     out
 }
@@ -93,7 +95,8 @@ fn meaning(ledger: &CgroupLedger, row: &CgroupRow) -> String {
 fn largest_holder<'l>(ledger: &'l CgroupLedger, row: &CgroupRow) -> Option<(&'l str, u32, u64)> {
     let inspected = ledger.anon.as_ref().filter(|_| row.kind == CgroupKind::Anon);
     let most = match inspected {
-        Some(anon) => anon.processes.first().map(|most| (most.name.as_str(), most.pid, most.bytes)),
+        // Its owners are below it.
+        Some(_) => None,
         None => {
             let is_of_row =
                 |holder: &&CgroupHolder| holder.kind == row.kind && holder.part.is_none();

@@ -1,7 +1,5 @@
 //! RSS as one bar, split by owner, and a row for each owner.
 
-use std::fmt::Write as _;
-
 use lowtide_model::bytes::Human;
 use lowtide_model::inspection::Inspection;
 use lowtide_model::ledger::Row;
@@ -14,6 +12,8 @@ use crate::screen::{Screen, dim, escape_of, hanging};
 pub(crate) const MAX_BAR_WIDTH: usize = 100;
 /// Minimum part of RSS of a row. Smaller ones are shown together in one row.
 const MIN_SHARE: f64 = 0.01;
+/// Maximum number of rows of their own. Of more, the smallest are shown together.
+const MAX_ROWS: usize = 6;
 /// Colour and letter of the small rows.
 const SMALL: (Color, char) = (Color::DarkGray, '.');
 
@@ -21,8 +21,7 @@ const SMALL: (Color, char) = (Color::DarkGray, '.');
 pub(super) fn render(inspection: &Inspection, screen: Screen) -> String {
     let ledger = &inspection.observation.ledger;
     let rows = LedgerRows::new(ledger.rows());
-    let mut out = total(inspection);
-    out += &bar(&rows, ledger.total(), screen);
+    let mut out = bar(&rows, ledger.total(), screen);
     for row in &rows.large {
         let about = if row.estimated { '≈' } else { ' ' };
         let text = meaning(inspection, row);
@@ -51,9 +50,13 @@ impl LedgerRows {
     /// Divides the rows of a ledger.
     pub fn new(rows: &[Row]) -> Self {
         let total: u64 = rows.iter().map(|row| row.bytes).sum();
-        let is_large = |row: &Row| row.bytes as f64 >= total as f64 * MIN_SHARE;
-        let rows = rows.iter().copied().filter(|row| row.bytes > 0);
-        let (mut large, mut small): (Vec<Row>, Vec<Row>) = rows.partition(is_large);
+        let rows: Vec<Row> = rows.iter().copied().filter(|row| row.bytes > 0).collect();
+        let mut sizes: Vec<u64> = rows.iter().map(|row| row.bytes).collect();
+        sizes.sort_unstable_by_key(|bytes| std::cmp::Reverse(*bytes));
+        let least = sizes.get(MAX_ROWS - 1).copied().unwrap_or(0);
+        let is_large =
+            |row: &Row| row.bytes >= least && row.bytes as f64 >= total as f64 * MIN_SHARE;
+        let (mut large, mut small): (Vec<Row>, Vec<Row>) = rows.into_iter().partition(is_large);
         if small.len() == 1 {
             large.append(&mut small);
         }
@@ -63,35 +66,24 @@ impl LedgerRows {
     /// Returns the names of the small rows, the largest first; those after the second are only
     /// counted.
     pub fn names(&self) -> String {
-        const MAX_NAMES: usize = 2;
         let mut rows: Vec<&Row> = self.small.iter().collect();
         rows.sort_by_key(|row| std::cmp::Reverse(row.bytes));
-        let mut names: Vec<&str> = Vec::new();
-        for row in rows {
-            if !names.contains(&row.owner.name()) {
-                names.push(row.owner.name());
-            }
+        first_names(rows.into_iter().map(|row| row.owner.name()))
+    }
+}
+
+/// Returns the first names, and how many more there are.
+pub(crate) fn first_names(all: impl Iterator<Item = &'static str>) -> String {
+    const MAX_NAMES: usize = 2;
+    let mut names: Vec<&str> = Vec::new();
+    for name in all {
+        if !names.contains(&name) {
+            names.push(name);
         }
-        let rest = names.len().saturating_sub(MAX_NAMES);
-        let shown = names[..names.len() - rest].join(", ");
-        if rest > 0 { format!("{shown} and {rest} more") } else { shown }
     }
-}
-
-fn total(inspection: &Inspection) -> String {
-    let observation = &inspection.observation;
-    let mut out = format!("RSS {}", Human(observation.rss_bytes));
-    let kernel = observation.kernel_rss_bytes;
-    if let Some(kernel) = kernel.filter(|kernel| differs(*kernel, observation.rss_bytes)) {
-        let _ = write!(out, " (the kernel reports {})", Human(kernel));
-    }
-    out.push('\n');
-    out
-}
-
-/// Returns whether two values of RSS differ by more than the usual change between two readings.
-fn differs(a: u64, b: u64) -> bool {
-    a.abs_diff(b) > (b / 100).max(1 << 20)
+    let rest = names.len().saturating_sub(MAX_NAMES);
+    let shown = names[..names.len() - rest].join(", ");
+    if rest > 0 { format!("{shown} and {rest} more") } else { shown }
 }
 
 /// Formats RSS as one bar, split by owner.
@@ -124,7 +116,7 @@ pub(crate) fn line(
 ) -> String {
     let sign = if screen.colour { cells(ink, 2, screen) } else { format!("{} ", ink.1) };
     let size = Human(bytes).to_string();
-    let numbers = format!(" {name:<16}{about}{size:>10}  {:>5.1} %  ", share * 100.0);
+    let numbers = format!(" {name:<15}{about}{size:>9}  {:>5.1} %  ", share * 100.0);
     // The escape sequences of the sign and the text take no columns.
     let indent = " ".repeat(3);
     let text = hanging(&format!("{indent}{numbers}"), text, screen);
@@ -149,5 +141,15 @@ mod tests {
         assert_eq!(counts(&rows(&[980, 10, 5, 5])), (2, 2));
         assert_eq!(counts(&rows(&[980, 15, 0, 5])), (3, 0));
         assert_eq!(counts(&rows(&[0, 0, 0, 0])), (0, 0));
+    }
+
+    #[test]
+    fn of_many_large_rows_the_smallest_are_one_row() {
+        let owners = Owner::ALL.iter().take(9).zip(1..);
+        let rows: Vec<Row> = owners.map(|(owner, bytes)| Row::new(*owner, 10 + bytes)).collect();
+        let divided = LedgerRows::new(&rows);
+        let sizes = |rows: &[Row]| rows.iter().map(|row| row.bytes).collect::<Vec<_>>();
+        assert_eq!(sizes(&divided.large), [14, 15, 16, 17, 18, 19]);
+        assert_eq!(sizes(&divided.small), [11, 12, 13]);
     }
 }

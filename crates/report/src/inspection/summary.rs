@@ -55,9 +55,10 @@ impl SummaryRow {
     }
 }
 
-/// Formats several processes, a line for each, below a line of headings. If some of them share
-/// memory after a fork, a column has what each costs by itself.
-pub fn list(rows: &[SummaryRow], screen: Screen) -> String {
+/// Formats several processes, a line for each of the `most` largest and one for all others, below a
+/// line of headings. If some of them share memory after a fork, a column has what each costs by
+/// itself.
+pub fn list(rows: &[SummaryRow], most: usize, screen: Screen) -> String {
     if rows.is_empty() {
         return String::new();
     }
@@ -67,7 +68,30 @@ pub fn list(rows: &[SummaryRow], screen: Screen) -> String {
         "{:>8} {:>10} {own}{:>11}  {:<13}  command\n",
         "PID", "RSS", "reclaimable", "verdict"
     );
-    heading + &rows.iter().map(|row| row.line(has_own, screen)).collect::<String>()
+    let mut sizes: Vec<(u64, u32)> = rows.iter().map(|row| (row.rss_bytes, row.pid)).collect();
+    sizes.sort_unstable_by_key(|size| std::cmp::Reverse(*size));
+    // A line for a single other one would be no shorter.
+    let least =
+        if rows.len() > most.saturating_add(1) { sizes[most.saturating_sub(1)] } else { (0, 0) };
+    let is_large = |row: &&SummaryRow| (row.rss_bytes, row.pid) >= least;
+    let (large, small): (Vec<&SummaryRow>, Vec<&SummaryRow>) = rows.iter().partition(is_large);
+    let lines: String = large.iter().map(|row| row.line(has_own, screen)).collect();
+    if small.is_empty() {
+        return heading + &lines;
+    }
+    let sum = |of: fn(&SummaryRow) -> u64| {
+        Human(small.iter().map(|row| of(row)).sum::<u64>()).to_string()
+    };
+    let own = if has_own { format!("{:>10} ", "") } else { String::new() };
+    let others = format!(
+        "{:>8} {:>10} {own}{:>11}  {:<13}  {} more (--each)\n",
+        "others",
+        sum(|row| row.rss_bytes),
+        sum(|row| row.reclaimable_bytes),
+        "",
+        small.len()
+    );
+    heading + &lines + &others
 }
 
 /// Returns the name of a verdict in a table. Memory outside of any heap has the name of its largest
@@ -104,15 +128,36 @@ mod tests {
             SummaryRow::new(&lowtide_analysis::diagnose::diagnose(found))
         };
         let screen = Screen { width: 80, colour: false };
-        let text = list(&[row(7, Some(12 << 20)), row(8, None)], screen);
+        let text = list(&[row(7, Some(12 << 20)), row(8, None)], usize::MAX, screen);
         let expected = [
             "     PID        RSS    its own reclaimable  verdict        command",
             "       7   90.0 MiB   12.0 MiB         0 B  inconclusive   worker -a",
             "       8   90.0 MiB                    0 B  inconclusive   worker -a",
         ];
         assert_eq!(text.lines().collect::<Vec<_>>(), expected);
-        assert!(!list(&[row(8, None)], screen).contains("its own"));
-        assert_eq!(list(&[], screen), "");
+        assert!(!list(&[row(8, None)], usize::MAX, screen).contains("its own"));
+        assert_eq!(list(&[], usize::MAX, screen), "");
+    }
+
+    #[test]
+    fn all_but_the_largest_processes_are_one_row() {
+        use lowtide_model::inspection::Observation;
+        let row = |pid: u32, mib: u64| {
+            let (rss_bytes, command) = (mib << 20, vec![format!("worker-{pid}")]);
+            let found = Observation { pid, rss_bytes, command, ..Observation::default() };
+            SummaryRow::new(&lowtide_analysis::diagnose::diagnose(found))
+        };
+        let screen = Screen { width: 80, colour: false };
+        let rows = [row(1, 3), row(2, 90), row(3, 3), row(4, 50), row(5, 2)];
+        let text = list(&rows, 2, screen);
+        let first = text.lines().map(|line| line.split_whitespace().next().unwrap_or_default());
+        assert_eq!(first.collect::<Vec<_>>(), ["PID", "2", "4", "others"]);
+        assert!(
+            text.contains("  others   8.00 MiB") && text.ends_with("  3 more (--each)\n"),
+            "{text}"
+        );
+        // A row for one process has its name.
+        assert!(!list(&rows[..3], 2, screen).contains("others"));
     }
 
     #[test]

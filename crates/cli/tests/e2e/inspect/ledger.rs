@@ -118,8 +118,9 @@ fn the_text_output_contains_every_part_of_the_inspection() {
         .unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(0));
-    let next = format!("next: lowtide release {}\n      lowtide study ", subject.pid());
-    for part in ["RSS ", " reclaimable ", "hoard: ", " release ", &next, " arena "] {
+    let next = format!("next: lowtide release {} ", subject.pid());
+    let study = "\n      lowtide study ";
+    for part in ["RSS ", " reclaimable ", "hoard: ", " release ", &next, study, " arena "] {
         assert!(text.contains(part), "`{part}` is not in\n{text}");
     }
     assert!(!text.contains('\x1b'), "colours in a file");

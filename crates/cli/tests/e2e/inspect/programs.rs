@@ -43,6 +43,32 @@ fn node_and_its_runtime_memory_are_identified() {
 }
 
 #[test]
+#[ignore = "needs python3, node and ruby"]
+fn the_pages_of_runtimes_fit_into_a_terminal_of_80_by_24() {
+    let python = "import sys\nkept = [str(i) * 20 for i in range(600000)][::5000]\n\
+        print('ready', flush=True); sys.stdin.read()";
+    let node = "let all = []; for (let i = 0; i < 300000; i++) all.push({i, s: 'x' + i});\
+        const kept = all.filter((_, i) => i % 100 == 0); all = null; console.log('ready');\
+        process.stdin.on('data', () => kept.length); process.stdin.resume();";
+    let ruby = "all = (0...400000).map { |i| \"string number #{i}\" * 3 }\n\
+        kept = all.each_slice(500).map(&:first); all = nil; GC.start\n\
+        puts 'ready'; $stdout.flush; $stdin.read; kept.size";
+    for (program, flag, code) in
+        [("python3", "-c", python), ("node", "-e", node), ("ruby", "-e", ruby)]
+    {
+        let subject = Subject::start(plain(program).args([flag, code]));
+        let pid = subject.pid().to_string();
+        let output =
+            crate::support::lowtide().env("COLUMNS", "80").args(["inspect", &pid]).output();
+        let text = String::from_utf8(output.unwrap().stdout).unwrap();
+        assert!(text.lines().count() <= 22, "{text}");
+        // A command to paste is not wrapped.
+        let page = &text[..text.find("next: ").unwrap()];
+        assert!(page.lines().all(|line| line.chars().count() <= 80), "{text}");
+    }
+}
+
+#[test]
 #[ignore = "needs redis-server, linked with jemalloc as Debian does"]
 fn redis_and_its_jemalloc_are_identified() {
     let port = crate::support::free_port().to_string();
