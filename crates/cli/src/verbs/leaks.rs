@@ -19,6 +19,7 @@ use lowtide_model::growth::Growth;
 use lowtide_model::leaks::{LeakKind, LeakReport, LeakStack, LeakVerdict};
 use lowtide_model::ledger::Owner;
 use lowtide_probe::inspect::Inspector;
+use lowtide_probe::machine::process_cpu_s;
 use lowtide_probe::patience::{OwnTime, Patience};
 use lowtide_probe::permission::{Access, required};
 use lowtide_probe::proc::task::Thread;
@@ -268,6 +269,8 @@ impl<'a> Watch<'a> {
 
     /// Adds the growth of the process to a report, or marks it as uncertain if it is not known.
     fn complete(&self, report: &mut LeakReport, target: &Target) {
+        // Beside the snapshots, also the search for pointers, the samples of stacks and of RSS.
+        report.cpu_s = process_cpu_s();
         let ends = self.whole.ends();
         report.coverage = ends.map(|(_, last)| last.ledger.coverage());
         let Some(growth) = self.whole.growth(target) else {
