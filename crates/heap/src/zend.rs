@@ -14,6 +14,12 @@ const HEAP: u64 = 64;
 /// Number of words of the heap that are searched for the pointer to its first chunk. The list of
 /// huge blocks is in the word before that pointer.
 const WORDS: u64 = 128;
+/// Unit of the size of huge blocks, in bytes.
+const PAGE: u64 = 4096;
+/// Maximum number of words between the size of the memory and the pointer to the first chunk.
+const MAX_BEFORE: u64 = 8;
+/// Minimum value that is no limit of a heap but an address, or the absence of a limit.
+const MAX_LIMIT: u64 = 1 << 36;
 /// Maximum number of chunks and huge blocks: 128 GiB.
 const MAX: usize = 1 << 16;
 
@@ -39,6 +45,40 @@ pub fn chunks(memory: &impl Memory, anonymous: &[Range<u64>]) -> Vec<Range<u64>>
     union(found.into_iter().filter_map(inside).collect())
 }
 
+/// The memory of the request that PHP serves, and its limit (`memory_limit`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RequestMemory {
+    /// Chunks and huge blocks, in bytes.
+    pub used_bytes: u64,
+    /// The limit, in bytes.
+    pub limit_bytes: u64,
+}
+
+/// Returns the memory of the only heap in some ranges of anonymous memory, with its limit; `None`
+/// for several heaps (one per thread), and without a limit.
+pub fn limit(memory: &impl Memory, anonymous: &[Range<u64>]) -> Option<RequestMemory> {
+    let places = anonymous.iter().flat_map(|range| resident_places(memory, range, CHUNK));
+    let heaps: BTreeSet<u64> = places.filter_map(|at| heap_of(memory, at)).collect();
+    let heap = heaps.first().copied().filter(|_| heaps.len() == 1)?;
+    let place = place_of_first(memory, heap)?;
+    // `{ real_size, real_peak, limit, … }`, after the lists of free blocks. What follows before the
+    // list of huge blocks depends on the version.
+    (1..=MAX_BEFORE).rev().find_map(|before| {
+        let at = heap + place.checked_sub(before)? * 8;
+        let [size, peak, limit] = [0, 8, 16].map(|field| word(memory, at + field));
+        let (used_bytes, peak, limit_bytes) = (size?, peak?, limit?);
+        let are_sizes = [used_bytes, peak].iter().all(|size| size.is_multiple_of(PAGE));
+        let is_one = are_sizes && used_bytes >= CHUNK && used_bytes <= peak;
+        (is_one && (peak..MAX_LIMIT).contains(&limit_bytes))
+            .then_some(RequestMemory { used_bytes, limit_bytes })
+    })
+}
+
+/// Returns the place of the pointer of a heap to its first chunk, in words.
+fn place_of_first(memory: &impl Memory, heap: u64) -> Option<u64> {
+    (1..WORDS).find(|place| word(memory, heap + place * 8) == Some(heap - HEAP))
+}
+
 /// Returns the heap of a chunk: `{ heap, next, prev }`, each in a chunk.
 fn heap_of(memory: &impl Memory, chunk: u64) -> Option<u64> {
     let [heap, next, previous] = [0, 8, 16].map(|at| word(memory, chunk + at).unwrap_or(0));
@@ -57,8 +97,7 @@ fn of_heap(memory: &impl Memory, heap: u64, found: &mut Vec<Range<u64>>) {
         let Some(next) = next else { break };
         chunk = next;
     }
-    let named = (1..WORDS).find(|place| word(memory, heap + place * 8) == Some(first));
-    let Some(place) = named else { return };
+    let Some(place) = place_of_first(memory, heap) else { return };
     let [huge, cached] = [place - 1, place + 1].map(|at| word(memory, heap + at * 8).unwrap_or(0));
     // `{ ptr, size, next }`
     let mut next = huge;
@@ -85,6 +124,28 @@ fn is_chunk(at: u64) -> bool {
 mod tests {
     use super::*;
     use crate::memory::Saved;
+
+    #[test]
+    fn the_limit_of_a_request_is_found_beside_its_size() {
+        const FIRST: u64 = 0x7f00_0020_0000;
+        let with = |fields: &[u64]| {
+            let mut bytes = vec![0_u8; 4096];
+            let places = (HEAP + 80..).step_by(8);
+            let fields = fields.iter().copied().chain([0, FIRST]).zip(places);
+            let head = [(FIRST + HEAP, 0), (FIRST, 8), (FIRST, 16)];
+            for (word, at) in head.into_iter().chain(fields) {
+                bytes[at as usize..][..8].copy_from_slice(&word.to_le_bytes());
+            }
+            let memory = Saved::new(vec![(FIRST, bytes)]);
+            limit(&memory, std::slice::from_ref(&(FIRST..FIRST + CHUNK)))
+        };
+        let (size, peak, most) = (2 * CHUNK, 4 * CHUNK, 64 * CHUNK);
+        let expected = Some(RequestMemory { used_bytes: size, limit_bytes: most });
+        assert_eq!(with(&[FIRST + 0x400, size, peak, most, 0xbad_0000_0000]), expected);
+        assert_eq!(with(&[0, size, peak, most, 2 * most, u64::MAX, 0]), expected, "two more words");
+        assert_eq!(with(&[0, size, peak, u64::MAX >> 1, 0]), None, "without a limit");
+        assert_eq!(with(&[0, peak, size, most, 0]), None, "more than its peak");
+    }
 
     #[test]
     fn a_huge_block_that_grew_since_the_mappings_were_read_counts_up_to_their_end() {

@@ -1,5 +1,7 @@
 //! The growth of a whole process, by owner.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 use crate::ledger::Owner;
@@ -76,7 +78,7 @@ pub struct ProcessLimit {
     pub bytes_per_hour: u64,
 }
 
-/// What a process is limited to (`setrlimit`).
+/// What a process is limited to: by `setrlimit`, or by a runtime in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProcessLimitKind {
@@ -84,14 +86,37 @@ pub enum ProcessLimitKind {
     AddressSpace,
     /// Its private writable memory, whether it is resident or not (`RLIMIT_DATA`).
     Data,
+    /// The heap of Java objects: its reserved addresses (`-Xmx`, or its default).
+    JavaHeap,
+    /// The memory of a PHP request (`memory_limit`).
+    PhpMemory,
+    /// The heap of V8 (`--max-old-space-size`).
+    V8Heap,
+}
+
+/// A limit that a runtime has set for its own memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RuntimeLimit {
+    /// What is limited.
+    pub kind: ProcessLimitKind,
+    /// The limit, in bytes.
+    pub limit_bytes: u64,
+    /// What is used of it, in bytes.
+    pub used_bytes: u64,
 }
 
 impl ProcessLimitKind {
+    /// The limits that runtimes set.
+    const OF_RUNTIMES: [Self; 3] = [Self::JavaHeap, Self::PhpMemory, Self::V8Heap];
+
     /// Returns the name of the limit.
     pub fn name(self) -> &'static str {
         match self {
             Self::AddressSpace => "RLIMIT_AS",
             Self::Data => "RLIMIT_DATA",
+            Self::JavaHeap => "-Xmx, or its default",
+            Self::PhpMemory => "memory_limit",
+            Self::V8Heap => "--max-old-space-size",
         }
     }
 
@@ -100,7 +125,25 @@ impl ProcessLimitKind {
         match self {
             Self::AddressSpace => "address space",
             Self::Data => "private memory, mapped or used,",
+            Self::JavaHeap => "Java heap",
+            Self::PhpMemory => "PHP memory",
+            Self::V8Heap => "V8 heap",
         }
+    }
+
+    /// Returns the runtime that sets the limit; `None` if the kernel does.
+    pub fn runtime(self) -> Option<RuntimeKind> {
+        match self {
+            Self::AddressSpace | Self::Data => None,
+            Self::JavaHeap => Some(RuntimeKind::HotSpot),
+            Self::PhpMemory => Some(RuntimeKind::Php),
+            Self::V8Heap => Some(RuntimeKind::V8),
+        }
+    }
+
+    /// Returns whose limit it is, in words.
+    pub fn whose(self) -> &'static str {
+        if self.runtime().is_some() { "its own limit" } else { "the limit of the process" }
     }
 }
 
@@ -179,6 +222,11 @@ pub struct GrowthPart {
     pub bytes: i64,
     /// Growth in bytes per hour. The rates of all owners add up to that of RSS.
     pub bytes_per_hour: i64,
+    /// Maximum number of bytes by which this owner can still grow, all its parts together: they
+    /// fill blocks or mappings that did not grow, or the heap of a runtime up to its own limit.
+    /// `null` if no such bound was read.
+    #[serde(default)]
+    pub bound_bytes: Option<u64>,
 }
 
 impl GrowthPart {
@@ -190,7 +238,39 @@ impl GrowthPart {
         };
         self.owner == Owner::Allocated.key() && !self.name.as_deref().is_some_and(has_no_blocks)
     }
+
+    /// Returns whether this is memory of a runtime.
+    pub fn is_of(&self, runtime: RuntimeKind) -> bool {
+        self.name.as_deref() == Some(runtime.name())
+            && [Owner::Allocated, Owner::Runtime].iter().any(|owner| self.owner == owner.key())
+    }
+
+    /// Returns the owner to which the bound of this part applies.
+    fn bounded(&self) -> (&str, Option<&str>) {
+        let is_of_runtime = ProcessLimitKind::OF_RUNTIMES
+            .iter()
+            .filter_map(|kind| kind.runtime())
+            .any(|runtime| self.is_of(runtime));
+        match self.name.as_deref().filter(|_| is_of_runtime) {
+            Some(name) => ("", Some(name)),
+            None => (&self.owner, None),
+        }
+    }
 }
+
+/// Growth that cannot continue beyond a bound.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct BoundedGrowth {
+    /// Growth from the beginning to the end, in bytes.
+    pub bytes: u64,
+    /// The same in an hour.
+    pub bytes_per_hour: u64,
+    /// Maximum number of bytes by which it can continue.
+    pub bound_bytes: u64,
+}
+
+/// Minimum part of the growth that has no bound, for it to lead to a limit.
+const MIN_UNBOUNDED: f64 = 0.1;
 
 /// Returns the time until a memory limit is reached, in seconds, by growth in bytes per hour;
 /// `None` without growth, or without a limit. `used_bytes` is what is used of it.
@@ -213,8 +293,54 @@ impl Growth {
             GrowthCourse::Level | GrowthCourse::Once => 0,
             _ => self.lasting_bytes_per_hour(),
         };
-        let rate = rate.max(0).saturating_add(self.beside_rss_bytes_per_hour());
-        self.seconds_to_limit = seconds_to_limit(limit_bytes, used_bytes, rate);
+        let all = rate.max(0).saturating_add(self.beside_rss_bytes_per_hour());
+        let bounded = self.bounded();
+        let bounded_rate = i64::try_from(bounded.bytes_per_hour).unwrap_or(i64::MAX).min(rate);
+        let lasting = all.saturating_sub(bounded_rate.max(0));
+        self.seconds_to_limit = seconds_to_limit(limit_bytes, used_bytes, all).and_then(|left_s| {
+            let until_then = bounded_rate as f64 * left_s / 3600.0;
+            if until_then <= bounded.bound_bytes as f64 {
+                return Some(left_s);
+            }
+            let is_noticeable = lasting as f64 >= MIN_UNBOUNDED * all as f64;
+            let used_bytes = used_bytes?.saturating_add(bounded.bound_bytes);
+            let left_s = seconds_to_limit(limit_bytes, Some(used_bytes), lasting);
+            left_s.filter(|_| is_noticeable)
+        });
+    }
+
+    /// Returns the growth of all owners that have a bound.
+    pub fn bounded(&self) -> BoundedGrowth {
+        let mut all = BoundedGrowth::default();
+        let mut owners = BTreeSet::new();
+        for part in &self.by {
+            let Some(bound_bytes) = part.bound_bytes else { continue };
+            all.bytes += u64::try_from(part.bytes).unwrap_or(0);
+            all.bytes_per_hour += u64::try_from(part.bytes_per_hour).unwrap_or(0);
+            if owners.insert(part.bounded()) {
+                all.bound_bytes = all.bound_bytes.saturating_add(bound_bytes);
+            }
+        }
+        all
+    }
+
+    /// Takes a limit that a runtime has set for its own memory into account, if its memory in use
+    /// grows steadily: the rate is that of its parts in use. A limit that is reached later than
+    /// that of the cgroup or of the machine changes nothing.
+    pub fn set_runtime_limit(&mut self, limit: RuntimeLimit) {
+        let is_in_use = |part: &&GrowthPart| {
+            !part.free && limit.kind.runtime().is_some_and(|runtime| part.is_of(runtime))
+        };
+        let rate: i64 =
+            self.by.iter().filter(is_in_use).map(|part| part.bytes_per_hour.max(0)).sum();
+        // The growth of another part is not that of this one.
+        let is_large = rate as f64 >= MIN_UNBOUNDED * self.lasting_bytes_per_hour() as f64;
+        if self.course == GrowthCourse::Steady && rate > 0 && is_large {
+            let RuntimeLimit { kind, limit_bytes, used_bytes } = limit;
+            let bytes_per_hour = rate.unsigned_abs();
+            let found = ProcessLimit { kind, used_bytes, bytes_per_hour };
+            self.set_process_limit(limit_bytes, found);
+        }
     }
 
     /// Takes a limit of the process itself into account, in bytes, if it is reached before the

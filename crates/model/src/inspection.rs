@@ -1,10 +1,12 @@
 //! The result of inspecting a process.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::allocator_kind::AllocatorKind;
 use crate::engine::EngineHeap;
-use crate::growth::Growth;
+use crate::growth::{Growth, RuntimeLimit};
 use crate::heap_file::Origin;
 use crate::ledger::{Coverage, Ledger, Owner, Row};
 use crate::open_memory::OpenMemory;
@@ -72,6 +74,13 @@ pub struct Observation {
     /// each: RSS counts a page at each address. `None` if they were not read.
     #[serde(default)]
     pub mapped_again_bytes: Option<u64>,
+    /// The room of owners of whose memory the mappings are known: shared memory, data of programs
+    /// and libraries, stacks, and what the program mapped itself.
+    #[serde(skip)]
+    pub rooms: BTreeMap<Owner, Room>,
+    /// The limits that runtimes have set for their own memory.
+    #[serde(skip)]
+    pub runtime_limits: Vec<RuntimeLimit>,
     /// Bytes of the heap, resident or not, that could not be walked.
     pub unwalked_bytes: u64,
     /// Proportional memory (PSS), in bytes: of a page that several processes map, each counts its
@@ -142,6 +151,22 @@ pub struct Observation {
     /// observations with equal values are of the same program. Zeros if it cannot be read.
     #[serde(skip)]
     pub image: (u64, u64),
+}
+
+/// The accessible mappings of an owner, which bound its resident memory.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Room {
+    /// Their size, in bytes.
+    pub mapped_bytes: u64,
+    /// The resident part of it, in bytes.
+    pub resident_bytes: u64,
+}
+
+impl Room {
+    /// Returns how many bytes can still become resident.
+    pub fn free_bytes(self) -> u64 {
+        self.mapped_bytes.saturating_sub(self.resident_bytes)
+    }
 }
 
 /// Maximum number of PIDs of other processes in [`ForkedMemory`].

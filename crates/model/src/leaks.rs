@@ -16,7 +16,8 @@ pub enum LeakKind {
     Growing,
     /// Its blocks are freed, but more of them are allocated.
     Backlog,
-    /// Its growth slows down, or its older blocks are freed.
+    /// Its growth slows down, or its older blocks are freed, or it was allocated before and becomes
+    /// resident.
     Filling,
     /// Memory grows that is not in the blocks of a heap, such as that of a runtime, stacks or
     /// shared memory.

@@ -164,6 +164,10 @@ impl ProcessLimits {
         match kind {
             ProcessLimitKind::AddressSpace => self.address_space,
             ProcessLimitKind::Data => self.data,
+            // A runtime sets these.
+            ProcessLimitKind::JavaHeap | ProcessLimitKind::PhpMemory | ProcessLimitKind::V8Heap => {
+                None
+            }
         }
     }
 }

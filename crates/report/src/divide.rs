@@ -198,6 +198,7 @@ mod tests {
             free: false,
             bytes: 1 << 20,
             bytes_per_hour: 1 << 30,
+            bound_bytes: None,
         };
         let growth = |followed_share, found: GrowthPart| Growth {
             rss_bytes: [0, 2 << 20],

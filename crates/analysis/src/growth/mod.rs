@@ -3,6 +3,7 @@
 //!
 //! - `trend`: whether a series rises, and how fast.
 //! - `owners`: the growth of each owner; the parts add up to the growth of RSS.
+//! - `bounds`: how much further an owner can grow.
 //! - `course`: whether RSS grew steadily, once, or not at all.
 //! - `words`: the sentences about them.
 //! - `follower`: follows one process, and gives each inspection its verdict.
@@ -10,6 +11,7 @@
 //!
 //! No verdict says that nothing grows while RSS does.
 
+mod bounds;
 mod charge;
 mod course;
 mod follower;
@@ -23,7 +25,7 @@ pub use follower::{Follower, is_of_files};
 pub use trend::MIN_SAMPLES;
 pub(crate) use trend::rising;
 pub(crate) use words::{beside_and_descendants, fate_of_files};
-pub use words::{sentence, until_limit};
+pub use words::{bound, sentence, until_limit};
 
 #[cfg(test)]
 pub(crate) mod tests {

@@ -8,6 +8,7 @@ use lowtide_model::inspection::{MAX_NAMED, NamedMemory, Observation};
 use lowtide_model::ledger::{Owner, State};
 use lowtide_model::open_memory::OpenMemory;
 
+use super::bounds::{Bounds, set_bounds};
 use super::trend::{line_slope, without_spikes};
 use crate::owners::{LedgerPart, parts};
 
@@ -36,6 +37,7 @@ pub(super) struct OwnerBytes {
     open_files: Option<u64>,
     open_memory: Option<OpenMemory>,
     parts: BTreeMap<Key, Part>,
+    bounds: Bounds,
     /// The owners of which only the largest names are known, with the bytes of the smallest of
     /// these names.
     cut: BTreeMap<&'static str, u64>,
@@ -67,6 +69,7 @@ pub(super) fn growth(samples: &[(f64, OwnerBytes)], since_s: f64) -> Growth {
         .filter(|part| part.bytes != 0 || part.bytes_per_hour != 0)
         .collect();
     by.sort_by_key(|part| Reverse(part.bytes));
+    set_bounds(&mut by, &samples);
     let rise = after.rss_bytes as i64 - before.rss_bytes as i64;
     let of_both = |of: fn(&OwnerBytes) -> Option<u64>| Some([of(before)?, of(after)?]);
     let mut growth = Growth {
@@ -116,6 +119,7 @@ fn growth_part(key: &Key, ends: [&OwnerBytes; 2], rated: &[&(f64, OwnerBytes)]) 
         }),
         bytes: bytes_of(new) - bytes_of(old),
         bytes_per_hour: per_hour(rated, |all| bytes_of(all.parts.get(key).copied()) as f64),
+        bound_bytes: None,
     }
 }
 
@@ -144,6 +148,11 @@ fn unsure_names(samples: &[(f64, OwnerBytes)]) -> BTreeSet<Key> {
 }
 
 impl OwnerBytes {
+    /// Returns what bounds the growth of its owners.
+    pub(super) fn bounds(&self) -> &Bounds {
+        &self.bounds
+    }
+
     /// Adds up the owners of an observation.
     pub(super) fn new(observation: &Observation) -> Self {
         let ledger = &observation.ledger;
@@ -153,6 +162,7 @@ impl OwnerBytes {
             hugetlb_bytes: observation.hugetlb_bytes,
             open_files: observation.open_files,
             open_memory: observation.open_memory.clone(),
+            bounds: Bounds::new(observation),
             ..Self::default()
         };
         let parts = parts(ledger, &observation.managers);

@@ -11,6 +11,8 @@ use lowtide_model::number::HumanCount;
 const EXPLAINED: f64 = 0.5;
 /// Minimum part of the growth for an owner to be named.
 const NAMED: f64 = 0.1;
+/// Minimum part of the growth that has a bound, for it to be said.
+const MOSTLY_BOUNDED: f64 = 0.9;
 /// Default size of the stack of a thread.
 const STACK_BYTES: u64 = 8 << 20;
 /// Maximum number of owners that are named.
@@ -260,14 +262,44 @@ fn more(part: &GrowthPart, before: &str, after: &str) -> String {
     }
 }
 
+/// Returns a sentence on how much further RSS can grow, if most of its growth has a bound below the
+/// limit; `None` otherwise.
+pub fn bound(growth: &Growth) -> Option<String> {
+    let bounded = growth.bounded();
+    let most = growth.by.iter().find(|part| part.bound_bytes.is_some() && part.bytes > 0)?;
+    let is_most = bounded.bytes as f64 >= MOSTLY_BOUNDED * growth.kept_bytes().max(0) as f64;
+    let of_runtime = growth.process_limit.is_some_and(|limit| limit.kind.runtime().is_some());
+    if !is_most || of_runtime || growth.seconds_to_limit.is_some() {
+        return None;
+    }
+    let left = Human(bounded.bound_bytes);
+    Some(match (most.owner.as_str(), most.name.as_deref()) {
+        ("allocated", None) => {
+            format!(
+                "the blocks in use did not grow: at most {left} more of them can become resident"
+            )
+        }
+        ("allocated" | "runtime", name) => {
+            format!(
+                "the heap of {} has its own limit: it can grow by at most {left} more",
+                name.unwrap_or("it")
+            )
+        }
+        _ => format!(
+            "this memory was mapped before, and its mappings did not grow: at most {left} more can become resident"
+        ),
+    })
+}
+
 /// Returns a sentence on the time until the process reaches its limit; `None` if that is not known.
 pub fn until_limit(growth: &Growth) -> Option<String> {
     let (left_s, limit) = growth.seconds_to_limit.zip(growth.limit_bytes)?;
     if let Some(process_limit) = &growth.process_limit {
         return Some(format!(
-            "its {} grows by {} an hour, and reaches the limit of the process ({}, {}) in {}",
+            "its {} grows by {} an hour, and reaches {} ({}, {}) in {}",
             process_limit.kind.what(),
             Human(process_limit.bytes_per_hour),
+            process_limit.kind.whose(),
             process_limit.kind.name(),
             Human(limit),
             HumanSeconds(left_s)

@@ -9,12 +9,16 @@ use lowtide_model::leaks::{LeakKind, LeakReport, LeakVerdict};
 use lowtide_model::ledger::Owner;
 use lowtide_model::number::HumanCount;
 
-use crate::growth::{beside_and_descendants, fate_of_files, has_risen, is_of_files, sentence};
+use crate::growth::{
+    beside_and_descendants, bound, fate_of_files, has_risen, is_of_files, sentence,
+};
 
 /// Minimum number of readings of RSS that show that a process does not grow.
 const MIN_READINGS: usize = 8;
 /// What is known of growth that is not steady.
 const STOPPED: &str = "the growth is not steady and may have stopped";
+/// The beginning of a sentence on growth in blocks of which no size grew.
+const PROBABLY: &str = "no block size accumulates; probably";
 /// Minimum part of the growth that groups of blocks must explain.
 const EXPLAINED: f64 = 0.5;
 /// Maximum free memory between blocks that counts with them, as a multiple of their growth.
@@ -163,7 +167,7 @@ fn reconcile_beside(report: &mut LeakReport, growth: &Growth) {
 fn reconcile_limit(report: &mut LeakReport, growth: &Growth) {
     let Some(limit) = growth.process_limit else { return };
     report.seconds_to_limit = growth.seconds_to_limit;
-    if report.verdict.kind == LeakKind::Level {
+    if report.verdict.kind == LeakKind::Level && limit.kind.runtime().is_none() {
         let because = vec![format!(
             "RSS did not grow, but the {} of the process grows by {} an hour, whether it is used or not",
             limit.kind.what(),
@@ -224,6 +228,14 @@ fn reconcile_steady(report: &mut LeakReport, growth: &Growth, large: Option<Stri
     report.verdict.because.insert(0, sentence(growth));
     report.bytes_per_hour = growth.lasting_bytes_per_hour().max(0) as u64;
     report.seconds_to_limit = growth.seconds_to_limit;
+    if let Some(bound) = bound(growth).filter(|_| kind != LeakKind::Lost) {
+        let LeakVerdict { kind, because } = &mut report.verdict;
+        because.retain(|said| !said.starts_with(PROBABLY));
+        because.insert(1, bound);
+        if *kind == LeakKind::Growing {
+            *kind = LeakKind::Filling;
+        }
+    }
 }
 
 /// Returns whether growth is mostly in blocks that are followed, and in the free memory between
@@ -238,8 +250,8 @@ fn is_in_blocks(growth: &Growth) -> bool {
 /// Returns the reasons of growth in blocks in which no size grew steadily.
 fn reasons_of_growth(report: &LeakReport, large: Option<String>) -> Vec<String> {
     reasons_of_unknown(report).unwrap_or_else(|| {
-        let why = "no block size accumulates; probably a few large blocks were added, grew, or became resident";
-        std::iter::once(why.to_owned()).chain(large).collect()
+        let why = format!("{PROBABLY} a few large blocks were added, grew, or became resident");
+        std::iter::once(why).chain(large).collect()
     })
 }
 

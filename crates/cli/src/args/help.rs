@@ -160,7 +160,8 @@ Verdicts:
   backlog      older ones are freed, but their number rises: probably a queue
                that fills faster than it drains
   filling      their growth slows down, or the older ones are freed, or the
-               process once used more memory than now
+               process once used more memory than now, or they only become
+               resident
   elsewhere    memory grows that is not in the blocks of a heap: the first sentence
                says in what, and the next step divides it
   lost before  memory from before the first snapshot is unreachable

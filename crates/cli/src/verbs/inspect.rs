@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use lowtide_analysis::diagnose::diagnose;
-use lowtide_analysis::growth::until_limit;
+use lowtide_analysis::growth::{bound, until_limit};
 use lowtide_analysis::remedies::promises_release;
 use lowtide_leaks::evidence::Search;
 use lowtide_leaks::finder::LeakFinder;
@@ -485,7 +485,9 @@ fn add_growth(inspection: &mut Inspection, whole: &mut WholeProcess, target: &Ta
     let because = &mut inspection.verdict.because;
     because.extend(standstill.map(|standstill| standstill.sentence(target.pid)));
     if inspection.verdict.kind == VerdictKind::Growing {
-        inspection.verdict.because.extend(inspection.growth.as_ref().and_then(until_limit));
+        let growth = inspection.growth.as_ref();
+        let outlook = [growth.and_then(bound), growth.and_then(until_limit)];
+        inspection.verdict.because.extend(outlook.into_iter().flatten());
     }
 }
 

@@ -554,6 +554,7 @@ pub(super) mod tests {
             free: false,
             bytes: mib << 20,
             bytes_per_hour: mib << 30,
+            bound_bytes: None,
         };
         let growth = |rss_mib: [u64; 2], by: Vec<GrowthPart>| Growth {
             rss_bytes: rss_mib.map(|mib| mib << 20),

@@ -126,6 +126,8 @@ impl WholeProcess {
                 growth.set_process_limit(limit_bytes, limited);
             }
         }
+        let of_runtimes = self.last.iter().flat_map(|last| &last.runtime_limits);
+        of_runtimes.for_each(|limit| growth.set_runtime_limit(*limit));
         Some(growth)
     }
 }

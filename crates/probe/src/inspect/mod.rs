@@ -12,6 +12,7 @@ mod forked;
 mod heaps;
 mod huge;
 mod lazy_free;
+mod limits;
 mod malloc_info;
 mod pages;
 mod spread;
@@ -332,6 +333,8 @@ fn inside(
     observation.named_anonymous = rest.named_anonymous();
     observation.anonymous_mappings = Some(rest.anonymous_mappings);
     observation.mapped_again_bytes = Some(rest.mapped_again_bytes());
+    observation.runtime_limits = limits::of_runtimes(memory, maps, detected, observation);
+    observation.rooms = rest.rooms;
     status(target, maps, observation)
 }
 

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use lowtide_heap::memory::Memory;
 use lowtide_heap::ranges::{bytes, union, without};
-use lowtide_model::inspection::{MAX_NAMED, Manager, NamedMemory};
+use lowtide_model::inspection::{MAX_NAMED, Manager, NamedMemory, Room};
 use lowtide_model::ledger::{Ledger, Owner};
 
 use super::file_systems::{FileSystems, is_of_device};
@@ -59,6 +59,8 @@ pub(super) struct Attribution {
     named_anonymous: Named,
     /// Number of mappings with pages of [`Owner::AnonymousOther`].
     pub(super) anonymous_mappings: u64,
+    /// The accessible mappings of owners whose memory is bounded by them.
+    pub(super) rooms: BTreeMap<Owner, Room>,
     /// Resident parts of the files of which the process maps a part several times, as offsets.
     repeated: BTreeMap<FileId, Vec<Range<u64>>>,
 }
@@ -89,6 +91,13 @@ impl Named {
 }
 
 impl Attribution {
+    /// Adds mapped bytes to the room of an owner, and the resident part of them.
+    fn add_room(&mut self, owner: Owner, mapped_bytes: u64, resident_bytes: u64) {
+        let room = self.rooms.entry(owner).or_default();
+        room.mapped_bytes += mapped_bytes;
+        room.resident_bytes += resident_bytes;
+    }
+
     fn add(&mut self, claim: &Claim<PageOwner>, bytes: u64) {
         if bytes == 0 {
             return;
@@ -229,8 +238,25 @@ impl Attributor<'_> {
         let unclaimed = self.unclaimed(mapping);
         let data = |found: &Attribution| found.ledger.bytes(Owner::ProgramData);
         let before = data(found);
+        // Without access, none of it becomes resident.
+        let is_accessible = !mapping.permissions.starts_with("---");
+        if is_accessible {
+            let mut add = |claim: Option<&Claim<PageOwner>>, bytes| {
+                found.add_room(claim.map_or(unclaimed, |claim| claim.owner.owner), bytes, 0);
+            };
+            shares(part.clone(), claims, &mut add);
+        }
         for run in memory.resident(part) {
-            share_out(run, claims, unclaimed, found);
+            shares(run, claims, &mut |claim, bytes| {
+                let owner = claim.map_or(unclaimed, |claim| claim.owner.owner);
+                match claim {
+                    Some(claim) => found.add(claim, bytes),
+                    None => found.ledger.add(owner, bytes),
+                }
+                if is_accessible {
+                    found.add_room(owner, 0, bytes);
+                }
+            });
         }
         let bytes = data(found) - before;
         if bytes > 0
@@ -259,6 +285,7 @@ impl Attributor<'_> {
     ) -> io::Result<()> {
         let of_file = self.claim_of_file(mapping);
         let (mut of_file_bytes, mut changed_bytes) = (0, 0);
+        let mapped_bytes = part.end - part.start;
         for pages in memory.pages(part)? {
             let bytes = pages.range.end - pages.range.start;
             match pages.kind {
@@ -281,6 +308,11 @@ impl Attributor<'_> {
             }
         }
         found.changed_files.add(|| name_of_file(mapping), changed_bytes, 0);
+        if mapping.permissions.starts_with("rw-p") || mapping.permissions.starts_with("rwxp") {
+            found.add_room(Owner::ProgramData, mapped_bytes, changed_bytes);
+        } else if of_file.owner.owner == Owner::Shared {
+            found.add_room(Owner::Shared, mapped_bytes, of_file_bytes);
+        }
         match of_file.owner.owner {
             Owner::Shared => found.shared.add(|| self.name_of_shared(mapping), of_file_bytes, 0),
             Owner::File => {
@@ -366,12 +398,12 @@ fn name_of_file(mapping: &Mapping) -> String {
     mapping.name.trim_end_matches(" (deleted)").to_owned()
 }
 
-/// Splits a run of pages among its claims, which are in order of address and disjoint.
-fn share_out(
+/// Splits a range among its claims, which are in order of address and disjoint. Passes the claim
+/// and the number of bytes of each part to `each`: no claim for a part between claims.
+fn shares<'c>(
     run: Range<u64>,
-    claims: &[Claim<PageOwner>],
-    otherwise: Owner,
-    found: &mut Attribution,
+    claims: &'c [Claim<PageOwner>],
+    each: &mut dyn FnMut(Option<&'c Claim<PageOwner>>, u64),
 ) {
     let mut at = run.start;
     let first = claims.partition_point(|claim| claim.range.end <= run.start);
@@ -380,11 +412,11 @@ fn share_out(
         if start >= end {
             continue;
         }
-        found.ledger.add(otherwise, start - at);
-        found.add(claim, end - start);
+        each(None, start - at);
+        each(Some(claim), end - start);
         at = end;
     }
-    found.ledger.add(otherwise, run.end.saturating_sub(at));
+    each(None, run.end.saturating_sub(at));
 }
 
 fn whole_pages(range: &Range<u64>, page: u64) -> Range<u64> {
@@ -424,14 +456,20 @@ mod tests {
             claim(0x6000..0x9000, Owner::Runtime, Some("Go")),
         ];
         let mut found = Attribution::default();
-        share_out(0x1000..0x8000, &claims, Owner::AnonymousOther, &mut found);
+        let share_out = |run, found: &mut Attribution| {
+            shares(run, &claims, &mut |claim, bytes| match claim {
+                Some(claim) => found.add(claim, bytes),
+                None => found.ledger.add(Owner::AnonymousOther, bytes),
+            });
+        };
+        share_out(0x1000..0x8000, &mut found);
         assert_eq!(found.ledger.bytes(Owner::Stacks), 0x2000);
         assert_eq!(found.ledger.bytes(Owner::Runtime), 0x2000);
         assert_eq!(found.ledger.bytes(Owner::AnonymousOther), 0x3000);
         assert_eq!(found.ledger.total(), 0x7000);
         let go = Manager { name: "Go".to_owned(), bytes: 0x2000, estimated: true };
         assert_eq!(found.managers(), [go]);
-        share_out(0x9000..0xa000, &claims, Owner::AnonymousOther, &mut found);
+        share_out(0x9000..0xa000, &mut found);
         assert_eq!(found.ledger.bytes(Owner::AnonymousOther), 0x4000);
     }
 }

@@ -91,8 +91,9 @@ fn until_limit(report: &LeakReport) -> Option<String> {
         return Some(format!(" At this rate memory runs out in {left}."));
     };
     Some(format!(
-        " At this rate its {} reaches the limit of the process ({}, {}) in {left}.",
+        " At this rate its {} reaches {} ({}, {}) in {left}.",
         limit.kind.what(),
+        limit.kind.whose(),
         limit.kind.name(),
         Human(bytes)
     ))

@@ -1,6 +1,7 @@
 //! `lowtide inspect`, on real processes.
 
 mod bad_input;
+mod bounds;
 mod cgroup;
 mod heap_files;
 mod hostile;

@@ -1,0 +1,64 @@
+//! Growth that has a bound.
+
+use std::process::Command;
+
+use lowtide_testing::Running;
+
+use super::{because, object};
+use crate::schemas::hold_inspection;
+use crate::support::{lowtide, until};
+
+/// A program that touches memory that it has from the beginning, or maps more and more.
+const FILLING: &str = r#"
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+enum { SIZE = 512 << 20, STEP = 256 << 10 };
+static char data[SIZE];
+static char *mapped(size_t bytes, int flags) {
+    return mmap(0, bytes, PROT_READ | PROT_WRITE, MAP_ANONYMOUS | flags, -1, 0);
+}
+int main(int count, char **words) {
+    char *all = data;
+    if (!strcmp(words[1], "block")) all = malloc(SIZE);
+    if (!strcmp(words[1], "shared")) all = mapped(SIZE, MAP_SHARED);
+    if (!strcmp(words[1], "mapped")) all = mapped(SIZE, MAP_PRIVATE);
+    for (size_t at = 0; at < SIZE; at += STEP) {
+        memset(strcmp(words[1], "more") ? all + at : mapped(STEP, MAP_PRIVATE), 1, STEP);
+        usleep(50000);
+    }
+    pause();
+}
+"#;
+
+#[test]
+fn memory_that_becomes_resident_has_a_bound_and_memory_that_is_mapped_has_none() {
+    let home = tempfile::tempdir().unwrap();
+    let (source, program) = (home.path().join("filling.c"), home.path().join("filling"));
+    std::fs::write(&source, FILLING).unwrap();
+    lowtide_testing::compile(&program, [&source]);
+    for way in ["data", "block", "shared", "mapped", "more"] {
+        let process = Running::from(Command::new(&program).arg(way).spawn().unwrap());
+        let pid = process.id().to_string();
+        let found = until("steady growth", || {
+            let look = lowtide().args(["--json", "inspect", "--watch", "4s", &pid]).output();
+            let found = object(&look.unwrap());
+            (found["growth"]["course"] == "steady" && !because(&found).contains("too few"))
+                .then_some(found)
+        });
+        hold_inspection(&found);
+        let growth = &found["growth"];
+        let bound = growth["by"][0]["bound_bytes"].as_u64();
+        let said = because(&found);
+        if way == "more" {
+            assert!(bound.is_none() && growth["seconds_to_limit"].is_number(), "{found:#}");
+            continue;
+        }
+        assert!(bound.is_some_and(|bytes| bytes < 512 << 20), "{way}: {found:#}");
+        assert!(said.contains(" did not grow: at most "), "{way}: {said}");
+        // The machine may have less memory than the bound.
+        let is_small = growth["limit_bytes"].as_u64() < Some(4 << 30);
+        assert!(growth["seconds_to_limit"].is_null() || is_small, "{found:#}");
+    }
+}

@@ -1,0 +1,78 @@
+//! The limits that runtimes have set for their own memory.
+
+use std::ops::Range;
+
+use lowtide_heap::hotspot::JavaHeap;
+use lowtide_heap::memory::Memory;
+use lowtide_heap::zend;
+use lowtide_model::growth::{ProcessLimitKind, RuntimeLimit};
+use lowtide_model::inspection::Observation;
+use lowtide_model::ledger::{State, WalkedRuntime};
+use lowtide_model::runtime_kind::RuntimeKind;
+
+use crate::detect::{self, Detected};
+use crate::proc::maps::Mapping;
+
+/// The option of V8 that limits its heap, in MiB. It takes `-` and `_` alike.
+const V8_OPTION: &str = "--max-old-space-size";
+
+/// Returns the limits that could be read, of the runtimes whose memory the observation has.
+pub(super) fn of_runtimes(
+    memory: &impl Memory,
+    maps: &[Mapping],
+    detected: &Detected,
+    observation: &Observation,
+) -> Vec<RuntimeLimit> {
+    let in_use = |runtime| observation.ledger.bytes_of(runtime, State::Allocated);
+    let java = in_use(WalkedRuntime::HotSpot);
+    let java = (java > 0).then(|| match detect::java_heap(memory, detected, maps)? {
+        JavaHeap::Reserved(range) => Some(RuntimeLimit {
+            kind: ProcessLimitKind::JavaHeap,
+            limit_bytes: range.end - range.start,
+            used_bytes: java,
+        }),
+        JavaHeap::InFile => None,
+    });
+    let v8 = in_use(WalkedRuntime::V8);
+    let v8 = (v8 > 0).then(|| {
+        let limit_bytes = v8_option(&observation.command)?;
+        Some(RuntimeLimit { kind: ProcessLimitKind::V8Heap, limit_bytes, used_bytes: v8 })
+    });
+    let php = detected.has(RuntimeKind::Php).then(|| {
+        let wanted = maps.iter().filter(|mapping| detect::is_private_memory(mapping));
+        let anonymous: Vec<Range<u64>> = wanted.map(|m| m.start..m.end).collect();
+        let zend::RequestMemory { used_bytes, limit_bytes } = zend::limit(memory, &anonymous)?;
+        Some(RuntimeLimit { kind: ProcessLimitKind::PhpMemory, limit_bytes, used_bytes })
+    });
+    [java, v8, php].into_iter().flatten().flatten().collect()
+}
+
+/// Returns the limit in a command line, in bytes; the last one counts.
+fn v8_option(command: &[String]) -> Option<u64> {
+    let option = |word: &String| {
+        let (name, value) = word.split_once('=')?;
+        let is_it = name.replace('_', "-") == V8_OPTION;
+        is_it.then(|| value.parse::<u64>().ok()?.checked_mul(1 << 20)).flatten()
+    };
+    command.iter().filter_map(option).next_back().filter(|bytes| *bytes > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_of_v8_is_read_from_its_option() {
+        let limit = |words: &[&str]| {
+            v8_option(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>())
+        };
+        assert_eq!(limit(&["node", "--max-old-space-size=150", "a.js"]), Some(150 << 20));
+        assert_eq!(
+            limit(&["node", "--max_old_space_size=9", "--max-old-space-size=2"]),
+            Some(2 << 20)
+        );
+        assert_eq!(limit(&["node", "--max-old-space-size=many"]), None);
+        assert_eq!(limit(&["node", "--max-old-space-size=99999999999999999"]), None);
+        assert_eq!(limit(&["node", "a.js"]), None);
+    }
+}
