@@ -287,7 +287,7 @@ fn choose(
         };
         return Some(none(because.to_owned()));
     };
-    let rose = |t: &TrialResult| rise(t.baseline_bytes, t.peak_bytes).is_some();
+    let rose = |t: &TrialResult| rise(t.start_bytes, t.peak_bytes).is_some();
     if !trials.iter().filter(|t| t.is_usable()).any(rose) {
         return Some(none(
             "memory did not rise under any treatment: there is nothing to compare".to_owned(),

@@ -75,7 +75,10 @@ pub struct TrialResult {
     /// Rise of memory in the last second before the load, in bytes.
     #[serde(skip)]
     pub rise_before_load_bytes: Option<u64>,
-    /// Memory before the load, in bytes.
+    /// The baseline, or if there is none, an estimate of the memory when the rise began, in bytes.
+    #[serde(skip)]
+    pub start_bytes: Option<u64>,
+    /// Memory before the load, in bytes; `null` also if memory rose from the start of a command on.
     pub baseline_bytes: Option<u64>,
     /// Peak memory, in bytes.
     pub peak_bytes: Option<u64>,
@@ -222,6 +225,7 @@ impl TrialResult {
             pss_readings: (figures.metric == Metric::Pss)
                 .then(|| trial.samples.iter().filter(|s| s.slow.is_some()).count() as u64),
             rise_before_load_bytes: figures.rise_before_load,
+            start_bytes: figures.start,
             baseline_bytes: figures.baseline,
             peak_bytes: figures.peak,
             settled_bytes: figures.settled,
@@ -284,7 +288,7 @@ fn trends(trial: &TrialRecord, figures: &TrialMetrics, rounds: &[RoundResult]) -
         rounds.iter().map(of).collect()
     };
     let raised =
-        figures.peak.zip(figures.baseline).map_or(0, |(peak, base)| peak.saturating_sub(base));
+        figures.peak.zip(figures.start).map_or(0, |(peak, base)| peak.saturating_sub(base));
     let reported =
         || trial.figures.iter().filter_map(|f| Some(*f.values.get(INNER_MEMORY)? as u64));
     let reported_rise =

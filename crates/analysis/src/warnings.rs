@@ -13,14 +13,15 @@ const LEAST_RISING: f64 = (2 << 20) as f64;
 
 /// Returns the warnings of a study, each as a sentence, the most important first.
 pub(crate) fn warnings(trials: &[TrialResult]) -> Vec<String> {
-    [below_baseline(trials), still_rising(trials)].into_iter().flatten().collect()
+    let all = [below_baseline(trials), still_rising(trials), without_baseline(trials)];
+    all.into_iter().flatten().collect()
 }
 
 /// Warns if memory was still rising when the load started: a part of the start-up then counts as
 /// the load's.
 fn still_rising(trials: &[TrialResult]) -> Option<String> {
     let concerned = trials_where(trials, |t| {
-        let rise = rise(t.baseline_bytes, t.peak_bytes)? as f64;
+        let rise = rise(t.start_bytes, t.peak_bytes)? as f64;
         let before = t.rise_before_load_bytes? as f64;
         Some(before >= LEAST_RISING && before > rise * RISING)
     })?;
@@ -30,10 +31,22 @@ fn still_rising(trials: &[TrialResult]) -> Option<String> {
     ))
 }
 
+/// Warns if memory rose from the start of the command on.
+fn without_baseline(trials: &[TrialResult]) -> Option<String> {
+    let concerned = trials_where(trials, |t| {
+        rise(t.start_bytes, t.peak_bytes)?;
+        Some(t.baseline_bytes.is_none())
+    })?;
+    Some(format!(
+        "memory rose from the start {concerned}: there is no baseline, and the rise is counted from an estimate; \
+         --phase baseline=log:REGEX marks where the load begins"
+    ))
+}
+
 /// Warns if memory settled below its baseline: the baseline is then hardly the memory without load.
 fn below_baseline(trials: &[TrialResult]) -> Option<String> {
     let concerned = trials_where(trials, |t| {
-        let rise = rise(t.baseline_bytes, t.peak_bytes)? as f64;
+        let rise = rise(t.start_bytes, t.peak_bytes)? as f64;
         Some(t.settled_bytes? as f64 + BELOW_BASELINE * rise < t.baseline_bytes? as f64)
     })?;
     Some(format!(
@@ -93,6 +106,18 @@ mod tests {
         let warning = warnings(&[rising(40)]).pop().unwrap();
         assert!(warning.starts_with("memory was still rising when the load began in every trial"));
         assert!(warnings(&[rising(1), rising(8)]).is_empty());
+    }
+
+    #[test]
+    fn memory_that_rises_from_the_start_on_causes_a_warning() {
+        let none = TrialResult { baseline_bytes: None, ..trial("glibc", 120.0) };
+        let warning = warnings(&[none.clone(), trial("jemalloc", 120.0)]).pop().unwrap();
+        assert!(warning.starts_with(
+            "memory rose from the start in 1 of 2 trials (glibc): there is no baseline"
+        ));
+        // Memory that did not rise needs none.
+        let flat = TrialResult { peak_bytes: none.start_bytes, ..none };
+        assert!(warnings(&[flat]).is_empty());
     }
 
     #[test]

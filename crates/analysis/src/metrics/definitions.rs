@@ -5,8 +5,9 @@ pub const DEFINITIONS: [(&str, &str); 5] = [
     (
         "baseline",
         "Memory just before the load: the median of the last second. For a command that \
-         generates its own load: the level at which memory stayed constant before it rose. If \
-         memory was never constant: memory at the end of the command's start-up.",
+         generates its own load: the level at which memory stayed constant before it rose, or \
+         memory at the end of a start-up that was much steeper than the rise. If memory rose from \
+         the start on, there is no baseline.",
     ),
     ("peak", "The maximum from the baseline on."),
     (
@@ -16,12 +17,17 @@ pub const DEFINITIONS: [(&str, &str); 5] = [
          exit, because the command then shuts down. The time before the last fall of memory does \
          not count. If memory rose until the exit, the settled memory is unknown.",
     ),
-    ("stays", "(settled − baseline) / (peak − baseline): the part of the rise that remains."),
+    (
+        "stays",
+        "(settled − baseline) / (peak − baseline): the part of the rise that remains. Without a \
+         baseline, the rise is counted from an estimate of the memory when it began.",
+    ),
     (
         "mean excess",
         "Memory above the baseline, on average from the end of the load to the end of the \
          settle time. For a command that generates its own load: from the time at which memory \
-         came within 2 % of its peak to the exit of the command. The recommendation compares \
-         this metric between treatments.",
+         came within 2 % of its peak to the exit of the command. Without a baseline, it is counted \
+         from the same estimate. The recommendation compares this \
+         metric between treatments.",
     ),
 ];

@@ -31,7 +31,7 @@ const RECENT: f64 = 0.5;
 
 /// Returns the ledgers at the moments of a trial; `figures` are its metrics by RSS.
 pub fn ledgers<'t>(trial: &'t TrialRecord, figures: &TrialMetrics) -> AtEvents<&'t LedgerReading> {
-    let rise = rise(figures.baseline, figures.peak).unwrap_or(0) as f64;
+    let rise = rise(figures.start, figures.peak).unwrap_or(0) as f64;
     let near = |target: Option<u64>, from: f64, to: f64| {
         let near = target.map(|target| {
             let target = target as f64;

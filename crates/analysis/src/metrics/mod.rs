@@ -35,7 +35,7 @@ use lowtide_model::sample::Sample;
 use lowtide_record::TrialRecord;
 use lowtide_record::phase::MetricPhase;
 use lowtide_record::v1::{Event, Mark};
-use own_baseline::own_baseline;
+use own_baseline::{OwnBaseline, own_baseline};
 use per_connection::opens_connections;
 
 /// Time before the load over which the baseline is read, in seconds.
@@ -92,17 +92,20 @@ impl Metric {
 pub struct TrialMetrics {
     /// The metric by which memory is judged.
     pub metric: Metric,
-    /// Memory before the load, in bytes.
+    /// Memory before the load, in bytes; `None` also if memory rose from the start of a command on.
     pub baseline: Option<u64>,
+    /// The memory from which the rise counts, in bytes: the baseline, or if there is none, an
+    /// estimate of the memory when the rise began.
+    pub start: Option<u64>,
     /// Peak memory, in bytes.
     pub peak: Option<u64>,
     /// Memory after the load and the settle time, in bytes.
     pub settled: Option<u64>,
-    /// (settled − baseline) / (peak − baseline); `None` also if nothing rose.
+    /// (settled − start) / (peak − start); `None` also if nothing rose.
     pub settled_ratio: Option<f64>,
     /// Peak address space, in bytes.
     pub vsz_peak: Option<u64>,
-    /// Memory above the baseline after the load, in byte-seconds.
+    /// Memory above the start after the load, in byte-seconds.
     pub excess_byte_seconds: Option<f64>,
     /// The same divided by the time, in bytes.
     pub excess_mean: Option<u64>,
@@ -218,10 +221,12 @@ fn pss_over_time(samples: &[Sample]) -> Series {
 pub fn measure(trial: &TrialRecord, metric: Metric) -> TrialMetrics {
     let series = memory_over_time(trial, metric);
     let times = Times::new(trial, &series);
-    let baseline = times.baseline(&series);
+    let own = times.baseline(&series);
+    let start = own.map(|own| own.bytes);
+    let baseline = own.filter(|own| own.is_stable).map(|own| own.bytes);
     let peak = times.peak(&series);
-    let settle_span = times.settle_span(&series, baseline, peak);
-    let settled_window = times.settled_window(&series, baseline, peak, settle_span);
+    let settle_span = times.settle_span(&series, start, peak);
+    let settled_window = times.settled_window(&series, start, peak, settle_span);
     let settled = settled_window.and_then(|(from, to)| {
         // A phase that ends immediately is read just after it.
         let behind = || series.median_within(to, to + PHASE_WINDOW_S);
@@ -229,16 +234,17 @@ pub fn measure(trial: &TrialRecord, metric: Metric) -> TrialMetrics {
         series.median_within(from, to).or_else(|| phase.and_then(|_| behind()))
     });
     let excess = settle_span
-        .zip(baseline)
+        .zip(start)
         .map(|((from, to), base)| (series.area_above(base as f64, from, to), to - from));
     let last = trial.samples.last();
     let usage = trial.end.as_ref().and_then(|end| end.usage);
     TrialMetrics {
         metric,
         baseline,
+        start,
         peak,
         settled,
-        settled_ratio: ratio(baseline, peak, settled),
+        settled_ratio: ratio(start, peak, settled),
         vsz_peak: trial.samples.iter().map(|s| s.total.vsz_bytes.0).max(),
         excess_byte_seconds: excess.map(|(area, _)| area),
         excess_mean: excess.filter(|e| e.1 > 0.0).map(|(area, time)| (area / time) as u64),
@@ -248,7 +254,7 @@ pub fn measure(trial: &TrialRecord, metric: Metric) -> TrialMetrics {
         wall_s: times.span(trial).map(|(from, to)| to - from),
         // A process that has run has used CPU time; imported metrics may lack it.
         cpu_s: usage.map(|u| u.cpu_s).or(last.map(|s| s.total.cpu_s)).filter(|s| *s > 0.0),
-        bytes_per_connection: bytes_per_connection(trial, baseline, peak, times.load_begin()),
+        bytes_per_connection: bytes_per_connection(trial, start, peak, times.load_begin()),
         rounds: times.rounds(&series),
         ramps: ramps(trial, &series),
         phases: times.phases(&series),
@@ -351,8 +357,11 @@ impl<'a> Times<'a> {
         }
     }
 
-    fn baseline(&self, series: &Series) -> Option<u64> {
-        let before = |t: f64| series.median_between(t - BASELINE_WINDOW_S, t);
+    fn baseline(&self, series: &Series) -> Option<OwnBaseline> {
+        let before = |t: f64| {
+            let bytes = series.median_between(t - BASELINE_WINDOW_S, t)?;
+            Some(OwnBaseline { bytes, is_stable: true })
+        };
         if let Some(t) = self.phase(MetricPhase::Baseline) {
             return before(t);
         }

@@ -3,10 +3,12 @@
 use std::error::Error;
 use std::process::ExitCode;
 
+use clap::CommandFactory;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use lowtide_probe::cgroup::CgroupNameError;
 use lowtide_report::text::printable;
 
+use crate::args::Cli;
 use crate::args::values::InvalidValue;
 use crate::console::output::Output;
 use crate::failure::exit::{Exit, Failure};
@@ -24,16 +26,25 @@ pub(crate) fn report(error: &clap::Error, is_run: bool) -> ExitCode {
         return output.fail(&failure);
     }
     let unknown = unknown_verb(error);
-    if invalid.is_some() || unknown.is_some() || json {
+    if is_error {
         let failure = match (invalid, unknown) {
             (Some(invalid), _) => Failure::usage(invalid),
             (None, Some(unknown)) => unknown,
-            (None, None) => Failure::usage(sentence(error)).next("lowtide --help"),
+            (None, None) => Failure::usage(sentence(error)).next(help_of_typed_verb()),
         };
         return output.fail(&failure.with_exit(exit));
     }
     let _ = error.print();
-    if is_error { exit.into() } else { Exit::Done.into() }
+    Exit::Done.into()
+}
+
+/// Returns the command that prints the help of the verb that was typed.
+fn help_of_typed_verb() -> String {
+    let typed = std::env::args().nth(1).unwrap_or_default();
+    match Cli::command().find_subcommand(&typed).filter(|verb| !verb.is_hide_set()) {
+        Some(verb) => format!("lowtide {} --help", verb.get_name()),
+        None => "lowtide --help".to_owned(),
+    }
 }
 
 /// Returns the failure for the cgroup of a process that has ended.
@@ -43,11 +54,18 @@ fn ended_process(error: &clap::Error) -> Option<Failure> {
     is_gone.then(|| Failure::new(Exit::Gone, name.to_string()).next("ps -eo pid,comm,args"))
 }
 
-/// Returns the first paragraph of clap's message, on one line.
+/// Returns clap's message and its tips, on one line, without its usage.
 fn sentence(error: &clap::Error) -> String {
     let text = error.render().to_string();
+    one_line(&text)
+}
+
+fn one_line(text: &str) -> String {
     let message = text.trim().trim_start_matches("error: ");
-    message.split("\n\n").next().unwrap_or_default().replace('\n', " ")
+    let (first, rest) = message.split_once("\n\n").unwrap_or((message, ""));
+    let tips = rest.lines().filter_map(|line| line.trim().strip_prefix("tip: "));
+    let sentence = first.split_whitespace().collect::<Vec<_>>().join(" ");
+    std::iter::once(sentence.as_str()).chain(tips).collect::<Vec<_>>().join("; ")
 }
 
 /// Returns the failure for a first word that names neither a verb nor a process. The next step is
@@ -67,4 +85,22 @@ fn unknown_verb(error: &clap::Error) -> Option<Failure> {
     let message = format!("lowtide has no command `{word}`, and no process has this name");
     let next = similar.map_or("lowtide --help".to_owned(), |verb| format!("lowtide {verb} --help"));
     Some(Failure::usage(message).next(next))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::one_line;
+
+    #[test]
+    fn a_message_of_clap_is_one_line_with_its_tips_and_without_its_usage() {
+        let text = "error: unexpected argument '--pin' found\n\n  tip: a similar argument exists: '--pins'\n\n\
+            Usage: lowtide inspect --pins [PID]...\n\nFor more information, try '--help'.\n";
+        let line = "unexpected argument '--pin' found; a similar argument exists: '--pins'";
+        assert_eq!(one_line(text), line);
+        let missing = "error: the following required arguments were not provided:\n  <URL>...\n\nUsage: lowtide load";
+        assert_eq!(
+            one_line(missing),
+            "the following required arguments were not provided: <URL>..."
+        );
+    }
 }

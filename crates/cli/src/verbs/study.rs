@@ -25,26 +25,87 @@ use super::load;
 use crate::args::StudyArgs;
 use crate::console::output::{Output, annotate, is_on_github, note};
 use crate::console::progress::StudyProgress;
+use crate::console::{interrupt, question};
 use crate::failure::exit::{Exit, Failure};
 use crate::failure::rerun::Rerun;
 use crate::failure::target_error;
+use crate::keeper;
 use crate::present::{self, Report};
-use crate::{console::interrupt, keeper};
 
 pub(crate) fn run(args: StudyArgs, output: &Output) -> Result<Exit, Failure> {
-    let plan = Plan::new(settings(args)?).map_err(refused)?;
+    let mut plan = Plan::new(settings(args)?).map_err(refused)?;
     check_load(&plan)?;
     // An unreadable baseline is reported now, not after hours of trials.
     let earlier = match &plan.baseline {
         Some((path, _)) => Some(present::load(path)?),
         None => None,
     };
-    let ran = conduct(&plan)?;
-    let record = present::load(&ran.record)?;
-    let study = record.study.clone();
-    let exit = analyze(&plan, &ran, record, earlier.as_ref(), output)?;
-    print_how_to_continue(&study, &ran.record);
-    Ok(exit)
+    loop {
+        let ran = conduct(&plan)?;
+        let record = present::load(&ran.record)?;
+        let study = record.study.clone();
+        let exit = analyze(&plan, &ran, record, earlier.as_ref(), output)?;
+        let Some(more) = MoreRepeats::of(&study) else {
+            print_how_to_continue(&study, &ran.record);
+            return Ok(exit);
+        };
+        if exit != Exit::Done || !more.are_wanted(&ran.record, output) {
+            return Ok(exit);
+        }
+        let output = Some(ran.record);
+        let repeat = Some(more.repeats);
+        // The trials of the record are kept.
+        let settings = Settings { output, repeat, resume: true, ..plan.settings };
+        plan = Plan::new(settings).map_err(refused)?;
+    }
+}
+
+/// Repeats that may decide a study which is complete and undecided.
+struct MoreRepeats {
+    /// The number of repeats, with those that are done.
+    repeats: u32,
+    /// What is to be run, and how long that takes, as the beginning of a sentence.
+    cost: String,
+    /// What comes of it.
+    effect: &'static str,
+}
+
+impl MoreRepeats {
+    fn of(study: &StudyReport) -> Option<Self> {
+        if !study.complete {
+            return None;
+        }
+        let cost = |what: String, time| format!("{what}, which take about {}", HumanSeconds(time));
+        if let Some((repeats, time)) = study.undecided_versions() {
+            return Some(Self {
+                repeats: study.plan.repeats + repeats,
+                cost: cost(counted(u64::from(repeats), "more repeat"), time),
+                effect: "would probably decide it",
+            });
+        }
+        let (trials, time) = study.undecided()?;
+        Some(Self {
+            repeats: u32::try_from(ENOUGH_FOR_INTERVAL).unwrap_or(u32::MAX),
+            cost: cost(counted(trials, "more trial"), time),
+            effect: "may decide it",
+        })
+    }
+
+    /// Returns whether the person at the terminal wants to run them. If not, or without a terminal,
+    /// prints the command that runs them.
+    fn are_wanted(&self, record: &Path, output: &Output) -> bool {
+        let Self { repeats, cost, effect } = self;
+        if !output.json
+            && question::can_ask()
+            && question::ask(&format!("{cost}, {effect}. Run them now? The others are kept."))
+        {
+            return true;
+        }
+        let again = Rerun::typed().with_value("output", &record.display().to_string());
+        let again = again.with("resume").with_value("repeat", &repeats.to_string());
+        note!("{cost}, {effect}; the next command runs them\n  next: {again}");
+        false
+    }
 }
 
 /// Runs a plan, and shows its progress.
@@ -152,28 +213,13 @@ fn check_load(plan: &Plan) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Prints how to continue a study that was interrupted, in which trials failed, or whose repeats do
-/// not decide.
+/// Prints how to continue a study that was interrupted, or in which trials failed.
 fn print_how_to_continue(study: &StudyReport, record: &Path) {
     let again = Rerun::typed().with_value("output", &record.display().to_string()).with("resume");
     if !study.complete {
         let done = study.trials.iter().filter(|trial| trial.outcome == TrialOutcome::Done).count();
         let of = study.plan.slots().len();
         note!("{done} of {of} trials are done; the next command runs the others\n  next: {again}");
-    } else if let Some((repeats, time)) = study.undecided_versions() {
-        let again = again.with_value("repeat", &(study.plan.repeats + repeats).to_string());
-        note!(
-            "{}, which take about {}, would probably decide it; the next command runs them\n  next: {again}",
-            counted(u64::from(repeats), "more repeat"),
-            HumanSeconds(time)
-        );
-    } else if let Some((trials, time)) = study.undecided() {
-        let again = again.with_value("repeat", &ENOUGH_FOR_INTERVAL.to_string());
-        note!(
-            "{}, which take about {}, may decide it; the next command runs them\n  next: {again}",
-            counted(trials, "more trial"),
-            HumanSeconds(time)
-        );
     }
 }
 
