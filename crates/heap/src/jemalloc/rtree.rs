@@ -266,7 +266,7 @@ impl<'m, M: Memory> Rtree<'m, M> {
     fn key_of_leaf(&mut self, leaf: u64, shape: RtreeShape) -> Option<u64> {
         let mask = (1 << shape.leaf_bits) - 1;
         let (mut key, mut agree, mut contradict) = (None, 0, 0);
-        // An empty entry can have a size class (`rtree_leaf_elm_clear`). With other bits, it is none.
+        // An empty entry can have a size class (`rtree_leaf_elm_clear`), but no other bits.
         self.each_entry(leaf, 0, shape, !SIZE_CLASS, |tree, entry| {
             let index = entry.page;
             let Some(record) = tree.record(entry.record(), shape) else {

@@ -400,8 +400,8 @@ fn status(
     Ok(())
 }
 
-/// Returns a note about memory that is pinned, if that is a notable part: RSS does not count what of
-/// it is not mapped.
+/// Returns a note about memory that is pinned, if that is a notable part: RSS does not count what
+/// of it is not mapped.
 fn pinned(bytes: u64, rss_bytes: u64) -> Option<String> {
     const MIN_BYTES: u64 = 1 << 20;
     let is_notable = bytes >= MIN_BYTES && bytes.saturating_mul(10) >= rss_bytes;
