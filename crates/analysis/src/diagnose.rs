@@ -2,7 +2,7 @@
 //!
 //! Shares are relative to RSS. The first condition that holds is the verdict:
 //!
-//! - **inconclusive**: too much could not be attributed;
+//! - **inconclusive**: too much could not be attributed, or was not there when it was read;
 //! - **hoard**: at least a fifth of RSS is free, in whole pages, and still held;
 //! - **locked**: at least a fifth of RSS, and no less than the fragmented bytes, is free in whole
 //!   pages, but locked in memory;
@@ -45,6 +45,9 @@ const OUTSIDE: [Owner; 6] = [
 pub fn diagnose(observation: Observation) -> Inspection {
     let evidence = Evidence(&observation);
     let verdict = match observation.unreadable {
+        None if observation.moved_bytes > 0 => {
+            Verdict { kind: VerdictKind::Inconclusive, because: vec![moved(&observation)] }
+        }
         None => verdict(&evidence),
         Some(_) => Verdict {
             kind: VerdictKind::Inconclusive,
@@ -64,6 +67,16 @@ pub fn diagnose(observation: Observation) -> Inspection {
         blocks: None,
         saved: None,
     }
+}
+
+/// Returns a sentence on memory that was not there when it was read.
+fn moved(observation: &Observation) -> String {
+    format!(
+        "{} of the {} that the kernel counts were not there when lowtide read them, twice: they were moved \
+         (mremap), or are new",
+        Human(observation.moved_bytes),
+        Human(observation.rss_bytes)
+    )
 }
 
 /// The bytes of a process that decide on its verdict.

@@ -78,6 +78,10 @@ pub struct Observation {
     /// and libraries, stacks, and what the program mapped itself.
     #[serde(skip)]
     pub rooms: BTreeMap<Owner, Room>,
+    /// The part of RSS that was not there when its mappings were read, a second time, in bytes: a
+    /// part of the row `unattributed`. 0 if that is too little to matter.
+    #[serde(skip)]
+    pub moved_bytes: u64,
     /// The limits that runtimes have set for their own memory.
     #[serde(skip)]
     pub runtime_limits: Vec<RuntimeLimit>,

@@ -103,7 +103,7 @@ impl Follower {
     /// Adds an observation, `t_s` seconds after the first. One that lacks parts is left out.
     pub fn add(&mut self, t_s: f64, observation: &Observation) {
         const IN_USE: [Owner; 3] = [Owner::Allocated, Owner::Runtime, Owner::AnonymousOther];
-        if observation.unreadable.is_some() {
+        if observation.unreadable.is_some() || observation.moved_bytes > 0 {
             return;
         }
         let program = (observation.image, observation.heap.is_some());
@@ -716,6 +716,15 @@ mod tests {
         growth.set_limit(Some(200 * MIB), Some(190 * MIB));
         growth.set_process_limit(1 << 30, expected);
         assert_eq!(growth.process_limit, None, "the other one is reached first");
+    }
+
+    #[test]
+    fn an_inspection_that_missed_memory_is_left_out() {
+        let mut follower = followed(20, |_| vec![(Owner::Allocated, 100)]);
+        let torn = observed(&[(Owner::Allocated, 1), (Owner::Unattributed, 99)], &[]);
+        follower.add(20.0, &Observation { moved_bytes: 99 * MIB, ..torn });
+        assert_eq!(follower.growth().unwrap().by, []);
+        assert_eq!(follower.span(), (20, 19.0));
     }
 
     #[test]

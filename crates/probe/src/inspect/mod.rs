@@ -50,6 +50,10 @@ pub use malloc_info::malloc_info;
 
 /// Maximum number of attempts to inspect a process that keeps executing other programs.
 const MAX_ATTEMPTS: usize = 3;
+/// Minimum part of RSS, and in bytes, that was not there when it was read, for an inspection to be
+/// repeated: a program can move a large mapping meanwhile (`mremap`).
+const MIN_MOVED_SHARE: f64 = 0.1;
+const MIN_MOVED_BYTES: u64 = 4 << 20;
 /// Maximum time between the moment at which an ending process loses its memory and its end.
 const END_TIME: Duration = Duration::from_millis(100);
 
@@ -172,10 +176,18 @@ impl Inspector {
         target: &Target,
         mut collect: impl FnMut(&Target, &mut Walk<'_>) -> Result<T, TargetError>,
     ) -> Result<T, TargetError> {
-        for _ in 0..MAX_ATTEMPTS {
+        for attempt in 0..MAX_ATTEMPTS {
             let image = target.stat()?.image;
-            let observed =
-                collect(target, &mut |visitor| self.inspect_once(target, image, visitor));
+            let mut has_moved = false;
+            let observed = collect(target, &mut |visitor| {
+                let walk = self.inspect_once(target, image, visitor)?;
+                has_moved = walk.observation.moved_bytes > 0;
+                Ok(walk)
+            });
+            // Much of it moved while it was read: once more, which may find it.
+            if has_moved && attempt == 0 && observed.is_ok() {
+                continue;
+            }
             let is_replaced = match observed {
                 Err(TargetError::Replaced(_)) => true,
                 // A process that executes a program has no memory for a moment, like one that ends.
@@ -236,6 +248,8 @@ impl Inspector {
         walk.elapsed_s = begin.elapsed().as_secs_f64();
         walk.cpu_s = thread_cpu_s() - cpu;
         let observation = &mut walk.observation;
+        observation.moved_bytes = moved_bytes(observation);
+        observation.ledger.add_estimate(Owner::Unattributed, observation.moved_bytes);
         observation.rss_bytes = observation.ledger.total();
         observation.unreadable = unreadable;
         observation.image = image;
@@ -306,6 +320,15 @@ impl Inspector {
         describe(detected, observation);
         Ok(())
     }
+}
+
+/// Returns the part of RSS that was not there when it was read, in bytes; 0 if that is too little
+/// to matter.
+fn moved_bytes(observation: &Observation) -> u64 {
+    let rss_bytes = observation.kernel_rss_bytes.unwrap_or(0);
+    let missed = rss_bytes.saturating_sub(observation.ledger.total());
+    let is_much = missed as f64 >= MIN_MOVED_SHARE * rss_bytes as f64;
+    if is_much && missed >= MIN_MOVED_BYTES { missed } else { 0 }
 }
 
 /// Reads everything else that requires its mappings.
