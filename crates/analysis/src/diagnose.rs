@@ -474,6 +474,7 @@ pub(crate) mod tests {
                 private_bytes: 77 * MIB,
                 shared_bytes: shared_mib * MIB,
                 copied_bytes: copied_mib.map(|mib| mib * MIB),
+                free_shared_bytes: None,
                 parent,
                 processes,
                 pids: Vec::new(),

@@ -36,9 +36,11 @@ pub struct GroupTotals {
     pub private_bytes: Option<u64>,
     /// Bytes that they have allocated, in walked heaps; absent for a release.
     pub allocated_bytes: Option<u64>,
-    /// Bytes that a release would return; absent for a release.
+    /// Bytes that a release from all of them would return; absent for a release. Of free pages that
+    /// forked processes share, each counts an equal part.
     pub reclaimable_bytes: Option<u64>,
-    /// Bytes that were returned; absent for an inspection.
+    /// Bytes that were returned, without pages that a forked process still maps; absent for an
+    /// inspection.
     pub returned_bytes: Option<u64>,
     /// Number of processes that were refused; absent for an inspection.
     pub refused: Option<u64>,

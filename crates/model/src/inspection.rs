@@ -188,6 +188,10 @@ pub struct ForkedMemory {
     /// most so much was shared after the fork, and copied by a write since. `None` for the first
     /// process, or if the other one cannot be read.
     pub copied_bytes: Option<u64>,
+    /// The part of `shared_bytes` in whole free pages, which a release returns: RSS falls by it,
+    /// but the memory of the machine only once each process that maps these pages has returned
+    /// them. `None` if that is not known, as for a heap that cannot be walked.
+    pub free_shared_bytes: Option<u64>,
     /// PID of the process from which it was forked; `None` for the first process, or if that one
     /// has ended.
     pub parent: Option<u32>,

@@ -47,6 +47,12 @@ pub struct Release {
     /// Bytes that were returned to the OS: the dropped pages. For `trim` and `purge`: the decrease
     /// of the bytes that they could return.
     pub returned_bytes: u64,
+    /// The part of the returned bytes (for a dry run: of the predicted ones) that other processes
+    /// map too, since all were forked from the same one: the memory of the machine falls by it only
+    /// once each of them has returned it. Absent without such processes, or if it is not known.
+    pub shared_bytes: Option<u64>,
+    /// Number of these processes; absent with `shared_bytes`.
+    pub shared_with: Option<u64>,
     /// Resident bytes before the release, as the kernel counts them.
     pub rss_before_bytes: u64,
     /// Resident bytes after the release, as the kernel counts them.
@@ -120,6 +126,8 @@ impl Release {
             waiting_in: None,
             predicted_bytes: 0,
             returned_bytes: 0,
+            shared_bytes: None,
+            shared_with: None,
             rss_before_bytes: 0,
             rss_after_bytes: 0,
             elapsed_s: 0.0,
@@ -305,6 +313,8 @@ pub enum Hazard {
     SharedMemory,
     /// None of its threads can be borrowed.
     NoThread,
+    /// Its own threads held the locks of its heap at every attempt.
+    LockTaken,
     /// Its C library lacks a required instruction.
     Gadget,
     /// The method `purge` does not exist for its allocator.

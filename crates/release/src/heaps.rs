@@ -57,6 +57,7 @@ fn is_of_process(hazard: Hazard) -> bool {
         | Hazard::Locked
         | Hazard::Hugetlb
         | Hazard::NoThread
+        | Hazard::LockTaken
         | Hazard::Gadget
         | Hazard::NoPurge
         | Hazard::NoTrim => false,

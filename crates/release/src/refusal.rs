@@ -229,6 +229,15 @@ pub enum Refusal {
         /// The most frequent reason.
         why: String,
     },
+    /// Its own threads held the locks of its heap at every attempt.
+    #[error(
+        "another thread held a lock of its allocator at {}",
+        all_of(*.attempts)
+    )]
+    LockTaken {
+        /// Number of attempts.
+        attempts: u64,
+    },
     /// Its runtime cannot be made to collect.
     #[error("its runtime was not asked to collect, because {why}")]
     NoCollection {
@@ -278,6 +287,11 @@ fn none_can(threads: usize) -> String {
     }
 }
 
+/// Formats a number of attempts, each of which failed.
+fn all_of(count: u64) -> String {
+    if count == 1 { "the only attempt".to_owned() } else { format!("each of {count} attempts") }
+}
+
 impl Refusal {
     /// Returns whether the reason may pass by itself, so that a retry makes sense.
     pub fn may_pass(&self) -> bool {
@@ -291,6 +305,7 @@ impl Refusal {
             | Self::SeccompUntried { .. }
             | Self::SharedMemory { .. }
             | Self::PrivilegesChanged
+            | Self::LockTaken { .. }
             | Self::NoHeadroom { .. }
             | Self::NoHeap => true,
             Self::Unguarded { why, .. } => *why == UNCOUNTED_THREADS,
@@ -342,6 +357,7 @@ impl Refusal {
             Self::Hugetlb { .. } => Hazard::Hugetlb,
             Self::SharedMemory { .. } => Hazard::SharedMemory,
             Self::NoThread { .. } => Hazard::NoThread,
+            Self::LockTaken { .. } => Hazard::LockTaken,
             Self::NoCollection { .. } => Hazard::NoCollection,
             Self::Gadget { .. } => Hazard::Gadget,
             Self::NoPurge { .. } => Hazard::NoPurge,

@@ -518,6 +518,9 @@ impl ReleaseRun<'_> {
         }
         passed.and(ended)?;
         match unreached {
+            None if counts.returned_bytes == 0 && counts.busy > counts.skipped => {
+                Err(Refusal::LockTaken { attempts: counts.busy }.into())
+            }
             None => Ok(()),
             Some((threads, why)) if counts.returned_bytes == 0 => {
                 let why = format!("its free memory belongs to threads that cannot be used ({why})");

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
 use lowtide_model::release::{
-    Collected, HeapRelease, Method, Regained, Release, ReleaseOutcome, RunsIn,
+    Collected, Hazard, HeapRelease, Method, Regained, Release, ReleaseOutcome, RunsIn,
 };
 
 use crate::screen::{Screen, bold, hanging, title};
@@ -111,6 +111,10 @@ fn outcome(release: &Release) -> String {
     let reason = release.reason.as_deref().map(printable);
     let reason = reason.as_deref().unwrap_or("the reason is not known");
     match release.outcome {
+        // Its threads were paused, in vain.
+        ReleaseOutcome::Refused if release.hazard == Some(Hazard::LockTaken) => {
+            format!("nothing was returned: {reason}")
+        }
         ReleaseOutcome::Refused => format!("refused, and nothing was done: {reason}"),
         ReleaseOutcome::NothingToRelease => {
             let (rss, predicted) = (Human(release.rss_after_bytes), release.predicted_bytes);
@@ -124,8 +128,14 @@ fn outcome(release: &Release) -> String {
             format!("nothing to release: {what}, and nothing was done; RSS is {rss}")
         }
         ReleaseOutcome::Released if release.dry_run => {
-            format!("dry run: {} would be returned; nothing was done", Human(predicted))
+            let shared = shared(release, "are mapped");
+            format!("dry run: {} would be returned{shared}; nothing was done", Human(predicted))
         }
+        ReleaseOutcome::Released if returned == 0 && release.skipped_ranges > 0 => format!(
+            "nothing was returned: {} that were free when the heap was read were in use again, or locked, \
+             when they were due",
+            many(release.skipped_ranges, "range")
+        ),
         ReleaseOutcome::Released => format!("released: {}", given_back(release)),
         ReleaseOutcome::Partial if returned == 0 => {
             format!("nothing was returned: the release stopped early ({reason})")
@@ -151,11 +161,34 @@ fn given_back(release: &Release) -> String {
             ),
         };
     }
+    text += &shared(release, "are still mapped");
     let again = taken_again(release);
     if again > 0 {
         text += &format!("; the program reused {} in the meantime", Human(again));
     }
     text
+}
+
+/// Returns what a release leaves in the memory of the machine, because forked processes map the
+/// same pages, as the end of a sentence; an empty text if that is hardly anything.
+fn shared(release: &Release, are_mapped: &str) -> String {
+    /// Part of the release below which it is not mentioned.
+    const LITTLE: u64 = 20;
+    let all = if release.dry_run { release.predicted_bytes } else { release.returned_bytes };
+    let Some((bytes, with)) = release.shared_bytes.zip(release.shared_with) else {
+        return String::new();
+    };
+    if bytes <= all / LITTLE {
+        return String::new();
+    }
+    let (others, each) = match with {
+        1 => ("1 process".to_owned(), "that one returns them, too"),
+        _ => (format!("some of {} processes", thousands(with)), "each of these has returned them"),
+    };
+    format!(
+        "; {} of it {are_mapped} by {others}, forked from or with this one: the machine gains them only once {each}",
+        Human(bytes)
+    )
 }
 
 /// Returns by how many bytes RSS fell less than was returned; 0 if the difference is within the
@@ -383,7 +416,7 @@ fn many(count: u64, what: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use lowtide_model::release::{Hazard, JavaHeapSize};
+    use lowtide_model::release::JavaHeapSize;
 
     use super::*;
 

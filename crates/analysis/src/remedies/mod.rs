@@ -5,7 +5,7 @@ mod table;
 
 use std::cmp::Reverse;
 
-use crate::evidence::{Evidence, NOTABLE};
+use crate::evidence::{Evidence, NAMED, NOTABLE};
 use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_model::bytes::Human;
 use lowtide_model::inspection::{
@@ -40,7 +40,7 @@ fn releasable(heap: HeapPrediction) -> Option<u64> {
 pub(crate) fn remedies(facts: &Evidence<'_>, verdict: &Verdict) -> Vec<Remedy> {
     let mut found = Vec::new();
     if let Some(heap) = facts.heap {
-        found.extend(releases(heap, facts.pid));
+        found.extend(releases(heap, facts));
         found.extend(facts.heaps.iter().filter_map(|heap| purge(heap, facts)));
     }
     found.extend(close_connections(facts));
@@ -135,7 +135,8 @@ fn is_static(facts: &Evidence<'_>) -> bool {
 }
 
 /// Returns the remedies that return free memory of a walked heap.
-fn releases(heap: HeapPrediction, pid: u32) -> Vec<Remedy> {
+fn releases(heap: HeapPrediction, facts: &Evidence<'_>) -> Vec<Remedy> {
+    let (pid, shared) = (facts.pid, shared_pages(facts));
     let release = releasable(heap);
     // Locked memory at the end of the main heap is returned by a trim only.
     let trim = heap.trim_bytes.filter(|bytes| release.is_some() || *bytes >= MIN_BYTES);
@@ -145,20 +146,36 @@ fn releases(heap: HeapPrediction, pid: u32) -> Vec<Remedy> {
             true => format!(", including the top chunks of thread heaps ({})", Human(tops)),
             false => String::new(),
         };
-        let how =
-            format!("returns every whole free page{tops}, in short pauses: lowtide release {pid}");
-        let brief = format!("lowtide release {pid} returns whole free pages");
+        let how = format!(
+            "returns every whole free page{tops}, in short pauses{shared}: lowtide release {pid}"
+        );
+        let fork = if shared.is_empty() { "" } else { ", shared after a fork" };
+        let brief = format!("lowtide release {pid} returns whole free pages{fork}");
         Remedy::new(RemedyKind::Release, Some(bytes), how).in_brief(brief)
     });
     let trim = trim.map(|bytes| {
         let how = format!(
             "a call to malloc_trim(0) in the program; it holds each arena's lock while it trims it (threads of \
-             process {pid} that need the arena wait)"
+             process {pid} that need the arena wait){shared}"
         );
         let brief = "malloc_trim(0) in the program; its threads wait";
         Remedy::new(RemedyKind::MallocTrim, Some(bytes), how).in_brief(brief.to_owned())
     });
     release.into_iter().chain(trim).collect()
+}
+
+/// Returns what a return of free pages that a process shares after a fork leaves in the memory of
+/// the machine, as a part of a sentence; an empty text if it shares no notable part.
+fn shared_pages(facts: &Evidence<'_>) -> String {
+    let shared = facts.forked.as_ref().and_then(|forked| forked.free_shared_bytes);
+    match shared.filter(|bytes| facts.share(*bytes) >= NAMED) {
+        Some(bytes) => format!(
+            " ({} of them are shared with forked processes: the machine gains these only once each has returned \
+             them)",
+            Human(bytes)
+        ),
+        None => String::new(),
+    }
 }
 
 /// Returns the remedy by which a program returns the free memory of a heap of jemalloc, mimalloc or

@@ -1,4 +1,6 @@
-use lowtide_model::inspection::{Arena, Inspection, NamedMemory, Observation, Tunables};
+use lowtide_model::inspection::{
+    Arena, ForkedMemory, Inspection, NamedMemory, Observation, Tunables,
+};
 use lowtide_model::ledger::Ledger;
 
 use super::*;
@@ -239,6 +241,26 @@ fn a_release_that_would_be_refused_is_no_remedy_and_the_program_may_still_trim()
 }
 
 #[test]
+fn a_release_of_pages_that_forked_processes_share_does_not_promise_memory_of_the_machine() {
+    let said = |free_shared_mib: u64| {
+        let mut found = observed(&[(Owner::Allocated, 100), (Owner::Reclaimable, 900)]);
+        let free_shared_bytes = Some(free_shared_mib * MIB);
+        let shared_bytes = 950 * MIB;
+        found.forked = Some(ForkedMemory {
+            shared_bytes,
+            free_shared_bytes,
+            processes: 4,
+            ..ForkedMemory::default()
+        });
+        let release = remedies_of(found).into_iter().find(|r| r.kind == RemedyKind::Release);
+        release.unwrap().how
+    };
+    let how = said(890);
+    assert!(how.contains("890 MiB of them are shared with forked processes"), "{how}");
+    assert!(!said(20).contains("forked"));
+}
+
+#[test]
 fn memory_that_waits_for_its_thread_is_no_hoard_and_the_advice_says_who_returns_it() {
     let mut found = observed(&[(Owner::Allocated, 1), (Owner::Cached, 60), (Owner::File, 2)]);
     let none = HeapPrediction { purge_bytes: Some(0), ..HeapPrediction::default() };
@@ -331,6 +353,7 @@ fn a_forked_process_that_has_copied_much_gets_the_advice_of_its_runtime() {
             private_bytes: 85 * MIB,
             shared_bytes: 15 * MIB,
             copied_bytes: Some(copied_mib * MIB),
+            free_shared_bytes: None,
             parent: Some(6),
             processes: 4,
             pids: vec![6, 8, 9, 10],

@@ -67,10 +67,14 @@ impl Group {
         self.add_proportion(proportion(target), before);
         let totals = &mut self.totals;
         totals.rss_bytes += done.rss_after_bytes;
+        let shared = done.shared_bytes.unwrap_or(0);
         if done.dry_run {
-            *totals.reclaimable_bytes.get_or_insert(0) += done.predicted_bytes;
+            let others = done.shared_with.unwrap_or(0);
+            *totals.reclaimable_bytes.get_or_insert(0) +=
+                own_part(done.predicted_bytes, shared, others);
         } else {
-            *totals.returned_bytes.get_or_insert(0) += done.returned_bytes;
+            // The last process that returns a page returns it to the machine.
+            *totals.returned_bytes.get_or_insert(0) += done.returned_bytes.saturating_sub(shared);
         }
     }
 
@@ -90,8 +94,11 @@ impl Group {
         }
         *totals.allocated_bytes.get_or_insert(0) +=
             found.observation.ledger.bytes(Owner::Allocated);
+        let shared = found.observation.forked.as_ref();
+        let shared = shared.and_then(|forked| Some((forked.free_shared_bytes?, forked.processes)));
+        let (bytes, others) = shared.unwrap_or((0, 0));
         *totals.reclaimable_bytes.get_or_insert(0) +=
-            found.observation.ledger.bytes(Owner::Reclaimable);
+            own_part(found.observation.ledger.bytes(Owner::Reclaimable), bytes, others);
     }
 
     /// Adds the anonymous memory of a process that could not be inspected.
@@ -174,6 +181,13 @@ fn among_forked(now: Proportion, found: &Inspection) -> Proportion {
     };
     let of_others = forked.shared_bytes - forked.shared_bytes / (forked.processes + 1);
     Proportion { pss_bytes: now.pss_bytes.saturating_sub(of_others), ..now }
+}
+
+/// Returns some bytes of a process, of which it shares a part with other processes: each counts an
+/// equal part of that.
+fn own_part(bytes: u64, shared_bytes: u64, others: u64) -> u64 {
+    let shared_bytes = shared_bytes.min(bytes);
+    bytes - shared_bytes + shared_bytes / (others + 1)
 }
 
 /// Divides the anonymous memory of an inspected process.

@@ -89,9 +89,9 @@ fn the_step_after_a_release_leads_on() {
     let mut done = Release::of(7, 0, vec![]);
     let again = Rerun::typed();
     done.outcome = ReleaseOutcome::Released;
-    leads_on(RELEASE, &release::next(&done, &again).unwrap());
+    leads_on(RELEASE, &release::next(&done, &again, 7).unwrap());
     done.outcome = ReleaseOutcome::NothingToRelease;
-    assert_eq!(release::next(&done, &again), None);
+    assert_eq!(release::next(&done, &again, 7), None);
     done.outcome = ReleaseOutcome::Refused;
     let hold = Hold::new("/run/lowtide.hold");
     for hazard in [None, Some(Hazard::Locked), Some(Hazard::NoHeap), Some(Hazard::Seccomp)] {

@@ -1,5 +1,6 @@
 //! `lowtide release PID…`.
 
+use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,8 +8,9 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressFinish};
 use lowtide_model::duration::HumanSeconds;
+use lowtide_model::inspection::ForkedMemory;
 use lowtide_model::release::{Collected, Hazard, Method, Regained, Release, ReleaseOutcome};
-use lowtide_probe::inspect::Footprint;
+use lowtide_probe::inspect::{Footprint, Inspector, Proportion, shared_after_fork};
 use lowtide_probe::proc::status::Status;
 use lowtide_probe::process::ProcReader;
 use lowtide_probe::target::Target;
@@ -58,8 +60,21 @@ pub(crate) fn run(args: &ReleaseArgs, output: &Output) -> Result<Exit, Failure> 
     options.interrupt = Arc::clone(&interrupt);
     let again = Rerun::typed();
     let has_totals = args.selector.has_totals(pids.len(), output);
-    let releaser =
-        ReleaseRunner { args, again, options, has_totals, interrupt: &interrupt, output };
+    // Each release also changes the PSS of the others.
+    let proportion = |selected: &Selected| {
+        let target = Target::open(selected.pid).ok()?;
+        Some((selected.pid, group::proportion(&target)?))
+    };
+    let pss_before = pids.iter().filter(|_| has_totals).filter_map(proportion).collect();
+    let releaser = ReleaseRunner {
+        args,
+        again,
+        options,
+        has_totals,
+        pss_before,
+        interrupt: &interrupt,
+        output,
+    };
     let mut group = Group::default();
     let exit =
         each_process(&args.selector, &pids, &mut group, &interrupt, output, |pid, group| {
@@ -119,6 +134,8 @@ struct ReleaseRunner<'a> {
     again: Rerun,
     options: Options,
     has_totals: bool,
+    /// The PSS of each process before the first release, for the totals.
+    pss_before: BTreeMap<u32, Proportion>,
     interrupt: &'a AtomicBool,
     output: &'a Output,
 }
@@ -132,22 +149,26 @@ impl ReleaseRunner<'_> {
             Ok(target) => target,
             Err(error) => return Ok(Err(failure(&error, &again))),
         };
-        let pss_before = self.has_totals.then(|| group::proportion(&target)).flatten();
         let line = ProgressLine::start(&self.options.progress);
+        let shared_before = shared_after_fork(&target);
+        let family = shared_before.as_ref().and_then(|forked| forked.parent).unwrap_or(pid);
         let done = self.release(&target);
         drop(line);
         let mut done = match done {
             Ok(done) => done,
             Err(error) => return Ok(Err(not_done(error, pid, &again))),
         };
+        if matches!(done.outcome, ReleaseOutcome::Released | ReleaseOutcome::Partial) {
+            add_shared(&mut done, shared_before, &target);
+        }
         if self.has_totals {
-            group.add_release(&target, &done, pss_before);
+            group.add_release(&target, &done, self.pss_before.get(&pid).copied());
         }
         if self.output.json {
             self.watch(&target, &mut done);
             self.output.object(&done)?;
         } else {
-            self.show(&target, &mut done)?;
+            self.show(&target, &mut done, family)?;
         }
         let failure = match done.outcome {
             ReleaseOutcome::Released | ReleaseOutcome::NothingToRelease => {
@@ -203,8 +224,9 @@ impl ReleaseRunner<'_> {
         })
     }
 
-    /// Prints the release as text, then measures how much memory comes back.
-    fn show(&self, target: &Target, done: &mut Release) -> Result<(), Failure> {
+    /// Prints the release as text, then measures how much memory comes back. `family` is the
+    /// process from which it was forked, or itself.
+    fn show(&self, target: &Target, done: &mut Release, family: u32) -> Result<(), Failure> {
         if done.outcome == ReleaseOutcome::Refused && done.collected.is_none() {
             return Ok(());
         }
@@ -218,7 +240,7 @@ impl ReleaseRunner<'_> {
         for note in &done.notes[printed..] {
             self.output.text(&format!("note: {note}\n"))?;
         }
-        match next(done, &self.again) {
+        match next(done, &self.again, family) {
             Some(next) => self.output.text(&format!("next: {next}\n")),
             None => Ok(()),
         }
@@ -281,8 +303,9 @@ impl ProgressLine {
     }
 }
 
-/// Returns the command to run next after a release that was not refused and did not fail.
-pub(super) fn next(done: &Release, again: &Rerun) -> Option<String> {
+/// Returns the command to run next after a release that was not refused and did not fail. `family`
+/// is the process from which this one was forked, or this one.
+pub(super) fn next(done: &Release, again: &Rerun, family: u32) -> Option<String> {
     let pid = done.pid;
     match done.outcome {
         // The failure that follows has the next step, and nothing to release ends the path.
@@ -292,8 +315,35 @@ pub(super) fn next(done: &Release, again: &Rerun) -> Option<String> {
         ReleaseOutcome::Released if done.dry_run => {
             Some(again.only(pid).without("dry-run").to_string())
         }
+        ReleaseOutcome::Released if is_mostly_shared(done) => Some(format!(
+            "lowtide release --subprocesses {family}     (all processes that share these pages)"
+        )),
+        ReleaseOutcome::Released if done.returned_bytes == 0 => None,
         ReleaseOutcome::Released => Some(attach(done)),
     }
+}
+
+/// Returns whether the machine has gained less than half of what was returned.
+fn is_mostly_shared(done: &Release) -> bool {
+    done.shared_bytes.is_some_and(|shared| shared > done.returned_bytes / 2)
+}
+
+/// Adds the part of a release that other processes still map after a fork. `before` is what it
+/// shared before.
+fn add_shared(done: &mut Release, before: Option<ForkedMemory>, target: &Target) {
+    let Some(before) = before else { return };
+    let shared = match done.dry_run {
+        true => {
+            let found = Inspector::default().with_details().inspect(target).ok();
+            found.and_then(|found| found.forked?.free_shared_bytes)
+        }
+        false => shared_after_fork(target).map(|now| {
+            let returned = before.shared_bytes.saturating_sub(now.shared_bytes);
+            returned.min(done.returned_bytes)
+        }),
+    };
+    done.shared_bytes = shared;
+    done.shared_with = shared.map(|_| before.processes);
 }
 
 /// Returns the command that returns free memory whenever it comes back, for the allocators whose
@@ -321,6 +371,7 @@ pub(super) fn refused(done: &Release, again: &Rerun, hold: &Hold) -> Failure {
         Some(
             Hazard::AnotherRelease
             | Hazard::HeapNotWhole
+            | Hazard::LockTaken
             | Hazard::NoCollection
             | Hazard::NoThread
             | Hazard::SharedMemory,
@@ -390,6 +441,7 @@ mod tests {
             again: Rerun::typed(),
             options,
             has_totals: false,
+            pss_before: BTreeMap::new(),
             interrupt: &interrupt,
             output: &output,
         };

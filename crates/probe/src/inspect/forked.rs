@@ -8,10 +8,16 @@ use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use lowtide_heap::ranges::bytes;
+use lowtide_heap::droppable::Droppable;
+use lowtide_heap::layout::{HeapLayout, Places};
+use lowtide_heap::memory::Memory as _;
+use lowtide_heap::ptmalloc;
+use lowtide_heap::ranges::{bytes, union};
 use lowtide_model::inspection::{ForkedMemory, MAX_RELATIVES, Observation};
 use lowtide_model::number::HumanCount;
 
+use crate::detect::Detected;
+use crate::heap;
 use crate::memory::LiveMemory;
 use crate::proc::kcmp::{Resource, compare};
 use crate::proc::maps::Mapping;
@@ -43,6 +49,7 @@ pub(super) fn add(
     target: &Target,
     memory: &LiveMemory,
     maps: &[Mapping],
+    detected: &Detected,
 ) {
     let Some(family) = Family::find(target) else { return };
     if let Some(first) = family.same.first() {
@@ -55,23 +62,87 @@ pub(super) fn add(
             "{others} {use_it} the same memory (clone with CLONE_VM): the RSS of each is the same bytes"
         ));
     }
-    observation.forked = family.memory(memory, maps);
+    let has_free = observation.heaps.iter().any(|heap| heap.reclaimable_bytes > 0);
+    let free = has_free.then(|| free_pages(target.pid, memory, maps, detected));
+    observation.forked = family.memory(memory, maps, free.as_deref());
+}
+
+/// Returns what a process shares with its family, without the part that is free; `None` if it has
+/// none, or if that may not be read.
+pub fn shared_after_fork(target: &Target) -> Option<ForkedMemory> {
+    let family = Family::find(target)?;
+    if family.others.is_empty() {
+        return None;
+    }
+    let memory = LiveMemory::pages_only(target.pid).ok()?;
+    family.memory(&memory, &target.maps().ok()?, None)
+}
+
+/// Returns the whole free pages of the program's own heaps that a release returns, in order and
+/// disjoint.
+fn free_pages(
+    pid: u32,
+    memory: &LiveMemory,
+    maps: &[Mapping],
+    detected: &Detected,
+) -> Vec<Range<u64>> {
+    let mappings = heap::mappings(maps);
+    let mut free = Vec::new();
+    for allocator in detected.allocators() {
+        let library = heap::library(maps, &allocator.path.to_string_lossy());
+        let Some(library) = library else { continue };
+        let data = heap::data_of(maps, library.file);
+        let zeroed_data = detected.zeroed_data_of(allocator, maps, memory.page_bytes());
+        let places = Places { data: &data, zeroed_data: &zeroed_data, mappings: &mappings };
+        match HeapLayout::find(&allocator.kind, memory, &places) {
+            Some(HeapLayout::Ptmalloc(layout)) => {
+                let mut visit = |found: ptmalloc::FreePages| free.push(found.pages);
+                ptmalloc::walk_and_visit(memory, &layout, &mappings, &mut visit);
+            }
+            Some(layout) => {
+                let heap = heap::guarded(pid, maps, allocator, layout, memory, &mappings);
+                let Ok(heap) = heap else { continue };
+                let mut visit = |found: Droppable| free.push(found.pages);
+                // What it found before it failed is free.
+                let _ = heap.each_droppable(memory, &mappings, &mut visit);
+            }
+            None => {}
+        }
+    }
+    union(free)
+}
+
+/// Returns the ranges of an ordered, disjoint list that overlap another one.
+fn overlapping<'r>(ranges: &'r [Range<u64>], range: &Range<u64>) -> &'r [Range<u64>] {
+    let first = ranges.partition_point(|other| other.end <= range.start);
+    let end = ranges.partition_point(|other| other.start < range.end);
+    &ranges[first..end.max(first)]
 }
 
 impl Family {
-    fn memory(self, memory: &LiveMemory, maps: &[Mapping]) -> Option<ForkedMemory> {
+    /// Divides the anonymous memory of the process. `free` are its free pages, if they are known.
+    fn memory(
+        self,
+        memory: &LiveMemory,
+        maps: &[Mapping],
+        free: Option<&[Range<u64>]>,
+    ) -> Option<ForkedMemory> {
         let family = self;
         if family.others.is_empty() {
             return None;
         }
         let parent = family.parent.and_then(|pid| LiveMemory::pages_only(pid).ok());
         let (mut private_bytes, mut shared_bytes, mut copied_bytes) = (0, 0, 0);
+        let mut free_shared_bytes = 0;
         for mapping in maps.iter().filter(|mapping| mapping.may_be_copied()) {
             let range = mapping.start..mapping.end;
             let anonymous = memory.anonymous(range.clone()).ok()?;
             let private = memory.exclusive(&anonymous).ok()?;
             private_bytes += bytes(&private);
             shared_bytes += bytes(&anonymous) - bytes(&private);
+            let free = overlapping(free.unwrap_or_default(), &range);
+            let of_own = common_bytes(&private, free);
+            free_shared_bytes += common_bytes(&anonymous, free).saturating_sub(of_own);
             if let Some(parent) = &parent {
                 copied_bytes += common_bytes(&private, &parent.anonymous(range).ok()?);
             }
@@ -80,6 +151,7 @@ impl Family {
             private_bytes,
             shared_bytes,
             copied_bytes: parent.map(|_| copied_bytes),
+            free_shared_bytes: free.map(|_| free_shared_bytes),
             parent: family.parent,
             processes: family.others.len() as u64,
             pids: family.others.into_iter().take(MAX_RELATIVES).collect(),
@@ -164,7 +236,9 @@ mod tests {
         }
         let found = |target: &Target| {
             let memory = LiveMemory::open(target.pid).unwrap();
-            Family::find(target).unwrap().memory(&memory, &target.maps().unwrap()).unwrap()
+            let maps = target.maps().unwrap();
+            let free: Vec<Range<u64>> = maps.iter().map(|m| m.start..m.end).collect();
+            Family::find(target).unwrap().memory(&memory, &maps, Some(&free)).unwrap()
         };
         let (of_first, of_child) = (found(&first), found(&child));
         let text = std::fs::read_to_string(child.path("smaps_rollup")).unwrap();
@@ -176,6 +250,8 @@ mod tests {
         assert_eq!((of_first.copied_bytes, of_first.shared_bytes), (None, of_child.shared_bytes));
         assert!(of_child.copied_bytes.unwrap() <= of_child.private_bytes);
         assert!(of_child.shared_bytes > 0);
+        // As if all of it were free.
+        assert_eq!(of_child.free_shared_bytes, Some(of_child.shared_bytes));
         // Each of the two counts half of what both map.
         let proportional = of_child.private_bytes + of_child.shared_bytes / 2;
         let of_kernel = rollup.anon_pss_bytes.unwrap_or(proportional);

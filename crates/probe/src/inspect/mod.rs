@@ -46,6 +46,7 @@ use crate::target::{Target, TargetError};
 
 pub use blocks::{BlockReader, BlockWalk};
 pub use footprint::{Footprint, Proportion};
+pub use forked::shared_after_fork;
 pub use malloc_info::malloc_info;
 
 /// Maximum number of attempts to inspect a process that keeps executing other programs.
@@ -441,7 +442,7 @@ fn pinned(bytes: u64, rss_bytes: u64) -> Option<String> {
 /// process for which it was not read.
 fn add_details(target: &Target, memory: &LiveMemory, is_readable: bool, walk: &mut BlockWalk) {
     let BlockWalk { observation, maps, detected, .. } = walk;
-    forked::add(observation, target, memory, maps);
+    forked::add(observation, target, memory, maps, detected);
     if observation.lazyfree_bytes.is_none()
         && let Some((bytes, is_estimate)) = lazy_free::estimate(memory, maps)
     {

@@ -8,7 +8,8 @@ use lowtide_model::stats;
 use serde_json::{Value, json};
 
 /// Refusals that may pass: another attempt may succeed.
-const PASSING: [Hazard; 3] = [Hazard::NoThread, Hazard::HeapNotWhole, Hazard::SharedMemory];
+const PASSING: [Hazard; 4] =
+    [Hazard::NoThread, Hazard::LockTaken, Hazard::HeapNotWhole, Hazard::SharedMemory];
 /// Refusals that may pass if two releases run at the same time: the effects of one on the other.
 const PASSING_FOR_TWO: [Hazard; 3] = [Hazard::Traced, Hazard::AnotherRelease, Hazard::Stopped];
 
