@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
+use crate::counts::CountGrowth;
 use crate::ledger::Owner;
 use crate::open_memory::OpenMemory;
 use crate::runtime_kind::RuntimeKind;
@@ -24,6 +25,9 @@ pub struct Growth {
     /// Number of open files at the beginning and at the end. `null` if they were not counted.
     #[serde(default)]
     pub open_files: Option<[u64; 2]>,
+    /// The counts that have risen noticeably, such as that of open files.
+    #[serde(default)]
+    pub counts: Vec<CountGrowth>,
     /// Files in memory that the process has open and does not map, at the beginning and at the end.
     /// RSS does not count them, but the limit of a cgroup does. `null` if they were not read.
     #[serde(default)]
@@ -413,15 +417,6 @@ impl Growth {
     /// noticeable beside that of RSS.
     pub fn hugetlb_rise(&self) -> Option<u64> {
         self.rise_beside(self.hugetlb_bytes?)
-    }
-
-    /// Returns the number of files that were opened and not closed, if these are at least as many
-    /// as were open before, and a hundred.
-    pub fn open_files_rise(&self) -> Option<u64> {
-        const LEAST: u64 = 100;
-        let [before, after] = self.open_files?;
-        let rise = after.saturating_sub(before);
-        (rise >= before.max(LEAST)).then_some(rise)
     }
 
     /// Returns the growth of open files in memory in bytes, if it is noticeable beside that of RSS.

@@ -122,6 +122,13 @@ pub struct Observation {
     pub threads: u64,
     /// Open file descriptors.
     pub open_files: Option<u64>,
+    /// Mappings. `None` if they cannot be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mappings: Option<u64>,
+    /// Child processes that have ended, and for which the process has not waited (zombies). `None`
+    /// if they were not counted, as in a survey.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_children: Option<u64>,
     /// TCP connections in the state ESTABLISHED.
     pub sockets_established: Option<u64>,
     /// The heaps that were walked.

@@ -10,6 +10,7 @@ pub mod black_box;
 pub mod bytes;
 pub mod cgroup;
 pub mod counters;
+pub mod counts;
 pub mod duration;
 pub mod engine;
 pub mod event;

@@ -47,6 +47,7 @@
 
 mod abandoned;
 pub mod cgroup;
+pub mod counts;
 pub mod descendants;
 pub mod detect;
 pub mod exit;

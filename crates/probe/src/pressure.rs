@@ -152,10 +152,7 @@ impl ProcessLimits {
 
     /// Parses the text of `/proc/PID/limits`: the soft limits.
     fn parse(text: &str) -> Self {
-        let of = |name: &str| {
-            let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-            line.split_whitespace().next()?.parse().ok()
-        };
+        let of = |name: &str| soft_limit_in(text, name);
         Self { address_space: of("Max address space "), data: of("Max data size ") }
     }
 
@@ -170,6 +167,18 @@ impl ProcessLimits {
             }
         }
     }
+}
+
+/// Returns the soft limit with a name, from the text of `/proc/PID/limits`; `None` if there is
+/// none.
+fn soft_limit_in(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+/// Returns the soft limit of a process with a name of `/proc/PID/limits`; `None` if there is none.
+pub(crate) fn soft_limit(target: &Target, name: &str) -> Option<u64> {
+    soft_limit_in(&fs::read_to_string(target.path("limits")).ok()?, name)
 }
 
 /// Adds to the growth of a process the limit that it reaches first, and how many pages of files may

@@ -1,5 +1,6 @@
 //! Commands that divide memory which lowtide does not follow.
 
+use lowtide_model::counts::CountKind;
 use lowtide_model::growth::{Growth, GrowthCourse, GrowthPart};
 use lowtide_model::inspection::Runtime;
 use lowtide_model::runtime_kind::RuntimeKind;
@@ -29,12 +30,13 @@ pub fn divide_growth(growth: &Growth, runtimes: &[Runtime], pid: u32) -> Option<
             format!("grep -E '^[0-9a-f]+-|_Hugetlb: +[1-9]' /proc/{pid}/smaps | grep -B 1 Hugetlb");
         return Some(with_remark(&command, "its mappings in the kernel's pool of huge pages"));
     }
+    if growth.open_memory_rise().is_some() {
+        return Some(counted(CountKind::OpenFiles, pid));
+    }
     // A server also has more files open while its heap grows: these divide no growth of RSS.
-    let open_files = growth.open_files_rise().filter(|_| growth.course != GrowthCourse::Steady);
-    if growth.open_memory_rise().or(open_files).is_some() {
-        let command =
-            format!("ls -l /proc/{pid}/fd | sed 's/.* -> //' | sort | uniq -c | sort -n | tail");
-        return Some(with_remark(&command, "its open files by name, the most frequent last"));
+    let count = growth.counts.iter().find(|_| growth.course != GrowthCourse::Steady);
+    if let Some(count) = count {
+        return Some(counted(count.kind, pid));
     }
     if growth.descendants_rise().is_some() {
         let most = growth.descendants.as_ref().map(|found| found.most.pid)?;
@@ -46,6 +48,30 @@ pub fn divide_growth(growth: &Growth, runtimes: &[Runtime], pid: u32) -> Option<
     let part = growth.by.iter().find(|part| !part.is_followed())?;
     let is_most = part.bytes > 0 && growth.followed_share < 0.5;
     is_most.then(|| divide(part, growth, runtimes, pid))
+}
+
+/// Returns a command that shows what the kernel counts of a process, with a remark.
+fn counted(kind: CountKind, pid: u32) -> String {
+    let most = "sort | uniq -c | sort -n | tail";
+    let (command, remark) = match kind {
+        CountKind::OpenFiles => (
+            format!("ls -l /proc/{pid}/fd | sed 's/.* -> //' | {most}"),
+            "its open files by name, the most frequent last",
+        ),
+        CountKind::Mappings => (
+            format!("awk '{{print $2, $6}}' /proc/{pid}/maps | {most}"),
+            "its mappings by permissions and file, the most frequent last",
+        ),
+        CountKind::Threads => (
+            format!("cat /proc/{pid}/task/*/comm | {most}"),
+            "its threads by name, the most frequent last",
+        ),
+        CountKind::EndedChildren => (
+            format!("ps --ppid {pid} -o stat=,comm= | {most}"),
+            "its child processes by state and name (Z: ended): the program has to wait for them",
+        ),
+    };
+    with_remark(&command, remark)
 }
 
 /// Returns a command that divides memory which lowtide does not follow, and a remark on it in
@@ -185,11 +211,12 @@ fn of_runtime(runtime: RuntimeKind, growth: &Growth, pid: u32) -> (String, &'sta
 mod tests {
     use std::process::Command;
 
+    use lowtide_model::counts::CountGrowth;
+
     use super::*;
 
-    #[test]
-    fn memory_that_is_not_followed_is_handed_over_to_a_tool_that_divides_it() {
-        let part = |owner: &str, name: Option<&str>| GrowthPart {
+    fn part(owner: &str, name: Option<&str>) -> GrowthPart {
+        GrowthPart {
             owner: owner.to_owned(),
             name: name.map(str::to_owned),
             count: None,
@@ -199,8 +226,11 @@ mod tests {
             bytes: 1 << 20,
             bytes_per_hour: 1 << 30,
             bound_bytes: None,
-        };
-        let growth = |followed_share, found: GrowthPart| Growth {
+        }
+    }
+
+    fn growth(followed_share: f64, found: GrowthPart) -> Growth {
+        Growth {
             rss_bytes: [0, 2 << 20],
             elapsed_s: 60.0,
             course: GrowthCourse::Steady,
@@ -212,12 +242,35 @@ mod tests {
             page_tables_bytes: None,
             hugetlb_bytes: None,
             open_files: None,
+            counts: Vec::new(),
             open_memory: None,
             descendants: None,
             locked_files_bytes: None,
             process_limit: None,
             by: vec![part("allocated", None), found],
+        }
+    }
+
+    #[test]
+    fn a_count_that_rises_is_shown_by_a_tool_unless_rss_grows_steadily() {
+        let said = |kind, course| {
+            let found = growth(0.4, part("stacks", None));
+            let counts = CountGrowth::new(kind, [5, 900], None).into_iter().collect();
+            divide_growth(&Growth { course, counts, ..found }, &[], 7).unwrap()
         };
+        for (kind, tool) in [
+            (CountKind::OpenFiles, "ls -l /proc/7/fd"),
+            (CountKind::Mappings, "awk '{print $2, $6}' /proc/7/maps"),
+            (CountKind::Threads, "cat /proc/7/task/*/comm"),
+            (CountKind::EndedChildren, "ps --ppid 7"),
+        ] {
+            assert!(said(kind, GrowthCourse::Level).starts_with(tool), "{tool}");
+            assert!(said(kind, GrowthCourse::Steady).starts_with("ps -T -p 7"));
+        }
+    }
+
+    #[test]
+    fn memory_that_is_not_followed_is_handed_over_to_a_tool_that_divides_it() {
         for (found, tool) in [
             (part("allocated", Some("HotSpot")), "jcmd 7 GC.class_histogram"),
             (
@@ -237,12 +290,6 @@ mod tests {
             assert!(said.starts_with(tool), "{said}");
             assert_eq!(divide_growth(&growth(0.6, found), &[], 7), None);
         }
-        let with_files = |course| {
-            let found = growth(0.4, part("stacks", None));
-            divide_growth(&Growth { course, open_files: Some([5, 900]), ..found }, &[], 7).unwrap()
-        };
-        assert!(with_files(GrowthCourse::Level).starts_with("ls -l /proc/7/fd"));
-        assert!(with_files(GrowthCourse::Steady).starts_with("ps -T -p 7"));
         let node = [Runtime { name: "Node.js".to_owned(), version: None }];
         let of_v8 = |runtimes: &[Runtime]| {
             divide_growth(&growth(0.4, part("allocated", Some("V8"))), runtimes, 7).unwrap()

@@ -1,6 +1,7 @@
 //! Follows one process.
 
 use lowtide_model::bytes::Human;
+use lowtide_model::counts::{CountGrowth, CountKind, Counts};
 use lowtide_model::duration::HumanSeconds;
 use lowtide_model::growth::{Growth, GrowthCourse, ProcessLimit, ProcessLimitKind};
 use lowtide_model::inspection::{Bin, Inspection, Observation};
@@ -12,7 +13,9 @@ use lowtide_model::verdict::{Verdict, VerdictKind};
 use super::course::{course, has_risen, is_noticeable};
 use super::owners::{OwnerBytes, growth};
 use super::trend::{MIN_SAMPLES, line_slope, rising, without_spikes};
-use super::words::{beside, beside_and_descendants, fate_of_files, sentence};
+use super::words::{
+    beside, beside_and_descendants, count_limits, fate_of_files, sentence, steady_counts,
+};
 use crate::diagnose::diagnose;
 
 /// Minimum growth of memory in use, in bytes; less is noise.
@@ -41,6 +44,8 @@ pub struct Follower {
     /// Readings of what the kernel limits for a single process: times in seconds, and bytes of
     /// address space and of private memory.
     limited: Series<(f64, [u64; 2])>,
+    /// Readings of what the kernel counts, and limits by number, with their times in seconds.
+    counted: Series<(f64, Counts)>,
     in_use: Series<InUse>,
     owners: Series<(f64, OwnerBytes)>,
     is_brief: bool,
@@ -84,6 +89,26 @@ impl Follower {
         self.limited.add((t_s, bytes));
     }
 
+    /// Adds a reading of what the kernel counts between two inspections.
+    pub fn read_counts(&mut self, t_s: f64, counts: Counts) {
+        self.counted.add((t_s, counts));
+    }
+
+    /// Returns the counts that have risen noticeably.
+    fn risen_counts(&self) -> Vec<CountGrowth> {
+        let of = |(place, kind): (usize, CountKind)| {
+            let samples = self.counted.samples.iter();
+            let readings: Vec<(f64, f64)> =
+                samples.filter_map(|(t_s, counts)| Some((*t_s, counts[place]? as f64))).collect();
+            let [first, last] = [readings.first()?.1, readings.last()?.1].map(|count| count as u64);
+            let newer =
+                &readings[(readings.len() / 2).min(readings.len().saturating_sub(MIN_SAMPLES))..];
+            let per_s = rising(&readings).and_then(|_| rising(newer));
+            CountGrowth::new(kind, [first, last], per_s)
+        };
+        CountKind::ALL.into_iter().enumerate().filter_map(of).collect()
+    }
+
     /// Returns what is used of these, and how fast it grows, in bytes an hour, as far as it grows
     /// steadily.
     pub fn limited(&self) -> Vec<ProcessLimit> {
@@ -116,6 +141,8 @@ impl Follower {
             _ => {}
         }
         self.program = Some(program);
+        let Observation { open_files, mappings, threads, ended_children, .. } = *observation;
+        self.read_counts(t_s, [open_files, mappings, Some(threads), ended_children]);
         let rss_bytes = observation.kernel_rss_bytes.unwrap_or(observation.rss_bytes);
         self.kept_file_bytes = observation.kept_file_bytes;
         self.read(t_s, rss_bytes, observation.ledger.bytes(Owner::File));
@@ -159,7 +186,7 @@ impl Follower {
         (last_s > first_s).then(|| {
             let (course, since_s) = self.course();
             let growth = growth(owners, since_s);
-            Growth { course, ..growth }
+            Growth { course, counts: self.risen_counts(), ..growth }
         })
     }
 
@@ -205,7 +232,8 @@ impl Follower {
         let in_use = self.growing();
         let growth = self.growth();
         let steady = growth.as_ref().filter(|growth| self.is_steady(growth));
-        let beside = self.growing_beside();
+        let mut beside = self.growing_beside();
+        beside.extend(growth.as_ref().map(steady_counts).unwrap_or_default());
         if in_use.is_none() && steady.is_none() && beside.is_empty() {
             return;
         }
@@ -229,14 +257,15 @@ impl Follower {
         growth.as_ref().map(beside).unwrap_or_default()
     }
 
-    /// Adds sentences on the growth so far, of RSS and beside it, unless the verdict or its reasons
-    /// have them already.
+    /// Adds sentences on the growth so far, of RSS and beside it, and on limits by number, unless
+    /// the verdict or its reasons have them already.
     pub fn conclude(&self, verdict: &mut Verdict, growth: Option<&Growth>) {
         let is_steady = growth.is_some_and(|growth| self.is_steady(growth));
         if verdict.kind != VerdictKind::Growing && !is_steady {
             verdict.because.push(self.so_far(growth));
         }
-        for said in growth.map(beside_and_descendants).unwrap_or_default() {
+        let beside = growth.map(beside_and_descendants).unwrap_or_default();
+        for said in beside.into_iter().chain(growth.map(count_limits).unwrap_or_default()) {
             if !verdict.because.contains(&said) {
                 verdict.because.push(said);
             }
@@ -415,6 +444,7 @@ fn classes(samples: &[InUse]) -> Vec<GrowingClass> {
 #[cfg(test)]
 mod tests {
     use super::super::owners::tests::observed;
+    use lowtide_model::counts::CountLimit;
     use lowtide_model::inspection::NamedMemory;
 
     use super::*;
@@ -441,6 +471,53 @@ mod tests {
 
     fn is_growing(follower: &Follower) -> bool {
         verdict(follower).kind == VerdictKind::Growing
+    }
+
+    #[test]
+    fn a_count_that_rises_steadily_is_growing_with_the_time_to_its_limit() {
+        type CountsAt = fn(u64) -> Counts;
+        let follow = |of: CountsAt| {
+            let mut follower = Follower::default();
+            for second in 0..20 {
+                let found = observed(&[(Owner::Allocated, 100)], &[]);
+                let [open_files, mappings, threads, ended_children] = of(second);
+                let threads = threads.unwrap_or(1);
+                let counted =
+                    Observation { open_files, mappings, threads, ended_children, ..found };
+                follower.add(second as f64, &counted);
+            }
+            follower
+        };
+        let kinds: [(CountsAt, &str); 4] = [
+            (
+                |s| [Some(137 + 71 * s), None, None, None],
+                "open files grew from 137 to 1,486, by 71",
+            ),
+            (
+                |s| [None, Some(400 + 200 * s), None, None],
+                "mappings grew from 400 to 4,200, by 200",
+            ),
+            (|s| [None, None, Some(3 + 2 * s), None], "threads grew from 3 to 41, by 2.0"),
+            (|s| [None, None, None, Some(20 * s)], "child processes that have ended"),
+        ];
+        for (of, said) in kinds {
+            let found = verdict(&follow(of));
+            assert_eq!(found.kind, VerdictKind::Growing, "{said}");
+            assert!(found.because[0].starts_with(said), "{found:?}");
+        }
+        let mut growth = follow(kinds[0].0).growth().unwrap();
+        let (limit, used) = (20_000, 1_486);
+        growth.counts[0].set_limit(CountLimit { name: "RLIMIT_NOFILE".to_owned(), limit, used });
+        let said = "at 71 open files a second, the limit of 20,000 (RLIMIT_NOFILE) is reached in 4 min 21 s";
+        assert_eq!(count_limits(&growth), [said]);
+        // It opened many once, or has as many again after a while.
+        for of in [
+            (|s| [Some(if s < 9 { 50 } else { 90 }), None, None, None]) as CountsAt,
+            |s| [Some(100 + s % 5 * 30), None, None, None],
+            |s| [None, None, Some(8 + s.min(4) * 10), None],
+        ] {
+            assert_ne!(verdict(&follow(of)).kind, VerdictKind::Growing);
+        }
     }
 
     #[test]

@@ -77,6 +77,7 @@ pub(super) fn growth(samples: &[(f64, OwnerBytes)], since_s: f64) -> Growth {
         page_tables_bytes: of_both(|all| all.page_tables_bytes),
         hugetlb_bytes: of_both(|all| all.hugetlb_bytes),
         open_files: of_both(|all| all.open_files),
+        counts: Vec::new(),
         open_memory: open_memory(&samples),
         descendants: None,
         elapsed_s: last_s - first_s,

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 
 use lowtide_model::bytes::Human;
+use lowtide_model::counts::CountGrowth;
 use lowtide_model::duration::HumanSeconds;
 use lowtide_model::growth::{DescendantGrowth, Growth, GrowthPart};
 use lowtide_model::number::HumanCount;
@@ -71,16 +72,47 @@ fn hugetlb(growth: &Growth) -> Option<String> {
     ))
 }
 
-/// Returns a sentence on files that were opened and not closed, if they are many.
-fn open_files(growth: &Growth) -> Option<String> {
-    growth.open_files_rise()?;
-    let [before, after] = growth.open_files?;
-    Some(format!(
-        "open files grew from {} to {}: each costs memory of the kernel, which RSS does not count, and a full pipe or \
-         socket costs most",
-        HumanCount(before),
-        HumanCount(after)
-    ))
+/// Returns a sentence on a count that has risen.
+fn counted(growth: &CountGrowth) -> String {
+    let CountGrowth { kind, counts: [before, after], per_s, .. } = growth;
+    let rate = per_s.map(|per_s| format!(", by {} a second", rate(per_s))).unwrap_or_default();
+    format!(
+        "{} grew from {} to {}{rate}: {}",
+        kind.what(),
+        HumanCount(*before),
+        HumanCount(*after),
+        kind.cost()
+    )
+}
+
+/// Returns sentences on the counts that rise steadily.
+pub(super) fn steady_counts(growth: &Growth) -> Vec<String> {
+    growth.counts.iter().filter(|count| count.per_s.is_some()).map(counted).collect()
+}
+
+/// Returns sentences on the limits that counts reach, with the time until then.
+pub(crate) fn count_limits(growth: &Growth) -> Vec<String> {
+    let of = |count: &CountGrowth| {
+        let (limit, left_s) = count.limit.as_ref().zip(count.seconds_to_limit)?;
+        let others = match limit.used > count.counts[1] {
+            true => format!(", of which {} are used,", HumanCount(limit.used)),
+            false => String::new(),
+        };
+        Some(format!(
+            "at {} {} a second, the limit of {} ({}){others} is reached in {}",
+            rate(count.per_s?),
+            count.kind.what().split(" that").next().unwrap_or_default(),
+            HumanCount(limit.limit),
+            limit.name,
+            HumanSeconds(left_s)
+        ))
+    };
+    growth.counts.iter().filter_map(of).collect()
+}
+
+/// Formats a number of things a second.
+fn rate(per_s: f64) -> String {
+    if per_s < 10.0 { format!("{per_s:.1}") } else { HumanCount(per_s.round() as u64).to_string() }
 }
 
 /// Returns a sentence on the growth of files in memory that the process has open, if it is
@@ -146,13 +178,15 @@ fn descendants(growth: &Growth) -> Option<String> {
 
 /// Returns sentences on the growth of memory that RSS does not count, and that leads to a limit.
 pub(crate) fn beside(growth: &Growth) -> Vec<String> {
-    let all = [page_tables(growth), hugetlb(growth), open_memory(growth), open_files(growth)];
+    let all = [page_tables(growth), hugetlb(growth), open_memory(growth)];
     all.into_iter().flatten().collect()
 }
 
-/// Returns sentences on the growth of all memory beside the RSS of the process.
+/// Returns sentences on the growth of all memory beside the RSS of the process, and on what the
+/// kernel limits by number.
 pub(crate) fn beside_and_descendants(growth: &Growth) -> Vec<String> {
-    beside(growth).into_iter().chain(descendants(growth)).collect()
+    let counts = growth.counts.iter().map(counted);
+    beside(growth).into_iter().chain(counts).chain(descendants(growth)).collect()
 }
 
 /// Returns what the kernel does with the pages of files that grew.

@@ -10,7 +10,7 @@ use lowtide_model::ledger::Owner;
 use lowtide_model::number::HumanCount;
 
 use crate::growth::{
-    beside_and_descendants, bound, fate_of_files, has_risen, is_of_files, sentence,
+    beside_and_descendants, bound, count_limits, fate_of_files, has_risen, is_of_files, sentence,
 };
 
 /// Minimum number of readings of RSS that show that a process does not grow.
@@ -141,10 +141,11 @@ fn reconcile_level(report: &mut LeakReport, growth: &Growth) {
 /// Adds the growth of memory beside RSS. The verdict is `elsewhere` if this is most of all growth,
 /// unless blocks are lost.
 fn reconcile_beside(report: &mut LeakReport, growth: &Growth) {
-    let beside = beside_and_descendants(growth);
+    let mut beside = beside_and_descendants(growth);
     if beside.is_empty() {
         return;
     }
+    beside.extend(count_limits(growth));
     let (blocks, rate) = (report.bytes_per_hour, rate_beside(growth));
     let LeakVerdict { kind, because } = &mut report.verdict;
     report.seconds_to_limit = growth.seconds_to_limit;
@@ -303,6 +304,7 @@ pub fn doubt(report: &mut LeakReport, kept_bytes: [u64; 2]) {
 
 #[cfg(test)]
 mod tests {
+    use lowtide_model::counts::{CountGrowth, CountKind};
     use lowtide_model::growth::{DescendantGrowth, ProcessGrowth, ProcessLimit, ProcessLimitKind};
     use lowtide_model::leaks::{LeakGroup, LeakTier};
     use lowtide_model::open_memory::OpenMemory;
@@ -507,7 +509,8 @@ mod tests {
         let found = (pool.verdict.kind, pool.bytes_per_hour);
         assert_eq!(found, (LeakKind::Elsewhere, 80 * MIB * 60));
         let files = |after| {
-            let growth = Growth { open_files: Some([5, after]), ..growth.clone() };
+            let count = CountGrowth::new(CountKind::OpenFiles, [5, after], None);
+            let growth = Growth { counts: count.into_iter().collect(), ..growth.clone() };
             reconciled(report(LeakKind::Level, 0), growth, GrowthCourse::Level).verdict
         };
         assert_eq!(files(50).kind, LeakKind::Level);

@@ -204,10 +204,9 @@ fn grew_beside(growth: &Growth) -> bool {
         growth.page_tables_rise(),
         growth.hugetlb_rise(),
         growth.open_memory_rise(),
-        growth.open_files_rise(),
         growth.descendants_rise(),
     ];
-    rises.iter().any(Option::is_some)
+    rises.iter().any(Option::is_some) || !growth.counts.is_empty()
 }
 
 /// Returns whether there is advice for the memory that a runtime, or an allocator that is not
@@ -568,6 +567,7 @@ pub(super) mod tests {
             page_tables_bytes: None,
             hugetlb_bytes: None,
             open_files: None,
+            counts: Vec::new(),
             open_memory: None,
             descendants: None,
             locked_files_bytes: None,
@@ -665,6 +665,7 @@ pub(super) mod tests {
             page_tables_bytes: None,
             hugetlb_bytes: None,
             open_files: None,
+            counts: Vec::new(),
             open_memory: None,
             descendants: None,
             by: vec![],

@@ -66,6 +66,7 @@ fn the_step_after_an_inspection_leads_on() {
         page_tables_bytes: None,
         hugetlb_bytes: None,
         open_files: None,
+        counts: Vec::new(),
         open_memory: None,
         descendants: None,
         locked_files_bytes: None,

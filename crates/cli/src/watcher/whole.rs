@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use lowtide_analysis::growth::Follower;
 use lowtide_model::growth::{DescendantGrowth, Growth};
 use lowtide_model::inspection::Observation;
+use lowtide_probe::counts::{count_limits, counts};
 use lowtide_probe::descendants::{Descendants, descendants, growth_of_descendants};
 use lowtide_probe::inspect::Inspector;
 use lowtide_probe::pressure::{ProcessLimits, complete_growth};
@@ -18,6 +19,9 @@ use crate::select::wait::wait_until;
 
 /// Time between two readings of RSS.
 const BETWEEN_READINGS: Duration = Duration::from_secs(1);
+/// Minimum time between two counts of files, mappings, threads and children, as a multiple of the
+/// cost of one.
+const COUNT_COSTS: u32 = 100;
 
 /// All memory of a process since the beginning of a watch.
 pub(crate) struct WholeProcess {
@@ -28,6 +32,9 @@ pub(crate) struct WholeProcess {
     /// The descendants of the process at the beginning, and their growth until the end.
     descendants: Option<Descendants>,
     grown_descendants: Option<DescendantGrowth>,
+    /// The time when files, mappings, threads and children were counted last, and what that cost.
+    counted: Instant,
+    count_cost: Duration,
     /// The time that its threads had run at the beginning.
     ran: Option<RunTimes>,
 }
@@ -41,6 +48,8 @@ impl WholeProcess {
             last: None,
             descendants: descendants(target.pid, None),
             grown_descendants: None,
+            counted: Instant::now(),
+            count_cost: Duration::ZERO,
             ran: RunTimes::read(target.pid),
         }
     }
@@ -72,6 +81,7 @@ impl WholeProcess {
     ) -> Result<Duration, TargetError> {
         let t_s = self.elapsed_s();
         let observation = inspector.inspect(target)?;
+        self.counted = Instant::now();
         let cost = Duration::try_from_secs_f64(observation.cpu_s).unwrap_or_default();
         self.follower.add(t_s, &observation);
         if let Ok(status) = target.status() {
@@ -88,6 +98,11 @@ impl WholeProcess {
             let t_s = self.elapsed_s();
             self.follower.read(t_s, status.rss_bytes(), status.file_bytes);
             self.read_limited(t_s, &status);
+        }
+        if self.counted.elapsed() >= self.count_cost * COUNT_COSTS {
+            let begin = Instant::now();
+            self.follower.read_counts(self.elapsed_s(), counts(target));
+            (self.counted, self.count_cost) = (Instant::now(), begin.elapsed());
         }
     }
 
@@ -128,6 +143,11 @@ impl WholeProcess {
         }
         let of_runtimes = self.last.iter().flat_map(|last| &last.runtime_limits);
         of_runtimes.for_each(|limit| growth.set_runtime_limit(*limit));
+        for count in &mut growth.counts {
+            for limit in count_limits(target, count.kind, count.counts[1]) {
+                count.set_limit(limit);
+            }
+        }
         Some(growth)
     }
 }

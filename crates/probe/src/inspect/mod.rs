@@ -29,6 +29,7 @@ use lowtide_model::inspection::{Allocator, Manager, Observation, Runtime, Unread
 use lowtide_model::ledger::Owner;
 use lowtide_model::runtime_kind::RuntimeKind;
 
+use crate::counts::ended_children;
 use crate::detect::{self, Detected, DetectedRuntime, Detector};
 use crate::locked::LockedMemory;
 use crate::machine::thread_cpu_s;
@@ -226,6 +227,7 @@ impl Inspector {
             Some(memory) if has_maps => {
                 let locked = LockedMemory::find_with_files(target, &target.status()?, &walk.maps);
                 memory.set_locked(locked.ranges);
+                walk.observation.mappings = Some(walk.maps.len() as u64);
                 if !self.settings.without_open_memory {
                     walk.observation.open_memory = open_memory(target.pid, &walk.maps);
                 }
@@ -442,6 +444,7 @@ fn pinned(bytes: u64, rss_bytes: u64) -> Option<String> {
 /// process for which it was not read.
 fn add_details(target: &Target, memory: &LiveMemory, is_readable: bool, walk: &mut BlockWalk) {
     let BlockWalk { observation, maps, detected, .. } = walk;
+    observation.ended_children = ended_children(target.pid);
     forked::add(observation, target, memory, maps, detected);
     if observation.lazyfree_bytes.is_none()
         && let Some((bytes, is_estimate)) = lazy_free::estimate(memory, maps)

@@ -1,0 +1,135 @@
+//! What the kernel counts of a process, and limits by number: at the limit, calls fail, however
+//! much memory is left.
+
+use serde::{Deserialize, Serialize};
+
+/// What is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CountKind {
+    /// Open file descriptors.
+    OpenFiles,
+    /// Mappings.
+    Mappings,
+    /// Threads.
+    Threads,
+    /// Child processes that have ended, and for which the process has not waited (zombies).
+    EndedChildren,
+}
+
+impl CountKind {
+    /// All of them, in the order of [`Counts`].
+    pub const ALL: [Self; 4] =
+        [Self::OpenFiles, Self::Mappings, Self::Threads, Self::EndedChildren];
+
+    /// Returns the name of several of them.
+    pub fn what(self) -> &'static str {
+        match self {
+            Self::OpenFiles => "open files",
+            Self::Mappings => "mappings",
+            Self::Threads => "threads",
+            Self::EndedChildren => {
+                "child processes that have ended, and for which it has not waited (zombies),"
+            }
+        }
+    }
+
+    /// Returns what each of them costs, or what fails at the limit, as a clause.
+    pub fn cost(self) -> &'static str {
+        match self {
+            Self::OpenFiles => {
+                "each costs memory of the kernel, which RSS does not count, and a full pipe or socket costs most"
+            }
+            Self::Mappings => {
+                "each costs memory of the kernel, and at the limit mmap fails, and malloc with it"
+            }
+            Self::Threads => "each has a stack, and costs memory of the kernel",
+            Self::EndedChildren => "each keeps a PID and memory of the kernel",
+        }
+    }
+}
+
+/// The counts of one process at one time; `None` for what was not counted.
+pub type Counts = [Option<u64>; CountKind::ALL.len()];
+
+/// A limit on a count.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CountLimit {
+    /// Its name: a resource limit, a setting of the kernel, or a file of a cgroup.
+    pub name: String,
+    /// The limit.
+    pub limit: u64,
+    /// What is used of it, by this process and by others to which it applies.
+    pub used: u64,
+}
+
+/// A count that has risen noticeably.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CountGrowth {
+    /// What is counted.
+    pub kind: CountKind,
+    /// The count at the beginning and at the end.
+    pub counts: [u64; 2],
+    /// Increase per second; `null` if it did not rise steadily.
+    pub per_s: Option<f64>,
+    /// The limit that is reached first at this rate; `null` if it is not known.
+    pub limit: Option<CountLimit>,
+    /// Time until then, in seconds; `null` without a limit or a rate.
+    pub seconds_to_limit: Option<f64>,
+}
+
+impl CountGrowth {
+    /// Returns a count that has risen, if that is noticeable. `per_s` is the rate of a steady rise.
+    pub fn new(kind: CountKind, counts: [u64; 2], per_s: Option<f64>) -> Option<Self> {
+        /// Minimum steady rise, and its inverse as a part of the first count.
+        const LEAST_STEADY: u64 = 20;
+        const PART: u64 = 10;
+        /// Minimum rise at once; it must at least double the count.
+        const LEAST_ONCE: u64 = 100;
+        let [before, after] = counts;
+        let rise = after.saturating_sub(before);
+        let per_s = per_s.filter(|_| rise >= LEAST_STEADY.max(before / PART));
+        let is_noticeable = per_s.is_some() || rise >= before.max(LEAST_ONCE);
+        is_noticeable.then_some(Self { kind, counts, per_s, limit: None, seconds_to_limit: None })
+    }
+
+    /// Takes a limit into account, if it is reached before the one that is known.
+    pub fn set_limit(&mut self, limit: CountLimit) {
+        let Some(per_s) = self.per_s.filter(|per_s| *per_s > 0.0) else { return };
+        let left_s = limit.limit.saturating_sub(limit.used) as f64 / per_s;
+        if self.seconds_to_limit.is_none_or(|known_s| left_s < known_s) {
+            (self.limit, self.seconds_to_limit) = (Some(limit), Some(left_s));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_count_rises_if_it_rises_steadily_or_doubles() {
+        let rises = |counts, per_s| CountGrowth::new(CountKind::Threads, counts, per_s).is_some();
+        assert!(rises([400, 440], Some(2.0)));
+        assert!(!rises([400, 439], Some(2.0)));
+        assert!(!rises([4, 20], Some(1.0)));
+        assert!(rises([5, 105], None));
+        assert!(!rises([400, 700], None));
+        assert!(!rises([400, 3], Some(1.0)));
+    }
+
+    #[test]
+    fn the_limit_that_is_reached_first_counts_with_what_others_use_of_it() {
+        let limit = |name: &str, limit, used| CountLimit { name: name.to_owned(), limit, used };
+        let mut rise = CountGrowth::new(CountKind::EndedChildren, [0, 400], Some(20.0)).unwrap();
+        rise.set_limit(limit("kernel.pid_max", 32_768, 768));
+        assert_eq!(rise.seconds_to_limit, Some(1600.0));
+        rise.set_limit(limit("pids.max", 1000, 900));
+        rise.set_limit(limit("kernel.threads-max", 60_000, 900));
+        assert_eq!((rise.seconds_to_limit, rise.limit.unwrap().limit), (Some(5.0), 1000));
+        // Without a rate, nothing is known about the time.
+        let mut once = CountGrowth::new(CountKind::OpenFiles, [5, 900], None).unwrap();
+        once.set_limit(limit("RLIMIT_NOFILE", 1024, 900));
+        assert_eq!((once.limit, once.seconds_to_limit), (None, None));
+    }
+}

@@ -1,0 +1,149 @@
+//! What the kernel counts of a process, and the limits on it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use lowtide_model::counts::{CountKind, CountLimit, Counts};
+
+use crate::pressure::soft_limit;
+use crate::proc::stat::Stat;
+use crate::process::ProcReader;
+use crate::target::Target;
+use crate::tree::children_of;
+
+/// Maximum number of children whose state is read.
+const MAX_CHILDREN: usize = 64 << 10;
+
+/// Counts what a process has; `None` for what cannot be read.
+pub fn counts(target: &Target) -> Counts {
+    let process = ProcReader::open(target.pid).ok().flatten();
+    let open_files =
+        process.and_then(|(process, _)| Some(process.descriptors().ok()?.len() as u64));
+    let maps = fs::read(target.path("maps")).ok();
+    let mappings = maps.map(|text| text.iter().filter(|byte| **byte == b'\n').count() as u64);
+    let threads = target.stat().ok().map(|stat| stat.threads);
+    [open_files, mappings, threads, ended_children(target.pid)]
+}
+
+/// Counts the children of a process that have ended, and for which it has not waited; `None` if
+/// they are not known.
+pub(crate) fn ended_children(pid: u32) -> Option<u64> {
+    let children = children_of(pid)?;
+    let count = || children.iter().filter(|pid| has_ended(**pid)).count() as u64;
+    (children.len() <= MAX_CHILDREN).then(count)
+}
+
+/// Returns whether a process has ended, and only waits for its parent.
+fn has_ended(pid: u32) -> bool {
+    let stat = fs::read(format!("/proc/{pid}/stat"));
+    let stat = stat.map(|bytes| Stat::parse(&String::from_utf8_lossy(&bytes)));
+    stat.is_ok_and(|stat| stat.is_ok_and(|stat| stat.has_ended()))
+}
+
+/// Returns the limits on a count of a process. `used` is what it has now.
+pub fn count_limits(target: &Target, kind: CountKind, used: u64) -> Vec<CountLimit> {
+    let own = |name: &str, limit: Option<u64>| {
+        limit.map(|limit| CountLimit { name: name.to_owned(), limit, used })
+    };
+    match kind {
+        CountKind::OpenFiles => {
+            own("RLIMIT_NOFILE", soft_limit(target, "Max open files ")).into_iter().collect()
+        }
+        CountKind::Mappings => {
+            own("vm.max_map_count", number(Path::new("/proc/sys/vm/max_map_count")))
+                .into_iter()
+                .collect()
+        }
+        CountKind::Threads | CountKind::EndedChildren => tasks(target.pid),
+    }
+}
+
+/// Returns the limits on tasks, that is on threads of all processes, with those that have ended:
+/// those of the process's cgroups, and that of the machine.
+fn tasks(pid: u32) -> Vec<CountLimit> {
+    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    let of_group = |group: PathBuf| {
+        let limit = number(&group.join("pids.max"))?;
+        let used = number(&group.join("pids.current"))?;
+        let name = format!("pids.max of {}", group.display());
+        Some(CountLimit { name, limit, used })
+    };
+    let mut found: Vec<CountLimit> =
+        pids_group(&text).into_iter().flat_map(ancestors).filter_map(of_group).collect();
+    let loadavg = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    for name in ["pid_max", "threads-max"] {
+        let limit = number(&Path::new("/proc/sys/kernel").join(name));
+        if let Some((limit, used)) = limit.zip(all_tasks(&loadavg)) {
+            found.push(CountLimit { name: format!("kernel.{name}"), limit, used });
+        }
+    }
+    found
+}
+
+/// Returns the directory of the group that limits the tasks of a process, from the text of
+/// `/proc/PID/cgroup`.
+fn pids_group(text: &str) -> Option<PathBuf> {
+    let root = Path::new("/sys/fs/cgroup");
+    let lines = || text.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'));
+    let of_v1 = lines().find(|(names, _)| names.split(',').any(|name| name == "pids"));
+    let (directory, path) = match of_v1 {
+        Some((_, path)) => (root.join("pids"), path),
+        None => (root.to_owned(), lines().find(|(names, _)| names.is_empty())?.1),
+    };
+    // A path outside of lowtide's own namespace begins with `/..`.
+    let path = path.strip_prefix('/').filter(|path| !path.split('/').any(|name| name == ".."))?;
+    Some(directory.join(path))
+}
+
+/// Returns a group and those that contain it.
+fn ancestors(group: PathBuf) -> Vec<PathBuf> {
+    let is_group = |path: &&Path| path.starts_with("/sys/fs/cgroup");
+    group.ancestors().take_while(is_group).map(Path::to_owned).collect()
+}
+
+/// Returns the number of tasks of the machine, from the text of `/proc/loadavg`.
+fn all_tasks(loadavg: &str) -> Option<u64> {
+    loadavg.split_ascii_whitespace().nth(3)?.split_once('/')?.1.parse().ok()
+}
+
+/// Returns the number in a file; `None` for `max`, and if it cannot be read.
+fn number(path: &Path) -> Option<u64> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn the_group_that_limits_tasks_is_found_in_both_versions() {
+        let v1 = "12:pids:/docker/ab\n1:name=systemd:/x\n0::/system.slice\n";
+        assert_eq!(pids_group(v1).unwrap(), Path::new("/sys/fs/cgroup/pids/docker/ab"));
+        let v2 = "0::/system.slice/a.service\n";
+        let group = pids_group(v2).unwrap();
+        assert_eq!(group, Path::new("/sys/fs/cgroup/system.slice/a.service"));
+        assert_eq!(ancestors(group).len(), 3);
+        assert_eq!(pids_group("0::/../outside\n"), None);
+        assert_eq!(pids_group("1:cpu:/\n"), None);
+        assert_eq!(all_tasks("0.5 0.6 0.7 3/812 9000\n"), Some(812));
+    }
+
+    #[test]
+    fn the_counts_are_those_of_the_process() {
+        let own = Target::open(std::process::id()).unwrap();
+        let mut child = Command::new("true").spawn().unwrap();
+        while !has_ended(child.id()) {
+            std::thread::yield_now();
+        }
+        let [open_files, mappings, threads, ended] = counts(&own);
+        child.wait().unwrap();
+        assert!(open_files.unwrap() >= 3 && mappings.unwrap() > 10 && threads.unwrap() >= 1);
+        // Other tests may have children of their own.
+        assert!(ended.is_none_or(|ended| ended >= 1));
+        let limits = count_limits(&own, CountKind::OpenFiles, open_files.unwrap());
+        assert!(limits.iter().all(|limit| limit.used < limit.limit), "{limits:?}");
+        assert!(!count_limits(&own, CountKind::Threads, 1).is_empty());
+    }
+}
