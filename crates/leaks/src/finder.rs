@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use lowtide_analysis::leaks::{
     GrownBlock, History, LostBefore, LostCounts, Reachability, Surroundings, Trend, TrendKind,
-    group, growing_block, lost_before, lost_trends, overall, survivors, trends,
+    group, growing_blocks, lost_before, lost_trends, overall, survivors, trends,
 };
 use lowtide_heap::ranges::bytes;
 use lowtide_model::growth::seconds_to_limit;
@@ -330,6 +330,18 @@ impl LeakFinder {
             let group = lost_before(&found.amount, self.elapsed_s, rounds);
             groups.extend(group.map(|group| self.with_evidence(&found.key, group)));
         }
+        groups.extend(self.growing_blocks());
+        let mut groups = merged(groups);
+        groups.sort_by(|a, b| {
+            (a.verdict, b.bytes_per_hour, b.bytes).cmp(&(b.verdict, a.bytes_per_hour, a.bytes))
+        });
+        groups
+    }
+
+    /// Returns the groups of the blocks that grow: one for all that have the same holder.
+    fn growing_blocks(&self) -> Vec<LeakGroup> {
+        let others = self.surroundings();
+        let mut all: Vec<(Vec<GrownBlock>, LeakGroup)> = Vec::new();
         for grown in self.large.growing() {
             let found = GrownBlock {
                 bytes: [grown.first_bytes, grown.now.bytes],
@@ -338,13 +350,20 @@ impl LeakFinder {
                 now_s: self.large.now_s,
             };
             let key = GroupKey::of_block(&grown.now);
-            groups.push(self.with_evidence(&key, growing_block(&found, &self.surroundings())));
+            let group = self.with_evidence(&key, growing_blocks(&[found], &others));
+            match all.iter_mut().find(|(_, known)| has_one_holder(known, &group)) {
+                Some((blocks, known)) => {
+                    blocks.push(found);
+                    known.merge(group);
+                }
+                None => all.push((vec![found], group)),
+            }
         }
-        let mut groups = merged(groups);
-        groups.sort_by(|a, b| {
-            (a.verdict, b.bytes_per_hour, b.bytes).cmp(&(b.verdict, a.bytes_per_hour, a.bytes))
-        });
-        groups
+        let of_all = |(blocks, group): (Vec<GrownBlock>, LeakGroup)| {
+            let LeakGroup { size_bytes, because, .. } = growing_blocks(&blocks, &others);
+            LeakGroup { size_bytes, because, ..group }
+        };
+        all.into_iter().map(of_all).collect()
     }
 
     /// Returns the group of a trend.
@@ -439,6 +458,14 @@ fn merged(mut groups: Vec<LeakGroup>) -> Vec<LeakGroup> {
         }
     }
     all
+}
+
+/// Returns whether most blocks of two groups have the same type, and the same holder.
+fn has_one_holder(one: &LeakGroup, other: &LeakGroup) -> bool {
+    let holder = |group: &LeakGroup| {
+        group.holders.first().filter(|found| found.share > 0.5).map(|found| found.what.clone())
+    };
+    holder(one).is_some() && holder(one) == holder(other) && one.block_type == other.block_type
 }
 
 /// Returns whether two groups have the same trend and the same cause.

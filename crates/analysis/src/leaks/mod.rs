@@ -14,7 +14,7 @@ mod whole;
 
 pub use trend::{History, LostCounts, Trend, TrendKind, lost_trends, survivors, trends};
 pub use verdict::{
-    GrownBlock, LostBefore, MIN_UNSURE, Reachability, Surroundings, group, growing_block,
+    GrownBlock, LostBefore, MIN_UNSURE, Reachability, Surroundings, group, growing_blocks,
     lost_before, overall,
 };
 pub use whole::{doubt, large_blocks, reconcile, without_blocks};

@@ -269,6 +269,23 @@ fn growth_that_starts_late_in_a_long_run_is_growing_unless_blocks_are_freed() {
 }
 
 #[test]
+fn blocks_that_grow_and_have_one_holder_are_one_group_with_their_sum() {
+    const MIB: u64 = 1 << 20;
+    let block = |bytes, steps| GrownBlock { bytes, steps, first_s: 0.0, now_s: 36.0 };
+    let one = block([MIB, 4 * MIB], 2);
+    let found = growing_blocks(&[one, block([2 * MIB, 8 * MIB], 3)], &Surroundings::default());
+    assert_eq!((found.count, found.size_bytes), (2, [3 * MIB, 12 * MIB]));
+    assert_eq!(found.bytes_per_hour, 900 * MIB);
+    let said = "2 blocks with one holder grew, each in 2 to 3 snapshots, together from 3.00 MiB to 12.0 MiB in 36.0 s";
+    assert_eq!(found.because, [said]);
+    let alone = growing_blocks(&[one], &Surroundings::default());
+    assert_eq!(
+        alone.because,
+        ["one block grew in 2 snapshots, from 1.00 MiB to 4.00 MiB in 36.0 s"]
+    );
+}
+
+#[test]
 fn populations_that_fluctuate_by_chance_are_no_backlog() {
     // Blocks of 36 sizes come and go independently; about 60 of each are there.
     for seed in 1..=20_u64 {

@@ -262,23 +262,42 @@ pub struct GrownBlock {
     pub now_s: f64,
 }
 
-/// Returns the group of a block that grows.
-pub fn growing_block(found: &GrownBlock, others: &Surroundings) -> LeakGroup {
-    let [before, now] = found.bytes;
-    let time_s = (found.now_s - found.first_s).max(1e-3);
-    let bytes_per_hour = (now.saturating_sub(before) as f64 / time_s * 3600.0) as u64;
+impl GrownBlock {
+    fn time_s(&self) -> f64 {
+        (self.now_s - self.first_s).max(1e-3)
+    }
+
+    fn bytes_per_hour(&self) -> u64 {
+        let [before, now] = self.bytes;
+        (now.saturating_sub(before) as f64 / self.time_s() * 3600.0) as u64
+    }
+}
+
+/// Returns the group of blocks that grow. There is at least one; several have the same holder.
+pub fn growing_blocks(found: &[GrownBlock], others: &Surroundings) -> LeakGroup {
+    let sum = |of: fn(&GrownBlock) -> u64| found.iter().map(of).sum::<u64>();
+    let (before, now) = (sum(|block| block.bytes[0]), sum(|block| block.bytes[1]));
+    let time_s = found.iter().map(GrownBlock::time_s).fold(0.0, f64::max);
+    let bytes_per_hour = sum(GrownBlock::bytes_per_hour);
     let verdict = if others.is_below_peak { LeakKind::Filling } else { LeakKind::Growing };
+    let steps = found.iter().map(|block| block.steps);
+    let (least, most) = (steps.clone().min().unwrap_or(0), steps.max().unwrap_or(0));
+    let steps = if least == most { most.to_string() } else { format!("{least} to {most}") };
+    let blocks = match found.len() {
+        1 => "one block grew".to_owned(),
+        count => format!("{} blocks with one holder grew, each", HumanCount(count as u64)),
+    };
+    let together = if found.len() == 1 { "" } else { "together " };
     let because = vec![format!(
-        "one block grew in {} snapshots, from {} to {} in {}",
-        found.steps,
+        "{blocks} in {steps} snapshots, {together}from {} to {} in {}",
         Human(before),
         Human(now),
         HumanSeconds(time_s)
     )];
     LeakGroup {
         kind: LeakGroupKind::GrowingBlock,
-        size_bytes: found.bytes,
-        count: 1,
+        size_bytes: [before, now],
+        count: found.len() as u64,
         bytes: now,
         bytes_per_hour,
         bytes_per_hour_interval: [bytes_per_hour; 2],

@@ -224,7 +224,10 @@ fn reconcile_steady(report: &mut LeakReport, growth: &Growth, large: Option<Stri
             report.verdict.because = Some(also).filter(|_| blocks > 0).into_iter().collect();
         }
         _ if was_level => report.verdict.because = reasons_of_growth(report, large),
-        _ => separate_resident(report, rate),
+        _ => {
+            separate_resident(report, rate);
+            name_other_blocks(report, growth);
+        }
     }
     report.verdict.because.insert(0, sentence(growth));
     report.bytes_per_hour = growth.lasting_bytes_per_hour().max(0) as u64;
@@ -254,6 +257,20 @@ fn reasons_of_growth(report: &LeakReport, large: Option<String>) -> Vec<String> 
         let why = format!("{PROBABLY} a few large blocks were added, grew, or became resident");
         std::iter::once(why).chain(large).collect()
     })
+}
+
+/// Adds the growth of the blocks in use that no group explains, so that the rates add up to that of
+/// all, if it is a noticeable part.
+fn name_other_blocks(report: &mut LeakReport, growth: &Growth) {
+    let followed = growth.by.iter().filter(|part| part.is_followed());
+    let all = followed.map(|part| part.bytes_per_hour).sum::<i64>();
+    let rest = all.saturating_sub_unsigned(report.bytes_per_hour);
+    if report.bytes_per_hour == 0 || rest as f64 <= (1.0 - 1.0 / MAX_ABOVE) * all as f64 {
+        return;
+    }
+    let said = format!("other blocks in use grow by {} an hour", Human(rest.unsigned_abs()));
+    let place = report.verdict.because.len().min(1);
+    report.verdict.because.insert(place, said);
 }
 
 /// Separates the rate of blocks by their sizes from that of resident memory, in bytes an hour, in
