@@ -116,7 +116,7 @@ impl Reached {
         let Some((graph, index)) = self.graph.as_ref().zip(self.index.as_ref()) else {
             return HashMap::new();
         };
-        let root_of = graph.roots(|at| self.roots.is_in_stack(at));
+        let root_of = graph.roots(|at| self.roots.turn(at));
         let root = |at: u64| Some((at, root_of.of(index.starting_at(at)?)?));
         blocks.iter().filter_map(|block| root(block.at)).collect()
     }

@@ -155,14 +155,14 @@ impl Graph {
         self.follow(reached, stack, true, |_| {});
     }
 
-    /// Finds the root of the shortest path to each block. Roots that `is_last` selects are used
-    /// only if no other root leads to a block.
-    pub(crate) fn roots(&self, is_last: impl Fn(u64) -> bool) -> RootOf {
+    /// Finds the root of the shortest path to each block. `turn` returns when a root at an address is
+    /// followed, from 0 to 2: it is used only if none before leads to a block.
+    pub(crate) fn roots(&self, turn: impl Fn(u64) -> usize) -> RootOf {
         let mut root_of = vec![NO_ROOT; self.blocks()];
         let mut queue = VecDeque::new();
-        for last in [false, true] {
+        for now in 0..=2 {
             for (number, (root, at)) in self.from_roots.iter().enumerate() {
-                if is_last(*at) == last && root_of[*root as usize] == NO_ROOT {
+                if turn(*at) == now && root_of[*root as usize] == NO_ROOT {
                     root_of[*root as usize] = number as u32;
                     queue.push_back(*root);
                 }
@@ -317,7 +317,7 @@ mod tests {
         assert_eq!((lost, unsure), (vec![5, 6, 7], vec![2, 3, 4]));
         graph.doubtful_roots = vec![6];
         assert_eq!(graph.unreached(0, |_| 80).unsure, [2, 3, 4, 6, 7]);
-        assert_eq!(graph.roots(|_| false).of(3), None);
+        assert_eq!(graph.roots(|_| 0).of(3), None);
     }
 
     #[test]
@@ -348,10 +348,16 @@ mod tests {
     #[test]
     fn a_block_gets_its_nearest_root_and_a_stack_only_as_a_last_resort() {
         let graph = graph(6, &[0, 3, 5], &[(0, 1), (1, 2), (3, 2), (5, 1), (5, 4)]);
-        let is_stack = |at| at == 0x1010;
-        let roots = graph.roots(is_stack);
+        let roots = graph.roots(|at| if at == 0x1010 { 2 } else { 0 });
         let found = [1, 2, 4, 6].map(|block| roots.of(block));
         assert_eq!(found, [Some(0x1000), Some(0x1008), Some(0x1010), None]);
+    }
+
+    #[test]
+    fn a_pointer_in_an_old_buffer_of_the_c_library_does_not_own_the_rest_of_a_list() {
+        let graph = graph(4, &[0, 2], &[(0, 1), (1, 2), (2, 3)]);
+        let roots = graph.roots(|at| usize::from(at == 0x1008));
+        assert_eq!([2, 3].map(|block| roots.of(block)), [Some(0x1000); 2]);
     }
 
     #[test]

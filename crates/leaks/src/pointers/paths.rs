@@ -10,7 +10,7 @@ use std::collections::HashMap;
 
 use lowtide_heap::blocks::{Block, PLACE};
 use lowtide_heap::memory::Memory;
-use lowtide_heap::ranges::{bytes, hold, overlaps, without};
+use lowtide_heap::ranges::{bytes, hold, overlaps, union, without};
 use lowtide_probe::detect::WalkedHeaps;
 
 use super::graph::BlockSet;
@@ -112,7 +112,7 @@ impl<'s, M: Memory> PathSearch<'s, M> {
         }
     }
 
-    /// Follows the roots. Stacks come last: they also hold old pointers.
+    /// Follows the roots, in the order of [`Roots::turn`].
     fn roots(&mut self, roots: &Roots) {
         for word in &roots.words {
             self.root(0, *word);
@@ -120,12 +120,15 @@ impl<'s, M: Memory> PathSearch<'s, M> {
         let stacks: Vec<_> = roots.stacks.iter().map(|stack| stack.range.clone()).collect();
         let all = || roots.ranges.iter().chain(&roots.new).cloned();
         let memory = self.memory;
-        let others = all().flat_map(|range| without(range, &stacks));
-        each_word(memory, others, |at, word| self.root(at, word));
+        let later = union(stacks.iter().chain(&roots.c_library).cloned().collect());
+        let first = all().flat_map(|range| without(range, &later));
+        each_word(memory, first, |at, word| self.root(at, word));
         self.follow();
-        let of_stacks = all().flat_map(|range| overlaps(range, &stacks).collect::<Vec<_>>());
-        each_word(memory, of_stacks, |at, word| self.root(at, word));
-        self.follow();
+        for later in [&roots.c_library, &stacks] {
+            let parts = all().flat_map(|range| overlaps(range, later).collect::<Vec<_>>());
+            each_word(memory, parts, |at, word| self.root(at, word));
+            self.follow();
+        }
     }
 
     /// Adds the block that a root leads to.

@@ -196,6 +196,6 @@ mod tests {
         let (graph, _) =
             Graph::read(&memory, &index, &WalkedHeaps::default(), find_roots, || None, None)
                 .unwrap();
-        assert_eq!(graph.roots(|_| false).of(0), Some(variable));
+        assert_eq!(graph.roots(|_| 0).of(0), Some(variable));
     }
 }

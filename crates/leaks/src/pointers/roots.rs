@@ -57,6 +57,8 @@ pub(crate) struct Roots {
     pub new: Vec<Range<u64>>,
     /// The stacks of threads, in order.
     pub stacks: Vec<Claim<Stack>>,
+    /// The data of the C library, in order.
+    pub c_library: Vec<Range<u64>>,
     /// The words of threads. The stacks that were copied are not in `ranges`.
     pub threads: ThreadWords,
     /// Words from other sources: the user data of epoll instances and timers.
@@ -94,6 +96,7 @@ impl Roots {
         let maps = read_maps();
         heaps.extend_from_slice(&roots.threads.copied);
         let elsewhere = union(heaps);
+        roots.c_library = of_c_library(&maps, walk);
         let known = of_no_file(&walk.maps);
         let mut ranges = Vec::new();
         for mapping in &maps {
@@ -120,6 +123,16 @@ impl Roots {
         ranges.extend_from_slice(unknown);
         roots.ranges = union(ranges);
         roots
+    }
+
+    /// Returns when a root at an address is followed, if several lead to a block: the variables of the
+    /// program and its libraries first, then those of the C library, because the buffers of its
+    /// streams are not cleared and hold old pointers, and stacks last, for the same reason.
+    pub(crate) fn turn(&self, at: u64) -> usize {
+        if self.is_in_stack(at) {
+            return 2;
+        }
+        usize::from(overlaps(at..at + 1, &self.c_library).next().is_some())
     }
 
     /// Returns whether an address is in the stack of a thread.
@@ -280,6 +293,13 @@ impl SearchScope {
 
 fn is_shared(mapping: &Mapping) -> bool {
     mapping.permissions.ends_with('s')
+}
+
+/// Returns the mappings of the C library.
+fn of_c_library(maps: &[Mapping], walk: &BlockWalk) -> Vec<Range<u64>> {
+    let path = walk.detected.c_library_path.as_deref();
+    let is_its = |mapping: &&Mapping| path.is_some_and(|path| Path::new(&mapping.name) == path);
+    maps.iter().filter(is_its).map(|mapping| mapping.start..mapping.end).collect()
 }
 
 /// Returns whether a mapping only reserves addresses, as far as it can be known: checking which
