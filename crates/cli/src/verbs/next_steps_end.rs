@@ -1,9 +1,9 @@
 //! The graph of the steps that verbs recommend, over their verdicts and what they had for them:
 //! each step leads on, so no path returns.
 //!
-//! The order is: `inspect`, `inspect --watch`, a dry run of `release`, `release`, searches for
-//! leaks, the shortest first, and what ends a path: `attach`, `study`, another tool, code to
-//! change.
+//! The order is: `inspect`, `inspect --watch`, a dry run of `release`, `release`, that of all
+//! processes that share pages, searches for leaks, the shortest first, and what ends a path:
+//! `attach`, `study`, another tool, code to change.
 
 use lowtide_model::growth::{Growth, GrowthCourse};
 use lowtide_model::leaks::LeakKind;
@@ -22,11 +22,12 @@ const INSPECT: u32 = 0;
 const WATCH: u32 = 1;
 const DRY_RUN: u32 = 2;
 const RELEASE: u32 = 3;
+const RELEASE_OF_FAMILY: u32 = 4;
 const END: u32 = u32::MAX;
 
 /// Returns the place of a search for leaks.
 fn leaks(minutes: u32) -> u32 {
-    RELEASE + minutes
+    RELEASE_OF_FAMILY + minutes
 }
 
 /// Returns the place of a step in the order.
@@ -36,6 +37,7 @@ fn place(step: &str) -> u32 {
         ["lowtide", "inspect", "--watch", ..] => WATCH,
         ["lowtide", "inspect", ..] => INSPECT,
         ["lowtide", "release", ..] if words.contains(&"--dry-run") => DRY_RUN,
+        ["lowtide", "release", ..] if words.contains(&"--subprocesses") => RELEASE_OF_FAMILY,
         ["lowtide", "release", ..] => RELEASE,
         ["lowtide", "leaks", ..] => {
             let at = words.iter().position(|word| *word == "--duration").expect("a duration");
@@ -90,6 +92,10 @@ fn the_step_after_a_release_leads_on() {
     let mut done = Release::of(7, 0, vec![]);
     let again = Rerun::typed();
     done.outcome = ReleaseOutcome::Released;
+    assert_eq!(release::next(&done, &again, 7), None);
+    done.returned_bytes = 1 << 20;
+    leads_on(RELEASE, &release::next(&done, &again, 7).unwrap());
+    done.shared_bytes = Some(1 << 20);
     leads_on(RELEASE, &release::next(&done, &again, 7).unwrap());
     done.outcome = ReleaseOutcome::NothingToRelease;
     assert_eq!(release::next(&done, &again, 7), None);

@@ -315,9 +315,12 @@ pub(super) fn next(done: &Release, again: &Rerun, family: u32) -> Option<String>
         ReleaseOutcome::Released if done.dry_run => {
             Some(again.only(pid).without("dry-run").to_string())
         }
-        ReleaseOutcome::Released if is_mostly_shared(done) => Some(format!(
-            "lowtide release --subprocesses {family}     (all processes that share these pages)"
-        )),
+        // With all of them selected, the others follow.
+        ReleaseOutcome::Released if is_mostly_shared(done) => {
+            let remark = "all processes that share these pages";
+            let next = format!("lowtide release --subprocesses {family}     ({remark})");
+            (!again.has("subprocesses")).then_some(next)
+        }
         ReleaseOutcome::Released if done.returned_bytes == 0 => None,
         ReleaseOutcome::Released => Some(attach(done)),
     }
