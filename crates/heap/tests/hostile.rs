@@ -5,6 +5,7 @@
 
 use std::cell::Cell;
 use std::ops::Range;
+use std::slice;
 use std::time::Duration;
 
 use lowtide_heap::memory::{Memory, Saved};
@@ -213,8 +214,8 @@ fn a_search_for_jemalloc_leaves_memory_at_the_first_word_that_its_tree_cannot_ha
         reads: Cell::new(0),
         changes: false,
     };
-    let (data, regions) = ([DATA..DATA + POINTERS * 8], [BRK..BRK + (3 << 20)]);
-    assert_eq!(jemalloc::areas(&memory, &data, &regions), []);
+    let (data, region) = (DATA..DATA + POINTERS * 8, BRK..BRK + (3 << 20));
+    assert_eq!(jemalloc::areas(&memory, slice::from_ref(&data), slice::from_ref(&region)), []);
     // One for each of the four layouts, and few for the rest.
     assert!(memory.reads.get() < POINTERS * 5, "{} reads", memory.reads.get());
 }

@@ -155,8 +155,8 @@ impl Graph {
         self.follow(reached, stack, true, |_| {});
     }
 
-    /// Finds the root of the shortest path to each block. `turn` returns when a root at an address is
-    /// followed, from 0 to 2: it is used only if none before leads to a block.
+    /// Finds the root of the shortest path to each block. `turn` returns when a root at an address
+    /// is followed, from 0 to 2: it is used only if none before leads to a block.
     pub(crate) fn roots(&self, turn: impl Fn(u64) -> usize) -> RootOf {
         let mut root_of = vec![NO_ROOT; self.blocks()];
         let mut queue = VecDeque::new();

@@ -125,9 +125,9 @@ impl Roots {
         roots
     }
 
-    /// Returns when a root at an address is followed, if several lead to a block: the variables of the
-    /// program and its libraries first, then those of the C library, because the buffers of its
-    /// streams are not cleared and hold old pointers, and stacks last, for the same reason.
+    /// Returns when a root at an address is followed, if several lead to a block: the variables of
+    /// the program and its libraries first, then those of the C library, because the buffers of
+    /// its streams are not cleared and hold old pointers, and stacks last, for the same reason.
     pub(crate) fn turn(&self, at: u64) -> usize {
         if self.is_in_stack(at) {
             return 2;
