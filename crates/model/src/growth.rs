@@ -243,10 +243,13 @@ impl GrowthPart {
         self.owner == Owner::Allocated.key() && !self.name.as_deref().is_some_and(has_no_blocks)
     }
 
-    /// Returns whether this is memory of a runtime.
+    /// Returns whether this is memory of the heap of a runtime. Beside a heap that is walked, what
+    /// the runtime manages is other memory, such as that of classes and code.
     pub fn is_of(&self, runtime: RuntimeKind) -> bool {
+        let is_in_heap = self.free || runtime == RuntimeKind::Php;
         self.name.as_deref() == Some(runtime.name())
-            && [Owner::Allocated, Owner::Runtime].iter().any(|owner| self.owner == owner.key())
+            && (self.owner == Owner::Allocated.key()
+                || self.owner == Owner::Runtime.key() && is_in_heap)
     }
 
     /// Returns the owner to which the bound of this part applies.
@@ -300,7 +303,11 @@ impl Growth {
         let all = rate.max(0).saturating_add(self.beside_rss_bytes_per_hour());
         let bounded = self.bounded();
         let bounded_rate = i64::try_from(bounded.bytes_per_hour).unwrap_or(i64::MAX).min(rate);
-        let lasting = all.saturating_sub(bounded_rate.max(0));
+        // Memory that shrinks meanwhile does not slow down what grows without a bound.
+        let lasting = all.saturating_sub(bounded_rate.max(0)).max(match rate > 0 {
+            true => self.unbounded_bytes_per_hour(),
+            false => 0,
+        });
         self.seconds_to_limit = seconds_to_limit(limit_bytes, used_bytes, all).and_then(|left_s| {
             let until_then = bounded_rate as f64 * left_s / 3600.0;
             if until_then <= bounded.bound_bytes as f64 {
@@ -311,6 +318,15 @@ impl Growth {
             let left_s = seconds_to_limit(limit_bytes, Some(used_bytes), lasting);
             left_s.filter(|_| is_noticeable)
         });
+    }
+
+    /// Returns the growth of all owners that have no bound, in bytes per hour, without pages of
+    /// files that the kernel can drop.
+    fn unbounded_bytes_per_hour(&self) -> i64 {
+        let is_unbounded = |part: &&GrowthPart| {
+            part.bound_bytes.is_none() && (part.owner != Owner::File.key() || part.kept)
+        };
+        self.by.iter().filter(is_unbounded).map(|part| part.bytes_per_hour.max(0)).sum()
     }
 
     /// Returns the growth of all owners that have a bound.

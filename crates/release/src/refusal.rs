@@ -229,12 +229,14 @@ pub enum Refusal {
         /// The most frequent reason.
         why: String,
     },
-    /// Its own threads held the locks of its heap at every attempt.
+    /// Its own threads held the locks of its heap, and nothing was returned.
     #[error(
         "another thread held a lock of its allocator at {}",
-        all_of(*.attempts)
+        of_all(*.locked, *.attempts)
     )]
     LockTaken {
+        /// Number of attempts at which it was taken, most of them.
+        locked: u64,
         /// Number of attempts.
         attempts: u64,
     },
@@ -287,9 +289,13 @@ fn none_can(threads: usize) -> String {
     }
 }
 
-/// Formats a number of attempts, each of which failed.
-fn all_of(count: u64) -> String {
-    if count == 1 { "the only attempt".to_owned() } else { format!("each of {count} attempts") }
+/// Formats a number of attempts, of which some or all failed.
+fn of_all(failed: u64, attempts: u64) -> String {
+    match attempts {
+        1 => "the only attempt".to_owned(),
+        _ if failed == attempts => format!("each of {attempts} attempts"),
+        _ => format!("{failed} of {attempts} attempts"),
+    }
 }
 
 impl Refusal {

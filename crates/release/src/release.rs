@@ -519,7 +519,8 @@ impl ReleaseRun<'_> {
         passed.and(ended)?;
         match unreached {
             None if counts.returned_bytes == 0 && counts.busy > counts.skipped => {
-                Err(Refusal::LockTaken { attempts: counts.busy }.into())
+                let (locked, attempts) = (counts.busy, counts.busy + counts.skipped);
+                Err(Refusal::LockTaken { locked, attempts }.into())
             }
             None => Ok(()),
             Some((threads, why)) if counts.returned_bytes == 0 => {

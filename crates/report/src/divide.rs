@@ -1,6 +1,6 @@
 //! Commands that divide memory which lowtide does not follow.
 
-use lowtide_model::counts::CountKind;
+use lowtide_model::counts::{CountGrowth, CountKind};
 use lowtide_model::growth::{Growth, GrowthCourse, GrowthPart};
 use lowtide_model::inspection::Runtime;
 use lowtide_model::runtime_kind::RuntimeKind;
@@ -34,8 +34,13 @@ pub fn divide_growth(growth: &Growth, runtimes: &[Runtime], pid: u32) -> Option<
         return Some(counted(CountKind::OpenFiles, pid));
     }
     // A server also has more files open while its heap grows: these divide no growth of RSS.
-    let count = growth.counts.iter().find(|_| growth.course != GrowthCourse::Steady);
-    if let Some(count) = count {
+    // The one that reaches its limit first, or rises steadily.
+    let left_s = |count: &CountGrowth| count.seconds_to_limit.unwrap_or(f64::INFINITY);
+    let count = growth.counts.iter().min_by(|one, other| {
+        let by_time = left_s(one).total_cmp(&left_s(other));
+        by_time.then(one.per_s.is_none().cmp(&other.per_s.is_none()))
+    });
+    if let Some(count) = count.filter(|_| growth.course != GrowthCourse::Steady) {
         return Some(counted(count.kind, pid));
     }
     if growth.descendants_rise().is_some() {

@@ -18,8 +18,10 @@ use crate::text::{printable, thousands, wrapped};
 /// Maximum number of arenas that are shown one by one.
 const MAX_ARENAS: usize = 512;
 
-/// Minimum part of RSS that is free in a heap, for its line in a report.
+/// Minimum part of RSS that is free in a heap, for its line in a report,
 const MIN_FREE: f64 = 0.05;
+/// and what is free in a heap that has one in any case, in bytes.
+const MUCH_FREE: u64 = 64 << 20;
 
 /// Formats the heaps: each arena and their sum, or only a line for a heap with free memory.
 pub(crate) fn render(observation: &Observation, each: bool, screen: Screen) -> String {
@@ -42,7 +44,9 @@ pub(crate) fn render(observation: &Observation, each: bool, screen: Screen) -> S
         let (free_bytes, line) = line;
         if each {
             out += &format!("\n{}{}\n", tables(), wrapped(&sum(), screen.width));
-        } else if free_bytes as f64 >= observation.rss_bytes as f64 * MIN_FREE {
+        } else if free_bytes >= MUCH_FREE
+            || free_bytes as f64 >= observation.rss_bytes as f64 * MIN_FREE
+        {
             out += &(wrapped(&format!("{line} (--arenas)"), screen.width) + "\n");
         }
     };

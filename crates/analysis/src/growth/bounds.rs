@@ -54,8 +54,9 @@ fn blocks(observation: &Observation) -> Option<Room> {
     is_known.then_some(Room { mapped_bytes, resident_bytes })
 }
 
-/// Sets the bounds of the parts that grew.
-pub(super) fn set_bounds(by: &mut [GrowthPart], samples: &[(f64, OwnerBytes)]) {
+/// Sets the bounds of the parts that grew. Blocks or mappings that grow in the samples from `newer`
+/// on, from which rates are, are no bound.
+pub(super) fn set_bounds(by: &mut [GrowthPart], samples: &[(f64, OwnerBytes)], newer: usize) {
     const BOUNDED: [Owner; 5] =
         [Owner::Allocated, Owner::Shared, Owner::ProgramData, Owner::Stacks, Owner::AnonymousOther];
     let all: Vec<&Bounds> = samples.iter().map(|(_, bytes)| bytes.bounds()).collect();
@@ -64,6 +65,12 @@ pub(super) fn set_bounds(by: &mut [GrowthPart], samples: &[(f64, OwnerBytes)]) {
             |part: &GrowthPart| part.owner == owner.key() && !is_of_engine(part, owner);
         let risen = by.iter().filter(|part| is_of_owner(part)).map(|part| part.bytes).sum();
         let Some(bound) = bound(owner, risen, &all) else { continue };
+        let newer: Vec<Room> =
+            all[newer..].iter().filter_map(|bounds| bounds.room(owner)).collect();
+        let resident = |room: Option<&Room>| room.map_or(0, |room| room.resident_bytes) as i64;
+        if !is_unchanged(&newer, resident(newer.last()) - resident(newer.first())) {
+            continue;
+        }
         let grew = by.iter_mut().filter(|part| is_of_owner(part));
         grew.for_each(|part| part.bound_bytes = Some(bound));
     }
@@ -85,11 +92,20 @@ fn is_of_engine(part: &GrowthPart, owner: Owner) -> bool {
 fn bound(owner: Owner, risen: i64, all: &[&Bounds]) -> Option<u64> {
     let rooms: Vec<Room> = all.iter().map(|bounds| bounds.room(owner)).collect::<Option<_>>()?;
     let (first, last) = (rooms.first()?, rooms.last()?);
-    let least = rooms.iter().map(|room| room.mapped_bytes).min()?;
-    let added = last.mapped_bytes.saturating_sub(least);
     let is_chunk = owner == Owner::AnonymousOther
         && first.resident_bytes as f64 > MAX_FILLED * first.mapped_bytes as f64;
-    (risen > 0 && !is_chunk && added as f64 <= MAX_ADDED * risen as f64).then(|| last.free_bytes())
+    (risen > 0 && !is_chunk && is_unchanged(&rooms, risen)).then(|| last.free_bytes())
+}
+
+/// Returns whether blocks or mappings did not grow noticeably beside resident memory that rose by
+/// some bytes. Others that went away meanwhile do not hide their growth.
+fn is_unchanged(rooms: &[Room], risen: i64) -> bool {
+    let (mut least, mut added) = (u64::MAX, 0);
+    for room in rooms {
+        least = least.min(room.mapped_bytes);
+        added = added.max(room.mapped_bytes - least);
+    }
+    added as f64 <= MAX_ADDED * risen.max(0) as f64
 }
 
 #[cfg(test)]

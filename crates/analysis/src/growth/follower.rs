@@ -128,7 +128,14 @@ impl Follower {
     /// Adds an observation, `t_s` seconds after the first. One that lacks parts is left out.
     pub fn add(&mut self, t_s: f64, observation: &Observation) {
         const IN_USE: [Owner; 3] = [Owner::Allocated, Owner::Runtime, Owner::AnonymousOther];
-        if observation.unreadable.is_some() || observation.moved_bytes > 0 {
+        if observation.unreadable.is_some() {
+            return;
+        }
+        // The kernel's count is right although parts of the memory are missing.
+        if observation.moved_bytes > 0 {
+            if let Some(rss_bytes) = observation.kernel_rss_bytes {
+                self.read(t_s, rss_bytes, observation.ledger.bytes(Owner::File));
+            }
             return;
         }
         let program = (observation.image, observation.heap.is_some());

@@ -59,8 +59,8 @@ pub(super) fn growth(samples: &[(f64, OwnerBytes)], since_s: f64) -> Growth {
     let samples: Vec<(f64, OwnerBytes)> =
         samples.iter().map(|(t_s, bytes)| (*t_s, bytes.without(&unsure))).collect();
     let ((first_s, before), (last_s, after)) = (&samples[0], &samples[samples.len() - 1]);
-    let rated = samples.partition_point(|(t_s, _)| *t_s < since_s).min(samples.len().max(2) - 2);
-    let rated = without_spikes(&samples[rated..], |(_, all)| all.rss_bytes as f64);
+    let newer = samples.partition_point(|(t_s, _)| *t_s < since_s).min(samples.len().max(2) - 2);
+    let rated = without_spikes(&samples[newer..], |(_, all)| all.rss_bytes as f64);
     let keys: BTreeSet<&Key> = rated.iter().flat_map(|(_, all)| all.parts.keys()).collect();
     let keys: BTreeSet<&Key> = keys.into_iter().chain(before.parts.keys()).collect();
     let mut by: Vec<GrowthPart> = keys
@@ -69,7 +69,7 @@ pub(super) fn growth(samples: &[(f64, OwnerBytes)], since_s: f64) -> Growth {
         .filter(|part| part.bytes != 0 || part.bytes_per_hour != 0)
         .collect();
     by.sort_by_key(|part| Reverse(part.bytes));
-    set_bounds(&mut by, &samples);
+    set_bounds(&mut by, &samples, newer);
     let rise = after.rss_bytes as i64 - before.rss_bytes as i64;
     let of_both = |of: fn(&OwnerBytes) -> Option<u64>| Some([of(before)?, of(after)?]);
     let mut growth = Growth {

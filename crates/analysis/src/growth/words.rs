@@ -189,6 +189,14 @@ pub(crate) fn beside_and_descendants(growth: &Growth) -> Vec<String> {
     beside(growth).into_iter().chain(counts).chain(descendants(growth)).collect()
 }
 
+/// Returns whether all that is known beside RSS is a count that rose at once.
+pub(crate) fn rose_once_beside(growth: &Growth) -> bool {
+    !growth.counts.is_empty()
+        && steady_counts(growth).is_empty()
+        && beside(growth).is_empty()
+        && descendants(growth).is_none()
+}
+
 /// Returns what the kernel does with the pages of files that grew.
 pub(crate) fn fate_of_files(growth: &Growth) -> String {
     let files = u64::try_from(growth.files_bytes()).unwrap_or(0);
@@ -306,11 +314,11 @@ pub fn bound(growth: &Growth) -> Option<String> {
     if !is_most || of_runtime || growth.seconds_to_limit.is_some() {
         return None;
     }
-    let left = Human(bounded.bound_bytes);
+    let left = Human(most.bound_bytes?);
     Some(match (most.owner.as_str(), most.name.as_deref()) {
         ("allocated", None) => {
             format!(
-                "the blocks in use did not grow: at most {left} more of them can become resident"
+                "the blocks in use did not grow: at most {left} more of their memory can become resident"
             )
         }
         ("allocated" | "runtime", name) => {

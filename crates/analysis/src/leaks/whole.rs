@@ -10,7 +10,8 @@ use lowtide_model::ledger::Owner;
 use lowtide_model::number::HumanCount;
 
 use crate::growth::{
-    beside_and_descendants, bound, count_limits, fate_of_files, has_risen, is_of_files, sentence,
+    beside_and_descendants, bound, count_limits, fate_of_files, has_risen, is_of_files,
+    rose_once_beside, sentence,
 };
 
 /// Minimum number of readings of RSS that show that a process does not grow.
@@ -139,7 +140,7 @@ fn reconcile_level(report: &mut LeakReport, growth: &Growth) {
 }
 
 /// Adds the growth of memory beside RSS. The verdict is `elsewhere` if this is most of all growth,
-/// unless blocks are lost.
+/// unless blocks are lost, or all of it is a count that rose at once, as in a start.
 fn reconcile_beside(report: &mut LeakReport, growth: &Growth) {
     let mut beside = beside_and_descendants(growth);
     if beside.is_empty() {
@@ -149,7 +150,8 @@ fn reconcile_beside(report: &mut LeakReport, growth: &Growth) {
     let (blocks, rate) = (report.bytes_per_hour, rate_beside(growth));
     let LeakVerdict { kind, because } = &mut report.verdict;
     report.seconds_to_limit = growth.seconds_to_limit;
-    if *kind == LeakKind::Lost || blocks > rate {
+    let is_start = rose_once_beside(growth) && *kind != LeakKind::Level;
+    if matches!(kind, LeakKind::Lost | LeakKind::LostBefore) || blocks > rate || is_start {
         because.extend(beside);
         return;
     }
@@ -503,6 +505,18 @@ mod tests {
         let lost = of(LeakKind::Lost, 250 << 10);
         assert_eq!((lost.verdict.kind, lost.seconds_to_limit), (LeakKind::Lost, None));
         assert_eq!(of(LeakKind::Growing, 60 * 60 * MIB).verdict.kind, LeakKind::Growing);
+    }
+
+    #[test]
+    fn threads_that_start_at_once_hide_no_blocks_that_were_lost() {
+        let before = observed(&[(Owner::Allocated, 10)], &[]);
+        let count = CountGrowth::new(CountKind::Threads, [5, 205], None);
+        let counts = count.into_iter().collect();
+        let started = Growth { counts, ..growth_between(&before, &before) };
+        let lost = report(LeakKind::LostBefore, 0);
+        let lost = reconciled(lost, started, GrowthCourse::Level).verdict;
+        assert_eq!(lost.kind, LeakKind::LostBefore);
+        assert!(lost.because.last().unwrap().starts_with("threads grew from 5 to 205"));
     }
 
     #[test]

@@ -494,7 +494,7 @@ fn add_growth(inspection: &mut Inspection, whole: &mut WholeProcess, target: &Ta
 /// Adds to the next steps how to see what a page leaves out: to the first line if it has room, or
 /// as a line of its own.
 fn with_why(next: &str, output: &Output) -> String {
-    const REMARK: &str = "     (--why: all of the above in full)";
+    const REMARK: &str = "     (--why: all reasons and remedies)";
     let (first, rest) = next.split_once('\n').map_or((next, None), |(a, b)| (a, Some(b)));
     let width = "next: ".len() + first.chars().count() + REMARK.len();
     let has_room = width <= usize::from(output.screen().width) && !first.ends_with(')');

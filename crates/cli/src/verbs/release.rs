@@ -338,7 +338,8 @@ fn add_shared(done: &mut Release, before: Option<ForkedMemory>, target: &Target)
     let shared = match done.dry_run {
         true => {
             let found = Inspector::default().with_details().inspect(target).ok();
-            found.and_then(|found| found.forked?.free_shared_bytes)
+            let shared = found.and_then(|found| found.forked?.free_shared_bytes);
+            shared.map(|shared| shared.min(done.predicted_bytes))
         }
         false => shared_after_fork(target).map(|now| {
             let returned = before.shared_bytes.saturating_sub(now.shared_bytes);

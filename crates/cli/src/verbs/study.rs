@@ -49,7 +49,7 @@ pub(crate) fn run(args: StudyArgs, output: &Output) -> Result<Exit, Failure> {
             print_how_to_continue(&study, &ran.record);
             return Ok(exit);
         };
-        if exit != Exit::Done || !more.are_wanted(&ran.record, output) {
+        if !more.are_wanted(&ran.record, exit, output) {
             return Ok(exit);
         }
         let output = Some(ran.record);
@@ -91,11 +91,12 @@ impl MoreRepeats {
         })
     }
 
-    /// Returns whether the person at the terminal wants to run them. If not, or without a terminal,
-    /// prints the command that runs them.
-    fn are_wanted(&self, record: &Path, output: &Output) -> bool {
+    /// Returns whether the person at the terminal wants to run them, which is asked only if the
+    /// study ended well. If not, or without a terminal, prints the command that runs them.
+    fn are_wanted(&self, record: &Path, exit: Exit, output: &Output) -> bool {
         let Self { repeats, cost, effect } = self;
-        if !output.json
+        if exit == Exit::Done
+            && !output.json
             && question::can_ask()
             && question::ask(&format!("{cost}, {effect}. Run them now? The others are kept."))
         {

@@ -326,7 +326,7 @@ fn every_hazard_is_in_the_schema() {
         Refusal::Hugetlb { bytes: 1 },
         Refusal::SharedMemory { other: 1 },
         Refusal::NoThread { threads: 1, why: text() },
-        Refusal::LockTaken { attempts: 1 },
+        Refusal::LockTaken { locked: 1, attempts: 1 },
         Refusal::Gadget { what: "" },
         Refusal::NoPurge { why: "" },
         Refusal::NoTrim,

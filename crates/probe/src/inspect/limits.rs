@@ -35,7 +35,8 @@ pub(super) fn of_runtimes(
     });
     let v8 = in_use(WalkedRuntime::V8);
     let v8 = (v8 > 0).then(|| {
-        let limit_bytes = v8_option(&observation.command)?;
+        // With workers, the option limits the heap of each of them.
+        let limit_bytes = v8_option(&observation.command).filter(|limit| *limit > v8)?;
         Some(RuntimeLimit { kind: ProcessLimitKind::V8Heap, limit_bytes, used_bytes: v8 })
     });
     let php = detected.has(RuntimeKind::Php).then(|| {
@@ -47,14 +48,17 @@ pub(super) fn of_runtimes(
     [java, v8, php].into_iter().flatten().flatten().collect()
 }
 
-/// Returns the limit in a command line, in bytes; the last one counts.
+/// Returns the limit in a command line, in bytes; the last one counts. What follows the first word
+/// that is no option may belong to the program.
 fn v8_option(command: &[String]) -> Option<u64> {
     let option = |word: &String| {
         let (name, value) = word.split_once('=')?;
         let is_it = name.replace('_', "-") == V8_OPTION;
         is_it.then(|| value.parse::<u64>().ok()?.checked_mul(1 << 20)).flatten()
     };
-    command.iter().filter_map(option).next_back().filter(|bytes| *bytes > 0)
+    let is_option = |word: &&String| word.starts_with('-') && *word != "--";
+    let options = command.iter().skip(1).take_while(is_option);
+    options.filter_map(option).last().filter(|bytes| *bytes > 0)
 }
 
 #[cfg(test)]
@@ -71,6 +75,7 @@ mod tests {
             limit(&["node", "--max_old_space_size=9", "--max-old-space-size=2"]),
             Some(2 << 20)
         );
+        assert_eq!(limit(&["node", "a.js", "--max-old-space-size=2"]), None);
         assert_eq!(limit(&["node", "--max-old-space-size=many"]), None);
         assert_eq!(limit(&["node", "--max-old-space-size=99999999999999999"]), None);
         assert_eq!(limit(&["node", "a.js"]), None);

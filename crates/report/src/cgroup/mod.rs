@@ -113,7 +113,7 @@ fn pinned(ledger: &CgroupLedger) -> String {
         Some(CgroupHolder { pid, name, bytes, .. }) => format!(
             " At most {} of it are pinned by {} {pid} (VmPin: buffers that are registered for io_uring, RDMA or a \
              device) and not mapped: they stay until it unregisters them or ends.",
-            Human(*bytes),
+            Human((*bytes).min(u64::try_from(ledger.bytes(CgroupKind::Rest)).unwrap_or(0))),
             printable(name)
         ),
         None => String::new(),

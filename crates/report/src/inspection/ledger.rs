@@ -2,7 +2,7 @@
 
 use lowtide_model::bytes::Human;
 use lowtide_model::inspection::Inspection;
-use lowtide_model::ledger::Row;
+use lowtide_model::ledger::{Owner, Row};
 use ratatui_core::style::Color;
 
 use crate::owners::{ink, meaning, places};
@@ -54,8 +54,10 @@ impl LedgerRows {
         let mut sizes: Vec<u64> = rows.iter().map(|row| row.bytes).collect();
         sizes.sort_unstable_by_key(|bytes| std::cmp::Reverse(*bytes));
         let least = sizes.get(MAX_ROWS - 1).copied().unwrap_or(0);
-        let is_large =
-            |row: &Row| row.bytes >= least && row.bytes as f64 >= total as f64 * MIN_SHARE;
+        let is_large = |row: &Row| {
+            let is_one = row.bytes >= least || row.owner == Owner::Unattributed;
+            is_one && row.bytes as f64 >= total as f64 * MIN_SHARE
+        };
         let (mut large, mut small): (Vec<Row>, Vec<Row>) = rows.into_iter().partition(is_large);
         if small.len() == 1 {
             large.append(&mut small);
