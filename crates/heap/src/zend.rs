@@ -18,7 +18,7 @@ const WORDS: u64 = 128;
 const PAGE: u64 = 4096;
 /// Maximum number of words between the size of the memory and the pointer to the first chunk.
 const MAX_BEFORE: u64 = 8;
-/// Minimum value that is no limit of a heap but an address, or the absence of a limit.
+/// Values from this one on are addresses, or stand for no limit.
 const MAX_LIMIT: u64 = 1 << 36;
 /// Maximum number of chunks and huge blocks: 128 GiB.
 const MAX: usize = 1 << 16;

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use lowtide_model::counts::{CountKind, CountLimit, Counts};
 
 use crate::pressure::soft_limit;
+use crate::proc::cgroup::Groups;
+use crate::proc::hierarchy::Hierarchy;
 use crate::proc::stat::Stat;
 use crate::process::ProcReader;
 use crate::target::Target;
@@ -61,15 +63,15 @@ pub fn count_limits(target: &Target, kind: CountKind, used: u64) -> Vec<CountLim
 /// Returns the limits on tasks, that is on threads of all processes, with those that have ended:
 /// those of the process's cgroups, and that of the machine.
 fn tasks(pid: u32) -> Vec<CountLimit> {
-    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    let groups = Groups::read(pid).unwrap_or_default();
+    let groups = groups_of_tasks(&groups, Hierarchy::read("pids"));
     let of_group = |group: PathBuf| {
         let limit = number(&group.join("pids.max"))?;
         let used = number(&group.join("pids.current"))?;
         let name = format!("pids.max of {}", group.display());
         Some(CountLimit { name, limit, used })
     };
-    let mut found: Vec<CountLimit> =
-        pids_group(&text).into_iter().flat_map(ancestors).filter_map(of_group).collect();
+    let mut found: Vec<CountLimit> = groups.into_iter().filter_map(of_group).collect();
     let loadavg = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     for name in ["pid_max", "threads-max"] {
         let limit = number(&Path::new("/proc/sys/kernel").join(name));
@@ -80,25 +82,12 @@ fn tasks(pid: u32) -> Vec<CountLimit> {
     found
 }
 
-/// Returns the directory of the group that limits the tasks of a process, from the text of
-/// `/proc/PID/cgroup`.
-fn pids_group(text: &str) -> Option<PathBuf> {
-    let root = Path::new("/sys/fs/cgroup");
-    let lines = || text.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'));
-    let of_v1 = lines().find(|(names, _)| names.split(',').any(|name| name == "pids"));
-    let (directory, path) = match of_v1 {
-        Some((_, path)) => (root.join("pids"), path),
-        None => (root.to_owned(), lines().find(|(names, _)| names.is_empty())?.1),
-    };
-    // A path outside of lowtide's own namespace begins with `/..`.
-    let path = path.strip_prefix('/').filter(|path| !path.split('/').any(|name| name == ".."))?;
-    Some(directory.join(path))
-}
-
-/// Returns a group and those that contain it.
-fn ancestors(group: PathBuf) -> Vec<PathBuf> {
-    let is_group = |path: &&Path| path.starts_with("/sys/fs/cgroup");
-    group.ancestors().take_while(is_group).map(Path::to_owned).collect()
+/// Returns the directories of the groups that limit the tasks of a process, from its own to the
+/// mount point.
+fn groups_of_tasks(groups: &Groups, hierarchy: Option<Hierarchy>) -> Vec<PathBuf> {
+    let path = groups.path("pids").or_else(|| groups.path(""));
+    let own = hierarchy.and_then(|hierarchy| hierarchy.directory(path?));
+    own.map_or(Vec::new(), |own| own.mount.ancestors(&own.directory))
 }
 
 /// Returns the number of tasks of the machine, from the text of `/proc/loadavg`.
@@ -116,17 +105,24 @@ mod tests {
     use std::process::Command;
 
     use super::*;
+    use crate::proc::mountinfo::mounts;
 
     #[test]
     fn the_group_that_limits_tasks_is_found_in_both_versions() {
+        let group = |mount: &str, text: &str| {
+            let (mount, groups) = (format!("30 24 0:26 / {mount}\n"), Groups::parse(text));
+            let hierarchy = Hierarchy::new(mounts(&mount).collect(), &groups, "pids");
+            groups_of_tasks(&groups, hierarchy)
+        };
         let v1 = "12:pids:/docker/ab\n1:name=systemd:/x\n0::/system.slice\n";
-        assert_eq!(pids_group(v1).unwrap(), Path::new("/sys/fs/cgroup/pids/docker/ab"));
-        let v2 = "0::/system.slice/a.service\n";
-        let group = pids_group(v2).unwrap();
-        assert_eq!(group, Path::new("/sys/fs/cgroup/system.slice/a.service"));
-        assert_eq!(ancestors(group).len(), 3);
-        assert_eq!(pids_group("0::/../outside\n"), None);
-        assert_eq!(pids_group("1:cpu:/\n"), None);
+        let of_v1 = group("/sys/fs/cgroup/pids rw - cgroup cgroup rw,pids", v1);
+        assert_eq!(of_v1[0], Path::new("/sys/fs/cgroup/pids/docker/ab"));
+        let mount = "/sys/fs/cgroup rw - cgroup2 cgroup2 rw";
+        let of_v2 = group(mount, "0::/system.slice/a.service\n");
+        assert_eq!(of_v2[0], Path::new("/sys/fs/cgroup/system.slice/a.service"));
+        assert_eq!(of_v2.len(), 3);
+        assert!(group(mount, "0::/../outside\n").is_empty());
+        assert!(group(mount, "1:cpu:/\n").is_empty());
         assert_eq!(all_tasks("0.5 0.6 0.7 3/812 9000\n"), Some(812));
     }
 

@@ -89,18 +89,22 @@ fn divide(part: &GrowthPart, growth: &Growth, runtimes: &[Runtime], pid: u32) ->
         Some(RuntimeKind::V8) if is_node() => Some(RuntimeKind::Node),
         runtime => runtime,
     };
-    // Where the heap of Java objects is known, the rest is mostly classes.
-    let is_heap_known = || {
+    // Where the objects of a runtime are known, the rest is other memory: of Java, mostly classes.
+    let is_heap_known = |runtime: RuntimeKind| {
         let is_known = |other: &GrowthPart| other.owner == "allocated" || other.free;
-        growth.by.iter().any(|other| other.name == part.name && is_known(other))
+        let is_of = |other: &GrowthPart| other.name.as_deref() == Some(runtime.name());
+        growth.by.iter().any(|other| is_of(other) && is_known(other))
     };
     let (command, remark) = match (part.owner.as_str(), runtime) {
-        ("runtime", Some(RuntimeKind::HotSpot)) if !part.free && is_heap_known() => (
-            format!("jcmd {pid} VM.metaspace && jcmd {pid} VM.classloaders"),
-            "as its user: memory of classes, and the class loaders that keep them",
-        ),
-        // The objects of V8's heap are known, so this is other memory.
-        ("runtime", Some(RuntimeKind::Node)) if !part.free && has_objects_of_v8(growth) => (
+        ("runtime", Some(RuntimeKind::HotSpot))
+            if !part.free && is_heap_known(RuntimeKind::HotSpot) =>
+        {
+            (
+                format!("jcmd {pid} VM.metaspace && jcmd {pid} VM.classloaders"),
+                "as its user: memory of classes, and the class loaders that keep them",
+            )
+        }
+        ("runtime", Some(RuntimeKind::Node)) if !part.free && is_heap_known(RuntimeKind::V8) => (
             format!(
                 "(sleep 2; echo 'exec process.memoryUsage()'; sleep 3) | node inspect -p {pid}"
             ),
@@ -142,12 +146,6 @@ fn divide(part: &GrowthPart, growth: &Growth, runtimes: &[Runtime], pid: u32) ->
 
 fn with_remark(command: &str, remark: &str) -> String {
     if remark.is_empty() { command.to_owned() } else { format!("{command}\n      ({remark})") }
-}
-
-/// Returns whether the heap of V8 was walked.
-fn has_objects_of_v8(growth: &Growth) -> bool {
-    let is_v8 = |part: &GrowthPart| part.name.as_deref() == Some(RuntimeKind::V8.name());
-    growth.by.iter().any(|part| is_v8(part) && (part.owner == "allocated" || part.free))
 }
 
 /// Returns a command for the memory of a runtime, or code to run in the program.

@@ -64,13 +64,7 @@ pub(super) fn set_bounds(by: &mut [GrowthPart], samples: &[(f64, OwnerBytes)], n
         let is_of_owner =
             |part: &GrowthPart| part.owner == owner.key() && !is_of_engine(part, owner);
         let risen = by.iter().filter(|part| is_of_owner(part)).map(|part| part.bytes).sum();
-        let Some(bound) = bound(owner, risen, &all) else { continue };
-        let newer: Vec<Room> =
-            all[newer..].iter().filter_map(|bounds| bounds.room(owner)).collect();
-        let resident = |room: Option<&Room>| room.map_or(0, |room| room.resident_bytes) as i64;
-        if !is_unchanged(&newer, resident(newer.last()) - resident(newer.first())) {
-            continue;
-        }
+        let Some(bound) = bound(owner, risen, &all, newer) else { continue };
         let grew = by.iter_mut().filter(|part| is_of_owner(part));
         grew.for_each(|part| part.bound_bytes = Some(bound));
     }
@@ -88,13 +82,16 @@ fn is_of_engine(part: &GrowthPart, owner: Owner) -> bool {
 }
 
 /// Returns by how many bytes an owner that grew can still grow, if its blocks or mappings did not
-/// grow noticeably between any two observations.
-fn bound(owner: Owner, risen: i64, all: &[&Bounds]) -> Option<u64> {
+/// grow noticeably between any two observations, nor between any two of those from `newer` on.
+fn bound(owner: Owner, risen: i64, all: &[&Bounds], newer: usize) -> Option<u64> {
     let rooms: Vec<Room> = all.iter().map(|bounds| bounds.room(owner)).collect::<Option<_>>()?;
     let (first, last) = (rooms.first()?, rooms.last()?);
     let is_chunk = owner == Owner::AnonymousOther
         && first.resident_bytes as f64 > MAX_FILLED * first.mapped_bytes as f64;
-    (risen > 0 && !is_chunk && is_unchanged(&rooms, risen)).then(|| last.free_bytes())
+    let newer = &rooms[newer..];
+    let risen_of_newer = last.resident_bytes as i64 - newer.first()?.resident_bytes as i64;
+    let is_unchanged = is_unchanged(&rooms, risen) && is_unchanged(newer, risen_of_newer);
+    (risen > 0 && !is_chunk && is_unchanged).then(|| last.free_bytes())
 }
 
 /// Returns whether blocks or mappings did not grow noticeably beside resident memory that rose by

@@ -131,13 +131,6 @@ impl Follower {
         if observation.unreadable.is_some() {
             return;
         }
-        // The kernel's count is right although parts of the memory are missing.
-        if observation.moved_bytes > 0 {
-            if let Some(rss_bytes) = observation.kernel_rss_bytes {
-                self.read(t_s, rss_bytes, observation.ledger.bytes(Owner::File));
-            }
-            return;
-        }
         let program = (observation.image, observation.heap.is_some());
         match self.program {
             Some((image, _)) if image != program.0 => {
@@ -153,6 +146,10 @@ impl Follower {
         let rss_bytes = observation.kernel_rss_bytes.unwrap_or(observation.rss_bytes);
         self.kept_file_bytes = observation.kept_file_bytes;
         self.read(t_s, rss_bytes, observation.ledger.bytes(Owner::File));
+        // These counts of the kernel are right although parts of the memory are missing.
+        if observation.moved_bytes > 0 {
+            return;
+        }
         let by_size = match self.is_brief {
             true => Vec::new(),
             false => observation.allocated_by_size.clone(),

@@ -192,9 +192,9 @@ pub(crate) fn beside_and_descendants(growth: &Growth) -> Vec<String> {
 /// Returns whether all that is known beside RSS is a count that rose at once.
 pub(crate) fn rose_once_beside(growth: &Growth) -> bool {
     !growth.counts.is_empty()
-        && steady_counts(growth).is_empty()
+        && growth.counts.iter().all(|count| count.per_s.is_none())
         && beside(growth).is_empty()
-        && descendants(growth).is_none()
+        && growth.descendants_rise().is_none()
 }
 
 /// Returns what the kernel does with the pages of files that grew.

@@ -18,8 +18,6 @@ use crate::growth::{
 const MIN_READINGS: usize = 8;
 /// What is known of growth that is not steady.
 const STOPPED: &str = "the growth is not steady and may have stopped";
-/// The beginning of a sentence on growth in blocks of which no size grew.
-const PROBABLY: &str = "no block size accumulates; probably";
 /// Minimum part of the growth that groups of blocks must explain.
 const EXPLAINED: f64 = 0.5;
 /// Maximum free memory between blocks that counts with them, as a multiple of their growth.
@@ -219,13 +217,16 @@ fn reconcile_steady(report: &mut LeakReport, growth: &Growth, large: Option<Stri
         _ => LeakKind::Elsewhere,
     };
     report.verdict.kind = kind;
+    let bound = bound(growth).filter(|_| kind != LeakKind::Lost);
     match kind {
         LeakKind::Elsewhere => {
             let blocks = report.bytes_per_hour;
             let also = format!("blocks in use grow as well, by {} an hour", Human(blocks));
             report.verdict.because = Some(also).filter(|_| blocks > 0).into_iter().collect();
         }
-        _ if was_level => report.verdict.because = reasons_of_growth(report, large),
+        _ if was_level => {
+            report.verdict.because = reasons_of_growth(report, large, bound.is_some());
+        }
         _ => {
             separate_resident(report, rate);
             name_other_blocks(report, growth);
@@ -234,9 +235,8 @@ fn reconcile_steady(report: &mut LeakReport, growth: &Growth, large: Option<Stri
     report.verdict.because.insert(0, sentence(growth));
     report.bytes_per_hour = growth.lasting_bytes_per_hour().max(0) as u64;
     report.seconds_to_limit = growth.seconds_to_limit;
-    if let Some(bound) = bound(growth).filter(|_| kind != LeakKind::Lost) {
+    if let Some(bound) = bound {
         let LeakVerdict { kind, because } = &mut report.verdict;
-        because.retain(|said| !said.starts_with(PROBABLY));
         because.insert(1, bound);
         if *kind == LeakKind::Growing {
             *kind = LeakKind::Filling;
@@ -253,11 +253,13 @@ fn is_in_blocks(growth: &Growth) -> bool {
     blocks + (between as f64).min(blocks.max(0.0) * MAX_BETWEEN) >= EXPLAINED * all
 }
 
-/// Returns the reasons of growth in blocks in which no size grew steadily.
-fn reasons_of_growth(report: &LeakReport, large: Option<String>) -> Vec<String> {
+/// Returns the reasons of growth in blocks in which no size grew steadily. If it has a bound, that
+/// is the reason.
+fn reasons_of_growth(report: &LeakReport, large: Option<String>, is_bounded: bool) -> Vec<String> {
     reasons_of_unknown(report).unwrap_or_else(|| {
-        let why = format!("{PROBABLY} a few large blocks were added, grew, or became resident");
-        std::iter::once(why).chain(large).collect()
+        let why = "no block size accumulates; probably a few large blocks were added, grew, or became resident";
+        let why = (!is_bounded).then(|| why.to_owned());
+        why.into_iter().chain(large).collect()
     })
 }
 

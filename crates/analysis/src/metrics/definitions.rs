@@ -7,7 +7,7 @@ pub const DEFINITIONS: [(&str, &str); 5] = [
         "Memory just before the load: the median of the last second. For a command that \
          generates its own load: the level at which memory stayed constant before it rose, or \
          memory at the end of a start-up that was much steeper than the rise. If memory rose from \
-         the start on, there is no baseline.",
+         the start, there is no baseline.",
     ),
     ("peak", "The maximum from the baseline on."),
     (

@@ -8,8 +8,6 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::console::interrupt;
 use crate::console::output::note;
 
-/// Maximum time to wait for an answer: a terminal can be one that no person looks at.
-const MAX_WAIT: Duration = Duration::from_secs(60);
 /// Time between two checks for a signal.
 const POLL_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
@@ -18,12 +16,12 @@ pub(crate) fn can_ask() -> bool {
     io::stdin().is_terminal() && io::stderr().is_terminal()
 }
 
-/// Asks a question. Returns whether the answer is yes; a signal and a minute without an answer are
-/// a no.
-pub(crate) fn ask(question: &str) -> bool {
+/// Asks a question. Returns whether the answer is yes; a signal is a no, and so is no answer within
+/// a time.
+pub(crate) fn ask(question: &str, max_wait: Duration) -> bool {
     note!("{question} [y/N]");
     let begin = Instant::now();
-    while begin.elapsed() < MAX_WAIT && !interrupt::is_set() {
+    while begin.elapsed() < max_wait && !interrupt::is_set() {
         let stdin = io::stdin();
         let mut polled = [PollFd::new(&stdin, PollFlags::IN)];
         // A signal interrupts it.

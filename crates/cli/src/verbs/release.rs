@@ -1,7 +1,6 @@
 //! `lowtide release PID…`.
 
 use std::collections::BTreeMap;
-use std::io::IsTerminal;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -23,8 +22,8 @@ use lowtide_report::text::printable;
 
 use crate::args::{MethodChoice, ReleaseArgs};
 use crate::console::bar::on_stderr;
-use crate::console::interrupt;
 use crate::console::output::{Output, note};
+use crate::console::{interrupt, question};
 use crate::failure::exit::{Exit, Failure};
 use crate::failure::rerun::Rerun;
 use crate::failure::target_error::{as_root, failure};
@@ -89,7 +88,7 @@ pub(crate) fn run(args: &ReleaseArgs, output: &Output) -> Result<Exit, Failure> 
 /// Lists the selected processes, and asks whether to release their memory.
 fn is_wanted(pids: &[Selected]) -> Result<bool, Failure> {
     let processes = processes(pids.len() as u64);
-    if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
+    if !question::can_ask() {
         let message = format!(
             "the release from {processes} needs a confirmation, and there is no terminal for it: add --yes to \
              release without one"
@@ -100,10 +99,7 @@ fn is_wanted(pids: &[Selected]) -> Result<bool, Failure> {
         let command = ProcReader::open(*pid).ok().flatten().map(|(process, _)| process.command());
         note!("{pid:>8}  {}", printable(&command.unwrap_or_default().join(" ")));
     }
-    note!("Release free memory of {processes}? [y/N]");
-    let mut answer = String::new();
-    let _ = std::io::stdin().read_line(&mut answer);
-    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+    Ok(question::ask(&format!("Release free memory of {processes}?"), Duration::MAX))
 }
 
 fn options(args: &ReleaseArgs) -> Result<Options, Failure> {

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{ErrorKind, Write};
 use std::path::Path;
+use std::time::Duration;
 
 use lowtide_allocators::cache_directory;
 use lowtide_analysis::compare;
@@ -60,6 +61,9 @@ pub(crate) fn run(args: StudyArgs, output: &Output) -> Result<Exit, Failure> {
     }
 }
 
+/// Maximum time to wait for an answer: a terminal can be one that no person looks at.
+const MAX_WAIT: Duration = Duration::from_secs(60);
+
 /// Repeats that may decide a study which is complete and undecided.
 struct MoreRepeats {
     /// The number of repeats, with those that are done.
@@ -98,7 +102,10 @@ impl MoreRepeats {
         if exit == Exit::Done
             && !output.json
             && question::can_ask()
-            && question::ask(&format!("{cost}, {effect}. Run them now? The others are kept."))
+            && question::ask(
+                &format!("{cost}, {effect}. Run them now? The others are kept."),
+                MAX_WAIT,
+            )
         {
             return true;
         }

@@ -189,9 +189,7 @@ impl CgroupDirectory {
 
     /// Returns the directories from its own to the mount point.
     pub(crate) fn ancestors(&self) -> impl Iterator<Item = PathBuf> {
-        let top = &self.mount.point;
-        let chain = self.directory.ancestors().take_while(|group| group.starts_with(top));
-        chain.map(Path::to_owned).collect::<Vec<_>>().into_iter()
+        self.mount.ancestors(&self.directory).into_iter()
     }
 
     /// Returns the path of a group, as in `/proc/PID/cgroup`.

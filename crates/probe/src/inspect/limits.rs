@@ -48,8 +48,8 @@ pub(super) fn of_runtimes(
     [java, v8, php].into_iter().flatten().flatten().collect()
 }
 
-/// Returns the limit in a command line, in bytes; the last one counts. What follows the first word
-/// that is no option may belong to the program.
+/// Returns the limit in a command line, in bytes; the last one counts. The options of V8 end at the
+/// first word without a dash: later ones can be options of the script.
 fn v8_option(command: &[String]) -> Option<u64> {
     let option = |word: &String| {
         let (name, value) = word.split_once('=')?;

@@ -105,6 +105,13 @@ fn is_visible(mount: &Mount) -> bool {
 }
 
 impl HierarchyMount {
+    /// Returns the directory of a group in this mount, and those of the groups that contain it, up
+    /// to the mount point.
+    pub(crate) fn ancestors(&self, directory: &Path) -> Vec<PathBuf> {
+        let chain = directory.ancestors().take_while(|group| group.starts_with(&self.point));
+        chain.map(Path::to_owned).collect()
+    }
+
     fn directory(&self, path: &GroupPath) -> Option<PathBuf> {
         let down = path.below(&self.root)?;
         let unnamed = match down.unnamed {
