@@ -328,10 +328,14 @@ impl ThreadInspector<'_> {
             return None;
         }
         let mut bytes = vec![0; usize::try_from(end - from).unwrap_or(0)];
-        // Pages that are swapped out, or were never written, are read as well: they belong to its
-        // stack.
-        if self.memory.read_resident(from, &mut bytes) != bytes.len() {
-            return None;
+        // A page that was never written has only zeros, and must not be touched. One that is
+        // swapped out is read: the thread needs it as soon as it wakes.
+        for pages in self.memory.pages(from..end).ok()? {
+            let (start, until) = (pages.range.start.max(from), pages.range.end.min(end));
+            let part = bytes.get_mut((start - from) as usize..(until - from) as usize)?;
+            if self.memory.read_resident(start, part) != part.len() {
+                return None;
+            }
         }
         let words = bytes.chunks_exact(8);
         Some(words.map(|word| word.try_into().map_or(0, u64::from_le_bytes)).collect())

@@ -40,7 +40,7 @@ fn faults(subject: &Subject) -> (String, String) {
 #[test]
 fn an_inspection_makes_no_page_present() {
     let words = ["blocks:60", "keep:7", "untouched:1024", "partly:256", "threads:2:10", "shared:4"];
-    let subject = Subject::of(&words);
+    let subject = Subject::of(&[&words[..], &["stack-hole"]].concat());
     subject.rests();
     let before = present(&subject);
     let counters = (faults(&subject), subject.status("VmRSS"));
