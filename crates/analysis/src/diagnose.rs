@@ -10,7 +10,7 @@
 //!   kept in the caches of threads;
 //! - **fragmentation**: at least a fifth of RSS, [`MIN_FRAGMENTED_BYTES`], and more than the
 //!   reclaimable bytes, is free on pages that also hold other data; free blocks in CPython's arenas
-//!   are included;
+//!   are included. [`MIN_MOSTLY_FRAGMENTED_BYTES`] are enough if they are more than half of RSS;
 //! - **live**: memory in use by the program is the largest part of the rest;
 //! - **runtime**: memory of a runtime or of another allocator is the largest part;
 //! - **outside_heap**: memory outside of any heap is (files, shared memory, stacks, data, the
@@ -27,6 +27,10 @@ use lowtide_model::verdict::{Verdict, VerdictKind};
 /// Minimum free bytes on pages with other data that are called fragmentation: less is usual after a
 /// release, and not worth a change of the program.
 pub const MIN_FRAGMENTED_BYTES: u64 = 16 << 20;
+
+/// Minimum free bytes on pages with other data that are called fragmentation if they are more than
+/// half of RSS: of many small processes, this is the most.
+pub const MIN_MOSTLY_FRAGMENTED_BYTES: u64 = 4 << 20;
 
 /// Share of RSS without an owner above which a verdict is inconclusive.
 const UNSEEN: f64 = 0.2;
@@ -119,7 +123,15 @@ impl Amounts {
         self.fragmented + self.in_cpython
     }
 
-    /// Returns the bytes that are free and held, outside of V8.
+    /// Returns whether enough is free between other data to be the verdict.
+    fn is_fragmented(&self, facts: &Evidence<'_>) -> bool {
+        let bytes = self.between_blocks();
+        let is_most = facts.share(bytes) > 0.5 && bytes >= MIN_MOSTLY_FRAGMENTED_BYTES;
+        is_most || facts.share(bytes) >= NOTABLE && bytes >= MIN_FRAGMENTED_BYTES
+    }
+
+    /// Returns the bytes that are free and held, as far as lowtide divides memory
+    /// ([`Evidence::undivided`]).
     fn free(&self) -> u64 {
         self.reclaimable + self.locked + self.between_blocks() + self.cached
     }
@@ -140,9 +152,7 @@ impl Amounts {
             }
             () if is_notable(self.locked) && self.locked >= between_blocks => VerdictKind::Locked,
             () if is_notable(self.in_v8) && self.in_v8 >= between_blocks => VerdictKind::Runtime,
-            () if is_notable(between_blocks) && between_blocks >= MIN_FRAGMENTED_BYTES => {
-                VerdictKind::Fragmentation
-            }
+            () if self.is_fragmented(facts) => VerdictKind::Fragmentation,
             () if self.runtime > self.in_use.max(self.outside) => VerdictKind::Runtime,
             () if self.outside > self.in_use => VerdictKind::OutsideHeap,
             () => VerdictKind::Live,
@@ -216,11 +226,7 @@ fn verdict(facts: &Evidence<'_>) -> Verdict {
     let is_unnamed =
         matches!(kind, VerdictKind::Live | VerdictKind::OutsideHeap | VerdictKind::Runtime);
     if is_unnamed && facts.heap.is_some() {
-        because.push(format!(
-            "only {} are free and held{}",
-            facts.part(amounts.free()),
-            if amounts.in_v8 > 0 { " outside of V8" } else { "" }
-        ));
+        because.push(facts.free_and_held(amounts.free()));
     } else if kind == VerdictKind::Inconclusive && facts.heap.is_none() {
         because.push("its heap could not be walked".to_owned());
     }
@@ -350,6 +356,12 @@ pub(crate) mod tests {
         assert_eq!(kind(&[(Locked, 300), (Fragmented, 400)]), VerdictKind::Fragmentation);
         // Usual after a release.
         assert_eq!(kind(&[(Allocated, 4), (File, 6), (Fragmented, 8)]), VerdictKind::OutsideHeap);
+        // Most of a small process.
+        assert_eq!(
+            kind(&[(Allocated, 2), (File, 1), (Fragmented, 13)]),
+            VerdictKind::Fragmentation
+        );
+        assert_eq!(kind(&[(Allocated, 2), (Fragmented, 3)]), VerdictKind::Live);
         assert_eq!(kind(&[(Allocated, 10), (Device, 500)]), VerdictKind::OutsideHeap);
         assert_eq!(kind(&[(Allocated, 20), (Runtime, 500)]), VerdictKind::Runtime);
         assert_eq!(kind(&[(Allocated, 1), (File, 3), (Stacks, 1)]), VerdictKind::OutsideHeap);
@@ -370,6 +382,45 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn free_memory_is_called_little_only_where_lowtide_sees_that_it_is() {
+        let said = |rows: &[(Owner, u64)], managers: &[(&str, u64)], runtime: &str| {
+            let managers = managers.iter().map(|(name, mib)| manager(name, *mib)).collect();
+            let (found, runtimes) = (observed(rows), runtimes(&[runtime]));
+            let verdict = diagnose(Observation { managers, runtimes, ..found }).verdict;
+            assert!(
+                matches!(
+                    verdict.kind,
+                    VerdictKind::Live | VerdictKind::Runtime | VerdictKind::OutsideHeap
+                ),
+                "{verdict:?}"
+            );
+            verdict.because.last().unwrap().clone()
+        };
+        use Owner::*;
+        assert_eq!(
+            said(&[(Allocated, 60), (Fragmented, 15), (File, 6)], &[], ""),
+            "only 15.0 MiB (19 % of RSS) are free and held"
+        );
+        // Too little for another verdict, and still much of a small process.
+        assert_eq!(
+            said(&[(Allocated, 9), (Fragmented, 8), (File, 2)], &[], ""),
+            "8.00 MiB (42 % of RSS) are free and held"
+        );
+        let of_php = said(&[(Allocated, 10), (Runtime, 97), (File, 7)], &[("PHP", 97)], "PHP");
+        assert_eq!(of_php, "only 0 B (0 % of RSS) are free and held outside of PHP");
+        let of_two = [(Allocated, 30), (Runtime, 60), (AnonymousOther, 40)];
+        let of_two = said(&of_two, &[("PHP", 30), ("tcmalloc", 28), ("V8", 2)], "PHP");
+        assert!(
+            of_two.ends_with("outside of PHP, tcmalloc and the program's own mappings"),
+            "{of_two}"
+        );
+        let of_lua = said(&[(Allocated, 3), (AnonymousOther, 79)], &[], "LuaJIT");
+        assert!(of_lua.ends_with("free and held outside of LuaJIT"), "{of_lua}");
+        let of_pypy = said(&[(Allocated, 300), (File, 20)], &[], "PyPy");
+        assert!(of_pypy.ends_with("free and held outside of PyPy"), "{of_pypy}");
+    }
+
+    #[test]
     fn the_largest_owner_is_always_named() {
         // MariaDB with a buffer pool, and a PostgreSQL server.
         let of_innodb = observed(&[
@@ -387,7 +438,7 @@ pub(crate) mod tests {
                 "81.0 MiB (49 % of RSS) are managed by InnoDB",
                 "49.0 MiB (30 % of RSS) are in use by the program",
                 "30.0 MiB (18 % of RSS) are files: program text, libraries, mapped files",
-                "only 5.00 MiB (3 % of RSS) are free and held",
+                "only 5.00 MiB (3 % of RSS) are free and held outside of InnoDB",
             ]
         );
         let of_postgres = observed(&[
@@ -531,7 +582,7 @@ pub(crate) mod tests {
             [
                 "100 MiB (61 % of RSS) are in use by the program, including garbage that Ruby has not collected \
                  yet",
-                "60.0 MiB (36 % of RSS) are managed by Ruby, including garbage not collected yet",
+                "60.0 MiB (36 % of RSS) are managed by Ruby: in use, free, or garbage not collected yet",
             ]
         );
     }

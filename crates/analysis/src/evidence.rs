@@ -1,6 +1,7 @@
 //! The evidence for a verdict: shares of RSS, and a sentence for each owner.
 
 use std::cmp::Reverse;
+use std::collections::HashSet;
 use std::ops::Deref;
 
 use lowtide_model::allocator_kind::AllocatorKind;
@@ -214,6 +215,89 @@ impl Evidence<'_> {
         parts
     }
 
+    /// Returns whether the heap of a runtime, with the objects of its programs, was walked.
+    pub(crate) fn is_walked(&self, kind: RuntimeKind) -> bool {
+        // Node.js has the heap of V8.
+        let of_heap = if kind.has_v8() { RuntimeKind::V8 } else { kind };
+        self.ledger.rows().iter().any(|row| row.manager.is_some_and(|m| m.kind() == of_heap))
+    }
+
+    /// Returns what the memory of a manager outside of walked heaps can be, for a sentence; an
+    /// empty text if its name says it.
+    fn contents(&self, manager: &Manager) -> &'static str {
+        match RuntimeKind::parse(&manager.name) {
+            Some(RuntimeKind::Go) => {
+                ": stacks of goroutines, objects in use, garbage and free memory, which lowtide does not divide"
+            }
+            Some(kind @ RuntimeKind::HotSpot) if self.is_walked(kind) => {
+                " outside of its Java heap: classes, compiled code, structures of its own"
+            }
+            Some(kind) if kind.has_v8() && self.is_walked(kind) => {
+                " outside of V8's spaces, such as memories of WebAssembly: no collection of these spaces frees it"
+            }
+            // CPython has arenas of its own, and buffer pools are kept full.
+            Some(RuntimeKind::Python | RuntimeKind::InnoDb | RuntimeKind::Postgres) => "",
+            Some(kind) if kind.is_collected() => ": in use, free, or garbage not collected yet",
+            _ => ", in use or free: lowtide does not divide them",
+        }
+    }
+
+    /// Returns the bytes where the objects of a runtime are of which only the name is known.
+    pub(crate) fn bytes_of_named(&self, kind: RuntimeKind) -> u64 {
+        let of = |owner| self.ledger.bytes(owner);
+        match kind {
+            RuntimeKind::PyPy | RuntimeKind::R => of(Owner::Allocated),
+            RuntimeKind::JavaScriptCore => of(Owner::Allocated) + of(Owner::Runtime),
+            _ => of(Owner::AnonymousOther),
+        }
+    }
+
+    /// Returns the runtimes of which only the name is known.
+    pub(crate) fn named_runtimes(&self) -> impl Iterator<Item = RuntimeKind> {
+        let kinds = self.runtimes.iter().filter_map(|runtime| RuntimeKind::parse(&runtime.name));
+        kinds.filter(|kind| kind.is_named_only())
+    }
+
+    /// Returns the names of notable memory of which lowtide does not know the free part, or that
+    /// another sentence divides.
+    fn undivided(&self) -> Vec<String> {
+        let is_named = |bytes| self.share(bytes) >= NAMED;
+        let mut names: Vec<String> = Vec::new();
+        let walked = self.ledger.rows().iter().filter_map(|row| {
+            let kind = row.manager.filter(|manager| *manager != WalkedRuntime::CPython)?.kind();
+            let is_in_use = row.state == Some(State::Allocated);
+            (!is_in_use && row.bytes > 0).then(|| kind.name().to_owned())
+        });
+        names.extend(walked);
+        let managers = Manager::outside_of_walked(&self.managers, &self.ledger);
+        names.extend(managers.iter().filter(|m| is_named(m.bytes)).map(|m| name_of(m).to_owned()));
+        let mut mapped = self.ledger.bytes(Owner::AnonymousOther);
+        for kind in self.named_runtimes().filter(|kind| is_named(self.bytes_of_named(*kind))) {
+            names.push(kind.name().to_owned());
+            if self.bytes_of_named(kind) == mapped {
+                mapped = 0;
+            }
+        }
+        if is_named(mapped) {
+            names.push("the program's own mappings".to_owned());
+        }
+        let mut known = HashSet::new();
+        names.retain(|name| known.insert(name.clone()));
+        names
+    }
+
+    /// Returns the sentence for memory that is free and held, in the heaps that lowtide divides.
+    pub(crate) fn free_and_held(&self, bytes: u64) -> String {
+        let only = if self.share(bytes) < NOTABLE { "only " } else { "" };
+        let names = self.undivided();
+        let outside = match names.split_last() {
+            None => String::new(),
+            Some((last, [])) => format!(" outside of {last}"),
+            Some((last, others)) => format!(" outside of {} and {last}", others.join(", ")),
+        };
+        format!("{only}{} are free and held{outside}", self.part(bytes))
+    }
+
     /// Returns the sentence for the freed blocks that threads keep for themselves.
     pub(crate) fn cached(&self) -> String {
         format!("{} {KEPT_BY_THREADS}", self.part(self.ledger.bytes(Owner::Cached)))
@@ -236,11 +320,8 @@ impl Evidence<'_> {
         }
         owners.push((of(Owner::Allocated), format!("are in use by the program{garbage}{blocks}")));
         for manager in Manager::outside_of_walked(&self.managers, &self.ledger) {
-            let is_collector = self.collector() == Some(manager.name.as_str());
-            let garbage = if is_collector { ", including garbage not collected yet" } else { "" };
-            let is_unknown = manager.name == AllocatorKind::Unknown.name();
-            let name = if is_unknown { "an unknown allocator" } else { &manager.name };
-            owners.push((manager.bytes, format!("are managed by {name}{garbage}")));
+            let (name, contents) = (name_of(&manager), self.contents(&manager));
+            owners.push((manager.bytes, format!("are managed by {name}{contents}")));
         }
         owners.extend(self.walked_runtimes());
         let named: u64 = self.managers.iter().map(|manager| manager.bytes).sum();
@@ -273,6 +354,14 @@ impl Evidence<'_> {
         };
         let named = owners.into_iter().enumerate().filter(is_named).take(MAX_NAMED);
         named.map(|(_, (bytes, what))| format!("{} {what}", self.part(bytes))).collect()
+    }
+}
+
+/// Returns the name of a manager, for a sentence.
+fn name_of(manager: &Manager) -> &str {
+    match manager.name == AllocatorKind::Unknown.name() {
+        true => "an unknown allocator",
+        false => &manager.name,
     }
 }
 

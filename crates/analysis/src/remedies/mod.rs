@@ -103,16 +103,8 @@ fn close_connections(facts: &Evidence<'_>) -> Option<Remedy> {
 /// Returns advice for the runtimes of which only the name is known, if much memory is where they
 /// keep their objects.
 fn of_named_runtimes(facts: &Evidence<'_>) -> Vec<Remedy> {
-    let named = facts.runtimes.iter().filter_map(|runtime| RuntimeKind::parse(&runtime.name));
-    let notable = named.filter(|kind| {
-        let bytes = |owners: &[Owner]| owners.iter().map(|owner| facts.ledger.bytes(*owner)).sum();
-        let bytes: u64 = match kind {
-            RuntimeKind::PyPy | RuntimeKind::R => bytes(&[Owner::Allocated]),
-            RuntimeKind::JavaScriptCore => bytes(&[Owner::Allocated, Owner::Runtime]),
-            _ => bytes(&[Owner::AnonymousOther]),
-        };
-        kind.is_named_only() && facts.share(bytes) >= NOTABLE
-    });
+    let is_notable = |kind: &RuntimeKind| facts.share(facts.bytes_of_named(*kind)) >= NOTABLE;
+    let notable = facts.named_runtimes().filter(is_notable);
     notable.flat_map(|kind| of_manager(kind.name(), facts)).collect()
 }
 
