@@ -8,7 +8,9 @@ use lowtide_model::counts::{CountKind, CountLimit, Counts};
 use crate::pressure::soft_limit;
 use crate::proc::cgroup::Groups;
 use crate::proc::hierarchy::Hierarchy;
+use crate::proc::pids;
 use crate::proc::stat::Stat;
+use crate::proc::status::Status;
 use crate::process::ProcReader;
 use crate::target::Target;
 use crate::tree::children_of;
@@ -56,7 +58,9 @@ pub fn count_limits(target: &Target, kind: CountKind, used: u64) -> Vec<CountLim
                 .into_iter()
                 .collect()
         }
-        CountKind::Threads | CountKind::EndedChildren => tasks(target.pid),
+        CountKind::Threads | CountKind::EndedChildren => {
+            tasks(target.pid).into_iter().chain(tasks_of_user(target)).collect()
+        }
     }
 }
 
@@ -80,6 +84,35 @@ fn tasks(pid: u32) -> Vec<CountLimit> {
         }
     }
     found
+}
+
+/// Returns the limit on tasks of the user of a process (`RLIMIT_NPROC`): all its processes count,
+/// with their threads. `None` if it does not apply to the process, or if not all of them are seen.
+fn tasks_of_user(target: &Target) -> Option<CountLimit> {
+    /// The initial PID namespace (`PROC_PID_INIT_INO` of include/linux/proc_ns.h).
+    const INITIAL: &str = "pid:[4026531836]";
+    let limit = soft_limit(target, "Max processes ")?;
+    let user = target.status().ok().filter(has_limited_tasks)?.uid;
+    let namespace = |path: String| fs::read_link(path).ok();
+    let is_own = namespace(target.path("ns/user"))? == namespace("/proc/self/ns/user".to_owned())?;
+    let sees_all = namespace("/proc/self/ns/pid".to_owned())? == Path::new(INITIAL);
+    let tasks_of = |pid: u32| {
+        let text = |file: &str| fs::read(format!("/proc/{pid}/{file}")).ok();
+        let status = Status::parse(&String::from_utf8_lossy(&text("status")?)).ok()?;
+        let is_of_user = status.uid == user;
+        let stat = is_of_user.then(|| Stat::parse(&String::from_utf8_lossy(&text("stat")?)).ok());
+        Some(stat??.threads.max(1))
+    };
+    let used = || Some(pids().ok()?.flatten().filter_map(tasks_of).sum());
+    let name = format!("RLIMIT_NPROC of user {user}");
+    (is_own && sees_all).then(used).flatten().map(|used| CountLimit { name, limit, used })
+}
+
+/// Returns whether the kernel limits the tasks of the user of a process: not for root, nor with
+/// CAP_SYS_ADMIN or CAP_SYS_RESOURCE (`copy_process` in kernel/fork.c).
+fn has_limited_tasks(status: &Status) -> bool {
+    const EXEMPT: u64 = 1 << 21 | 1 << 24;
+    status.uid != 0 && status.capabilities & EXEMPT == 0
 }
 
 /// Returns the directories of the groups that limit the tasks of a process, from its own to the
@@ -124,6 +157,38 @@ mod tests {
         assert!(group(mount, "0::/../outside\n").is_empty());
         assert!(group(mount, "1:cpu:/\n").is_empty());
         assert_eq!(all_tasks("0.5 0.6 0.7 3/812 9000\n"), Some(812));
+    }
+
+    #[test]
+    fn tasks_of_a_user_are_limited_unless_it_is_root_or_has_a_capability() {
+        let with = |uid, capabilities| Status { uid, capabilities, ..Status::default() };
+        assert!(has_limited_tasks(&with(1000, 1 << 19)));
+        let exempt = [with(0, 0), with(1000, 1 << 21), with(1000, 1 << 24)];
+        assert!(!exempt.iter().any(has_limited_tasks));
+    }
+
+    #[test]
+    fn the_tasks_of_a_user_count_with_their_threads() {
+        // Only root can start a process of a user that has no other.
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let user = 3_000_000_000 + std::process::id();
+        let script = "import threading, time\nfor _ in range(4): threading.Thread(target=time.sleep, args=(99,)).start()\n\
+                      print('ready', flush=True)";
+        let mut command = Command::new("setpriv");
+        command.args([format!("--reuid={user}"), "--clear-groups".to_owned()]);
+        command.args(["prlimit", "--nproc=77", "python3", "-c", script]);
+        let mut child = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
+        let mut line = [0; 6];
+        std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut line).unwrap();
+        let found = tasks_of_user(&Target::open(child.id()).unwrap());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        // In a container, not all processes are seen.
+        let name = format!("RLIMIT_NPROC of user {user}");
+        let expected = CountLimit { name, limit: 77, used: 5 };
+        assert!(found.as_ref().is_none_or(|found| *found == expected), "{found:?}");
     }
 
     #[test]
