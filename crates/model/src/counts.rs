@@ -79,18 +79,38 @@ pub struct CountGrowth {
 }
 
 impl CountGrowth {
-    /// Returns a count that has risen, if that is noticeable. `per_s` is the rate of a steady rise.
+    /// Returns a count that has risen, unless it has too little for any limit. `per_s` is the rate
+    /// of a steady rise.
     pub fn new(kind: CountKind, counts: [u64; 2], per_s: Option<f64>) -> Option<Self> {
-        /// Minimum steady rise, and its inverse as a part of the first count.
+        /// Minimum steady rise.
         const LEAST_STEADY: u64 = 20;
-        const PART: u64 = 10;
-        /// Minimum rise at once; it must at least double the count.
-        const LEAST_ONCE: u64 = 100;
         let [before, after] = counts;
+        let per_s = per_s.filter(|_| after.saturating_sub(before) >= LEAST_STEADY);
+        let found = Self { kind, counts, per_s, limit: None, seconds_to_limit: None };
+        (per_s.is_some() || found.is_large()).then_some(found)
+    }
+
+    /// Returns whether the rise is noticeable: it is large, or its limit is near.
+    pub fn is_noticeable(&self) -> bool {
+        self.is_large() || self.is_near()
+    }
+
+    /// Returns whether it rose steadily by a tenth, or doubled at once.
+    fn is_large(&self) -> bool {
+        /// The inverse of the minimum steady rise, as a part of the first count.
+        const PART: u64 = 10;
+        /// Minimum rise at once.
+        const LEAST_ONCE: u64 = 100;
+        let [before, after] = self.counts;
         let rise = after.saturating_sub(before);
-        let per_s = per_s.filter(|_| rise >= LEAST_STEADY.max(before / PART));
-        let is_noticeable = per_s.is_some() || rise >= before.max(LEAST_ONCE);
-        is_noticeable.then_some(Self { kind, counts, per_s, limit: None, seconds_to_limit: None })
+        self.per_s.is_some() && rise >= before / PART || rise >= before.max(LEAST_ONCE)
+    }
+
+    /// Returns whether more than half of its limit is used, and the rest will be within a day.
+    pub fn is_near(&self) -> bool {
+        const MAX_S: f64 = 24.0 * 3600.0;
+        let is_half = self.limit.as_ref().is_some_and(|limit| limit.used > limit.limit / 2);
+        is_half && self.seconds_to_limit.is_some_and(|left_s| left_s <= MAX_S)
     }
 
     /// Takes a limit into account, if it is reached before the one that is known.
@@ -109,13 +129,30 @@ mod tests {
 
     #[test]
     fn a_count_rises_if_it_rises_steadily_or_doubles() {
-        let rises = |counts, per_s| CountGrowth::new(CountKind::Threads, counts, per_s).is_some();
+        let rises = |counts, per_s| {
+            let found = CountGrowth::new(CountKind::Threads, counts, per_s);
+            found.is_some_and(|found| found.is_noticeable())
+        };
         assert!(rises([400, 440], Some(2.0)));
         assert!(!rises([400, 439], Some(2.0)));
         assert!(!rises([4, 20], Some(1.0)));
         assert!(rises([5, 105], None));
         assert!(!rises([400, 700], None));
         assert!(!rises([400, 3], Some(1.0)));
+    }
+
+    #[test]
+    fn a_small_steady_rise_is_noticed_near_a_limit() {
+        let rise = |counts, limit| {
+            let mut rise = CountGrowth::new(CountKind::OpenFiles, counts, Some(1.0))?;
+            let name = "RLIMIT_NOFILE".to_owned();
+            rise.set_limit(CountLimit { name, limit, used: counts[1] });
+            Some(rise.is_noticeable())
+        };
+        assert_eq!(rise([900, 930], 1024), Some(true));
+        assert_eq!(rise([900, 930], 2048), Some(false), "less than half of it is used");
+        assert_eq!(rise([900, 910], 1024), None, "too little for a trend");
+        assert_eq!(rise([900_000, 900_030], 1_048_576), Some(false), "days away");
     }
 
     #[test]

@@ -37,7 +37,7 @@ pub struct Growth {
     pub descendants: Option<DescendantGrowth>,
     /// Time between them, in seconds.
     pub elapsed_s: f64,
-    /// The course of RSS without pages of files.
+    /// The course of RSS without pages of files and lazily freed memory.
     #[serde(default)]
     pub course: GrowthCourse,
     /// Growth of RSS in bytes per hour; negative if RSS fell. It is the slope of a line through all
@@ -69,7 +69,13 @@ pub struct Growth {
     pub process_limit: Option<ProcessLimit>,
     /// The growth of each owner, the largest first.
     pub by: Vec<GrowthPart>,
+    /// Whether the owners that have no bound grow steadily by themselves.
+    #[serde(skip)]
+    pub has_steady_unbounded: bool,
 }
+
+/// The owner of lazily freed memory in [`GrowthPart::owner`]: it is no row of a ledger.
+pub const LAZILY_FREED: &str = "lazily_freed";
 
 /// A limit of one process, and what grows towards it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -204,7 +210,8 @@ pub struct ProcessGrowth {
 /// The growth of one owner.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GrowthPart {
-    /// The owner, as in the ledger of an inspection: `allocated`, `stacks`, `runtime`.
+    /// The owner, as in the ledger of an inspection: `allocated`, `stacks`, `runtime`; or
+    /// [`LAZILY_FREED`], memory of any owner that was freed with `MADV_FREE`.
     pub owner: String,
     /// The runtime, allocator, file or shared memory; `null` if the part has no name.
     pub name: Option<String>,
@@ -252,6 +259,17 @@ impl GrowthPart {
                 || self.owner == Owner::Runtime.key() && is_in_heap)
     }
 
+    /// Returns whether the kernel takes this memory back before a limit is reached: pages of files
+    /// that it can drop, or lazily freed memory.
+    pub fn is_taken_back(&self) -> bool {
+        self.is_droppable_file() || self.owner == LAZILY_FREED
+    }
+
+    /// Returns whether these are pages of files that the kernel can drop.
+    fn is_droppable_file(&self) -> bool {
+        self.owner == Owner::File.key() && !self.kept
+    }
+
     /// Returns the owner to which the bound of this part applies.
     fn bounded(&self) -> (&str, Option<&str>) {
         let is_of_runtime = ProcessLimitKind::OF_RUNTIMES
@@ -276,7 +294,8 @@ pub struct BoundedGrowth {
     pub bound_bytes: u64,
 }
 
-/// Minimum part of the growth that has no bound, for it to lead to a limit.
+/// Minimum part of the growth that has no bound, for it to lead to a limit although it is not known
+/// to be steady.
 const MIN_UNBOUNDED: f64 = 0.1;
 
 /// Returns the time until a memory limit is reached, in seconds, by growth in bytes per hour;
@@ -302,30 +321,53 @@ impl Growth {
         };
         let all = rate.max(0).saturating_add(self.beside_rss_bytes_per_hour());
         let bounded = self.bounded();
-        let bounded_rate = i64::try_from(bounded.bytes_per_hour).unwrap_or(i64::MAX).min(rate);
-        // Memory that shrinks meanwhile does not slow down what grows without a bound.
-        let lasting = all.saturating_sub(bounded_rate.max(0)).max(match rate > 0 {
-            true => self.unbounded_bytes_per_hour(),
-            false => 0,
-        });
         self.seconds_to_limit = seconds_to_limit(limit_bytes, used_bytes, all).and_then(|left_s| {
-            let until_then = bounded_rate as f64 * left_s / 3600.0;
-            if until_then <= bounded.bound_bytes as f64 {
+            if !self.ends_before(left_s, rate) {
                 return Some(left_s);
             }
-            let is_noticeable = lasting as f64 >= MIN_UNBOUNDED * all as f64;
+            let lasting = self.beyond_bounds(rate);
+            let is_noticeable =
+                self.has_steady_unbounded || lasting as f64 >= MIN_UNBOUNDED * all as f64;
             let used_bytes = used_bytes?.saturating_add(bounded.bound_bytes);
             let left_s = seconds_to_limit(limit_bytes, Some(used_bytes), lasting);
             left_s.filter(|_| is_noticeable)
         });
     }
 
-    /// Returns the growth of all owners that have no bound, in bytes per hour, without pages of
-    /// files that the kernel can drop.
+    /// Returns the growth that leads to the limit, in bytes per hour: of all memory, or, if what
+    /// has a bound reaches it before, without that.
+    pub fn limit_bytes_per_hour(&self) -> i64 {
+        let rate = self.lasting_bytes_per_hour();
+        match self.seconds_to_limit {
+            Some(left_s) if self.ends_before(left_s, rate) => self.beyond_bounds(rate),
+            _ => rate.max(0).saturating_add(self.beside_rss_bytes_per_hour()),
+        }
+    }
+
+    /// Returns whether the growth that has a bound reaches it within a time, in seconds. `rate` is
+    /// the growth of all resident memory, in bytes per hour.
+    fn ends_before(&self, left_s: f64, rate: i64) -> bool {
+        let bounded = self.bounded();
+        let bounded_rate = (bounded.bytes_per_hour as f64).min(rate as f64);
+        bounded_rate * left_s / 3600.0 > bounded.bound_bytes as f64
+    }
+
+    /// Returns the growth, in bytes per hour, once all memory that has a bound has reached it.
+    /// `rate` is the growth of all resident memory until then.
+    fn beyond_bounds(&self, rate: i64) -> i64 {
+        let bounded = i64::try_from(self.bounded().bytes_per_hour).unwrap_or(i64::MAX).min(rate);
+        let all = rate.max(0).saturating_add(self.beside_rss_bytes_per_hour());
+        // Memory that shrinks meanwhile does not slow down what grows without a bound.
+        all.saturating_sub(bounded.max(0)).max(match rate > 0 {
+            true => self.unbounded_bytes_per_hour(),
+            false => 0,
+        })
+    }
+
+    /// Returns the growth of all owners that have no bound, in bytes per hour, without memory that
+    /// the kernel takes back.
     fn unbounded_bytes_per_hour(&self) -> i64 {
-        let is_unbounded = |part: &&GrowthPart| {
-            part.bound_bytes.is_none() && (part.owner != Owner::File.key() || part.kept)
-        };
+        let is_unbounded = |part: &&GrowthPart| part.bound_bytes.is_none() && !part.is_taken_back();
         self.by.iter().filter(is_unbounded).map(|part| part.bytes_per_hour.max(0)).sum()
     }
 
@@ -376,34 +418,35 @@ impl Growth {
         }
     }
 
-    /// Returns the growth without pages of files that the kernel can drop, in bytes: it does that
-    /// before a limit is reached.
+    /// Returns the growth without memory that the kernel takes back before a limit is reached, in
+    /// bytes.
     pub fn kept_bytes(&self) -> i64 {
         let rise = self.rss_bytes[1] as i64 - self.rss_bytes[0] as i64;
-        rise - self.files_bytes()
+        rise - self.sum(GrowthPart::is_taken_back, |part| part.bytes)
     }
 
     /// Returns the same in an hour.
     pub fn kept_bytes_per_hour(&self) -> i64 {
-        self.rss_bytes_per_hour - self.of_files(|part| part.bytes_per_hour)
+        let taken_back = self.sum(GrowthPart::is_taken_back, |part| part.bytes_per_hour);
+        self.rss_bytes_per_hour - taken_back
     }
 
     /// Returns the growth of pages of files that the kernel can drop, in bytes.
     pub fn files_bytes(&self) -> i64 {
-        self.of_files(|part| part.bytes)
+        self.sum(GrowthPart::is_droppable_file, |part| part.bytes)
     }
 
     /// Returns the growth of the blocks that a search for leaks follows, in bytes.
     pub fn followed_bytes(&self) -> i64 {
-        self.by.iter().filter(|part| part.is_followed()).map(|part| part.bytes).sum()
+        self.sum(GrowthPart::is_followed, |part| part.bytes)
     }
 
-    /// Returns the rate that leads to a limit, in bytes per hour: that of RSS without pages of
-    /// files, or the larger one of blocks in use, which also grow within memory that is resident
-    /// already.
+    /// Returns the rate that leads to a limit, in bytes per hour: that of RSS without memory that
+    /// the kernel takes back, or the larger one of blocks in use, which also grow within memory
+    /// that is resident already.
     pub fn lasting_bytes_per_hour(&self) -> i64 {
-        let followed = self.by.iter().filter(|part| part.is_followed());
-        self.kept_bytes_per_hour().max(followed.map(|part| part.bytes_per_hour).sum())
+        let followed = self.sum(GrowthPart::is_followed, |part| part.bytes_per_hour);
+        self.kept_bytes_per_hour().max(followed)
     }
 
     /// Returns the growth of all memory beside RSS that leads to the limit of the process, in an
@@ -455,8 +498,8 @@ impl Growth {
         (rise >= least).then_some(rise)
     }
 
-    fn of_files(&self, bytes: impl Fn(&GrowthPart) -> i64) -> i64 {
-        let files = self.by.iter().filter(|part| part.owner == Owner::File.key() && !part.kept);
-        files.map(bytes).sum()
+    /// Adds up the growth of some owners.
+    fn sum(&self, is_wanted: fn(&GrowthPart) -> bool, bytes: fn(&GrowthPart) -> i64) -> i64 {
+        self.by.iter().filter(|part| is_wanted(part)).map(bytes).sum()
     }
 }

@@ -249,6 +249,7 @@ mod tests {
             open_memory: None,
             descendants: None,
             locked_files_bytes: None,
+            has_steady_unbounded: false,
             process_limit: None,
             by: vec![part("allocated", None), found],
         }

@@ -196,6 +196,26 @@ mod tests {
     }
 
     #[test]
+    fn small_steady_growth_beside_a_bound_leads_to_the_limit() {
+        let follow = |stacks: fn(u64) -> u64| {
+            let samples: Vec<(f64, OwnerBytes)> = (0..20_u64)
+                .map(|second| {
+                    let mut found = filled(Owner::Shared, 100 * second, 4000);
+                    found.ledger.add(Owner::Stacks, stacks(second) * MIB);
+                    (second as f64, OwnerBytes::new(&found))
+                })
+                .collect();
+            limited(super::super::owners::growth(&samples, 0.0), 8000)
+        };
+        let growing = follow(|second| 40 + second);
+        assert!((growing.seconds_to_limit.unwrap() - 5900.0).abs() < 60.0, "{growing:?}");
+        let said = until_limit(&growing).unwrap();
+        assert!(said.starts_with("at 3.52 GiB an hour, the limit of 7.81 GiB"), "{said}");
+        let noisy = follow(|second| 40 + 9 * (second % 2));
+        assert_eq!(noisy.seconds_to_limit, None, "{noisy:?}");
+    }
+
+    #[test]
     fn the_own_limit_of_a_runtime_is_the_nearer_one() {
         let java = |mib| {
             let mut found = observed(&[(Owner::Allocated, 4)], &[]);

@@ -11,10 +11,10 @@ use lowtide_model::stats::thin;
 use lowtide_model::verdict::{Verdict, VerdictKind};
 
 use super::course::{course, has_risen, is_noticeable};
-use super::owners::{OwnerBytes, growth};
+use super::owners::{LazilyFreed, OwnerBytes, growth};
 use super::trend::{MIN_SAMPLES, line_slope, rising, without_spikes};
 use super::words::{
-    beside, beside_and_descendants, count_limits, fate_of_files, sentence, steady_counts,
+    beside, beside_and_descendants, count_limits, counted, fate, sentence, steady_counts,
 };
 use crate::diagnose::diagnose;
 
@@ -38,8 +38,8 @@ const FREE: [Owner; 5] =
 #[derive(Debug, Clone, Default)]
 pub struct Follower {
     program: Option<Program>,
-    /// Readings of RSS without pages of files that the kernel can drop: times in seconds, and
-    /// bytes.
+    /// Readings of RSS without pages of files that the kernel can drop and lazily freed memory:
+    /// times in seconds, and bytes.
     readings: Series<(f64, u64)>,
     /// Readings of what the kernel limits for a single process: times in seconds, and bytes of
     /// address space and of private memory.
@@ -51,6 +51,8 @@ pub struct Follower {
     is_brief: bool,
     /// Pages of files that the kernel cannot take back, at the last observation, in bytes.
     kept_file_bytes: u64,
+    /// Lazily freed memory at the last observation, in bytes. A reading of RSS does not show it.
+    lazyfree_bytes: u64,
 }
 
 /// Identifies a program: [`Observation::image`], and whether its heap was walked.
@@ -77,10 +79,18 @@ impl Follower {
     }
 
     /// Adds a reading of RSS between two inspections, and the part of it that is pages of files,
-    /// in bytes.
+    /// in bytes. It is left out if much of RSS was freed lazily: only an inspection shows how
+    /// much.
     pub fn read(&mut self, t_s: f64, rss_bytes: u64, file_bytes: u64) {
+        if !is_noticeable(rss_bytes, self.lazyfree_bytes as f64) {
+            self.add_reading(t_s, rss_bytes, file_bytes);
+        }
+    }
+
+    fn add_reading(&mut self, t_s: f64, rss_bytes: u64, file_bytes: u64) {
         let droppable_bytes = file_bytes.saturating_sub(self.kept_file_bytes);
-        self.readings.add((t_s, rss_bytes.saturating_sub(droppable_bytes)));
+        let taken_back_bytes = droppable_bytes.saturating_add(self.lazyfree_bytes);
+        self.readings.add((t_s, rss_bytes.saturating_sub(taken_back_bytes)));
     }
 
     /// Adds a reading of what the kernel limits for a single process, in bytes: the address space
@@ -94,8 +104,9 @@ impl Follower {
         self.counted.add((t_s, counts));
     }
 
-    /// Returns the counts that have risen noticeably.
-    fn risen_counts(&self) -> Vec<CountGrowth> {
+    /// Returns the counts that have risen, also those whose rise is noticeable only if its limit is
+    /// near.
+    pub fn counts(&self) -> Vec<CountGrowth> {
         let of = |(place, kind): (usize, CountKind)| {
             let samples = self.counted.samples.iter();
             let readings: Vec<(f64, f64)> =
@@ -145,7 +156,9 @@ impl Follower {
         self.read_counts(t_s, [open_files, mappings, Some(threads), ended_children]);
         let rss_bytes = observation.kernel_rss_bytes.unwrap_or(observation.rss_bytes);
         self.kept_file_bytes = observation.kept_file_bytes;
-        self.read(t_s, rss_bytes, observation.ledger.bytes(Owner::File));
+        let lazily_freed = LazilyFreed::new(observation);
+        self.lazyfree_bytes = lazily_freed.bytes();
+        self.add_reading(t_s, rss_bytes, observation.ledger.bytes(Owner::File));
         // These counts of the kernel are right although parts of the memory are missing.
         if observation.moved_bytes > 0 {
             return;
@@ -154,7 +167,8 @@ impl Follower {
             true => Vec::new(),
             false => observation.allocated_by_size.clone(),
         };
-        let bytes = IN_USE.iter().map(|owner| observation.ledger.bytes(*owner)).sum();
+        let bytes: u64 = IN_USE.iter().map(|owner| observation.ledger.bytes(*owner)).sum();
+        let bytes = bytes.saturating_sub(lazily_freed.of(&IN_USE));
         let open_bytes = observation.open_memory.as_ref().map_or(0, |open| open.bytes);
         let pool_bytes = observation.hugetlb_bytes.unwrap_or(0);
         let beside_bytes = observation.page_tables_bytes.unwrap_or(0) + pool_bytes + open_bytes;
@@ -190,13 +204,14 @@ impl Follower {
         (last_s > first_s).then(|| {
             let (course, since_s) = self.course();
             let growth = growth(owners, since_s);
-            Growth { course, counts: self.risen_counts(), ..growth }
+            let counts = self.counts().into_iter().filter(CountGrowth::is_noticeable).collect();
+            Growth { course, counts, ..growth }
         })
     }
 
-    /// Returns the course of RSS without pages of files, and since when, in seconds. It is steady
-    /// if it was steady in all readings, or in the newer half of them: growth may begin, or become
-    /// faster or slower, after a long time.
+    /// Returns the course of RSS without what the kernel takes back, and since when, in seconds. It
+    /// is steady if it was steady in all readings, or in the newer half of them: growth may begin,
+    /// or become faster or slower, after a long time.
     fn course(&self) -> (GrowthCourse, f64) {
         let readings = &self.readings.samples;
         let newer = &readings[readings.len() / 2..];
@@ -223,7 +238,7 @@ impl Follower {
     }
 
     /// Returns the first and the last reading of RSS without pages of files that the kernel can
-    /// drop, in bytes.
+    /// drop and lazily freed memory, in bytes.
     pub fn kept_bytes(&self) -> Option<[u64; 2]> {
         let readings = &self.readings.samples;
         Some([readings.first()?.1, readings.last()?.1])
@@ -262,8 +277,15 @@ impl Follower {
     }
 
     /// Adds sentences on the growth so far, of RSS and beside it, and on limits by number, unless
-    /// the verdict or its reasons have them already.
+    /// the verdict or its reasons have them already. The verdict is `growing` if a count rises to a
+    /// limit that is near.
     pub fn conclude(&self, verdict: &mut Verdict, growth: Option<&Growth>) {
+        let counts = growth.map_or(&[][..], |growth| &growth.counts);
+        let near: Vec<String> =
+            counts.iter().filter(|count| count.is_near()).map(counted).collect();
+        if verdict.kind != VerdictKind::Growing && !near.is_empty() {
+            *verdict = Verdict { kind: VerdictKind::Growing, because: near };
+        }
         let is_steady = growth.is_some_and(|growth| self.is_steady(growth));
         if verdict.kind != VerdictKind::Growing && !is_steady {
             verdict.because.push(self.so_far(growth));
@@ -284,7 +306,7 @@ impl Follower {
         let course = growth.map_or(GrowthCourse::Unknown, |growth| growth.course);
         let rose = growth.filter(|growth| match course {
             GrowthCourse::Little => true,
-            GrowthCourse::Level => is_of_files(growth),
+            GrowthCourse::Level => is_taken_back(growth),
             _ => has_risen(growth.rss_bytes),
         });
         let Some(growth) = rose else {
@@ -298,7 +320,7 @@ impl Follower {
         let remark = match course {
             _ if !self.has_enough_samples() => few,
             GrowthCourse::Little => "this is too little for a verdict".to_owned(),
-            GrowthCourse::Level => fate_of_files(growth),
+            GrowthCourse::Level => fate(growth),
             _ => "the growth is not steady and may have stopped".to_owned(),
         };
         format!("{}; {remark}", sentence(growth))
@@ -337,8 +359,9 @@ pub(super) fn rate(readings: &[(f64, u64)]) -> f64 {
     line_slope(&series)
 }
 
-/// Returns whether RSS rose noticeably, mainly by pages of files.
-pub fn is_of_files(growth: &Growth) -> bool {
+/// Returns whether RSS rose noticeably, mainly by memory that the kernel takes back: pages of
+/// files, or lazily freed memory.
+pub fn is_taken_back(growth: &Growth) -> bool {
     let [before, after] = growth.rss_bytes;
     has_risen(growth.rss_bytes)
         && growth.kept_bytes().saturating_mul(2) < after.saturating_sub(before) as i64
@@ -600,6 +623,43 @@ mod tests {
         assert_eq!(found.kind, VerdictKind::Live);
         assert!(found.because[1].contains("190 MiB in pages of mapped files"), "{found:?}");
         assert!(!found.because[1].contains("did not grow"), "{found:?}");
+    }
+
+    /// Follows a process that maps memory, of which a part is freed lazily, in MiB a second.
+    fn with_lazily_freed(of: impl Fn(u64) -> [u64; 2]) -> Follower {
+        let mut follower = Follower::default();
+        for second in 0..20 {
+            let [mapped, lazy] = of(second);
+            let rows = [(Owner::Allocated, 30), (Owner::AnonymousOther, mapped)];
+            let mut found = observed(&rows, &[]);
+            found.lazyfree_bytes = Some(lazy << 20);
+            follower.add(second as f64, &found);
+            follower.read(second as f64 + 0.5, (35 + mapped) << 20, 0);
+        }
+        follower
+    }
+
+    #[test]
+    fn lazily_freed_memory_is_no_growth_but_is_said() {
+        let follower = with_lazily_freed(|second| [1 + 10 * second, 10 * second]);
+        let found = verdict(&follower);
+        assert_eq!(found.kind, VerdictKind::Live);
+        let expected = "RSS grew by 190 MiB, from 31.0 MiB to 221 MiB: 190 MiB that were freed lazily (MADV_FREE); the \
+                        kernel takes these pages back when memory is short, so they cause no OOM kill";
+        assert_eq!(found.because[1..], [expected]);
+        assert_eq!(follower.growth().unwrap().course, GrowthCourse::Level);
+    }
+
+    #[test]
+    fn memory_in_use_that_grows_beside_lazily_freed_memory_has_its_own_rate() {
+        let follower = with_lazily_freed(|second| [1 + 10 * second, 8 * second]);
+        let found = verdict(&follower);
+        assert_eq!(found.kind, VerdictKind::Growing);
+        assert!(found.because[1].contains("120 MiB a minute"), "{found:?}");
+        let mut growth = follower.growth().unwrap();
+        growth.set_limit(Some(72 << 30), Some(0));
+        // 2 MiB a second.
+        assert!((growth.seconds_to_limit.unwrap() / 36_864.0 - 1.0).abs() < 0.01, "{growth:?}");
     }
 
     #[test]

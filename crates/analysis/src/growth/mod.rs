@@ -21,10 +21,10 @@ mod words;
 
 pub use charge::ChargeFollower;
 pub(crate) use course::has_risen;
-pub use follower::{Follower, is_of_files};
+pub use follower::{Follower, is_taken_back};
 pub use trend::MIN_SAMPLES;
 pub(crate) use trend::rising;
-pub(crate) use words::{beside_and_descendants, count_limits, fate_of_files, rose_once_beside};
+pub(crate) use words::{beside_and_descendants, count_limits, fate, rose_once_beside};
 pub use words::{bound, sentence, until_limit};
 
 #[cfg(test)]

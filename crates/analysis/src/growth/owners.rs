@@ -3,12 +3,13 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use lowtide_model::growth::{Growth, GrowthCourse, GrowthPart};
+use lowtide_model::growth::{Growth, GrowthCourse, GrowthPart, LAZILY_FREED};
 use lowtide_model::inspection::{MAX_NAMED, NamedMemory, Observation};
 use lowtide_model::ledger::{Owner, State};
 use lowtide_model::open_memory::OpenMemory;
 
 use super::bounds::{Bounds, set_bounds};
+use super::course::course;
 use super::trend::{line_slope, without_spikes};
 use crate::owners::{LedgerPart, parts};
 
@@ -89,12 +90,30 @@ pub(super) fn growth(samples: &[(f64, OwnerBytes)], since_s: f64) -> Growth {
         dirty_files_bytes: None,
         locked_files_bytes: None,
         process_limit: None,
+        has_steady_unbounded: has_steady_unbounded(&by, &samples),
         by,
     };
     if rise > 0 {
         growth.followed_share = (growth.followed_bytes() as f64 / rise as f64).clamp(0.0, 1.0);
     }
     growth
+}
+
+/// Returns whether the memory that has no bound, and that the kernel does not take back, grows
+/// steadily by itself.
+fn has_steady_unbounded(by: &[GrowthPart], samples: &[(f64, OwnerBytes)]) -> bool {
+    let is_other = |(key, _): &(&Key, &Part)| {
+        let part = by.iter().find(|part| {
+            (part.owner.as_str(), &part.name, part.kept, part.free)
+                == (key.0, &key.1, key.2 == PartKind::Kept, key.2 == PartKind::Free)
+        });
+        part.is_some_and(|part| part.bound_bytes.is_some() || part.is_taken_back())
+    };
+    let readings = samples.iter().map(|(t_s, all)| {
+        let others = all.parts.iter().filter(is_other).map(|(_, part)| part.bytes);
+        (*t_s, all.rss_bytes.saturating_sub(others.sum()))
+    });
+    course(&readings.collect::<Vec<_>>()) == GrowthCourse::Steady
 }
 
 /// Returns the open files in memory in the first and in the last sample in which they were read.
@@ -203,7 +222,25 @@ impl OwnerBytes {
                 }
             }
         }
+        all.separate_lazily_freed(observation);
         all
+    }
+
+    /// Makes lazily freed memory a part of its own.
+    fn separate_lazily_freed(&mut self, observation: &Observation) {
+        let lazily_freed = LazilyFreed::new(observation);
+        for (owner, bytes) in &lazily_freed.by_owner {
+            let mut left = *bytes;
+            let of_owner = self.parts.iter_mut().filter(|(key, _)| key.0 == owner.key());
+            let mut of_owner: Vec<(&Key, &mut Part)> = of_owner.collect();
+            // Memory that is free according to the runtime itself comes first.
+            of_owner.sort_by_key(|(key, _)| key.2 != PartKind::Free);
+            for (_, part) in of_owner {
+                let taken = part.bytes.min(left);
+                (part.bytes, left) = (part.bytes - taken, left - taken);
+            }
+            self.add((LAZILY_FREED, None, PartKind::Usual), bytes - left, None);
+        }
     }
 
     /// Notes the smallest of the names of an owner, if there may be others.
@@ -257,6 +294,44 @@ impl OwnerBytes {
             part.bytes += bytes;
             part.count = part.count.max(count);
         }
+    }
+}
+
+/// Lazily freed memory (`MADV_FREE`). The kernel says how much it is, but not of which owner: it is
+/// taken from those that free memory lazily, one after the other.
+pub(super) struct LazilyFreed {
+    by_owner: Vec<(Owner, u64)>,
+}
+
+impl LazilyFreed {
+    /// Divides the lazily freed memory of an observation.
+    pub(super) fn new(observation: &Observation) -> Self {
+        const ORDER: [Owner; 6] = [
+            Owner::Reclaimable,
+            Owner::Locked,
+            Owner::Cached,
+            Owner::Runtime,
+            Owner::AnonymousOther,
+            Owner::Fragmented,
+        ];
+        let mut left = observation.lazyfree_bytes.unwrap_or(0);
+        let of_owner = |owner: Owner| {
+            let bytes = observation.ledger.bytes(owner).min(left);
+            left -= bytes;
+            (owner, bytes)
+        };
+        Self { by_owner: ORDER.into_iter().map(of_owner).collect() }
+    }
+
+    /// Returns what is lazily freed of some owners, in bytes.
+    pub(super) fn of(&self, owners: &[Owner]) -> u64 {
+        let of_owners = self.by_owner.iter().filter(|(owner, _)| owners.contains(owner));
+        of_owners.map(|(_, bytes)| bytes).sum()
+    }
+
+    /// Returns all of it, in bytes.
+    pub(super) fn bytes(&self) -> u64 {
+        self.by_owner.iter().map(|(_, bytes)| bytes).sum()
     }
 }
 
@@ -351,6 +426,38 @@ pub(super) mod tests {
         let parts: Vec<_> = found.by.iter().map(|part| (part.free, part.bytes)).collect();
         assert_eq!(parts, [(true, 10 * MIB as i64)], "{found:?}");
         assert!(sentence(&found).ends_with(": 10.0 MiB in free memory of V8"));
+    }
+
+    #[test]
+    fn lazily_freed_memory_is_a_part_of_its_own_and_leads_to_no_limit() {
+        let with = |owner: Owner, mib: u64| {
+            let mut found = observed(&[(Owner::Allocated, 4), (owner, mib)], &[]);
+            found.lazyfree_bytes = Some(mib * MIB);
+            found
+        };
+        for owner in [Owner::AnonymousOther, Owner::Reclaimable, Owner::Runtime] {
+            let mut found = growth_between(&with(owner, 2), &with(owner, 82));
+            assert_eq!((found.kept_bytes(), found.by.len()), (0, 1), "{found:?}");
+            let said = sentence(&found);
+            assert!(said.ends_with(": 80.0 MiB that were freed lazily (MADV_FREE)"), "{said}");
+            found.course = GrowthCourse::Steady;
+            found.set_limit(Some(1 << 40), Some(0));
+            assert_eq!(found.seconds_to_limit, None);
+        }
+    }
+
+    #[test]
+    fn lazily_freed_memory_that_is_used_again_is_growth() {
+        let with = |lazy_mib: u64| {
+            let mut found = observed(&[(Owner::AnonymousOther, 100)], &[]);
+            found.lazyfree_bytes = Some(lazy_mib * MIB);
+            found
+        };
+        let found = growth_between(&with(80), &with(20));
+        assert_eq!(found.kept_bytes(), 60 * MIB as i64);
+        let by: Vec<_> = found.by.iter().map(|part| (part.owner.as_str(), part.bytes)).collect();
+        let mib = 60 * MIB as i64;
+        assert_eq!(by, [("anonymous_other", mib), (LAZILY_FREED, -mib)]);
     }
 
     #[test]

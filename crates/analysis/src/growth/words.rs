@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use lowtide_model::bytes::Human;
 use lowtide_model::counts::CountGrowth;
 use lowtide_model::duration::HumanSeconds;
-use lowtide_model::growth::{DescendantGrowth, Growth, GrowthPart};
+use lowtide_model::growth::{DescendantGrowth, Growth, GrowthPart, LAZILY_FREED};
 use lowtide_model::number::HumanCount;
 
 /// Minimum part of the growth that the named owners must explain.
@@ -73,7 +73,7 @@ fn hugetlb(growth: &Growth) -> Option<String> {
 }
 
 /// Returns a sentence on a count that has risen.
-fn counted(growth: &CountGrowth) -> String {
+pub(super) fn counted(growth: &CountGrowth) -> String {
     let CountGrowth { kind, counts: [before, after], per_s, .. } = growth;
     let rate = per_s.map(|per_s| format!(", by {} a second", rate(per_s))).unwrap_or_default();
     format!(
@@ -197,8 +197,19 @@ pub(crate) fn rose_once_beside(growth: &Growth) -> bool {
         && growth.descendants_rise().is_none()
 }
 
+/// Returns what the kernel does with the memory that it takes back and that grew most.
+pub(crate) fn fate(growth: &Growth) -> String {
+    match growth.by.iter().find(|part| part.is_taken_back()) {
+        Some(part) if part.owner == LAZILY_FREED => {
+            "the kernel takes these pages back when memory is short, so they cause no OOM kill"
+                .to_owned()
+        }
+        _ => fate_of_files(growth),
+    }
+}
+
 /// Returns what the kernel does with the pages of files that grew.
-pub(crate) fn fate_of_files(growth: &Growth) -> String {
+fn fate_of_files(growth: &Growth) -> String {
     let files = u64::try_from(growth.files_bytes()).unwrap_or(0);
     match growth.locked_files_bytes {
         Some(locked) if locked as f64 >= NAMED * files as f64 => {
@@ -284,6 +295,7 @@ fn described(part: &GrowthPart) -> String {
             format!("in private pages of {name} (variables, or changed copies)")
         }
         ("program_data", None) => "in writable data of programs and libraries".to_owned(),
+        (LAZILY_FREED, _) => "that were freed lazily (MADV_FREE)".to_owned(),
         ("device", _) => "in memory of a device".to_owned(),
         ("anonymous_other", _) => {
             format!("in memory that the program mapped itself{}", more(part, " (", ")"))
@@ -347,7 +359,7 @@ pub fn until_limit(growth: &Growth) -> Option<String> {
             HumanSeconds(left_s)
         ));
     }
-    let rate = growth.lasting_bytes_per_hour().max(0) + growth.beside_rss_bytes_per_hour();
+    let rate = growth.limit_bytes_per_hour();
     Some(format!(
         "at {} an hour, the limit of {} is reached in {}",
         Human(u64::try_from(rate).ok()?),

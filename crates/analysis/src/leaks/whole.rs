@@ -10,8 +10,8 @@ use lowtide_model::ledger::Owner;
 use lowtide_model::number::HumanCount;
 
 use crate::growth::{
-    beside_and_descendants, bound, count_limits, fate_of_files, has_risen, is_of_files,
-    rose_once_beside, sentence,
+    beside_and_descendants, bound, count_limits, fate, has_risen, is_taken_back, rose_once_beside,
+    sentence,
 };
 
 /// Minimum number of readings of RSS that show that a process does not grow.
@@ -117,14 +117,15 @@ fn settle_level(report: &mut LeakReport) {
     }
 }
 
-/// Changes the verdict `level` if RSS grew in another way than steadily, or by pages of files.
+/// Changes the verdict `level` if RSS grew in another way than steadily, or by memory that the
+/// kernel takes back.
 fn reconcile_level(report: &mut LeakReport, growth: &Growth) {
     let (kind, why) = match growth.course {
         GrowthCourse::Once => (LeakKind::TooEarly, STOPPED.to_owned()),
         GrowthCourse::Little => (LeakKind::TooEarly, "this is too little for a verdict".to_owned()),
-        _ if is_of_files(growth) => {
+        _ if is_taken_back(growth) => {
             report.bytes_per_hour = u64::try_from(growth.rss_bytes_per_hour).unwrap_or(0);
-            (LeakKind::Elsewhere, fate_of_files(growth))
+            (LeakKind::Elsewhere, fate(growth))
         }
         _ => {
             let [before, after] = growth.rss_bytes.map(Human);

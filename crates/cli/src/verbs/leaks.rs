@@ -217,6 +217,7 @@ impl<'a> Watch<'a> {
         let finder = PatientFinder::open(target)?;
         let begin = Instant::now();
         let inspector = Inspector::default().without_connections().without_predictions();
+        let inspector = inspector.with_lazily_freed();
         let mut watch = Self {
             args,
             finder,

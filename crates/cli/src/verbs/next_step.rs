@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use lowtide_analysis::growth::is_of_files;
+use lowtide_analysis::growth::is_taken_back;
 use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_model::growth::{Growth, GrowthCourse};
 use lowtide_model::inspection::{Inspection, Linkage, WalkedHeap};
@@ -172,7 +172,7 @@ pub(super) fn next(found: &Inspection, service: &Service) -> String {
         | VerdictKind::Runtime
         | VerdictKind::Inconclusive => match &found.growth {
             Some(growth) if growth.course == GrowthCourse::Level => {
-                match is_of_files(growth) || grew_beside(growth) {
+                match is_taken_back(growth) || grew_beside(growth) {
                     true => divide_growth(growth, runtimes, pid).unwrap_or(leaks),
                     false if found.verdict.kind == VerdictKind::Runtime && has_advice(found) => {
                         "the advice above, if that is too much: it did not grow while it was watched"
@@ -571,6 +571,7 @@ pub(super) mod tests {
             open_memory: None,
             descendants: None,
             locked_files_bytes: None,
+            has_steady_unbounded: false,
             process_limit: None,
             by,
         };
@@ -661,6 +662,7 @@ pub(super) mod tests {
             seconds_to_limit: None,
             dirty_files_bytes: None,
             locked_files_bytes: None,
+            has_steady_unbounded: false,
             process_limit: None,
             page_tables_bytes: None,
             hugetlb_bytes: None,

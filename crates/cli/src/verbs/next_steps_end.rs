@@ -72,6 +72,7 @@ fn the_step_after_an_inspection_leads_on() {
         open_memory: None,
         descendants: None,
         locked_files_bytes: None,
+        has_steady_unbounded: false,
         process_limit: None,
     };
     let courses = [GrowthCourse::Level, GrowthCourse::Steady, GrowthCourse::Unknown];

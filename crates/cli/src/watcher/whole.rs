@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use lowtide_analysis::growth::Follower;
+use lowtide_model::counts::CountGrowth;
 use lowtide_model::growth::{DescendantGrowth, Growth};
 use lowtide_model::inspection::Observation;
 use lowtide_probe::counts::{count_limits, counts};
@@ -143,11 +144,13 @@ impl WholeProcess {
         }
         let of_runtimes = self.last.iter().flat_map(|last| &last.runtime_limits);
         of_runtimes.for_each(|limit| growth.set_runtime_limit(*limit));
+        growth.counts = self.follower.counts();
         for count in &mut growth.counts {
             for limit in count_limits(target, count.kind, count.counts[1]) {
                 count.set_limit(limit);
             }
         }
+        growth.counts.retain(CountGrowth::is_noticeable);
         Some(growth)
     }
 }

@@ -88,6 +88,7 @@ struct InspectorSettings {
     without_open_memory: bool,
     without_predictions: bool,
     has_details: bool,
+    has_lazily_freed: bool,
     patience: Patience,
 }
 
@@ -134,6 +135,14 @@ impl Inspector {
     #[must_use]
     pub fn with_details(mut self) -> Self {
         self.settings.has_details = true;
+        self.with_lazily_freed()
+    }
+
+    /// Returns an inspector that also reads the lazily freed memory of large processes: it is no
+    /// growth.
+    #[must_use]
+    pub fn with_lazily_freed(mut self) -> Self {
+        self.settings.has_lazily_freed = true;
         self
     }
 
@@ -233,6 +242,9 @@ impl Inspector {
                 }
                 self.walk(target, memory, &mut walk, visitor, unreadable.is_none())?;
                 inside(target, memory, &locked.files, &mut walk)?;
+                if self.settings.has_lazily_freed {
+                    add_lazily_freed(memory, &mut walk);
+                }
                 if self.settings.has_details {
                     add_details(target, memory, unreadable.is_none(), &mut walk);
                 }
@@ -440,18 +452,22 @@ fn pinned(bytes: u64, rss_bytes: u64) -> Option<String> {
     })
 }
 
-/// Adds what forked processes share, and what `smaps_rollup` does not show of huge pages, and of a
-/// process for which it was not read.
-fn add_details(target: &Target, memory: &LiveMemory, is_readable: bool, walk: &mut BlockWalk) {
-    let BlockWalk { observation, maps, detected, .. } = walk;
-    observation.ended_children = ended_children(target.pid);
-    forked::add(observation, target, memory, maps, detected);
+/// Adds the lazily freed memory of a process for which `smaps_rollup` was not read.
+fn add_lazily_freed(memory: &LiveMemory, walk: &mut BlockWalk) {
+    let BlockWalk { observation, maps, .. } = walk;
     if observation.lazyfree_bytes.is_none()
         && let Some((bytes, is_estimate)) = lazy_free::estimate(memory, maps)
     {
         observation.lazyfree_bytes = Some(bytes);
         observation.lazyfree_estimated = is_estimate;
     }
+}
+
+/// Adds what forked processes share, and what `smaps_rollup` does not show of huge pages.
+fn add_details(target: &Target, memory: &LiveMemory, is_readable: bool, walk: &mut BlockWalk) {
+    let BlockWalk { observation, maps, detected, .. } = walk;
+    observation.ended_children = ended_children(target.pid);
+    forked::add(observation, target, memory, maps, detected);
     if observation.anon_huge_bytes == Some(0) {
         return;
     }
