@@ -283,7 +283,7 @@ fn a_process_and_its_fork_are_not_mistaken_for_sharing_memory() {
 #[test]
 fn a_release_is_predicted_to_be_refused_if_no_thread_can_run_it() {
     for (mode, call, reason) in [
-        ("flock", libc::SYS_flock, "in which a release uses no thread"),
+        ("flock", libc::SYS_flock, "in the system call flock, in which a release uses no thread"),
         ("socket", libc::SYS_recvfrom, "waits for a socket that has its own timeout"),
     ] {
         let subject = Subject::start(mode);

@@ -11,6 +11,7 @@ use lowtide_probe::proc::kcmp::AddressSpaces;
 use lowtide_probe::proc::links;
 use lowtide_probe::proc::pids;
 use lowtide_probe::proc::stat::Stat;
+use lowtide_probe::proc::task::program_threads;
 use lowtide_probe::selection::Selection;
 
 use crate::process::{HostProcess, Identity};
@@ -173,7 +174,8 @@ pub(crate) fn scan(known: &BTreeMap<u32, Identity>, filter: &ScanFilter) -> io::
     let mut text = Vec::new();
     for pid in pids()? {
         let pid = pid?;
-        let Some(stat) = (pid != own).then(|| stat(pid, &mut text)).flatten() else { continue };
+        let found_stat = (pid != own).then(|| stat(pid, &mut text)).flatten();
+        let Some((shown_by, stat)) = found_stat.and_then(|stat| shown(pid, stat)) else { continue };
         if stat.has_ended() || stat.is_kernel_thread() {
             continue;
         }
@@ -181,8 +183,8 @@ pub(crate) fn scan(known: &BTreeMap<u32, Identity>, filter: &ScanFilter) -> io::
             (*start_ticks, *image) == (stat.start_ticks, stat.image) && *comm == stat.name
         });
         let new = (!is_known).then(|| {
-            let exe = links::exe(pid).ok().map(|path| path.to_string_lossy().into_owned());
-            let groups = Groups::read(pid).unwrap_or_default();
+            let exe = links::exe(shown_by).ok().map(|path| path.to_string_lossy().into_owned());
+            let groups = Groups::read(shown_by).unwrap_or_default();
             let mut process = HostProcess::new(pid, &stat, exe, groups);
             process.is_selected = filter.selection.fits(pid, &stat.name);
             Box::new(process)
@@ -190,6 +192,17 @@ pub(crate) fn scan(known: &BTreeMap<u32, Identity>, filter: &ScanFilter) -> io::
         found.push(Found { pid, stat, new });
     }
     Ok(found)
+}
+
+/// Returns the thread by which the kernel shows the memory of a process, with its state: another
+/// than the first if that has ended before others. `None` if none is left.
+fn shown(pid: u32, stat: Stat) -> Option<(u32, Stat)> {
+    if !stat.has_ended() || stat.threads <= 1 {
+        return Some((pid, stat));
+    }
+    let thread = program_threads(pid).ok()?.into_iter().next()?;
+    let of_thread = thread.stat().ok()?;
+    Some((thread.tid, Stat { name: stat.name, parent: stat.parent, ..of_thread }))
 }
 
 fn stat(pid: u32, text: &mut Vec<u8>) -> Option<Stat> {

@@ -229,7 +229,7 @@ fn inspect_on(shared: &Shared) {
         .with_patience(patience);
     while let Some(pid) = next_process(shared) {
         let begin = Instant::now();
-        let found = Target::open(pid)
+        let found = Target::open_to_read(pid)
             .and_then(|target| Ok((target.start_ticks, inspector.inspect(&target)?)));
         add(shared, pid, begin, found);
         shared.changed.notify_all();

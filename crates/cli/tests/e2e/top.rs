@@ -6,7 +6,7 @@ use std::process::Command;
 use lowtide_testing::Running;
 use serde_json::Value;
 
-use crate::inspect::{failure_of, object};
+use crate::inspect::{Subject, failure_of, object};
 use crate::schemas::hold_top;
 use crate::support::{copy_program, lowtide, processes_with, unique_seconds, until};
 use crate::terminal::{Keys, Terminal};
@@ -89,6 +89,23 @@ fn selected_processes_are_read_and_grouped() {
     let text = String::from_utf8(lowtide().args(words).output().unwrap().stdout).unwrap();
     assert!(text.contains("2 processes: RSS ") && text.contains(&name), "{text}");
     assert!(text.lines().all(|line| line.chars().count() <= 110), "{text}");
+}
+
+#[test]
+fn a_process_whose_first_thread_has_ended_is_listed_and_read() {
+    let mut subject = Subject::of(&["blocks:10"]);
+    subject.say("end-thread");
+    assert_eq!(subject.line(), "ready");
+    until("the end of its first thread", || {
+        let stat = subject.proc("stat");
+        stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" Z ")).then_some(())
+    });
+    let comm = subject.proc("comm");
+    let found = top(&["--comm", comm.trim()]);
+    let mut processes = found["processes"].as_array().into_iter().flatten();
+    let process = processes.find(|process| process["pid"] == subject.pid()).unwrap();
+    assert!(process["rss_bytes"].as_u64() > Some(10 << 20), "{found:#}");
+    assert!(process["allocated_bytes"].as_u64() > Some(10 << 20), "{found:#}");
 }
 
 #[test]

@@ -392,6 +392,32 @@ impl ThreadInspector<'_> {
     }
 }
 
+/// Calls in which a thread can wait for long, and in which none is borrowed, by their numbers.
+const OTHER_CALLS: [(libc::c_long, &str); 22] = [
+    (libc::SYS_clone, "clone"),
+    (libc::SYS_connect, "connect"),
+    (libc::SYS_fcntl, "fcntl"),
+    (libc::SYS_fdatasync, "fdatasync"),
+    (libc::SYS_flock, "flock"),
+    (libc::SYS_fsync, "fsync"),
+    (libc::SYS_io_getevents, "io_getevents"),
+    (libc::SYS_ioctl, "ioctl"),
+    (libc::SYS_mq_timedsend, "mq_timedsend"),
+    (libc::SYS_msgsnd, "msgsnd"),
+    (libc::SYS_openat, "openat"),
+    (libc::SYS_pread64, "pread64"),
+    (libc::SYS_pwrite64, "pwrite64"),
+    (libc::SYS_readv, "readv"),
+    (libc::SYS_recvmmsg, "recvmmsg"),
+    (libc::SYS_sendfile, "sendfile"),
+    (libc::SYS_sendmmsg, "sendmmsg"),
+    (libc::SYS_sendmsg, "sendmsg"),
+    (libc::SYS_sendto, "sendto"),
+    (libc::SYS_splice, "splice"),
+    (libc::SYS_write, "write"),
+    (libc::SYS_writev, "writev"),
+];
+
 /// Returns the wait that a system call is; the error is the reason why it is none that can be
 /// restarted.
 fn wait_in(call: &SystemCall) -> Result<Wait, String> {
@@ -401,6 +427,8 @@ fn wait_in(call: &SystemCall) -> Result<Wait, String> {
             return "it continues a wait that was interrupted (restart_syscall), and its remaining time is unknown"
                 .to_owned();
         }
-        format!("it is in system call {number}, in which a release uses no thread")
+        let name = OTHER_CALLS.iter().find(|(other, _)| *other == i64::from(number));
+        let name = name.map_or_else(|| number.to_string(), |(_, name)| (*name).to_owned());
+        format!("it is in the system call {name}, in which a release uses no thread")
     })
 }
