@@ -62,6 +62,7 @@ pub mod locked;
 pub mod machine;
 pub mod mapped;
 pub mod memory;
+pub mod mounts;
 mod open_memory;
 pub mod patience;
 pub mod permission;

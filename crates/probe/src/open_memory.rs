@@ -6,7 +6,8 @@ use std::collections::{HashMap, HashSet};
 use lowtide_model::open_memory::OpenMemory;
 
 use crate::cgroup::descriptors::Descriptors;
-use crate::cgroup::tmpfs::{FileSystem, bytes_of, file_in_memory};
+use crate::cgroup::tmpfs::{bytes_of, file_in_memory};
+use crate::mounts::FileSystem;
 use crate::proc::maps::{FileId, Mapping};
 
 /// Maximum number of descriptors that are read.
@@ -26,7 +27,7 @@ fn unmapped<'d>(
 ) -> impl Iterator<Item = (&'d str, u64)> {
     let mut known: HashSet<FileId> = maps.iter().map(|mapping| mapping.file).collect();
     descriptors.files(FileSystem::SharedMemory).filter_map(move |descriptor| {
-        let stat = file_in_memory(&descriptor.path())?;
+        let stat = file_in_memory(&descriptor.path(), |mount| descriptor.is_on(mount))?;
         let file = FileId::of_stat(&stat);
         known.insert(file).then(|| (descriptor.link.as_str(), bytes_of(&stat)))
     })

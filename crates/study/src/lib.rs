@@ -63,7 +63,6 @@ pub use eta::TimeLeft;
 pub use keeper::process::run as keep;
 pub use keeper::{KeeperCommand, Launch};
 pub use plan::Plan;
-pub use programs::find_program;
 pub use progress::{StudyEvent, StudyObserver};
 pub use runner::{StudyRun, run};
 pub use settings::{Flags, Settings, TreatmentSettings, Words};

@@ -8,7 +8,11 @@ use std::process::{Command, Stdio};
 
 /// Finds a program as `execvp` does: in the directories of `PATH` (`list`, or our own), unless its
 /// name contains a slash.
-pub fn find_program(name: &str, directory: Option<&Path>, list: Option<&str>) -> Option<PathBuf> {
+pub(crate) fn find_program(
+    name: &str,
+    directory: Option<&Path>,
+    list: Option<&str>,
+) -> Option<PathBuf> {
     let is_program = |path: &PathBuf| {
         fs::metadata(path).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
     };

@@ -212,6 +212,12 @@ impl HostProcess {
         self.inspected = Some(InspectionResult::new(at, self.rss_bytes, inspection));
     }
 
+    /// Forgets what it was followed by, after an inspection whose result could not be used.
+    pub(crate) fn give_up(&mut self, at: Instant) {
+        self.follower = Follower::default().brief();
+        self.add(at, 0.0, Err(Unread::Failed));
+    }
+
     /// Returns the verdict of the last inspection.
     pub fn verdict(&self) -> Option<VerdictKind> {
         self.inspected.as_ref().map(|found| found.verdict.kind)

@@ -1,6 +1,7 @@
 //! Scans and inspects on threads of its own, and holds the results.
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -231,7 +232,13 @@ fn inspect_on(shared: &Shared) {
         let begin = Instant::now();
         let found = Target::open_to_read(pid)
             .and_then(|target| Ok((target.start_ticks, inspector.inspect(&target)?)));
-        add(shared, pid, begin, found);
+        // A panic costs one row, not all inspections.
+        let added = catch_unwind(AssertUnwindSafe(|| add(shared, pid, begin, found)));
+        if added.is_err()
+            && let Some(process) = shared.state().host.process_mut(pid)
+        {
+            process.give_up(Instant::now());
+        }
         shared.changed.notify_all();
     }
 }

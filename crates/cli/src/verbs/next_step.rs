@@ -16,7 +16,6 @@ use lowtide_probe::process::ProcReader;
 use lowtide_probe::sockets::{Listening, listening};
 use lowtide_probe::target::Target;
 use lowtide_report::divide::divide_growth;
-use lowtide_study::find_program;
 
 use crate::shell::{copyable, quoted};
 
@@ -116,7 +115,7 @@ fn started_with(pid: u32) -> Option<Vec<String>> {
     for _ in 0..MAX_ANCESTORS {
         let (process, stat) = ProcReader::open(pid).ok().flatten()?;
         let command = process.command();
-        if is_command(&command, pid) {
+        if is_command(&command, &exe) {
             return Some(command);
         }
         pid = stat.parent;
@@ -127,14 +126,13 @@ fn started_with(pid: u32) -> Option<Vec<String>> {
     None
 }
 
-/// Returns whether words are a command line: the first one names a program. (A title is `nginx:
-/// worker process`.)
-fn is_command(words: &[String], pid: u32) -> bool {
-    let Some(first) = words.first() else { return false };
-    match Path::new(first).strip_prefix("/") {
-        Ok(inside) => links::link_to_root(pid).join(inside).is_file(),
-        Err(_) => find_program(first, Some(&links::link_to_directory(pid)), None).is_some(),
-    }
+/// Returns whether words are a command line, and not a title such as `nginx: worker process` or
+/// `[wait]`, which is one word and no path. The process chooses them, so none is looked up in its
+/// directories: their file system may not answer.
+fn is_command(words: &[String], exe: &Path) -> bool {
+    let Some(first) = words.first().filter(|first| !first.is_empty()) else { return false };
+    let is_title = first.starts_with(['[', '-']) || first.ends_with(':') || first.contains(' ');
+    !is_title || Path::new(first) == exe
 }
 
 /// Returns the systemd unit of a service: the last part of its cgroup's path that is a service.
@@ -683,10 +681,12 @@ pub(super) mod tests {
         let next = next(&found, &Service::default());
         assert!(next.contains(" -- CMD\n      (CMD: the command that starts it)"), "{next}");
         let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<String>>();
-        let own = std::process::id();
-        assert!(!is_command(&["postgres: a b 127.0.0.1(49014) idle".to_owned()], own));
-        assert!(!is_command(&["[wait]".to_owned()], own));
-        assert!(is_command(&words("sh -c true"), own) && is_command(&words("/bin/sh"), own));
+        let exe = Path::new("/opt/my server/bin/server");
+        for title in ["postgres: a b 127.0.0.1(49014) idle", "[wait]", "nginx:", "-bash", ""] {
+            assert!(!is_command(&[title.to_owned()], exe), "{title}");
+        }
+        assert!(is_command(&words("sh -c true"), exe) && is_command(&words("/bin/sh"), exe));
+        assert!(is_command(&["/opt/my server/bin/server".to_owned()], exe));
     }
 
     #[test]

@@ -14,10 +14,10 @@ use lowtide_model::cgroup::CachedFile;
 use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat, fstatfs};
 
 use super::descriptors::{Copier, Descriptor, Descriptors};
-use super::tmpfs::FileSystem;
 use crate::mapped::{open_local, reopen, shared_memory_device};
 use crate::memory::charged::PageOwners;
 use crate::memory::page_cache::{cached_pages, owners};
+use crate::mounts::FileSystem;
 use crate::proc::maps::{self, FileId};
 
 /// Maximum time to read the files.

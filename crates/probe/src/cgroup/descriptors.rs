@@ -4,15 +4,15 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use rustix::fs::{FileType, MemfdFlags, fstat, memfd_create};
+use rustix::fs::{FileType, fstat};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
-use super::tmpfs::{FileSystem, Mounts, mount_id};
 use crate::machine::thread_cpu_s;
+use crate::mounts::{FileSystem, Mounts, kernels_mount, mount_id};
 
 /// Maximum number of descriptors.
 const MAX_DESCRIPTORS: usize = 200_000;
@@ -27,11 +27,22 @@ pub(crate) struct Descriptor {
     pub(crate) pid: u32,
     pub(crate) number: i32,
     pub(crate) link: String,
-    /// The kind of its file system; `None` for a pipe or a socket.
-    pub(super) file_system: Option<FileSystem>,
+    /// The number of the mount of its file, and the kind of its file system; `None` for a pipe or a
+    /// socket.
+    mount: Option<(u64, FileSystem)>,
 }
 
 impl Descriptor {
+    /// Returns the kind of its file system; `None` for a pipe or a socket.
+    fn file_system(&self) -> Option<FileSystem> {
+        self.mount.map(|(_, kind)| kind)
+    }
+
+    /// Returns whether its file is on this mount.
+    pub(crate) fn is_on(&self, mount: u64) -> bool {
+        self.mount.is_some_and(|(own, _)| own == mount)
+    }
+
     /// Returns the path in `/proc` that leads to its file.
     pub(crate) fn path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/{}/fd/{}", self.pid, self.number))
@@ -71,8 +82,8 @@ impl Descriptors {
                 let link = link.to_string_lossy().into_owned();
                 let is_file = link.starts_with('/');
                 if is_file || link.starts_with("pipe:") || link.starts_with("socket:") {
-                    let file_system = is_file.then(|| file_systems.of(*pid, number));
-                    found.all.push(Descriptor { pid: *pid, number, link, file_system });
+                    let mount = is_file.then(|| file_systems.of(*pid, number)).flatten();
+                    found.all.push(Descriptor { pid: *pid, number, link, mount });
                 }
             }
         }
@@ -81,7 +92,7 @@ impl Descriptors {
 
     /// Returns the files on a kind of file system.
     pub(crate) fn files(&self, file_system: FileSystem) -> impl Iterator<Item = &Descriptor> {
-        self.all.iter().filter(move |found| found.file_system == Some(file_system))
+        self.all.iter().filter(move |found| found.file_system() == Some(file_system))
     }
 
     /// Returns the process and the inode of each socket.
@@ -118,7 +129,7 @@ fn is_pipe(file: &OwnedFd) -> bool {
 
 impl Descriptor {
     fn can_be_pipe(&self) -> bool {
-        match self.file_system {
+        match self.file_system() {
             Some(kind) => kind != FileSystem::Other,
             None => self.link.starts_with("pipe:"),
         }
@@ -150,8 +161,9 @@ struct DescriptorFileSystems {
 }
 
 impl DescriptorFileSystems {
-    fn of(&mut self, pid: u32, number: i32) -> FileSystem {
-        let Some(id) = mount_id(&pid.to_string(), number) else { return FileSystem::Other };
+    /// Returns the number of the mount of a descriptor, and the kind of its file system.
+    fn of(&mut self, pid: u32, number: i32) -> Option<(u64, FileSystem)> {
+        let id = mount_id(&pid.to_string(), number)?;
         if self.of_process.as_ref().is_none_or(|(process, _)| *process != pid) {
             self.kernels_own = self.kernels_own.or_else(kernels_mount);
             // A process that has ended sees nothing.
@@ -161,7 +173,7 @@ impl DescriptorFileSystems {
             self.of_process = Some((pid, Rc::clone(mounts)));
         }
         let known = self.of_process.as_ref().and_then(|(_, mounts)| mounts.file_system(id));
-        match known {
+        let kind = match known {
             Some(known) => known,
             None if self.kernels_own == Some(id) => FileSystem::SharedMemory,
             // Opened before the process entered its namespace, or received from another process.
@@ -169,14 +181,9 @@ impl DescriptorFileSystems {
                 let elsewhere = self.elsewhere.get_or_insert_with(Mounts::of_machine);
                 elsewhere.get(&id).copied().unwrap_or(FileSystem::Other)
             }
-        }
+        };
+        Some((id, kind))
     }
-}
-
-/// Returns the number of the kernel's own mount of shared memory.
-fn kernels_mount() -> Option<u64> {
-    let file = memfd_create("lowtide", MemfdFlags::CLOEXEC).ok()?;
-    mount_id("self", file.as_raw_fd())
 }
 
 /// Opens a process, to copy its descriptors.

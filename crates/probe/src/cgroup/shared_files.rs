@@ -13,10 +13,11 @@ use lowtide_model::number::HumanCount;
 use rustix::fs::{Mode, OFlags, Stat, fstat, open};
 
 use super::descriptors::Descriptors;
-use super::tmpfs::{FileSystem, Mounts, SearchLimits, bytes_of, file_in_memory, find_file, walk};
+use super::tmpfs::{SearchLimits, bytes_of, file_in_memory, find_file, walk};
 use crate::mapped::{reopen, shared_memory_device};
 use crate::memory::charged::PageOwners;
 use crate::memory::{LiveMemory, PageKind};
+use crate::mounts::{FileSystem, Mounts, kernels_mount};
 use crate::proc::maps::{self, FileId, Mapping};
 use crate::proc::status::Status;
 use crate::proc::{is_gone, pids};
@@ -137,7 +138,7 @@ impl SharedFiles {
                     let name = path.to_string_lossy().into_owned();
                     self.add(stat, name, false, Place::Path(*pid, path));
                 };
-                if walk(*pid, &mounts, mount, &mut limits, each).is_ok() && mount.root == "/" {
+                if walk(*pid, mount, &mut limits, each).is_ok() && mount.root == "/" {
                     walked.insert(mount.device);
                 }
             }
@@ -160,13 +161,13 @@ impl SharedFiles {
             self.omitted.insert("there are too many open files to read all of them");
         }
         for found in descriptors.files(FileSystem::SharedMemory) {
-            self.add_link(found.path(), &found.link);
+            self.add_link(found.path(), &found.link, |mount| found.is_on(mount));
         }
     }
 
     /// Adds the file that a link in `/proc` leads to, which must be in shared memory.
-    fn add_link(&mut self, link: PathBuf, name: &str) {
-        if let Some(stat) = file_in_memory(&link) {
+    fn add_link(&mut self, link: PathBuf, name: &str, is_there: impl Fn(u64) -> bool) {
+        if let Some(stat) = file_in_memory(&link, is_there) {
             let short = name.strip_suffix(" (deleted)").unwrap_or(name);
             self.add(&stat, short.to_owned(), short != name, Place::Link(link));
         }
@@ -190,7 +191,10 @@ impl SharedFiles {
             if !self.files.contains_key(&mapping.file) && is_own {
                 let (start, end) = (mapping.start, mapping.end);
                 let link = PathBuf::from(format!("/proc/{pid}/map_files/{start:x}-{end:x}"));
-                self.add_link(link, &mapping.name);
+                self.add_link(link, &mapping.name, |mount| {
+                    Mounts::read(pid).file_system(mount) == Some(FileSystem::SharedMemory)
+                        || kernels_mount() == Some(mount)
+                });
             }
             let Some(file) = self.files.get_mut(&mapping.file) else { continue };
             if file.mapped_bytes() >= file.bytes {

@@ -38,6 +38,7 @@ use crate::memory::LiveMemory;
 use crate::open_memory::open_memory;
 use crate::patience::Patience;
 use crate::proc::maps::Mapping;
+use crate::proc::mountinfo;
 use crate::proc::rollup::Rollup;
 use crate::proc::smaps;
 use crate::process::ProcReader;
@@ -356,8 +357,8 @@ fn inside(
     let BlockWalk { observation, heaps, maps, detected, .. } = walk;
     let pointers = detect::stack_pointers(target.pid);
     let stacks = detect::stacks(memory, detected, maps, &pointers);
-    let mounts = fs::read(target.path("mountinfo")).unwrap_or_default();
-    let files = &file_systems::FileSystems::parse(&String::from_utf8_lossy(&mounts));
+    let mounts = mountinfo::read(&target.pid.to_string()).unwrap_or_default();
+    let files = &file_systems::FileSystems::parse(&mounts);
     let attributor =
         pages::Attributor { maps, detected, stacks: &stacks, walked: heaps, files, locked_files };
     let rest = attributor.attribute(memory).map_err(|error| target.failed(error))?;

@@ -20,10 +20,11 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{FileType, Mode, OFlags, fstat, fstatfs, open, openat};
 
-pub(crate) use remote::{is_remote_type, shared_memory_device};
+pub(crate) use remote::shared_memory_device;
 pub use remote::{read_remote_files_by, serve};
 
 use crate::abandoned;
+use crate::mounts::{Mounts, located_mount};
 use crate::proc::maps::{FileId, Mapping};
 use remote::{RemoteFile, VisibleFileSystems};
 
@@ -61,6 +62,15 @@ thread_local! {
 
     /// The process whose files it has opened last, and the file systems that this one sees.
     static FILE_SYSTEMS: RefCell<Option<(u32, VisibleFileSystems)>> = const { RefCell::new(None) };
+}
+
+/// The file systems that may be asked for something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reach {
+    /// Those of this machine: not those on a network or of a FUSE server.
+    Local,
+    /// All.
+    Anywhere,
 }
 
 /// Whether remote files are left unread.
@@ -233,6 +243,7 @@ pub fn open_mapped(pid: u32, mapping: &Mapping) -> io::Result<MappedFile> {
         return Err(io::Error::other("too many reads of other files are still blocked"));
     }
     let is_local_only = IS_LOCAL_ONLY.load(Ordering::Relaxed);
+    let mut reach = Reach::Local;
     if is_on_remote_device(pid, mapping) {
         if is_local_only {
             return Err(left_unread());
@@ -244,8 +255,9 @@ pub fn open_mapped(pid: u32, mapping: &Mapping) -> io::Result<MappedFile> {
             let opened = in_time(|end| RemoteFile::open(command(), pid, mapping, end))?;
             return Ok(MappedFile { opened: Opened::Elsewhere(opened), is_remote: true });
         }
+        reach = Reach::Anywhere;
     }
-    let file = open_here(pid, mapping)?;
+    let file = open_here(pid, mapping, reach)?;
     if file.is_remote && is_local_only { Err(left_unread()) } else { Ok(file) }
 }
 
@@ -257,15 +269,15 @@ pub(crate) fn open_local(pid: u32, mapping: &Mapping) -> io::Result<File> {
     if is_on_remote_device(pid, mapping) {
         return Err(left_unread());
     }
-    match open_here(pid, mapping)? {
+    match open_here(pid, mapping, Reach::Local)? {
         MappedFile { opened: Opened::Here(file), is_remote: false } => Ok(file),
         _ => Err(left_unread()),
     }
 }
 
 /// Opens the file that is mapped, in this process.
-fn open_here(pid: u32, mapping: &Mapping) -> io::Result<MappedFile> {
-    let place = by_range(pid, mapping).or_else(|_| by_path(pid, mapping))?;
+fn open_here(pid: u32, mapping: &Mapping, reach: Reach) -> io::Result<MappedFile> {
+    let place = by_range(pid, mapping).or_else(|_| by_path(pid, mapping, reach))?;
     // A FUSE server need not implement this.
     let is_remote =
         fstatfs(&place).map_or(true, |found| REMOTE.contains(&(found.f_type & 0xffff_ffff)));
@@ -295,8 +307,8 @@ fn by_range(pid: u32, mapping: &Mapping) -> io::Result<OwnedFd> {
 
 /// Opens it by its path in the root of the process: in `maps`, no part of a path is a symbolic
 /// link.
-fn by_path(pid: u32, mapping: &Mapping) -> io::Result<OwnedFd> {
-    let place = in_root(pid, &mapping.name)?;
+fn by_path(pid: u32, mapping: &Mapping, reach: Reach) -> io::Result<OwnedFd> {
+    let place = in_root(pid, &mapping.name, reach)?;
     if is_same(&place, mapping.file)? { Ok(place) } else { Err(another()) }
 }
 
@@ -304,16 +316,13 @@ fn by_path(pid: u32, mapping: &Mapping) -> io::Result<OwnedFd> {
 /// or to root.
 ///
 /// # Errors
-/// Fails if a part of the path is a symbolic link. Fails if the file is not a regular file, belongs
-/// to another user, or is on a remote file system.
+/// Fails if a part of the path is a symbolic link or on a remote file system. Fails if the file is
+/// not a regular file, or belongs to another user.
 pub fn read_in_root(pid: u32, path: &str, user: u32, most: u64) -> io::Result<Vec<u8>> {
-    let place = in_root(pid, path)?;
+    let place = located_in_root(pid, path)?;
     let owner = fstat(&place)?.st_uid;
     if owner != user && owner != 0 {
         return Err(io::Error::other("it belongs to another user"));
-    }
-    if REMOTE.contains(&(fstatfs(&place)?.f_type & 0xffff_ffff)) {
-        return Err(left_unread());
     }
     let mut bytes = Vec::new();
     reopen(&place)?.take(most).read_to_end(&mut bytes)?;
@@ -323,35 +332,59 @@ pub fn read_in_root(pid: u32, path: &str, user: u32, most: u64) -> io::Result<Ve
 /// Opens a directory in the root of a process, as a place in which files are looked up.
 ///
 /// # Errors
-/// Fails if a part of the path is a symbolic link, if it is not a directory, or if it is on a
-/// remote file system.
+/// Fails if a part of the path is a symbolic link or on a remote file system, or if it is not a
+/// directory.
 pub fn directory_in_root(pid: u32, path: &str) -> io::Result<OwnedFd> {
-    let place = in_root(pid, path)?;
-    if FileType::from_raw_mode(fstat(&place)?.st_mode) != FileType::Directory {
-        return Err(io::ErrorKind::NotADirectory.into());
+    let place = located_in_root(pid, path)?;
+    match FileType::from_raw_mode(fstat(&place)?.st_mode) {
+        FileType::Directory => Ok(place),
+        _ => Err(io::ErrorKind::NotADirectory.into()),
     }
-    if REMOTE.contains(&(fstatfs(&place)?.f_type & 0xffff_ffff)) {
-        return Err(left_unread());
-    }
-    Ok(place)
+}
+
+/// Locates a file in the root of a process, without opening it. No remote file system is asked for
+/// anything.
+///
+/// # Errors
+/// Fails if a part of the path is a symbolic link or on a remote file system.
+pub(crate) fn located_in_root(pid: u32, path: &str) -> io::Result<OwnedFd> {
+    in_root(pid, path, Reach::Local)
 }
 
 /// Locates a file in the root of a process. Symbolic links are not followed.
-fn in_root(pid: u32, path: &str) -> io::Result<OwnedFd> {
+fn in_root(pid: u32, path: &str, reach: Reach) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let mut place = open(format!("/proc/{pid}/root"), flags | OFlags::DIRECTORY, Mode::empty())?;
+    let mut mount = None;
     // Part by part, as `openat2` would with RESOLVE_NO_SYMLINKS: its flags are in memory, where the
-    // seccomp filter of the exporter cannot check that a file is opened for reading.
+    // seccomp filter of the exporter cannot check that a file is opened for reading. And a part
+    // that is another mount is known before anything is looked up in it.
     for part in path.split('/').filter(|part| !part.is_empty()) {
         if part == ".." {
             return Err(io::Error::other("its path contains `..`"));
         }
+        check(pid, &place, &mut mount, reach)?;
         place = openat(&place, part, flags | OFlags::NOFOLLOW, Mode::empty())?;
+        check(pid, &place, &mut mount, reach)?;
         if FileType::from_raw_mode(fstat(&place)?.st_mode) == FileType::Symlink {
             return Err(io::Error::other("its path contains a symbolic link"));
         }
     }
     Ok(place)
+}
+
+/// Checks that the file system of a located file may be asked for something. `known` is the mount
+/// that was checked last, whose files are still open.
+fn check(pid: u32, place: &OwnedFd, known: &mut Option<u64>, reach: Reach) -> io::Result<()> {
+    if reach == Reach::Anywhere {
+        return Ok(());
+    }
+    let mount = located_mount(place).ok_or_else(another)?;
+    if *known != Some(mount) && !Mounts::read(pid).is_local(mount) {
+        return Err(io::Error::other("its path leads to a network or FUSE file system"));
+    }
+    *known = Some(mount);
+    Ok(())
 }
 
 fn is_same(place: &OwnedFd, wanted: FileId) -> io::Result<bool> {

@@ -27,14 +27,13 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, fstat, memfd_create};
 use rustix::io::Errno;
 
-use super::{open_here, too_slow};
+use super::{Reach, open_here, too_slow};
+use crate::mounts::is_remote_type;
 use crate::proc::maps::{self, FileId, Mapping};
 use crate::proc::mountinfo;
 
 /// Maximum length of one answer, in bytes.
 const MAX_ANSWER: usize = 256 << 10;
-/// Maximum length of a `mountinfo` that is searched, in bytes.
-const MAX_MOUNTINFO: u64 = 4 << 20;
 
 /// Readers that had not ended when their file was dropped.
 static LEFT: Mutex<Vec<Child>> = Mutex::new(Vec::new());
@@ -50,16 +49,6 @@ pub fn read_remote_files_by(command: fn() -> Command) {
 /// Returns the command that reads remote files, if there is one.
 pub(super) fn reader() -> Option<fn() -> Command> {
     READER.get().copied()
-}
-
-/// Returns whether a file system of this type may be slow, or may not answer: it is on a network,
-/// or of a FUSE server.
-pub(crate) fn is_remote_type(name: &str) -> bool {
-    const NAMES: [&str; 15] = [
-        "9p", "afs", "beegfs", "ceph", "cifs", "fuse", "fuseblk", "gpfs", "lustre", "ncpfs", "nfs",
-        "nfs4", "smb3", "smbfs", "virtiofs",
-    ];
-    NAMES.contains(&name) || name.starts_with("fuse.") || name.starts_with("fuseblk.")
 }
 
 /// The file systems of a list of mounts, by their devices (major and minor number). Nothing is
@@ -81,12 +70,7 @@ pub(super) struct VisibleFileSystems {
 impl MountDevices {
     /// Reads the mounts that a process sees. A list that cannot be read counts as empty.
     fn read(process: &str) -> Self {
-        let mut text = Vec::new();
-        let file = File::open(format!("/proc/{process}/mountinfo"));
-        match file.and_then(|file| file.take(MAX_MOUNTINFO).read_to_end(&mut text)) {
-            Ok(_) => Self::parse(&String::from_utf8_lossy(&text)),
-            Err(_) => Self::default(),
-        }
+        mountinfo::read(process).map(|text| Self::parse(&text)).unwrap_or_default()
     }
 
     fn parse(mountinfo: &str) -> Self {
@@ -306,7 +290,7 @@ fn find(pid: u32, start: u64, inode: u64) -> io::Result<super::MappedFile> {
     let text = io::BufReader::new(File::open(format!("/proc/{pid}/maps"))?);
     let is_it = |mapping: &Mapping| (mapping.start, mapping.file.inode) == (start, inode);
     let found = maps::read(text).find(|mapping| mapping.as_ref().map_or(true, is_it));
-    open_here(pid, &found.ok_or_else(super::another)??)
+    open_here(pid, &found.ok_or_else(super::another)??, Reach::Anywhere)
 }
 
 #[cfg(test)]

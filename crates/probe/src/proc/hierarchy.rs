@@ -51,9 +51,8 @@ impl Hierarchy {
     /// Finds the hierarchy of a controller in lowtide's mount namespace; the empty name means
     /// version 2. `None` if it is not mounted there.
     pub(crate) fn read(controller: &str) -> Option<Self> {
-        let text = fs::read("/proc/self/mountinfo").ok()?;
-        let mounts =
-            mountinfo::mounts(&String::from_utf8_lossy(&text)).filter(is_visible).collect();
+        let text = mountinfo::read("self").ok()?;
+        let mounts = mountinfo::mounts(&text).filter(is_visible).collect();
         let own = Groups::read(std::process::id()).unwrap_or_default();
         Self::new(mounts, &own, controller)
     }

@@ -17,12 +17,7 @@ pub fn exe(pid: u32) -> io::Result<PathBuf> {
 /// # Errors
 /// Fails if the link may not be read, or the process has ended.
 pub fn directory(pid: u32) -> io::Result<PathBuf> {
-    fs::read_link(link_to_directory(pid))
-}
-
-/// Returns a path that leads to a process's working directory, also in another mount namespace.
-pub fn link_to_directory(pid: u32) -> PathBuf {
-    PathBuf::from(format!("/proc/{pid}/cwd"))
+    fs::read_link(format!("/proc/{pid}/cwd"))
 }
 
 /// Returns the path of a process's root directory: `/` unless it has its own (`chroot`).
@@ -30,7 +25,7 @@ pub fn link_to_directory(pid: u32) -> PathBuf {
 /// # Errors
 /// Fails if the link may not be read, or the process has ended.
 pub fn root(pid: u32) -> io::Result<PathBuf> {
-    fs::read_link(link_to_root(pid))
+    fs::read_link(format!("/proc/{pid}/root"))
 }
 
 /// Returns whether a process is known to be in another mount namespace than the caller.
@@ -38,9 +33,4 @@ pub fn has_other_mounts(pid: u32) -> bool {
     let namespace = |process: &str| fs::read_link(format!("/proc/{process}/ns/mnt")).ok();
     let (own, other) = (namespace("self"), namespace(&pid.to_string()));
     own.zip(other).is_some_and(|(own, other)| own != other)
-}
-
-/// Returns a path that leads to a process's root directory, also in another mount namespace.
-pub fn link_to_root(pid: u32) -> PathBuf {
-    PathBuf::from(format!("/proc/{pid}/root"))
 }

@@ -1,6 +1,11 @@
 //! `/proc/PID/mountinfo`.
 
 use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{self, Read};
+
+/// Maximum length of a list that is read, in bytes. Whoever can mount can make it longer.
+const MAX_BYTES: u64 = 4 << 20;
 
 /// A mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,6 +24,17 @@ pub(crate) struct Mount {
     pub of_type: String,
     /// The options of the file system.
     pub options: String,
+}
+
+/// Reads the list of the mounts that a process (a PID, or `self`) sees. Of a very long list, only
+/// the beginning is read.
+///
+/// # Errors
+/// Fails if it may not be read, or the process has ended.
+pub(crate) fn read(process: &str) -> io::Result<String> {
+    let mut text = Vec::new();
+    File::open(format!("/proc/{process}/mountinfo"))?.take(MAX_BYTES).read_to_end(&mut text)?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
 /// Returns the mounts. Invalid lines are skipped.

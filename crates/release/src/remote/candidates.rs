@@ -2,16 +2,18 @@
 
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use lowtide_heap::memory::{Memory, word};
 use lowtide_probe::memory::LiveMemory;
+use lowtide_probe::mounts::stat_local;
 use lowtide_probe::proc::is_gone;
 use lowtide_probe::proc::maps::Mapping;
 use lowtide_probe::proc::status::Status;
 use lowtide_probe::proc::task::{self, Doing, SystemCall, Thread};
 use lowtide_probe::target::Target;
+use rustix::fs::FileType;
 
 use super::borrow::retry_after;
 use super::frame::MAX_CHAIN_BYTES;
@@ -254,10 +256,15 @@ impl ThreadInspector<'_> {
                 Err(_) => Err("it waits for a socket that cannot be inspected".to_owned()),
             };
         }
-        let is_fifo = std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_fifo());
-        let is_known = is_fifo
+        // A FIFO with a name may be on a file system that does not answer.
+        let is_fifo = || {
+            stat_local(thread.pid, Path::new(&path))
+                .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Fifo)
+        };
+        let is_known = name.starts_with("pipe:")
             || name.starts_with("/dev/pts/")
-            || name.starts_with("anon_inode:") && !name.contains("fuse");
+            || name.starts_with("anon_inode:") && !name.contains("fuse")
+            || is_fifo();
         if is_known { Ok(()) } else { Err("it reads from a file or a device".to_owned()) }
     }
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
@@ -41,6 +41,51 @@ fn a_fifo_in_place_of_a_library_does_not_block_an_inspection() {
             .output()
             .expect("setpriv (Debian: util-linux)");
         assert_eq!(object(&output)["allocator"]["name"], "glibc", "{output:?}");
+    }
+}
+
+/// Runs a command, which must end. One that does not waits for the file system of the subject, and
+/// so can only be ended with that.
+fn ends(command: &mut Command) -> Output {
+    let mut running = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    until(&format!("the end of {command:?}"), || running.try_wait().unwrap());
+    running.wait_with_output().unwrap()
+}
+
+#[test]
+#[ignore = "needs root and /dev/fuse"]
+fn no_verb_waits_for_a_file_system_that_answers_nothing() {
+    use std::os::unix::process::CommandExt;
+    let home = tempfile::tempdir().unwrap();
+    let directory = home.path().join("mounted");
+    fs::create_dir(&directory).unwrap();
+    let library = library(&directory).display().to_string();
+    let program = directory.join("program");
+    let directory = directory.display().to_string();
+    // Its command line, and the path of its library, lead there.
+    let mut command = plain(&fixture("hostile", &["-ldl"]));
+    let subject = Subject::start(command.arg0(&program).args(["cover", &directory, &library]));
+    let pid = subject.pid().to_string();
+    let without = "-sys_admin,-checkpoint_restore";
+    let lost = [format!("--bounding-set={without}"), format!("--inh-caps={without}")];
+    let output = ends(lowtide().args(["inspect", &pid]));
+    assert!(output.status.success(), "{output:?}");
+    let lowtide_program = env!("CARGO_BIN_EXE_lowtide");
+    for verb in ["inspect", "top"] {
+        let words: &[&str] = if verb == "top" { &["--once"] } else { &[&pid] };
+        let mut command = Command::new("setpriv");
+        let output = ends(command.args(&lost).args([lowtide_program, verb]).args(words));
+        assert!(output.status.success(), "{output:?}");
+    }
+    let waits = hostile(&["wait", &directory, &library]);
+    let output = ends(lowtide().args(["release", &waits.pid().to_string()]));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("it reads from a file or a device"), "{said}");
+    if cfg!(target_arch = "x86_64") {
+        let code = hostile(&["code", "/tmp", &library]);
+        let words = ["leaks", &code.pid().to_string(), "--duration", "5s"];
+        let output = ends(lowtide().args(words));
+        assert!(output.status.code().is_some(), "{output:?}");
     }
 }
 
