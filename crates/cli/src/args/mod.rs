@@ -159,8 +159,8 @@ pub(crate) struct InspectArgs {
     #[arg(long)]
     pub(crate) each: bool,
 
-    /// Show all reasons of the verdict, each remedy in full, and the setting that makes it
-    /// permanent
+    /// Show all reasons of the verdict, each remedy in full with the setting that makes it
+    /// permanent, and every row
     #[arg(long)]
     pub(crate) why: bool,
 

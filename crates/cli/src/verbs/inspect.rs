@@ -49,6 +49,9 @@ use crate::watcher::whole::WholeProcess;
 const MAX_GROUPS: usize = 20;
 /// Maximum number of processes that have a line of their own below the ledger of a cgroup.
 const MAX_OF_CGROUP: usize = 3;
+/// Number of lines of the usual page of a cgroup, which fits into a terminal of 80 × 24 with the
+/// command and the next prompt.
+const MAX_LINES: usize = 22;
 /// Number of inspections over the time of `--watch`, if it is long enough for them.
 const INSPECTIONS: u32 = 20;
 
@@ -276,14 +279,17 @@ impl Pages<'_> {
         if output.json {
             return if self.has_totals { group.print(output) } else { Ok(()) };
         }
-        let cgroup = group.cgroup().map(|ledger| cgroup::render(ledger, screen));
         // The totals of a single process are those of its page, and a cgroup has its own.
         let is_whole = group.cgroup().is_none() || self.args.why || self.args.each;
         let has_totals = self.has_totals && !self.is_one && is_whole;
         let most = if is_whole { usize::MAX } else { MAX_OF_CGROUP };
+        let list = inspection::list(&self.rows, most, screen);
+        // A blank line and the next step.
+        let room = (!self.args.why).then(|| MAX_LINES.saturating_sub(list.lines().count() + 2));
+        let cgroup = group.cgroup().map(|ledger| cgroup::render(ledger, room, screen));
         let totals = Some(group.totals()).filter(|_| has_totals).filter(has_processes);
         let totals = totals.map(|totals| format!("{}\n", in_lines(&totals, output)));
-        let processes = self.held.clone() + &inspection::list(&self.rows, most, screen);
+        let processes = self.held.clone() + &list;
         let parts = cgroup.into_iter().chain(totals).chain(Some(processes));
         let parts: Vec<String> = parts.filter(|part| !part.is_empty()).collect();
         output.text(&parts.join("\n"))?;
@@ -292,7 +298,10 @@ impl Pages<'_> {
         let largest = self.rows.iter().max_by_key(|row| (row.rss_bytes, row.pid));
         match largest {
             Some(row) => {
-                let next = "(its memory by owner; --each shows that of all)";
+                let next = match is_whole {
+                    true => "(its memory by owner; --each shows that of all)",
+                    false => "(--each: all processes; --why: all rows)",
+                };
                 output.text(&format!("next: lowtide inspect {}     {next}\n", row.pid))
             }
             None => Ok(()),

@@ -88,7 +88,7 @@ impl CgroupWatch {
         match &self.latest {
             None => Ok(true),
             Some(latest) if output.json => output.line_of(latest),
-            Some(latest) => output.line(&line(latest)),
+            Some(latest) => output.line(&line(latest, output.screen())),
         }
     }
 
@@ -96,7 +96,7 @@ impl CgroupWatch {
     fn end(&self, output: &Output) -> Result<(), Failure> {
         let summary = self.latest.as_ref().and_then(summary).filter(|_| !output.json);
         let Some(summary) = summary else { return Ok(()) };
-        let next = format!("  next: lowtide inspect --cgroup {}", quoted(&self.group.path));
+        let next = format!("next: lowtide inspect --cgroup {}", quoted(&self.group.path));
         output.line(&(summary + &next)).map(drop)
     }
 }

@@ -92,7 +92,6 @@ impl CgroupHoldings {
                 holdings.add(part);
             }
         }
-        holdings.add_notes();
         holdings
     }
 
@@ -117,12 +116,14 @@ impl CgroupHoldings {
         }
     }
 
-    fn add_notes(&mut self) {
-        self.notes.extend(self.files.notes());
+    /// Returns what is not known of the files in shared memory, as sentences.
+    pub(super) fn shared_notes(&self) -> Vec<String> {
+        let mut notes = self.files.notes();
         if !self.files.is_searched() {
             let note = "the files of its shared memory could not be searched in time";
-            self.notes.push(note.to_owned());
+            notes.push(note.to_owned());
         }
+        notes
     }
 
     pub(super) fn page_tables_bytes(&self) -> u64 {

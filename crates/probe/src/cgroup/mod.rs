@@ -114,6 +114,11 @@ fn ledger(
         ..CgroupLedger::default()
     };
     ledger.set_rows(rows(account, holdings, tree.groups));
+    // They are about nothing if there is no shared memory.
+    let shared = ledger.bytes(CgroupKind::ShmemMapped) + ledger.bytes(CgroupKind::ShmemUnmapped);
+    if shared.unsigned_abs() > ledger.charged_bytes / 100 {
+        ledger.notes.extend(holdings.shared_notes());
+    }
     // Version 1 has no row for the buffers of TCP, which it does not charge.
     let has_sockets = ledger.bytes(CgroupKind::Sockets) > 0;
     ledger.holders.retain(|holder| has_sockets || holder.kind != CgroupKind::Sockets);

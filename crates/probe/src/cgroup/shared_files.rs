@@ -34,9 +34,8 @@ const SAMPLED: usize = 256;
 const SMALL: u64 = 1 << 20;
 
 /// The notes for mappings that were not read.
-const NO_MAPPINGS: &str = "the shared memory that some processes map cannot be read: as much as possible counts as mapped";
-const NO_TIME: &str =
-    "not all mappings were read in time: as much shared memory as possible counts as mapped";
+const NO_MAPPINGS: &str = "some mappings cannot be read: shmem_unmapped may be too small";
+const NO_TIME: &str = "not all mappings were read in time: shmem_unmapped may be too small";
 
 /// The files in shared memory that a set of processes sees, opens or maps.
 #[derive(Debug, Default)]

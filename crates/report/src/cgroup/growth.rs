@@ -6,6 +6,7 @@ use lowtide_model::duration::HumanSeconds;
 use lowtide_model::growth::GrowthCourse;
 
 use super::rows::description;
+use crate::screen::Screen;
 use crate::text::{printable, signed};
 
 /// Minimum change of a row that is shown, in bytes.
@@ -14,14 +15,22 @@ const MIN_CHANGE: u64 = 64 << 10;
 const SHOWN: usize = 3;
 const SHOWN_AT_END: usize = 8;
 
-/// Formats a reading as a line for people and for `awk`, with the rows that changed most.
-pub fn line(reading: &ChargeReading) -> String {
+/// Formats a reading as a line for people and for `awk`, with the rows that changed most, as far as
+/// they fit.
+pub fn line(reading: &ChargeReading, screen: Screen) -> String {
     let charge = &reading.charge;
     let numbers = [charge.charged_bytes, charge.kept_bytes()].map(|bytes| Human(bytes).to_string());
     let head = format!("{:>7.1} s  charged {:>9}  kept {:>9}", reading.t_s, numbers[0], numbers[1]);
     let changes = reading.growth.iter().flat_map(changed).take(SHOWN);
-    changes
-        .fold(head, |line, row| line + &format!("  {} {}", row.kind.name(), signed(row.change())))
+    let changes = changes.map(|row| format!("  {} {}", row.kind.name(), signed(row.change())));
+    let mut line = head;
+    for change in changes {
+        if line.chars().count() + change.chars().count() > usize::from(screen.width) {
+            break;
+        }
+        line += &change;
+    }
+    line
 }
 
 /// Formats the growth over the whole watch.
@@ -128,10 +137,13 @@ mod tests {
         let mut found = reading(GrowthCourse::Steady);
         let growth = found.growth.as_mut().unwrap();
         growth.set_limit(Some(150 << 20), Some(90 << 20));
+        let wide = Screen { width: 120, colour: false };
         assert_eq!(
-            line(&found),
+            line(&found, wide),
             "   30.0 s  charged  90.0 MiB  kept  90.0 MiB  shmem_unmapped +30.0 MiB  file_inactive -8.00 MiB"
         );
+        let narrow = Screen { width: 80, ..wide };
+        assert!(line(&found, narrow).ends_with("  shmem_unmapped +30.0 MiB"));
         let text = summary(&found).unwrap();
         for part in [
             "in 30.0 s, the charge of /a [2J went from 60.0 MiB to 90.0 MiB",

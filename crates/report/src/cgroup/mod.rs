@@ -12,15 +12,31 @@ use lowtide_model::cgroup::{
 use crate::group::processes;
 use crate::screen::{Screen, bold, dim};
 use crate::text::{printable, shortened, with_minus, wrapped};
-use rows::{MIN_SHARE, rows};
+use rows::{MIN_SHARE, Shown, rows};
 
-/// Formats the ledger of a cgroup.
-pub fn render(ledger: &CgroupLedger, screen: Screen) -> String {
+/// The parts of rows that a page has, from more to fewer: the maximum number of parts of a row, and
+/// their minimum share of the charge.
+const FOLDED: [(usize, f64); 5] = [(3, 0.01), (2, 0.01), (1, 0.01), (1, 0.05), (1, 0.1)];
+/// What it has if there is no room for any of these.
+const LEAST: (usize, f64) = (1, 0.25);
+
+/// Formats the ledger of a cgroup, with as many parts of its rows as `room` lines hold; without
+/// `room`, with all rows and all parts.
+pub fn render(ledger: &CgroupLedger, room: Option<usize>, screen: Screen) -> String {
+    let Some(room) = room else { return page(ledger, Shown::All, screen) };
+    let fits = |shown: &Shown| page(ledger, *shown, screen).lines().count() <= room;
+    let large = |(most, min_share)| Shown::Large { most, min_share };
+    let mut by_length = FOLDED.into_iter().map(large);
+    let shown = by_length.find(fits).unwrap_or(large(LEAST));
+    page(ledger, shown, screen)
+}
+
+fn page(ledger: &CgroupLedger, shown: Shown, screen: Screen) -> String {
     let mut out = head(ledger, screen);
     out.push('\n');
     out += &bold(&wrapped(&printable(&answer(ledger)), screen.width), screen);
     out.push_str("\n\n");
-    out += &rows(ledger, screen);
+    out += &rows(ledger, shown, screen);
     out += &returnable(ledger, screen);
     out += &beside(ledger, screen);
     for note in &ledger.notes {
@@ -91,7 +107,7 @@ fn answer(ledger: &CgroupLedger) -> String {
             )
         }
         _ => format!(
-            "processes: {} of {} ({:.0} %) is anonymous memory of the processes: inspect the largest.",
+            "processes: {} of {} ({:.0} %) is their own memory: inspect the largest.",
             with_minus(anon),
             Human(charged),
             of_charge(anon)
@@ -191,20 +207,27 @@ fn is_deleted(ledger: &CgroupLedger) -> bool {
     removed.sum::<u64>() * 2 > known_files(ledger)
 }
 
-/// Returns how much of the charge can be returned, and by whom.
+/// Returns how much of the charge can be returned, and by whom; parts that are not noticeable are
+/// left out.
 fn returnable(ledger: &CgroupLedger, screen: Screen) -> String {
-    let mut parts = Vec::new();
-    if let Some(anon) = &ledger.anon {
-        let about = if anon.processes.iter().any(|found| found.estimated) { "≈ " } else { "" };
-        parts.push(format!("{about}{} by lowtide release", Human(anon.releasable_bytes)));
-    }
-    let by_kernel = Human(ledger.reclaimable_bytes);
-    parts.push(format!("{by_kernel} by the kernel before it kills"));
+    let is_noticeable = |bytes: u64| bytes as f64 >= ledger.charged_bytes as f64 * MIN_SHARE;
+    let released = ledger.anon.as_ref().map(|anon| {
+        let is_estimate = anon.processes.iter().any(|found| found.estimated);
+        let about = if is_estimate { "≈ " } else { "" };
+        (anon.releasable_bytes, about, "by lowtide release")
+    });
     let unmapped = ledger.bytes(CgroupKind::ShmemUnmapped).unsigned_abs();
-    if unmapped as f64 >= ledger.charged_bytes as f64 * MIN_SHARE {
-        parts.push(format!("{} by deleting and closing files in shared memory", Human(unmapped)));
-    }
-    format!("{}\n", wrapped(&format!("can be returned: {}", parts.join(" · ")), screen.width))
+    let parts: Vec<String> = released
+        .into_iter()
+        .chain([
+            (ledger.reclaimable_bytes, "", "by the kernel"),
+            (unmapped, "", "by deleting and closing files in shared memory"),
+        ])
+        .filter(|(bytes, ..)| is_noticeable(*bytes))
+        .map(|(bytes, about, by)| format!("{about}{} {by}", Human(bytes)))
+        .collect();
+    let text = if parts.is_empty() { "less than 1 %".to_owned() } else { parts.join(" · ") };
+    format!("{}\n", wrapped(&format!("can be returned: {text}"), screen.width))
 }
 
 fn beside(ledger: &CgroupLedger, screen: Screen) -> String {
@@ -225,6 +248,10 @@ mod tests {
     use lowtide_model::ledger::Owner;
 
     use super::*;
+
+    const NARROW: Screen = Screen { width: 80, colour: false };
+    /// The lines of a screen with a single process below the ledger.
+    const ROOM: Option<usize> = Some(18);
 
     fn row(kind: CgroupKind, mib: i64) -> CgroupRow {
         CgroupRow { kind, bytes: mib << 20, estimated: false, bound_bytes: None }
@@ -252,7 +279,7 @@ mod tests {
 
     #[test]
     fn the_answer_comes_first_and_fits_on_a_screen_of_80_columns() {
-        let page = render(&ledger(), Screen { width: 80, colour: false });
+        let page = render(&ledger(), ROOM, NARROW);
         assert!(
             page.contains("shared memory that no process maps: 120 MiB of 200 MiB (60 %)"),
             "{page}"
@@ -272,7 +299,7 @@ mod tests {
         let slow = AnonProcess::unread(8, "fuse\x1b".to_owned(), count, "slow".to_owned());
         let mut found = ledger();
         found.set_anon(vec![server, slow]);
-        let page = render(&found, Screen { width: 80, colour: false });
+        let page = render(&found, ROOM, NARROW);
         for line in [
             "20.0 MiB  allocated: in use by the program",
             "20.0 MiB  reclaimable: freed, in whole pages",
@@ -282,6 +309,78 @@ mod tests {
             assert!(page.contains(line), "{line}: {page}");
         }
         assert!(!page.contains('\x1b'), "{page}");
+        assert!(page.lines().all(|line| line.chars().count() <= 80), "{page}");
+    }
+
+    /// Returns a container that holds memory of every kind, with parts of each.
+    fn full() -> CgroupLedger {
+        let mut own = lowtide_model::ledger::Ledger::default();
+        let owners = [Owner::Allocated, Owner::Reclaimable, Owner::Fragmented, Owner::Stacks];
+        owners.iter().for_each(|owner| own.add(*owner, 15 << 20));
+        let count = AnonCount { resident_bytes: 60 << 20, proportional_bytes: Some(60 << 20) };
+        let mut found = ledger();
+        found.set_rows(vec![
+            row(CgroupKind::Anon, 60),
+            row(CgroupKind::ShmemMapped, 20),
+            row(CgroupKind::ShmemUnmapped, 30),
+            row(CgroupKind::FileActive, 40),
+            row(CgroupKind::FileInactive, 20),
+            row(CgroupKind::SlabReclaimable, 9),
+            row(CgroupKind::SlabUnreclaimable, 5),
+            row(CgroupKind::PageTables, 4),
+            row(CgroupKind::KernelOther, 12),
+        ]);
+        found.set_anon(vec![AnonProcess::new(7, "server".to_owned(), &own, count, 15 << 20)]);
+        let file = |kind: CgroupKind, place: u32| CgroupFile {
+            path: format!("/dev/shm/{}/{}-{place}", "a".repeat(80), kind.name()),
+            kind,
+            bytes: 5 << 20,
+            mapped_bytes: 0,
+            deleted: true,
+            charged: None,
+        };
+        let kinds = [CgroupKind::ShmemMapped, CgroupKind::ShmemUnmapped];
+        found.files = kinds.iter().flat_map(|kind| (0..4).map(|at| file(*kind, at))).collect();
+        let cached = |place: u32| CachedFile {
+            path: format!("/var/log/{}/{place}.log", "b".repeat(80)),
+            pid: 7,
+            cached_bytes: 8 << 20,
+            dirty_bytes: Some(4 << 20),
+            charged_bytes: None,
+            deleted: true,
+        };
+        found.page_cache = CgroupPageCache::new(60 << 20, (0..4).map(cached).collect(), true);
+        found.holders = [HolderPart::Pipes, HolderPart::UnixSockets]
+            .map(|part| CgroupHolder {
+                kind: CgroupKind::KernelOther,
+                part: Some(part),
+                pid: 7,
+                name: "server".to_owned(),
+                bytes: 5 << 20,
+            })
+            .to_vec();
+        found
+    }
+
+    #[test]
+    fn a_full_container_leaves_room_for_three_processes_on_a_screen_of_80_by_24() {
+        let page = render(&full(), Some(16), NARROW);
+        assert!(page.lines().count() <= 16, "{page}");
+        assert!(page.lines().all(|line| line.chars().count() <= 80), "{page}");
+        assert!(page.contains("page cache: 40.0 MiB of 200 MiB (20 %)"), "{page}");
+        assert!(page.contains(" others ") && page.contains(" shmem_unmapped "), "{page}");
+    }
+
+    #[test]
+    fn a_page_without_a_limit_shows_every_row_and_every_part() {
+        let found = full();
+        let page = render(&found, None, NARROW);
+        assert!(!page.contains(" others ") && !page.contains("other owners"), "{page}");
+        assert!(found.rows.iter().all(|row| page.contains(row.kind.name())), "{page}");
+        for part in ["allocated", "reclaimable", "fragmented", "stacks", "pipes of", "sockets, w"] {
+            assert!(page.contains(part), "{part}: {page}");
+        }
+        assert_eq!(page.matches("(deleted)").count(), 12, "{page}");
         assert!(page.lines().all(|line| line.chars().count() <= 80), "{page}");
     }
 
@@ -304,7 +403,7 @@ mod tests {
             name: "server".to_owned(),
             bytes: 8 << 20,
         }];
-        let page = render(&found, Screen { width: 80, colour: false });
+        let page = render(&found, ROOM, NARROW);
         for line in [
             "     8.00 MiB  /var/log/app.log, 4.00 MiB dirty",
             "     2.00 MiB  files that none of its processes has open",
@@ -318,7 +417,7 @@ mod tests {
     fn memory_that_only_a_pin_keeps_is_the_answer_and_not_the_processes() {
         let mut found = ledger();
         found.set_rows(vec![row(CgroupKind::Anon, 1), row(CgroupKind::Rest, 199)]);
-        let page = render(&found, Screen { width: 200, colour: false });
+        let page = render(&found, ROOM, Screen { width: 200, colour: false });
         assert!(page.contains("not in the kernel's account: 199 MiB of 200 MiB (100 %)"), "{page}");
         assert!(!page.contains("inspect the largest"), "{page}");
         found.holders = vec![CgroupHolder {
@@ -328,7 +427,7 @@ mod tests {
             name: "server\x1b".to_owned(),
             bytes: 190 << 20,
         }];
-        let page = render(&found, Screen { width: 200, colour: false });
+        let page = render(&found, ROOM, Screen { width: 200, colour: false });
         assert!(
             page.contains("At most 190 MiB of it are pinned by server")
                 && page.contains("io_uring")
@@ -340,7 +439,7 @@ mod tests {
     fn a_ledger_with_a_large_rest_calls_itself_incomplete() {
         let mut found = ledger();
         found.set_rows(vec![row(CgroupKind::ShmemUnmapped, 190), row(CgroupKind::Rest, 10)]);
-        let page = render(&found, Screen { width: 80, colour: false });
+        let page = render(&found, ROOM, NARROW);
         assert!(found.incomplete && page.contains("The ledger is incomplete."), "{page}");
     }
 
@@ -351,12 +450,12 @@ mod tests {
         found.files = vec![CgroupFile {
             path: "/dev/shm/\x1b]0;x\x07".to_owned(),
             kind: CgroupKind::ShmemUnmapped,
-            bytes: 1 << 20,
+            bytes: 8 << 20,
             mapped_bytes: 0,
             deleted: true,
             charged: None,
         }];
-        let page = render(&found, Screen { width: 80, colour: false });
+        let page = render(&found, ROOM, NARROW);
         assert!(!page.contains('\x1b') && !page.contains('\x07'), "{page}");
     }
 }

@@ -4,7 +4,7 @@ use lowtide_model::bytes::Human;
 use lowtide_model::cgroup::{CgroupHolder, CgroupKind, CgroupLedger, CgroupRow};
 use ratatui_core::style::Color;
 
-use super::parts;
+use super::parts::Parts;
 use crate::inspection::ledger::{MAX_BAR_WIDTH, cells, first_names, line};
 use crate::screen::Screen;
 use crate::text::printable;
@@ -12,26 +12,38 @@ use crate::text::printable;
 /// Minimum part of the charge of a row of its own.
 pub(super) const MIN_SHARE: f64 = 0.01;
 
+/// Maximum number of rows of their own on a page that does not show all.
+const MAX_ROWS: usize = 5;
+
+/// How much of a ledger a page shows.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Shown {
+    /// All rows, with all of their parts.
+    All,
+    /// The large rows, each with at most `most` parts, which have at least `min_share` of the
+    /// charge.
+    Large { most: usize, min_share: f64 },
+}
+
 /// Formats the bar and the rows.
-pub(super) fn rows(ledger: &CgroupLedger, screen: Screen) -> String {
+pub(super) fn rows(ledger: &CgroupLedger, shown: Shown, screen: Screen) -> String {
     let charged = ledger.charged_bytes.max(1) as f64;
     let share = |row: &CgroupRow| row.bytes as f64 / charged;
-    let is_large = |row: &&CgroupRow| share(row) >= MIN_SHARE;
-    let (large, small): (Vec<&CgroupRow>, Vec<&CgroupRow>) =
-        ledger.rows.iter().filter(|row| row.bytes != 0).partition(is_large);
+    let (large, small) = divide(ledger, shown);
     let width = usize::from(screen.width).min(MAX_BAR_WIDTH);
     let places = |row: &CgroupRow| (share(row) * width as f64).floor() as usize;
     let bar: String = large.iter().map(|row| cells(ink(row.kind), places(row), screen)).collect();
     let mut out = format!("{bar}\n");
     let last_of_cache = large.iter().rposition(|row| is_page_cache(row.kind));
+    let parts = Parts { ledger, shown, screen };
     for (place, row) in large.into_iter().enumerate() {
         let about = if row.estimated { '≈' } else { ' ' };
         let bytes = row.bytes.unsigned_abs();
         let text = meaning(ledger, row);
         out += &line(ink(row.kind), (row.kind.name(), about, bytes, share(row)), &text, screen);
-        out += &parts::of_row(ledger, row.kind, screen);
+        out += &parts.of_row(row.kind);
         if Some(place) == last_of_cache {
-            out += &parts::page_cache(ledger, screen);
+            out += &parts.page_cache();
         }
     }
     let bytes = small.iter().map(|row| row.bytes).sum::<i64>();
@@ -43,6 +55,19 @@ pub(super) fn rows(ledger: &CgroupLedger, screen: Screen) -> String {
         out += &line((Color::DarkGray, '.'), numbers, &names, screen);
     }
     out
+}
+
+/// Divides the rows that hold memory into those of their own and those that are shown together.
+fn divide(ledger: &CgroupLedger, shown: Shown) -> (Vec<&CgroupRow>, Vec<&CgroupRow>) {
+    let held = ledger.rows.iter().filter(|row| row.bytes != 0);
+    let mut sizes: Vec<i64> = held.clone().map(|row| row.bytes).collect();
+    sizes.sort_unstable_by_key(|bytes| std::cmp::Reverse(*bytes));
+    let least = sizes.get(MAX_ROWS - 1).copied().unwrap_or(0);
+    let min_bytes = ledger.charged_bytes.max(1) as f64 * MIN_SHARE;
+    held.partition(|row| {
+        let is_large = row.bytes >= least && row.bytes as f64 >= min_bytes;
+        is_large || (shown == Shown::All && row.bytes > 0)
+    })
 }
 
 fn is_page_cache(kind: CgroupKind) -> bool {

@@ -17,10 +17,13 @@ const MAX_ROWS: usize = 6;
 /// Colour and letter of the small rows.
 const SMALL: (Color, char) = (Color::DarkGray, '.');
 
-/// Formats the bar and the rows.
-pub(super) fn render(inspection: &Inspection, screen: Screen) -> String {
+/// Formats the bar and the rows: all of them, or the large ones and one for the others.
+pub(super) fn render(inspection: &Inspection, is_whole: bool, screen: Screen) -> String {
     let ledger = &inspection.observation.ledger;
-    let rows = LedgerRows::new(ledger.rows());
+    let rows = match is_whole {
+        true => LedgerRows::whole(ledger.rows()),
+        false => LedgerRows::new(ledger.rows()),
+    };
     let mut out = bar(&rows, ledger.total(), screen);
     for row in &rows.large {
         let about = if row.estimated { '≈' } else { ' ' };
@@ -63,6 +66,12 @@ impl LedgerRows {
             large.append(&mut small);
         }
         Self { large, small }
+    }
+
+    /// Returns all rows that hold memory as rows of their own.
+    fn whole(rows: &[Row]) -> Self {
+        let large = rows.iter().copied().filter(|row| row.bytes > 0).collect();
+        Self { large, small: Vec::new() }
     }
 
     /// Returns the names of the small rows, the largest first; those after the second are only

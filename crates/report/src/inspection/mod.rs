@@ -40,7 +40,7 @@ const MAX_VERDICT_LINES: usize = 3;
 pub struct Details {
     /// Each arena, instead of a line for its heap.
     pub arenas: bool,
-    /// All reasons of the verdict, and each remedy in full.
+    /// All reasons of the verdict, each remedy in full, and every row of the ledger.
     pub why: bool,
 }
 
@@ -55,7 +55,7 @@ pub fn render(inspection: &Inspection, details: Details, screen: Screen) -> Stri
     out += &remedies(inspection, details.why, screen);
     out.push('\n');
     out += &total(inspection, screen);
-    out += &ledger::render(inspection, screen);
+    out += &ledger::render(inspection, details.why, screen);
     out += &heaps::render(&inspection.observation, details.arenas, screen);
     for note in &inspection.observation.notes {
         out += &wrapped(&printable(&format!("note: {note}")), screen.width);
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_shows_all_reasons_and_each_remedy_in_full() {
+    fn a_flag_shows_all_reasons_each_remedy_in_full_and_every_row() {
         let found = ruby();
         let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
         let page = words(&render(&found, Details { why: true, arenas: false }, NARROW));
@@ -284,6 +284,10 @@ mod tests {
         for remedy in found.remedies.iter().filter(|remedy| remedy.kind != RemedyKind::MallocTrim) {
             assert!(page.contains(remedy.how.as_str()), "{remedy:?}: {page}");
         }
+        for row in found.observation.ledger.rows().iter().filter(|row| row.bytes > 0) {
+            assert!(page.contains(row.owner.name()), "{row:?}: {page}");
+        }
+        assert!(!page.contains(" others "), "{page}");
     }
 
     #[test]

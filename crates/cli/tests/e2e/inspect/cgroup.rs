@@ -100,6 +100,36 @@ fn bytes(ledger: &Value, kind: &str) -> i64 {
 
 #[test]
 #[ignore = "needs root: it makes a memory cgroup"]
+fn the_page_of_a_container_with_three_processes_fits_into_a_terminal_of_80_by_24() {
+    let group = Group::new("page");
+    let file = Removed(format!("/dev/shm/lowtide-page-{}", std::process::id()).into());
+    let cached = Removed(std::env::temp_dir().join(format!("lowtide-page-{}", std::process::id())));
+    let scripts = [
+        format!("head -c 16M /dev/zero > {}", file.0.display()),
+        format!("head -c 16M /dev/zero > {} && exec 9< {0}", cached.0.display()),
+        "x=$(head -c 8M /dev/zero | tr '\\0' x)".to_owned(),
+    ];
+    let subjects: Vec<Subject> = scripts.iter().map(|script| group.run(script)).collect();
+    let page = |words: &[&str]| {
+        let mut command = lowtide();
+        command.env("COLUMNS", "80").args(["inspect", "--cgroup", &group.path]).args(words);
+        String::from_utf8(command.output().unwrap().stdout).unwrap()
+    };
+    let usual = page(&[]);
+    assert!(usual.lines().count() <= 22, "{usual}");
+    assert!(usual.lines().all(|line| line.chars().count() <= 80), "{usual}");
+    for subject in &subjects {
+        assert!(
+            usual.lines().any(|line| line.trim().starts_with(&format!("{} ", subject.pid()))),
+            "{usual}"
+        );
+    }
+    let whole = page(&["--why"]);
+    assert!(!whole.contains("  others  ") && !whole.contains("other owners"), "{whole}");
+}
+
+#[test]
+#[ignore = "needs root: it makes a memory cgroup"]
 fn shared_memory_that_nobody_maps_stays_charged_after_its_writer() {
     let group = Group::new("shm");
     let file = Removed(format!("/dev/shm/lowtide-{}", std::process::id()).into());
