@@ -421,7 +421,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_largest_owner_is_always_named() {
+    fn the_largest_owner_is_named_unless_free_memory_is_the_reason() {
         // MariaDB with a buffer pool, and a PostgreSQL server.
         let of_innodb = observed(&[
             (Owner::Allocated, 49),
@@ -454,6 +454,10 @@ pub(crate) mod tests {
             verdict.because[0],
             "70.0 MiB (50 % of RSS) are shared memory: PostgreSQL's shared memory"
         );
+        // The reason of a hoard is the free memory.
+        let because =
+            diagnose(observed(&[(Owner::Reclaimable, 300), (Owner::File, 5)])).verdict.because;
+        assert!(!because.iter().any(|reason| reason.contains("are files")), "{because:?}");
         let found = observed(&[(Owner::ProgramData, 100), (Owner::File, 60)]);
         let named = |name: &str, mib: u64| vec![NamedMemory::new(name.to_owned(), mib * MIB, 1)];
         let (changed_files, files) = (named("/var/data", 100), named("/var/other", 40));

@@ -15,7 +15,8 @@ use lowtide_model::verdict::VerdictKind;
 
 /// Share of RSS from which on free memory justifies a verdict.
 pub(crate) const NOTABLE: f64 = 0.2;
-/// Share of RSS from which on an owner is named in the reasons. The largest one is always named.
+/// Share of RSS from which on an owner is named in the reasons. Where the verdict has no reason of
+/// its own, the largest one is always named.
 pub(crate) const NAMED: f64 = 0.1;
 /// Minimum number of bytes that a forked process copied, to be named.
 const MIN_COPIED: u64 = 4 << 20;
@@ -349,8 +350,15 @@ impl Evidence<'_> {
         );
         owners.push((of(Owner::AnonymousOther), other));
         owners.sort_by_key(|(bytes, _)| Reverse(*bytes));
+        let has_reason = matches!(
+            kind,
+            VerdictKind::Hoard
+                | VerdictKind::Locked
+                | VerdictKind::Cached
+                | VerdictKind::Fragmentation
+        );
         let is_named = |(place, (bytes, _)): &(usize, (u64, String))| {
-            *bytes > 0 && (*place == 0 || self.share(*bytes) >= NAMED)
+            *bytes > 0 && ((*place == 0 && !has_reason) || self.share(*bytes) >= NAMED)
         };
         let named = owners.into_iter().enumerate().filter(is_named).take(MAX_NAMED);
         named.map(|(_, (bytes, what))| format!("{} {what}", self.part(bytes))).collect()

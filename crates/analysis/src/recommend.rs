@@ -367,8 +367,8 @@ fn open_because(
     }
 }
 
-/// Describes the treatments that left materially less than the reference, with their costs, in one
-/// sentence: the three that left the least. Returns an empty text if there are none.
+/// Describes the treatments whose mean excess is materially less than that of the reference, with
+/// their costs, in one sentence: the three with the least. Returns an empty text if there are none.
 fn tradeoffs(
     reference: &TreatmentSummary,
     summaries: &[TreatmentSummary],
@@ -398,7 +398,7 @@ fn tradeoffs(
         let costs =
             if costs.is_empty() { String::new() } else { format!(", at {}", costs.join(" and ")) };
         format!(
-            "{} left {} ({}) less than {}{costs}",
+            "{} held on average {} ({}) less than {}{costs}",
             summary.treatment,
             Human(*less as u64),
             whole_percent(less / of_reference),
@@ -540,7 +540,11 @@ fn because(
 ) -> String {
     let mean = |s: &TreatmentSummary| s.excess_mean_bytes.map(|e| Human(e.median as u64));
     let mut text = match mean(best) {
-        Some(held) => format!("after the load it held {held} above its baseline on average"),
+        Some(held) => {
+            let of_both = [Some(best), summaries.first()].into_iter().flatten();
+            let baseline = baseline_of(&of_both.collect::<Vec<_>>(), trials);
+            format!("after the load it held {held} above its {baseline} on average")
+        }
         None => "its memory after the load is unknown".to_owned(),
     };
     match summaries.first() {
@@ -568,6 +572,22 @@ fn because(
         text += &format!("; {} costs too much ({})", costly.treatment, costs(costly, yardstick));
     }
     text
+}
+
+/// Returns what the excess of treatments is counted from. Trials whose memory rose from the start
+/// have only an estimate.
+fn baseline_of(summaries: &[&TreatmentSummary], trials: &[TrialResult]) -> String {
+    let is_one = |trial: &&TrialResult| {
+        trial.is_usable() && summaries.iter().any(|summary| summary.treatment == trial.treatment)
+    };
+    let count = trials.iter().filter(is_one).count();
+    let estimated =
+        trials.iter().filter(is_one).filter(|trial| trial.baseline_bytes.is_none()).count();
+    match estimated {
+        0 => "baseline".to_owned(),
+        _ if estimated == count => "estimated baseline".to_owned(),
+        _ => format!("baseline (estimated in {estimated} of {count} trials)"),
+    }
 }
 
 /// Describes the cost of a treatment relative to the reference.

@@ -27,8 +27,10 @@ pub(super) fn add_returnable(recommendation: &mut Recommendation, summaries: &[T
         .collect();
     hidden.sort_by(|a, b| a.0.total_cmp(&b.0));
     let sentences = hidden.iter().take(MAX_NAMED).map(|(_, returnable, summary)| {
+        let settled = summary.settled_bytes.map_or(0.0, |settled| settled.median);
         format!(
-            "{} left {} that a release returns; {}",
+            "of the {} that {} left, a release returns {} ({})",
+            Human(settled as u64),
             summary.treatment,
             Human(*returnable as u64),
             with_policy(summary, summaries)
@@ -67,7 +69,7 @@ fn with_policy(summary: &TreatmentSummary, summaries: &[TreatmentSummary]) -> St
         .filter(is_same)
         .filter_map(|other| Some((other.settled_bytes?.median, other.treatment.policy.as_str())));
     match found.min_by(|a, b| a.0.total_cmp(&b.0)) {
-        Some((bytes, policy)) => format!("with {policy} it left {} in all", Human(bytes as u64)),
+        Some((bytes, policy)) => format!("with {policy}, it left {}", Human(bytes as u64)),
         None => "try it with -p none,adaptive".to_owned(),
     }
 }
@@ -119,11 +121,11 @@ mod tests {
         let alone = [glibc.clone(), jemalloc.clone()];
         assert_eq!(
             said(&glibc, &alone),
-            "it is so. Besides: jemalloc left 189 MiB that a release returns; try it with -p none,adaptive"
+            "it is so. Besides: of the 207 MiB that jemalloc left, a release returns 189 MiB (try it with -p none,adaptive)"
         );
         let adaptive = summary("jemalloc", "adaptive", 15.0, 1.0);
         let all = [glibc.clone(), jemalloc, adaptive.clone()];
-        assert!(said(&glibc, &all).ends_with("; with adaptive it left 15.0 MiB in all"));
+        assert!(said(&glibc, &all).ends_with(" (with adaptive, it left 15.0 MiB)"));
         // The recommended one leaves no more than it would.
         assert_eq!(said(&adaptive, &all), "it is so");
     }

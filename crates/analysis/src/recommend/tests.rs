@@ -63,6 +63,19 @@ fn the_treatment_with_the_least_excess_at_equal_cost_is_recommended() {
 }
 
 #[test]
+fn an_excess_over_an_estimate_is_not_called_one_over_a_baseline() {
+    let trials = || [one("glibc", 1, 90.0, 1.0), one("jemalloc", 1, 20.0, 1.0)];
+    let mut found = study(trials().into());
+    let summaries: Vec<&TreatmentSummary> = found.treatments.iter().collect();
+    assert_eq!(baseline_of(&summaries, &found.trials), "baseline");
+    found.trials[0].baseline_bytes = None;
+    assert_eq!(baseline_of(&summaries, &found.trials), "baseline (estimated in 1 of 2 trials)");
+    assert_eq!(baseline_of(&summaries[1..], &found.trials), "baseline");
+    found.trials[1].baseline_bytes = None;
+    assert_eq!(baseline_of(&summaries, &found.trials), "estimated baseline");
+}
+
+#[test]
 fn a_treatment_over_the_cost_limit_is_not_recommended() {
     let study = study(vec![
         one("glibc", 1, 90.0, 1.00),
@@ -120,8 +133,7 @@ fn an_unresolved_cost_leaves_the_recommendation_unresolved() {
     let (treatment, resolved, because) = chosen(&study);
     assert_eq!((treatment.as_deref(), resolved), (Some("glibc"), false));
     assert!(because.contains("it is not certain that jemalloc costs more than 5 %"), "{because}");
-    let so_far =
-        "So far: jemalloc left 70.0 MiB (78 %) less than glibc, at CPU × 1.15 (0.90 to 1.40)";
+    let so_far = "So far: jemalloc held on average 70.0 MiB (78 %) less than glibc, at CPU × 1.15 (0.90 to 1.40)";
     assert!(because.contains(so_far), "{because}");
 }
 
@@ -146,7 +158,8 @@ fn the_cost_limit_applies_to_a_single_repeat_too() {
     let (treatment, resolved, because) = chosen(&study);
     assert_eq!((treatment.as_deref(), resolved), (Some("glibc"), false));
     assert!(
-        because.contains("arena_max left 40.0 MiB (44 %) less than glibc, at CPU × 1.12"),
+        because
+            .contains("arena_max held on average 40.0 MiB (44 %) less than glibc, at CPU × 1.12"),
         "{because}"
     );
 }

@@ -99,19 +99,19 @@ impl MoreRepeats {
     /// study ended well. If not, or without a terminal, prints the command that runs them.
     fn are_wanted(&self, record: &Path, exit: Exit, output: &Output) -> bool {
         let Self { repeats, cost, effect } = self;
-        if exit == Exit::Done
-            && !output.json
-            && question::can_ask()
-            && question::ask(
-                &format!("{cost}, {effect}. Run them now? The others are kept."),
-                MAX_WAIT,
-            )
+        let sentence = format!("{cost}, {effect}");
+        let is_asked = exit == Exit::Done && !output.json && question::can_ask();
+        if is_asked
+            && question::ask(&format!("{sentence}. Run them now? The others are kept."), MAX_WAIT)
         {
             return true;
         }
         let again = Rerun::typed().with_value("output", &record.display().to_string());
         let again = again.with("resume").with_value("repeat", &repeats.to_string());
-        note!("{cost}, {effect}; the next command runs them\n  next: {again}");
+        if !is_asked {
+            note!("{sentence}; the next command runs them");
+        }
+        note!("next: {again}");
         false
     }
 }
