@@ -49,7 +49,7 @@ url=f'http://127.0.0.1:{srv.server_port}/'
 home = tempfile.mkdtemp(); os.chdir(home)
 import shutil
 for how in sys.argv[1:]:
-    for args in (['watch',pid],['watch','--json',pid],['inspect','--watch','60s',pid],['release','--watch','60s',pid],['load',url,'-z','60s'],['load','tcp:127.0.0.1:1','-c','4','--ramp','1/s'],['load','http://10.255.255.1/','-n','4'],
+    for args in (['watch',pid],['watch','--json',pid],['inspect','--watch','60s',pid],['release','--watch','60s',pid],['load',url,'-z','60s'],['load','tcp:127.0.0.1:1','-c','4','--rate','1/s'],['load','http://10.255.255.1/','-n','4'],
         ['study','-a','glibc','-o','st','--settle','1s','--','sleep','30'],['demo','-o','demo']):
         for d in ('st','demo'): shutil.rmtree(d,ignore_errors=True)
         run(args,how)

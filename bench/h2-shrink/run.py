@@ -46,7 +46,7 @@ def memory(words):
     """Memory 3 s after three bursts of 200,000 streams, while all connections are open."""
     server = Server(words)
     load = subprocess.Popen([lowtide, "load", "http://127.0.0.1:%d/?expire=6000" % PORT, "--http2", "-c", "8", "-m", "25000", "--rounds", "3", "--pause", "4s",
-                             "--idle-close", "never", "--linger", "6s", "--json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+                             "--idle-close", "never", "--hold", "6s", "--json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     lowest = []
     while load.poll() is None:
         lowest.append(server.rss_mib())

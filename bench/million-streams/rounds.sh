@@ -7,7 +7,7 @@ lowtide=$1 server=$2
 pid=$!
 trap 'kill -9 $pid 2>/dev/null || true' EXIT
 sleep 1
-"$lowtide" load "http://127.0.0.1:17900/?server=axum&expire=40000" --http2 -c 8 -m 125000 --linger 15s --timeout 120s > load-1.txt &
+"$lowtide" load "http://127.0.0.1:17900/?server=axum&expire=40000" --http2 -c 8 -m 125000 --hold 15s --timeout 120s > load-1.txt &
 client=$!
 sleep 35
 grep VmHWM /proc/$client/status > client.txt

@@ -58,7 +58,7 @@ def main(lowtide, node, server, connections):
         time.sleep(3)
         print(json.dumps({"node": node, "connections": 0, **groups(take())}), flush=True)
         load = subprocess.Popen([lowtide, "--json", "load", f"tls:127.0.0.1:{PORT}", "--insecure", "-c", connections,
-                                 "--ramp", "100/s", "--hold", "60s"], stdout=subprocess.DEVNULL)
+                                 "--rate", "100/s", "--hold", "60s"], stdout=subprocess.DEVNULL)
         time.sleep(int(connections) / 100 + 12)
         print(json.dumps({"node": node, "connections": int(connections), **groups(take())}), flush=True)
     finally:

@@ -31,7 +31,7 @@ def figures(moment, number):
 
 figures("start", 0)
 for number in range(1, int(rounds) + 1):
-    load = subprocess.Popen([lowtide, "--json", "load", f"tls:127.0.0.1:{PORT}", "--insecure", "-c", connections, "--ramp", "200/s",
+    load = subprocess.Popen([lowtide, "--json", "load", f"tls:127.0.0.1:{PORT}", "--insecure", "-c", connections, "--rate", "200/s",
         "--hold", "6s", "--timeout", "120s"], stdout=subprocess.DEVNULL)
     time.sleep(int(connections) / 200 + 3)
     figures("held", number)

@@ -32,7 +32,7 @@ study node --ready tcp:127.0.0.1:19602 --load '"$LOWTIDE" --json load "http://12
     -- "$node" "$soak/server.js" 19602 &
 # 8 × 20,000 requests at once.
 study axum --ready tcp:127.0.0.1:19603 \
-    --load '"$LOWTIDE" --json load "http://127.0.0.1:19603/?server=axum&expire=3000" --http2 -c 8 -m 20000 --linger 2s' \
+    --load '"$LOWTIDE" --json load "http://127.0.0.1:19603/?server=axum&expire=3000" --http2 -c 8 -m 20000 --hold 2s' \
     -- "$server" 127.0.0.1:19603 &
 wait
 python3 "$here/table.py" "$out" > "$out/table.txt"

@@ -59,7 +59,7 @@ def run(case):
     for number in (1, 2):
         url = f"http://127.0.0.1:{PORT}/?server=axum&expire={EXPIRE_MS}"
         words = [lowtide, "--json", "load", url, "--http2", "-c", str(CONNECTIONS), "-m", str(STREAMS)]
-        load = subprocess.Popen([*words, "--linger", "8s", "--timeout", "240s"], stdout=subprocess.PIPE, text=True)
+        load = subprocess.Popen([*words, "--hold", "8s", "--timeout", "240s"], stdout=subprocess.PIPE, text=True)
         while load.poll() is None:
             reading(f"load {number}")
             time.sleep(2)

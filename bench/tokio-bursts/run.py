@@ -56,7 +56,7 @@ def bursts(allocator, connections, streams, expire_ms, pause_s):
         before, after, peak, is_high, marks, ended = rss(one.pid), [], 0, False, [], threading.Event()
         url = "http://%s/?expire=%d" % (ADDRESS, expire_ms)
         words = [lowtide, "load", url, "--http2", "-c", str(connections), "-m", str(streams), "--rounds", "3", "--pause", "%ds" % pause_s,
-                 "--idle-close", "never", "--linger", "%ds" % pause_s, "--timeout", "400s", "--json"]
+                 "--idle-close", "never", "--hold", "%ds" % pause_s, "--timeout", "400s", "--json"]
         # Short requests, one a second, on connections that stay open.
         trickle = subprocess.Popen([lowtide, "load", "http://%s/" % ADDRESS, "--http2", "-c", "8", "-m", "1", "--rate", "1", "-z", "1h",
                                     "--idle-close", "never", "--json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)

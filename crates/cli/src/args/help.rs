@@ -145,7 +145,7 @@ Examples:
   lowtide load http://127.0.0.1:8080/ -c 50 -z 30s                     50 at a time, for 30 s
   lowtide load https://localhost:8443/ -k -m 100 -n 100000 --rounds 3  three rounds
   lowtide load http://127.0.0.1:8080/ --rate 500/s -z 1m               500 a second
-  lowtide load tls:localhost:8443 -k -c 3000 --ramp 100/s --hold 30s   3,000 connections
+  lowtide load tls:localhost:8443 -k -c 3000 --rate 100/s --hold 30s   3,000 connections
   lowtide load http://127.0.0.1:8080/ --fail-on 'failed_ratio>0.01'    a check for CI";
 
 pub(crate) const LEAKS_HELP: &str = "\

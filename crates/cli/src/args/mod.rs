@@ -569,7 +569,7 @@ pub(crate) struct LeaksArgs {
 pub(crate) struct LoadArgs {
     /// The server: http://HOST:PORT/PATH, https://…, tcp:HOST:PORT or tls:HOST:PORT
     ///
-    /// tcp: and tls: are bare connections (--ramp, --hold). With several URLs, each round uses the
+    /// tcp: and tls: are bare connections (--rate, --hold). With several URLs, each round uses the
     /// next one.
     #[arg(required = true, value_name = "URL", value_parser = load_values::target)]
     pub(crate) urls: Vec<LoadTarget>,
@@ -594,7 +594,8 @@ pub(crate) struct LoadArgs {
 
     /// Send at a constant rate, independent of the responses: 100/s, 30/m
     ///
-    /// Latency then counts from the time at which a request was due.
+    /// Latency then counts from the time at which a request was due. Bare connections are opened at
+    /// this rate; without it, all at once.
     #[arg(long, value_name = "RATE", value_parser = named("--rate", load_values::rate))]
     pub(crate) rate: Option<Rate>,
 
@@ -618,9 +619,10 @@ pub(crate) struct LoadArgs {
     #[arg(long, value_name = "DURATION|never", default_value = "1s", hide_short_help = true, value_parser = named("--idle-close", load_values::idle_close))]
     pub(crate) idle_close: IdleClose,
 
-    /// Keep the connections open for this time after the last round
-    #[arg(long, value_name = "DURATION", default_value = "0s", hide_short_help = true, value_parser = named("--linger", load_values::duration))]
-    pub(crate) linger: Duration,
+    /// Keep the connections open for this time after the last round; bare connections: once all are
+    /// open, in each round [default: 0s; bare connections: 10s]
+    #[arg(long, value_name = "DURATION", hide_short_help = true, value_parser = named("--hold", load_values::duration_above_zero("--hold 10s")))]
+    pub(crate) hold: Option<Duration>,
 
     /// The method [default: GET, or POST with a body]
     #[arg(short = 'X', long, value_name = "METHOD", help_heading = "Requests", value_parser = named("-X", load_values::method))]
@@ -655,14 +657,6 @@ pub(crate) struct LoadArgs {
     /// Trust any certificate
     #[arg(short = 'k', long, help_heading = "Requests")]
     pub(crate) insecure: bool,
-
-    /// Open connections at this rate [default: all at once]
-    #[arg(long, hide_short_help = true, value_name = "RATE", help_heading = "Bare connections (tcp:, tls:)", value_parser = named("--ramp", load_values::rate))]
-    pub(crate) ramp: Option<Rate>,
-
-    /// Hold the connections for this time once all are open, before they are closed [default: 10s]
-    #[arg(long, hide_short_help = true, value_name = "DURATION", help_heading = "Bare connections (tcp:, tls:)", value_parser = named("--hold", load_values::duration_above_zero("--hold 10s")))]
-    pub(crate) hold: Option<Duration>,
 
     /// Keep a record of the progress, with ten samples a second; the file must not exist
     #[arg(short, long, value_name = "FILE")]

@@ -26,7 +26,7 @@ fn the_server_gets_its_expected_verdicts() {
                 .at(address);
         let record = home.path().join(format!("{allocator}.jsonl"));
         let load = lowtide()
-            .args(["load", "--http2", "-c", "4", "-m", "5000", "--linger", "10m", "-o"])
+            .args(["load", "--http2", "-c", "4", "-m", "5000", "--hold", "10m", "-o"])
             .arg(&record)
             .arg(format!("http://{address}/?expire=2000"))
             .stdout(std::process::Stdio::null())

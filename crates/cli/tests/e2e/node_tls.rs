@@ -61,7 +61,7 @@ fn look(expected: &Expected, certificate: &[String]) -> Value {
     let wanted = expected.connections.unwrap();
     let count = wanted.to_string();
     let load = lowtide()
-        .args(["load", "--insecure", "-c", &count, "--ramp", "200/s", "--hold", "10m"])
+        .args(["load", "--insecure", "-c", &count, "--rate", "200/s", "--hold", "10m"])
         .arg(format!("tls:127.0.0.1:{port}"))
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -105,7 +105,7 @@ fn over_rounds_growth_is_distinguished_from_a_level_and_a_connection_has_a_cost(
     let run = |arguments: &[String]| {
         let (port, figures) = (free_port(), free_port());
         let load = format!(
-            "\"$LOWTIDE\" --json load tls:127.0.0.1:{port} -k -c {CONNECTIONS} --ramp 50/s --hold 200ms \
+            "\"$LOWTIDE\" --json load tls:127.0.0.1:{port} -k -c {CONNECTIONS} --rate 50/s --hold 200ms \
              && kill -USR2 $LOWTIDE_SUBJECT_PID"
         );
         let ran = study(

@@ -10,7 +10,7 @@ use crate::failure::exit::Failure;
 
 /// Interval of samples for records and the terminal.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
-/// Default of `--hold`.
+/// Default of `--hold` for bare connections.
 const DEFAULT_HOLD: Duration = Duration::from_secs(10);
 
 /// Builds the plan.
@@ -38,7 +38,7 @@ pub(super) fn plan(args: &LoadArgs) -> Result<LoadSpec, Failure> {
         connections: args.connections as usize,
         streams: streams as usize,
         shape,
-        linger: args.linger,
+        linger: if bare > 0 { Duration::ZERO } else { args.hold.unwrap_or_default() },
         timeout: args.timeout,
         idle_close: args.idle_close.0,
         request: request_template(args)?,
@@ -53,23 +53,18 @@ fn check(args: &LoadArgs, is_bare: bool) -> Result<(), Failure> {
         Err(Failure::usage(format!("{flag}: applies only to {what}: omit it")))
     };
     if !is_bare {
-        return match (&args.ramp, &args.hold) {
-            (Some(_), _) => only("--ramp", "bare connections (tcp:HOST:PORT); see --rate"),
-            (_, Some(_)) => only("--hold", "bare connections (tcp:HOST:PORT); see --linger"),
-            _ if args.http1 && args.streams.is_some_and(|streams| streams > 1) => {
-                Err(Failure::usage(
-                    "-m: HTTP/1.1 handles one request at a time on a connection: use more connections \
-                     with -c, or omit --http1",
-                ))
-            }
-            _ => Ok(()),
+        return match args.http1 && args.streams.is_some_and(|streams| streams > 1) {
+            true => Err(Failure::usage(
+                "-m: HTTP/1.1 handles one request at a time on a connection: use more connections \
+                 with -c, or omit --http1",
+            )),
+            false => Ok(()),
         };
     }
     let given = [
         ("-m", args.streams.is_some()),
         ("-n", args.requests.is_some()),
         ("-z", args.duration.is_some()),
-        ("--rate", args.rate.is_some()),
         ("--between-rounds", args.between_rounds.is_some()),
         ("-X", args.method.is_some()),
         ("-H", !args.header.is_empty()),
@@ -79,7 +74,7 @@ fn check(args: &LoadArgs, is_bare: bool) -> Result<(), Failure> {
         ("--http2", args.http2),
     ];
     match given.iter().find(|(_, is_given)| *is_given) {
-        Some((flag, _)) => only(flag, "requests; bare connections have -c, --ramp and --hold"),
+        Some((flag, _)) => only(flag, "requests; bare connections have -c, --rate and --hold"),
         None => Ok(()),
     }
 }
@@ -110,7 +105,7 @@ fn requests(args: &LoadArgs, burst: u64) -> Shape {
 /// Returns the shape of a load of bare connections.
 fn connections(args: &LoadArgs) -> Shape {
     let count = u64::from(args.connections);
-    let open = match args.ramp {
+    let open = match args.rate {
         Some(rate) => Shape::Ramp { rate, count },
         None => Shape::Burst(count),
     };
@@ -185,7 +180,7 @@ mod tests {
     fn a_rate_and_a_duration_give_a_count() {
         let shape = plan_of("http://x --rate 50/s -z 3s").unwrap().shape;
         assert_eq!(shape.count(), Some(150));
-        assert_eq!(plan_of("tcp:x:1 -c 30 --ramp 10/s --hold 1s").unwrap().shape.count(), Some(30));
+        assert_eq!(plan_of("tcp:x:1 -c 30 --rate 10/s --hold 1s").unwrap().shape.count(), Some(30));
     }
 
     #[test]
@@ -227,7 +222,6 @@ mod tests {
             ("x", "does not begin with http:"),
             ("http://x tcp:x:1", "use URLs of one kind"),
             ("http://x --http1 -m 2", "use more connections with -c"),
-            ("http://x --ramp 1/s", "see --rate"),
             ("tcp:x:1 -n 7", "-n: applies only to requests"),
             ("http://x --timeout 0", "use at least 1ms"),
             ("http://x -z 9h", "use at most 5h"),
@@ -237,7 +231,7 @@ mod tests {
             ),
             ("http://x -z 0ms --rate 5/s", "write, for example, -z 30s"),
             ("tcp:x:1 --hold 0s", "write, for example, --hold 10s"),
-            ("tcp:x:1 --ramp 0/s", "--ramp: `0/s` is not a valid rate"),
+            ("tcp:x:1 --rate 0/s", "--rate: `0/s` is not a valid rate"),
             ("http://x --rate fast", "--rate: `fast` is not a valid rate"),
             ("http://x -H nothing", "write 'NAME: VALUE'"),
             ("http://x -H 'Connection: close'", "controls the connection"),
