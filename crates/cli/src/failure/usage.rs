@@ -26,7 +26,9 @@ pub(crate) fn report(error: &clap::Error, is_run: bool) -> ExitCode {
         return output.fail(&failure);
     }
     let unknown = unknown_verb(error);
-    if is_error {
+    // Without any word, the help is the answer.
+    let is_help = error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand && !json;
+    if is_error && !is_help {
         let failure = match (invalid, unknown) {
             (Some(invalid), _) => Failure::usage(invalid),
             (None, Some(unknown)) => unknown,
@@ -35,7 +37,7 @@ pub(crate) fn report(error: &clap::Error, is_run: bool) -> ExitCode {
         return output.fail(&failure.with_exit(exit));
     }
     let _ = error.print();
-    Exit::Done.into()
+    if is_help { exit.into() } else { Exit::Done.into() }
 }
 
 /// Returns the command that prints the help of the verb that was typed.

@@ -184,16 +184,28 @@ pub(crate) fn is_release(act: &Act) -> bool {
 pub(crate) fn outcome(act: &Act) -> String {
     match act.event {
         ActEvent::Act if is_release(act) => format!(
-            "{} returned, RSS {} to {}, longest pause {} ({})",
+            "{} returned, RSS {} to {}{}, longest pause {} ({})",
             Human(act.returned_bytes),
             Human(act.rss_before),
             Human(act.rss_after),
+            taken_meanwhile(act),
             HumanSeconds(act.longest_pause_s),
             act.reason
         ),
         ActEvent::Act | ActEvent::HeldBack => format!("{} ({})", act.message, act.reason),
         ActEvent::LeftAlone => format!("{}: {}", act.message, act.reason),
         ActEvent::Returned => act.message.clone(),
+    }
+}
+
+/// Returns why RSS fell by less than what was returned, if a noticeable part of it is missing.
+fn taken_meanwhile(act: &Act) -> String {
+    let fell = act.rss_before.saturating_sub(act.rss_after);
+    let grew = act.rss_after.saturating_sub(act.rss_before);
+    let taken = (act.returned_bytes + grew).saturating_sub(fell);
+    match taken > act.returned_bytes / 10 {
+        true => format!(" (the program took {} meanwhile)", Human(taken)),
+        false => String::new(),
     }
 }
 

@@ -74,10 +74,10 @@ pub(crate) fn run(args: &DemoArgs, output: &Output) -> Result<Exit, Failure> {
         output: args.output.clone(),
         ..Settings::default()
     };
+    let times = if args.repeat == 1 { "once".to_owned() } else { format!("{} times", args.repeat) };
     let begins = format!(
-        "{} requests in flight at once, under 5 treatments, each {} times",
-        HumanCount(streams.into()),
-        args.repeat
+        "{} requests in flight at once, under 5 treatments, each {times}",
+        HumanCount(streams.into())
     );
     let exit = study::run_settings(settings, &begins, output)?;
     if !output.json {

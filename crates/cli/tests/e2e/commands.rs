@@ -69,6 +69,14 @@ fn the_help_omits_hidden_verbs_and_the_readme_contains_every_visible_one() {
 }
 
 #[test]
+fn without_a_word_the_help_is_printed_and_the_exit_code_is_that_of_a_usage_error() {
+    let output = lowtide().output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    let help = String::from_utf8_lossy(&output.stderr);
+    assert!(verbs().iter().all(|verb| help.contains(&format!("\n  {verb} "))), "{help}");
+}
+
+#[test]
 fn starting_the_keeper_by_hand_is_an_error() {
     let output = lowtide().arg("keep").output().unwrap();
     assert_eq!(output.status.code(), Some(2));
