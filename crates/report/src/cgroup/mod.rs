@@ -15,10 +15,10 @@ use crate::text::{printable, shortened, with_minus, wrapped};
 use rows::{MIN_SHARE, Shown, rows};
 
 /// The parts of rows that a page has, from more to fewer: the maximum number of parts of a row, and
-/// their minimum share of the charge.
-const FOLDED: [(usize, f64); 5] = [(3, 0.01), (2, 0.01), (1, 0.01), (1, 0.05), (1, 0.1)];
-/// What it has if there is no room for any of these.
-const LEAST: (usize, f64) = (1, 0.25);
+/// their minimum share of the charge beside the usual one.
+const FOLDED: [(usize, f64); 6] = [(3, 0.01), (2, 0.01), (1, 0.01), (1, 0.05), (1, 0.1), (1, 0.25)];
+/// What it has if there is no room for any of these: none.
+const LEAST: (usize, f64) = (0, 1.0);
 
 /// Formats the ledger of a cgroup, with as many parts of its rows as `room` lines hold; without
 /// `room`, with all rows and all parts.
@@ -221,7 +221,7 @@ fn returnable(ledger: &CgroupLedger, screen: Screen) -> String {
         .into_iter()
         .chain([
             (ledger.reclaimable_bytes, "", "by the kernel"),
-            (unmapped, "", "by deleting and closing files in shared memory"),
+            (unmapped, "", "by deleting files"),
         ])
         .filter(|(bytes, ..)| is_noticeable(*bytes))
         .map(|(bytes, about, by)| format!("{about}{} {by}", Human(bytes)))

@@ -111,9 +111,11 @@ impl Parts<'_> {
             let about = file.charged_bytes != Some(file.cached_bytes);
             self.part(file.bytes(), about, &format!("{path}{deleted}{dirty}{whose}"))
         };
-        let shown = cache.files.iter().filter(|file| self.is_large(file.bytes(), MIN_SHARE));
+        // The kernel drops page cache before it kills: its files matter half as much as others.
+        let is_large = |bytes: u64| self.is_large(bytes / 2, MIN_SHARE / 2.0);
+        let shown = cache.files.iter().filter(|file| is_large(file.bytes()));
         let mut out: String = shown.take(self.most()).map(describe).collect();
-        if self.is_large(cache.closed_bytes, MIN_SHARE) {
+        if is_large(cache.closed_bytes) {
             let text = "files that none of its processes has open";
             out += &self.part(cache.closed_bytes, cache.estimated, text);
         }
