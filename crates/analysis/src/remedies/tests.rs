@@ -305,7 +305,7 @@ fn the_variable_of_a_jemalloc_is_the_one_that_its_build_reads() {
 
 #[test]
 fn every_row_names_a_known_holder_and_what_it_rests_on() {
-    for row in table::TABLE.iter() {
+    for row in table::rows() {
         let is_allocator = AllocatorKind::NAMED.iter().any(|kind| kind.name() == row.holder);
         let is_state = [table::HUGE_PAGES, table::FORKED].contains(&row.holder);
         let is_runtime = RuntimeKind::parse(row.holder).is_some();
@@ -409,7 +409,7 @@ fn a_row_that_predicts_exactly_was_measured_within_a_quarter() {
             })
             .collect()
     };
-    for row in table::TABLE.iter().filter(|row| row.is_exact) {
+    for row in table::rows().filter(|row| row.is_exact) {
         assert!(!measured(row.name).is_empty(), "{} was not measured", row.name);
         for (gain, predicted) in measured(row.name) {
             let is_near = (gain - predicted).abs() <= predicted / 4.0;
