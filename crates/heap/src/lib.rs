@@ -56,6 +56,7 @@ mod allocator;
 pub mod blocks;
 mod code;
 pub mod droppable;
+pub mod droppable_heap;
 pub mod engine;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]

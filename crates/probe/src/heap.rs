@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use lowtide_heap::droppable::Unguarded;
+use lowtide_heap::droppable_heap::DroppableHeap;
 use lowtide_heap::guarded::{GuardedHeap, Module};
 use lowtide_heap::layout::HeapLayout;
 use lowtide_heap::memory::Memory;
@@ -41,19 +42,23 @@ pub fn library<'m>(maps: &'m [maps::Mapping], path: &str) -> Option<&'m maps::Ma
     maps.iter().find(|m| m.has_file() && m.name == path)
 }
 
-/// Finds the guards of the free pages of a heap. `mappings` are those that may contain a part of
-/// it, in order of address.
+/// Finds what guards the free pages of a heap. `mappings` are those that may contain a part of it,
+/// in order of address.
 ///
 /// # Errors
 /// Fails with the reason if the pages cannot be dropped safely.
-pub fn guarded(
+pub fn droppable(
     pid: u32,
     maps: &[maps::Mapping],
     allocator: &DetectedAllocator,
     layout: HeapLayout,
     memory: &impl Memory,
     mappings: &[HeapMapping],
-) -> Result<GuardedHeap, Unguarded> {
+) -> Result<DroppableHeap, Unguarded> {
+    let layout = match layout {
+        HeapLayout::Ptmalloc(layout) => return Ok(DroppableHeap::Ptmalloc(*layout)),
+        layout => layout,
+    };
     let library = library(maps, &allocator.path.to_string_lossy());
     let file = library.ok_or("the file that contains it is not mapped")?.file;
     let of_file = || maps.iter().filter(|m| m.file == file);
@@ -65,7 +70,7 @@ pub fn guarded(
     let threads = || task::program_threads(pid).map_or(0, |threads| threads.len());
     let version = allocator.version.as_deref();
     let module = Module { ranges: &ranges, version, code: &code, threads: &threads };
-    GuardedHeap::find(layout, memory, mappings, &module)
+    GuardedHeap::find(layout, memory, mappings, &module).map(DroppableHeap::Guarded)
 }
 
 /// Returns the mappings that may contain a part of the heap: private, writable, not backed by a

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use lowtide_heap::guarded::GuardedHeap;
+use lowtide_heap::droppable_heap::{DroppableHeap, FreeRange};
 use lowtide_heap::layout::{HeapLayout, Places, Walked};
 use lowtide_heap::memory::{Memory, word};
 use lowtide_heap::ptmalloc::{self, Heap, HeapMapping, Layout};
@@ -33,7 +33,7 @@ use crate::plan::Batch;
 use crate::priority::{IdleGuard, boost_idle_threads, end_preference, prefer_this_thread};
 use crate::purge::{NO_FUNCTION, Purge};
 use crate::refusal::Refusal;
-use crate::releasable::{Found, ReleasableHeap, worthwhile_consolidations};
+use crate::releasable::{ReleasableHeap, worthwhile_consolidations};
 use crate::stub::Op;
 use crate::target_code::TargetCode;
 
@@ -63,7 +63,7 @@ pub(crate) struct TargetHeap {
     /// The operations with which the first pass begins.
     pub(crate) consolidations: Vec<Op>,
     /// The free ranges of an earlier walk, which come next; or those of this walk, to be kept.
-    pub(crate) ranges: Arc<[Found]>,
+    pub(crate) ranges: Arc<[FreeRange]>,
 }
 
 /// The heap and the code of a process, or the reason to leave the heap alone.
@@ -375,7 +375,7 @@ impl Examination {
             areas: walked.areas,
             unseen: Vec::new(),
             ranges: ranges.largest(),
-            heap: Arc::new(ReleasableHeap::Ptmalloc(layout)),
+            heap: Arc::new(ReleasableHeap::Dropped(DroppableHeap::Ptmalloc(layout))),
             facts: TargetFacts { maps, ..facts },
             memory,
             allocator: allocator.clone(),
@@ -405,7 +405,7 @@ impl Examination {
             found = self.guarded_heap(&facts, &memory, allocator);
         }
         let (heap, areas) = found?;
-        let heap = ReleasableHeap::Guarded(heap);
+        let heap = ReleasableHeap::Dropped(heap);
         let interruptible = memory.until(&self.options.interrupt);
         let mappings = heap::mappings(&facts.maps);
         let mut batch = Batch::new(HugePageKeeper::for_options(&self.options, &memory));
@@ -467,12 +467,12 @@ impl Examination {
         facts: &TargetFacts,
         memory: &LiveMemory,
         allocator: &DetectedAllocator,
-    ) -> Result<(GuardedHeap, Vec<Range<u64>>), Refusal> {
+    ) -> Result<(DroppableHeap, Vec<Range<u64>>), Refusal> {
         let (layout, _, walked) = self.heap_of(facts, memory, allocator)?;
         let (pid, maps) = (self.target.pid, &facts.maps);
         let memory = memory.until(&self.options.interrupt);
         let mappings = heap::mappings(maps);
-        let heap = heap::guarded(pid, maps, allocator, layout, &memory, &mappings);
+        let heap = heap::droppable(pid, maps, allocator, layout, &memory, &mappings);
         let heap =
             heap.map_err(|why| Refusal::Unguarded { name: allocator.kind.to_string(), why })?;
         Ok((heap, walked.areas))
@@ -516,7 +516,7 @@ impl Examination {
         }
         let mut batch = keeper.map(|keeper| Batch::new(Some(keeper)));
         let heap = ptmalloc::walk_and_visit(&interruptible, layout, &mappings, &mut |found| {
-            let found = Found::Chunk(found);
+            let found = FreeRange::Chunk(found);
             ranges.add(&found);
             if let Some(batch) = &mut batch {
                 // Nothing is submitted, and so nothing can fail.

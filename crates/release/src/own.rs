@@ -118,6 +118,7 @@ mod implementation {
     use std::thread::sleep;
     use std::time::{Duration, Instant};
 
+    use lowtide_heap::droppable_heap::DroppableHeap;
     use lowtide_heap::ptmalloc::{HeapMapping, Layout, Links};
     use lowtide_model::allocator_kind::AllocatorKind;
     use lowtide_probe::heap;
@@ -155,7 +156,7 @@ mod implementation {
         drop(mappings);
         let mut release = OwnRelease::default();
         let mut own = Own::new(&layout, &options.interrupt);
-        let heap = ReleasableHeap::Ptmalloc(layout);
+        let heap = ReleasableHeap::Dropped(DroppableHeap::Ptmalloc(layout));
         let passes = Passes {
             memory: &memory,
             heap: &heap,

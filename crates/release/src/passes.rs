@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
+use lowtide_heap::droppable_heap::FreeRange;
 use lowtide_heap::ptmalloc::{self, HeapMapping, Links};
 use lowtide_probe::memory::LiveMemory;
 
@@ -11,7 +12,7 @@ use crate::error::Abort;
 use crate::keep_huge::HugePageKeeper;
 use crate::plan::Batch;
 use crate::priority::end_preference;
-use crate::releasable::{Found, ReleasableHeap};
+use crate::releasable::ReleasableHeap;
 use crate::stub::{Op, StubCounts};
 
 /// Minimum gain of a release or of a further pass, in bytes.
@@ -47,7 +48,7 @@ pub(crate) struct Passes<'a> {
     pub(crate) mappings: &'a dyn Fn() -> Result<Vec<HeapMapping>, Abort>,
     /// The free ranges of an earlier walk, which are dropped first, and how many bytes were free
     /// then.
-    pub(crate) earlier: (&'a [Found], u64),
+    pub(crate) earlier: (&'a [FreeRange], u64),
     /// Present if huge pages are left whole.
     pub(crate) keeper: Option<HugePageKeeper<'a>>,
     /// Ends the release early when it is set.

@@ -3,12 +3,13 @@
 use std::collections::HashSet;
 use std::ops::Range;
 
+use lowtide_heap::droppable_heap::FreeRange;
 use lowtide_heap::memory::Memory;
 
 use crate::error::Abort;
 use crate::huge::HUGE;
 use crate::keep_huge::{HugePageKeeper, Part};
-use crate::releasable::Found;
+use crate::releasable;
 use crate::stub::contract::MAX_CHECKS;
 use crate::stub::{BYTES_PER_OP, MAX_SLOTS, Op};
 
@@ -50,7 +51,7 @@ impl<'m> Batch<'m> {
     /// full batch.
     pub(crate) fn add(
         &mut self,
-        found: &Found,
+        found: &FreeRange,
         memory: &impl Memory,
         submit: &mut Submit<'_>,
     ) -> Result<(), Abort> {
@@ -83,7 +84,7 @@ impl<'m> Batch<'m> {
     /// Adds resident pages of a free range.
     fn add_run(
         &mut self,
-        found: &Found,
+        found: &FreeRange,
         run: Range<u64>,
         max_bytes: u64,
         submit: &mut Submit<'_>,
@@ -94,7 +95,7 @@ impl<'m> Batch<'m> {
         while from < run.end {
             let bytes = (run.end - from).min(max_bytes);
             if !self.last_starts.contains(&from) && self.starts.insert(from) {
-                let op = found.op(from, bytes);
+                let op = releasable::op(found, from, bytes);
                 self.slots += op.slot_count();
                 self.ops.push(op);
                 self.bytes += bytes;
@@ -144,13 +145,19 @@ mod tests {
     use lowtide_heap::memory::Saved;
     use lowtide_heap::ptmalloc::{FreeKind, FreePages};
 
-    fn found(pages: std::ops::Range<u64>, resident_bytes: u64) -> Found {
+    fn found(pages: std::ops::Range<u64>, resident_bytes: u64) -> FreeRange {
         let chunk = pages.start - 64..pages.end + 32;
-        Found::Chunk(FreePages { arena: 0x10, kind: FreeKind::Chunk, chunk, pages, resident_bytes })
+        FreeRange::Chunk(FreePages {
+            arena: 0x10,
+            kind: FreeKind::Chunk,
+            chunk,
+            pages,
+            resident_bytes,
+        })
     }
 
     /// Collects the operations of free ranges that are found one after the other.
-    fn operations(batch: &mut Batch<'_>, found: &[Found], memory: &Saved) -> Vec<Op> {
+    fn operations(batch: &mut Batch<'_>, found: &[FreeRange], memory: &Saved) -> Vec<Op> {
         let mut ops = Vec::new();
         let mut submit = |part: &[Op]| {
             assert!(part.iter().map(Op::slot_count).sum::<usize>() <= MAX_SLOTS);

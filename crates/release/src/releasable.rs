@@ -1,12 +1,10 @@
 //! The heaps that a release can act on: the heap of glibc, chunk by chunk, and the heaps of other
 //! allocators, where each free range has a guard.
 
-use std::ops::Range;
-
 use lowtide_heap::droppable::{self, Droppable, Droppers, Guard, Holds};
-use lowtide_heap::guarded::GuardedHeap;
+use lowtide_heap::droppable_heap::{DroppableHeap, FreeRange};
 use lowtide_heap::memory::Memory;
-use lowtide_heap::ptmalloc::{self, FreeKind, FreePages, Heap, HeapMapping, Layout, WalkedArena};
+use lowtide_heap::ptmalloc::{FreeKind, Heap, HeapMapping, Layout, WalkedArena};
 
 use crate::error::Abort;
 use crate::purge::Purge;
@@ -14,24 +12,13 @@ use crate::refusal::Refusal;
 use crate::stub::Code;
 use crate::stub::contract::{CheckWords, Op};
 
-/// A heap whose free pages can be dropped.
+/// A heap whose free memory can be returned.
 #[derive(Debug)]
 pub(crate) enum ReleasableHeap {
-    /// The heap of glibc.
-    Ptmalloc(Layout),
-    /// The heap of another allocator.
-    Guarded(GuardedHeap),
-    /// The heap of another allocator, whose own function returns the memory.
+    /// Its free pages are dropped, range by range.
+    Dropped(DroppableHeap),
+    /// Its allocator's own function returns the memory.
     Purged(Purge),
-}
-
-/// A free range that a walk has found.
-#[derive(Debug, Clone)]
-pub(crate) enum Found {
-    /// A range of the heap of glibc.
-    Chunk(FreePages),
-    /// A range of the heap of another allocator.
-    Guarded(Droppable),
 }
 
 /// The result of a walk.
@@ -48,25 +35,25 @@ pub(crate) struct WalkSums {
 impl ReleasableHeap {
     /// Returns the code that runs the operations on the heap.
     pub(crate) fn code(&self) -> Code {
-        match self {
-            Self::Ptmalloc(_) => Code::PTMALLOC,
-            Self::Guarded(_) | Self::Purged(_) => Code::GUARDED,
+        match self.ptmalloc() {
+            Some(_) => Code::PTMALLOC,
+            None => Code::GUARDED,
         }
     }
 
     /// Returns which threads may drop its free pages.
     pub(crate) fn droppers(&self) -> Droppers {
         match self {
-            Self::Guarded(heap) => heap.droppers(),
-            Self::Ptmalloc(_) | Self::Purged(_) => Droppers::Any,
+            Self::Dropped(heap) => heap.droppers(),
+            Self::Purged(_) => Droppers::Any,
         }
     }
 
     /// Returns the locations of the arenas of glibc; `None` for another allocator.
     pub(crate) fn ptmalloc(&self) -> Option<&Layout> {
         match self {
-            Self::Ptmalloc(layout) => Some(layout),
-            Self::Guarded(_) | Self::Purged(_) => None,
+            Self::Dropped(DroppableHeap::Ptmalloc(layout)) => Some(layout),
+            Self::Dropped(DroppableHeap::Guarded(_)) | Self::Purged(_) => None,
         }
     }
 
@@ -78,25 +65,21 @@ impl ReleasableHeap {
         &self,
         memory: &impl Memory,
         mappings: &[HeapMapping],
-        visit: &mut dyn FnMut(&Found),
+        visit: &mut dyn FnMut(&FreeRange),
     ) -> Result<WalkSums, Abort> {
         match self {
-            Self::Ptmalloc(layout) => {
-                let heap = ptmalloc::walk_and_visit(memory, layout, mappings, &mut |found| {
-                    visit(&Found::Chunk(found));
-                });
-                let consolidations = worthwhile_consolidations(&heap, layout);
-                let locked_bytes = heap.owners().locked_bytes;
-                Ok(WalkSums { release_bytes: heap.release_bytes(), locked_bytes, consolidations })
-            }
-            Self::Guarded(heap) => {
-                let sums = heap.each_droppable(memory, mappings, &mut |found| {
-                    visit(&Found::Guarded(found));
-                });
+            Self::Dropped(heap) => {
+                let sums = heap.walk(memory, mappings, visit);
                 let sums =
                     sums.map_err(|why| Refusal::Unguarded { name: heap.kind().to_string(), why })?;
-                let (release_bytes, locked_bytes) = (sums.guarded_bytes, sums.locked_bytes);
-                Ok(WalkSums { release_bytes, locked_bytes, ..WalkSums::default() })
+                let glibc = sums.ptmalloc.as_ref().zip(self.ptmalloc());
+                Ok(WalkSums {
+                    release_bytes: sums.release_bytes,
+                    locked_bytes: sums.locked_bytes,
+                    consolidations: glibc.map_or_else(Vec::new, |(heap, layout)| {
+                        worthwhile_consolidations(heap, layout)
+                    }),
+                })
             }
             // The allocator decides which ranges it returns.
             Self::Purged(purge) => {
@@ -109,47 +92,20 @@ impl ReleasableHeap {
     }
 }
 
-impl Found {
-    /// Returns the whole pages of the range.
-    pub(crate) fn pages(&self) -> &Range<u64> {
-        match self {
-            Self::Chunk(found) => &found.pages,
-            Self::Guarded(found) => &found.pages,
-        }
-    }
-
-    /// Returns how many bytes of them are resident.
-    pub(crate) fn resident_bytes(&self) -> u64 {
-        match self {
-            Self::Chunk(found) => found.resident_bytes,
-            Self::Guarded(found) => found.resident_bytes,
-        }
-    }
-
-    /// Returns the same range, whose resident pages are read again when it is used.
-    pub(crate) fn with_unknown_residency(mut self) -> Self {
-        match &mut self {
-            Self::Chunk(found) => found.resident_bytes = 0,
-            Self::Guarded(found) => found.resident_bytes = 0,
-        }
-        self
-    }
-
-    /// Returns the operation that drops a part of the range.
-    pub(crate) fn op(&self, from: u64, bytes: u64) -> Op {
-        match self {
-            Self::Chunk(found) => match found.kind {
-                FreeKind::Chunk => Op::Chunk {
-                    arena: found.arena,
-                    chunk: found.chunk.start,
-                    chunk_bytes: found.chunk.end - found.chunk.start,
-                    from,
-                    bytes,
-                },
-                FreeKind::Top => Op::Top { arena: found.arena, from, bytes },
+/// Returns the operation that drops a part of a free range.
+pub(crate) fn op(found: &FreeRange, from: u64, bytes: u64) -> Op {
+    match found {
+        FreeRange::Chunk(found) => match found.kind {
+            FreeKind::Chunk => Op::Chunk {
+                arena: found.arena,
+                chunk: found.chunk.start,
+                chunk_bytes: found.chunk.end - found.chunk.start,
+                from,
+                bytes,
             },
-            Self::Guarded(found) => guarded_op(found, from, bytes),
-        }
+            FreeKind::Top => Op::Top { arena: found.arena, from, bytes },
+        },
+        FreeRange::Guarded(found) => guarded_op(found, from, bytes),
     }
 }
 

@@ -8,10 +8,8 @@ use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use lowtide_heap::droppable::Droppable;
 use lowtide_heap::layout::{HeapLayout, Places};
 use lowtide_heap::memory::Memory as _;
-use lowtide_heap::ptmalloc;
 use lowtide_heap::ranges::{bytes, union};
 use lowtide_model::inspection::{ForkedMemory, MAX_RELATIVES, Observation};
 use lowtide_model::number::HumanCount;
@@ -94,20 +92,11 @@ fn free_pages(
         let data = heap::data_of(maps, library.file);
         let zeroed_data = detected.zeroed_data_of(allocator, maps, memory.page_bytes());
         let places = Places { data: &data, zeroed_data: &zeroed_data, mappings: &mappings };
-        match HeapLayout::find(&allocator.kind, memory, &places) {
-            Some(HeapLayout::Ptmalloc(layout)) => {
-                let mut visit = |found: ptmalloc::FreePages| free.push(found.pages);
-                ptmalloc::walk_and_visit(memory, &layout, &mappings, &mut visit);
-            }
-            Some(layout) => {
-                let heap = heap::guarded(pid, maps, allocator, layout, memory, &mappings);
-                let Ok(heap) = heap else { continue };
-                let mut visit = |found: Droppable| free.push(found.pages);
-                // What it found before it failed is free.
-                let _ = heap.each_droppable(memory, &mappings, &mut visit);
-            }
-            None => {}
-        }
+        let Some(layout) = HeapLayout::find(&allocator.kind, memory, &places) else { continue };
+        let heap = heap::droppable(pid, maps, allocator, layout, memory, &mappings);
+        let Ok(heap) = heap else { continue };
+        // What it found before it failed is free.
+        let _ = heap.walk(memory, &mappings, &mut |found| free.push(found.pages().clone()));
     }
     union(free)
 }

@@ -139,9 +139,9 @@ impl HeapWalks<'_, '_> {
         let has_known_locks = |library: &&CLibrary| allocator.kind.has_known_locks(library.name);
         self.detected.c_library.as_ref().filter(has_known_locks)?;
         let (pid, maps) = (self.observation.pid, self.maps);
-        let heap = heap::guarded(pid, maps, allocator, layout, self.memory, &self.mappings).ok()?;
-        let sums = heap.each_droppable(self.memory, &self.mappings, &mut |_| ()).ok()?;
-        Some(sums.guarded_bytes)
+        let heap = heap::droppable(pid, maps, allocator, layout, self.memory, &self.mappings);
+        let sums = heap.ok()?.walk(self.memory, &self.mappings, &mut |_| ()).ok()?;
+        Some(sums.release_bytes)
     }
 
     /// The same, of a heap that a release leaves alone if the version of its allocator was not

@@ -5,6 +5,7 @@
 
 #[cfg(target_arch = "x86_64")]
 use lowtide_heap::droppable::{Droppable, Guard};
+use lowtide_heap::droppable_heap::DroppableHeap;
 #[cfg(target_arch = "x86_64")]
 use lowtide_heap::layout::{HeapLayout, Places};
 use lowtide_model::inspection::GperftoolsHeap;
@@ -84,8 +85,9 @@ fn all_free_spans_are_guarded_by_the_lock_that_old_libraries_export() {
         let (data, mappings) = (heap::data_of(&maps, file.file), heap::mappings(&maps));
         let places = Places { data: &data, zeroed_data: &data, mappings: &mappings };
         let layout = HeapLayout::find(&malloc.kind, &memory, &places).unwrap();
-        let found = heap::guarded(subject.pid(), &maps, &malloc, layout, &memory, &mappings);
+        let found = heap::droppable(subject.pid(), &maps, &malloc, layout, &memory, &mappings);
         let found = found.unwrap_or_else(|why| panic!("{library}: {why}"));
+        let DroppableHeap::Guarded(found) = found else { panic!("{library} is not glibc") };
         let mut guards = Vec::new();
         let visit = &mut |found: Droppable| guards.push(found.guard);
         let sums = found.each_droppable(&memory, &mappings, visit).unwrap();

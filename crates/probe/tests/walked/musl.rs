@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 
 #[cfg(target_arch = "x86_64")]
 use lowtide_heap::droppable::{Droppable, Guard};
+use lowtide_heap::droppable_heap::DroppableHeap;
 #[cfg(target_arch = "x86_64")]
 use lowtide_heap::layout::HeapLayout;
 use lowtide_heap::musl::{Layout, each_slot};
@@ -167,11 +168,12 @@ fn the_lock_that_the_code_shows_is_that_of_the_symbols() {
             let library = heap::library(&maps, &malloc.path.to_string_lossy()).unwrap();
             let layout = Layout::find(&memory, &heap::data_of(&maps, library.file)).unwrap();
             let layout = HeapLayout::Musl(layout);
-            let found = heap::guarded(child.id(), &maps, &malloc, layout, &memory, &mappings);
+            let found = heap::droppable(child.id(), &maps, &malloc, layout, &memory, &mappings);
             let mut guards = Vec::new();
             let visit = &mut |found: Droppable| guards.push(found.guard);
             let what = format!("musl {}, {flags:?}", musl.version());
             let found = found.unwrap_or_else(|why| panic!("{what}: {why}"));
+            let DroppableHeap::Guarded(found) = found else { panic!("{what} is not glibc") };
             found.each_droppable(&memory, &mappings, visit).unwrap();
             let expected = Guard::MuslLock {
                 lock: symbol(&program, "__malloc_lock"),

@@ -10,11 +10,12 @@ mod making;
 use std::ops::Range;
 use std::sync::Arc;
 
+use lowtide_heap::droppable_heap::FreeRange;
 use lowtide_probe::detect::DetectedAllocator;
 use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::proc::maps::Mapping;
 
-use crate::releasable::{Found, ReleasableHeap};
+use crate::releasable::ReleasableHeap;
 use crate::stub::Op;
 use crate::target_code::TargetCode;
 
@@ -59,7 +60,7 @@ pub(crate) struct KeptHeap {
     pub(crate) heap: Arc<ReleasableHeap>,
     pub(crate) areas: Vec<Range<u64>>,
     pub(crate) consolidations: Vec<Op>,
-    pub(crate) ranges: Arc<[Found]>,
+    pub(crate) ranges: Arc<[FreeRange]>,
     pub(crate) code: Arc<TargetCode>,
     pub(crate) predicted_bytes: u64,
 }
@@ -110,7 +111,7 @@ fn writable(maps: &[Mapping]) -> impl Iterator<Item = Range<u64>> {
 pub(crate) struct RangeCollector {
     is_active: bool,
     /// Their resident bytes, and the ranges.
-    ranges: Vec<(u64, Found)>,
+    ranges: Vec<(u64, FreeRange)>,
 }
 
 impl RangeCollector {
@@ -125,7 +126,7 @@ impl RangeCollector {
     }
 
     /// Adds a range that the walk has found.
-    pub(crate) fn add(&mut self, found: &Found) {
+    pub(crate) fn add(&mut self, found: &FreeRange) {
         if self.is_active && self.ranges.len() < MAX_COLLECTED && found.resident_bytes() > 0 {
             self.ranges.push((found.resident_bytes(), found.clone().with_unknown_residency()));
         }
@@ -137,7 +138,7 @@ impl RangeCollector {
     }
 
     /// Returns the largest ranges, the largest first.
-    pub(crate) fn largest(mut self) -> Arc<[Found]> {
+    pub(crate) fn largest(mut self) -> Arc<[FreeRange]> {
         self.ranges.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
         self.ranges.into_iter().take(MAX_KEPT).map(|(_, found)| found).collect()
     }

@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use lowtide_heap::droppable_heap::{DroppableHeap, FreeRange};
 use lowtide_heap::guarded::{GuardedHeap, Module};
 use lowtide_heap::layout::{HeapLayout, Places};
 use lowtide_heap::memory::{Memory, Saved, word};
@@ -20,7 +21,7 @@ use super::Op;
 use super::contract::SlotWords;
 use crate::plan::Batch;
 use crate::releasable;
-use crate::releasable::{Found, ReleasableHeap};
+use crate::releasable::ReleasableHeap;
 
 const PAGE: u64 = Saved::PAGE;
 /// Alignment of the heaps of thread arenas.
@@ -162,7 +163,7 @@ fn walked(memory: &Saved, saved: &SavedHeap, layout: &Layout) -> (Heap, Vec<Rang
     };
     let heap = walk_and_visit(memory, layout, &saved.mappings, &mut |found| {
         free.push(found.pages.clone());
-        batch.add(&Found::Chunk(found), memory, &mut submit).unwrap();
+        batch.add(&FreeRange::Chunk(found), memory, &mut submit).unwrap();
     });
     batch.flush(&mut submit).unwrap();
     free.sort_by_key(|pages| pages.start);
@@ -539,7 +540,7 @@ fn guarded(kind: &AllocatorKind, name: &str) -> (Saved, Vec<Op>) {
     let layout = HeapLayout::find(kind, &saved.memory, &places).unwrap();
     let module = Module::unknown(Some(name));
     let heap = GuardedHeap::find(layout, &saved.memory, &saved.mappings, &module);
-    let heap = ReleasableHeap::Guarded(heap.unwrap());
+    let heap = ReleasableHeap::Dropped(DroppableHeap::Guarded(heap.unwrap()));
     let (mut ops, mut batch) = (Vec::new(), Batch::default());
     let mut submit = |part: &[Op]| {
         ops.extend_from_slice(part);
