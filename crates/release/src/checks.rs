@@ -33,11 +33,8 @@ use lowtide_probe::target::{Target, TargetError};
 use crate::arch::{ELF_MACHINE, RELEASES_ONLY_GLIBC};
 use crate::error::{Abort, ReleaseError};
 use crate::filters::check_filters;
-use crate::headroom;
 use crate::options::Options;
 use crate::refusal::Refusal;
-use crate::release::check_threads;
-use crate::target_code::TargetCode;
 
 /// Maximum number of heaps of libraries that one release acts on.
 const MAX_LIBRARY_HEAPS: usize = 4;
@@ -101,31 +98,6 @@ pub fn check(
         &mut has_library_heap,
     )?;
     Ok(TargetFacts { maps: Arc::new(maps), detected, libraries, locked })
-}
-
-/// Returns the reason why a release would leave a process alone, by the checks of a release before
-/// it stops a thread, except for those of a heap that it has walked. `None` also if the process
-/// cannot be inspected.
-pub fn predict_refusal(target: &Target) -> Option<Refusal> {
-    match check_without_walk(target) {
-        Err(Abort::Refused(refusal)) => Some(refusal),
-        Ok(()) | Err(Abort::Failed(_)) => None,
-    }
-}
-
-/// Checks a process as a release does, but for its heap.
-fn check_without_walk(target: &Target) -> Result<(), Abort> {
-    let facts = check(target, &mut Detector::default(), &Options::default())?;
-    let detected = &facts.detected;
-    let c_library = match allocators(detected).next() {
-        Some(allocator) => c_library_of(detected, allocator),
-        None => detected.c_library_path.as_deref(),
-    };
-    let Some(c_library) = c_library.map(Path::to_string_lossy) else { return Ok(()) };
-    headroom::check(target.pid)?;
-    let is_static = detected.is_static;
-    let code = TargetCode::of_library(target.pid, &facts.maps, &c_library, is_static)?;
-    check_threads(target, &facts.maps, &code)
 }
 
 /// Returns the file with the C library that a release of an allocator's heap uses.

@@ -108,6 +108,7 @@ mod own;
 mod passes;
 mod periodic;
 mod plan;
+mod prediction;
 mod priority;
 mod privileges;
 mod purge;
@@ -127,7 +128,7 @@ mod target_code;
 #[cfg(lowtide_releases)]
 mod worker;
 
-pub use checks::{check_permission, predict_refusal};
+pub use checks::check_permission;
 pub use collect::collect;
 pub use dropped::{CameBack, DroppedRanges};
 pub use end::{EndDuringRelease, EndKind};
@@ -137,6 +138,7 @@ pub use kept::{KeptWalk, Walk};
 pub use options::{HeapName, Options, ReleaseProgress};
 pub use own::{OwnOptions, OwnRefusal, OwnRelease, release_own};
 pub use periodic::PeriodicThread;
+pub use prediction::predict_refusal;
 pub use priority::{end_preference, prefer_this_thread, prefer_thread};
 pub use refusal::Refusal;
 pub use release::{PreparedRelease, release};

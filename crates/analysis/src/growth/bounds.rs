@@ -7,8 +7,6 @@ use lowtide_model::growth::{GrowthPart, RuntimeLimit};
 use lowtide_model::inspection::{Observation, Room};
 use lowtide_model::ledger::Owner;
 
-use super::owners::OwnerBytes;
-
 /// Maximum growth of blocks or mappings, as a part of the growth of resident memory, for them to
 /// count as unchanged.
 const MAX_ADDED: f64 = 0.05;
@@ -54,17 +52,16 @@ fn blocks(observation: &Observation) -> Option<Room> {
     is_known.then_some(Room { mapped_bytes, resident_bytes })
 }
 
-/// Sets the bounds of the parts that grew. Blocks or mappings that grow in the samples from `newer`
-/// on, from which rates are, are no bound.
-pub(super) fn set_bounds(by: &mut [GrowthPart], samples: &[(f64, OwnerBytes)], newer: usize) {
+/// Sets the bounds of the parts that grew. Blocks or mappings that grow in the observations from
+/// `newer` on, from which rates are, are no bound.
+pub(super) fn set_bounds(by: &mut [GrowthPart], all: &[&Bounds], newer: usize) {
     const BOUNDED: [Owner; 5] =
         [Owner::Allocated, Owner::Shared, Owner::ProgramData, Owner::Stacks, Owner::AnonymousOther];
-    let all: Vec<&Bounds> = samples.iter().map(|(_, bytes)| bytes.bounds()).collect();
     for owner in BOUNDED {
         let is_of_owner =
             |part: &GrowthPart| part.owner == owner.key() && !is_of_engine(part, owner);
         let risen = by.iter().filter(|part| is_of_owner(part)).map(|part| part.bytes).sum();
-        let Some(bound) = bound(owner, risen, &all, newer) else { continue };
+        let Some(bound) = bound(owner, risen, all, newer) else { continue };
         let grew = by.iter_mut().filter(|part| is_of_owner(part));
         grew.for_each(|part| part.bound_bytes = Some(bound));
     }
@@ -111,6 +108,7 @@ mod tests {
     use lowtide_model::inspection::WalkedHeap;
     use lowtide_model::ledger::{State, WalkedRuntime};
 
+    use super::super::owners::OwnerBytes;
     use super::super::tests::{growth_between, observed};
     use super::super::words::{bound, until_limit};
     use super::*;

@@ -70,7 +70,8 @@ pub(super) fn growth(samples: &[(f64, OwnerBytes)], since_s: f64) -> Growth {
         .filter(|part| part.bytes != 0 || part.bytes_per_hour != 0)
         .collect();
     by.sort_by_key(|part| Reverse(part.bytes));
-    set_bounds(&mut by, &samples, newer);
+    let bounds: Vec<&Bounds> = samples.iter().map(|(_, bytes)| &bytes.bounds).collect();
+    set_bounds(&mut by, &bounds, newer);
     let rise = after.rss_bytes as i64 - before.rss_bytes as i64;
     let of_both = |of: fn(&OwnerBytes) -> Option<u64>| Some([of(before)?, of(after)?]);
     let mut growth = Growth {
@@ -168,11 +169,6 @@ fn unsure_names(samples: &[(f64, OwnerBytes)]) -> BTreeSet<Key> {
 }
 
 impl OwnerBytes {
-    /// Returns what bounds the growth of its owners.
-    pub(super) fn bounds(&self) -> &Bounds {
-        &self.bounds
-    }
-
     /// Adds up the owners of an observation.
     pub(super) fn new(observation: &Observation) -> Self {
         let ledger = &observation.ledger;

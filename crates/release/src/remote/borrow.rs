@@ -14,7 +14,7 @@ use lowtide_probe::proc::maps::Mapping;
 use lowtide_probe::proc::task::Thread;
 use lowtide_probe::target::Target;
 
-use super::candidates::{Candidate, Candidates, ThreadInspector};
+use super::candidates::{Candidate, Candidates, ThreadInspector, retry_after};
 use super::counted::{TakesPart, ThreadStanding};
 use super::shared_filters::SharedFilters;
 use super::stopped_thread::StoppedThread;
@@ -418,18 +418,6 @@ const OWNER_TIMEOUT: Duration = Duration::from_millis(20);
 /// Maximum time of a search on a busy machine, after this number of attempts.
 const MAX_SEARCH: Duration = Duration::from_secs(10);
 const ENOUGH_ATTEMPTS: u32 = 50;
-/// Minimum and maximum time between two attempts to borrow a thread.
-const MIN_RETRY: Duration = Duration::from_millis(1);
-const MAX_RETRY: Duration = Duration::from_millis(10);
-/// Time since the first attempt, as a multiple of the time until the next: an attempt reads a score
-/// of files, and the first ones are the most likely to succeed.
-const RETRY_DIVISOR: u32 = 20;
-
-/// Returns the time until the next attempt, from the time since the first.
-pub(super) fn retry_after(elapsed: Duration) -> Duration {
-    (elapsed / RETRY_DIVISOR).clamp(MIN_RETRY, MAX_RETRY)
-}
-
 /// Returns the total time for which these threads and the calling one have waited for a processor.
 pub(super) fn waits(threads: &[Thread]) -> Duration {
     threads.iter().chain([&Thread::current()]).filter_map(Thread::waited).sum()

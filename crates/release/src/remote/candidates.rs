@@ -15,7 +15,6 @@ use lowtide_probe::proc::task::{self, Doing, SystemCall, Thread};
 use lowtide_probe::target::Target;
 use rustix::fs::FileType;
 
-use super::borrow::retry_after;
 use super::frame::MAX_CHAIN_BYTES;
 use super::time_asleep::TimeAsleep;
 use super::wait::{MaskAt, Timeout, Wait};
@@ -438,4 +437,15 @@ fn wait_in(call: &SystemCall) -> Result<Wait, String> {
         let name = name.map_or_else(|| number.to_string(), |(_, name)| (*name).to_owned());
         format!("it is in the system call {name}, in which a release uses no thread")
     })
+}
+/// Minimum and maximum time between two attempts to borrow a thread.
+const MIN_RETRY: Duration = Duration::from_millis(1);
+const MAX_RETRY: Duration = Duration::from_millis(10);
+/// Time since the first attempt, as a multiple of the time until the next: an attempt reads a score
+/// of files, and the first ones are the most likely to succeed.
+const RETRY_DIVISOR: u32 = 20;
+
+/// Returns the time until the next attempt, from the time since the first.
+pub(super) fn retry_after(elapsed: Duration) -> Duration {
+    (elapsed / RETRY_DIVISOR).clamp(MIN_RETRY, MAX_RETRY)
 }
