@@ -5,6 +5,8 @@
 //! a hash of the address selects. Such a sample is independent of the size of a block and of the
 //! call path that allocated it.
 
+mod entry;
+
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -14,6 +16,8 @@ use lowtide_analysis::leaks::LostCounts;
 use lowtide_heap::blocks::{Block, BlockVisitor, PLACE};
 use lowtide_heap::ranges::union;
 use lowtide_model::survivors::{ClassSizes, CohortCount, LARGE_BYTES, PARTS, size_class};
+
+use self::entry::{PackedEntry, UNIT, prints_agree};
 
 /// The cohort of the blocks that existed before the first snapshot.
 pub(crate) const FIRST_COHORT: u8 = 0;
@@ -30,69 +34,6 @@ const _: () = assert!(LARGE_BYTES == PLACE, "blocks of at least a place are kept
 
 /// The blocks of a place, in order of address.
 type Entries = Vec<PackedEntry>;
-
-/// A block of less than [`PLACE`] bytes in 8 bytes: offset in its place and size in units of 8
-/// bytes, print, cohort, whether no pointer to it was found, and whether the last snapshot saw it.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct PackedEntry(u64);
-
-const UNIT: u64 = 8;
-const UNITS: u32 = (PLACE / UNIT).ilog2();
-
-impl PackedEntry {
-    fn new(block: &Block, cohort: u8) -> Self {
-        let offset = block.at % PLACE / UNIT;
-        let size = block.bytes / UNIT;
-        let head = offset << UNITS | size;
-        Self((head << 16 | u64::from(block.print)) << 16 | u64::from(cohort) << 8 | 1)
-    }
-
-    fn offset(self) -> u64 {
-        (self.0 >> (32 + UNITS)) * UNIT
-    }
-
-    fn bytes(self) -> u64 {
-        (self.0 >> 32 & (PLACE / UNIT - 1)) * UNIT
-    }
-
-    fn print(self) -> u16 {
-        (self.0 >> 16) as u16
-    }
-
-    fn cohort(self) -> u8 {
-        (self.0 >> 8) as u8
-    }
-
-    fn is_seen(self) -> bool {
-        self.0 & 1 == 1
-    }
-
-    fn with_cohort(self, cohort: u8) -> Self {
-        Self(self.0 & !0xff00 | u64::from(cohort) << 8)
-    }
-
-    fn is_lost(self) -> bool {
-        self.0 & 2 == 2
-    }
-
-    fn with_lost(self, is_lost: bool) -> Self {
-        Self(self.0 & !2 | u64::from(is_lost) << 1)
-    }
-
-    fn with_seen(self, is_seen: bool) -> Self {
-        Self(self.0 & !1 | u64::from(is_seen))
-    }
-
-    /// Returns whether two entries of the same offset are the same block.
-    fn is_same(self, other: Self) -> bool {
-        self.bytes() == other.bytes() && prints_agree(self.print(), other.print())
-    }
-}
-
-/// Returns whether two prints may be of the same content: 0 stands for content that was not read.
-fn prints_agree(one: u16, other: u16) -> bool {
-    one == other || one == 0 || other == 0
-}
 
 /// A block of at least [`PLACE`] bytes.
 #[derive(Clone, Copy)]

@@ -1,6 +1,7 @@
 //! Detects the growing blocks of a heap, and whether they are lost.
 //!
-//! - `trend`: the trend of each size, from the counts of several snapshots.
+//! - `history`: what the snapshots have counted.
+//! - `trend`, `later_rate`: the trend of each size, from the counts of several snapshots.
 //! - `verdict`: the verdict on a trend, given the pointers to its blocks.
 //! - `whole`: the verdict on the process, given the growth of all of RSS.
 //!
@@ -8,11 +9,14 @@
 //! appear at a steady rate, are not freed later, and increase the number of blocks of at least that
 //! age. The number of all blocks would not show this, because most of them are young.
 
+mod history;
+mod later_rate;
 mod trend;
 mod verdict;
 mod whole;
 
-pub use trend::{History, LostCounts, Trend, TrendKind, lost_trends, survivors, trends};
+pub use history::History;
+pub use trend::{LostCounts, Trend, TrendKind, lost_trends, survivors, trends};
 pub use verdict::{
     GrownBlock, LostBefore, MIN_UNSURE, Reachability, Surroundings, group, growing_blocks,
     lost_before, overall,

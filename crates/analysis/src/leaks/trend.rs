@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use lowtide_model::survivors::{ClassSizes, LARGE_BYTES, PARTS, Snapshot};
+use lowtide_model::survivors::{LARGE_BYTES, PARTS, Snapshot};
 
+use super::history::{CohortCounts, History, counts_in};
+use super::later_rate::{LaterRate, MIN_LATER_RATE};
 use crate::growth::{MIN_SAMPLES, rising};
 
 /// Minimum number of cohorts with survivors for a size to grow.
@@ -33,12 +35,6 @@ const MIN_DEVIATIONS: f64 = 6.0;
 /// Maximum growth of the number of all blocks, as a multiple of the survivors, which explain about
 /// half of a steady growth: above it, most of the growth is a backlog.
 const MAX_UNEXPLAINED: f64 = 4.0;
-/// Minimum later growth rate, as a part of the first rate: below it, a size is filling up.
-const MIN_LATER_RATE: f64 = 0.5;
-/// Maximum later rate of lost blocks, as a part of the first rate, if the leak may have stopped,
-/// and minimum number of blocks that the first rate would have added by then.
-const MAX_STOPPED_RATE: f64 = 0.1;
-const MIN_EXPECTED: f64 = 5.0;
 /// Minimum part of the survivors that are not lost, for them to be reported.
 const MIN_PART: f64 = 0.1;
 /// Part of the age from which on a cohort is old enough: snapshots are taken some milliseconds
@@ -51,24 +47,6 @@ const MAX_RATIO: f64 = 3.0;
 /// The 97.5 % quantile of Student's distribution with 15 degrees of freedom: one less than the
 /// number of parts.
 const QUANTILE: f64 = 2.131;
-
-/// The counts of all snapshots.
-#[derive(Debug, Clone, Copy)]
-pub struct History<'h> {
-    /// The snapshots that were kept, in order, including the first and the newest.
-    pub snapshots: &'h [Snapshot],
-    /// The end of each cohort: its blocks are older than that. Those of cohort 0 existed before the
-    /// first snapshot.
-    pub cohorts: &'h [f64],
-    /// The sizes of each class in the newest snapshot, in the sampled part of the heap.
-    pub sizes: &'h BTreeMap<u16, ClassSizes>,
-    /// The survivors by class, in each part of the sampled places.
-    pub parts: &'h BTreeMap<u16, [u64; PARTS]>,
-    /// The same of all blocks that were allocated since the first snapshot.
-    pub parts_of_all: &'h BTreeMap<u16, [u64; PARTS]>,
-    /// Minimum age of a survivor, in seconds.
-    pub older_s: f64,
-}
 
 /// The kind of a trend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -150,66 +128,6 @@ pub fn survivors(cohorts: &[f64], older_s: f64) -> Range<u8> {
     let old = cohorts.iter().skip(1).take_while(|end| now - **end >= older_s * ABOUT).count();
     let seen_twice = cohorts.len().saturating_sub(3);
     1..1 + old.min(seen_twice) as u8
-}
-
-/// Counts of one class, by cohort.
-type Counts = BTreeMap<u8, f64>;
-
-impl History<'_> {
-    fn now(&self) -> Option<&Snapshot> {
-        self.snapshots.last()
-    }
-
-    fn now_s(&self) -> f64 {
-        self.cohorts.last().copied().unwrap_or(0.0)
-    }
-
-    /// Returns the end of a cohort, in seconds since the first snapshot.
-    fn end_s(&self, cohort: u8) -> f64 {
-        self.cohorts.get(usize::from(cohort)).copied().unwrap_or(0.0)
-    }
-
-    /// Returns the time over which the blocks of a cohort were allocated, in seconds.
-    fn duration_s(&self, cohort: u8) -> f64 {
-        self.end_s(cohort) - self.end_s(cohort.saturating_sub(1))
-    }
-
-    /// Returns the age of the youngest block of a cohort, in seconds.
-    fn age_s(&self, cohort: u8) -> f64 {
-        self.now_s() - self.end_s(cohort)
-    }
-
-    /// Returns the bytes of all blocks in use, as an estimate.
-    fn in_use_bytes(&self) -> f64 {
-        let Some(now) = self.now() else { return 0.0 };
-        self.sizes.iter().map(|(class, sizes)| sizes.bytes as f64 / now.share_of(*class)).sum()
-    }
-
-    /// Returns the sizes of a class; zeros if it has no blocks.
-    fn sizes_of(&self, class: u16) -> ClassSizes {
-        self.sizes.get(&class).copied().unwrap_or_default()
-    }
-
-    /// Returns the snapshot that is nearest to a time, but not before `from_s`.
-    fn nearest(&self, t_s: f64, from_s: f64) -> Option<&Snapshot> {
-        let distance = |snapshot: &&Snapshot| (snapshot.t_s - t_s).abs();
-        let later = self.snapshots.iter().filter(|snapshot| snapshot.t_s >= from_s);
-        later.min_by(|a, b| distance(a).total_cmp(&distance(b)))
-    }
-}
-
-/// Returns the estimated counts of some classes by cohort.
-fn counts_in(snapshot: &Snapshot, classes: &[u16]) -> Counts {
-    let mut counts = Counts::new();
-    for class in classes {
-        let first = snapshot.counts.partition_point(|found| found.class < *class);
-        let of_class = snapshot.counts[first..].iter().take_while(|found| found.class == *class);
-        for found in of_class {
-            *counts.entry(found.cohort).or_default() +=
-                f64::from(found.count) / snapshot.share_of(*class);
-        }
-    }
-    counts
 }
 
 /// Survivors to which no pointer was found, in the sampled part of the heap.
@@ -417,8 +335,8 @@ fn parts_of(
 
 /// Returns the largest number of blocks of each cohort that outlived an interval between two
 /// snapshots. Those of cohort 0 existed before.
-fn lasting(history: &History<'_>, classes: &[u16]) -> Counts {
-    let mut largest = Counts::new();
+fn lasting(history: &History<'_>, classes: &[u16]) -> CohortCounts {
+    let mut largest = CohortCounts::new();
     for snapshot in history.snapshots {
         for (cohort, count) in counts_in(snapshot, classes) {
             if cohort == 0 || snapshot.t_s > history.end_s(cohort) {
@@ -522,8 +440,8 @@ fn lost_trend(
 }
 
 /// Returns the estimated counts of lost survivors of some classes, by cohort.
-fn lost_in(history: &History<'_>, classes: &[u16], lost: &LostCounts) -> Counts {
-    let mut counts = Counts::new();
+fn lost_in(history: &History<'_>, classes: &[u16], lost: &LostCounts) -> CohortCounts {
+    let mut counts = CohortCounts::new();
     for class in classes {
         let share = history.now().map_or(1.0, |now| now.share_of(*class));
         for (cohort, count) in lost.counts.get(class).into_iter().flatten() {
@@ -549,7 +467,7 @@ fn without_lost(history: &History<'_>, trend: Trend, lost: &LostCounts) -> Optio
     }
     let counts = counts_in(history.now()?, &trend.classes);
     let left = |cohort: &u8| {
-        let of = |counts: &Counts| counts.get(cohort).copied().unwrap_or(0.0);
+        let of = |counts: &CohortCounts| counts.get(cohort).copied().unwrap_or(0.0);
         of(&counts) - of(&lost)
     };
     let growing_cohorts = old.clone().filter(|cohort| left(cohort) >= 1.0).count();
@@ -591,7 +509,7 @@ impl Survivors {
         history: &History<'_>,
         old: &Range<u8>,
         classes: &[u16],
-        counts: &Counts,
+        counts: &CohortCounts,
         parts: &BTreeMap<u16, [u64; PARTS]>,
     ) -> Option<Self> {
         let now = history.now()?;
@@ -670,58 +588,9 @@ fn survival(history: &History<'_>, old: &Range<u8>, classes: &[u16]) -> Option<f
     (before > 0.0).then_some(left / before)
 }
 
-/// The rates at which blocks were added at first and at last: those of the first third of the
-/// cohorts, and of the last third without the newest. The last ones are not old enough, so the rate
-/// is an overestimate rather than an underestimate.
-#[derive(Debug, Clone, Copy)]
-struct LaterRate {
-    first_per_s: f64,
-    /// Number of blocks of the last third, and its duration in seconds.
-    last: (f64, f64),
-}
-
-impl LaterRate {
-    fn new(history: &History<'_>, old: &Range<u8>, counts: &Counts) -> Option<Self> {
-        let end = history.cohorts.len().saturating_sub(1) as u8;
-        let third = (end.saturating_sub(old.start) / 3).min(old.len() as u8);
-        let of = |cohorts: Range<u8>| {
-            let count = counts.range(cohorts.clone()).fold(0.0, |sum, (_, count)| sum + count);
-            (count, cohorts.map(|cohort| history.duration_s(cohort)).sum::<f64>())
-        };
-        let ((count, duration_s), last) = (of(old.start..old.start + third), of(end - third..end));
-        let first_per_s = count / duration_s;
-        (third > 0 && first_per_s.is_finite()).then_some(Self { first_per_s, last })
-    }
-
-    /// Returns the last rate, in blocks per second.
-    fn per_s(&self) -> f64 {
-        let (count, duration_s) = self.last;
-        count / duration_s
-    }
-
-    /// Returns whether the last rate is much lower than the first.
-    fn is_slower(&self) -> bool {
-        self.share().is_some_and(|share| share < MIN_LATER_RATE)
-    }
-
-    /// Returns the last rate as a part of the first.
-    fn share(&self) -> Option<f64> {
-        let per_s = self.per_s();
-        (self.first_per_s > 0.0 && per_s.is_finite()).then_some(per_s / self.first_per_s)
-    }
-
-    /// Returns whether far fewer blocks were added at last than the first rate leads one to expect,
-    /// where so few cannot be chance.
-    fn has_stopped(&self) -> bool {
-        let (count, duration_s) = self.last;
-        let expected = self.first_per_s * duration_s;
-        expected >= MIN_EXPECTED && count < expected * MAX_STOPPED_RATE
-    }
-}
-
 /// Returns the net increase of the blocks of the survivors' age, since the process had been
 /// observed for that long. Blocks that are replaced by others of the same kind do not count.
-fn net(history: &History<'_>, old: &Range<u8>, classes: &[u16], now: &Counts) -> f64 {
+fn net(history: &History<'_>, old: &Range<u8>, classes: &[u16], now: &CohortCounts) -> f64 {
     let youngest = old.end.saturating_sub(1);
     let Some(earlier) = history.nearest(history.age_s(youngest), 0.0) else { return 0.0 };
     let before = counts_in(earlier, classes).get(&0).copied().unwrap_or(0.0);
