@@ -115,14 +115,15 @@ pub(crate) fn folder(subject: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../subjects").join(subject)
 }
 
-/// Builds a subject that is a Cargo project. `.ci/run` has already built most of its dependencies.
+/// Builds a subject that is a Cargo project, beside the workspace: they have dependencies in
+/// common.
 pub(crate) fn build(subject: &str) -> PathBuf {
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("subjects");
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
     let built = Command::new(std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned()))
         .args(["build", "--locked", "--manifest-path"])
         .arg(folder(subject).join("Cargo.toml"))
         .arg("--target-dir")
-        .arg(&target)
+        .arg(target)
         .status()
         .unwrap();
     assert!(built.success());
