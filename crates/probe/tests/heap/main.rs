@@ -210,13 +210,21 @@ fn the_heap_of_a_static_program_is_walked_exactly() {
 #[ignore = "needs other glibcs in the directories that LOWTIDE_TEST_GLIBCS lists, with colons between (.ci/fetch-glibc)"]
 fn the_heap_of_every_glibc_version_is_walked_exactly() {
     let directories = std::env::var("LOWTIDE_TEST_GLIBCS").expect("LOWTIDE_TEST_GLIBCS is not set");
-    for directory in directories.split(':') {
+    let check_version = |directory: &str| {
         let library = Library::In(PathBuf::from(directory));
         for shape in SHAPES {
             check(&library, shape, |memory| memory);
         }
         check_while_it_changes(&library);
         check_fast_bins_that_change(&library);
+    };
+    let directories: Vec<&str> = directories.split(':').collect();
+    for pair in directories.chunks(2) {
+        std::thread::scope(|scope| {
+            for directory in pair {
+                scope.spawn(|| check_version(directory));
+            }
+        });
     }
 }
 

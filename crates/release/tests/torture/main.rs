@@ -65,7 +65,7 @@ impl Scale {
             releases: releases.unwrap_or(1),
             controls: number("CONTROLS").unwrap_or(if is_long { 3 } else { 0 }),
             seed: number("SEED").unwrap_or(1),
-            ms: number("MS").unwrap_or(if is_long { 20_000 } else { 6_000 }),
+            ms: number("MS").unwrap_or(if is_long { 20_000 } else { 3_000 }),
             beside: number("BESIDE").map_or(if is_long { 1 } else { 2 }, |n| n as usize),
         }
     }
