@@ -10,6 +10,9 @@ pub(crate) const SOCKET_TIMEOUT: &str = "it waits for a socket that has its own 
 pub(crate) const SOCKET_UNKNOWN: &str =
     "it waits for a socket, and kernels before 5.6 do not show whether that has its own timeout";
 
+pub(crate) const STATIC_TIMEOUT: &str = "it waits with a timeout, in a static program whose C library makes its calls \
+     where lowtide cannot tell them from others";
+
 /// The reason why a process is left alone. Each is displayed as a sentence that ends with the next
 /// step, if there is one.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -316,9 +319,9 @@ impl Refusal {
             | Self::NoHeap => true,
             Self::Unguarded { why, .. } => *why == UNCOUNTED_THREADS,
             Self::NoCollection { may_pass, .. } => *may_pass,
-            // A running thread will wait later. A thread that waits for a socket will do so again.
+            // A running thread will wait later. The others will wait in the same way again.
             Self::NoThread { why, .. } => {
-                ![SOCKET_TIMEOUT, SOCKET_UNKNOWN].iter().any(|begin| why.starts_with(begin))
+                ![SOCKET_TIMEOUT, SOCKET_UNKNOWN, STATIC_TIMEOUT].iter().any(|begin| why.starts_with(begin))
             }
             _ => false,
         }

@@ -153,6 +153,11 @@ impl LibraryCalls {
         }
     }
 
+    /// Returns whether there are any: the C library of a static program may have none.
+    pub(crate) fn are_known(&self) -> bool {
+        !matches!(self, Self::Before(returns) if returns.is_empty())
+    }
+
     /// Searches the code of a mapping of a static program.
     fn search(&mut self, code: &Code<'_>) {
         let Self::Before(returns) = self else { return };

@@ -389,6 +389,8 @@ pub(super) fn refused(done: &Release, again: &Rerun, hold: &Hold) -> Failure {
                 .to_owned()
         }
         Some(Hazard::SeccompUnread) => format!("sudo {again}"),
+        // No other allocator can take the place of theirs; the inspection has what helps.
+        Some(Hazard::Allocator | Hazard::Sanitizer) => format!("lowtide inspect {pid} --why"),
         // An inspection would lead back to this release.
         _ => "lowtide study -- CMD     (settings and allocators that keep less; CMD: the command that starts it)"
             .to_owned(),

@@ -22,7 +22,7 @@ use super::{PREDICTION_TIMEOUT, files};
 use crate::arch::{RED_ZONE, RELEASES_ONLY_GLIBC, has_frame};
 use crate::error::Abort;
 use crate::reasons::Reasons;
-use crate::refusal::{Refusal, SOCKET_TIMEOUT, SOCKET_UNKNOWN};
+use crate::refusal::{Refusal, SOCKET_TIMEOUT, SOCKET_UNKNOWN, STATIC_TIMEOUT};
 use crate::target_code::TargetCode;
 
 /// Signals that glibc handles itself, to cancel threads and to change users (`SIGCANCEL`,
@@ -382,7 +382,11 @@ impl ThreadInspector<'_> {
             return Ok((None, None));
         }
         if !self.code.library_calls.contain(call.instruction_pointer) {
-            return Err("it waits with a timeout outside of the C library".to_owned());
+            let why = match self.code.library_calls.are_known() {
+                true => "it waits with a timeout outside of the C library",
+                false => STATIC_TIMEOUT,
+            };
+            return Err(why.to_owned());
         }
         let unknown = || "it waits with a timeout whose remaining time is unknown".to_owned();
         let asleep = TimeAsleep::measure(thread).ok_or_else(unknown)?;
