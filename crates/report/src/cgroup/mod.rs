@@ -16,7 +16,7 @@ use rows::{MIN_SHARE, Shown, rows};
 
 /// The parts of rows that a page has, from more to fewer: the maximum number of parts of a row, and
 /// their minimum share of the charge beside the usual one.
-const FOLDED: [(usize, f64); 6] = [(3, 0.01), (2, 0.01), (1, 0.01), (1, 0.05), (1, 0.1), (1, 0.25)];
+const FOLDED: [(usize, f64); 6] = [(3, 0.0), (2, 0.0), (1, 0.0), (1, 0.05), (1, 0.1), (1, 0.25)];
 /// What it has if there is no room for any of these: none.
 const LEAST: (usize, f64) = (0, 1.0);
 
