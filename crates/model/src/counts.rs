@@ -99,11 +99,12 @@ impl CountGrowth {
     fn is_large(&self) -> bool {
         /// The inverse of the minimum steady rise, as a part of the first count.
         const PART: u64 = 10;
-        /// Minimum rise at once.
-        const LEAST_ONCE: u64 = 100;
+        /// Minimum rise at once, and of mappings: a heap that grows has some more.
+        const LEAST: u64 = 100;
         let [before, after] = self.counts;
         let rise = after.saturating_sub(before);
-        self.per_s.is_some() && rise >= before / PART || rise >= before.max(LEAST_ONCE)
+        let is_heap = self.kind == CountKind::Mappings && rise < LEAST;
+        self.per_s.is_some() && rise >= before / PART && !is_heap || rise >= before.max(LEAST)
     }
 
     /// Returns whether more than half of its limit is used, and the rest will be within a day.
@@ -134,6 +135,8 @@ mod tests {
             found.is_some_and(|found| found.is_noticeable())
         };
         assert!(rises([400, 440], Some(2.0)));
+        let mappings = |counts| CountGrowth::new(CountKind::Mappings, counts, Some(2.0)).unwrap();
+        assert!(!mappings([122, 164]).is_noticeable() && mappings([122, 222]).is_noticeable());
         assert!(!rises([400, 439], Some(2.0)));
         assert!(!rises([4, 20], Some(1.0)));
         assert!(rises([5, 105], None));

@@ -1,7 +1,7 @@
 //! Commands that divide memory which lowtide does not follow.
 
 use lowtide_model::counts::{CountGrowth, CountKind};
-use lowtide_model::growth::{Growth, GrowthCourse, GrowthPart};
+use lowtide_model::growth::{Growth, GrowthCourse, GrowthPart, LAZILY_FREED};
 use lowtide_model::inspection::Runtime;
 use lowtide_model::runtime_kind::RuntimeKind;
 
@@ -52,6 +52,12 @@ pub fn divide_growth(growth: &Growth, runtimes: &[Runtime], pid: u32) -> Option<
     }
     let part = growth.by.iter().find(|part| !part.is_followed())?;
     let is_most = part.bytes > 0 && growth.followed_share < 0.5;
+    if is_most && part.owner == LAZILY_FREED {
+        let command = format!("grep -E '^(Rss|LazyFree)' /proc/{pid}/smaps_rollup");
+        let remark = "nothing to do: the kernel takes it back when memory is short; while it reads this, the kernel \
+                      lets the program map nothing";
+        return Some(with_remark(&command, remark));
+    }
     is_most.then(|| divide(part, growth, runtimes, pid))
 }
 
@@ -288,6 +294,7 @@ mod tests {
                 "perf record -e page-faults -F 99 -g -o 7.perf -p 7",
             ),
             (part("shared", Some("/SYSV00000000")), "ipcs -m -p | grep -w 7"),
+            (part(LAZILY_FREED, None), "grep -E '^(Rss|LazyFree)' /proc/7/smaps_rollup"),
             (part("anonymous_other", None), "perf record -e page-faults -F 99 -g -o 7.perf -p 7"),
         ] {
             let said = divide_growth(&growth(0.4, found.clone()), &[], 7).unwrap();

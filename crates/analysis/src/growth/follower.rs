@@ -320,7 +320,7 @@ impl Follower {
         let remark = match course {
             _ if !self.has_enough_samples() => few,
             GrowthCourse::Little => "this is too little for a verdict".to_owned(),
-            GrowthCourse::Level => fate(growth),
+            _ if is_taken_back(growth) => fate(growth),
             _ => "the growth is not steady and may have stopped".to_owned(),
         };
         format!("{}; {remark}", sentence(growth))
@@ -359,12 +359,20 @@ pub(super) fn rate(readings: &[(f64, u64)]) -> f64 {
     line_slope(&series)
 }
 
-/// Returns whether RSS rose noticeably, mainly by memory that the kernel takes back: pages of
-/// files, or lazily freed memory.
+/// Returns whether RSS rose noticeably, and what the kernel takes back (pages of files, or lazily
+/// freed memory) explains it: most of the rise if the rest is level, or almost all of it if the
+/// rest is not steady.
 pub fn is_taken_back(growth: &Growth) -> bool {
+    const MAX_KEPT: f64 = 0.5;
+    const MAX_UNSTEADY: f64 = 0.1;
     let [before, after] = growth.rss_bytes;
-    has_risen(growth.rss_bytes)
-        && growth.kept_bytes().saturating_mul(2) < after.saturating_sub(before) as i64
+    let max_kept = match growth.course {
+        GrowthCourse::Level => MAX_KEPT,
+        GrowthCourse::Once | GrowthCourse::Unknown => MAX_UNSTEADY,
+        GrowthCourse::Little | GrowthCourse::Steady => return false,
+    };
+    let kept = growth.kept_bytes() as f64;
+    has_risen(growth.rss_bytes) && kept < max_kept * after.saturating_sub(before) as f64
 }
 
 /// Returns whether RSS grew mainly by free memory of the heap.
@@ -648,6 +656,10 @@ mod tests {
                         kernel takes these pages back when memory is short, so they cause no OOM kill";
         assert_eq!(found.because[1..], [expected]);
         assert_eq!(follower.growth().unwrap().course, GrowthCourse::Level);
+        // RSS and the lazily freed part of it are read one after the other.
+        let noisy =
+            verdict(&with_lazily_freed(|second| [3 + 10 * second, 10 * second + second % 3]));
+        assert!(noisy.because[1].ends_with("so they cause no OOM kill"), "{noisy:?}");
     }
 
     #[test]

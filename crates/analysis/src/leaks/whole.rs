@@ -52,7 +52,9 @@ pub fn reconcile(report: &mut LeakReport, growth: Growth, large: Option<String>)
         && matches!(growth.course, GrowthCourse::Once | GrowthCourse::Little)
     {
         report.verdict.because.insert(0, sentence(&growth));
-    } else if report.verdict.kind.is_growth() && growth.course == GrowthCourse::Once {
+    } else if growth.course == GrowthCourse::Once
+        && (report.verdict.kind.is_growth() || report.verdict.kind == LeakKind::Filling)
+    {
         reconcile_once(report, &growth);
     } else if report.verdict.kind == LeakKind::LostBefore && growth.course == GrowthCourse::Once {
         report.verdict.because.insert(0, format!("{}; {STOPPED}", sentence(&growth)));
@@ -121,12 +123,12 @@ fn settle_level(report: &mut LeakReport) {
 /// kernel takes back.
 fn reconcile_level(report: &mut LeakReport, growth: &Growth) {
     let (kind, why) = match growth.course {
-        GrowthCourse::Once => (LeakKind::TooEarly, STOPPED.to_owned()),
-        GrowthCourse::Little => (LeakKind::TooEarly, "this is too little for a verdict".to_owned()),
         _ if is_taken_back(growth) => {
             report.bytes_per_hour = u64::try_from(growth.rss_bytes_per_hour).unwrap_or(0);
             (LeakKind::Elsewhere, fate(growth))
         }
+        GrowthCourse::Once => (LeakKind::TooEarly, STOPPED.to_owned()),
+        GrowthCourse::Little => (LeakKind::TooEarly, "this is too little for a verdict".to_owned()),
         _ => {
             let [before, after] = growth.rss_bytes.map(Human);
             let why = format!("RSS did not grow noticeably (from {before} to {after})");
@@ -192,13 +194,18 @@ fn rate_beside(growth: &Growth) -> u64 {
 fn reconcile_once(report: &mut LeakReport, growth: &Growth) {
     let blocks = report.bytes_per_hour;
     let of_blocks = blocks as f64 * growth.elapsed_s / 3600.0;
-    let is_explained = of_blocks >= EXPLAINED * growth.kept_bytes() as f64;
+    let is_explained = match report.verdict.kind {
+        // Its rate at the end may be 0.
+        LeakKind::Filling => is_in_blocks(growth),
+        _ => of_blocks >= EXPLAINED * growth.kept_bytes() as f64,
+    };
     let LeakVerdict { kind, because } = &mut report.verdict;
     if !is_explained {
         report.seconds_to_limit = None;
         if *kind != LeakKind::Lost {
             (*kind, report.bytes_per_hour) = (LeakKind::TooEarly, 0);
-            *because = vec![format!("blocks in use grow by {} an hour", Human(blocks))];
+            let also = format!("blocks in use grow by {} an hour", Human(blocks));
+            *because = Some(also).filter(|_| blocks > 0).into_iter().collect();
         }
     }
     because.insert(0, format!("{}; {STOPPED}", sentence(growth)));
@@ -490,6 +497,24 @@ mod tests {
         let lost = reconciled(report(LeakKind::Lost, 120 * MIB), growth, GrowthCourse::Once);
         assert_eq!(lost.verdict.kind, LeakKind::Lost);
         assert!(lost.verdict.because[0].ends_with("may have stopped"), "{lost:#?}");
+    }
+
+    #[test]
+    fn blocks_that_fill_a_cache_do_not_hide_a_step_of_other_memory() {
+        let of = |blocks_mib, other_mib| {
+            let rows = |mib: u64| [(Owner::Allocated, 10 + mib), (Owner::Stacks, 10)];
+            let before = observed(&rows(0), &[]);
+            let mut after = observed(&rows(blocks_mib), &[]);
+            after.ledger.add(Owner::Stacks, other_mib * MIB);
+            let growth = growth_between(&before, &after);
+            reconciled(report(LeakKind::Filling, 0), growth, GrowthCourse::Once)
+        };
+        let cache = of(60, 0);
+        assert_eq!(cache.verdict.kind, LeakKind::Filling);
+        assert!(cache.verdict.because[0].starts_with("RSS grew by 60.0 MiB"), "{cache:#?}");
+        let other = of(1, 60);
+        assert_eq!(other.verdict.kind, LeakKind::TooEarly);
+        assert_eq!(other.verdict.because.len(), 1, "{other:#?}");
     }
 
     #[test]

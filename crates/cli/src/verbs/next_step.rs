@@ -169,7 +169,7 @@ pub(super) fn next(found: &Inspection, service: &Service) -> String {
         | VerdictKind::OutsideHeap
         | VerdictKind::Runtime
         | VerdictKind::Inconclusive => match &found.growth {
-            Some(growth) if growth.course == GrowthCourse::Level => {
+            Some(growth) if growth.course == GrowthCourse::Level || is_taken_back(growth) => {
                 match is_taken_back(growth) || grew_beside(growth) {
                     true => divide_growth(growth, runtimes, pid).unwrap_or(leaks),
                     false if found.verdict.kind == VerdictKind::Runtime && has_advice(found) => {
