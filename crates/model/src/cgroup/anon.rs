@@ -91,7 +91,9 @@ impl CgroupAnon {
         let mut ledger = Ledger::default();
         processes.iter().for_each(|process| ledger.extend(&process.owners));
         let sum = i64::try_from(ledger.total()).unwrap_or(i64::MAX);
-        let releasable_bytes = processes.iter().map(|process| process.releasable_bytes).sum();
+        let releasable: u64 = processes.iter().map(|process| process.releasable_bytes).sum();
+        // What is charged to another cgroup is returned to that one.
+        let releasable_bytes = releasable.min(u64::try_from(charged_bytes).unwrap_or(0));
         processes.sort_by_key(|process| std::cmp::Reverse(process.bytes));
         processes.truncate(MAX_LISTED);
         Self {

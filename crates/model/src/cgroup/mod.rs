@@ -42,8 +42,11 @@ pub struct CgroupLedger {
     pub incomplete: bool,
     /// Bytes of the page cache that are to be written back, or are being written.
     pub dirty_bytes: u64,
-    /// Files in shared memory that the charge can contain, the largest first.
+    /// Files in shared memory that the charge can contain: those first that it is known to contain,
+    /// and then the largest.
     pub files: Vec<CgroupFile>,
+    /// Whether all places were searched where such files can be.
+    pub files_complete: bool,
     /// The page cache by file.
     pub page_cache: CgroupPageCache,
     /// The processes with the largest parts of rows.

@@ -13,6 +13,7 @@ use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open}
 
 use crate::machine::thread_cpu_s;
 use crate::mounts::{FileSystem, Mounts, kernels_mount, mount_id};
+use crate::proc::is_gone;
 
 /// Maximum number of descriptors.
 const MAX_DESCRIPTORS: usize = 200_000;
@@ -55,6 +56,8 @@ pub(crate) struct Descriptors {
     all: Vec<Descriptor>,
     /// Whether all were read.
     pub(crate) is_complete: bool,
+    /// Whether lowtide may read those of each process.
+    pub(super) is_permitted: bool,
 }
 
 impl Descriptors {
@@ -65,11 +68,16 @@ impl Descriptors {
     /// Reads at most `most` descriptors.
     pub(crate) fn read_most(pids: &[u32], most: usize) -> Self {
         let end_s = thread_cpu_s() + MAX_CPU_S;
-        let mut found = Self { all: Vec::new(), is_complete: true };
+        let mut found = Self { all: Vec::new(), is_complete: true, is_permitted: true };
         let mut file_systems = DescriptorFileSystems::default();
         for pid in pids {
-            // A process that may not be inspected, or has ended.
-            let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else { continue };
+            let entries = match fs::read_dir(format!("/proc/{pid}/fd")) {
+                Ok(entries) => entries,
+                Err(error) => {
+                    found.is_permitted &= is_gone(&error);
+                    continue;
+                }
+            };
             for entry in entries.flatten() {
                 if found.all.len() >= most || thread_cpu_s() > end_s {
                     found.is_complete = false;

@@ -77,13 +77,14 @@ impl HolderProcess {
 }
 
 impl CgroupHoldings {
-    pub(super) fn read(tree: &CgroupTree) -> Self {
+    /// Reads the processes. `shmem_bytes` is the shared memory that the cgroup is charged for.
+    pub(super) fn read(tree: &CgroupTree, shmem_bytes: u64) -> Self {
         let pids = &tree.processes;
         let processes = pids.iter().filter_map(|pid| HolderProcess::read(*pid)).collect();
         let mut holdings = Self { processes, ..Self::default() };
         let (sender, receiver) = channel();
         let (pids, own) = (pids.iter().copied().collect::<Vec<_>>(), tree.inodes.clone());
-        let search = move || search(&pids, &own, &sender);
+        let search = move || search(&pids, &own, shmem_bytes, &sender);
         let end = Instant::now() + MAX_SEARCH;
         if thread::Builder::new().spawn(search).is_ok() {
             while let Ok(part) =
@@ -165,13 +166,16 @@ impl CgroupHoldings {
     }
 }
 
-/// Searches the files and sockets of processes, and sends each result. `own` are the inodes of the
-/// cgroup and of all below it.
-fn search(pids: &[u32], own: &HashSet<u64>, to: &Sender<Part>) {
+/// Searches the files and sockets of processes, and sends each result; of the shared memory, first
+/// what is open. `own` are the inodes of the cgroup and of all below it.
+fn search(pids: &[u32], own: &HashSet<u64>, shmem_bytes: u64, to: &Sender<Part>) {
     let descriptors = Descriptors::read(pids);
     // The receiver may have stopped waiting.
     let _ = to.send(Part::Pipes(descriptors.pipes()));
-    let _ = to.send(Part::Shared(SharedFiles::search(pids, &descriptors, own)));
+    let mut shared = SharedFiles::open(&descriptors, own);
+    let _ = to.send(Part::Shared(shared.clone()));
+    shared.search(pids, own, shmem_bytes);
+    let _ = to.send(Part::Shared(shared));
     let _ = to.send(Part::Sockets(SocketBuffers::read(&descriptors)));
     let _ = to.send(Part::Cached(CachedFiles::read(pids, &descriptors, own)));
 }

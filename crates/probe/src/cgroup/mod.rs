@@ -50,7 +50,7 @@ pub fn read(group: &CgroupDirectory) -> Result<CgroupLedger, CgroupError> {
     for _ in 0..2 {
         let before = Account::read(group)?;
         let tree = CgroupTree::read(&group.directory);
-        let holdings = CgroupHoldings::read(&tree);
+        let holdings = CgroupHoldings::read(&tree, before.shmem());
         let (account, has_lag) = settled(group)?;
         let tolerance =
             stock_bound(tree.groups) + (account.charged_bytes as f64 * TOLERANCE) as u64;
@@ -128,7 +128,8 @@ fn ledger(
     if moved {
         ledger.rows.iter_mut().for_each(|row| row.estimated = true);
     }
-    ledger.files = holdings.files.list();
+    ledger.files = holdings.files.list(account.shmem());
+    ledger.files_complete = holdings.files.is_whole();
     let (cached, is_complete) = (holdings.cached.files.clone(), holdings.cached.is_complete);
     ledger.page_cache = CgroupPageCache::new(account.cache(), cached, is_complete);
     ledger

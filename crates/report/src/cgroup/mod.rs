@@ -1,17 +1,17 @@
 //! The ledger of a cgroup for people: the answer first, then its rows.
 
+mod answer;
 pub mod growth;
 mod parts;
 mod rows;
 
 use lowtide_model::bytes::Human;
-use lowtide_model::cgroup::{
-    CgroupFile, CgroupHolder, CgroupKind, CgroupLedger, CgroupRow, HolderPart,
-};
+use lowtide_model::cgroup::{CgroupKind, CgroupLedger};
 
 use crate::group::processes;
 use crate::screen::{Screen, bold, dim};
-use crate::text::{printable, shortened, with_minus, wrapped};
+use crate::text::{printable, shortened, wrapped};
+use answer::answer;
 use rows::{MIN_SHARE, Shown, rows};
 
 /// The parts of rows that a page has, from more to fewer: the maximum number of parts of a row, and
@@ -77,136 +77,6 @@ fn limiting(ledger: &CgroupLedger) -> String {
     }
 }
 
-/// Returns the largest part that is not the memory of processes, or says that there is none.
-fn answer(ledger: &CgroupLedger) -> String {
-    let charged = ledger.charged_bytes;
-    let of_charge = |bytes: i64| 100.0 * bytes as f64 / charged.max(1) as f64;
-    let anon = ledger.bytes(CgroupKind::Anon);
-    let rest = ledger.bytes(CgroupKind::Rest);
-    let mut sentence = match largest(ledger) {
-        other if ledger.incomplete && rest > anon && other.is_none_or(|row| rest > row.bytes) => {
-            let (of_charge, rest) = (of_charge(rest), with_minus(rest));
-            let sentence = format!(
-                "not in the kernel's account: {rest} of {} ({of_charge:.0} %).",
-                Human(charged)
-            );
-            sentence + &pinned(ledger)
-        }
-        None if ledger.incomplete => {
-            "incomplete: the kernel does not report what a part of the charge is.".to_owned()
-        }
-        Some(row) if row.bytes > anon / 4 && of_charge(row.bytes) >= 5.0 => {
-            let about = if row.estimated { "≈ " } else { "" };
-            format!(
-                "{}: {about}{} of {} ({:.0} %). {}",
-                heading(row.kind),
-                with_minus(row.bytes),
-                Human(charged),
-                of_charge(row.bytes),
-                advice(ledger, row)
-            )
-        }
-        _ => format!(
-            "processes: {} of {} ({:.0} %) is their own memory: inspect the largest.",
-            with_minus(anon),
-            Human(charged),
-            of_charge(anon)
-        ),
-    };
-    if ledger.incomplete && largest(ledger).is_some() {
-        sentence += " The ledger is incomplete.";
-    }
-    if ledger.moved {
-        sentence += " The charge moved while it was read: all rows are ≈.";
-    }
-    sentence
-}
-
-/// Returns a sentence about the pinned memory that may be the rest; an empty text if there is none.
-fn pinned(ledger: &CgroupLedger) -> String {
-    let of = |holder: &&CgroupHolder| holder.part == Some(HolderPart::Pinned);
-    match ledger.holders.iter().find(of) {
-        Some(CgroupHolder { pid, name, bytes, .. }) => format!(
-            " At most {} of it are pinned by {} {pid} (VmPin: buffers that are registered for io_uring, RDMA or a \
-             device) and not mapped: they stay until it unregisters them or ends.",
-            Human((*bytes).min(u64::try_from(ledger.bytes(CgroupKind::Rest)).unwrap_or(0))),
-            printable(name)
-        ),
-        None => String::new(),
-    }
-}
-
-fn largest(ledger: &CgroupLedger) -> Option<&CgroupRow> {
-    let is_one = |row: &&CgroupRow| {
-        !matches!(row.kind, CgroupKind::Anon | CgroupKind::Stock | CgroupKind::Rest)
-    };
-    ledger.rows.iter().filter(is_one).max_by_key(|row| row.bytes)
-}
-
-fn heading(kind: CgroupKind) -> &'static str {
-    match kind {
-        CgroupKind::ShmemMapped => "shared memory",
-        CgroupKind::ShmemUnmapped => "shared memory that no process maps",
-        CgroupKind::FileActive | CgroupKind::FileInactive | CgroupKind::FileOther => "page cache",
-        CgroupKind::SlabReclaimable | CgroupKind::SlabUnreclaimable => "kernel objects",
-        CgroupKind::PageTables => "page tables",
-        CgroupKind::KernelStacks => "kernel stacks",
-        CgroupKind::Sockets => "socket buffers",
-        _ => "kernel memory",
-    }
-}
-
-/// Returns the consequence of a large row, and what to do.
-fn advice(ledger: &CgroupLedger, row: &CgroupRow) -> &'static str {
-    match row.kind {
-        CgroupKind::ShmemMapped => "Processes share it: it counts once, unlike in their RSS.",
-        CgroupKind::ShmemUnmapped if known_files(ledger) * 2 < row.bytes.unsigned_abs() => {
-            "No file of most of it was found: `ipcs -m` lists System V segments; a file that was passed through a \
-             socket and not received has no name."
-        }
-        CgroupKind::ShmemUnmapped if is_deleted(ledger) => {
-            "Its files have no name any more: it stays until the processes that have them open close them or end."
-        }
-        CgroupKind::ShmemUnmapped => {
-            "It stays until its files are deleted, also after a restart of the processes: delete them, and give the \
-             tmpfs a size (sizeLimit)."
-        }
-        CgroupKind::FileInactive => {
-            "The kernel reclaims it before it kills, and it is not in the working set."
-        }
-        CgroupKind::FileActive | CgroupKind::FileOther => {
-            "The kernel reclaims it before it kills, but it counts in the working set."
-        }
-        CgroupKind::SlabReclaimable => {
-            "Mostly cached names and inodes of files: the kernel reclaims them. Touch fewer files."
-        }
-        CgroupKind::SlabUnreclaimable => {
-            "Objects in use, such as inodes of tmpfs files, sockets and threads: have fewer of them."
-        }
-        CgroupKind::PageTables => "Map less, less sparsely, or in huge pages.",
-        CgroupKind::KernelStacks => "16 KiB for each thread: start fewer threads.",
-        CgroupKind::Sockets => {
-            "Data that was not sent or read yet: read faster, or set lower limits."
-        }
-        _ if ledger.version == 1 => {
-            "Version 1 has only the sum: cached names and inodes of files, pipes, unread data of unix sockets."
-        }
-        _ => "Such as pipes, and unread data of unix sockets.",
-    }
-}
-
-/// Returns the unmapped bytes of the files that were found.
-fn known_files(ledger: &CgroupLedger) -> u64 {
-    ledger.files.iter().map(|file| file.bytes.saturating_sub(file.mapped_bytes)).sum()
-}
-
-/// Returns whether most of the unmapped bytes are in files that have no name any more.
-fn is_deleted(ledger: &CgroupLedger) -> bool {
-    let unmapped = |file: &CgroupFile| file.bytes.saturating_sub(file.mapped_bytes);
-    let removed = ledger.files.iter().filter(|file| file.deleted).map(unmapped);
-    removed.sum::<u64>() * 2 > known_files(ledger)
-}
-
 /// Returns how much of the charge can be returned, and by whom; parts that are not noticeable are
 /// left out.
 fn returnable(ledger: &CgroupLedger, screen: Screen) -> String {
@@ -244,7 +114,10 @@ fn beside(ledger: &CgroupLedger, screen: Screen) -> String {
 
 #[cfg(test)]
 mod tests {
-    use lowtide_model::cgroup::{AnonCount, AnonProcess, CachedFile, CgroupPageCache};
+    use lowtide_model::cgroup::{
+        AnonCount, AnonProcess, CachedFile, CgroupFile, CgroupHolder, CgroupPageCache, CgroupRow,
+        HolderPart,
+    };
     use lowtide_model::ledger::Owner;
 
     use super::*;
