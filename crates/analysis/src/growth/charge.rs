@@ -80,7 +80,11 @@ mod tests {
             };
             let rows: Vec<CgroupRow> = rows(t_s).into_iter().map(row).collect();
             let charged_bytes = rows.iter().map(|row| row.bytes.unsigned_abs()).sum();
-            follower.add(t_s as f64, CgroupCharge { charged_bytes, rows, ..Default::default() });
+            let cache = rows.iter().filter(|row| row.kind == CgroupKind::FileInactive);
+            let reclaimable_bytes = cache.map(|row| row.bytes.unsigned_abs()).sum();
+            let charge =
+                CgroupCharge { charged_bytes, reclaimable_bytes, rows, ..Default::default() };
+            follower.add(t_s as f64, charge);
         }
         follower.growth().unwrap()
     }
@@ -94,7 +98,7 @@ mod tests {
         assert_eq!((most.course, growth.course), (GrowthCourse::Steady, GrowthCourse::Steady));
         assert_eq!(most.bytes_per_hour, 3600 << 20);
         assert_eq!(growth.by[1].course, GrowthCourse::Level);
-        growth.set_limit(Some(150 << 20), Some(90 << 20));
+        growth.set_limit(Some(150 << 20), Some(90 << 20), 1);
         assert_eq!(growth.seconds_to_limit, Some(60.0));
     }
 
@@ -104,8 +108,23 @@ mod tests {
         let mut growth = followed(31, rows);
         assert_eq!(growth.by[0].course, GrowthCourse::Steady);
         assert_eq!((growth.course, growth.kept_bytes), (GrowthCourse::Level, [50 << 20; 2]));
-        growth.set_limit(Some(400 << 20), Some(50 << 20));
+        growth.set_limit(Some(400 << 20), Some(50 << 20), 1);
         assert_eq!(growth.seconds_to_limit, None);
+    }
+
+    #[test]
+    fn kernel_memory_that_version_1_does_not_divide_leads_to_no_limit() {
+        let rows = |t_s| vec![(CgroupKind::Anon, 50), (CgroupKind::KernelOther, t_s)];
+        let mut growth = followed(31, rows);
+        growth.set_limit(Some(150 << 20), Some(80 << 20), 1);
+        assert!(growth.is_undivided(1) && growth.seconds_to_limit.is_none(), "{growth:?}");
+        growth.set_limit(Some(150 << 20), Some(80 << 20), 2);
+        assert!(!growth.is_undivided(2) && growth.seconds_to_limit == Some(70.0), "{growth:?}");
+        // Beside memory of processes that grows faster, only this leads to it.
+        let rows = |t_s| vec![(CgroupKind::Anon, 2 * t_s), (CgroupKind::KernelOther, t_s)];
+        let mut growth = followed(31, rows);
+        growth.set_limit(Some(150 << 20), Some(90 << 20), 1);
+        assert_eq!(growth.seconds_to_limit, Some(30.0), "{growth:?}");
     }
 
     #[test]

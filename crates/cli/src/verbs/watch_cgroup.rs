@@ -77,7 +77,7 @@ impl CgroupWatch {
         let mut growth = self.follower.growth();
         if let Some(growth) = &mut growth {
             let limit = MemoryPressure::nearest_limit_of(&self.group);
-            growth.set_limit(limit.limit_bytes, limit.used_bytes);
+            growth.set_limit(limit.limit_bytes, limit.used_bytes, self.group.version);
         }
         let (path, version) = (self.group.path.clone(), self.group.version);
         self.latest = Some(ChargeReading { schema: SCHEMA, t_s, path, version, charge, growth });

@@ -32,8 +32,9 @@ pub struct ChargeGrowth {
     pub elapsed_s: f64,
     /// The charge at the first reading and at the last, in bytes.
     pub charged_bytes: [u64; 2],
-    /// The charge without page cache and reclaimable kernel objects, which the kernel drops before
-    /// it kills, at the first reading and at the last, in bytes.
+    /// The charge without what the kernel can reclaim before it kills (page cache, memory that was
+    /// given back lazily, slab), at the first reading and at the last, in bytes. In version 1, it
+    /// contains slab that can be reclaimed.
     pub kept_bytes: [u64; 2],
     /// The course of `kept_bytes`.
     pub course: GrowthCourse,
@@ -42,7 +43,8 @@ pub struct ChargeGrowth {
     /// The limit that is reached first: that of the cgroup, of a parent, or of the machine, in
     /// bytes.
     pub limit_bytes: Option<u64>,
-    /// Time until this limit is reached, in seconds; `None` without steady growth.
+    /// Time until this limit is reached, in seconds; `None` without steady growth, and where most
+    /// of it may be memory that the kernel can reclaim.
     pub seconds_to_limit: Option<f64>,
     /// The growth of each row, the largest first.
     pub by: Vec<RowGrowth>,
@@ -70,27 +72,34 @@ impl RowGrowth {
 
 impl ChargeGrowth {
     /// Adds the limit that is reached first, and its use without page cache, both in bytes.
-    pub fn set_limit(&mut self, limit_bytes: Option<u64>, used_bytes: Option<u64>) {
+    /// `version` is that of the hierarchy: version 1 does not divide kernel memory, so that its
+    /// growth does not lead to the limit.
+    pub fn set_limit(&mut self, limit_bytes: Option<u64>, used_bytes: Option<u64>, version: u32) {
         self.limit_bytes = limit_bytes;
         let is_lasting = matches!(self.course, GrowthCourse::Steady | GrowthCourse::Little);
-        let rate = if is_lasting { self.kept_bytes_per_hour } else { 0 };
+        let is_kept = is_lasting && !self.is_undivided(version);
+        let undivided = self.undivided_bytes_per_hour(version);
+        let rate = if is_kept { self.kept_bytes_per_hour - undivided } else { 0 };
         self.seconds_to_limit = seconds_to_limit(limit_bytes, used_bytes, rate);
     }
-}
 
-impl CgroupKind {
-    /// Returns whether the kernel drops it before it kills for lack of memory.
-    pub(crate) fn is_dropped(self) -> bool {
-        matches!(self, Self::FileActive | Self::FileInactive | Self::SlabReclaimable)
+    /// Returns whether most of its growth is kernel memory of which the hierarchy does not tell
+    /// whether it can be reclaimed.
+    pub fn is_undivided(&self, version: u32) -> bool {
+        self.undivided_bytes_per_hour(version).saturating_mul(2) > self.kept_bytes_per_hour
+    }
+
+    fn undivided_bytes_per_hour(&self, version: u32) -> i64 {
+        let is_undivided = |row: &&RowGrowth| version == 1 && row.kind == CgroupKind::KernelOther;
+        let rows = self.by.iter().filter(is_undivided);
+        rows.map(|row| row.bytes_per_hour.max(0)).sum()
     }
 }
 
 impl CgroupCharge {
-    /// Returns the charge without what the kernel drops before it kills, in bytes.
+    /// Returns the charge without what the kernel can reclaim before it kills, in bytes.
     pub fn kept_bytes(&self) -> u64 {
-        let dropped = self.rows.iter().filter(|row| row.kind.is_dropped());
-        let dropped: i64 = dropped.map(|row| row.bytes).sum();
-        self.charged_bytes.saturating_sub(dropped.unsigned_abs())
+        self.charged_bytes.saturating_sub(self.reclaimable_bytes)
     }
 
     /// Returns the bytes of a kind.

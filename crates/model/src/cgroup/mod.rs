@@ -32,8 +32,12 @@ pub struct CgroupLedger {
     pub limits: Vec<CgroupLimit>,
     /// The charge without inactive file pages: what Kubernetes compares and shows.
     pub working_set_bytes: u64,
-    /// Page cache and reclaimable slab, in bytes: what the kernel can reclaim before it kills.
+    /// What the kernel can reclaim before it kills, in bytes: page cache, memory that a program gave
+    /// back lazily (`MADV_FREE`), and slab. In version 1, slab is not known: it is a lower bound.
     pub reclaimable_bytes: u64,
+    /// Page cache that the kernel cannot reclaim, at least, in bytes: locked pages, files of a ramfs,
+    /// secret memory.
+    pub locked_cache_bytes: u64,
     /// The rows.
     pub rows: Vec<CgroupRow>,
     /// The row `anon` by owner and by process; `None` if the processes were not inspected.
@@ -76,6 +80,8 @@ pub struct CgroupCharge {
     pub limit_bytes: Option<u64>,
     /// The charge without inactive file pages: what Kubernetes compares and shows.
     pub working_set_bytes: u64,
+    /// What the kernel can reclaim before it kills, in bytes, as in [`CgroupLedger`].
+    pub reclaimable_bytes: u64,
     /// The rows, which add up to the charge.
     pub rows: Vec<CgroupRow>,
 }
@@ -202,6 +208,8 @@ pub enum HolderPart {
     /// Memory that is pinned for the kernel or for a device (`VmPin`), such as the registered
     /// buffers of io_uring: where the process has unmapped it, the kernel counts it nowhere else.
     Pinned,
+    /// Memory that the process has locked (`VmLck`: `mlock`, secret memory), in files or not.
+    Locked,
 }
 
 /// The part of a row that is due to a process.

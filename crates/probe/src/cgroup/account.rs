@@ -94,10 +94,24 @@ impl Account {
         self.charged_bytes.saturating_sub(self.value("inactive_file"))
     }
 
+    /// Returns what the kernel can reclaim before it kills: the pages on its lists of files, which
+    /// hold anonymous pages that the program gave back lazily (`MADV_FREE`), too, and slab. Version
+    /// 1 does not tell how much of its kernel memory is such slab.
     pub(super) fn reclaimable_bytes(&self) -> u64 {
         let lists = self.value("active_file").saturating_add(self.value("inactive_file"));
         let slab = self.value("slab_reclaimable");
-        lists.min(self.cache()).saturating_add(slab).min(self.charged_bytes)
+        lists.saturating_add(slab).min(self.charged_bytes)
+    }
+
+    /// Returns the page cache that the kernel cannot reclaim, at least: locked pages (`mlock`),
+    /// files of a ramfs, secret memory. The rest of what is unevictable can be anonymous memory and
+    /// shared memory that is on no list.
+    pub(super) fn locked_cache_bytes(&self) -> u64 {
+        let lists = self.value("active_anon").saturating_add(self.value("inactive_anon"));
+        let off_lists = self.anon().saturating_add(self.shmem()).saturating_sub(lists);
+        let in_swap_cache = self.value("swapcached");
+        let others = off_lists.saturating_add(in_swap_cache);
+        self.value("unevictable").saturating_sub(others).min(self.cache())
     }
 
     /// Returns the sum of the parts that do not overlap.

@@ -54,6 +54,7 @@ struct HolderProcess {
     unix_bytes: u64,
     tcp_bytes: u64,
     pinned_bytes: u64,
+    locked_bytes: u64,
 }
 
 impl HolderProcess {
@@ -72,6 +73,7 @@ impl HolderProcess {
             unix_bytes: 0,
             tcp_bytes: 0,
             pinned_bytes: status.pinned_bytes,
+            locked_bytes: status.locked_bytes,
         })
     }
 }
@@ -141,7 +143,7 @@ impl CgroupHoldings {
 
     /// Returns the processes with the largest part of each row.
     pub(super) fn holders(&self) -> Vec<CgroupHolder> {
-        let parts: [(CgroupKind, Option<HolderPart>, Bytes); 7] = [
+        let parts: [(CgroupKind, Option<HolderPart>, Bytes); 8] = [
             (CgroupKind::Anon, None, |process| process.anon_bytes),
             (CgroupKind::PageTables, None, |process| process.page_tables_bytes),
             (CgroupKind::KernelStacks, None, |process| process.stacks_bytes),
@@ -149,6 +151,7 @@ impl CgroupHoldings {
             (CgroupKind::KernelOther, Some(HolderPart::UnixSockets), |process| process.unix_bytes),
             (CgroupKind::Sockets, None, |process| process.tcp_bytes),
             (CgroupKind::Rest, Some(HolderPart::Pinned), |process| process.pinned_bytes),
+            (CgroupKind::FileOther, Some(HolderPart::Locked), |process| process.locked_bytes),
         ];
         let of_row = |(kind, part, bytes): (CgroupKind, Option<HolderPart>, Bytes)| {
             let mut largest: Vec<&HolderProcess> = self.processes.iter().collect();

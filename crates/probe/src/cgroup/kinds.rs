@@ -21,6 +21,7 @@ pub fn read_charge(group: &CgroupDirectory) -> Result<CgroupCharge, CgroupError>
         charged_bytes: account.charged_bytes,
         limit_bytes: limits.iter().filter_map(|limit| limit.limit_bytes).min(),
         working_set_bytes: account.working_set_bytes(),
+        reclaimable_bytes: account.reclaimable_bytes(),
         rows: rows(&account, &CgroupHoldings::default(), 1),
     })
 }

@@ -102,6 +102,7 @@ fn ledger(
         limits,
         working_set_bytes: account.working_set_bytes(),
         reclaimable_bytes: account.reclaimable_bytes(),
+        locked_cache_bytes: account.locked_cache_bytes(),
         dirty_bytes: account.dirty_bytes(),
         holders: holdings.holders(),
         processes: tree.processes.len() as u64,
@@ -125,6 +126,8 @@ fn ledger(
     // What the processes also map is in other rows.
     let has_rest = ledger.incomplete && ledger.bytes(CgroupKind::Rest) > 0;
     ledger.holders.retain(|holder| has_rest || holder.kind != CgroupKind::Rest);
+    let has_locked = ledger.locked_cache_bytes > 0;
+    ledger.holders.retain(|holder| has_locked || holder.kind != CgroupKind::FileOther);
     if moved {
         ledger.rows.iter_mut().for_each(|row| row.estimated = true);
     }

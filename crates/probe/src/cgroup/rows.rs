@@ -74,8 +74,9 @@ fn shared(parts: &mut RowParts, account: &Account, holdings: &CgroupHoldings) {
 /// that are locked or were just added.
 fn page_cache(parts: &mut RowParts, account: &Account) {
     let cache = account.cache();
-    let active = account.value("active_file").min(cache);
-    let inactive = account.value("inactive_file").min(cache - active);
+    let on_lists = cache - account.locked_cache_bytes();
+    let active = account.value("active_file").min(on_lists);
+    let inactive = account.value("inactive_file").min(on_lists - active);
     parts.exact(CgroupKind::FileActive, active);
     parts.exact(CgroupKind::FileInactive, inactive);
     parts.exact(CgroupKind::FileOther, cache - active - inactive);
@@ -193,7 +194,34 @@ mod tests {
     fn the_working_set_is_that_of_kubernetes() {
         let account = Account::parse(2, 200 << 20, V6_12, None);
         assert_eq!(account.working_set_bytes(), (200 << 20) - 50_331_648);
-        assert_eq!(account.reclaimable_bytes(), 50_335_744 + 419_430);
+        assert_eq!(account.reclaimable_bytes(), 4096 + 50_331_648 + 419_430);
+    }
+
+    #[test]
+    fn locked_page_cache_is_on_no_list_and_is_not_reclaimed() {
+        // 40 MiB of a file, locked; 8 MiB of anonymous memory, of which 2 MiB are locked, too.
+        let stat = "anon 8388608\nfile 46137344\nshmem 0\nactive_anon 6291456\ninactive_anon 0\n\
+            active_file 1048576\ninactive_file 3145728\nunevictable 44040192\nkernel 0\n";
+        let account = Account::parse(2, 54_525_952, stat, None);
+        assert_eq!(account.locked_cache_bytes(), 40 << 20);
+        assert_eq!(account.reclaimable_bytes(), 4 << 20);
+        let rows = divided(2, stat, None, 54_525_952);
+        assert_eq!(bytes(&rows, CgroupKind::FileOther), 40 << 20);
+        // Locked anonymous memory alone.
+        let stat = "anon 8388608\nfile 4194304\nshmem 0\ninactive_anon 0\ninactive_file 4194304\n\
+            unevictable 8388608\nkernel 0\n";
+        let account = Account::parse(2, 12_582_912, stat, None);
+        assert_eq!((account.locked_cache_bytes(), account.reclaimable_bytes()), (0, 4 << 20));
+    }
+
+    #[test]
+    fn anonymous_memory_that_was_given_back_lazily_can_be_reclaimed() {
+        // 64 MiB of anonymous memory, of which 48 MiB are on the lists of files (MADV_FREE).
+        let stat = "total_rss 67108864\ntotal_cache 0\ntotal_shmem 0\ntotal_inactive_anon 16777216\n\
+            total_inactive_file 50331648\ntotal_active_file 0\ntotal_unevictable 0\n";
+        let account = Account::parse(1, 67_108_864, stat, Some(0));
+        assert_eq!((account.reclaimable_bytes(), account.locked_cache_bytes()), (48 << 20, 0));
+        assert_eq!(account.working_set_bytes(), 16 << 20);
     }
 
     proptest::proptest! {

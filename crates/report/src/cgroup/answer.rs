@@ -92,7 +92,14 @@ fn advice(ledger: &CgroupLedger, row: &CgroupRow) -> &'static str {
         CgroupKind::FileInactive => {
             "The kernel reclaims it before it kills, and it is not in the working set."
         }
-        CgroupKind::FileActive | CgroupKind::FileOther => {
+        CgroupKind::FileOther if ledger.locked_cache_bytes * 2 > row.bytes.unsigned_abs() => {
+            "The kernel cannot reclaim it: locked (mlock), of a ramfs, or secret memory. It stays until it is \
+             unlocked, or its files are deleted."
+        }
+        CgroupKind::FileOther => {
+            "It is on no list of the kernel yet: it was just read, or it is locked."
+        }
+        CgroupKind::FileActive => {
             "The kernel reclaims it before it kills, but it counts in the working set."
         }
         CgroupKind::SlabReclaimable => {
@@ -216,6 +223,16 @@ mod tests {
             assert!(answer.contains(says), "{says}: {answer}");
             assert_eq!(answer.contains("delete them"), says == "delete them", "{answer}");
         }
+    }
+
+    #[test]
+    fn page_cache_that_is_locked_is_not_said_to_be_reclaimed() {
+        let mut found = ledger(&[(CgroupKind::FileOther, 40), (CgroupKind::Anon, 8)]);
+        assert!(answer(&found).contains("on no list"), "{}", answer(&found));
+        found.locked_cache_bytes = 40 * MIB;
+        let answer = answer(&found);
+        assert!(answer.contains("The kernel cannot reclaim it: locked (mlock)"), "{answer}");
+        assert!(!answer.contains("before it kills"), "{answer}");
     }
 
     #[test]

@@ -51,7 +51,7 @@ pub fn summary(reading: &ChargeReading) -> Option<String> {
             description(row.kind, reading.version)
         );
     }
-    out += &(fate(growth) + "\n");
+    out += &(fate(growth, reading.version) + "\n");
     Some(out)
 }
 
@@ -76,7 +76,7 @@ fn course(row: &RowGrowth) -> String {
 }
 
 /// Returns a sentence on what the growth leads to.
-fn fate(growth: &ChargeGrowth) -> String {
+fn fate(growth: &ChargeGrowth, version: u32) -> String {
     let rate = Human(growth.kept_bytes_per_hour.max(0).unsigned_abs());
     match (growth.course, growth.seconds_to_limit, growth.limit_bytes) {
         (GrowthCourse::Unknown, ..) => {
@@ -87,6 +87,12 @@ fn fate(growth: &ChargeGrowth) -> String {
             Human(limit),
             HumanSeconds(left_s)
         ),
+        (GrowthCourse::Steady | GrowthCourse::Little, ..) if growth.is_undivided(version) => {
+            format!(
+                "without page cache, it grows by {rate} an hour, most of it kernel memory: version 1 does not tell how \
+             much of that the kernel can reclaim before it kills"
+            )
+        }
         (GrowthCourse::Steady | GrowthCourse::Little, ..) => {
             format!("without page cache, it grows by {rate} an hour")
         }
@@ -136,7 +142,7 @@ mod tests {
     fn rows_that_change_are_shown_with_their_course() {
         let mut found = reading(GrowthCourse::Steady);
         let growth = found.growth.as_mut().unwrap();
-        growth.set_limit(Some(150 << 20), Some(90 << 20));
+        growth.set_limit(Some(150 << 20), Some(90 << 20), 2);
         let wide = Screen { width: 120, colour: false };
         assert_eq!(
             line(&found, wide),
@@ -154,6 +160,18 @@ mod tests {
             assert!(text.contains(part), "{part}: {text}");
         }
         assert!(!text.contains("anon"), "{text}");
+    }
+
+    #[test]
+    fn kernel_memory_that_may_be_reclaimed_leads_to_no_limit() {
+        let mut found = reading(GrowthCourse::Steady);
+        found.version = 1;
+        let growth = found.growth.as_mut().unwrap();
+        growth.by[0].kind = CgroupKind::KernelOther;
+        growth.set_limit(Some(150 << 20), Some(90 << 20), 1);
+        let text = summary(&found).unwrap();
+        assert!(text.contains("most of it kernel memory: version 1 does not tell"), "{text}");
+        assert!(!text.contains("is reached"), "{text}");
     }
 
     #[test]

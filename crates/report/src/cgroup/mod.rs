@@ -20,6 +20,9 @@ const FOLDED: [(usize, f64); 6] = [(3, 0.0), (2, 0.0), (1, 0.0), (1, 0.05), (1, 
 /// What it has if there is no room for any of these: none.
 const LEAST: (usize, f64) = (0, 1.0);
 
+/// What stands before a value that is a lower bound.
+const LEAST_KNOWN: &str = "at least ";
+
 /// Formats the ledger of a cgroup, with as many parts of its rows as `room` lines hold; without
 /// `room`, with all rows and all parts.
 pub fn render(ledger: &CgroupLedger, room: Option<usize>, screen: Screen) -> String {
@@ -86,14 +89,18 @@ fn returnable(ledger: &CgroupLedger, screen: Screen) -> String {
         let about = if is_estimate { "≈ " } else { "" };
         (anon.releasable_bytes, about, "by lowtide release")
     });
+    // Version 1 does not tell what of its kernel memory can be reclaimed.
+    let is_undivided = ledger.version == 1
+        && is_noticeable(ledger.bytes(CgroupKind::KernelOther).unsigned_abs());
+    let least = if is_undivided { LEAST_KNOWN } else { "" };
     let unmapped = ledger.bytes(CgroupKind::ShmemUnmapped).unsigned_abs();
     let parts: Vec<String> = released
         .into_iter()
         .chain([
-            (ledger.reclaimable_bytes, "", "by the kernel"),
+            (ledger.reclaimable_bytes, least, "by the kernel"),
             (unmapped, "", "by deleting files"),
         ])
-        .filter(|(bytes, ..)| is_noticeable(*bytes))
+        .filter(|(bytes, about, _)| is_noticeable(*bytes) || *about == LEAST_KNOWN)
         .map(|(bytes, about, by)| format!("{about}{} {by}", Human(bytes)))
         .collect();
     let text = if parts.is_empty() { "less than 1 %".to_owned() } else { parts.join(" · ") };
@@ -279,7 +286,7 @@ mod tests {
         let page = render(&found, ROOM, NARROW);
         for line in [
             "     8.00 MiB  /var/log/app.log, 4.00 MiB dirty",
-            "     2.00 MiB  files that none of its processes has open",
+            "     2.00 MiB  files that were not found open in its processes",
             "     8.00 MiB  unread in pipes of server 7",
         ] {
             assert!(page.contains(line), "{line}: {page}");

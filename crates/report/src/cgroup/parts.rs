@@ -30,7 +30,9 @@ impl Parts<'_> {
         match kind {
             CgroupKind::Anon => self.ledger.anon.iter().map(|anon| self.owners(anon)).collect(),
             CgroupKind::ShmemMapped | CgroupKind::ShmemUnmapped => self.files(kind),
-            CgroupKind::KernelOther | CgroupKind::Rest => self.holders(kind),
+            CgroupKind::KernelOther | CgroupKind::FileOther | CgroupKind::Rest => {
+                self.holders(kind)
+            },
             _ => String::new(),
         }
     }
@@ -116,7 +118,7 @@ impl Parts<'_> {
         let shown = cache.files.iter().filter(|file| is_large(file.bytes()));
         let mut out: String = shown.take(self.most()).map(describe).collect();
         if is_large(cache.closed_bytes) {
-            let text = "files that none of its processes has open";
+            let text = "files that were not found open in its processes";
             out += &self.part(cache.closed_bytes, cache.estimated, text);
         }
         out
@@ -131,6 +133,7 @@ impl Parts<'_> {
                 HolderPart::Pipes => "unread in pipes of",
                 HolderPart::UnixSockets => "unread in unix sockets, written by",
                 HolderPart::Pinned => "at most, of memory pinned (VmPin) by",
+                HolderPart::Locked => "at most, of memory locked (VmLck) by",
             };
             let text = format!("{what} {} {}", printable(&holder.name), holder.pid);
             Some(self.part(holder.bytes.min(most), holder.bytes > most, &text))
