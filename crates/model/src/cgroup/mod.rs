@@ -3,6 +3,7 @@
 mod anon;
 pub mod growth;
 mod names;
+mod objects;
 mod page_cache;
 
 use serde::Serialize;
@@ -10,6 +11,7 @@ use serde::Serialize;
 pub use anon::{AnonCount, AnonProcess, CgroupAnon};
 pub use growth::{ChargeGrowth, ChargeReading, RowGrowth};
 pub use names::{known_name, pod_path, pod_uid};
+pub use objects::{KernelObjectKind, KernelObjects};
 pub use page_cache::{CachedFile, CgroupPageCache};
 
 /// Maximum part of the charge in the row `rest` of a complete ledger.
@@ -32,11 +34,12 @@ pub struct CgroupLedger {
     pub limits: Vec<CgroupLimit>,
     /// The charge without inactive file pages: what Kubernetes compares and shows.
     pub working_set_bytes: u64,
-    /// What the kernel can reclaim before it kills, in bytes: page cache, memory that a program gave
-    /// back lazily (`MADV_FREE`), and slab. In version 1, slab is not known: it is a lower bound.
+    /// What the kernel can reclaim before it kills, in bytes: page cache, memory that a program
+    /// gave back lazily (`MADV_FREE`), and slab. In version 1, slab is not known: it is a lower
+    /// bound.
     pub reclaimable_bytes: u64,
-    /// Page cache that the kernel cannot reclaim, at least, in bytes: locked pages, files of a ramfs,
-    /// secret memory.
+    /// Page cache that the kernel cannot reclaim, at least, in bytes: locked pages, files of a
+    /// ramfs, secret memory.
     pub locked_cache_bytes: u64,
     /// The rows.
     pub rows: Vec<CgroupRow>,
@@ -55,6 +58,8 @@ pub struct CgroupLedger {
     pub page_cache: CgroupPageCache,
     /// The processes with the largest parts of rows.
     pub holders: Vec<CgroupHolder>,
+    /// The objects of the kernel that its processes have most of, those first that need most.
+    pub objects: Vec<KernelObjects>,
     /// Number of processes, in the PID namespace of lowtide.
     pub processes: u64,
     /// Number of cgroups, with those below it; `None` if there are too many to count.
@@ -225,6 +230,8 @@ pub struct CgroupHolder {
     pub name: String,
     /// Bytes. Pages that processes share count for each of them.
     pub bytes: u64,
+    /// Its memory, resident or swapped out, in bytes.
+    pub used_bytes: u64,
 }
 
 /// Events of a cgroup.

@@ -38,6 +38,8 @@ pub(super) struct CachedFiles {
     pub(super) files: Vec<CachedFile>,
     /// Whether all files were read.
     pub(super) is_complete: bool,
+    /// The number of mappings of each process.
+    pub(super) mappings: BTreeMap<u32, u64>,
 }
 
 struct Search<'a> {
@@ -50,6 +52,7 @@ struct Search<'a> {
     /// The inodes of files with a lease, which an `open` could break.
     leased: HashSet<u64>,
     sampled: usize,
+    mappings: BTreeMap<u32, u64>,
     end: Instant,
 }
 
@@ -58,11 +61,12 @@ impl CachedFiles {
     pub(super) fn read(pids: &[u32], descriptors: &Descriptors, own: &HashSet<u64>) -> Self {
         let (list, leased) = (PageOwners::open().ok(), leased());
         let end = Instant::now() + MAX_TIME;
-        let (found, mapped) = (BTreeMap::new(), HashSet::new());
-        let mut search = Search { found, mapped, list, own, leased, sampled: 0, end };
+        let (found, mapped, mappings) = (BTreeMap::new(), HashSet::new(), BTreeMap::new());
+        let mut search = Search { found, mapped, list, own, leased, sampled: 0, mappings, end };
         let mut is_complete = descriptors.is_complete && search.add_open(descriptors);
         is_complete &= pids.iter().all(|pid| search.add_mapped(*pid));
-        Self { files: search.found.into_values().collect(), is_complete }
+        let files = search.found.into_values().collect();
+        Self { files, is_complete, mappings: search.mappings }
     }
 }
 
@@ -102,6 +106,7 @@ impl Search<'_> {
             if self.is_late() {
                 return false;
             }
+            *self.mappings.entry(pid).or_default() += 1;
             let is_shared_memory = Some(mapping.file.device) == shared_memory_device();
             if !mapping.has_file() || is_shared_memory || !self.mapped.insert(mapping.file) {
                 continue;

@@ -3,11 +3,13 @@
 //! Only links and `fdinfo` are read, which ask no file system for anything.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::fs;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::rc::Rc;
 
+use lowtide_model::cgroup::KernelObjectKind;
 use rustix::fs::{FileType, fstat};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
@@ -22,14 +24,19 @@ const MAX_CPU_S: f64 = 2.0;
 /// Maximum number of descriptors that are copied in the search for pipes.
 const MAX_COPIES: usize = 20_000;
 
+/// How the links of descriptors begin that are no files.
+const OTHERS: [&str; 3] = ["pipe:", "socket:", "anon_inode:"];
+/// Maximum length of the list of what a descriptor watches, in bytes.
+const MAX_FDINFO: u64 = 8 << 20;
+
 /// A descriptor of a process, with its link.
 #[derive(Debug)]
 pub(crate) struct Descriptor {
     pub(crate) pid: u32,
     pub(crate) number: i32,
     pub(crate) link: String,
-    /// The number of the mount of its file, and the kind of its file system; `None` for a pipe or a
-    /// socket.
+    /// The number of the mount of its file, and the kind of its file system; `None` for a pipe, a
+    /// socket, or another object without a name.
     mount: Option<(u64, FileSystem)>,
 }
 
@@ -89,7 +96,7 @@ impl Descriptors {
                 };
                 let link = link.to_string_lossy().into_owned();
                 let is_file = link.starts_with('/');
-                if is_file || link.starts_with("pipe:") || link.starts_with("socket:") {
+                if is_file || OTHERS.iter().any(|begin| link.starts_with(begin)) {
                     let mount = is_file.then(|| file_systems.of(*pid, number)).flatten();
                     found.all.push(Descriptor { pid: *pid, number, link, mount });
                 }
@@ -109,6 +116,25 @@ impl Descriptors {
             let inode = found.link.strip_prefix("socket:[")?.strip_suffix(']')?;
             Some((found.pid, inode.parse().ok()?))
         })
+    }
+
+    /// Returns the number of objects of each kind in each process. Pipes and sockets count once for
+    /// all of their descriptors in it.
+    pub(super) fn objects(&self) -> BTreeMap<(KernelObjectKind, u32), u64> {
+        let (mut seen, mut counts) = (HashSet::new(), BTreeMap::new());
+        for found in &self.all {
+            let Some(kind) = found.object() else { continue };
+            let has_inode = matches!(kind, KernelObjectKind::Pipe | KernelObjectKind::Socket);
+            if has_inode && !seen.insert((found.pid, found.link.as_str())) {
+                continue;
+            }
+            let count = match kind {
+                KernelObjectKind::InotifyWatch => found.watches(),
+                _ => 1,
+            };
+            *counts.entry((kind, found.pid)).or_default() += count;
+        }
+        counts
     }
 
     /// Returns the unread bytes of pipes by process, each pipe once. A pipe with a name is a file.
@@ -136,6 +162,30 @@ fn is_pipe(file: &OwnedFd) -> bool {
 }
 
 impl Descriptor {
+    /// Returns the kind of object that it stands for.
+    fn object(&self) -> Option<KernelObjectKind> {
+        // Newer kernels have no brackets around some.
+        let name = self.link.strip_prefix("anon_inode:").map(|name| name.trim_matches(['[', ']']));
+        match name {
+            Some("io_uring") => Some(KernelObjectKind::IoUring),
+            Some("eventfd") => Some(KernelObjectKind::Eventfd),
+            Some("timerfd") => Some(KernelObjectKind::Timerfd),
+            Some("eventpoll") => Some(KernelObjectKind::Epoll),
+            Some("inotify") => Some(KernelObjectKind::InotifyWatch),
+            None if self.link.starts_with("pipe:") => Some(KernelObjectKind::Pipe),
+            None if self.link.starts_with("socket:") => Some(KernelObjectKind::Socket),
+            _ => None,
+        }
+    }
+
+    /// Returns the number of files that it watches (inotify).
+    fn watches(&self) -> u64 {
+        let path = format!("/proc/{}/fdinfo/{}", self.pid, self.number);
+        let lines = File::open(path).map(|file| BufReader::new(file.take(MAX_FDINFO)).split(b'\n'));
+        let lines = lines.into_iter().flatten().map_while(Result::ok);
+        lines.filter(|line| line.starts_with(b"inotify ")).count() as u64
+    }
+
     fn can_be_pipe(&self) -> bool {
         match self.file_system() {
             Some(kind) => kind != FileSystem::Other,
@@ -198,4 +248,40 @@ impl DescriptorFileSystems {
 fn pidfd(pid: u32) -> Option<OwnedFd> {
     let pid = Pid::from_raw(i32::try_from(pid).ok()?)?;
     pidfd_open(pid, PidfdFlags::empty()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::inotify;
+
+    use super::*;
+
+    fn descriptor(pid: u32, link: &str) -> Descriptor {
+        Descriptor { pid, number: 3, link: link.to_owned(), mount: None }
+    }
+
+    #[test]
+    fn objects_are_counted_by_kind_and_those_with_an_inode_once() {
+        let links = ["pipe:[1]", "pipe:[1]", "pipe:[2]", "anon_inode:[io_uring]"];
+        let others = ["anon_inode:[eventfd]", "anon_inode:[eventfd]", "anon_inode:bpf-map"];
+        let all: Vec<_> = links.into_iter().chain(others).map(|link| descriptor(7, link)).collect();
+        let counts = Descriptors { all, is_complete: true, is_permitted: true }.objects();
+        let expected = [
+            ((KernelObjectKind::IoUring, 7), 1),
+            ((KernelObjectKind::Pipe, 7), 2),
+            ((KernelObjectKind::Eventfd, 7), 2),
+        ];
+        assert_eq!(counts, BTreeMap::from(expected));
+    }
+
+    #[test]
+    fn the_files_that_a_process_watches_are_counted() {
+        let watcher = inotify::init(inotify::CreateFlags::CLOEXEC).unwrap();
+        for name in ["/", "/proc"] {
+            inotify::add_watch(&watcher, name, inotify::WatchFlags::CREATE).unwrap();
+        }
+        let own = std::process::id();
+        let counts = Descriptors::read(&[own]).objects();
+        assert!(counts[&(KernelObjectKind::InotifyWatch, own)] >= 2, "{counts:?}");
+    }
 }

@@ -6,7 +6,9 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lowtide_model::cgroup::{CgroupHolder, CgroupKind, HolderPart};
+use lowtide_model::cgroup::{
+    CgroupHolder, CgroupKind, HolderPart, KernelObjectKind, KernelObjects,
+};
 
 use super::cached_files::CachedFiles;
 use super::descriptors::Descriptors;
@@ -29,11 +31,16 @@ pub(super) struct CgroupHoldings {
     processes: Vec<HolderProcess>,
     pub(super) files: SharedFiles,
     pub(super) cached: CachedFiles,
+    objects: ObjectCounts,
     pub(super) notes: Vec<String>,
 }
 
+/// The number of objects of each kind in each process.
+type ObjectCounts = BTreeMap<(KernelObjectKind, u32), u64>;
+
 /// A result of the search in the files and sockets of processes, in this order.
 enum Part {
+    Objects(ObjectCounts),
     Pipes(BTreeMap<u32, u64>),
     Shared(SharedFiles),
     Sockets(SocketBuffers),
@@ -55,6 +62,7 @@ struct HolderProcess {
     tcp_bytes: u64,
     pinned_bytes: u64,
     locked_bytes: u64,
+    used_bytes: u64,
 }
 
 impl HolderProcess {
@@ -74,6 +82,10 @@ impl HolderProcess {
             tcp_bytes: 0,
             pinned_bytes: status.pinned_bytes,
             locked_bytes: status.locked_bytes,
+            used_bytes: status.anon_bytes
+                + status.file_bytes
+                + status.shared_bytes
+                + status.swap_bytes,
         })
     }
 }
@@ -104,6 +116,7 @@ impl CgroupHoldings {
             Part::Pipes(bytes) => {
                 self.processes.iter_mut().for_each(|p| p.pipes_bytes = of(&bytes, p.pid));
             }
+            Part::Objects(counts) => self.objects = counts,
             Part::Shared(files) => self.files = files,
             Part::Sockets(sockets) => {
                 for process in &mut self.processes {
@@ -115,7 +128,12 @@ impl CgroupHoldings {
                     self.notes.push(note.to_owned());
                 }
             }
-            Part::Cached(files) => self.cached = files,
+            Part::Cached(files) => {
+                let of_kind =
+                    |(pid, count): (&u32, &u64)| ((KernelObjectKind::Mapping, *pid), *count);
+                self.objects.extend(files.mappings.iter().map(of_kind));
+                self.cached = files;
+            }
         }
     }
 
@@ -141,6 +159,22 @@ impl CgroupHoldings {
         self.processes.iter().map(|process| process.pipes_bytes).sum()
     }
 
+    /// Returns the process with most objects of each kind, those first that need most memory.
+    pub(super) fn objects(&self) -> Vec<KernelObjects> {
+        let mut most: BTreeMap<KernelObjectKind, (u32, u64)> = BTreeMap::new();
+        for ((kind, pid), count) in &self.objects {
+            let entry = most.entry(*kind).or_default();
+            *entry = std::cmp::max_by_key(*entry, (*pid, *count), |(_, count)| *count);
+        }
+        let named = |(kind, (pid, count)): (KernelObjectKind, (u32, u64))| {
+            let process = self.processes.iter().find(|process| process.pid == pid)?;
+            Some(KernelObjects { kind, count, pid, name: process.name.clone() })
+        };
+        let mut objects: Vec<KernelObjects> = most.into_iter().filter_map(named).collect();
+        objects.sort_by_key(|found| std::cmp::Reverse(found.least_bytes()));
+        objects
+    }
+
     /// Returns the processes with the largest part of each row.
     pub(super) fn holders(&self) -> Vec<CgroupHolder> {
         let parts: [(CgroupKind, Option<HolderPart>, Bytes); 8] = [
@@ -163,6 +197,7 @@ impl CgroupHoldings {
                 pid: process.pid,
                 name: process.name.clone(),
                 bytes: bytes(process),
+                used_bytes: process.used_bytes,
             })
         };
         parts.into_iter().flat_map(of_row).collect()
@@ -174,6 +209,7 @@ impl CgroupHoldings {
 fn search(pids: &[u32], own: &HashSet<u64>, shmem_bytes: u64, to: &Sender<Part>) {
     let descriptors = Descriptors::read(pids);
     // The receiver may have stopped waiting.
+    let _ = to.send(Part::Objects(descriptors.objects()));
     let _ = to.send(Part::Pipes(descriptors.pipes()));
     let mut shared = SharedFiles::open(&descriptors, own);
     let _ = to.send(Part::Shared(shared.clone()));

@@ -105,6 +105,7 @@ fn ledger(
         locked_cache_bytes: account.locked_cache_bytes(),
         dirty_bytes: account.dirty_bytes(),
         holders: holdings.holders(),
+        objects: holdings.objects(),
         processes: tree.processes.len() as u64,
         groups: tree.is_complete.then_some(tree.groups),
         removed_groups: group.removed_groups(),

@@ -556,7 +556,7 @@ mod tests {
         });
         found.remove_foreign();
         let list = found.list(u64::MAX);
-        assert_eq!((list[0].path.as_str(), list[0].charged), ("/dev/shm (3 files)", None));
+        assert!(list.len() == 3 && list.iter().all(|file| file.charged.is_none()), "{list:?}");
     }
 
     #[test]

@@ -1,14 +1,25 @@
 //! The answer: what the largest part of the charge is, what follows from it, and what to do.
 //!
-//! It says nothing that was not seen: a file is named as the cgroup's only if its pages are known to
-//! be charged to it, and nothing is missing unless all places were searched.
+//! It says nothing that was not seen: a file is named as the cgroup's only if its pages are known
+//! to be charged to it, and nothing is missing unless all places were searched.
 
 use lowtide_model::bytes::Human;
 use lowtide_model::cgroup::{
-    CgroupFile, CgroupHolder, CgroupKind, CgroupLedger, CgroupRow, HolderPart,
+    CgroupFile, CgroupHolder, CgroupKind, CgroupLedger, CgroupRow, HolderPart, KernelObjects,
 };
+use lowtide_model::number::HumanCount;
 
 use crate::text::{printable, with_minus};
+
+/// Kernel memory that is noticeable although there is more anonymous memory, in bytes.
+const MIN_KERNEL: i64 = 1 << 20;
+/// Page tables of a process below which they are its fixed cost, in bytes.
+const FIXED_PAGE_TABLES: u64 = 256 << 10;
+/// Memory that a byte of page tables maps if no page is left out: 4 KiB map 2 MiB. Below an eighth
+/// of that, mappings are sparse.
+const DENSE: u64 = 512;
+/// Part of a row that counted objects need, at least, to be named for it.
+const NAMED: f64 = 0.02;
 
 /// Returns the largest part that is not the memory of processes, or says that there is none.
 pub(super) fn answer(ledger: &CgroupLedger) -> String {
@@ -28,7 +39,7 @@ pub(super) fn answer(ledger: &CgroupLedger) -> String {
         None if ledger.incomplete => {
             "incomplete: the kernel does not report what a part of the charge is.".to_owned()
         }
-        Some(row) if row.bytes > anon / 4 && of_charge(row.bytes) >= 5.0 => {
+        Some(row) if is_noticeable(row, anon) && of_charge(row.bytes) >= 5.0 => {
             let about = if row.estimated { "≈ " } else { "" };
             format!(
                 "{}: {about}{} of {} ({:.0} %). {}",
@@ -71,6 +82,19 @@ fn largest(ledger: &CgroupLedger) -> Option<&CgroupRow> {
     ledger.rows.iter().filter(is_one).max_by_key(|row| row.bytes)
 }
 
+/// Returns whether a row is noticeable beside the anonymous memory. Each process has some memory
+/// of the kernel.
+fn is_noticeable(row: &CgroupRow, anon: i64) -> bool {
+    match row.kind {
+        CgroupKind::ShmemMapped
+        | CgroupKind::ShmemUnmapped
+        | CgroupKind::FileActive
+        | CgroupKind::FileInactive
+        | CgroupKind::FileOther => row.bytes > anon / 4,
+        _ => row.bytes > anon || row.bytes > anon / 2 && row.bytes >= MIN_KERNEL,
+    }
+}
+
 fn heading(kind: CgroupKind) -> &'static str {
     match kind {
         CgroupKind::ShmemMapped => "shared memory",
@@ -85,8 +109,12 @@ fn heading(kind: CgroupKind) -> &'static str {
 }
 
 /// Returns the consequence of a large row, and what to do.
-fn advice(ledger: &CgroupLedger, row: &CgroupRow) -> &'static str {
-    match row.kind {
+fn advice(ledger: &CgroupLedger, row: &CgroupRow) -> String {
+    let text = match row.kind {
+        CgroupKind::PageTables => return page_tables_advice(ledger, row),
+        CgroupKind::SlabUnreclaimable | CgroupKind::KernelOther => {
+            return kernel_advice(ledger, row);
+        }
         CgroupKind::ShmemMapped => "Processes share it: it counts once, unlike in their RSS.",
         CgroupKind::ShmemUnmapped => unmapped_advice(ledger, row.bytes.unsigned_abs()),
         CgroupKind::FileInactive => {
@@ -105,19 +133,71 @@ fn advice(ledger: &CgroupLedger, row: &CgroupRow) -> &'static str {
         CgroupKind::SlabReclaimable => {
             "Mostly cached names and inodes of files: the kernel reclaims them. Touch fewer files."
         }
-        CgroupKind::SlabUnreclaimable => {
-            "Objects in use, such as inodes of tmpfs files, sockets and threads: have fewer of them."
-        }
-        CgroupKind::PageTables => "Map less, less sparsely, or in huge pages.",
-        CgroupKind::KernelStacks => "16 KiB for each thread: start fewer threads.",
+        CgroupKind::KernelStacks => "16 KiB for each thread: run fewer threads and processes.",
         CgroupKind::Sockets => {
             "Data that was not sent or read yet: read faster, or set lower limits."
         }
-        _ if ledger.version == 1 => {
-            "Version 1 has only the sum: cached names and inodes of files, pipes, unread data of unix sockets."
+        CgroupKind::Percpu => "Memory of the kernel for each processor.",
+        CgroupKind::Vmalloc => "Large tables of the kernel.",
+        CgroupKind::Zswap => "Swapped memory that is kept compressed.",
+        CgroupKind::Hugetlb => "Huge pages of the kernel's pool.",
+        _ => "",
+    };
+    text.to_owned()
+}
+
+/// Returns what the page tables are due to: many processes, sparse mappings, or much memory.
+fn page_tables_advice(ledger: &CgroupLedger, row: &CgroupRow) -> String {
+    let each = row.bytes.unsigned_abs() / ledger.processes.max(1);
+    let of_row = ledger.holders.iter().filter(|holder| holder.kind == row.kind);
+    let sparse = of_row
+        .filter(|holder| holder.bytes >= FIXED_PAGE_TABLES)
+        .find(|holder| holder.used_bytes < holder.bytes.saturating_mul(DENSE / 8));
+    match sparse {
+        Some(holder) => format!(
+            "{} {} maps its memory sparsely: map less, less sparsely, or in huge pages.",
+            printable(&holder.name),
+            holder.pid
+        ),
+        None if ledger.processes > 1 && each < FIXED_PAGE_TABLES => {
+            format!("About {} for each of {} processes: run fewer.", Human(each), ledger.processes)
         }
-        _ => "Such as pipes, and unread data of unix sockets.",
+        None => "Map less in each process, or in huge pages.".to_owned(),
     }
+}
+
+/// Returns what kernel memory is due to, as far as it was seen.
+fn kernel_advice(ledger: &CgroupLedger, row: &CgroupRow) -> String {
+    let bytes = row.bytes.unsigned_abs();
+    let unread = ledger.holders.iter().filter(|holder| holder.kind == row.kind);
+    let unread: u64 = unread.map(|holder| holder.bytes).sum();
+    if unread * 2 > bytes {
+        return "Mostly data in pipes and unix sockets that nobody has read: read faster, or write less.".to_owned();
+    }
+    let seen: Vec<String> = objects_of(ledger, row).take(2).map(named).collect();
+    match seen.is_empty() {
+        true if ledger.version == 1 => {
+            "Version 1 has only its sum, and nothing of its processes was seen that needs it: it can be cached names of files."
+                .to_owned()
+        }
+        true => "Nothing of its processes was seen that needs it.".to_owned(),
+        false => format!("Its processes have {}: have fewer of them.", seen.join(", and ")),
+    }
+}
+
+/// Returns the objects that need a noticeable part of a row of kernel memory.
+pub(super) fn objects_of<'l>(
+    ledger: &'l CgroupLedger,
+    row: &CgroupRow,
+) -> impl Iterator<Item = &'l KernelObjects> {
+    let least = row.bytes as f64 * NAMED;
+    ledger.objects.iter().filter(move |found| found.least_bytes() as f64 >= least)
+}
+
+/// Names objects, and the process that has them.
+pub(super) fn named(found: &KernelObjects) -> String {
+    let (count, name) = (HumanCount(found.count), printable(&found.name));
+    format!("{count} {} ({name} {})", found.kind.plural(), found.pid)
 }
 
 /// Returns a sentence on the anonymous memory, which is of its processes unless these have moved:
@@ -180,7 +260,7 @@ fn unmapped_advice(ledger: &CgroupLedger, bytes: u64) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use lowtide_model::cgroup::{AnonCount, AnonProcess};
+    use lowtide_model::cgroup::{AnonCount, AnonProcess, KernelObjectKind};
     use lowtide_model::ledger::{Ledger, Owner};
 
     use super::*;
@@ -233,6 +313,61 @@ mod tests {
         let answer = answer(&found);
         assert!(answer.contains("The kernel cannot reclaim it: locked (mlock)"), "{answer}");
         assert!(!answer.contains("before it kills"), "{answer}");
+    }
+
+    fn holder(kind: CgroupKind, kib: u64, used_mib: u64) -> CgroupHolder {
+        let (part, name) = (None, "server".to_owned());
+        let (bytes, used_bytes) = (kib << 10, used_mib * MIB);
+        CgroupHolder { kind, part, pid: 7, name, bytes, used_bytes }
+    }
+
+    #[test]
+    fn page_tables_are_due_to_processes_to_sparse_mappings_or_to_much_memory() {
+        let mut found = ledger(&[(CgroupKind::PageTables, 11), (CgroupKind::Anon, 9)]);
+        found.processes = 301;
+        found.holders = vec![holder(CgroupKind::PageTables, 60, 1)];
+        assert!(answer(&found).contains("for each of 301 processes"), "{}", answer(&found));
+        found.processes = 2;
+        found.holders = vec![holder(CgroupKind::PageTables, 11 << 10, 11)];
+        assert!(answer(&found).contains("server 7 maps its memory sparsely"), "{}", answer(&found));
+        found.holders = vec![holder(CgroupKind::PageTables, 11 << 10, 5 << 10)];
+        assert!(answer(&found).contains("Map less in each process"), "{}", answer(&found));
+    }
+
+    #[test]
+    fn a_little_kernel_memory_of_each_process_is_not_the_answer() {
+        let mut found = ledger(&[]);
+        let row = |kind, kib: i64| CgroupRow {
+            kind,
+            bytes: kib << 10,
+            estimated: true,
+            bound_bytes: None,
+        };
+        found.charged_bytes = 256 << 10;
+        found.set_rows(vec![
+            row(CgroupKind::Anon, 104),
+            row(CgroupKind::PageTables, 64),
+            row(CgroupKind::KernelOther, 88),
+        ]);
+        assert!(answer(&found).contains("is their own memory"), "{}", answer(&found));
+    }
+
+    #[test]
+    fn kernel_memory_is_said_to_be_what_was_seen_and_nothing_else() {
+        let mut found = ledger(&[(CgroupKind::KernelOther, 12), (CgroupKind::Anon, 1)]);
+        let own = |kind, count| KernelObjects { kind, count, pid: 7, name: "server".to_owned() };
+        found.objects =
+            vec![own(KernelObjectKind::Eventfd, 20_000), own(KernelObjectKind::Socket, 9)];
+        let seen = answer(&found);
+        assert!(
+            seen.contains("Its processes have 20,000 eventfds (server 7): have fewer"),
+            "{seen}"
+        );
+        assert!(!seen.contains("sockets"), "{seen}");
+        found.objects = vec![own(KernelObjectKind::Mapping, 300)];
+        assert!(answer(&found).contains("nothing of its processes was seen"), "{}", answer(&found));
+        found.holders = vec![holder(CgroupKind::KernelOther, 11 << 10, 1)];
+        assert!(answer(&found).contains("that nobody has read"), "{}", answer(&found));
     }
 
     #[test]

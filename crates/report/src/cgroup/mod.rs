@@ -90,8 +90,8 @@ fn returnable(ledger: &CgroupLedger, screen: Screen) -> String {
         (anon.releasable_bytes, about, "by lowtide release")
     });
     // Version 1 does not tell what of its kernel memory can be reclaimed.
-    let is_undivided = ledger.version == 1
-        && is_noticeable(ledger.bytes(CgroupKind::KernelOther).unsigned_abs());
+    let is_undivided =
+        ledger.version == 1 && is_noticeable(ledger.bytes(CgroupKind::KernelOther).unsigned_abs());
     let least = if is_undivided { LEAST_KNOWN } else { "" };
     let unmapped = ledger.bytes(CgroupKind::ShmemUnmapped).unsigned_abs();
     let parts: Vec<String> = released
@@ -237,6 +237,7 @@ mod tests {
                 pid: 7,
                 name: "server".to_owned(),
                 bytes: 5 << 20,
+                used_bytes: 100 << 20,
             })
             .to_vec();
         found
@@ -282,6 +283,7 @@ mod tests {
             pid: 7,
             name: "server".to_owned(),
             bytes: 8 << 20,
+            used_bytes: 100 << 20,
         }];
         let page = render(&found, ROOM, NARROW);
         for line in [
@@ -306,6 +308,7 @@ mod tests {
             pid: 7,
             name: "server\x1b".to_owned(),
             bytes: 190 << 20,
+            used_bytes: 100 << 20,
         }];
         let page = render(&found, ROOM, Screen { width: 200, colour: false });
         assert!(

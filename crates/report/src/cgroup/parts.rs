@@ -32,7 +32,7 @@ impl Parts<'_> {
             CgroupKind::ShmemMapped | CgroupKind::ShmemUnmapped => self.files(kind),
             CgroupKind::KernelOther | CgroupKind::FileOther | CgroupKind::Rest => {
                 self.holders(kind)
-            },
+            }
             _ => String::new(),
         }
     }

@@ -4,6 +4,7 @@ use lowtide_model::bytes::Human;
 use lowtide_model::cgroup::{CgroupHolder, CgroupKind, CgroupLedger, CgroupRow};
 use ratatui_core::style::Color;
 
+use super::answer::{named, objects_of};
 use super::parts::Parts;
 use crate::inspection::ledger::{MAX_BAR_WIDTH, cells, first_names, line};
 use crate::screen::Screen;
@@ -92,8 +93,8 @@ pub(super) fn description(kind: CgroupKind, version: u32) -> &'static str {
         CgroupKind::Vmalloc => "large kernel tables",
         CgroupKind::Zswap => "compressed swap",
         CgroupKind::Hugetlb => "huge pages of the pool",
-        CgroupKind::KernelOther if version == 1 => "slab, pipes, unix sockets",
-        CgroupKind::KernelOther => "pipes, unix sockets",
+        CgroupKind::KernelOther if version == 1 => "kernel memory, in one sum",
+        CgroupKind::KernelOther => "kernel memory of no other row",
         CgroupKind::Stock => "charged in advance",
         CgroupKind::Rest => "not in the kernel's account",
     }
@@ -107,6 +108,9 @@ fn meaning(ledger: &CgroupLedger, row: &CgroupRow) -> String {
     }
     if let Some((name, pid, bytes)) = largest_holder(ledger, row) {
         text += &format!("; {} {pid}: {}", printable(name), Human(bytes));
+    }
+    if matches!(row.kind, CgroupKind::KernelOther | CgroupKind::SlabUnreclaimable) {
+        text.extend(objects_of(ledger, row).take(1).map(|found| format!("; {}", named(found))));
     }
     let is_cache = matches!(row.kind, CgroupKind::FileInactive);
     // More than that is dirty on other lists, too.
