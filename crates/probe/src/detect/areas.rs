@@ -3,9 +3,9 @@
 //! Proofs come first (see [`Claim`]): files with their zeroed data, stacks whose ends are known,
 //! the memory that a heap walker has claimed, named mappings. Then memory is claimed by structure,
 //! wherever it is and whatever `malloc` is in use: other allocators' extents, CPython's pools,
-//! Ruby's pages, PHP's chunks, the heap and the code of HotSpot, PartitionAlloc's super pages. The
-//! kernel merges adjacent mappings and does not record who requested them. The remaining memory is
-//! attributed by the form of its mappings, as an estimate.
+//! Ruby's pages and transient heap, PHP's chunks, the heap and the code of HotSpot,
+//! PartitionAlloc's super pages. The kernel merges adjacent mappings and does not record who
+//! requested them. The remaining memory is attributed by the form of its mappings, as an estimate.
 //!
 //! | manager | rule for the remaining memory |
 //! |---|---|
@@ -194,6 +194,10 @@ impl<M: Memory> Structures<'_, M> {
                 _ => Vec::new(),
             };
             self.take(&AreaOwner::Runtime(runtime.kind), found);
+            if runtime.memory == OwnMemory::Slots {
+                let found = ruby::transient_heap(self.memory, &self.left);
+                self.take(&AreaOwner::Runtime(runtime.kind), found.into_iter().collect());
+            }
         }
         // Libraries contain it, with its names changed.
         let found = mimalloc::areas(self.memory, &self.left);
