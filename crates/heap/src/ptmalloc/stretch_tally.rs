@@ -119,7 +119,7 @@ impl StretchTally {
         let tally = &mut self.tally;
         tally.largest_free_bytes = tally.largest_free_bytes.max(run.end - run.start);
         // The page that only the head of this chunk retains, if there is one, and the pages after
-        // it.
+        // it. That page is free, and no release returns it until the block before it is freed.
         let own = run.start.next_multiple_of(self.page);
         let last = run.end - run.end % self.page;
         if own >= last {
@@ -127,8 +127,7 @@ impl StretchTally {
             return;
         }
         let inner = (run.start + LIST_BYTES).next_multiple_of(self.page).min(last);
-        tally.resident.fragmented_bytes += residency.bytes(run.start..own);
-        tally.resident.metadata_bytes += residency.bytes(own..inner);
+        tally.resident.fragmented_bytes += residency.bytes(run.start..inner);
         let free = residency.free_bytes(inner..last);
         tally.resident.reclaimable_bytes += free.droppable;
         tally.resident.locked_bytes += free.locked;
