@@ -106,7 +106,7 @@ SUBJECTS = [
      {"env": {"JAVA_TOOL_OPTIONS": "-XX:+UnlockExperimentalVMOptions -XX:ShenandoahUncommitDelay=1000 "
                                    "-XX:ShenandoahGuaranteedGCInterval=10000"}, "settle": 30}),
     ("ruby/compact", "slots.rb", lambda: (script("ruby", "slots.rb"), {}), {"line": True}),
-    ("php/max_requests", "chunks.php", lambda: (script("php", "chunks.php"), {}), {}),
+    ("php/memory_usage", "chunks.php", lambda: (script("php", "chunks.php"), {}), {}),
     ("beam/carriers", "carriers.escript", lambda: (script("escript", "carriers.escript"), {}), {"env": {"ERL_FLAGS": "+MHsmbcs 64 +MHlmbcs 256"}}),
     ("luajit/collect", "tables.lua", lambda: (script("luajit", "tables.lua"), {}), {"line": True}),
     ("fork/cpython", "forked.py", lambda: (script("python3", "forked.py"), {}), {"argument": "freeze"}),

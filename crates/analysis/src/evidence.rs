@@ -223,6 +223,28 @@ impl Evidence<'_> {
         self.ledger.rows().iter().any(|row| row.manager.is_some_and(|m| m.kind() == of_heap))
     }
 
+    /// Returns the bytes of a runtime outside of its walked heap.
+    pub(crate) fn bytes_outside(&self, kind: RuntimeKind) -> u64 {
+        let managers = Manager::outside_of_walked(&self.managers, &self.ledger);
+        managers.iter().filter(|manager| manager.name == kind.name()).map(|m| m.bytes).sum()
+    }
+
+    /// Returns the name of HotSpot's collector: the one in force, or else that of the command line;
+    /// `None` if it is not known.
+    pub(crate) fn java_collector(&self) -> Option<&str> {
+        const FLAGS: [(&str, &str); 6] = [
+            ("-XX:+UseSerialGC", "Serial"),
+            ("-XX:+UseParallelGC", "Parallel"),
+            ("-XX:+UseG1GC", "G1"),
+            ("-XX:+UseZGC", "ZGC"),
+            ("-XX:+UseShenandoahGC", "Shenandoah"),
+            ("-XX:+UseEpsilonGC", "Epsilon"),
+        ];
+        let has = |flag: &str| self.command.iter().any(|word| word == flag);
+        let by_flag = || FLAGS.iter().find(|(flag, _)| has(flag)).map(|(_, name)| *name);
+        self.java_collector.as_deref().or_else(by_flag)
+    }
+
     /// Returns what the memory of a manager outside of walked heaps can be, for a sentence; an
     /// empty text if its name says it.
     fn contents(&self, manager: &Manager) -> &'static str {
@@ -234,7 +256,7 @@ impl Evidence<'_> {
                 " outside of its Java heap: classes, compiled code, structures of its own"
             }
             Some(kind) if kind.has_v8() && self.is_walked(kind) => {
-                " outside of V8's spaces, such as memories of WebAssembly: no collection of these spaces frees it"
+                " outside of V8's spaces, such as memories of WebAssembly"
             }
             // CPython has arenas of its own, and buffer pools are kept full.
             Some(RuntimeKind::Python | RuntimeKind::InnoDb | RuntimeKind::Postgres) => "",

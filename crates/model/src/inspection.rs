@@ -40,6 +40,9 @@ pub struct Observation {
     pub allocator: Option<Allocator>,
     /// Runtimes that manage memory of their own.
     pub runtimes: Vec<Runtime>,
+    /// The collector of HotSpot in force, by its common name; `None` if it cannot be read.
+    #[serde(skip)]
+    pub java_collector: Option<String>,
     /// Settings of the allocator in force; glibc only.
     pub tunables_in_force: Option<Tunables>,
     /// Resident pages that the scan counted, in bytes.

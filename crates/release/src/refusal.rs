@@ -320,9 +320,9 @@ impl Refusal {
             Self::Unguarded { why, .. } => *why == UNCOUNTED_THREADS,
             Self::NoCollection { may_pass, .. } => *may_pass,
             // A running thread will wait later. The others will wait in the same way again.
-            Self::NoThread { why, .. } => {
-                ![SOCKET_TIMEOUT, SOCKET_UNKNOWN, STATIC_TIMEOUT].iter().any(|begin| why.starts_with(begin))
-            }
+            Self::NoThread { why, .. } => ![SOCKET_TIMEOUT, SOCKET_UNKNOWN, STATIC_TIMEOUT]
+                .iter()
+                .any(|begin| why.starts_with(begin)),
             _ => false,
         }
     }

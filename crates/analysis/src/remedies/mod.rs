@@ -173,32 +173,41 @@ fn shared_pages(facts: &Evidence<'_>) -> String {
 /// Returns the remedy by which a program returns the free memory of a heap of jemalloc, mimalloc or
 /// gperftools.
 fn purge(heap: &WalkedHeap, facts: &Evidence<'_>) -> Option<Remedy> {
-    let bytes = heap.prediction.purge_bytes.filter(|bytes| *bytes >= MIN_BYTES)?;
+    let purged_bytes = heap.prediction.purge_bytes?;
     if heap.is_of_cpython() {
         // No Python program can call it, and its setting leaves the fragmented pages.
         return None;
     }
-    let row = table::of_purge(heap.allocator.name())?;
-    let mut remedy = apply_to_heap(row, heap, facts, Some(bytes));
+    // Threads keep free parts of their own segments, which no call in another thread returns.
+    let is_kept = purged_bytes < heap.reclaimable_bytes / 2
+        && facts.share(heap.reclaimable_bytes) >= NOTABLE
+        && heap.allocator == AllocatorKind::Mimalloc;
+    let bytes = if is_kept { heap.reclaimable_bytes } else { purged_bytes };
+    let row = table::of_purge(heap.allocator.name(), facts)?;
+    let call = if is_kept { String::new() } else { format!("{}; ", purge_call(heap, facts)) };
+    let mut remedy = apply_to_heap(row, heap, facts, &call, Some(bytes));
+    remedy.estimated |= is_kept;
     let own = facts.arenas.iter().filter_map(|arena| arena.jemalloc());
     let slabs: u64 = own.map(|own| own.slab_free_pages_bytes).sum();
     if slabs >= MIN_BYTES && heap.allocator == AllocatorKind::Jemalloc {
         remedy.how +=
             &format!("; {} more are whole pages of slabs, which no purge returns", Human(slabs));
     }
-    Some(remedy)
+    (bytes >= MIN_BYTES).then_some(remedy)
 }
 
-/// Returns the remedy of a row for a heap. Its setting has the name of the variable that the heap's
-/// allocator reads, or is left out if that is not known.
+/// Returns the remedy of a row for a heap; `call` is the call by which the program applies it. Its
+/// setting has the name of the variable that the heap's allocator reads, or is left out if that is
+/// not known.
 fn apply_to_heap(
     row: &Row,
     heap: &WalkedHeap,
     facts: &Evidence<'_>,
+    call: &str,
     predicted_bytes: Option<u64>,
 ) -> Remedy {
     let variable = heap.variable.as_deref().unwrap_or("MALLOC_CONF");
-    let values = [("call", &*purge_call(heap, facts)), ("variable", variable)];
+    let values = [("call", call), ("variable", variable)];
     let mut remedy = apply(row, &values, predicted_bytes);
     if let (AllocatorKind::Jemalloc, Some(setting)) = (&heap.allocator, &mut remedy.setting) {
         setting.name = variable.to_owned();
@@ -254,7 +263,7 @@ fn smaller_caches(facts: &Evidence<'_>) -> Option<Remedy> {
     let row = table::of_caches(most.allocator.name())?;
     // What no setting returns is not predicted.
     let predicted_bytes = row.setting.map(|_| most.cached_bytes);
-    Some(apply_to_heap(row, most, facts, predicted_bytes))
+    Some(apply_to_heap(row, most, facts, "", predicted_bytes))
 }
 
 /// Returns the free bytes in heaps of glibc, if they are notable.
@@ -277,14 +286,18 @@ fn arena_max(facts: &Evidence<'_>) -> Option<Remedy> {
         .then(|| apply(row, &[("arenas", &holding.to_string())], None))
 }
 
+/// Returns the first two numbers of a version; 0 for one that it lacks.
+fn major_and_minor(version: &str) -> (u32, u32) {
+    let mut parts = version.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
+    (parts.next().unwrap_or(0), parts.next().unwrap_or(0))
+}
+
 /// Returns what keeps memory shared after a fork, for a process that has copied a notable part.
 fn shared_after_fork(facts: &Evidence<'_>) -> Option<Remedy> {
     let copied = facts.copied_after_fork()?;
     let version = |kind: RuntimeKind| {
         let found = facts.runtimes.iter().find(|runtime| runtime.name == kind.name())?;
-        let version = found.version.as_deref().unwrap_or_default();
-        let mut parts = version.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
-        Some((parts.next().unwrap_or(0), parts.next().unwrap_or(0)))
+        Some(major_and_minor(found.version.as_deref().unwrap_or_default()))
     };
     let name = match (version(RuntimeKind::Python), version(RuntimeKind::Ruby)) {
         (Some(version), _) if version >= (3, 7) => "fork/cpython",

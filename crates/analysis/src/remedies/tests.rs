@@ -1,7 +1,7 @@
 use lowtide_model::inspection::{
-    Arena, ForkedMemory, Inspection, NamedMemory, Observation, Tunables,
+    Allocator, Arena, ForkedMemory, Inspection, NamedMemory, Observation, Tunables,
 };
-use lowtide_model::ledger::Ledger;
+use lowtide_model::ledger::{Ledger, State, WalkedRuntime};
 
 use super::*;
 use crate::diagnose::diagnose;
@@ -40,6 +40,116 @@ fn the_advice_for_hotspot_is_that_of_its_collector() {
     assert!(of("-XX:+UseZGC").contains("-XX:SoftMaxHeapSize"));
     assert!(of("-XX:+UseShenandoahGC").contains("ShenandoahUncommitDelay"));
     assert!(of("-Xmx64m").contains("G1PeriodicGCInterval"));
+}
+
+/// Returns a program of Java with this collector in force, whose heap has free memory, in MiB, and
+/// whose other memory is managed by HotSpot as well.
+fn of_java(collector: Option<&str>, in_use: u64, free: u64, outside: u64) -> Vec<String> {
+    let mut found = observed(&[(Owner::Allocated, 10), (Owner::File, 20)]);
+    found.ledger.add_walked(WalkedRuntime::HotSpot, State::Allocated, in_use * MIB);
+    found.ledger.add_walked(WalkedRuntime::HotSpot, State::Free, free * MIB);
+    found.ledger.add(Owner::Runtime, outside * MIB);
+    let managers = vec![manager("HotSpot", in_use + free + outside)];
+    let java_collector = collector.map(str::to_owned);
+    let found = remedies_of(Observation { managers, java_collector, ..found });
+    found.into_iter().filter_map(|remedy| remedy.row).collect()
+}
+
+#[test]
+fn a_collection_is_advised_only_for_a_collector_that_returns_memory_with_it() {
+    let of = |collector| of_java(collector, 10, 140, 10).join(" ");
+    assert_eq!(of(Some("G1")), "hotspot/g1");
+    assert_eq!(of(Some("Serial")), "hotspot/serial");
+    assert_eq!(of(Some("Parallel")), "hotspot/parallel");
+    assert_eq!(of(Some("ZGC")), "hotspot/zgc");
+    assert_eq!(of(Some("Shenandoah")), "hotspot/shenandoah");
+    assert_eq!(of(Some("Epsilon")), "hotspot/epsilon");
+    assert_eq!(of(None), "hotspot/unknown");
+}
+
+#[test]
+fn memory_outside_of_the_java_heap_and_objects_in_use_get_no_advice_to_collect() {
+    assert_eq!(of_java(Some("G1"), 10, 4, 60), ["hotspot/outside"]);
+    assert_eq!(of_java(Some("G1"), 200, 4, 10), ["hotspot/in_use"]);
+    assert_eq!(of_java(Some("G1"), 10, 60, 60), ["hotspot/g1", "hotspot/outside"]);
+}
+
+#[test]
+fn memory_outside_of_the_spaces_of_v8_is_no_garbage_and_gets_no_limit_of_these_spaces() {
+    for name in ["Node.js", "V8"] {
+        let mut found = observed(&[(Owner::Allocated, 10), (Owner::File, 20)]);
+        found.ledger.add_walked(WalkedRuntime::V8, State::Allocated, 3 * MIB);
+        found.ledger.add(Owner::Runtime, 62 * MIB);
+        let managers = match name {
+            "V8" => vec![manager("V8", 65)],
+            _ => vec![manager(name, 62), manager("V8", 3)],
+        };
+        let found = diagnose(Observation { managers, runtimes: runtimes(&[name]), ..found });
+        let rows: Vec<_> = found.remedies.iter().filter_map(|r| r.row.as_deref()).collect();
+        assert_eq!(rows, ["v8/outside"]);
+        let because = &found.verdict.because[0];
+        assert!(because.contains("outside of V8's spaces"), "{because}");
+        assert!(!because.contains("garbage"), "{because}");
+    }
+}
+
+#[test]
+fn the_memory_of_go_is_not_called_garbage_and_the_advice_says_what_divides_it() {
+    let found = observed(&[(Owner::Runtime, 141), (Owner::File, 2)]);
+    let (managers, runtimes) = (vec![manager("Go", 141)], runtimes(&["Go"]));
+    let found = diagnose(Observation { managers, runtimes, ..found });
+    let because = &found.verdict.because[0];
+    assert!(because.contains("stacks of goroutines") && because.contains("does not divide"));
+    let [remedy] = &found.remedies[..] else { panic!("{:?}", found.remedies) };
+    assert!(remedy.how.contains("runtime/metrics") && remedy.predicted_bytes.is_none());
+}
+
+#[test]
+fn only_a_process_of_php_fpm_is_told_of_its_pool() {
+    let row = |program: &str| {
+        let found = observed(&[(Owner::Runtime, 97), (Owner::File, 7)]);
+        let (managers, command) = (vec![manager("PHP", 97)], vec![program.to_owned()]);
+        remedies_of(Observation { managers, command, ..found })[0].row.clone().unwrap()
+    };
+    assert_eq!(row("php-fpm: pool www"), "php/max_requests");
+    assert_eq!(row("/usr/sbin/php-fpm8.2"), "php/max_requests");
+    assert_eq!(row("/usr/bin/php"), "php/memory_usage");
+    assert_eq!(row("/usr/sbin/apache2"), "php/memory_usage");
+}
+
+#[test]
+fn the_setting_of_mimalloc_has_the_name_of_its_version_also_where_threads_keep_what_is_free() {
+    let advised = |version: &str, purge_mib: Option<u64>| {
+        let mut found = observed(&[(Owner::Allocated, 20), (Owner::Reclaimable, 75)]);
+        let purge_bytes = purge_mib.map(|mib| mib * MIB);
+        let prediction = HeapPrediction { purge_bytes, ..HeapPrediction::default() };
+        let kind = AllocatorKind::Mimalloc;
+        found.heaps = vec![WalkedHeap::new(kind.clone(), None, &found.ledger, prediction)];
+        found.heap = Some(prediction);
+        let version = Some(version.to_owned());
+        found.allocator = Some(Allocator { kind, version, linkage: None });
+        let found =
+            remedies_of(found).into_iter().find(|remedy| remedy.kind == RemedyKind::Purge)?;
+        Some((found.setting?.name, found.predicted_bytes?, found.estimated))
+    };
+    let name = |name: &str, mib: u64, estimated| Some((name.to_owned(), mib * MIB, estimated));
+    assert_eq!(advised("2.0.9", Some(0)), name("MIMALLOC_DECOMMIT_DELAY", 75, true));
+    assert_eq!(advised("2.3.2", Some(0)), name("MIMALLOC_PURGE_DELAY", 75, true));
+    assert_eq!(advised("3.3.2", Some(70)), name("MIMALLOC_PURGE_DELAY", 70, false));
+    // The program may not call the kernel for it.
+    assert_eq!(advised("2.0.9", None), None);
+    let of_manager = |version: &str| {
+        let found = observed(&[(Owner::Runtime, 97), (Owner::File, 7)]);
+        let kind = AllocatorKind::Mimalloc;
+        let allocator = Some(Allocator { kind, version: Some(version.to_owned()), linkage: None });
+        let managers = vec![manager("mimalloc", 97)];
+        let [remedy] = &remedies_of(Observation { managers, allocator, ..found })[..] else {
+            panic!("one remedy")
+        };
+        remedy.setting.clone().unwrap().name
+    };
+    assert_eq!(of_manager("2.0.9"), "MIMALLOC_DECOMMIT_DELAY");
+    assert_eq!(of_manager("2.1.2"), "MIMALLOC_PURGE_DELAY");
 }
 
 #[test]
@@ -374,7 +484,6 @@ fn a_forked_process_that_has_copied_much_gets_the_advice_of_its_runtime() {
 #[test]
 fn a_forked_process_of_python_is_not_told_to_collect() {
     use lowtide_model::inspection::{CPythonHeap, ForkedMemory};
-    use lowtide_model::ledger::{State, WalkedRuntime};
     let rows = |shared_mib: u64| -> Vec<String> {
         let mut found = observed(&[(Owner::Allocated, 10)]);
         found.ledger.add_walked(WalkedRuntime::CPython, State::Allocated, 90 * MIB);

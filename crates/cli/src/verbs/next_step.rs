@@ -366,6 +366,10 @@ fn with_setting(name: &str, remedy: &Remedy, heap: Option<&WalkedHeap>) -> Optio
             return Some(BACKGROUND_THREAD.to_owned());
         }
         (AllocatorKind::Gperftools, None) => "tcmalloc",
+        // The mimalloc of a study is a newer one, in which the setting has another name.
+        (AllocatorKind::Mimalloc, None) if setting.name == "MIMALLOC_DECOMMIT_DELAY" => {
+            return None;
+        }
         (
             kind @ (AllocatorKind::Glibc | AllocatorKind::Jemalloc | AllocatorKind::Mimalloc),
             None,

@@ -31,6 +31,7 @@ use lowtide_model::runtime_kind::RuntimeKind;
 
 use crate::counts::ended_children;
 use crate::detect::{self, Detected, DetectedRuntime, Detector};
+use crate::hotspot;
 use crate::locked::LockedMemory;
 use crate::machine::thread_cpu_s;
 use crate::mapped;
@@ -373,6 +374,9 @@ fn inside(
     observation.anonymous_mappings = Some(rest.anonymous_mappings);
     observation.mapped_again_bytes = Some(rest.mapped_again_bytes());
     observation.runtime_limits = limits::of_runtimes(memory, maps, detected, observation);
+    observation.java_collector = hotspot::read_flags(target.pid, memory, maps, detected)
+        .and_then(|flags| flags.collector)
+        .map(|collector| collector.name().to_owned());
     observation.rooms = rest.rooms;
     status(target, maps, observation)
 }

@@ -4,7 +4,7 @@
 use lowtide_model::remedy::RemedyKind;
 use lowtide_model::runtime_kind::RuntimeKind;
 
-use super::{Case, MemoryState, Row, environment, row};
+use super::{Case, MemoryState, Row, environment, has_old_mimalloc, row};
 
 pub(super) static ROWS: &[Row] = &[
     // Free memory of walked heaps, in whole pages.
@@ -49,8 +49,8 @@ pub(super) static ROWS: &[Row] = &[
         ..row(
             "jemalloc/background_thread",
             Case("jemalloc", MemoryState::Free, RemedyKind::Purge),
-            "{call}; background_thread:true and a short decay in {variable}",
-            "{call}; {variable}=background_thread:true,dirty_decay_ms:1000,muzzy_decay_ms:0 returns free memory, \
+            "{call}background_thread:true and a short decay in {variable}",
+            "{call}{variable}=background_thread:true,dirty_decay_ms:1000,muzzy_decay_ms:0 returns free memory, \
              also while the program is idle",
             (
                 "jemalloc's TUNING.md, background_thread and dirty_decay_ms",
@@ -60,13 +60,29 @@ pub(super) static ROWS: &[Row] = &[
         )
     },
     Row {
+        when: has_old_mimalloc,
+        setting: environment("MIMALLOC_DECOMMIT_DELAY", "0"),
+        ..row(
+            "mimalloc/decommit_delay",
+            Case("mimalloc", MemoryState::Free, RemedyKind::Purge),
+            "MIMALLOC_DECOMMIT_DELAY=0 returns free pages at once",
+            "MIMALLOC_DECOMMIT_DELAY=0 returns a page as soon as it is free (its name in version 2.0; \
+             MIMALLOC_PURGE_DELAY from 2.1 on)",
+            (
+                "mimalloc 2.0.9, src/options.c, decommit_delay; bench/remedies",
+                "the delay in milliseconds after which unused memory is decommitted",
+            ),
+        )
+    },
+    Row {
+        when: |facts| !has_old_mimalloc(facts),
         setting: environment("MIMALLOC_PURGE_DELAY", "0"),
         is_exact: true,
         ..row(
             "mimalloc/purge_delay",
             Case("mimalloc", MemoryState::Free, RemedyKind::Purge),
-            "{call}; MIMALLOC_PURGE_DELAY=0",
-            "{call}; MIMALLOC_PURGE_DELAY=0 returns a page as soon as it is free",
+            "{call}MIMALLOC_PURGE_DELAY=0",
+            "{call}MIMALLOC_PURGE_DELAY=0 returns a page as soon as it is free",
             (
                 "mimalloc's readme, MIMALLOC_PURGE_DELAY",
                 "the delay after which unused OS pages are purged; 0 purges at once, which lowers memory use and \
@@ -80,8 +96,8 @@ pub(super) static ROWS: &[Row] = &[
         ..row(
             "gperftools/aggressive_decommit",
             Case("gperftools", MemoryState::Free, RemedyKind::Purge),
-            "{call}; TCMALLOC_AGGRESSIVE_DECOMMIT=1",
-            "{call}; TCMALLOC_RELEASE_RATE=10 returns free memory sooner, TCMALLOC_AGGRESSIVE_DECOMMIT=1 at once",
+            "{call}TCMALLOC_AGGRESSIVE_DECOMMIT=1",
+            "{call}TCMALLOC_RELEASE_RATE=10 returns free memory sooner, TCMALLOC_AGGRESSIVE_DECOMMIT=1 at once",
             (
                 "gperftools' docs/tcmalloc.adoc, TCMALLOC_RELEASE_RATE and TCMALLOC_AGGRESSIVE_DECOMMIT",
                 "the rate at which unused memory is returned with madvise; aggressive decommit returns a span as \

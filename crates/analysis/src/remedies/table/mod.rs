@@ -11,8 +11,11 @@ mod huge_pages;
 mod runtimes;
 mod unwalked;
 
+use lowtide_model::allocator_kind::AllocatorKind;
+use lowtide_model::inspection::Allocator;
 use lowtide_model::remedy::RemedyKind;
 
+use super::major_and_minor;
 use crate::evidence::Evidence;
 
 /// The state of the memory.
@@ -90,6 +93,13 @@ const fn always(_: &Evidence<'_>) -> bool {
     true
 }
 
+/// Returns whether `malloc` is a mimalloc before 2.1, in which the setting has another name.
+fn has_old_mimalloc(facts: &Evidence<'_>) -> bool {
+    let is_mimalloc = |allocator: &&Allocator| allocator.kind == AllocatorKind::Mimalloc;
+    let version = facts.allocator.as_ref().filter(is_mimalloc).and_then(|a| a.version.as_deref());
+    version.is_some_and(|version| major_and_minor(version) < (2, 1))
+}
+
 /// Whose memory a row is about, in which state it is, and of which kind the remedy is.
 #[derive(Debug, Clone, Copy)]
 struct Case(&'static str, MemoryState, RemedyKind);
@@ -124,8 +134,9 @@ pub(super) fn named(name: &str) -> &'static Row {
 }
 
 /// Returns the row for the free memory of a walked heap, of an allocator with a purge.
-pub(super) fn of_purge(allocator: &str) -> Option<&'static Row> {
-    rows().find(|row| row.kind == RemedyKind::Purge && row.holder == allocator)
+pub(super) fn of_purge(allocator: &str, facts: &Evidence<'_>) -> Option<&'static Row> {
+    let is_of = |row: &&Row| row.kind == RemedyKind::Purge && row.holder == allocator;
+    rows().filter(is_of).find(|row| (row.when)(facts))
 }
 
 /// Returns the row for the freed blocks that threads of an allocator keep for themselves.

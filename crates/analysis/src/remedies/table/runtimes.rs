@@ -1,5 +1,6 @@
 //! Memory that runtimes manage, and the buffers of databases.
 
+use lowtide_model::ledger::{State, WalkedRuntime};
 use lowtide_model::remedy::RemedyKind;
 use lowtide_model::runtime_kind::RuntimeKind;
 
@@ -13,6 +14,32 @@ const fn runtime(kind: RuntimeKind) -> Case {
 
 fn has(facts: &Evidence<'_>, flag: &str) -> bool {
     facts.command.iter().any(|word| word == flag)
+}
+
+/// Returns whether a collector could return memory of the Java heap: some of it is free, or may be.
+/// `collector` is its name; `None` stands for one that is not known.
+fn has_free_java_heap(facts: &Evidence<'_>, collector: Option<&str>) -> bool {
+    let kind = RuntimeKind::HotSpot;
+    let free = facts.ledger.bytes_of(WalkedRuntime::HotSpot, State::Free);
+    let is_free = !facts.is_walked(kind) || facts.share(free) >= NAMED;
+    is_free && facts.java_collector() == collector
+}
+
+/// Returns whether a notable part of a runtime's memory is outside of its walked heap.
+fn is_outside(facts: &Evidence<'_>, kind: RuntimeKind) -> bool {
+    facts.is_walked(kind) && facts.share(facts.bytes_outside(kind)) >= NOTABLE
+}
+
+/// Returns whether the objects of V8 are a notable part, or not divided.
+fn has_objects_in_v8(facts: &Evidence<'_>) -> bool {
+    let in_use = facts.ledger.bytes_of(WalkedRuntime::V8, State::Allocated);
+    !facts.is_walked(RuntimeKind::V8) || facts.share(in_use) >= NAMED
+}
+
+/// Returns whether a process of PHP is one of PHP-FPM, by its name or title.
+fn is_php_fpm(facts: &Evidence<'_>) -> bool {
+    let program = facts.command.first().map(String::as_str).unwrap_or_default();
+    program.rsplit('/').next().is_some_and(|name| name.starts_with("php-fpm"))
 }
 
 fn is_cpython_mostly_free(facts: &Evidence<'_>) -> bool {
@@ -73,27 +100,62 @@ pub(super) static ROWS: &[Row] = &[
             ),
         )
     },
-    row(
-        "v8/old_space",
-        runtime(RuntimeKind::Node),
-        "a smaller --max-old-space-size: earlier collections",
-        "V8 returns memory that a collection frees, and collects when its heap has grown: a smaller \
-         --max-old-space-size makes it collect earlier (for Node.js also in NODE_OPTIONS), and a heap snapshot shows \
-         what is in use",
-        (
-            "Node.js documentation, Command-line API, --max-old-space-size",
-            "as memory use approaches the limit, V8 spends more time on collections, to free unused memory",
-        ),
-    ),
     Row {
-        when: |facts| !is_v8_mostly_free(facts),
+        when: |facts| !facts.is_walked(RuntimeKind::Node),
+        ..row(
+            "v8/old_space",
+            runtime(RuntimeKind::Node),
+            "a smaller --max-old-space-size, if it is garbage",
+            "V8 returns memory that a collection frees, and collects when its heap has grown: if part of it is \
+             garbage, a smaller --max-old-space-size makes V8 collect it earlier (for Node.js also in NODE_OPTIONS); \
+             a heap snapshot shows what is in use",
+            (
+                "Node.js documentation, Command-line API, --max-old-space-size",
+                "as memory use approaches the limit, V8 spends more time on collections, to free unused memory",
+            ),
+        )
+    },
+    Row {
+        when: |facts| is_outside(facts, RuntimeKind::Node),
+        ..row(
+            "v8/outside",
+            runtime(RuntimeKind::Node),
+            "process.memoryUsage(): external and arrayBuffers",
+            "it is outside of V8's spaces, whose limits and collections leave it: in Node.js, process.memoryUsage() \
+             shows external and arrayBuffers, which count memories of WebAssembly and buffers; such memory is freed \
+             once its object is",
+            (
+                "Node.js documentation, process.memoryUsage",
+                "external is memory of C++ objects bound to JavaScript objects; arrayBuffers is that of ArrayBuffers \
+                 and SharedArrayBuffers, included in external",
+            ),
+        )
+    },
+    Row {
+        when: |facts| is_outside(facts, RuntimeKind::V8),
+        ..row(
+            "v8/outside",
+            runtime(RuntimeKind::V8),
+            "process.memoryUsage(): external and arrayBuffers",
+            "it is outside of V8's spaces, whose limits and collections leave it: in Node.js, process.memoryUsage() \
+             shows external and arrayBuffers, which count memories of WebAssembly and buffers; such memory is freed \
+             once its object is",
+            (
+                "Node.js documentation, process.memoryUsage",
+                "external is memory of C++ objects bound to JavaScript objects; arrayBuffers is that of ArrayBuffers \
+                 and SharedArrayBuffers, included in external",
+            ),
+        )
+    },
+    Row {
+        when: |facts| !is_v8_mostly_free(facts) && has_objects_in_v8(facts),
         ..row(
             "v8/old_space",
             runtime(RuntimeKind::V8),
-            "a smaller --max-old-space-size: earlier collections",
-            "V8 returns memory that a collection frees, and collects when its heap has grown: a smaller \
-             --max-old-space-size makes it collect earlier (for Node.js also in NODE_OPTIONS), and a heap snapshot \
-             shows what is in use",
+            "a smaller --max-old-space-size, if it is garbage",
+            "V8 returns memory that a collection frees, and collects when its heap has grown: if part of it is \
+             garbage, a smaller --max-old-space-size makes V8 collect it earlier (for Node.js also in NODE_OPTIONS); \
+             a heap snapshot shows what is in use",
             (
                 "Node.js documentation, Command-line API, --max-old-space-size",
                 "as memory use approaches the limit, V8 spends more time on collections, to free unused memory",
@@ -139,21 +201,24 @@ pub(super) static ROWS: &[Row] = &[
     row(
         "go/free_os_memory",
         runtime(RuntimeKind::Go),
-        "debug.FreeOSMemory(), or GOMEMLIMIT",
-        "debug.FreeOSMemory(), or GOMEMLIMIT, makes Go return free memory",
+        "runtime/metrics divides it; GOMEMLIMIT if it is free",
+        "runtime/metrics says what it is: /memory/classes/heap/objects (in use, and garbage), heap/stacks (of \
+         goroutines) and heap/free; debug.FreeOSMemory(), or GOMEMLIMIT, makes Go collect garbage and return free \
+         memory; stacks stay as long as their goroutines, which a goroutine profile (pprof) shows",
         (
-            "Go's documentation, runtime/debug, FreeOSMemory and SetMemoryLimit",
+            "Go's documentation, runtime/debug, FreeOSMemory and SetMemoryLimit; runtime/metrics",
             "forces a collection, and returns as much memory to the OS as possible; a limit makes the runtime collect \
-             and return memory to stay below it",
+             and return memory to stay below it; the metrics divide all memory of the runtime into classes",
         ),
     ),
     Row {
-        when: |facts| !has(facts, "-XX:+UseZGC") && !has(facts, "-XX:+UseShenandoahGC"),
+        when: |facts| has_free_java_heap(facts, Some("G1")),
         ..row(
             "hotspot/g1",
             runtime(RuntimeKind::HotSpot),
-            "jcmd PID GC.run, or G1 with -XX:G1PeriodicGCInterval",
-            "jcmd PID GC.run, or -XX:+UseG1GC with -XX:G1PeriodicGCInterval; -Xmx bounds the heap",
+            "jcmd PID GC.run, or -XX:G1PeriodicGCInterval=60000",
+            "jcmd PID GC.run, or -XX:G1PeriodicGCInterval, which collects while the program is idle; -Xmx bounds the \
+             heap",
             (
                 "JEP 346 and java(1), -XX:G1PeriodicGCInterval",
                 "G1 collects after this many idle milliseconds, and returns unused heap to the OS",
@@ -161,7 +226,95 @@ pub(super) static ROWS: &[Row] = &[
         )
     },
     Row {
-        when: |facts| has(facts, "-XX:+UseZGC") && !has(facts, "-XX:-ZUncommit"),
+        when: |facts| has_free_java_heap(facts, None),
+        ..row(
+            "hotspot/unknown",
+            runtime(RuntimeKind::HotSpot),
+            "G1 with -XX:G1PeriodicGCInterval; -Xmx bounds it",
+            "-XX:+UseG1GC with -XX:G1PeriodicGCInterval returns free memory while the program is idle; jcmd PID GC.run \
+             does with G1 and Shenandoah, and next to nothing with Serial, Parallel and ZGC; -Xmx bounds the heap",
+            (
+                "JEP 346 and java(1), -XX:G1PeriodicGCInterval; docs/runtimes.md",
+                "G1 collects after this many idle milliseconds, and returns unused heap to the OS",
+            ),
+        )
+    },
+    Row {
+        when: |facts| has_free_java_heap(facts, Some("Serial")),
+        setting: command_line("-XX:+UseG1GC", ""),
+        ..row(
+            "hotspot/serial",
+            runtime(RuntimeKind::HotSpot),
+            "-XX:+UseG1GC; or -XX:-ShrinkHeapInSteps and -Xms16m",
+            "the serial collector returns memory in steps over several collections, and keeps its heap as large as at \
+             the start (-Xms, or a 64th of the machine's memory): with a small -Xms and -XX:-ShrinkHeapInSteps, jcmd \
+             PID GC.run returns it; -XX:+UseG1GC with -XX:G1PeriodicGCInterval does by itself; -Xmx bounds the heap",
+            (
+                "java(1), -XX:-ShrinkHeapInSteps and -Xms; docs/runtimes.md",
+                "reduces the heap to its target size at the next full collection, not over several ones",
+            ),
+        )
+    },
+    Row {
+        when: |facts| has_free_java_heap(facts, Some("Parallel")),
+        setting: command_line("-XX:+UseG1GC", ""),
+        ..row(
+            "hotspot/parallel",
+            runtime(RuntimeKind::HotSpot),
+            "-XX:+UseG1GC with -XX:G1PeriodicGCInterval",
+            "the parallel collector returned next to nothing with one collection: -XX:+UseG1GC with \
+             -XX:G1PeriodicGCInterval returns free memory while the program is idle; -Xmx bounds the heap",
+            (
+                "JEP 346 and java(1), -XX:G1PeriodicGCInterval; docs/runtimes.md",
+                "G1 collects after this many idle milliseconds, and returns unused heap to the OS",
+            ),
+        )
+    },
+    Row {
+        when: |facts| facts.java_collector() == Some("Epsilon"),
+        ..row(
+            "hotspot/epsilon",
+            runtime(RuntimeKind::HotSpot),
+            "Epsilon never collects: another collector does",
+            "Epsilon (-XX:+UseEpsilonGC) never collects: another collector does; -Xmx bounds the heap",
+            (
+                "JEP 318",
+                "Epsilon handles memory allocation, and does not implement any reclamation",
+            ),
+        )
+    },
+    Row {
+        when: |facts| is_outside(facts, RuntimeKind::HotSpot),
+        ..row(
+            "hotspot/outside",
+            runtime(RuntimeKind::HotSpot),
+            "jcmd PID VM.metaspace, or Compiler.codecache",
+            "outside of its Java heap, jcmd PID VM.metaspace shows what classes need, and jcmd PID Compiler.codecache \
+             compiled code; classes are freed with their loaders; -XX:MaxMetaspaceSize and \
+             -XX:ReservedCodeCacheSize bound them",
+            (
+                "jcmd(1), VM.metaspace and Compiler.codecache",
+                "statistics of metaspace by class loader, and the bounds and use of the code cache",
+            ),
+        )
+    },
+    Row {
+        when: |facts| {
+            facts.is_walked(RuntimeKind::HotSpot)
+                && !is_outside(facts, RuntimeKind::HotSpot)
+                && !has_free_java_heap(facts, facts.java_collector())
+        },
+        ..row(
+            "hotspot/in_use",
+            runtime(RuntimeKind::HotSpot),
+            "jcmd PID GC.class_histogram shows what is in use",
+            "most of its Java heap was in use after the last collection: jcmd PID GC.class_histogram shows the \
+             objects by class; -Xmx bounds the heap",
+            ("jcmd(1), GC.class_histogram", "statistics about the heap usage by class"),
+        )
+    },
+    Row {
+        when: |facts| has_free_java_heap(facts, Some("ZGC")) && !has(facts, "-XX:-ZUncommit"),
         setting: command_line("-XX:SoftMaxHeapSize", "SIZE"),
         ..row(
             "hotspot/zgc",
@@ -178,7 +331,7 @@ pub(super) static ROWS: &[Row] = &[
         )
     },
     Row {
-        when: |facts| has(facts, "-XX:+UseZGC") && has(facts, "-XX:-ZUncommit"),
+        when: |facts| has_free_java_heap(facts, Some("ZGC")) && has(facts, "-XX:-ZUncommit"),
         ..row(
             "hotspot/zgc_uncommit",
             runtime(RuntimeKind::HotSpot),
@@ -192,7 +345,7 @@ pub(super) static ROWS: &[Row] = &[
         )
     },
     Row {
-        when: |facts| has(facts, "-XX:+UseShenandoahGC"),
+        when: |facts| has_free_java_heap(facts, Some("Shenandoah")),
         ..row(
             "hotspot/shenandoah",
             runtime(RuntimeKind::HotSpot),
@@ -217,6 +370,22 @@ pub(super) static ROWS: &[Row] = &[
         ("Ruby's documentation, GC.compact", "moves objects together, so that pages become free"),
     ),
     Row {
+        when: |facts| !is_php_fpm(facts),
+        ..row(
+            "php/memory_usage",
+            runtime(RuntimeKind::Php),
+            "memory_get_usage(true) less memory_get_usage(): free",
+            "memory_get_usage(true) less memory_get_usage() is free in PHP; gc_mem_caches() returns only chunks of 2 \
+             MiB that are free as a whole, and the end of the process all of it: a worker of a queue can end after a \
+             number of jobs",
+            (
+                "PHP's manual, memory_get_usage() and gc_mem_caches()",
+                "with true, the memory allocated from the system, including unused pages; without, that in use",
+            ),
+        )
+    },
+    Row {
+        when: is_php_fpm,
         setting: Some(RowSetting {
             name: "pm.max_requests",
             value: "500",

@@ -2,7 +2,7 @@
 
 use lowtide_model::remedy::RemedyKind;
 
-use super::{Case, MemoryState, Row, environment, row};
+use super::{Case, MemoryState, Row, environment, has_old_mimalloc, row};
 
 pub(super) static ROWS: &[Row] = &[
     row(
@@ -97,6 +97,18 @@ pub(super) static ROWS: &[Row] = &[
         ("jemalloc's TUNING.md, background_thread", "see jemalloc/background_thread"),
     ),
     Row {
+        when: has_old_mimalloc,
+        setting: environment("MIMALLOC_DECOMMIT_DELAY", "0"),
+        ..row(
+            "mimalloc/not_walked_2_0",
+            Case("mimalloc", MemoryState::Undivided, RemedyKind::Runtime),
+            "MIMALLOC_DECOMMIT_DELAY=0 returns free pages at once",
+            "MIMALLOC_DECOMMIT_DELAY=0 returns a page as soon as it is free",
+            ("mimalloc 2.0.9, src/options.c, decommit_delay", "see mimalloc/decommit_delay"),
+        )
+    },
+    Row {
+        when: |facts| !has_old_mimalloc(facts),
         setting: environment("MIMALLOC_PURGE_DELAY", "0"),
         ..row(
             "mimalloc/not_walked",
