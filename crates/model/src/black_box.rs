@@ -20,7 +20,8 @@ pub struct BlackBoxReport {
     pub schema: &'static str,
     /// The file from which it was read.
     pub file: String,
-    /// `oom_kill`, `signal`, `exit`, or `peak` if it runs or its end was not seen.
+    /// `oom_kill`, `group_oom_kill` if the kernel has killed a process of its cgroup (another one, or
+    /// it is not known which), `signal`, `exit`, or `peak` if it runs or its end was not seen.
     pub cause: &'static str,
     /// The conclusion in a sentence, such as for an alert.
     pub summary: String,

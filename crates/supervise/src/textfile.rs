@@ -135,9 +135,9 @@ impl Textfile {
     ///
     /// # Errors
     /// Fails if it cannot be written. The counts are kept for the next time.
-    pub fn count_oom_kill(&mut self, program: &str, owner: &str) -> io::Result<()> {
+    pub fn count_oom_kills(&mut self, program: &str, owner: &str, count: u64) -> io::Result<()> {
         let key = (printable(program), owner.to_owned());
-        *bounded(&mut self.kills, key, (OTHER.to_owned(), owner.to_owned())) += 1;
+        *bounded(&mut self.kills, key, (OTHER.to_owned(), owner.to_owned())) += count;
         self.write()
     }
 
@@ -289,11 +289,11 @@ mod tests {
             text.lines().find_map(|line| line.strip_prefix(&start)?.parse::<u64>().ok())
         };
         for owner in ["allocated", "shared", "allocated"] {
-            textfile.count_oom_kill("a\"b", owner).unwrap();
+            textfile.count_oom_kills("a\"b", owner, 1).unwrap();
         }
         assert_eq!((count("allocated"), count("shared")), (Some(2), Some(1)));
         for number in 0..MAX_PROGRAMS {
-            textfile.count_oom_kill(&format!("program{number}"), "unknown").unwrap();
+            textfile.count_oom_kills(&format!("program{number}"), "unknown", 1).unwrap();
         }
         assert_eq!(textfile.kills.len(), MAX_PROGRAMS + 1);
     }

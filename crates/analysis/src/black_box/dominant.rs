@@ -27,15 +27,23 @@ const MIN_GROWTH: i64 = 2 << 20;
 pub(super) fn dominant(timeline: &Timeline, report: &BlackBoxReport) -> Option<Dominant> {
     let own = timeline.last().process;
     let own_bytes = own.anon.saturating_add(own.shared);
-    let is_oom_kill = report.cause == Cause::OomKill.name();
+    let is_other = report.cause == Cause::GroupOomKill.name();
+    let is_oom_kill = is_other || report.cause == Cause::OomKill.name();
     let of_others = |outside: &Dominant| match outside.owner.as_str() {
         OTHER_PROCESS => outside.bytes.saturating_add(common(timeline, report)),
         _ => outside.bytes,
     };
     match outside(timeline, report).filter(|_| is_oom_kill) {
         Some(outside) if of_others(&outside) > own_bytes => Some(outside),
+        // This process may not be the victim: it is named only if it held most.
+        _ if is_other && !holds_most(own_bytes, report) => None,
         _ => within(timeline, report),
     }
+}
+
+/// Returns whether bytes are most of the limit that was reached.
+fn holds_most(bytes: u64, report: &BlackBoxReport) -> bool {
+    report.limit_bytes.is_some_and(|limit| bytes.saturating_mul(2) > limit)
 }
 
 /// Returns the anonymous memory that the process shared with one of the others when they were

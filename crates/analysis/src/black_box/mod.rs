@@ -18,7 +18,7 @@ use lowtide_model::inspection::Inspection;
 use lowtide_model::ledger::Owner;
 use lowtide_model::remedy::{Remedy, RemedyKind};
 use lowtide_record::black_box::{
-    BoxRecord, Cause, EndLine, ExitStatus, KernelLine, Member, ReadingLine, time,
+    BoxRecord, EndLine, ExitStatus, KernelLine, Member, ReadingLine, time,
 };
 
 use crate::growth::Follower;
@@ -113,8 +113,8 @@ fn limit(timeline: &Timeline, end: &EndLine) -> Option<(Option<usize>, BoxLimit)
         Some((None, BoxLimit { path: None, limit_bytes: all, used_bytes, is_own: false }))
     };
     match end.cause {
-        Cause::OomKill if end.is_machine_wide => of_machine(),
-        Cause::OomKill => of_group(end.limit?),
+        cause if cause.is_oom() && end.is_machine_wide => of_machine(),
+        cause if cause.is_oom() => of_group(end.limit?),
         _ => {
             let all = (0..last.groups.len()).filter_map(of_group).chain(of_machine());
             all.max_by(|(_, a), (_, b)| share(a).total_cmp(&share(b)))

@@ -1,7 +1,7 @@
 use lowtide_model::counters::{GroupBytes, ProcessBytes};
 use lowtide_model::inspection::Observation;
 use lowtide_record::black_box::{
-    BoxLine, Course, GroupHead, HeadLine, LedgerLine, MembersLine, ReleaseLine,
+    BoxLine, Cause, Course, GroupHead, HeadLine, LedgerLine, MembersLine, ReleaseLine,
 };
 
 use super::*;
@@ -64,8 +64,31 @@ impl Made {
         self
     }
 
+    /// Sets the number of kills in the cgroup at the last reading.
+    fn kills(mut self, kills: u64) -> Self {
+        if let Some(BoxLine::Reading(reading)) = self.lines.last_mut() {
+            reading.groups[0].kills = Some(kills);
+        }
+        self
+    }
+
+    /// Ends it after a kill of another process, whose PID is known or not.
+    fn group_kill(mut self, t_s: f64, pid: u32) -> BlackBoxReport {
+        let name = if pid > 0 { "child" } else { "" }.to_owned();
+        let end = EndLine {
+            t_s,
+            cause: Cause::GroupOomKill,
+            groups: vec![GroupBytes { kills: Some(1), ..GroupBytes::default() }],
+            limit: Some(0),
+            victim: Some(Member { pid, name, ..Member::default() }),
+            ..EndLine::default()
+        };
+        self.lines.push(BoxLine::End(Box::new(end)));
+        self.conclude()
+    }
+
     fn end(mut self, t_s: f64, cause: Cause) -> BlackBoxReport {
-        let limit = (cause == Cause::OomKill).then_some(0);
+        let limit = cause.is_oom().then_some(0);
         let status = Some(ExitStatus::Signal(9));
         let end = EndLine { t_s, cause, status, limit, ..EndLine::default() };
         self.lines.push(BoxLine::End(Box::new(end)));
@@ -169,6 +192,35 @@ fn a_forked_child_that_fills_the_limit_is_named_and_not_its_idle_parent() {
     let listed = made().other(6.0, "child", 198).end(6.25, Cause::OomKill);
     assert_eq!(dominant(&listed), ("other_process", 98, false));
     assert!(listed.summary.contains("an RSS of 198 MiB 250 ms"), "{}", listed.summary);
+}
+
+#[test]
+fn after_the_kill_of_another_process_the_survivor_is_neither_the_victim_nor_blamed() {
+    let made = |others: u64| {
+        Made::new()
+            .reading(0.0, 14, 0, 0)
+            .group(14 + others)
+            .kills(0)
+            .ledger(0.0, &[(Owner::File, 10), (Owner::Allocated, 4)])
+            // The memory of the victim is gone.
+            .reading(0.5, 14, 0, 0)
+            .kills(1)
+    };
+    let unknown = made(0).group_kill(2.5, 0);
+    assert_eq!((unknown.cause, &unknown.dominant), ("group_oom_kill", &None));
+    assert!(
+        unknown.summary.starts_with(
+            "The kernel killed another process of its cgroup, it is not known which, for lack of memory"
+        ),
+        "{}",
+        unknown.summary
+    );
+    let known = made(180).group_kill(2.5, 9);
+    assert_eq!(dominant(&known).0, "other_process");
+    assert_eq!(known.limit.unwrap().used_bytes, 194 * MIB);
+    assert!(known.summary.contains("killed child (PID 9), another process"), "{}", known.summary);
+    let ended = Made::new().reading(0.0, 14, 0, 0).end(0.5, Cause::GroupOomKill);
+    assert!(ended.summary.contains("this or another process of its cgroup"), "{}", ended.summary);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The lines of a record, in order of time.
 
+use lowtide_model::counters::GroupBytes;
 use lowtide_model::inspection::{Inspection, Observation};
 use lowtide_record::black_box::{
     BoxLine, BoxRecord, Course, EndLine, HeadLine, LedgerLine, MembersLine, ReadingLine,
@@ -80,9 +81,17 @@ impl Timeline {
         Some(Ledger { t_s: line.t_s, observation })
     }
 
-    /// Returns the last reading; zeros if there is none.
+    /// Returns the last reading; zeros if there is none. After an OOM kill, it is the last one from
+    /// before the kernel has counted it: later ones miss what the victim has lost by then.
     pub(super) fn last(&self) -> ReadingLine {
-        self.readings.last().cloned().unwrap_or_default()
+        let kills = |groups: &[GroupBytes]| groups.first().and_then(|group| group.kills);
+        let end = self.end.as_ref().filter(|end| end.cause.is_oom());
+        let after = end.and_then(|end| kills(&end.groups));
+        let is_before = |reading: &&ReadingLine| {
+            kills(&reading.groups).zip(after).is_some_and(|(then, after)| then < after)
+        };
+        let before = self.readings.iter().rev().find(is_before);
+        before.or(self.readings.last()).cloned().unwrap_or_default()
     }
 
     /// Returns the end; that of a process that runs if it was not recorded.

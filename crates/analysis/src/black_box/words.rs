@@ -37,14 +37,15 @@ pub(super) fn summary(report: &BlackBoxReport, end: &EndLine, common: u64) -> St
 fn cause(report: &BlackBoxReport, end: &EndLine) -> String {
     let limit = report.limit.as_ref();
     match end.cause {
-        Cause::OomKill => {
+        Cause::OomKill | Cause::GroupOomKill => {
             let whom = match &report.victim {
-                None => "this process".to_owned(),
+                None if end.cause == Cause::OomKill => "this process".to_owned(),
+                None => "this or another process of its cgroup, which is not known,".to_owned(),
                 Some(victim) => match (&victim.name, victim.pid) {
                     (Some(name), Some(pid)) => {
                         format!("{name} (PID {pid}), another process of its cgroup,")
                     }
-                    _ => "another process of its cgroup".to_owned(),
+                    _ => "another process of its cgroup, it is not known which,".to_owned(),
                 },
             };
             let why = match limit {
@@ -93,10 +94,15 @@ fn cause(report: &BlackBoxReport, end: &EndLine) -> String {
     }
 }
 
+/// Returns whether the kernel has killed this process or another of its cgroup.
+fn is_oom(report: &BlackBoxReport) -> bool {
+    [Cause::OomKill, Cause::GroupOomKill].iter().any(|cause| report.cause == cause.name())
+}
+
 /// Returns the memory of which the dominant part is a part, in bytes: that at the limit after an
 /// OOM kill, otherwise RSS.
 fn whole(report: &BlackBoxReport) -> u64 {
-    let limit = report.limit.as_ref().filter(|_| report.cause == Cause::OomKill.name());
+    let limit = report.limit.as_ref().filter(|_| is_oom(report));
     limit.map_or(report.last.rss(), |limit| limit.used_bytes)
 }
 
@@ -105,7 +111,7 @@ fn of_group(report: &BlackBoxReport) -> Option<String> {
     let (growth, limit) = (report.group_growth?, report.limit.as_ref()?);
     let is_large = growth.bytes as f64 >= limit.limit_bytes as f64 * NOTABLE;
     let is_own = growth.own_bytes as f64 >= growth.bytes as f64 * (1.0 - NOTABLE);
-    if !is_large || is_own || report.cause != Cause::OomKill.name() {
+    if !is_large || is_own || !is_oom(report) {
         return None;
     }
     let own = match growth.own_bytes {
@@ -226,7 +232,7 @@ pub(super) fn notes(timeline: &Timeline, report: &BlackBoxReport, invalid: u64) 
             Human(after.anon_bytes.unsigned_abs())
         ));
     }
-    if let Some(limit) = report.limit.as_ref().filter(|_| report.cause == Cause::OomKill.name()) {
+    if let Some(limit) = report.limit.as_ref().filter(|_| is_oom(report)) {
         let seen = limit.used_bytes as f64 / limit.limit_bytes.max(1) as f64;
         if seen < 1.0 - NOTABLE {
             notes.push(format!(

@@ -6,6 +6,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread::{self, JoinHandle};
 
 use lowtide_analysis::black_box::conclude;
+use lowtide_model::number::HumanCount;
 use lowtide_record::black_box::read;
 use lowtide_record::files::UnsafePath;
 use lowtide_report::text::printable;
@@ -16,7 +17,7 @@ use crate::args::PolicyArgs;
 use crate::console::output::note;
 use crate::failure::exit::Failure;
 
-/// The owner of the memory of a process whose record cannot be read.
+/// The owner of memory if no record shows it, and the program that was killed if it is not known.
 const UNKNOWN: &str = "unknown";
 
 /// A black box, and the thread that counts the kills that it has recorded.
@@ -27,8 +28,8 @@ pub(crate) struct Recording {
     counter: Option<JoinHandle<()>>,
 }
 
-/// A kill: the program, and the file that shows what it held.
-type Kill = (String, String);
+/// Kills of one program: its name, their number, and the file that shows what held the memory.
+type Kills = (String, u64, String);
 
 /// Starts the black box that the user has asked for.
 ///
@@ -40,11 +41,11 @@ pub(super) fn start(
     metrics: Option<MetricsFile>,
 ) -> Result<Option<Recording>, Failure> {
     let Some(path) = &args.black_box else { return Ok(None) };
-    let (kills, inbox) = channel::<Kill>();
+    let (kills, inbox) = channel::<Kills>();
     let report = Box::new(move |notice: Notice<'_>| {
         note!("lowtide: {}", printable(&sentence(notice)));
-        if let Notice::OomKill { program, file, .. } = notice {
-            let _ = kills.send((program.to_owned(), file.to_owned()));
+        for one in kills_of(notice) {
+            let _ = kills.send(one);
         }
     });
     let black_box = BlackBox::start(path, size, args.policy.to_string(), report)
@@ -74,12 +75,26 @@ impl Drop for Recording {
 }
 
 /// Counts the kills with what held most of the memory, until the recording ends.
-fn count_kills(kills: &Receiver<Kill>, directory: &Path, metrics: &MetricsFile) {
-    for (program, file) in kills {
+fn count_kills(kills: &Receiver<Kills>, directory: &Path, metrics: &MetricsFile) {
+    for (program, count, file) in kills {
         let record = read(&directory.join(&file)).ok();
         let dominant = record.and_then(|record| conclude(&record, &file).dominant);
         let owner = dominant.map_or_else(|| UNKNOWN.to_owned(), |dominant| dominant.owner);
-        metrics.change(|textfile| textfile.count_oom_kill(&program, &owner));
+        metrics.change(|textfile| textfile.count_oom_kills(&program, &owner, count));
+    }
+}
+
+/// Returns the kills of a notice. Each victim counts once.
+fn kills_of(notice: Notice<'_>) -> Vec<Kills> {
+    match notice {
+        Notice::Problem(_) => Vec::new(),
+        Notice::OomKill { program, file, .. } => vec![(program.to_owned(), 1, file.to_owned())],
+        Notice::GroupOomKill { count, victims, file, .. } => {
+            let named = victims.iter().map(|(_, name)| ((*name).to_owned(), 1, file.to_owned()));
+            let unnamed = count.saturating_sub(victims.len() as u64);
+            let unnamed = (unnamed > 0).then(|| (UNKNOWN.to_owned(), unnamed, file.to_owned()));
+            named.chain(unnamed).collect()
+        }
     }
 }
 
@@ -89,6 +104,23 @@ fn sentence(notice: Notice<'_>) -> String {
         Notice::OomKill { pid, command, file, .. } => format!(
             "the kernel has killed process {pid} ({command}) for lack of memory: {file} shows what it held"
         ),
+        Notice::GroupOomKill { cgroup, count, victims, pid, file } => {
+            let whom = match (count, victims) {
+                (1, []) => "a process, it is not known which,".to_owned(),
+                (1, [(victim, name), ..]) => {
+                    format!("{name} (PID {victim}), which was not recorded,")
+                }
+                (_, []) => format!("{} processes, it is not known which,", HumanCount(count)),
+                (_, [.., (victim, name)]) => format!(
+                    "{} processes, of which the last that is known is {name} (PID {victim}),",
+                    HumanCount(count)
+                ),
+            };
+            format!(
+                "the kernel has killed {whom} in the cgroup {cgroup} for lack of memory: {file} shows the \
+                 cgroup, and what process {pid} in it held"
+            )
+        }
     }
 }
 
@@ -107,5 +139,38 @@ fn failure(path: &Path, error: &std::io::Error) -> Failure {
             Failure::usage(format!("{shown} is not a directory: name a directory"))
         }
         _ => Failure::io(path, error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_victim_is_counted_once_and_only_those_that_are_known_are_named() {
+        let notice = |count, victims| Notice::GroupOomKill {
+            cgroup: "/a",
+            count,
+            victims,
+            pid: 7,
+            file: "x.box",
+        };
+        let counted = |notice: Notice<'_>| {
+            kills_of(notice)
+                .into_iter()
+                .map(|(program, count, _)| (program, count))
+                .collect::<Vec<_>>()
+        };
+        let known = notice(3, &[(8, "x")]);
+        assert_eq!(counted(known), [("x".to_owned(), 1), (UNKNOWN.to_owned(), 2)]);
+        assert!(
+            sentence(known).contains("3 processes, of which the last that is known is x (PID 8)")
+        );
+        assert!(
+            sentence(notice(1, &[])).contains("a process, it is not known which, in the cgroup /a")
+        );
+        let sentence = sentence(notice(1, &[(8, "x")]));
+        assert!(sentence.contains("killed x (PID 8), which was not recorded,"), "{sentence}");
+        assert!(!sentence.contains("killed process 7"), "{sentence}");
     }
 }

@@ -169,7 +169,8 @@ pub struct EndLine {
     pub kernel: Option<KernelLine>,
     /// Its `oom_score_adj`.
     pub oom_score_adj: Option<i32>,
-    /// The process that was killed, if it is another one of the group.
+    /// The process that was killed, if it is another one of the group; without a PID if it is not
+    /// known.
     pub victim: Option<Member>,
     /// What is uncertain, as sentences.
     pub notes: Vec<String>,
@@ -186,6 +187,9 @@ pub enum Cause {
     Exit,
     /// A signal has ended it.
     Signal,
+    /// The kernel has killed a process of its group for lack of memory: another one, or it is not
+    /// known which.
+    GroupOomKill,
     /// The kernel has killed it for lack of memory.
     OomKill,
 }
@@ -197,8 +201,14 @@ impl Cause {
             Self::Peak => "peak",
             Self::Exit => "exit",
             Self::Signal => "signal",
+            Self::GroupOomKill => "group_oom_kill",
             Self::OomKill => "oom_kill",
         }
+    }
+
+    /// Returns whether the kernel has killed a process for lack of memory, this one or another.
+    pub fn is_oom(self) -> bool {
+        matches!(self, Self::GroupOomKill | Self::OomKill)
     }
 }
 
@@ -231,6 +241,15 @@ pub struct KernelLine {
     pub constraint: String,
     /// The group whose limit was reached.
     pub limit_group: Option<String>,
+    /// The group of the process.
+    #[serde(default)]
+    pub group: Option<String>,
+    /// Its short name.
+    #[serde(default)]
+    pub name: String,
+    /// Its memory when it was killed. The log has no swap.
+    #[serde(default)]
+    pub bytes: ProcessBytes,
 }
 
 impl BoxLine {

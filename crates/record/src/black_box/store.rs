@@ -9,7 +9,8 @@
 //!
 //! All files together have a maximum size. If a new one does not fit, finished ones are removed:
 //! first those of processes that ended by themselves or whose end was not seen, then those that a
-//! signal ended, then OOM kills, and of each the oldest first.
+//! signal ended, then those with an OOM kill of another process, then OOM kills, and of each the
+//! oldest first.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -146,8 +147,9 @@ impl Store {
 /// Returns the order in which finished rings are removed.
 fn worth(name: &str) -> Cause {
     let stem = name.strip_suffix(SUFFIX).unwrap_or(name);
-    let all = [Cause::OomKill, Cause::Signal, Cause::Exit];
-    all.into_iter().find(|cause| stem.ends_with(cause.name())).unwrap_or_default()
+    let end = stem.rsplit('-').next();
+    let all = [Cause::OomKill, Cause::GroupOomKill, Cause::Signal, Cause::Exit];
+    all.into_iter().find(|cause| end == Some(cause.name())).unwrap_or_default()
 }
 
 fn rings(names: Vec<String>) -> Vec<String> {

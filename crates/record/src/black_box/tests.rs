@@ -140,6 +140,20 @@ fn a_second_writer_is_refused_and_rings_of_a_killed_one_are_kept() {
 }
 
 #[test]
+fn a_kill_of_this_process_is_shown_before_one_of_another() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("box");
+    let store = Store::open(&path, RING, MAX_BYTES).unwrap();
+    let causes = [Cause::OomKill, Cause::GroupOomKill, Cause::Signal];
+    for (place, cause) in causes.into_iter().enumerate() {
+        let ring = store.start(place as u32 + 1, 7).unwrap();
+        store.finish(ring, 1e9 + place as f64, 1, cause).unwrap();
+    }
+    let endings: Vec<String> = names(&path).iter().map(|name| name[25..].to_owned()).collect();
+    assert_eq!(endings, ["1-oom_kill.box", "1-group_oom_kill.box", "1-signal.box"]);
+}
+
+#[test]
 fn a_directory_that_other_users_may_change_is_refused() {
     let home = tempfile::tempdir().unwrap();
     fs::set_permissions(home.path(), fs::Permissions::from_mode(0o777)).unwrap();

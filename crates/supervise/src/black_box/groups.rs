@@ -17,6 +17,12 @@ const MAX_EARLIER: usize = 6;
 #[derive(Debug, Default)]
 pub(super) struct RecordedCgroups(BTreeMap<String, RecordedCgroup>);
 
+/// Returns whether a path of the kernel log is that of a group. The log has the path from the root
+/// of all hierarchies, which a container does not see.
+pub(super) fn is_path_of(logged: &str, own: &str) -> bool {
+    own != "/" && logged.ends_with(own)
+}
+
 /// One group.
 #[derive(Debug)]
 struct RecordedCgroup {
@@ -28,6 +34,8 @@ struct RecordedCgroup {
     claimed: Option<u64>,
     /// Time when an unclaimed kill was first seen, in seconds.
     unclaimed_s: Option<f64>,
+    /// What it held before the first kill in any group that is unclaimed.
+    before_kill: Option<GroupBytes>,
     is_removed: bool,
 }
 
@@ -46,6 +54,7 @@ impl RecordedCgroups {
                     earlier: VecDeque::new(),
                     claimed: bytes.kills,
                     unclaimed_s: None,
+                    before_kill: None,
                     is_removed: false,
                 };
                 self.0.insert(head.path.clone(), group);
@@ -102,11 +111,12 @@ impl RecordedCgroups {
         }
     }
 
-    /// Accounts for all kills in a group.
-    pub(super) fn claim_all(&mut self, path: &str) {
-        if let Some(group) = self.0.get_mut(path) {
-            (group.claimed, group.unclaimed_s) = (group.last.1.kills, None);
-        }
+    /// Accounts for all kills in a group. Returns the number of those that were not accounted for.
+    pub(super) fn claim_all(&mut self, path: &str) -> u64 {
+        let Some(group) = self.0.get_mut(path) else { return 0 };
+        let kills = group.last.1.kills.zip(group.claimed);
+        (group.claimed, group.unclaimed_s) = (group.last.1.kills, None);
+        kills.map_or(0, |(kills, claimed)| kills.saturating_sub(claimed))
     }
 
     /// Returns the groups in which a process was killed that is not accounted for within a time, in
@@ -115,15 +125,16 @@ impl RecordedCgroups {
         let mut found = Vec::new();
         for (path, group) in &mut self.0 {
             let kills = group.last.1.kills.zip(group.claimed);
-            let has_unclaimed = kills.is_some_and(|(kills, claimed)| kills > claimed);
-            match group.unclaimed_s {
-                None if has_unclaimed => group.unclaimed_s = Some(t_s),
-                Some(since_s) if has_unclaimed && t_s - since_s >= patience_s => {
-                    found.push(path.clone());
-                }
-                Some(_) if !has_unclaimed => group.unclaimed_s = None,
-                _ => {}
+            if kills.is_none_or(|(kills, claimed)| kills <= claimed) {
+                group.unclaimed_s = None;
+            } else if t_s - *group.unclaimed_s.get_or_insert(t_s) >= patience_s {
+                found.push(path.clone());
             }
+        }
+        let has_unclaimed = self.0.values().any(|group| group.unclaimed_s.is_some());
+        for group in self.0.values_mut() {
+            let before = group.before_kill.or_else(|| Some(group.before()));
+            group.before_kill = before.filter(|_| has_unclaimed);
         }
         found
     }
@@ -159,6 +170,9 @@ impl RecordedCgroup {
     }
 
     fn before(&self) -> GroupBytes {
+        if let Some(before) = self.before_kill {
+            return before;
+        }
         let fullest = self.earlier.iter().rev().take(2).map(|(_, bytes)| *bytes);
         let fullest = fullest.max_by(|a, b| share(a).total_cmp(&share(b)));
         let bytes =

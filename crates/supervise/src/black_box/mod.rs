@@ -11,9 +11,10 @@
 //! - `ledgers`: when a process is inspected; `ledger_thread`: the thread that does it, and that
 //!   keeps the free ranges for a release before a limit.
 //! - `kept`: what a ring never loses.
-//! - `groups`: memory cgroups; `members`: their processes.
+//! - `groups`: memory cgroups; `members`: their processes; `group_kills`: kills of others in them.
 //! - `verdict`: why a process has ended; `kernel_log`: what the kernel says of it.
 
+mod group_kills;
 mod groups;
 mod kept;
 mod kernel_log;
@@ -58,15 +59,29 @@ pub type NoticeReceiver = Box<dyn Fn(Notice<'_>) + Send>;
 pub enum Notice<'a> {
     /// Something is not recorded.
     Problem(&'a str),
-    /// The kernel has killed a process for lack of memory.
+    /// The kernel has killed a recorded process for lack of memory.
     OomKill {
-        /// PID of the recorded process.
+        /// Its PID.
         pid: u32,
         /// Its command line.
         command: &'a str,
-        /// The short name of the program that was killed.
+        /// Its short name.
         program: &'a str,
         /// The file of the directory that shows what the process held.
+        file: &'a str,
+    },
+    /// The kernel has killed processes of a cgroup for lack of memory, and no recorded process is
+    /// known to be one of them.
+    GroupOomKill {
+        /// The path of the cgroup.
+        cgroup: &'a str,
+        /// Their number.
+        count: u64,
+        /// PID and short name of those that the kernel log names.
+        victims: &'a [(u32, &'a str)],
+        /// PID of a recorded process of the cgroup.
+        pid: u32,
+        /// The file of the directory that shows what this one held.
         file: &'a str,
     },
 }

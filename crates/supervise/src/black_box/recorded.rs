@@ -71,6 +71,8 @@ pub(super) struct RecordedProcess {
     alarm_s: f64,
     /// The other processes of its group at the last list.
     members: Vec<Member>,
+    /// Whether its group had no other process at the last list.
+    is_alone: bool,
     /// Why nothing could be written since the last success.
     problem: Option<String>,
 }
@@ -129,6 +131,7 @@ impl RecordedProcess {
             detector: Arc::default(),
             alarm_s: t_s,
             members: Vec::new(),
+            is_alone: false,
             problem: None,
         };
         let head = BoxLine::Head(recorded.head.clone());
@@ -325,13 +328,32 @@ impl RecordedProcess {
         is_due
     }
 
-    /// Remembers the other processes of its group. Those that have ended meanwhile come last: one
-    /// of them may be the one that was killed.
-    pub(super) fn set_members(&mut self, found: &MembersLine) {
+    /// Remembers the other processes of its group, and writes them. Those that have ended meanwhile
+    /// come last: one of them may be the one that was killed.
+    pub(super) fn set_members(&mut self, found: MembersLine) {
+        self.is_alone = found.largest.is_empty() && found.count <= 1;
         let is_gone = |old: &&Member| !found.largest.iter().any(|new| new.pid == old.pid);
         let gone: Vec<Member> =
             self.members.iter().filter(is_gone).take(MAX_GONE).cloned().collect();
         self.members = found.largest.iter().cloned().chain(gone).collect();
+        if !self.is_alone {
+            self.write(&BoxLine::Members(found));
+        }
+    }
+
+    /// Returns whether its group had no other process at the last list.
+    pub(super) fn is_alone(&self) -> bool {
+        self.is_alone
+    }
+
+    /// Returns the path of its own group.
+    pub(super) fn group(&self) -> Option<&str> {
+        self.head.groups.first().map(|head| head.path.as_str())
+    }
+
+    /// Returns the paths of its groups, from its own to the topmost.
+    pub(super) fn paths(&self) -> Vec<String> {
+        self.head.groups.iter().map(|head| head.path.clone()).collect()
     }
 
     /// Returns the other processes of its group.

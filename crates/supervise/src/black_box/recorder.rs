@@ -11,16 +11,17 @@ use lowtide_model::counters::GroupBytes;
 use lowtide_probe::machine::thread_cpu_s;
 use lowtide_probe::pressure::MemoryPressure;
 use lowtide_record::black_box::{
-    BoxLine, Cause, EndLine, ExitStatus, HeadLine, KernelLine, Member, ReleaseLine, Store,
+    Cause, EndLine, ExitStatus, HeadLine, KernelLine, Member, ReleaseLine, Store,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::group_kills::GroupKills;
 use super::groups::RecordedCgroups;
 use super::kernel_log::KernelLog;
 use super::ledger_thread::{Finished, InspectionRequest, LedgerThread};
 use super::members::members;
 use super::recorded::RecordedProcess;
-use super::verdict::{self, EndEvidence};
+use super::verdict::{self, EndEvidence, NO_LIMIT, SIGKILL};
 use super::{Command, Notice, NoticeReceiver, Shared};
 
 /// Maximum time between two rounds.
@@ -90,7 +91,8 @@ impl BlackBoxRecorder {
             let ended = self.read_due();
             ended.into_iter().for_each(|id| self.end(id));
             self.take_ledgers();
-            self.record_foreign_kills();
+            self.log.follow();
+            self.record_foreign_kills(FOREIGN_S);
             for id in self.wait() {
                 self.end(id);
             }
@@ -303,57 +305,88 @@ impl BlackBoxRecorder {
         let after = self.groups.read(&recorded.head.groups, t_s, &mut self.buffer);
         let own = recorded.head.groups.first();
         let status = recorded.exit.status(&mut self.buffer).map(ExitStatus::from_kernel);
-        let kills = self.groups.unclaimed(own);
         let may_be_killed = !matches!(status, Some(ExitStatus::Code(_)));
         let kernel = if may_be_killed { self.log.kill_of(id.0) } else { None };
+        let is_empty =
+            own.is_some_and(|own| self.groups.processes(own, &mut self.buffer).is_empty());
         let evidence = EndEvidence {
             status,
-            kills,
+            kills: self.groups.unclaimed(own),
             has_counter: self.groups.has_counter(own),
             kernel: kernel.clone(),
-            has_log: self.log.is_readable(),
-            others: self.others_ending(&recorded),
+            has_log: self.log.is_complete(),
+            others: self.others_killed(&recorded),
+            was_alone: recorded.is_alone() && is_empty,
         };
         let (cause, notes) = verdict::cause(&evidence);
-        let is_oom = cause == Cause::OomKill;
-        if is_oom {
+        if cause == Cause::OomKill {
             self.groups.claim(own);
         }
-        let paths: Vec<String> =
-            recorded.head.groups.iter().map(|head| head.path.clone()).collect();
-        let limit = verdict::limit(&before, &after, &paths, kernel.as_ref()).filter(|_| is_oom);
+        let limit = verdict::limit(&before, &after, &recorded.paths(), kernel.as_ref());
+        let limit = limit.filter(|_| cause.is_oom());
         let end = EndLine {
             t_s,
             cause,
             status,
             groups: after,
             limit,
-            is_machine_wide: is_oom && limit.is_none() && is_machine_wide(&before, kernel.as_ref()),
+            is_machine_wide: cause.is_oom()
+                && limit.is_none()
+                && is_machine_wide(&before, kernel.as_ref()),
             kernel,
             oom_score_adj: recorded.oom_score_adj,
             victim: None,
             notes,
         };
-        self.finish(recorded, end);
+        let rest = self.last_kills(&recorded, cause);
+        let pid = recorded.head.pid;
+        if let (Some(file), Some(kills)) = (self.finish(recorded, end), rest) {
+            kills.report(&self.report, pid, &file);
+        }
     }
 
-    /// Returns the number of recorded processes of the same group that have ended too, and are not
-    /// recorded yet.
-    fn others_ending(&self, recorded: &RecordedProcess) -> usize {
-        let own = recorded.head.groups.first();
-        let is_same = |other: &&RecordedProcess| other.head.groups.first() == own;
-        self.recorded.values().filter(is_same).filter(|other| !other.target.is_alive()).count()
+    /// Returns the number of recorded processes of the same group that have ended too, that are not
+    /// recorded yet, and that may have been killed.
+    fn others_killed(&mut self, recorded: &RecordedProcess) -> usize {
+        let (own, buffer) = (recorded.group(), &mut self.buffer);
+        let is_same = |other: &&RecordedProcess| other.group() == own && !other.target.is_alive();
+        let mut may_be_killed = |other: &&RecordedProcess| {
+            let status = other.exit.status(buffer).map(ExitStatus::from_kernel);
+            matches!(status, None | Some(ExitStatus::Signal(SIGKILL)))
+        };
+        self.recorded.values().filter(is_same).filter(|one| may_be_killed(one)).count()
     }
 
-    fn finish(&mut self, recorded: RecordedProcess, end: EndLine) {
+    /// Takes the kills that no recorded process of a group accounts for, when the last one has
+    /// ended.
+    fn last_kills(&mut self, recorded: &RecordedProcess, cause: Cause) -> Option<GroupKills> {
+        let own = recorded.head.groups.first()?;
+        if self.recorded.values().any(|one| one.group() == Some(&own.path)) {
+            return None;
+        }
+        let kills = self.take_kills(&own.path, &recorded.members());
+        // With memory.oom.group, the count of version 2 rises by one more than there are victims.
+        let is_surplus = own.version == 2 && cause == Cause::OomKill && kills.count == 1;
+        let is_false = kills.victims.is_empty() && (is_surplus || self.log.is_complete());
+        (kills.count > 0 && !is_false).then_some(kills)
+    }
+
+    /// Takes the kills in a group that are not accounted for.
+    fn take_kills(&mut self, path: &str, known: &[Member]) -> GroupKills {
+        let count = self.groups.claim_all(path);
+        let is_member = |pid| known.iter().any(|member| member.pid == pid);
+        let victims = self.log.kills_in(path, count, is_member);
+        GroupKills { path: path.to_owned(), count, victims }
+    }
+
+    /// Keeps the ring of a process. Returns its name.
+    fn finish(&mut self, recorded: RecordedProcess, end: EndLine) -> Option<String> {
         let (pid, cause) = (recorded.head.pid, end.cause);
-        let command = recorded.head.command.join(" ");
-        let victim = end.victim.as_ref().map(|victim| victim.name.clone());
-        let program = victim.filter(|name| !name.is_empty());
-        let program = program.unwrap_or_else(|| recorded.head.name.clone());
-        match recorded.finish(end, &self.store) {
+        let (command, program) = (recorded.head.command.join(" "), recorded.head.name.clone());
+        let finished = recorded.finish(end, &self.store);
+        match &finished {
             Ok(file) if cause == Cause::OomKill => {
-                let (command, program, file) = (&*command, &*program, &*file);
+                let (command, program) = (&*command, &*program);
                 (self.report)(Notice::OomKill { pid, command, program, file });
             }
             Ok(_) => {}
@@ -365,49 +398,48 @@ impl BlackBoxRecorder {
         self.groups.retain(|path| {
             recorded.values().any(|one| one.head.groups.iter().any(|head| head.path == path))
         });
+        finished.ok()
     }
 
-    /// Records kills of processes that are not recorded, in the ring of the largest process of
-    /// their group.
-    fn record_foreign_kills(&mut self) {
-        let t_s = self.now_s();
-        for path in self.groups.foreign_kills(t_s, FOREIGN_S) {
-            let is_in =
-                |one: &&RecordedProcess| one.head.groups.first().is_some_and(|h| h.path == path);
+    /// Records kills that no recorded process accounts for within a time, in seconds: in the ring of
+    /// the largest process of their group, which runs on in a new one.
+    fn record_foreign_kills(&mut self, patience_s: f64) {
+        for path in self.groups.foreign_kills(self.now_s(), patience_s) {
+            let is_in = |one: &&RecordedProcess| one.group() == Some(&path);
             let largest = self.recorded.values().filter(is_in).max_by_key(|one| one.bytes().rss());
             let Some(id) = largest.map(RecordedProcess::id) else { continue };
             let mut members = self.recorded.values().filter(is_in);
             if members.any(|one| one.exit.is_ending(&mut self.buffer)) {
-                // It is the one that was killed.
+                // It may be the one that was killed.
                 continue;
             }
-            self.groups.claim_all(&path);
             let Some(recorded) = self.recorded.remove(&id) else { continue };
-            let before = self.groups.before(&recorded.head.groups);
-            let known = recorded.members();
-            let kernel = self.log.kill_in(|pid| known.iter().any(|member| member.pid == pid));
-            let victim = victim(&known, kernel.as_ref().map(|kernel| kernel.victim_pid));
-            let paths: Vec<String> =
-                recorded.head.groups.iter().map(|head| head.path.clone()).collect();
-            let groups = recorded.last.groups.clone();
-            let limit = verdict::limit(&before, &groups, &paths, kernel.as_ref());
-            let end = EndLine {
-                t_s,
-                cause: Cause::OomKill,
-                groups,
-                limit,
-                is_machine_wide: false,
-                kernel,
-                victim: Some(victim),
-                notes: vec![
-                    "the kernel has killed another process of this cgroup, and this one runs on"
-                        .to_owned(),
-                ],
-                ..EndLine::default()
-            };
-            self.finish(recorded, end);
-            // It runs on, in a new ring.
+            let kills = self.take_kills(&path, &recorded.members());
+            let end = self.foreign_end(&recorded, &kills);
+            if let Some(file) = self.finish(recorded, end) {
+                kills.report(&self.report, id.0, &file);
+            }
             self.start(id.0);
+        }
+    }
+
+    /// Returns the end of the ring of a process that runs on after kills of others.
+    fn foreign_end(&self, recorded: &RecordedProcess, kills: &GroupKills) -> EndLine {
+        let before = self.groups.before(&recorded.head.groups);
+        let groups = recorded.last.groups.clone();
+        let kernel = kills.victims.last().cloned();
+        let limit = verdict::limit(&before, &groups, &recorded.paths(), kernel.as_ref());
+        let is_machine_wide = limit.is_none() && is_machine_wide(&before, kernel.as_ref());
+        EndLine {
+            t_s: self.now_s(),
+            cause: Cause::GroupOomKill,
+            groups,
+            limit,
+            is_machine_wide,
+            victim: Some(kills.victim()),
+            kernel,
+            notes: kills.notes(),
+            ..EndLine::default()
         }
     }
 
@@ -416,6 +448,7 @@ impl BlackBoxRecorder {
         let begin = Instant::now();
         self.obey();
         self.read_due();
+        self.record_foreign_kills(FOREIGN_S);
         while let Some(rest) = LAST_WAIT.checked_sub(begin.elapsed()) {
             let is_ending = self.recorded.values().any(|one| {
                 !one.target.is_alive() || self.groups.unclaimed(one.head.groups.first()) > Some(0)
@@ -427,6 +460,7 @@ impl BlackBoxRecorder {
                 self.end(id);
             }
         }
+        self.record_foreign_kills(0.0);
         let t_s = self.now_s();
         for (_, recorded) in std::mem::take(&mut self.recorded) {
             if recorded.target.is_alive() {
@@ -445,19 +479,9 @@ impl BlackBoxRecorder {
 /// group has a limit.
 fn is_machine_wide(before: &[GroupBytes], kernel: Option<&KernelLine>) -> bool {
     match kernel {
-        Some(kernel) => kernel.limit_group.is_none() && kernel.constraint == "CONSTRAINT_NONE",
+        Some(kernel) => kernel.limit_group.is_none() && kernel.constraint == NO_LIMIT,
         None => before.iter().all(|group| group.limit.is_none()),
     }
-}
-
-/// Returns the process that was killed: the one that the kernel log names, or the largest one that
-/// has ended since the last list; without a PID if none of them has.
-fn victim(known: &[Member], pid: Option<u32>) -> Member {
-    let is_it = |member: &&Member| match pid {
-        Some(pid) => member.pid == pid,
-        None => !fs::exists(format!("/proc/{}", member.pid)).unwrap_or(true),
-    };
-    known.iter().find(is_it).cloned().unwrap_or_default()
 }
 
 fn list_members(
@@ -468,11 +492,8 @@ fn list_members(
 ) {
     let Some(own) = recorded.head.groups.first() else { return };
     let pids = groups.processes(own, buffer);
-    if pids.len() > 1 {
-        let found = members(t_s, &pids, recorded.head.pid);
-        recorded.set_members(&found);
-        recorded.write(&BoxLine::Members(found));
-    }
+    let found = members(t_s, &pids, recorded.head.pid);
+    recorded.set_members(found);
 }
 
 /// Returns the RSS of a process, in bytes; 0 if it has ended.

@@ -3,9 +3,17 @@
 use lowtide_model::counters::GroupBytes;
 use lowtide_record::black_box::{Cause, ExitStatus, KernelLine};
 
-const SIGKILL: u32 = 9;
+use super::groups::is_path_of;
+
+pub(super) const SIGKILL: u32 = 9;
 /// Share of its limit from which a group can be the one that was full.
 const FULL: f64 = 0.9;
+/// What the kernel log says of a kill because of a limit, and of one for lack of memory of the
+/// whole machine.
+pub(super) const LIMIT: &str = "CONSTRAINT_MEMCG";
+pub(super) const NO_LIMIT: &str = "CONSTRAINT_NONE";
+/// What is said of a process that was not killed although its cgroup had a kill.
+const ANOTHER: &str = "the kernel has killed another process of its cgroup for lack of memory";
 
 /// What is known about an end.
 #[derive(Debug, Clone, Default)]
@@ -19,64 +27,76 @@ pub(super) struct EndEvidence {
     pub(super) has_counter: bool,
     /// What the kernel log says.
     pub(super) kernel: Option<KernelLine>,
-    /// Whether the kernel log may be read.
+    /// Whether the kernel log has all recent kills.
     pub(super) has_log: bool,
-    /// Number of other processes of the group that ended at the same time.
+    /// Number of other recorded processes of the group that ended at the same time, and that may
+    /// have been killed.
     pub(super) others: usize,
+    /// Whether its group had no other process before its end, and has none after it.
+    pub(super) was_alone: bool,
 }
 
-/// Returns the cause, and what is uncertain about it.
+/// Returns the cause, and what is uncertain about it. An OOM kill of this process must be proven: by
+/// the kernel log, or by SIGKILL and the kernel's count if no other process can account for it.
 pub(super) fn cause(evidence: &EndEvidence) -> (Cause, Vec<String>) {
-    let mut notes = Vec::new();
     let is_killed = match evidence.status {
         Some(ExitStatus::Signal(signal)) => signal == SIGKILL,
         Some(ExitStatus::Code(_)) => false,
         None => true,
     };
-    // In a PID namespace, the log has other numbers: it counts only if the counter does not object.
-    if evidence.kernel.is_some() && is_killed && evidence.kills != Some(0) {
-        return (Cause::OomKill, notes);
-    }
     let by_status = match evidence.status {
         Some(ExitStatus::Signal(_)) => Cause::Signal,
         _ => Cause::Exit,
     };
-    match evidence.kills {
-        Some(1..) if is_killed => {
-            if evidence.status.is_none() {
-                notes.push("its exit status could not be read: the kernel's count of OOM kills in its cgroup rose when it ended".to_owned());
-            }
-            if evidence.others > 0 {
-                notes.push(format!(
-                    "{} other processes of its cgroup ended at the same time: the kernel's count does not show which of them was killed",
-                    evidence.others
-                ));
-            }
-            (Cause::OomKill, notes)
-        }
-        Some(1..) => {
-            notes.push(
-                "the kernel has killed another process of its cgroup for lack of memory".to_owned(),
-            );
-            (by_status, notes)
-        }
-        _ => {
-            if evidence.status.is_none() {
-                notes.push("its exit status could not be read".to_owned());
-            }
-            if evidence.kills.is_none() && is_killed {
-                let why = if evidence.has_counter {
-                    "was removed before its count of OOM kills was read"
-                } else {
-                    "has no count of OOM kills that lowtide can read"
-                };
-                let log =
-                    if evidence.has_log { "; the kernel log names no OOM kill of it" } else { "" };
-                notes.push(format!("its cgroup {why}: whether the kernel killed it for lack of memory is not known{log}"));
-            }
-            (by_status, notes)
-        }
+    let mut notes = Vec::new();
+    if evidence.status.is_none() {
+        notes.push("its exit status could not be read".to_owned());
     }
+    match evidence.kills {
+        // A count of zero objects to the log: that may name an earlier process with this PID.
+        None | Some(1..) if is_killed && evidence.kernel.is_some() => (Cause::OomKill, Vec::new()),
+        Some(1..) if !is_killed || evidence.has_log => {
+            notes.push(ANOTHER.to_owned());
+            (by_status, notes)
+        }
+        Some(kills) if kills > 0 => by_count(evidence, kills, notes),
+        None if is_killed => {
+            let why = if evidence.has_counter {
+                "was removed before its count of OOM kills was read"
+            } else {
+                "has no count of OOM kills that lowtide can read"
+            };
+            let log =
+                if evidence.has_log { "; the kernel log names no OOM kill of it" } else { "" };
+            notes.push(format!("its cgroup {why}: whether the kernel killed it for lack of memory is not known{log}"));
+            (by_status, notes)
+        }
+        _ => (by_status, notes),
+    }
+}
+
+/// Decides by the kernel's count alone, of a process that SIGKILL has or may have ended.
+fn by_count(evidence: &EndEvidence, kills: u64, mut notes: Vec<String>) -> (Cause, Vec<String>) {
+    let is_only_one = match evidence.status {
+        Some(_) => kills > evidence.others as u64,
+        None => evidence.was_alone,
+    };
+    if is_only_one {
+        if evidence.status.is_none() {
+            notes.push("the kernel's count of OOM kills in its cgroup rose when it ended, and it was the only process there".to_owned());
+        }
+        return (Cause::OomKill, notes);
+    }
+    if evidence.others > 0 {
+        notes.push(format!(
+            "of its cgroup, {} ended at the same time: the kernel's count does not show which of them was killed",
+            match evidence.others {
+                1 => "another process".to_owned(),
+                others => format!("{others} other processes"),
+            }
+        ));
+    }
+    (Cause::GroupOomKill, notes)
 }
 
 /// Returns the group whose limit was reached: of those whose count has risen, the fullest. The
@@ -87,13 +107,14 @@ pub(super) fn limit(
     paths: &[String],
     kernel: Option<&KernelLine>,
 ) -> Option<usize> {
-    if let Some(kernel) = kernel {
-        let path = kernel.limit_group.as_ref()?;
-        // The log has the path from the root of all hierarchies, which a container does not see.
-        let is_it = |own: &&String| path.ends_with(own.as_str()) && own.as_str() != "/";
-        if let Some(found) = paths.iter().find(is_it) {
-            return paths.iter().position(|own| own == found);
+    if let Some(path) = kernel.and_then(|kernel| kernel.limit_group.as_ref()) {
+        let found = paths.iter().position(|own| is_path_of(path, own));
+        if found.is_some() {
+            return found;
         }
+    }
+    if kernel.is_some_and(|kernel| kernel.constraint != LIMIT) {
+        return None;
     }
     let fullness = |place: usize| before.get(place)?.fullness();
     let has_risen = |place: &usize| {
@@ -128,7 +149,7 @@ mod tests {
         assert_eq!(cause_of(Some(Signal(9)), Some(0)), Cause::Signal);
         assert_eq!(cause_of(Some(Signal(11)), Some(1)), Cause::Signal);
         assert_eq!(cause_of(Some(Code(0)), Some(1)), Cause::Exit);
-        assert_eq!(cause_of(None, Some(1)), Cause::OomKill);
+        assert_eq!(cause_of(None, Some(1)), Cause::GroupOomKill);
         assert_eq!(cause_of(None, Some(0)), Cause::Exit);
         assert_eq!(cause_of(Some(Signal(9)), None), Cause::Signal);
     }
@@ -137,11 +158,39 @@ mod tests {
     fn what_is_uncertain_is_said() {
         let (_, notes) = cause(&evidence(Some(ExitStatus::Signal(9)), None));
         assert!(notes[0].contains("is not known"), "{notes:?}");
-        let (_, notes) = cause(&EndEvidence { others: 2, ..evidence(None, Some(1)) });
-        assert_eq!(notes.len(), 2, "{notes:?}");
         let kernel = Some(KernelLine::default());
         let (cause, notes) = cause(&EndEvidence { kernel, ..evidence(None, None) });
         assert_eq!((cause, notes.len()), (Cause::OomKill, 0));
+    }
+
+    #[test]
+    fn a_kill_that_another_process_may_account_for_is_not_ascribed_to_this_one() {
+        use ExitStatus::{Code, Signal};
+        let found = |changed: EndEvidence| {
+            let (cause, notes) = cause(&changed);
+            (cause, notes.join("; "))
+        };
+        let killed = || evidence(Some(Signal(9)), Some(1));
+        let (by_other, notes) = found(EndEvidence { others: 1, ..killed() });
+        assert_eq!(by_other, Cause::GroupOomKill);
+        assert!(notes.contains("another process ended at the same time"), "{notes}");
+        let both = EndEvidence { others: 1, kills: Some(2), ..killed() };
+        assert_eq!(found(both), (Cause::OomKill, String::new()));
+        // The log has all kills, and not this one.
+        let (cause, notes) = found(EndEvidence { has_log: true, ..killed() });
+        assert_eq!((cause, notes.as_str()), (Cause::Signal, ANOTHER));
+        let (cause, _) = found(EndEvidence { has_log: true, ..evidence(None, Some(1)) });
+        assert_eq!(cause, Cause::Exit);
+        let logged = Some(KernelLine::default());
+        let (cause, _) =
+            found(EndEvidence { has_log: true, kernel: logged, others: 3, ..killed() });
+        assert_eq!(cause, Cause::OomKill);
+        let (cause, notes) = found(evidence(Some(Code(0)), Some(1)));
+        assert_eq!((cause, notes.as_str()), (Cause::Exit, ANOTHER));
+        // Without a status, only a process that was alone must be the one.
+        let (cause, notes) = found(EndEvidence { was_alone: true, ..evidence(None, Some(1)) });
+        assert_eq!(cause, Cause::OomKill);
+        assert!(notes.contains("could not be read"), "{notes}");
     }
 
     #[test]
@@ -161,9 +210,16 @@ mod tests {
         assert_eq!(limit(&before[2..], &before[2..], &paths, None), None);
         // A burst from far below the limit.
         assert_eq!(limit(&before[2..], &after[2..], &paths, None), Some(0));
-        let kernel = KernelLine { limit_group: Some("/x/a".to_owned()), ..KernelLine::default() };
+        let kernel = KernelLine {
+            limit_group: Some("/x/a".to_owned()),
+            constraint: LIMIT.to_owned(),
+            ..KernelLine::default()
+        };
         assert_eq!(limit(&before, &after, &paths, Some(&kernel)), Some(1));
-        let wide = KernelLine::default();
+        let wide = KernelLine { constraint: NO_LIMIT.to_owned(), ..KernelLine::default() };
         assert_eq!(limit(&before, &after, &paths, Some(&wide)), None);
+        // Of many kills in a short time, the log names the limit of a few.
+        let short = KernelLine { constraint: LIMIT.to_owned(), ..wide };
+        assert_eq!(limit(&before, &after, &paths, Some(&short)), Some(0));
     }
 }
