@@ -15,7 +15,7 @@ use lowtide_probe::tree::descendants_of;
 use lowtide_release::ReleaseError;
 use lowtide_study::launch_under;
 use lowtide_supervise::black_box::BoxSize;
-use lowtide_supervise::reaper::{self, PolicyContext, ServiceCommand};
+use lowtide_supervise::reaper::{self, Policy, PolicyContext, ServiceCommand};
 use lowtide_supervise::{Scope, Supervisor};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
@@ -39,8 +39,8 @@ pub(crate) fn run(args: RunArgs) -> Result<Exit, Failure> {
     drop(reporter(&args).map_err(failed)?);
     args.policy.output.as_deref().map_or(Ok(()), SupervisionRecord::check).map_err(failed)?;
     let supervise = |context: PolicyContext| supervise(&args, context);
-    let policy: Option<&dyn Fn(PolicyContext) -> u8> =
-        if is_supervised(&args, fallback) { Some(&supervise) } else { None };
+    let policy = Policy { run: &supervise, is_first_victim: args.policy.black_box.is_none() };
+    let policy = is_supervised(&args, fallback).then_some(policy);
     let ended = reaper::run(&service, policy).map_err(|error| {
         let exit = match error.code() {
             126 => Exit::NotExecutable,

@@ -39,7 +39,7 @@ use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, wait};
 
 pub use end::ChildEnd;
 pub use error::{ReaperError, ServiceError};
-pub use policy::PolicyContext;
+pub use policy::{Policy, PolicyContext};
 pub use service::ServiceCommand;
 
 use descriptors::InheritedDescriptors;
@@ -57,9 +57,8 @@ const REAPED_PER_TURN: usize = 64;
 
 /// Runs a service to completion.
 ///
-/// `policy` is called in a forked process, and returns the exit code of that process. If the
-/// process fails, it is restarted, at most three times. It gets SIGTERM when the service ends, and
-/// SIGKILL two seconds later.
+/// If the process of the policy fails, it is restarted, at most three times. It gets SIGTERM when
+/// the service ends, and SIGKILL two seconds later.
 ///
 /// When this returns, signals are still blocked, and after a success stdin and stdout are
 /// `/dev/null`: the caller can print an error to stderr and ends the process, by
@@ -68,10 +67,7 @@ const REAPED_PER_TURN: usize = 64;
 /// # Errors
 /// Fails if the service cannot be started. Refuses to start it if this process has other threads:
 /// locks that they hold would stay locked in the forked processes.
-pub fn run(
-    service: &ServiceCommand,
-    policy: Option<&dyn Fn(PolicyContext) -> u8>,
-) -> Result<ChildEnd, ReaperError> {
+pub fn run(service: &ServiceCommand, policy: Option<Policy<'_>>) -> Result<ChildEnd, ReaperError> {
     child::require_single_thread()?;
     let us = getpid();
     let inherited = InheritedSignals::take(us.is_init());

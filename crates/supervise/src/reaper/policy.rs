@@ -32,9 +32,19 @@ pub struct PolicyContext {
     pub failures: u32,
 }
 
+/// A policy.
+#[derive(Clone, Copy)]
+pub struct Policy<'a> {
+    /// Called in a forked process. Returns the exit code of that process.
+    pub run: &'a dyn Fn(PolicyContext) -> u8,
+    /// Whether the kernel kills this process, rather than the service, when memory runs out. One
+    /// that records the end of the service has to outlive it.
+    pub is_first_victim: bool,
+}
+
 /// The policy process of a reaper.
 pub(super) struct PolicyProcess<'a> {
-    run: Option<&'a dyn Fn(PolicyContext) -> u8>,
+    policy: Option<Policy<'a>>,
     reaper: Pid,
     context: PolicyContext,
     started: Instant,
@@ -50,17 +60,13 @@ enum State {
 
 impl<'a> PolicyProcess<'a> {
     /// Starts the policy process, if there is a policy.
-    pub(super) fn start(
-        run: Option<&'a dyn Fn(PolicyContext) -> u8>,
-        reaper: Pid,
-        service: Pid,
-    ) -> Self {
+    pub(super) fn start(policy: Option<Policy<'a>>, reaper: Pid, service: Pid) -> Self {
         let [service, of_reaper] = [service, reaper].map(|pid| pid.as_raw_nonzero().get() as u32);
         let context = PolicyContext { service, reaper: of_reaper, failures: 0 };
         let started = Instant::now();
-        let mut policy = Self { run, reaper, context, started, state: State::Ended };
-        policy.fork();
-        policy
+        let mut process = Self { policy, reaper, context, started, state: State::Ended };
+        process.fork();
+        process
     }
 
     /// Returns the PID, unless it was reaped.
@@ -113,17 +119,17 @@ impl<'a> PolicyProcess<'a> {
     }
 
     fn fork(&mut self) {
-        let Some(run) = self.run else { return };
+        let Some(policy) = self.policy else { return };
         self.started = Instant::now();
         match child::fork() {
             Ok(Some(pid)) => self.state = State::Running(pid),
-            Ok(None) => child::exit_now(self.be_policy(run)),
+            Ok(None) => child::exit_now(self.be_policy(policy)),
             Err(_) => self.ended(ChildEnd::Exited(OWN_FAILURE)),
         }
     }
 
     /// Runs the policy in the forked process. Returns its exit code.
-    fn be_policy(&self, run: &dyn Fn(PolicyContext) -> u8) -> u8 {
+    fn be_policy(&self, policy: Policy<'_>) -> u8 {
         let _ = set_parent_process_death_signal(Some(Signal::TERM));
         // From here on, the signal is sent if the reaper ends.
         if getppid() != Some(self.reaper) {
@@ -132,9 +138,11 @@ impl<'a> PolicyProcess<'a> {
         // Neither Ctrl-C nor a signal that the service sends to its group must reach the policy.
         let _ = setpgid(None, None);
         let _ = rustix::thread::set_name(c"lowtide-policy");
-        prefer_for_oom_kill();
+        if policy.is_first_victim {
+            prefer_for_oom_kill();
+        }
         signals::prepare_policy();
-        catch_unwind(AssertUnwindSafe(|| run(self.context))).unwrap_or(PANICKED)
+        catch_unwind(AssertUnwindSafe(|| (policy.run)(self.context))).unwrap_or(PANICKED)
     }
 }
 

@@ -15,7 +15,7 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use lowtide_supervise::reaper::{self, PolicyContext, ReaperError, ServiceCommand};
+use lowtide_supervise::reaper::{self, Policy, PolicyContext, ReaperError, ServiceCommand};
 
 /// The system's allocator, with a count of allocations.
 struct Counting;
@@ -64,7 +64,8 @@ fn run(mode: &str, command: &[OsString]) {
         }
         be_policy(mode)
     };
-    let policy: Option<&dyn Fn(PolicyContext) -> u8> = (mode != "none").then_some(&policy);
+    let policy = Policy { run: &policy, is_first_victim: mode != "recorder" };
+    let policy = (mode != "none").then_some(policy);
     let result = reaper::run(&service, policy);
     let allocations = ALLOCATIONS.load(Ordering::Relaxed);
     match result {
@@ -85,7 +86,7 @@ fn fail(error: &ReaperError) -> ! {
 
 fn be_policy(mode: &str) -> u8 {
     match mode {
-        "idle" | "quiet" => {}
+        "idle" | "quiet" | "recorder" => {}
         "done" => return 0,
         "panic" => panic!("as requested"),
         "abort" => std::process::abort(),

@@ -20,6 +20,15 @@ fn the_policy_has_the_highest_oom_score_adjustment() {
 }
 
 #[test]
+fn a_policy_that_records_the_end_of_the_service_is_not_the_first_victim() {
+    let (reaper, service) = Reaper::signals("recorder");
+    reaper.error("policy: ");
+    let [policy, service] = [reaper.policy(), service]
+        .map(|pid| fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).unwrap());
+    assert_eq!(policy, service);
+}
+
+#[test]
 fn the_policy_has_a_process_group_of_its_own() {
     let (reaper, _) = Reaper::signals("idle");
     reaper.error("policy: ");
