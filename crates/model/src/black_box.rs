@@ -20,8 +20,8 @@ pub struct BlackBoxReport {
     pub schema: &'static str,
     /// The file from which it was read.
     pub file: String,
-    /// `oom_kill`, `group_oom_kill` if the kernel has killed a process of its cgroup (another one, or
-    /// it is not known which), `signal`, `exit`, or `peak` if it runs or its end was not seen.
+    /// `oom_kill`, `group_oom_kill` if the kernel has killed a process of its cgroup (another one,
+    /// or it is not known which), `signal`, `exit`, or `peak` if it runs or its end was not seen.
     pub cause: &'static str,
     /// The conclusion in a sentence, such as for an alert.
     pub summary: String,
@@ -208,7 +208,7 @@ pub struct BoxRelease {
 /// The size of a record.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Recorded {
-    /// Time from the beginning to the end, in seconds.
+    /// Time from the first reading of the process to the end, in seconds.
     pub elapsed_s: f64,
     /// Readings that are left.
     pub readings: u64,

@@ -116,8 +116,8 @@ fn within(timeline: &Timeline, report: &BlackBoxReport) -> Option<Dominant> {
     let last = timeline.last().process;
     let Some(ledger) = timeline.ledger() else {
         let unknown =
-            Dominant { owner: UNKNOWN.to_owned(), bytes: last.rss(), ..Dominant::default() };
-        return (last.rss() > 0).then_some(unknown);
+            Dominant { owner: UNKNOWN.to_owned(), bytes: last.anon, ..Dominant::default() };
+        return (last.anon > 0).then_some(unknown);
     };
     let mut parts = parts(&ledger.observation);
     let after = report.after_ledger.unwrap_or_default();

@@ -2,9 +2,11 @@
 //!
 //! - `timeline`: the lines of a record, in order, with the ledgers of its last program.
 //! - `dominant`: what held most of the memory.
+//! - `remedies`: what would have lowered it.
 //! - `words`: the sentences.
 
 mod dominant;
+mod remedies;
 mod timeline;
 mod words;
 
@@ -14,9 +16,7 @@ use lowtide_model::black_box::{
 };
 use lowtide_model::counters::{GroupBytes, ProcessBytes};
 use lowtide_model::growth::Growth;
-use lowtide_model::inspection::Inspection;
 use lowtide_model::ledger::Owner;
-use lowtide_model::remedy::{Remedy, RemedyKind};
 use lowtide_record::black_box::{
     BoxRecord, EndLine, ExitStatus, KernelLine, Member, ReadingLine, time,
 };
@@ -74,7 +74,7 @@ pub fn conclude(record: &BoxRecord, file: &str) -> BlackBoxReport {
         course: course(&timeline, &end, group),
         releases: releases(&timeline, &end),
         recorded: Recorded {
-            elapsed_s: end.t_s,
+            elapsed_s: timeline.elapsed_s(),
             readings: timeline.readings.len() as u64,
             ledgers: timeline.course.ledgers.0,
             failed_ledgers: timeline.course.ledgers.1,
@@ -85,12 +85,13 @@ pub fn conclude(record: &BoxRecord, file: &str) -> BlackBoxReport {
     if let Some(inspection) = inspection {
         report.ledger = Some(inspection.observation.ledger.clone());
         report.reclaimable_bytes = Some(inspection.observation.ledger.bytes(Owner::Reclaimable));
-        report.remedies = remedies(&inspection);
+        report.remedies = inspection.remedies.clone();
         report.verdict = Some(inspection.verdict);
     }
     report.dominant = dominant::dominant(&timeline, &report);
+    remedies::keep_fitting(&mut report, end.cause);
     report.notes.extend(words::notes(&timeline, &report, record.invalid));
-    report.summary = words::summary(&report, &end, dominant::common(&timeline, &report));
+    report.summary = words::summary(&report, &timeline, dominant::common(&timeline, &report));
     report
 }
 
@@ -202,19 +203,6 @@ fn other(member: &Member) -> OtherProcess {
         name: is_known.then(|| member.name.clone()),
         bytes: member.bytes,
     }
-}
-
-/// Returns the remedies. The process cannot be released any more.
-fn remedies(inspection: &Inspection) -> Vec<Remedy> {
-    let mut remedies = inspection.remedies.clone();
-    for remedy in &mut remedies {
-        if remedy.kind == RemedyKind::Release {
-            "a release before the end would have returned this: lowtide attach -p adaptive"
-                .clone_into(&mut remedy.how);
-            remedy.brief = None;
-        }
-    }
-    remedies
 }
 
 /// Returns the course: at most [`MAX_POINTS`] readings, the newer ones closer together.

@@ -236,6 +236,111 @@ fn a_part_of_less_than_half_is_not_called_most() {
 }
 
 #[test]
+fn the_largest_process_is_named_where_none_holds_most_of_the_limit() {
+    let made = |own: u64, other: u64| {
+        Made::new()
+            .reading(0.0, own, 0, 0)
+            .group(own + other)
+            .ledger(0.0, &[(Owner::Allocated, own)])
+            .other(0.0, "node", other)
+            .end(0.5, Cause::OomKill)
+            .summary
+    };
+    let smaller = made(80, 78);
+    assert!(
+        smaller.contains("The largest part of this process, 80.0 MiB, was")
+            && smaller
+                .contains("This process was the largest of the cgroup, with an RSS of 80.0 MiB"),
+        "{smaller}"
+    );
+    let larger = made(78, 79);
+    assert!(
+        larger.contains(
+            "The largest process of the cgroup, node (PID 9), had an RSS of 79.0 MiB 500 ms before the end"
+        ),
+        "{larger}"
+    );
+    assert!(!smaller.contains("Most of it") && !larger.contains("Most of it"));
+    // Half of what the group held is not half of the limit.
+    let single = Made::new().reading(0.0, 60, 0, 0).ledger(0.0, &[(Owner::Allocated, 60)]);
+    let single = single.end(0.5, Cause::OomKill).summary;
+    assert!(!single.contains("Most of it"), "{single}");
+}
+
+#[test]
+fn more_than_the_limit_is_said_to_be_so_and_files_are_not_anonymous_memory() {
+    let report = Made::new().reading(0.0, 210, 0, 0).end(0.5, Cause::OomKill);
+    assert!(
+        report.summary.contains("210 MiB when it was read (more than the limit"),
+        "{}",
+        report.summary
+    );
+    assert!(report.summary.contains("that no inspection has seen"), "{}", report.summary);
+    let mut files = Made::new().reading(0.0, 190, 0, 0);
+    if let Some(BoxLine::Reading(reading)) = files.lines.last_mut() {
+        reading.process.file = 20 * MIB;
+    }
+    assert_eq!(dominant(&files.end(0.5, Cause::OomKill)), ("unknown", 190, false));
+}
+
+#[test]
+fn remedies_of_a_process_are_shown_only_if_they_bear_on_the_kill() {
+    let rows = [(Owner::Allocated, 10), (Owner::Reclaimable, 10)];
+    let of = |report: &BlackBoxReport| report.remedies.len();
+    let tmpfs = Made::new().reading(0.0, 20, 0, 170).ledger(0.0, &rows).end(0.5, Cause::OomKill);
+    assert_eq!(of(&tmpfs), 0, "{:?}", tmpfs.remedies);
+    assert!(
+        tmpfs.notes.iter().any(|note| note.contains("lowtide inspect --cgroup /a shows who")),
+        "{:?}",
+        tmpfs.notes
+    );
+    let fresh = Made::new()
+        .reading(0.0, 20, 0, 0)
+        .ledger(0.0, &rows)
+        .reading(0.2, 190, 0, 0)
+        .end(0.21, Cause::OomKill);
+    assert_eq!((dominant(&fresh).0, of(&fresh)), ("unknown", 0), "{:?}", fresh.remedies);
+    // The same process, which a signal has ended.
+    let crashed = Made::new().reading(0.0, 20, 0, 170).ledger(0.0, &rows).end(0.5, Cause::Signal);
+    assert!(of(&crashed) > 0);
+    let heap = [(Owner::Allocated, 100), (Owner::Reclaimable, 90)];
+    let heap = Made::new().reading(0.0, 190, 0, 0).ledger(0.0, &heap).end(0.5, Cause::OomKill);
+    assert!(of(&heap) > 0 && heap.notes.iter().all(|note| !note.contains("inspect --cgroup")));
+}
+
+#[test]
+fn a_record_covers_the_time_of_its_process_and_not_that_of_its_recorder() {
+    let report =
+        Made::new().reading(30.0, 20, 0, 0).reading(30.4, 190, 0, 0).end(30.5, Cause::OomKill);
+    assert!((report.recorded.elapsed_s - 0.5).abs() < 1e-6, "{}", report.recorded.elapsed_s);
+    assert_eq!(Made::new().conclude().recorded.elapsed_s, 0.0);
+}
+
+#[test]
+fn a_record_that_breaks_off_at_a_limit_does_not_say_that_the_process_was_running() {
+    let broken = Made::new().reading(0.0, 120, 0, 0).reading(1.0, 195, 0, 0).conclude();
+    assert_eq!(broken.cause, "peak");
+    let expected = "Its end is not in the record: at the last reading, the cgroup /a had used 195 MiB of 200 MiB, \
+                    so the kernel may have killed it";
+    assert!(broken.summary.starts_with(expected), "{}", broken.summary);
+    let killed =
+        Made::new().reading(0.0, 20, 0, 0).kills(0).reading(1.0, 20, 0, 0).kills(1).conclude();
+    assert!(
+        killed.summary.contains("the kernel had killed a process of its cgroup"),
+        "{}",
+        killed.summary
+    );
+    let far = Made::new().reading(0.0, 20, 0, 0).conclude();
+    assert!(
+        far.summary.starts_with("Its end is not in the record: it was running"),
+        "{}",
+        far.summary
+    );
+    let ended = Made::new().reading(0.0, 195, 0, 0).end(1.0, Cause::Peak);
+    assert!(ended.summary.starts_with("It was running at the last reading"), "{}", ended.summary);
+}
+
+#[test]
 fn a_record_without_an_end_shows_the_peak_and_what_was_released() {
     let mut made = Made::new()
         .reading(0.0, 90, 0, 0)

@@ -100,6 +100,24 @@ impl Timeline {
         self.end.clone().unwrap_or_else(|| EndLine { t_s, ..EndLine::default() })
     }
 
+    /// Returns whether the end of the record was written: whoever wrote it was not killed.
+    pub(super) fn has_end(&self) -> bool {
+        self.end.is_some()
+    }
+
+    /// Returns the time from the first reading to the end, in seconds.
+    pub(super) fn elapsed_s(&self) -> f64 {
+        let end_s = self.end().t_s;
+        self.readings.first().map_or(0.0, |first| (end_s - first.t_s).max(0.0))
+    }
+
+    /// Returns whether the kernel has counted an OOM kill in its cgroup since the first reading.
+    pub(super) fn has_kill(&self) -> bool {
+        let kills = |reading: &ReadingLine| reading.groups.first()?.kills;
+        let mut counts = self.readings.iter().filter_map(kills);
+        counts.next().zip(counts.next_back()).is_some_and(|(first, last)| last > first)
+    }
+
     /// Returns the last ledger.
     pub(super) fn ledger(&self) -> Option<&Ledger> {
         self.ledgers.last()

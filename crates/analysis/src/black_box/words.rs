@@ -10,16 +10,21 @@ use lowtide_record::black_box::{Cause, EndLine};
 use super::dominant::OTHER_PROCESS;
 use super::timeline::Timeline;
 
+/// Share of a limit from which it counts as reached if the record breaks off there.
+const REACHED: f64 = 0.9;
 /// Minimum change after the last ledger that a note names, as a part of RSS.
 const NOTABLE: f64 = 0.1;
 
 /// Returns the conclusion in a sentence or two.
 /// `common` is what the process shared with one of the others since a fork, in bytes.
-pub(super) fn summary(report: &BlackBoxReport, end: &EndLine, common: u64) -> String {
-    let mut text = cause(report, end);
-    let held = |dominant: &Dominant| held(dominant, whole(report), common);
+pub(super) fn summary(report: &BlackBoxReport, timeline: &Timeline, common: u64) -> String {
+    let mut text = cause(report, timeline);
+    let whole = whole(report);
+    let held = |dominant: &Dominant| held(dominant, report, whole, common);
     text += &report.dominant.as_ref().map(held).unwrap_or_default();
-    text += &of_group(report).unwrap_or_default();
+    let is_most = report.dominant.as_ref().is_some_and(|held| is_most(held.bytes, whole));
+    let of_group = of_group(report).or_else(|| largest(report).filter(|_| !is_most));
+    text += &of_group.unwrap_or_default();
     if let Some(growth) = &report.growth
         && let Some(most) = growth.by.first().filter(|part| part.bytes > 1 << 20)
     {
@@ -34,35 +39,10 @@ pub(super) fn summary(report: &BlackBoxReport, end: &EndLine, common: u64) -> St
     text + "."
 }
 
-fn cause(report: &BlackBoxReport, end: &EndLine) -> String {
-    let limit = report.limit.as_ref();
+fn cause(report: &BlackBoxReport, timeline: &Timeline) -> String {
+    let end = timeline.end();
     match end.cause {
-        Cause::OomKill | Cause::GroupOomKill => {
-            let whom = match &report.victim {
-                None if end.cause == Cause::OomKill => "this process".to_owned(),
-                None => "this or another process of its cgroup, which is not known,".to_owned(),
-                Some(victim) => match (&victim.name, victim.pid) {
-                    (Some(name), Some(pid)) => {
-                        format!("{name} (PID {pid}), another process of its cgroup,")
-                    }
-                    _ => "another process of its cgroup, it is not known which,".to_owned(),
-                },
-            };
-            let why = match limit {
-                Some(limit) => match &limit.path {
-                    Some(path) => format!(
-                        "the cgroup {path} reached its limit of {}",
-                        Human(limit.limit_bytes)
-                    ),
-                    None => format!(
-                        "the machine had no memory left ({} in all)",
-                        Human(limit.limit_bytes)
-                    ),
-                },
-                None => "which limit was reached is not known".to_owned(),
-            };
-            format!("The kernel killed {whom} for lack of memory: {why}")
-        }
+        Cause::OomKill | Cause::GroupOomKill => oom_kill(report, &end),
         Cause::Signal => {
             let signal = report.signal.unwrap_or(0);
             let name = signal_name(signal).map(|name| format!(" ({name})")).unwrap_or_default();
@@ -82,16 +62,66 @@ fn cause(report: &BlackBoxReport, end: &EndLine) -> String {
                 report.exit_code.map(|code| format!(" with exit code {code}")).unwrap_or_default();
             format!("It ended{code}; RSS was {} at the last reading", Human(report.last.rss()))
         }
-        Cause::Peak => {
-            let peak =
-                report.peak.as_ref().map(|peak| format!(", {} at its peak", Human(peak.rss_bytes)));
-            format!(
-                "It was running at the last reading; RSS was {}{}",
-                Human(report.last.rss()),
-                peak.unwrap_or_default()
-            )
-        }
+        Cause::Peak => peak(report, timeline),
     }
+}
+
+fn oom_kill(report: &BlackBoxReport, end: &EndLine) -> String {
+    let whom = match &report.victim {
+        None if end.cause == Cause::OomKill => "this process".to_owned(),
+        None => "this or another process of its cgroup, which is not known,".to_owned(),
+        Some(victim) => match (&victim.name, victim.pid) {
+            (Some(name), Some(pid)) => {
+                format!("{name} (PID {pid}), another process of its cgroup,")
+            }
+            _ => "another process of its cgroup, it is not known which,".to_owned(),
+        },
+    };
+    let why = match &report.limit {
+        Some(limit) => match &limit.path {
+            Some(path) => {
+                format!("the cgroup {path} reached its limit of {}", Human(limit.limit_bytes))
+            }
+            None => {
+                format!("the machine had no memory left ({} in all)", Human(limit.limit_bytes))
+            }
+        },
+        None => "which limit was reached is not known".to_owned(),
+    };
+    format!("The kernel killed {whom} for lack of memory: {why}")
+}
+
+/// Describes a process whose end is not recorded. If the record breaks off, lowtide was killed, or
+/// records on: then the last reading is no sign that the process has lived on.
+fn peak(report: &BlackBoxReport, timeline: &Timeline) -> String {
+    let peak = report.peak.as_ref().map(|peak| format!(", {} at its peak", Human(peak.rss_bytes)));
+    let rss = format!("RSS was {}{}", Human(report.last.rss()), peak.unwrap_or_default());
+    if timeline.has_end() {
+        return format!("It was running at the last reading; {rss}");
+    }
+    let reached = report
+        .limit
+        .as_ref()
+        .filter(|limit| limit.used_bytes as f64 >= limit.limit_bytes as f64 * REACHED);
+    let reached = reached.map(|limit| {
+        let whose = limit
+            .path
+            .as_ref()
+            .map_or_else(|| "the machine".to_owned(), |path| format!("the cgroup {path}"));
+        format!("{whose} had used {} of {}", Human(limit.used_bytes), Human(limit.limit_bytes))
+    });
+    let killed = timeline
+        .has_kill()
+        .then(|| "the kernel had killed a process of its cgroup for lack of memory".to_owned());
+    let seen: Vec<String> = reached.into_iter().chain(killed).collect();
+    if seen.is_empty() {
+        return format!("Its end is not in the record: it was running at the last reading; {rss}");
+    }
+    format!(
+        "Its end is not in the record: at the last reading, {}, so the kernel may have killed it, or the \
+         lowtide that recorded it; {rss}",
+        seen.join(", and ")
+    )
 }
 
 /// Returns whether the kernel has killed this process or another of its cgroup.
@@ -99,11 +129,35 @@ fn is_oom(report: &BlackBoxReport) -> bool {
     [Cause::OomKill, Cause::GroupOomKill].iter().any(|cause| report.cause == cause.name())
 }
 
-/// Returns the memory of which the dominant part is a part, in bytes: that at the limit after an
-/// OOM kill, otherwise RSS.
+/// Returns the memory of which the dominant part is a part, in bytes: the limit after an OOM kill,
+/// otherwise RSS.
 fn whole(report: &BlackBoxReport) -> u64 {
-    let limit = report.limit.as_ref().filter(|_| is_oom(report));
-    limit.map_or(report.last.rss(), |limit| limit.used_bytes)
+    let limit = report.limit_bytes.filter(|_| is_oom(report));
+    limit.unwrap_or(report.last.rss())
+}
+
+fn is_most(bytes: u64, whole: u64) -> bool {
+    bytes.saturating_mul(2) > whole
+}
+
+/// Names the largest process of the cgroup, where no part is most of the limit.
+fn largest(report: &BlackBoxReport) -> Option<String> {
+    let other = report.others.first().filter(|_| is_oom(report))?;
+    let (name, pid, before_s) = (other.name.as_ref()?, other.pid?, report.others_before_s?);
+    let (own, of_other) = (report.last.rss(), other.bytes.rss());
+    let other = format!(
+        "{name} (PID {pid}), had an RSS of {} {} before the end",
+        Human(of_other),
+        HumanSeconds(before_s)
+    );
+    Some(if of_other > own {
+        format!(". The largest process of the cgroup, {other}; this process had {}", Human(own))
+    } else {
+        format!(
+            ". This process was the largest of the cgroup, with an RSS of {}; the next one, {other}",
+            Human(own)
+        )
+    })
 }
 
 /// Describes the growth of the cgroup, if much of it was not of the process.
@@ -138,11 +192,13 @@ fn of_group(report: &BlackBoxReport) -> Option<String> {
 
 /// Describes what held most of the memory, or else the largest part of the process. `whole` is all
 /// memory of which it is a part.
-fn held(dominant: &Dominant, whole: u64, common: u64) -> String {
+fn held(dominant: &Dominant, report: &BlackBoxReport, whole: u64, common: u64) -> String {
     let about = if dominant.estimated { "≈" } else { "" };
     let bytes = format!("{about}{}", Human(dominant.bytes));
-    let is_most = dominant.bytes.saturating_mul(2) > whole;
-    let part = match (is_most, dominant.owner.as_str()) {
+    let part = match (is_most(dominant.bytes, whole), dominant.owner.as_str()) {
+        (true, _) if dominant.bytes > whole && is_oom(report) => format!(
+            "Most of it, {bytes} when it was read (more than the limit: not all of it counted there at that moment),"
+        ),
         (true, _) => format!("Most of it, {bytes},"),
         (false, OTHER_PROCESS | "shared_unmapped" | "kernel") => format!("{bytes} of it"),
         (false, _) => format!("The largest part of this process, {bytes},"),
@@ -156,9 +212,13 @@ fn held(dominant: &Dominant, whole: u64, common: u64) -> String {
     };
     let name = dominant.name.as_ref().map(|name| format!(" ({name})")).unwrap_or_default();
     match dominant.owner.as_str() {
-        "unknown" => format!(
-            ". {part} was anonymous memory of this process that came after the last inspection: its owner is not known"
-        ),
+        "unknown" => {
+            let since = match report.ledger {
+                Some(_) => "that came after the last inspection",
+                None => "that no inspection has seen",
+            };
+            format!(". {part} was anonymous memory of this process {since}: its owner is not known")
+        }
         OTHER_PROCESS if dominant.name.is_none() => {
             format!(". {part} was in processes below the same limit that are not recorded{common}")
         }

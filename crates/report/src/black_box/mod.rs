@@ -9,7 +9,7 @@ use lowtide_model::duration::HumanSeconds;
 
 use crate::owners::counted;
 use crate::screen::{Screen, bold, dim, hanging, title};
-use crate::text::{printable, thousands, wrapped};
+use crate::text::{printable, wrapped};
 
 pub use html::render as page;
 use sections::{PageSection, sections};
@@ -51,7 +51,7 @@ fn facts(report: &BlackBoxReport) -> Vec<String> {
     let mut facts = vec![report.cause.replace('_', " "), report.time.clone()];
     facts.extend(report.cgroup.as_ref().map(|path| format!("cgroup {}", printable(path))));
     facts.push(format!("recorded for {}", HumanSeconds(recorded.elapsed_s)));
-    facts.push(format!("{} readings left", thousands(recorded.readings)));
+    facts.push(format!("{} left", counted(recorded.readings, "reading")));
     facts.push(counted(recorded.ledgers, "inspection"));
     facts
 }

@@ -47,6 +47,16 @@ fn the_page_has_the_conclusion_the_limit_and_the_owners_on_one_screen() {
 }
 
 #[test]
+fn one_reading_is_not_several() {
+    let mut report = report();
+    for (readings, expected) in [(1, "1 reading left"), (2, "2 readings left")] {
+        report.recorded.readings = readings;
+        let page = render(&report, Screen { width: 80, colour: false });
+        assert!(page.contains(expected), "{page}");
+    }
+}
+
+#[test]
 fn names_from_processes_steer_neither_a_terminal_nor_a_browser() {
     let mut report = report();
     let name = "<script>x\u{1b}[2J\n".to_owned();

@@ -401,8 +401,8 @@ impl BlackBoxRecorder {
         finished.ok()
     }
 
-    /// Records kills that no recorded process accounts for within a time, in seconds: in the ring of
-    /// the largest process of their group, which runs on in a new one.
+    /// Records kills that no recorded process accounts for within a time, in seconds: in the ring
+    /// of the largest process of their group, which runs on in a new one.
     fn record_foreign_kills(&mut self, patience_s: f64) {
         for path in self.groups.foreign_kills(self.now_s(), patience_s) {
             let is_in = |one: &&RecordedProcess| one.group() == Some(&path);

@@ -36,8 +36,8 @@ pub(super) struct EndEvidence {
     pub(super) was_alone: bool,
 }
 
-/// Returns the cause, and what is uncertain about it. An OOM kill of this process must be proven: by
-/// the kernel log, or by SIGKILL and the kernel's count if no other process can account for it.
+/// Returns the cause, and what is uncertain about it. An OOM kill of this process must be proven:
+/// by the kernel log, or by SIGKILL and the kernel's count if no other process can account for it.
 pub(super) fn cause(evidence: &EndEvidence) -> (Cause, Vec<String>) {
     let is_killed = match evidence.status {
         Some(ExitStatus::Signal(signal)) => signal == SIGKILL,
