@@ -92,7 +92,8 @@ impl BlackBoxRecorder {
             ended.into_iter().for_each(|id| self.end(id));
             self.take_ledgers();
             self.log.follow();
-            self.record_foreign_kills(FOREIGN_S);
+            let run_on = self.record_foreign_kills(FOREIGN_S);
+            run_on.into_iter().for_each(|pid| self.start(pid));
             for id in self.wait() {
                 self.end(id);
             }
@@ -402,8 +403,11 @@ impl BlackBoxRecorder {
     }
 
     /// Records kills that no recorded process accounts for within a time, in seconds: in the ring
-    /// of the largest process of their group, which runs on in a new one.
-    fn record_foreign_kills(&mut self, patience_s: f64) {
+    /// of the largest process of their group.
+    ///
+    /// Returns the PIDs of these processes, whose records have ended.
+    fn record_foreign_kills(&mut self, patience_s: f64) -> Vec<u32> {
+        let mut run_on = Vec::new();
         for path in self.groups.foreign_kills(self.now_s(), patience_s) {
             let is_in = |one: &&RecordedProcess| one.group() == Some(&path);
             let largest = self.recorded.values().filter(is_in).max_by_key(|one| one.bytes().rss());
@@ -419,8 +423,9 @@ impl BlackBoxRecorder {
             if let Some(file) = self.finish(recorded, end) {
                 kills.report(&self.report, id.0, &file);
             }
-            self.start(id.0);
+            run_on.push(id.0);
         }
+        run_on
     }
 
     /// Returns the end of the ring of a process that runs on after kills of others.
