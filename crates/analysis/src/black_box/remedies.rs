@@ -1,5 +1,5 @@
-//! What would have lowered the memory. After an OOM kill, only what bears on its cause is shown: what
-//! a process frees does not help against tmpfs, pipes, or the memory of another process.
+//! What would have lowered the memory. After an OOM kill, only what bears on its cause is shown:
+//! what a process frees does not help against tmpfs, pipes, or the memory of another process.
 
 use lowtide_model::black_box::{BlackBoxReport, Dominant};
 use lowtide_model::ledger::Owner;
@@ -30,8 +30,8 @@ pub(super) fn keep_fitting(report: &mut BlackBoxReport, cause: Cause) {
     report.remedies = remedies;
 }
 
-/// Returns whether a remedy of a process bears on the kill: if the heap of the process held the most
-/// memory, or else by its size.
+/// Returns whether a remedy of a process bears on the kill: if the heap of the process held the
+/// most memory, or else by its size.
 fn bears_on_kill(remedy: &Remedy, report: &BlackBoxReport) -> bool {
     const OF_HEAPS: [Owner; 7] = [
         Owner::Allocated,

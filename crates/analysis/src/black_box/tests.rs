@@ -231,7 +231,9 @@ fn a_part_of_less_than_half_is_not_called_most() {
         .ledger(0.0, &[(Owner::Allocated, 60), (Owner::Stacks, 40)])
         .other(0.0, "node", 90)
         .end(0.5, Cause::OomKill);
-    let expected = "The largest part of this process, 60.0 MiB, was memory in use by the program.";
+    let expected = "The largest part of this process, 60.0 MiB, was memory in use by the program. This \
+                    process was the largest of the cgroup, with an RSS of 100 MiB; the next one, node \
+                    (PID 9), had an RSS of 90.0 MiB 500 ms before the end.";
     assert!(report.summary.ends_with(expected), "{}", report.summary);
 }
 

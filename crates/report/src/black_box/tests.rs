@@ -51,7 +51,7 @@ fn one_reading_is_not_several() {
     let mut report = report();
     for (readings, expected) in [(1, "1 reading left"), (2, "2 readings left")] {
         report.recorded.readings = readings;
-        let page = render(&report, Screen { width: 80, colour: false });
+        let page = render(&report, Screen { width: 120, colour: false });
         assert!(page.contains(expected), "{page}");
     }
 }
