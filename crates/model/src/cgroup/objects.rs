@@ -56,7 +56,7 @@ impl KernelObjectKind {
     /// them is compared with a row. Rings and pipes need more with their size.
     fn least_bytes(self) -> u64 {
         match self {
-            Self::IoUring => 8 << 10,
+            Self::IoUring => 16 << 10,
             Self::Pipe => 1 << 10,
             Self::Socket => 1 << 10,
             Self::Eventfd | Self::Timerfd | Self::Epoll => 256,

@@ -19,7 +19,7 @@ const FIXED_PAGE_TABLES: u64 = 256 << 10;
 /// of that, mappings are sparse.
 const DENSE: u64 = 512;
 /// Part of a row that counted objects need, at least, to be named for it.
-const NAMED: f64 = 0.02;
+const NAMED: f64 = 0.01;
 
 /// Returns the largest part that is not the memory of processes, or says that there is none.
 pub(super) fn answer(ledger: &CgroupLedger) -> String {
