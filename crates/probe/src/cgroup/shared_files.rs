@@ -20,6 +20,7 @@ use crate::mapped::{reopen, shared_memory_device};
 use crate::memory::charged::PageOwners;
 use crate::memory::{LiveMemory, PageKind};
 use crate::mounts::{FileSystem, Mounts, kernels_mount};
+use crate::proc::links;
 use crate::proc::maps::{self, FileId, Mapping};
 use crate::proc::status::Status;
 use crate::proc::{is_gone, pids};
@@ -230,6 +231,7 @@ impl SharedFiles {
             if limits.is_reached() || !namespaces.insert(namespace) {
                 continue;
             }
+            let is_elsewhere = links::has_other_mounts(*pid);
             let mounts = Mounts::read(*pid);
             for mount in mounts.tmpfs() {
                 if walked.contains(&mount.device) {
@@ -237,7 +239,11 @@ impl SharedFiles {
                 }
                 tmpfs.insert(mount.device);
                 let each = |path: PathBuf, stat: &Stat| {
-                    let name = path.to_string_lossy().into_owned();
+                    // The same path can be another file in the namespace of lowtide.
+                    let name = match is_elsewhere {
+                        true => format!("/proc/{pid}/root{}", path.display()),
+                        false => path.to_string_lossy().into_owned(),
+                    };
                     self.add(stat, name, false, Place::Path(*pid, path));
                 };
                 if walk(*pid, mount, &mut limits, each).is_ok() && mount.root == "/" {

@@ -238,9 +238,15 @@ fn unmapped_advice(ledger: &CgroupLedger, bytes: u64) -> &'static str {
     };
     let own = sum(|file| file.charged == Some(true));
     let deleted = sum(|file| file.charged == Some(true) && file.deleted);
+    // Named by the root of a process in another mount namespace.
+    let elsewhere = sum(|file| file.charged == Some(true) && file.path.starts_with("/proc/"));
     match bytes {
         _ if own * 2 >= bytes && deleted * 2 > own => {
             "Its files have no name any more: it stays until the processes that have them open close them or end."
+        }
+        _ if own * 2 >= bytes && elsewhere * 2 > own => {
+            "It stays until its files are deleted, or the last mount of their tmpfs ends: delete them by the paths that \
+             are shown, and give the tmpfs a size (sizeLimit)."
         }
         _ if own * 2 >= bytes => {
             "It stays until its files are deleted, also after a restart of the processes: delete them, and give the \
