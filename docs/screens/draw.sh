@@ -53,8 +53,8 @@ for screen in ${*:-inspect release attach leaks study}; do
         programs="$programs $!"
         draw leaks 100 60 90 lowtide leaks $! --duration 1m
         ;;
-    study)
-        draw study 100 40 400 lowtide study -a glibc,mimalloc -p none,adaptive --repeat 3 -- ./server hold=10
+    study) # only the end of its output: the chart and the recommendation
+        draw study 100 27 400 lowtide study -a glibc,mimalloc -p none,adaptive --repeat 3 -- ./server hold=10
         ;;
     *) echo "draw.sh: there is no screen $screen" >&2 && exit 2 ;;
     esac

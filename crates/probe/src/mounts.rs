@@ -2,7 +2,7 @@
 //!
 //! Only lists of the kernel are read, which ask no file system for anything: one on a network or of
 //! a FUSE server may never answer. A process can mount another file system at any moment. So a file
-//! is located first (`O_PATH`), which asks nothing of its own file system; its mount is then
+//! is located first (`O_PATH`), which asks nothing of a FUSE server; its mount is then
 //! looked up in a list that is read later; and only then is the file system asked for something.
 
 use std::collections::{BTreeMap, HashSet};
@@ -83,19 +83,18 @@ impl Mounts {
         self.0.get(&id).map(FileSystem::of_mount)
     }
 
-    /// Returns the kinds of file system of all mounts of the machine that some process sees, by
-    /// the numbers of the mounts, which differ between namespaces.
-    pub(crate) fn of_machine() -> BTreeMap<u64, FileSystem> {
+    /// Returns the mounts of the machine that some process sees. Their numbers differ between
+    /// namespaces.
+    pub(crate) fn of_machine() -> Self {
         let end = Instant::now() + MAX_NAMESPACES_TIME;
-        let (mut namespaces, mut found) = (HashSet::new(), BTreeMap::new());
+        let (mut namespaces, mut found) = (HashSet::new(), Self::default());
         for pid in pids().into_iter().flatten().flatten() {
             if namespaces.len() >= MAX_NAMESPACES || Instant::now() > end {
                 break;
             }
             let namespace = fs::read_link(format!("/proc/{pid}/ns/mnt"));
             if namespace.is_ok_and(|namespace| namespaces.insert(namespace)) {
-                let mounts = Self::read(pid).0.into_values();
-                found.extend(mounts.map(|mount| (mount.id, FileSystem::of_mount(&mount))));
+                found.0.extend(Self::read(pid).0);
             }
         }
         found
@@ -105,10 +104,20 @@ impl Mounts {
         self.0.values().filter(|mount| mount.of_type == "tmpfs")
     }
 
-    /// Returns whether a mount is listed, and neither on a network nor of a FUSE server.
-    pub(crate) fn is_local(&self, id: u64) -> bool {
-        self.0.get(&id).is_some_and(|mount| !is_remote_type(&mount.of_type))
+    /// Returns whether a mount is neither on a network nor of a FUSE server; `None` if it is not
+    /// listed.
+    fn is_local(&self, id: u64) -> Option<bool> {
+        self.0.get(&id).map(|mount| !is_remote_type(&mount.of_type))
     }
+}
+
+/// Returns whether a mount that a file of a process is on, and that an open file holds, is neither
+/// on a network nor of a FUSE server. A process in a root directory of its own (`chroot`) sees no
+/// mount above it, so others are asked as well: no two mounts of a machine have the same number.
+pub(crate) fn is_local_mount(pid: u32, id: u64) -> bool {
+    let own = || Mounts::read(std::process::id()).is_local(id);
+    let known = Mounts::read(pid).is_local(id).or_else(own);
+    known.or_else(|| Mounts::of_machine().is_local(id)).unwrap_or(false)
 }
 
 /// Returns the number of the mount of a descriptor, as in `mountinfo`.
@@ -133,7 +142,7 @@ pub(crate) fn is_remote_type(name: &str) -> bool {
 /// Fails if its file system is remote, or is none that the process sees.
 pub fn stat_local(pid: u32, link: &Path) -> io::Result<Stat> {
     let place = open(link, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-    match located_mount(&place).is_some_and(|id| Mounts::read(pid).is_local(id)) {
+    match located_mount(&place).is_some_and(|id| is_local_mount(pid, id)) {
         true => Ok(fstat(&place)?),
         false => Err(io::Error::other("it may be on a network or FUSE file system")),
     }
@@ -149,4 +158,39 @@ pub(crate) fn located_mount(file: &OwnedFd) -> Option<u64> {
 pub(crate) fn kernels_mount() -> Option<u64> {
     let file = memfd_create("lowtide", MemfdFlags::CLOEXEC).ok()?;
     located_mount(&file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mount_of_a_process_that_shows_none_is_found_in_other_lists() {
+        let place = open("/proc/self/exe", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        let mount = located_mount(&place).unwrap();
+        let nobody = u32::MAX;
+        assert!(Mounts::read(nobody).is_local(mount).is_none());
+        assert_eq!(Some(is_local_mount(nobody, mount)), Mounts::of_machine().is_local(mount));
+        assert!(!is_local_mount(nobody, u64::MAX));
+    }
+
+    #[test]
+    fn a_file_is_read_only_if_its_mount_is_local() {
+        let own = std::process::id();
+        assert!(stat_local(own, Path::new("/proc/self/exe")).is_ok());
+        let pipe = std::io::pipe().unwrap().0;
+        // The kernel's own mount of pipes is in no list.
+        let link = format!("/proc/self/fd/{}", pipe.as_raw_fd());
+        assert!(stat_local(own, Path::new(&link)).is_err());
+    }
+
+    #[test]
+    fn network_and_fuse_file_systems_are_remote() {
+        for name in ["nfs4", "fuse.sshfs", "fuse", "cifs", "autofs"] {
+            assert!(is_remote_type(name), "{name}");
+        }
+        for name in ["ext4", "overlay", "fusectl", "tmpfs"] {
+            assert!(!is_remote_type(name), "{name}");
+        }
+    }
 }

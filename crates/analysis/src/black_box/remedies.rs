@@ -58,7 +58,7 @@ fn advice(held: &Dominant, report: &BlackBoxReport) -> Option<String> {
             "files in tmpfs, such as those in /dev/shm, and shared memory stay until they are deleted"
         }
         "kernel" => {
-            "the kernel holds memory such as data in pipes and sockets that nobody has read"
+            "the kernel holds memory such as data in pipes and sockets that no process has read"
         }
         OTHER_PROCESS => "what this process could have freed was less than a tenth of the limit",
         _ => return None,

@@ -284,7 +284,8 @@ impl Follower {
         let near: Vec<String> =
             counts.iter().filter(|count| count.is_near()).map(counted).collect();
         if verdict.kind != VerdictKind::Growing && !near.is_empty() {
-            *verdict = Verdict { kind: VerdictKind::Growing, because: near };
+            verdict.kind = VerdictKind::Growing;
+            verdict.because.splice(0..0, near);
         }
         let is_steady = growth.is_some_and(|growth| self.is_steady(growth));
         if verdict.kind != VerdictKind::Growing && !is_steady {

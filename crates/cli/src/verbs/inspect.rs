@@ -299,8 +299,8 @@ impl Pages<'_> {
         match largest {
             Some(row) => {
                 let next = match is_whole {
-                    true => "(its memory by owner; --each shows that of all)",
-                    false => "(--each: all processes; --why: all rows)",
+                    true => "(its memory by owner; this page with --each: that of all)",
+                    false => "(this page with --each: all processes; with --why: all rows)",
                 };
                 output.text(&format!("next: lowtide inspect {}     {next}\n", row.pid))
             }

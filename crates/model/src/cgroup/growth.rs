@@ -78,15 +78,20 @@ impl ChargeGrowth {
         self.limit_bytes = limit_bytes;
         let is_lasting = matches!(self.course, GrowthCourse::Steady | GrowthCourse::Little);
         let is_kept = is_lasting && !self.is_undivided(version);
-        let undivided = self.undivided_bytes_per_hour(version);
-        let rate = if is_kept { self.kept_bytes_per_hour - undivided } else { 0 };
+        let rate = if is_kept { self.limit_bytes_per_hour(version) } else { 0 };
         self.seconds_to_limit = seconds_to_limit(limit_bytes, used_bytes, rate);
     }
 
     /// Returns whether most of its growth is kernel memory of which the hierarchy does not tell
     /// whether it can be reclaimed.
     pub fn is_undivided(&self, version: u32) -> bool {
-        self.undivided_bytes_per_hour(version).saturating_mul(2) > self.kept_bytes_per_hour
+        let undivided = self.undivided_bytes_per_hour(version);
+        undivided > 0 && undivided.saturating_mul(2) > self.kept_bytes_per_hour
+    }
+
+    /// Returns the growth that leads to the limit, in bytes per hour.
+    pub fn limit_bytes_per_hour(&self, version: u32) -> i64 {
+        self.kept_bytes_per_hour - self.undivided_bytes_per_hour(version)
     }
 
     fn undivided_bytes_per_hour(&self, version: u32) -> i64 {

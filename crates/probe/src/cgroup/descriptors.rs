@@ -215,7 +215,7 @@ struct DescriptorFileSystems {
     namespaces: HashMap<PathBuf, Rc<Mounts>>,
     of_process: Option<(u32, Rc<Mounts>)>,
     /// The mounts that other processes see, once they are needed.
-    elsewhere: Option<BTreeMap<u64, FileSystem>>,
+    elsewhere: Option<Mounts>,
 }
 
 impl DescriptorFileSystems {
@@ -237,7 +237,7 @@ impl DescriptorFileSystems {
             // Opened before the process entered its namespace, or received from another process.
             None => {
                 let elsewhere = self.elsewhere.get_or_insert_with(Mounts::of_machine);
-                elsewhere.get(&id).copied().unwrap_or(FileSystem::Other)
+                elsewhere.file_system(id).unwrap_or(FileSystem::Other)
             }
         };
         Some((id, kind))

@@ -147,7 +147,7 @@ impl SharedFiles {
             let shared_bytes = Status::read(pid).map_or(0, |status| status.shared_bytes);
             let read = match shared_bytes {
                 0 => Ok(()),
-                _ => self.add_mappings(pid, is_own, devices),
+                _ => self.add_mappings(pid, is_own, devices, end),
             };
             // A process that has ended maps nothing any more.
             let fails = read.is_err_and(|error| !is_gone(&error));
@@ -291,15 +291,22 @@ impl SharedFiles {
         pid: u32,
         is_own: bool,
         devices: &HashSet<(u32, u32)>,
+        end: Instant,
     ) -> io::Result<()> {
         let text = BufReader::new(File::open(format!("/proc/{pid}/maps"))?);
         let mut memory = None;
         for mapping in maps::read(text).take(MAX_MAPPINGS) {
             let mapping = mapping?;
+            if Instant::now() > end {
+                self.omitted.insert(NO_TIME);
+                break;
+            }
             if !mapping.has_file() || !devices.contains(&mapping.file.device) {
                 continue;
             }
-            if !self.files.contains_key(&mapping.file) && is_own {
+            let is_known =
+                self.files.contains_key(&mapping.file) || self.foreign.contains(&mapping.file);
+            if is_own && !is_known {
                 let (start, end) = (mapping.start, mapping.end);
                 let link = PathBuf::from(format!("/proc/{pid}/map_files/{start:x}-{end:x}"));
                 self.add_link(link, &mapping.name, |mount| {

@@ -24,7 +24,7 @@ pub(crate) use remote::shared_memory_device;
 pub use remote::{read_remote_files_by, serve};
 
 use crate::abandoned;
-use crate::mounts::{Mounts, located_mount};
+use crate::mounts::{is_local_mount, located_mount};
 use crate::proc::maps::{FileId, Mapping};
 use remote::{RemoteFile, VisibleFileSystems};
 
@@ -342,7 +342,7 @@ pub fn directory_in_root(pid: u32, path: &str) -> io::Result<OwnedFd> {
     }
 }
 
-/// Locates a file in the root of a process, without opening it. No remote file system is asked for
+/// Locates a file in the root of a process, without opening it. No FUSE server is asked for
 /// anything.
 ///
 /// # Errors
@@ -380,8 +380,10 @@ fn check(pid: u32, place: &OwnedFd, known: &mut Option<u64>, reach: Reach) -> io
         return Ok(());
     }
     let mount = located_mount(place).ok_or_else(another)?;
-    if *known != Some(mount) && !Mounts::read(pid).is_local(mount) {
-        return Err(io::Error::other("its path leads to a network or FUSE file system"));
+    if *known != Some(mount) && !is_local_mount(pid, mount) {
+        let why =
+            "its path leads to a network or FUSE file system, or to one that no process shows";
+        return Err(io::Error::other(why));
     }
     *known = Some(mount);
     Ok(())

@@ -402,6 +402,13 @@ impl ThreadInspector<'_> {
     }
 }
 
+/// Minimum and maximum time between two attempts to borrow a thread.
+const MIN_RETRY: Duration = Duration::from_millis(1);
+const MAX_RETRY: Duration = Duration::from_millis(10);
+/// Time since the first attempt, as a multiple of the time until the next: an attempt reads a score
+/// of files, and the first ones are the most likely to succeed.
+const RETRY_DIVISOR: u32 = 20;
+
 /// Calls in which a thread can wait for long, and in which none is borrowed, by their numbers.
 const OTHER_CALLS: [(libc::c_long, &str); 22] = [
     (libc::SYS_clone, "clone"),
@@ -442,12 +449,6 @@ fn wait_in(call: &SystemCall) -> Result<Wait, String> {
         format!("it is in the system call {name}, in which a release uses no thread")
     })
 }
-/// Minimum and maximum time between two attempts to borrow a thread.
-const MIN_RETRY: Duration = Duration::from_millis(1);
-const MAX_RETRY: Duration = Duration::from_millis(10);
-/// Time since the first attempt, as a multiple of the time until the next: an attempt reads a score
-/// of files, and the first ones are the most likely to succeed.
-const RETRY_DIVISOR: u32 = 20;
 
 /// Returns the time until the next attempt, from the time since the first.
 pub(super) fn retry_after(elapsed: Duration) -> Duration {

@@ -172,7 +172,7 @@ fn kernel_advice(ledger: &CgroupLedger, row: &CgroupRow) -> String {
     let unread = ledger.holders.iter().filter(|holder| holder.kind == row.kind);
     let unread: u64 = unread.map(|holder| holder.bytes).sum();
     if unread * 2 > bytes {
-        return "Mostly data in pipes and unix sockets that nobody has read: read faster, or write less.".to_owned();
+        return "Mostly data in pipes and unix sockets that no process has read: read faster, or write less.".to_owned();
     }
     let seen: Vec<String> = objects_of(ledger, row).take(2).map(named).collect();
     match seen.is_empty() {
@@ -181,7 +181,7 @@ fn kernel_advice(ledger: &CgroupLedger, row: &CgroupRow) -> String {
                 .to_owned()
         }
         true => "Nothing of its processes was seen that needs it.".to_owned(),
-        false => format!("Its processes have {}: have fewer of them.", seen.join(", and ")),
+        false => format!("Counted in its processes: {}. Fewer of them need less.", seen.join(", and ")),
     }
 }
 
@@ -365,15 +365,12 @@ mod tests {
         found.objects =
             vec![own(KernelObjectKind::Eventfd, 20_000), own(KernelObjectKind::Socket, 9)];
         let seen = answer(&found);
-        assert!(
-            seen.contains("Its processes have 20,000 eventfds (server 7): have fewer"),
-            "{seen}"
-        );
+        assert!(seen.contains("Counted in its processes: 20,000 eventfds (server 7)."), "{seen}");
         assert!(!seen.contains("sockets"), "{seen}");
         found.objects = vec![own(KernelObjectKind::Mapping, 300)];
         assert!(answer(&found).contains("nothing of its processes was seen"), "{}", answer(&found));
         found.holders = vec![holder(CgroupKind::KernelOther, 11 << 10, 1)];
-        assert!(answer(&found).contains("that nobody has read"), "{}", answer(&found));
+        assert!(answer(&found).contains("that no process has read"), "{}", answer(&found));
     }
 
     #[test]

@@ -77,13 +77,15 @@ fn course(row: &RowGrowth) -> String {
 
 /// Returns a sentence on what the growth leads to.
 fn fate(growth: &ChargeGrowth, version: u32) -> String {
-    let rate = Human(growth.kept_bytes_per_hour.max(0).unsigned_abs());
+    let human = |rate: i64| Human(rate.max(0).unsigned_abs());
+    let rate = human(growth.kept_bytes_per_hour);
     match (growth.course, growth.seconds_to_limit, growth.limit_bytes) {
         (GrowthCourse::Unknown, ..) => {
             "too few readings to know whether it grows: watch for longer".to_owned()
         }
         (_, Some(left_s), Some(limit)) => format!(
-            "at {rate} an hour, without page cache, the limit of {} is reached in {}",
+            "at {} an hour, without page cache, the limit of {} is reached in {}",
+            human(growth.limit_bytes_per_hour(version)),
             Human(limit),
             HumanSeconds(left_s)
         ),

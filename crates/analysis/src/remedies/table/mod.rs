@@ -93,11 +93,11 @@ const fn always(_: &Evidence<'_>) -> bool {
     true
 }
 
-/// Returns whether `malloc` is a mimalloc before 2.1, in which the setting has another name.
+/// Returns whether `malloc` is mimalloc 2.0, in which the setting has another name.
 fn has_old_mimalloc(facts: &Evidence<'_>) -> bool {
     let is_mimalloc = |allocator: &&Allocator| allocator.kind == AllocatorKind::Mimalloc;
     let version = facts.allocator.as_ref().filter(is_mimalloc).and_then(|a| a.version.as_deref());
-    version.is_some_and(|version| major_and_minor(version) < (2, 1))
+    version.is_some_and(|version| major_and_minor(version) == (2, 0))
 }
 
 /// Whose memory a row is about, in which state it is, and of which kind the remedy is.
