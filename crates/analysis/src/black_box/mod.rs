@@ -73,12 +73,7 @@ pub fn conclude(record: &BoxRecord, file: &str) -> BlackBoxReport {
             .then(|| (end.t_s - timeline.members.t_s).max(0.0)),
         course: course(&timeline, &end, group),
         releases: releases(&timeline, &end),
-        recorded: Recorded {
-            elapsed_s: timeline.elapsed_s(),
-            readings: timeline.readings.len() as u64,
-            ledgers: timeline.course.ledgers.0,
-            failed_ledgers: timeline.course.ledgers.1,
-        },
+        recorded: recorded(&timeline),
         notes: end.notes.clone(),
         ..BlackBoxReport::default()
     };
@@ -93,6 +88,12 @@ pub fn conclude(record: &BoxRecord, file: &str) -> BlackBoxReport {
     report.notes.extend(words::notes(&timeline, &report, record.invalid));
     report.summary = words::summary(&report, &timeline, dominant::common(&timeline, &report));
     report
+}
+
+fn recorded(timeline: &Timeline) -> Recorded {
+    let (ledgers, failed_ledgers) = timeline.course.ledgers;
+    let readings = timeline.readings.len() as u64;
+    Recorded { elapsed_s: timeline.elapsed_s(), readings, ledgers, failed_ledgers }
 }
 
 /// Returns the limit that was reached, or the one that was closest, with the place of its group.
