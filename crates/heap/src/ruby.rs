@@ -129,7 +129,8 @@ mod tests {
     #[test]
     fn the_transient_heap_is_found_by_its_blocks_that_lead_to_each_other() {
         let start = 0x7f00_0000_8000;
-        let find = |memory: &Saved| transient_heap(memory, &[start - BLOCK..start + 2 * ARENA]);
+        let private = start - BLOCK..start + 2 * ARENA;
+        let find = |memory: &Saved| transient_heap(memory, std::slice::from_ref(&private));
         assert_eq!(find(&blocks(start, 1024, &[])), Some(start..start + ARENA));
         // Blocks in use are in other lists, each of which has an end.
         let lists = [(5, start + 700 * BLOCK), (9, 0), (700, 0)];
@@ -143,6 +144,8 @@ mod tests {
     fn memory_without_links_is_no_transient_heap() {
         let start = 0x7f00_0000_0000;
         let zeros = (0..1024).map(|index| (start + index * BLOCK, vec![0; 4096])).collect();
-        assert_eq!(transient_heap(&Saved::new(zeros), &[start..start + ARENA]), None);
+        let private = start..start + ARENA;
+        let found = transient_heap(&Saved::new(zeros), std::slice::from_ref(&private));
+        assert_eq!(found, None);
     }
 }
