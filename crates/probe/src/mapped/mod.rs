@@ -305,11 +305,15 @@ fn by_range(pid: u32, mapping: &Mapping) -> io::Result<OwnedFd> {
     Ok(open(range, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// Opens it by its path in the root of the process: in `maps`, no part of a path is a symbolic
-/// link.
+/// Opens it by its path: in `maps`, no part of a path is a symbolic link. It begins at the root of
+/// the process, or, if the process has another one in the same namespace (`chroot`), at that of
+/// lowtide.
 fn by_path(pid: u32, mapping: &Mapping, reach: Reach) -> io::Result<OwnedFd> {
-    let place = in_root(pid, &mapping.name, reach)?;
-    if is_same(&place, mapping.file)? { Ok(place) } else { Err(another()) }
+    let within = |root| {
+        let place = in_root(root, &mapping.name, reach)?;
+        if is_same(&place, mapping.file)? { Ok(place) } else { Err(another()) }
+    };
+    within(pid).or_else(|error| within(std::process::id()).map_err(|_| error))
 }
 
 /// Reads at most `most` bytes of a file in the root of a process. The file must belong to its user
