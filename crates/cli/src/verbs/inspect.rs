@@ -299,8 +299,8 @@ impl Pages<'_> {
         match largest {
             Some(row) => {
                 let next = match is_whole {
-                    true => "(its memory by owner; this page with --each: that of all)",
-                    false => "(this page with --each: all processes; with --why: all rows)",
+                    true => "(its memory by owner; this page: --each)",
+                    false => "(this page: --each or --why for the rest)",
                 };
                 output.text(&format!("next: lowtide inspect {}     {next}\n", row.pid))
             }

@@ -98,7 +98,7 @@ fn returnable(ledger: &CgroupLedger, screen: Screen) -> String {
         .into_iter()
         .chain([
             (ledger.reclaimable_bytes, least, "by the kernel"),
-            (unmapped, "", "once its files are deleted and closed"),
+            (unmapped, "", "once files are gone"),
         ])
         .filter(|(bytes, about, _)| is_noticeable(*bytes) || *about == LEAST_KNOWN)
         .map(|(bytes, about, by)| format!("{about}{} {by}", Human(bytes)))
