@@ -72,7 +72,7 @@ fn a_heap_snapshot_of_node_has_the_class_of_the_objects_that_are_kept() {
         "class Session { constructor(n) { this.name = 'session ' + n; this.list = [n, n]; } }
 const keep = []; let n = 0;
 process.stdin.once('data', () => { process.stdout.write('.');
-  setInterval(() => { for (let i = 0; i < 400; i++) keep.push(new Session(n++)); }, 50); });
+  setInterval(() => { for (let i = 0; i < 200; i++) keep.push(new Session(n++)); }, 50); });
 setTimeout(() => process.exit(0), 600e3);";
     let node = Growing::start("sessions.js", source, &["node", "sessions.js"]);
     let printed = node.run(&node.next());
