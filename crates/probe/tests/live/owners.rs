@@ -95,8 +95,10 @@ fn ruby_owns_the_heap_pages_in_its_statistics() {
         let ruby = start(command.args(["-e", program]), library.as_ref());
         let [pages] = numbers(&ruby)[..] else { panic!("{}", ruby.said) };
         let owned = ruby.detect().resident(&AreaOwner::Runtime(RuntimeKind::Ruby));
-        // It has allocated a few more since it counted.
-        assert!(owned.abs_diff(pages) <= pages / 50, "{library:?}: {owned} of {pages}");
+        // It has allocated a few more since it counted. Up to 3.2, it also has a transient heap, of
+        // whose 1,024 blocks each has one page that was written.
+        let most = pages + pages / 50 + 5 * MIB;
+        assert!(owned >= pages - pages / 50 && owned <= most, "{library:?}: {owned} of {pages}");
     }
 }
 
