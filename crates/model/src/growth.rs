@@ -74,7 +74,7 @@ pub struct Growth {
     pub has_steady_unbounded: bool,
 }
 
-/// The owner of lazily freed memory in [`GrowthPart::owner`]: it is no row of a ledger.
+/// The owner of lazily freed memory in [`GrowthPart::owner`]. No row of a ledger has it.
 pub const LAZILY_FREED: &str = "lazily_freed";
 
 /// A limit of one process, and what grows towards it.

@@ -10,6 +10,7 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{MemfdFlags, Mode, OFlags, Stat, fstat, memfd_create, open};
@@ -156,8 +157,9 @@ pub(crate) fn located_mount(file: &OwnedFd) -> Option<u64> {
 
 /// Returns the number of the kernel's own mount of shared memory.
 pub(crate) fn kernels_mount() -> Option<u64> {
-    let file = memfd_create("lowtide", MemfdFlags::CLOEXEC).ok()?;
-    located_mount(&file)
+    static NUMBER: OnceLock<Option<u64>> = OnceLock::new();
+    let find = || located_mount(&memfd_create("lowtide", MemfdFlags::CLOEXEC).ok()?);
+    *NUMBER.get_or_init(find)
 }
 
 #[cfg(test)]

@@ -100,7 +100,7 @@ impl Timeline {
         self.end.clone().unwrap_or_else(|| EndLine { t_s, ..EndLine::default() })
     }
 
-    /// Returns whether the end of the record was written: whoever wrote it was not killed.
+    /// Returns whether the record has an end. Its writer then outlived the process.
     pub(super) fn has_end(&self) -> bool {
         self.end.is_some()
     }

@@ -16,8 +16,8 @@ pub(crate) fn can_ask() -> bool {
     io::stdin().is_terminal() && io::stderr().is_terminal()
 }
 
-/// Asks a question. Returns whether the answer is yes; a signal is a no, and so is no answer within
-/// a time.
+/// Asks a question. Returns whether the answer is yes. A signal counts as a no, and so does no
+/// answer within a time.
 pub(crate) fn ask(question: &str, max_wait: Duration) -> bool {
     note!("{question} [y/N]");
     let begin = Instant::now();

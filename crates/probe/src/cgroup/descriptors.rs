@@ -211,7 +211,6 @@ impl Copier {
 /// The file systems of descriptors. Processes that see the same mounts share their list.
 #[derive(Debug, Default)]
 struct DescriptorFileSystems {
-    kernels_own: Option<u64>,
     namespaces: HashMap<PathBuf, Rc<Mounts>>,
     of_process: Option<(u32, Rc<Mounts>)>,
     /// The mounts that other processes see, once they are needed.
@@ -223,7 +222,6 @@ impl DescriptorFileSystems {
     fn of(&mut self, pid: u32, number: i32) -> Option<(u64, FileSystem)> {
         let id = mount_id(&pid.to_string(), number)?;
         if self.of_process.as_ref().is_none_or(|(process, _)| *process != pid) {
-            self.kernels_own = self.kernels_own.or_else(kernels_mount);
             // A process that has ended sees nothing.
             let namespace = fs::read_link(format!("/proc/{pid}/ns/mnt")).unwrap_or_default();
             let mounts =
@@ -233,7 +231,7 @@ impl DescriptorFileSystems {
         let known = self.of_process.as_ref().and_then(|(_, mounts)| mounts.file_system(id));
         let kind = match known {
             Some(known) => known,
-            None if self.kernels_own == Some(id) => FileSystem::SharedMemory,
+            None if kernels_mount() == Some(id) => FileSystem::SharedMemory,
             // Opened before the process entered its namespace, or received from another process.
             None => {
                 let elsewhere = self.elsewhere.get_or_insert_with(Mounts::of_machine);

@@ -116,7 +116,7 @@ fn ledger(
         ..CgroupLedger::default()
     };
     ledger.set_rows(rows(account, holdings, tree.groups));
-    // They are about nothing if there is no shared memory.
+    // Without shared memory, they say nothing.
     let shared = ledger.bytes(CgroupKind::ShmemMapped) + ledger.bytes(CgroupKind::ShmemUnmapped);
     if shared.unsigned_abs() > ledger.charged_bytes / 100 {
         ledger.notes.extend(holdings.shared_notes());

@@ -310,8 +310,8 @@ impl SharedFiles {
                 let (start, end) = (mapping.start, mapping.end);
                 let link = PathBuf::from(format!("/proc/{pid}/map_files/{start:x}-{end:x}"));
                 self.add_link(link, &mapping.name, |mount| {
-                    Mounts::read(pid).file_system(mount) == Some(FileSystem::SharedMemory)
-                        || kernels_mount() == Some(mount)
+                    kernels_mount() == Some(mount)
+                        || Mounts::read(pid).file_system(mount) == Some(FileSystem::SharedMemory)
                 });
             }
             let Some(file) = self.files.get_mut(&mapping.file) else { continue };

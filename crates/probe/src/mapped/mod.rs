@@ -360,6 +360,7 @@ fn in_root(pid: u32, path: &str, reach: Reach) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let mut place = open(format!("/proc/{pid}/root"), flags | OFlags::DIRECTORY, Mode::empty())?;
     let mut mount = None;
+    check(pid, &place, &mut mount, reach)?;
     // Part by part, as `openat2` would with RESOLVE_NO_SYMLINKS: its flags are in memory, where the
     // seccomp filter of the exporter cannot check that a file is opened for reading. And a part
     // that is another mount is known before anything is looked up in it.
@@ -367,7 +368,6 @@ fn in_root(pid: u32, path: &str, reach: Reach) -> io::Result<OwnedFd> {
         if part == ".." {
             return Err(io::Error::other("its path contains `..`"));
         }
-        check(pid, &place, &mut mount, reach)?;
         place = openat(&place, part, flags | OFlags::NOFOLLOW, Mode::empty())?;
         check(pid, &place, &mut mount, reach)?;
         if FileType::from_raw_mode(fstat(&place)?.st_mode) == FileType::Symlink {

@@ -53,6 +53,39 @@ fn is_v8_mostly_free(facts: &Evidence<'_>) -> bool {
     facts.share(facts.free_in_v8()) >= NOTABLE
 }
 
+/// Returns the row for objects of V8 in a walked heap, or in one that is not divided.
+const fn v8_old_space(kind: RuntimeKind) -> Row {
+    row(
+        "v8/old_space",
+        runtime(kind),
+        "a smaller --max-old-space-size, if it is garbage",
+        "V8 returns memory that a collection frees, and collects when its heap has grown: if part of it is \
+         garbage, a smaller --max-old-space-size makes V8 collect it earlier (for Node.js also in NODE_OPTIONS); \
+         a heap snapshot shows what is in use",
+        (
+            "Node.js documentation, Command-line API, --max-old-space-size",
+            "as memory use approaches the limit, V8 spends more time on collections, to free unused memory",
+        ),
+    )
+}
+
+/// Returns the row for memory of V8 outside of its walked spaces.
+const fn v8_outside(kind: RuntimeKind) -> Row {
+    row(
+        "v8/outside",
+        runtime(kind),
+        "process.memoryUsage(): external and arrayBuffers",
+        "it is outside of V8's spaces, whose limits and collections leave it: in Node.js, process.memoryUsage() \
+         shows external and arrayBuffers, which count memories of WebAssembly and buffers; such memory is freed \
+         once its object is",
+        (
+            "Node.js documentation, process.memoryUsage",
+            "external is memory of C++ objects bound to JavaScript objects; arrayBuffers is that of ArrayBuffers \
+             and SharedArrayBuffers, included in external",
+        ),
+    )
+}
+
 pub(super) static ROWS: &[Row] = &[
     Row {
         when: is_cpython_mostly_free,
@@ -100,67 +133,12 @@ pub(super) static ROWS: &[Row] = &[
             ),
         )
     },
-    Row {
-        when: |facts| !facts.is_walked(RuntimeKind::Node),
-        ..row(
-            "v8/old_space",
-            runtime(RuntimeKind::Node),
-            "a smaller --max-old-space-size, if it is garbage",
-            "V8 returns memory that a collection frees, and collects when its heap has grown: if part of it is \
-             garbage, a smaller --max-old-space-size makes V8 collect it earlier (for Node.js also in NODE_OPTIONS); \
-             a heap snapshot shows what is in use",
-            (
-                "Node.js documentation, Command-line API, --max-old-space-size",
-                "as memory use approaches the limit, V8 spends more time on collections, to free unused memory",
-            ),
-        )
-    },
-    Row {
-        when: |facts| is_outside(facts, RuntimeKind::Node),
-        ..row(
-            "v8/outside",
-            runtime(RuntimeKind::Node),
-            "process.memoryUsage(): external and arrayBuffers",
-            "it is outside of V8's spaces, whose limits and collections leave it: in Node.js, process.memoryUsage() \
-             shows external and arrayBuffers, which count memories of WebAssembly and buffers; such memory is freed \
-             once its object is",
-            (
-                "Node.js documentation, process.memoryUsage",
-                "external is memory of C++ objects bound to JavaScript objects; arrayBuffers is that of ArrayBuffers \
-                 and SharedArrayBuffers, included in external",
-            ),
-        )
-    },
-    Row {
-        when: |facts| is_outside(facts, RuntimeKind::V8),
-        ..row(
-            "v8/outside",
-            runtime(RuntimeKind::V8),
-            "process.memoryUsage(): external and arrayBuffers",
-            "it is outside of V8's spaces, whose limits and collections leave it: in Node.js, process.memoryUsage() \
-             shows external and arrayBuffers, which count memories of WebAssembly and buffers; such memory is freed \
-             once its object is",
-            (
-                "Node.js documentation, process.memoryUsage",
-                "external is memory of C++ objects bound to JavaScript objects; arrayBuffers is that of ArrayBuffers \
-                 and SharedArrayBuffers, included in external",
-            ),
-        )
-    },
+    Row { when: |facts| !facts.is_walked(RuntimeKind::Node), ..v8_old_space(RuntimeKind::Node) },
+    Row { when: |facts| is_outside(facts, RuntimeKind::Node), ..v8_outside(RuntimeKind::Node) },
+    Row { when: |facts| is_outside(facts, RuntimeKind::V8), ..v8_outside(RuntimeKind::V8) },
     Row {
         when: |facts| !is_v8_mostly_free(facts) && has_objects_in_v8(facts),
-        ..row(
-            "v8/old_space",
-            runtime(RuntimeKind::V8),
-            "a smaller --max-old-space-size, if it is garbage",
-            "V8 returns memory that a collection frees, and collects when its heap has grown: if part of it is \
-             garbage, a smaller --max-old-space-size makes V8 collect it earlier (for Node.js also in NODE_OPTIONS); \
-             a heap snapshot shows what is in use",
-            (
-                "Node.js documentation, Command-line API, --max-old-space-size",
-                "as memory use approaches the limit, V8 spends more time on collections, to free unused memory",
-            ),
-        )
+        ..v8_old_space(RuntimeKind::V8)
     },
     Row {
         when: |facts| {
