@@ -8,6 +8,7 @@ use lowtide_model::counts::{CountKind, CountLimit, Counts};
 use crate::pressure::soft_limit;
 use crate::proc::cgroup::Groups;
 use crate::proc::hierarchy::Hierarchy;
+use crate::proc::links::is_in_first_pid_namespace;
 use crate::proc::pids;
 use crate::proc::stat::Stat;
 use crate::proc::status::Status;
@@ -89,13 +90,10 @@ fn tasks(pid: u32) -> Vec<CountLimit> {
 /// Returns the limit on tasks of the user of a process (`RLIMIT_NPROC`): all its processes count,
 /// with their threads. `None` if it does not apply to the process, or if not all of them are seen.
 fn tasks_of_user(target: &Target) -> Option<CountLimit> {
-    /// The initial PID namespace (`PROC_PID_INIT_INO` of include/linux/proc_ns.h).
-    const INITIAL: &str = "pid:[4026531836]";
     let limit = soft_limit(target, "Max processes ")?;
     let user = target.status().ok().filter(has_limited_tasks)?.uid;
     let namespace = |path: String| fs::read_link(path).ok();
     let is_own = namespace(target.path("ns/user"))? == namespace("/proc/self/ns/user".to_owned())?;
-    let sees_all = namespace("/proc/self/ns/pid".to_owned())? == Path::new(INITIAL);
     let tasks_of = |pid: u32| {
         let text = |file: &str| fs::read(format!("/proc/{pid}/{file}")).ok();
         let status = Status::parse(&String::from_utf8_lossy(&text("status")?)).ok()?;
@@ -105,7 +103,11 @@ fn tasks_of_user(target: &Target) -> Option<CountLimit> {
     };
     let used = || Some(pids().ok()?.flatten().filter_map(tasks_of).sum());
     let name = format!("RLIMIT_NPROC of user {user}");
-    (is_own && sees_all).then(used).flatten().map(|used| CountLimit { name, limit, used })
+    (is_own && is_in_first_pid_namespace()).then(used).flatten().map(|used| CountLimit {
+        name,
+        limit,
+        used,
+    })
 }
 
 /// Returns whether the kernel limits the tasks of the user of a process: not for root, nor with

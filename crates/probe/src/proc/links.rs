@@ -34,3 +34,10 @@ pub fn has_other_mounts(pid: u32) -> bool {
     let (own, other) = (namespace("self"), namespace(&pid.to_string()));
     own.zip(other).is_some_and(|(own, other)| own != other)
 }
+
+/// Returns whether this process is in the first PID namespace (`PROC_PID_INIT_INO` in
+/// include/linux/proc_ns.h), so that it sees all processes by the PIDs of the kernel.
+pub fn is_in_first_pid_namespace() -> bool {
+    const FIRST: &str = "pid:[4026531836]";
+    fs::read_link("/proc/self/ns/pid").is_ok_and(|namespace| namespace.as_os_str() == FIRST)
+}

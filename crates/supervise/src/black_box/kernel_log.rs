@@ -3,10 +3,11 @@
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::time::{Duration, Instant};
 
 use lowtide_model::counters::ProcessBytes;
+use lowtide_probe::proc::links::is_in_first_pid_namespace;
 use lowtide_record::black_box::KernelLine;
 
 use super::groups::is_path_of;
@@ -16,9 +17,6 @@ use super::verdict::{LIMIT, NO_LIMIT};
 const MAX_RECORDS: usize = 4096;
 /// Maximum number of kills that are remembered.
 const MAX_KILLS: usize = 64;
-/// Number of the first PID namespace (`PROC_PID_INIT_INO` in include/linux/proc_ns.h). The PIDs in
-/// the log are of this one.
-const FIRST_PID_NAMESPACE: u64 = 0xefff_fffc;
 /// Interval at which the log is read, so that no record is overwritten before.
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Time after which a record that was overwritten before it was read cannot be one of a process
@@ -39,9 +37,8 @@ impl KernelLog {
     /// Opens the log at its end. If it may not be read, or if it has the PIDs of another namespace,
     /// it stays empty.
     pub(super) fn open() -> Self {
-        let namespace = std::fs::metadata("/proc/self/ns/pid").map(|found| found.ino());
-        let is_first = namespace.is_ok_and(|number| number == FIRST_PID_NAMESPACE);
-        let file = if is_first { Self::open_file() } else { None };
+        // The PIDs in the log are those of the first namespace.
+        let file = if is_in_first_pid_namespace() { Self::open_file() } else { None };
         Self { file, kills: Vec::new(), read: Instant::now(), lost: None }
     }
 
