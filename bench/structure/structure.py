@@ -157,6 +157,7 @@ def main():
         print(f"  {crate}: {', '.join(files)}")
     print(f"public items: {sum(public.values())}")
     print("  " + ", ".join(f"{crate} {count}" for crate, count in public.items()))
+    sys.exit(bool(found))
 
 
 main()

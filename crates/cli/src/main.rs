@@ -37,7 +37,7 @@ fn main() -> ExitCode {
 
 /// Returns whether the verb is `run`, whose exit codes are not those of the other verbs.
 fn is_run() -> bool {
-    std::env::args_os().nth(1).is_some_and(|verb| verb == "run")
+    failure::usage::typed_verb(std::env::args_os()).is_some_and(|verb| verb == "run")
 }
 
 fn run(verb: Verb, output: &console::output::Output) -> Result<Exit, Failure> {

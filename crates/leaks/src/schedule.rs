@@ -18,6 +18,9 @@ const COSTS: u32 = 100;
 /// spare.
 const INTERVALS: u32 = 12;
 
+/// Maximum length of a run that is extended, unless twice the requested time is longer.
+const LONGEST_EXTENDED: Duration = Duration::from_secs(300);
+
 /// The wishes of the user for the times of snapshots.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Schedule {
@@ -47,6 +50,13 @@ impl Schedule {
     pub fn time_to_verdict(self) -> Duration {
         self.every.unwrap_or_else(|| self.shortest()) * INTERVALS
     }
+
+    /// Returns the maximum length of a run that was too short for a verdict, from its start:
+    /// `elapsed` is its length so far, and `cost` the CPU time of the last snapshot.
+    pub fn extended(self, elapsed: Duration, cost: Duration) -> Duration {
+        let needed = self.interval(elapsed, cost) * INTERVALS;
+        needed.min(LONGEST_EXTENDED).max(elapsed * 2)
+    }
 }
 
 #[cfg(test)]
@@ -75,6 +85,12 @@ mod tests {
         let first = |seconds| of(seconds).interval(Duration::ZERO, Duration::ZERO).as_secs_f64();
         assert_eq!([6, 24, 60, 3600].map(first), [1.0, 2.0, 5.0, 5.0]);
         assert_eq!(of(6).time_to_verdict(), Duration::from_secs(12));
+        let extended = |seconds, cost_ms| {
+            let elapsed = Duration::from_secs(seconds);
+            of(seconds).extended(elapsed, Duration::from_millis(cost_ms)).as_secs()
+        };
+        assert_eq!((extended(2, 0), extended(30, 0)), (12, 60));
+        assert_eq!((extended(30, 100), extended(30, 1000), extended(200, 1000)), (120, 300, 400));
         assert_eq!(Schedule::default().time_to_verdict(), Duration::from_secs(60));
     }
 }

@@ -71,18 +71,12 @@
 //!
 //! Registers, instructions, signal frames and the rule by which an interrupted call restarts depend
 //! on the processor: `arch/` has one interface for them, and `stub/PROCESSOR/` the assembler. For
-//! a processor that it does not have, `release_unsupported.rs` is compiled instead of `release.rs`.
-//! It makes the same checks.
+//! other processors, this crate does not compile.
 //!
 //! The tests kill lowtide, end the target, or make the target change itself at every step
 //! (`crash_safety.rs`, `self_changes.rs`), and verify every byte, register and timeout of programs
 //! whose memory is released (`torture/`). `kernel_state.rs` is the table of all state of the kernel
 //! that a release touches or rests on.
-
-#![cfg_attr(
-    not(lowtide_releases),
-    allow(dead_code, reason = "the examination has parts that only a release uses")
-)]
 
 mod arch;
 mod checks;
@@ -93,11 +87,10 @@ mod end;
 mod error;
 mod examination;
 mod filters;
-#[cfg(all(any(test, feature = "fuzzing"), lowtide_releases))]
+#[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;
 mod headroom;
-#[cfg(lowtide_releases)]
 mod heaps;
 mod hold;
 mod huge;
@@ -115,17 +108,11 @@ mod purge;
 mod reasons;
 mod refusal;
 mod releasable;
-#[cfg(lowtide_releases)]
 mod release;
-#[cfg(not(lowtide_releases))]
-#[path = "release_unsupported.rs"]
-mod release;
-#[cfg(lowtide_releases)]
 mod remote;
 mod stub;
 mod symbol;
 mod target_code;
-#[cfg(lowtide_releases)]
 mod worker;
 
 pub use checks::check_permission;
@@ -149,7 +136,6 @@ pub mod testing {
     pub use crate::checks::{TargetFacts, check, check_permission};
     pub use crate::error::Abort;
     pub use crate::release::{TargetStep, release_observed};
-    #[cfg(lowtide_releases)]
     pub use crate::remote::seccomp::{
         Call, Filter, FilterAction, Instruction, decide, filters_of, permits,
     };

@@ -59,7 +59,7 @@ fn line(row: &RowDifference, screen: Screen) -> String {
         "{}{}{} ({} → {})",
         of.unwrap_or_default(),
         state.unwrap_or_default(),
-        row.owner.key().replace('_', " "),
+        row.owner.name(),
         Human(row.before_bytes),
         Human(row.after_bytes)
     );

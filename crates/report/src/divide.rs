@@ -117,7 +117,7 @@ fn divide(part: &GrowthPart, growth: &Growth, runtimes: &[Runtime], pid: u32) ->
             "external: what objects have outside of V8's heap, such as WebAssembly.Memory; what is in none of the \
              figures was mapped by an addon",
         ),
-        ("runtime" | "allocated", Some(runtime)) => of_runtime(runtime, growth, pid),
+        ("runtime" | "allocated", Some(runtime)) => of_runtime(runtime, pid),
         ("stacks", _) => (
             format!("ps -T -p {pid}"),
             "the names of its threads; threads that end need pthread_join or pthread_detach",
@@ -155,14 +155,16 @@ fn with_remark(command: &str, remark: &str) -> String {
 }
 
 /// Returns a command for the memory of a runtime, or code to run in the program.
-fn of_runtime(runtime: RuntimeKind, growth: &Growth, pid: u32) -> (String, &'static str) {
-    // A snapshot takes about a second for each 20 MiB, and the debugger some seconds.
-    let wait_s = 10 + growth.rss_bytes[1] / (20 << 20);
+fn of_runtime(runtime: RuntimeKind, pid: u32) -> (String, &'static str) {
     match runtime {
         RuntimeKind::HotSpot => (format!("jcmd {pid} GC.class_histogram"), "as its user"),
+        // The debugger ends with its input: the input lasts until the file is whole, which takes as
+        // long as it takes. A space has no effect, and ends the loop if the debugger has ended.
         RuntimeKind::Node => (
             format!(
-                "(sleep 2; echo \"takeHeapSnapshot('{pid}.heapsnapshot')\"; sleep {wait_s}) | node inspect -p {pid}"
+                "(sleep 2; echo \"takeHeapSnapshot('{pid}.heapsnapshot')\"; \
+                 until tail -c 2 {pid}.heapsnapshot 2>&1 | grep -q ']}}'; do sleep 1; echo ' '; done) | \
+                 node inspect -p {pid}"
             ),
             "it stops meanwhile, and needs as much memory again; open the file in Chrome's DevTools",
         ),

@@ -95,12 +95,17 @@ fn collection(collected: &Collected, after_bytes: u64) -> String {
 
 /// Describes the outcome in a sentence.
 pub fn sentence(release: &Release) -> String {
-    match release.collected.as_ref().and_then(|collected| collected.after_bytes) {
+    let sizes = |collected: &Collected| Some((collected.before_bytes, collected.after_bytes?));
+    match release.collected.as_ref().and_then(sizes) {
         None => outcome(release),
         // Then something was done.
-        Some(_) => {
+        Some((before, after)) => {
             let rest = outcome(release).replace(", and nothing was done", "");
-            format!("the runtime has collected; the release of malloc's memory: {rest}")
+            format!(
+                "the runtime has collected (RSS {} → {}); the release of malloc's memory: {rest}",
+                Human(before),
+                Human(after)
+            )
         }
     }
 }
@@ -366,11 +371,13 @@ fn over_bound(release: &Release) -> String {
     let bound = HumanSeconds(release.pause_bound_s);
     let (over, all) = (thousands(release.pauses_over_bound), thousands(release.pauses));
     let waited = HumanSeconds(release.waited_over_bound_s);
-    let why = match release.waited_over_bound_s > 0.0 {
-        true => format!(
-            "the processors were busy, and threads waited {waited} for one during these pauses"
+    let excess_s = release.longest_pause_s - release.pause_bound_s;
+    let why = match release.waited_over_bound_s {
+        0.0 => "the kernel took longer; no thread waited for a processor".to_owned(),
+        waited_s if waited_s >= excess_s / 2.0 => format!(
+            "the processors were busy, and threads waited {waited} for a processor in these pauses"
         ),
-        false => "the kernel took longer; no thread waited for a processor".to_owned(),
+        _ => format!("the kernel took longer; threads waited {waited} for a processor"),
     };
     format!("; {over} of {all} exceeded the bound of {bound}: {why}")
 }
@@ -389,11 +396,14 @@ fn locks(release: &Release) -> String {
     if release.lock_holds == 1 {
         return format!("1 lock hold in the allocator: {longest}");
     }
-    format!(
-        "{} lock holds in the allocator, longest {longest}, 99 % under {}",
-        thousands(release.lock_holds),
-        HumanSeconds(release.p99_lock_s)
-    )
+    let holds = thousands(release.lock_holds);
+    match release.lock_holds {
+        ..100 => format!("{holds} lock holds in the allocator, longest {longest}"),
+        _ => format!(
+            "{holds} lock holds in the allocator, longest {longest}, 99 % under {}",
+            HumanSeconds(release.p99_lock_s)
+        ),
+    }
 }
 
 fn passes(release: &Release) -> String {

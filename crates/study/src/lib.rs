@@ -10,9 +10,10 @@
 //!    fields are a flag with its help, a key, and a condition that `--resume` compares. Flags
 //!    override the file.
 //! 2. **Plan** (`plan.rs`). Everything is checked before anything starts. `treatment/resolve.rs`
-//!    makes the treatments (`versions.rs` those of `--against`), `allocator.rs` finds or unpacks libraries and tries each, `order.rs`
-//!    draws the random order of the trials, and `preflight.rs` looks for obstacles to every trial,
-//!    such as a port in use. A mistake is a [`PlanError`]: one sentence.
+//!    makes the treatments (`versions.rs` those of `--against`), `allocator.rs` finds or unpacks
+//!    libraries and tries each, `order.rs` draws the random order of the trials, and `preflight.rs`
+//!    looks for obstacles to every trial, such as a port in use. A mistake is a [`PlanError`]: one
+//!    sentence.
 //! 3. **Record** (`record_dir.rs`). With `--resume`, the finished trials are read from it, and a
 //!    plan with other conditions is refused. Each line is written at once; if that fails, the study
 //!    ends.

@@ -242,7 +242,6 @@ pub struct Settings {
     /// Whether the rounds of the load are alike. If not, the memory after each does not show
     /// growth.
     #[arg(skip)]
-    #[serde(alias = "rounds_alike")]
     pub rounds_alike: Option<bool>,
 
     /// The directories that replace `{study}` and `{cache}`.

@@ -14,8 +14,8 @@
 //!    thread.
 //! 3. `Policy::decide` returns an action. A release has conditions (`supervisor/releases.rs`): the
 //!    brake permits none for a time after releases that failed or took too long (of several heaps,
-//!    each has a brake of its own: `heap_brakes.rs`), no hold file exists, the budget of CPU time is not used up, and no other supervisor releases memory on the
-//!    host (`host_lock.rs`).
+//!    each has a brake of its own: `heap_brakes.rs`), no hold file exists, the budget of CPU time
+//!    is not used up, and no other supervisor releases memory on the host (`host_lock.rs`).
 //! 4. `PreparedRelease::run` releases memory, and returns a sample of the dropped pages. `Refaults`
 //!    decides when it is checked for pages that came back; the policy learns from the result.
 //! 5. An [`Observer`] receives each act. `lowtide run` and `lowtide attach` write the log and the

@@ -440,8 +440,12 @@ impl<'a> Times<'a> {
         let rise = rise(baseline, peak).unwrap_or(0) as f64;
         let last = series.median_within(to - FINAL_WINDOW_S, to);
         let fallen = last.and_then(|last| series.last_above(last as f64 + FALLEN * rise, to));
-        let is_behind = |t: &f64| rise > 0.0 && *t <= to - FINAL_WINDOW_S;
-        Some((fallen.filter(is_behind).map_or(from, |t| from.max(t.next_up())), to))
+        match fallen.filter(|_| rise > 0.0) {
+            None => Some((from, to)),
+            Some(t) if t <= to - FINAL_WINDOW_S => Some((from.max(t.next_up()), to)),
+            // Too late to know where it would have settled.
+            Some(_) => None,
+        }
     }
 
     fn settle_span(

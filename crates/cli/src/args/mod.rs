@@ -480,7 +480,7 @@ pub(crate) struct ExporterArgs {
 #[command(after_long_help = help::WATCH_HELP)]
 pub(crate) struct WatchArgs {
     /// A process
-    #[arg(value_name = "PID", value_parser = crate::select::selector::pid, required_unless_present = "cgroup")]
+    #[arg(value_name = "PID", value_parser = crate::select::selector::one_pid, required_unless_present = "cgroup")]
     pub(crate) pid: Option<u32>,
 
     /// A control group: the growth of what it is charged for. Its path as in /proc/PID/cgroup, its
@@ -511,7 +511,7 @@ pub(crate) struct WatchArgs {
 #[command(after_long_help = help::LEAKS_HELP)]
 pub(crate) struct LeaksArgs {
     /// A process
-    #[arg(value_name = "PID", value_parser = crate::select::selector::pid)]
+    #[arg(value_name = "PID", value_parser = crate::select::selector::one_pid)]
     pub(crate) pid: u32,
 
     /// Age from which a block in use is a survivor; only the growth of survivors is judged

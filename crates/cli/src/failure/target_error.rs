@@ -3,6 +3,7 @@
 use std::io::ErrorKind;
 
 use lowtide_model::inspection::Unreadable;
+use lowtide_model::number::HumanCount;
 use lowtide_probe::permission::{Access, required};
 use lowtide_probe::proc::status::Status;
 use lowtide_probe::target::{Target, TargetError};
@@ -60,6 +61,20 @@ pub(crate) fn not_permitted(part: Unreadable, pid: u32, again: &Rerun) -> Failur
     let required = required(pid, Access::Read);
     let sentence = format!("the {part} of process {pid} may not be read: this requires {required}");
     as_root(Failure::new(Exit::NotPermitted, sentence), again)
+}
+
+/// Returns one failure for all processes that lowtide may not read; `None` if there are none.
+/// `again` is the command line to repeat.
+pub(crate) fn several_not_permitted(pids: &[u32], again: &Rerun) -> Option<Failure> {
+    let required = required(*pids.first()?, Access::Read);
+    let sentence = match pids {
+        [pid] => format!("the memory of process {pid} may not be read: this requires {required}"),
+        _ => format!(
+            "the memory of {} processes may not be read: this requires {required}",
+            HumanCount(pids.len() as u64)
+        ),
+    };
+    Some(as_root(Failure::new(Exit::NotPermitted, sentence), again))
 }
 
 /// Adds the command that runs lowtide as root, unless it has the capability that root has for this

@@ -1,6 +1,7 @@
 //! Errors of command lines that clap rejects.
 
 use std::error::Error;
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::CommandFactory;
@@ -12,6 +13,7 @@ use crate::args::Cli;
 use crate::args::values::InvalidValue;
 use crate::console::output::Output;
 use crate::failure::exit::{Exit, Failure};
+use crate::shell::copyable;
 
 /// Prints the error of the command line, or the requested help, and returns the exit code. An error
 /// of `run` has an exit code that a command is unlikely to have.
@@ -19,7 +21,9 @@ pub(crate) fn report(error: &clap::Error, is_run: bool) -> ExitCode {
     let exit = if is_run { Exit::RunFailed } else { Exit::Usage };
     let is_error = error.use_stderr();
     // clap did not understand the whole line, so whether --json was given can only be guessed.
-    let json = is_error && std::env::args_os().any(|word| word == "--json");
+    // What follows `--` are words of a program.
+    let own = std::env::args_os().take_while(|word| word != "--");
+    let json = is_error && own.into_iter().any(|word| word == "--json");
     let invalid = error.source().and_then(|source| source.downcast_ref::<InvalidValue>());
     let output = Output::new(json, clap::ColorChoice::Auto);
     if let Some(failure) = ended_process(error) {
@@ -32,7 +36,7 @@ pub(crate) fn report(error: &clap::Error, is_run: bool) -> ExitCode {
         let failure = match (invalid, unknown) {
             (Some(invalid), _) => Failure::usage(invalid),
             (None, Some(unknown)) => unknown,
-            (None, None) => Failure::usage(sentence(error)).next(help_of_typed_verb()),
+            (None, None) => Failure::usage(sentence(error)).next(next()),
         };
         return output.fail(&failure.with_exit(exit));
     }
@@ -40,9 +44,28 @@ pub(crate) fn report(error: &clap::Error, is_run: bool) -> ExitCode {
     if is_help { exit.into() } else { Exit::Done.into() }
 }
 
-/// Returns the command that prints the help of the verb that was typed.
-fn help_of_typed_verb() -> String {
-    let typed = std::env::args().nth(1).unwrap_or_default();
+/// Returns the verb of the command line, which may follow flags.
+pub(crate) fn typed_verb(words: impl Iterator<Item = OsString>) -> Option<OsString> {
+    let mut words = words.skip(1);
+    while let Some(word) = words.next() {
+        if word == "--color" {
+            words.next();
+        } else if !word.as_encoded_bytes().starts_with(b"-") {
+            return Some(word);
+        }
+    }
+    None
+}
+
+/// Returns the command to run next: `run` with its program behind `--`, or the help of the verb that
+/// was typed.
+fn next() -> String {
+    let typed = typed_verb(std::env::args_os()).unwrap_or_default();
+    let words = std::env::args_os().skip_while(|word| *word != typed).skip(1);
+    let words: Vec<String> = words.map(|word| word.to_string_lossy().into_owned()).collect();
+    if typed == "run" && words.first().is_some_and(|word| !word.starts_with('-')) {
+        return format!("lowtide run -- {}", copyable(&words));
+    }
     match Cli::command().find_subcommand(&typed).filter(|verb| !verb.is_hide_set()) {
         Some(verb) => format!("lowtide {} --help", verb.get_name()),
         None => "lowtide --help".to_owned(),
@@ -91,7 +114,15 @@ fn unknown_verb(error: &clap::Error) -> Option<Failure> {
 
 #[cfg(test)]
 mod tests {
-    use super::one_line;
+    use super::{one_line, typed_verb};
+
+    #[test]
+    fn the_verb_is_found_behind_the_flags_before_it() {
+        let verb = |line: &str| typed_verb(line.split(' ').map(Into::into));
+        assert_eq!(verb("lowtide --json run --bad inspect"), Some("run".into()));
+        assert_eq!(verb("lowtide --color never run"), Some("run".into()));
+        assert_eq!(verb("lowtide --json"), None);
+    }
 
     #[test]
     fn a_message_of_clap_is_one_line_with_its_tips_and_without_its_usage() {

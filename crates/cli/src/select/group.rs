@@ -84,13 +84,18 @@ impl Group {
             return;
         }
         let now = proportion(target).map(|now| among_forked(now, found));
-        self.anon.extend(now.map(|now| anon(found, now.anon)));
+        // Without the permission to read it, its status still has the sum.
+        let count = now.map(|now| now.anon).or_else(|| anon_count(target.pid));
+        self.anon.extend(count.map(|count| anon(found, count)));
         self.add_proportion(now, None);
         let totals = &mut self.totals;
         totals.rss_bytes += found.observation.rss_bytes;
         let own = found.observation.forked.as_ref().map(|forked| forked.private_bytes);
         if let Some(bytes) = own {
             *totals.private_bytes.get_or_insert(0) += bytes;
+        }
+        if found.observation.unreadable.is_some() {
+            return;
         }
         *totals.allocated_bytes.get_or_insert(0) +=
             found.observation.ledger.bytes(Owner::Allocated);
@@ -109,8 +114,7 @@ impl Group {
             _ => "failed",
         };
         // A process that has ended has no memory.
-        let Ok(status) = Status::read(pid) else { return };
-        let count = AnonCount { resident_bytes: status.anon_bytes, proportional_bytes: None };
+        let Some(count) = anon_count(pid) else { return };
         let name = command(pid);
         self.anon.push(AnonProcess::unread(pid, name, count, reason.to_owned()));
     }
@@ -200,6 +204,12 @@ fn anon(found: &Inspection, count: AnonCount) -> AnonProcess {
     let release = found.remedies.iter().find(|remedy| remedy.kind == RemedyKind::Release);
     let releasable_bytes = release.and_then(|remedy| remedy.predicted_bytes).unwrap_or(0);
     AnonProcess::new(observation.pid, name, &observation.ledger, count, releasable_bytes)
+}
+
+/// Returns the anonymous memory of a process by its status; `None` if it has ended.
+fn anon_count(pid: u32) -> Option<AnonCount> {
+    let resident_bytes = Status::read(pid).ok()?.anon_bytes;
+    Some(AnonCount { resident_bytes, proportional_bytes: None })
 }
 
 /// Returns the short name of a process.

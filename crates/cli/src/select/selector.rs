@@ -114,22 +114,42 @@ fn began(pid: u32) -> Option<u64> {
     ProcReader::open(pid).ok().flatten().map(|(process, _)| process.start_ticks)
 }
 
-/// Parses a PID, or the name of the only process that has it.
+/// Parses a PID, or the name of the only process that has it, of a verb for several processes.
 pub(crate) fn pid(text: &str) -> Result<u32, String> {
+    pid_or(text, |several| {
+        let name = quoted(text);
+        format!(
+            "{} processes have this name: --comm {name} selects all of them, and pgrep -a {name} lists them",
+            several.len()
+        )
+    })
+}
+
+/// Parses a PID, or the name of the only process that has it, of a verb for one process.
+pub(crate) fn one_pid(text: &str) -> Result<u32, String> {
+    pid_or(text, |several| {
+        let first: Vec<String> = several.iter().take(3).map(u32::to_string).collect();
+        format!(
+            "{} processes have this name, such as {}: one is wanted, and pgrep -a {} lists them",
+            several.len(),
+            first.join(", "),
+            quoted(text)
+        )
+    })
+}
+
+/// Parses a PID, or a name. `of_several` is the error for processes that all have this name.
+fn pid_or(text: &str, of_several: impl FnOnce(&[u32]) -> String) -> Result<u32, String> {
     if let Ok(pid) = text.parse() {
         return Ok(pid);
     }
-    let name = quoted(text);
     match named(text).as_slice() {
         [pid] => Ok(*pid),
         [] => Err(format!(
-            "neither a process ID nor the name of a running process: --comm {name} selects by name, and pgrep -a \
-             {name} lists IDs"
+            "neither a process ID nor the name of a running process: pgrep -fa {} searches in command lines",
+            quoted(text)
         )),
-        several => Err(format!(
-            "{} processes have this name: --comm {name} selects all of them, and pgrep -a {name} lists them",
-            several.len()
-        )),
+        several => Err(of_several(several)),
     }
 }
 

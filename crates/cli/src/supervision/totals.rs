@@ -68,7 +68,9 @@ impl Totals {
         if self.pauses_over_bound == 0 {
             return String::new();
         }
-        let why = match self.waited_over_bound_s > 0.0 {
+        let excess_s = self.longest_pause_s - max_pause.as_secs_f64();
+        let why = match self.waited_over_bound_s > 0.0 && self.waited_over_bound_s >= excess_s / 2.0
+        {
             true => "the machine was busy",
             false => "the kernel took longer",
         };

@@ -207,11 +207,14 @@ pub(crate) fn summary(top: &Top, width: usize) -> String {
     };
     let mut text =
         format!("{} processes: RSS {}", HumanCount(total.processes), Human(total.rss_bytes));
-    for (what, bytes) in [
+    // Of processes that may not be read, only the size is known.
+    let is_read = top.processes.iter().any(|process| process.unread.is_none());
+    let parts = [
         ("reclaimable", total.reclaimable_bytes),
         ("in use", total.allocated_bytes + total.runtime_bytes),
         ("fragmented", total.fragmented_bytes),
-    ] {
+    ];
+    for (what, bytes) in parts.into_iter().filter(|_| is_read) {
         let part = format!(", {what} {}", Human(bytes));
         if text.chars().count() + part.chars().count() + waiting.chars().count() > width {
             break;

@@ -14,9 +14,9 @@ use crate::tui::canvas::{ScreenCanvas, bold, dim, reversed};
 const ACTIONS: &str = "Enter watch · r release · ? help";
 
 const HELP: [&str; 16] = [
-    "reclaimable   free memory in whole pages; `lowtide inspect` says what returns it",
+    "reclaimable   free memory in whole pages; `lowtide inspect` shows what returns it",
     "fragmented    free memory on pages that also hold allocated memory",
-    "in use        allocated by the program, or managed by a runtime such as V8 or the JVM",
+    "in use        allocated by the program, or managed by a runtime such as V8",
     "growth/h      growth of RSS per hour, over the last ten minutes",
     "…             not inspected yet; the largest processes come first",
     "-             cannot be read",
@@ -26,10 +26,10 @@ const HELP: [&str; 16] = [
     "/             show only lines that contain a text; Esc shows all",
     "Enter         watch the selected process live; q returns",
     "r             release free memory of the selected process, after confirmation",
-    "j k g G       next, previous, first, last line; the arrow and page keys do the same",
+    "j k g G       next, previous, first, last line, as the arrow and page keys",
     "q             quit",
     "",
-    "All values but RSS and its growth are as old as the last inspection of the process.",
+    "Values other than RSS and its growth are as old as the last inspection.",
 ];
 
 /// Draws the whole view.
@@ -118,6 +118,12 @@ mod tests {
         draw(state, false, area, &mut buffer);
         let row = |y| -> String { (0..width).map(|x| buffer[(x, y)].symbol()).collect() };
         (0..height).map(|y| row(y).trim_end().to_owned() + "\n").collect()
+    }
+
+    #[test]
+    fn no_line_of_the_help_is_cut_off_at_80_columns() {
+        let long: Vec<&str> = HELP.into_iter().filter(|line| line.chars().count() > 80).collect();
+        assert_eq!(long, [""; 0]);
     }
 
     #[test]

@@ -160,7 +160,8 @@ fn remedies(found: &Inspection, width: u16) -> Vec<String> {
 /// Returns the last error, and the verdict with its reasons, in lines.
 fn verdict(state: &State, found: &Inspection, width: u16) -> Vec<String> {
     let verdict = &found.verdict;
-    let mut text = format!("{}: {}.", verdict.kind.name(), verdict.because.join("; "));
+    let mut text =
+        format!("{}: {}.", verdict.kind.name().replace('_', " "), verdict.because.join("; "));
     if let Some(trouble) = &state.trouble {
         text = format!("! {trouble}. {text}");
     }

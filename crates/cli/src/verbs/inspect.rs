@@ -35,7 +35,7 @@ use crate::console::interrupt;
 use crate::console::output::{Output, note};
 use crate::failure::exit::{Exit, Failure};
 use crate::failure::rerun::Rerun;
-use crate::failure::target_error::{failure, not_permitted, note_thread};
+use crate::failure::target_error::{failure, not_permitted, note_thread, several_not_permitted};
 use crate::select::container::{self, Container};
 use crate::select::each_process::{Outcome, each_process};
 use crate::select::group::{Group, has_processes, in_lines};
@@ -93,6 +93,7 @@ pub(crate) fn run(args: &InspectArgs, output: &Output) -> Result<Exit, Failure> 
         held: String::new(),
         rows: Vec::new(),
         fork: None,
+        unreadable: Vec::new(),
         printed: 0,
         interrupt: &interrupt,
         output,
@@ -143,6 +144,8 @@ struct Pages<'a> {
     rows: Vec<SummaryRow>,
     /// What keeps memory shared after a fork, from the process that copied most, with its bytes.
     fork: Option<(u64, Remedy)>,
+    /// Those of several processes that may not be read.
+    unreadable: Vec<u32>,
     printed: usize,
     interrupt: &'a AtomicBool,
     output: &'a Output,
@@ -166,9 +169,13 @@ impl Pages<'_> {
             save(path, &file)?;
         }
         let unreadable = inspection.observation.unreadable;
-        let limited = unreadable.map(|what| not_permitted(what, pid, &again));
+        if unreadable.is_some() && !self.is_one && !self.output.json {
+            self.unreadable.push(pid);
+        }
+        let limited = unreadable.filter(|_| self.is_one || self.output.json);
+        let limited = limited.map(|what| not_permitted(what, pid, &again));
         let ended = ended.map(|error| failure(&error, &again));
-        let mut exit = Exit::Done;
+        let mut exit = unreadable.map_or(Exit::Done, |_| Exit::NotPermitted);
         for failure in limited.into_iter().chain(ended) {
             // For a single process, only one object is printed: the inspection.
             match self.is_one {
@@ -278,6 +285,9 @@ impl Pages<'_> {
         let (output, screen) = (self.output, self.output.screen());
         if output.json {
             return if self.has_totals { group.print(output) } else { Ok(()) };
+        }
+        if let Some(failure) = several_not_permitted(&self.unreadable, &self.again) {
+            output.fail(&failure);
         }
         // The totals of a single process are those of its page, and a cgroup has its own.
         let is_whole = group.cgroup().is_none() || self.args.why || self.args.each;

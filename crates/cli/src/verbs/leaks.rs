@@ -40,7 +40,8 @@ use crate::watcher::whole::WholeProcess;
 
 /// Time after which provisional verdicts are printed.
 const PROVISIONAL: Duration = Duration::from_secs(30);
-/// Maximum length of a run with too few snapshots for a verdict, in multiples of --duration.
+/// Maximum length of a run in which the process executes program after program, in multiples of
+/// --duration.
 const EXTENDED: u32 = 2;
 /// Minimum part of the growth that the program mapped itself, for the code that did it to be named.
 const MIN_MAPPED: f64 = 0.1;
@@ -386,6 +387,7 @@ impl<'a> Watch<'a> {
                 self.observe(target);
             }
             self.show_progress(&mut record)?;
+            let cost = Duration::try_from_secs_f64(look.cpu_s).unwrap_or_default();
             let is_extended = duration != self.args.duration;
             // A process that executes program after program is watched for a bounded time, too.
             let most = self.args.duration.map(|most| most * EXTENDED);
@@ -394,8 +396,9 @@ impl<'a> Watch<'a> {
             }
             let is_over = duration.is_some_and(|most| elapsed >= most);
             if is_over && !is_extended && self.is_too_early() {
-                duration = Some(elapsed * EXTENDED);
-                let most = HumanSeconds((elapsed * EXTENDED).as_secs_f64());
+                let most = self.schedule().extended(elapsed, cost);
+                duration = Some(most);
+                let most = HumanSeconds(most.as_secs_f64());
                 note!(
                     "lowtide: too few snapshots for a verdict: the run is extended, to {most} at most"
                 );
@@ -406,7 +409,6 @@ impl<'a> Watch<'a> {
             if interrupt.load(Ordering::Relaxed) {
                 return Ok(None);
             }
-            let cost = Duration::try_from_secs_f64(look.cpu_s).unwrap_or_default();
             let end = duration.map(|most| self.begin + most);
             let next = at + self.schedule().interval(elapsed, cost);
             let next = end.map_or(next, |end| next.min(end));
@@ -426,7 +428,7 @@ impl<'a> Watch<'a> {
         self.whole = WholeProcess::begin(target);
         self.observe(target);
         (self.stacks, self.no_stacks, self.mappings) = (None, None, None);
-        (self.has_walked, self.undivided) = (false, None);
+        (self.has_walked, self.undivided, self.printed) = (false, None, None);
         self.sample(target);
         self.begin = Instant::now();
         Ok(())

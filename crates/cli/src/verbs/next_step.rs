@@ -152,7 +152,7 @@ pub(super) fn next(found: &Inspection, service: &Service) -> String {
     let leaks = format!("lowtide leaks {pid} --duration 10m");
     let runtimes = &found.observation.runtimes;
     match found.verdict.kind {
-        VerdictKind::Hoard if is_release_the_remedy(found) => {
+        VerdictKind::Hoard | VerdictKind::Fragmentation if is_release_the_remedy(found) => {
             format!("lowtide release {pid}\n      {}", study(found, service))
         }
         VerdictKind::Hoard
@@ -181,6 +181,9 @@ pub(super) fn next(found: &Inspection, service: &Service) -> String {
             }
             // Also if the watch was too short for a course: a longer one is a search for leaks.
             Some(_) => leaks,
+            None if has_collection(found) => {
+                format!("lowtide release --collect {pid}     (collects first, as jcmd GC.run does)")
+            }
             None if is_little_free(found) => {
                 format!("nothing to release; does it grow? lowtide inspect --watch 60s {pid}")
             }
@@ -207,20 +210,32 @@ fn grew_beside(growth: &Growth) -> bool {
     rises.iter().any(Option::is_some) || !growth.counts.is_empty()
 }
 
+/// Returns whether a collection of the runtime, which lowtide can ask for, returns memory.
+fn has_collection(found: &Inspection) -> bool {
+    const COLLECTED: [&str; 2] = ["hotspot/g1", "hotspot/shenandoah"];
+    let is_collected = |row: &String| COLLECTED.contains(&row.as_str());
+    found.remedies.iter().any(|remedy| remedy.row.as_ref().is_some_and(is_collected))
+}
+
 /// Returns whether there is advice for the memory that a runtime, or an allocator that is not
 /// walked, manages.
 fn has_advice(found: &Inspection) -> bool {
     found.remedies.iter().any(|remedy| remedy.kind == RemedyKind::Runtime)
 }
 
-/// Returns whether a release returns at least as much as a purge by the program itself.
+/// Returns whether a release returns a tenth of the memory of the process or more, and at least as
+/// much as a purge by the program itself.
 fn is_release_the_remedy(found: &Inspection) -> bool {
     let most = |kind: RemedyKind| {
         let of_kind = found.remedies.iter().filter(|remedy| remedy.kind == kind);
         of_kind.map(|remedy| remedy.predicted_bytes.unwrap_or(0)).max()
     };
     let purge_bytes = most(RemedyKind::Purge).unwrap_or(0);
-    most(RemedyKind::Release).is_some_and(|release_bytes| release_bytes >= purge_bytes)
+    let is_worth = |release_bytes: u64| match found.verdict.kind {
+        VerdictKind::Hoard => true,
+        _ => release_bytes >= found.observation.rss_bytes / 10,
+    };
+    most(RemedyKind::Release).is_some_and(|bytes| bytes >= purge_bytes && is_worth(bytes))
 }
 
 /// Returns the next step for a program of musl whose memory is not released: musl has no setting.

@@ -18,7 +18,7 @@ use lowtide_release::{
 };
 use lowtide_report::group::processes;
 use lowtide_report::release as picture;
-use lowtide_report::text::printable;
+use lowtide_report::text::{printable, shortened};
 
 use crate::args::{MethodChoice, ReleaseArgs};
 use crate::console::bar::on_stderr;
@@ -85,6 +85,11 @@ pub(crate) fn run(args: &ReleaseArgs, output: &Output) -> Result<Exit, Failure> 
     Ok(exit)
 }
 
+/// Maximum length of a command in the list before a question, in characters.
+const MAX_COMMAND: usize = 68;
+/// Divisor of RSS for the least release after which a policy is worth starting.
+const WORTH: u64 = 100;
+
 /// Lists the selected processes, and asks whether to release their memory.
 fn is_wanted(pids: &[Selected]) -> Result<bool, Failure> {
     let processes = processes(pids.len() as u64);
@@ -97,7 +102,8 @@ fn is_wanted(pids: &[Selected]) -> Result<bool, Failure> {
     }
     for Selected { pid, .. } in pids {
         let command = ProcReader::open(*pid).ok().flatten().map(|(process, _)| process.command());
-        note!("{pid:>8}  {}", printable(&command.unwrap_or_default().join(" ")));
+        let command = printable(&command.unwrap_or_default().join(" "));
+        note!("{pid:>8}  {}", shortened(&command, MAX_COMMAND));
     }
     Ok(question::ask(&format!("Release free memory of {processes}?"), Duration::MAX))
 }
@@ -318,6 +324,10 @@ pub(super) fn next(done: &Release, again: &Rerun, family: u32) -> Option<String>
             (!again.has("subprocesses")).then_some(next)
         }
         ReleaseOutcome::Released if done.returned_bytes == 0 => None,
+        // Most of it is held for another reason.
+        ReleaseOutcome::Released if done.returned_bytes < done.rss_before_bytes / WORTH => {
+            Some(format!("lowtide inspect {}     (what holds the rest)", done.pid))
+        }
         ReleaseOutcome::Released => Some(attach(done)),
     }
 }
@@ -333,7 +343,8 @@ fn add_shared(done: &mut Release, before: Option<ForkedMemory>, target: &Target)
     let Some(before) = before else { return };
     let shared = match done.dry_run {
         true => {
-            let found = Inspector::default().with_details().inspect(target).ok();
+            let mut inspector = Inspector::default().with_details().without_predictions();
+            let found = inspector.inspect(target).ok();
             let shared = found.and_then(|found| found.forked?.free_shared_bytes);
             shared.map(|shared| shared.min(done.predicted_bytes))
         }

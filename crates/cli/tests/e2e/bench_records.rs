@@ -1,4 +1,5 @@
-//! Checks that each record under `bench/` still yields the summary beside it.
+//! Checks that each record under `bench/` still yields the summary beside it, and that the folders
+//! of `bench/` follow the rule of its README.
 //!
 //! `LOWTIDE_UPDATE_SUMMARIES=1 cargo test -p lowtide --test e2e bench_records` rewrites the
 //! summaries.
@@ -68,4 +69,43 @@ fn the_reports_of_the_benchmark_records_match_their_summaries() {
         }
     }
     assert!(changed.is_empty(), "no longer what the records say: {changed:#?}");
+}
+
+#[test]
+fn each_folder_of_measurements_is_small_and_in_the_index() {
+    const MAX_BYTES: u64 = 50_000;
+    const MAX_BYTES_OF_ALL: u64 = 5_000_000;
+    let bench = root().join("bench");
+    let index = fs::read_to_string(bench.join("README.md")).unwrap();
+    let (mut all, mut faults) = (0, Vec::new());
+    for folder in fs::read_dir(&bench).unwrap().map(|folder| folder.unwrap()) {
+        if !folder.file_type().unwrap().is_dir() {
+            continue;
+        }
+        let name = folder.file_name().into_string().unwrap();
+        let mut own = 0;
+        for file in files_in(&folder.path()) {
+            let bytes = fs::metadata(&file).unwrap().len();
+            all += bytes;
+            let file = file.file_name().unwrap().to_str().unwrap();
+            if !file.starts_with("record-") && !file.starts_with("summary-") {
+                own += bytes;
+            }
+        }
+        if own > MAX_BYTES {
+            faults.push(format!("bench/{name}: {own} bytes without records and their summaries"));
+        }
+        if !index.contains(&format!("({name}/README.md)")) {
+            faults.push(format!("bench/{name}: not in bench/README.md"));
+        }
+    }
+    assert!(faults.is_empty() && all < MAX_BYTES_OF_ALL, "{all} bytes; {faults:#?}");
+}
+
+/// Returns the files of a directory and of those in it.
+fn files_in(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    let (directories, mut files): (Vec<_>, Vec<_>) = entries.partition(|path| path.is_dir());
+    files.extend(directories.iter().flat_map(|directory| files_in(directory)));
+    files
 }

@@ -110,12 +110,17 @@ fn ledger(report: &BlackBoxReport) -> Option<PageSection> {
         Human(report.last_full_ledger_bytes.unwrap_or_else(|| ledger.total()))
     );
     if let Some(after) = report.after_ledger {
-        title += &format!(
-            "; after that {} anonymous, {} shared, {} of files",
-            signed(after.anon_bytes),
-            signed(after.shared_bytes),
-            signed(after.file_bytes)
-        );
+        let parts = [
+            (after.anon_bytes, "anonymous"),
+            (after.shared_bytes, "shared"),
+            (after.file_bytes, "of files"),
+        ];
+        let changed = parts.into_iter().filter(|(bytes, _)| *bytes != 0);
+        let changed: Vec<String> =
+            changed.map(|(bytes, what)| format!("{} {what}", signed(bytes))).collect();
+        if !changed.is_empty() {
+            title += &format!("; after that {}", changed.join(", "));
+        }
     }
     Some(PageSection { title, rows: ledger_rows(ledger) })
 }

@@ -41,8 +41,12 @@ pub(super) fn answer(ledger: &CgroupLedger) -> String {
         }
         Some(row) if is_noticeable(row, anon) && of_charge(row.bytes) >= 5.0 => {
             let about = if row.estimated { "≈ " } else { "" };
+            let processes = match anon > row.bytes {
+                true => format!(" Most is of processes: {}.", with_minus(anon)),
+                false => String::new(),
+            };
             format!(
-                "{}: {about}{} of {} ({:.0} %). {}",
+                "{}: {about}{} of {} ({:.0} %). {}{processes}",
                 heading(row.kind),
                 with_minus(row.bytes),
                 Human(charged),

@@ -12,7 +12,8 @@ use crate::group::processes;
 use crate::screen::{Screen, bold, dim};
 use crate::text::{printable, shortened, wrapped};
 use answer::answer;
-use rows::{MIN_SHARE, Shown, rows};
+use parts::Shown;
+use rows::{MIN_SHARE, rows};
 
 /// The parts of rows that a page has, from more to fewer: the maximum number of parts of a row, and
 /// their minimum share of the charge beside the usual one.

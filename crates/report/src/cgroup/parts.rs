@@ -6,7 +6,6 @@ use lowtide_model::cgroup::{
 };
 use lowtide_model::ledger::{Row, State};
 
-use super::rows::Shown;
 use crate::screen::{Screen, dim, hanging};
 use crate::text::{printable, shortened};
 
@@ -16,6 +15,16 @@ const MIN_SHARE: f64 = 0.01;
 const MIN_OWNER_SHARE: f64 = 0.03;
 /// Maximum length of the path of a file, in characters.
 const MAX_PATH: usize = 48;
+
+/// How much of a ledger a page shows.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Shown {
+    /// All rows, with all of their parts.
+    All,
+    /// The large rows, each with at most `most` parts, which have at least `min_share` of the
+    /// charge.
+    Large { most: usize, min_share: f64 },
+}
 
 /// The parts of rows, as many as there is room for.
 pub(super) struct Parts<'l> {

@@ -5,7 +5,7 @@ use lowtide_model::cgroup::{CgroupHolder, CgroupKind, CgroupLedger, CgroupRow};
 use ratatui_core::style::Color;
 
 use super::answer::{named, objects_of};
-use super::parts::Parts;
+use super::parts::{Parts, Shown};
 use crate::inspection::ledger::{MAX_BAR_WIDTH, cells, first_names, line};
 use crate::screen::Screen;
 use crate::text::printable;
@@ -15,16 +15,6 @@ pub(super) const MIN_SHARE: f64 = 0.01;
 
 /// Maximum number of rows of their own on a page that does not show all.
 const MAX_ROWS: usize = 5;
-
-/// How much of a ledger a page shows.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Shown {
-    /// All rows, with all of their parts.
-    All,
-    /// The large rows, each with at most `most` parts, which have at least `min_share` of the
-    /// charge.
-    Large { most: usize, min_share: f64 },
-}
 
 /// Formats the bar and the rows.
 pub(super) fn rows(ledger: &CgroupLedger, shown: Shown, screen: Screen) -> String {

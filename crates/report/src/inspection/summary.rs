@@ -17,7 +17,8 @@ pub struct SummaryRow {
     pub rss_bytes: u64,
     /// What it costs by itself, in bytes, if it shares memory with processes that were forked.
     own_bytes: Option<u64>,
-    reclaimable_bytes: u64,
+    /// `None` if its heap may not be read.
+    reclaimable_bytes: Option<u64>,
     verdict: &'static str,
     command: String,
 }
@@ -30,7 +31,8 @@ impl SummaryRow {
             pid: observation.pid,
             rss_bytes: observation.rss_bytes,
             own_bytes: observation.forked.as_ref().map(|forked| forked.private_bytes),
-            reclaimable_bytes: observation.ledger.bytes(Owner::Reclaimable),
+            reclaimable_bytes: (observation.unreadable.is_none())
+                .then(|| observation.ledger.bytes(Owner::Reclaimable)),
             verdict: outside_heap(inspection.verdict.kind, &observation.ledger),
             command: printable(without_directory(&observation.command.join(" "))),
         }
@@ -47,7 +49,7 @@ impl SummaryRow {
             "{:>8} {:>10} {own}{:>11}  {:<13}  ",
             self.pid,
             Human(self.rss_bytes).to_string(),
-            Human(self.reclaimable_bytes).to_string(),
+            self.reclaimable_bytes.map_or_else(|| "-".to_owned(), |bytes| Human(bytes).to_string()),
             self.verdict,
         );
         let room = usize::from(screen.width).saturating_sub(numbers.chars().count()).max(8);
@@ -79,14 +81,16 @@ pub fn list(rows: &[SummaryRow], most: usize, screen: Screen) -> String {
     if small.is_empty() {
         return heading + &lines;
     }
-    let sum = |of: fn(&SummaryRow) -> u64| {
-        Human(small.iter().map(|row| of(row)).sum::<u64>()).to_string()
+    // What is unknown of all of them is no sum.
+    let sum = |of: fn(&SummaryRow) -> Option<u64>| {
+        let known = small.iter().filter_map(|row| of(row)).reduce(|sum, bytes| sum + bytes);
+        known.map_or_else(|| "-".to_owned(), |bytes| Human(bytes).to_string())
     };
     let own = if has_own { format!("{:>10} ", "") } else { String::new() };
     let others = format!(
         "{:>8} {:>10} {own}{:>11}  {:<13}  {} more (--each)\n",
         "others",
-        sum(|row| row.rss_bytes),
+        sum(|row| Some(row.rss_bytes)),
         sum(|row| row.reclaimable_bytes),
         "",
         small.len()

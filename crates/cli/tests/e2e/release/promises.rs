@@ -182,5 +182,5 @@ fn processes_selected_by_name_are_released_together_only_with_the_yes_flag() {
     // A name in place of a PID.
     let output = inspect(&["x"], 1);
     let said = String::from_utf8(output.stdout).unwrap();
-    assert!(said.contains("--comm x selects by name"), "{said}");
+    assert!(said.contains("pgrep -fa x searches in command lines"), "{said}");
 }
