@@ -4,18 +4,20 @@
 //! a FIFO that blocks `open` forever, a device, a symbolic link into the opener's root. This module
 //! opens regular files only, and only the file that is mapped.
 //!
-//! A file on a network or of a FUSE server can take seconds for each read. Of such files, a thread
-//! reads little and waits little, so that one process does not delay the inspection of others; and
-//! another process reads them ([`read_remote_files_by`]).
+//! A file on a network or of a FUSE server can take seconds for each read. Of those that a
+//! process maps, little is read, and a thread waits little for them, so that one process does not
+//! delay the inspection of others; and another process reads them ([`read_remote_files_by`]).
 
 mod remote;
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FileType, Mode, OFlags, fstat, fstatfs, open, openat};
@@ -45,20 +47,30 @@ const REMOTE: [i64; 8] = [
     0x5346_414f, // AFS
 ];
 
-/// What a thread may still read of remote files, in total. An inspection has a thread of its own.
-#[derive(Debug, Clone, Copy)]
-struct RemoteBudget {
-    bytes: u64,
-    /// Time to wait for their file systems; `None` for a thread that another one abandons.
-    time: Option<Duration>,
-}
+/// Maximum number of bytes that are read of the remote files of a process within
+/// [`REMOTE_PERIOD`], by all threads.
+const MAX_REMOTE_BYTES: u64 = 1 << 20;
+const REMOTE_PERIOD: Duration = Duration::from_secs(60);
 
-impl RemoteBudget {
-    const MAX: Self = Self { bytes: 1 << 20, time: Some(Duration::from_secs(2)) };
+/// Maximum time for which a thread waits for remote file systems, in total, unless another one
+/// abandons it.
+const MAX_REMOTE_TIME: Duration = Duration::from_secs(2);
+
+/// The processes of which remote files were read: the time of the first read, and the number of
+/// bytes that may still be read.
+static REMOTE_BYTES: Mutex<BTreeMap<u32, (Instant, u64)>> = Mutex::new(BTreeMap::new());
+
+/// Passes the number of bytes that may be read of the remote files of a process to a function.
+fn with_remote_bytes<T>(pid: u32, act: impl FnOnce(&mut u64) -> T) -> T {
+    let mut all = REMOTE_BYTES.lock().unwrap_or_else(PoisonError::into_inner);
+    all.retain(|_, (begin, _)| begin.elapsed() < REMOTE_PERIOD);
+    let (_, left) = all.entry(pid).or_insert_with(|| (Instant::now(), MAX_REMOTE_BYTES));
+    act(left)
 }
 
 thread_local! {
-    static REMOTE_LEFT: Cell<RemoteBudget> = const { Cell::new(RemoteBudget::MAX) };
+    /// The rest of that time; `None` for a thread that another one abandons.
+    static REMOTE_TIME: Cell<Option<Duration>> = const { Cell::new(Some(MAX_REMOTE_TIME)) };
 
     /// The process whose files it has opened last, and the file systems that this one sees.
     static FILE_SYSTEMS: RefCell<Option<(u32, VisibleFileSystems)>> = const { RefCell::new(None) };
@@ -90,19 +102,18 @@ pub fn read_local_files_only() {
 /// Lets this thread wait for remote file systems for any time, because another thread bounds its
 /// work.
 pub(crate) fn wait_for_remote_files() {
-    REMOTE_LEFT.set(RemoteBudget { time: None, ..REMOTE_LEFT.get() });
+    REMOTE_TIME.set(None);
 }
 
 /// Asks for something of a remote file, within the time that this thread may wait for such files.
 fn in_time<T>(ask: impl FnOnce(Option<Instant>) -> io::Result<T>) -> io::Result<T> {
-    let budget = REMOTE_LEFT.get();
-    if budget.time == Some(Duration::ZERO) {
+    let time = REMOTE_TIME.get();
+    if time == Some(Duration::ZERO) {
         return Err(too_slow());
     }
     let begin = Instant::now();
-    let answer = ask(budget.time.map(|time| begin + time));
-    let time = budget.time.map(|time| time.saturating_sub(begin.elapsed()));
-    REMOTE_LEFT.set(RemoteBudget { time, ..budget });
+    let answer = ask(time.map(|time| begin + time));
+    REMOTE_TIME.set(time.map(|time| time.saturating_sub(begin.elapsed())));
     answer
 }
 
@@ -110,7 +121,8 @@ fn in_time<T>(ask: impl FnOnce(Option<Instant>) -> io::Result<T>) -> io::Result<
 #[derive(Debug)]
 pub struct MappedFile {
     opened: Opened,
-    is_remote: bool,
+    /// The process that has mapped it, if it is remote.
+    remote_of: Option<u32>,
 }
 
 #[derive(Debug)]
@@ -146,22 +158,25 @@ impl MappedFile {
     /// the end of the file.
     ///
     /// # Errors
-    /// Fails if they cannot be read, or if this thread has read too much of remote files or waited
-    /// too long for them.
+    /// Fails if they cannot be read, if too much was read of remote files of the process, or if
+    /// this thread has waited too long for such files.
     pub fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
-        if !self.is_remote || bytes.is_empty() {
+        let Some(pid) = self.remote_of.filter(|_| !bytes.is_empty()) else {
             return self.read_any_at(bytes, offset);
-        }
-        let left = usize::try_from(REMOTE_LEFT.get().bytes).unwrap_or(usize::MAX);
-        let length = bytes.len().min(left);
-        if length == 0 {
+        };
+        let wanted = bytes.len() as u64;
+        let granted = with_remote_bytes(pid, |left| {
+            let granted = wanted.min(*left);
+            *left -= granted;
+            granted
+        });
+        if granted == 0 {
             return Err(too_much());
         }
-        let read = self.read_any_at(&mut bytes[..length], offset)?;
-        let budget = REMOTE_LEFT.get();
-        let bytes = budget.bytes.saturating_sub(read as u64);
-        REMOTE_LEFT.set(RemoteBudget { bytes, ..budget });
-        Ok(read)
+        let read = self.read_any_at(&mut bytes[..granted as usize], offset);
+        let unread = granted - read.as_ref().map_or(0, |read| *read as u64);
+        with_remote_bytes(pid, |left| *left = (*left + unread).min(MAX_REMOTE_BYTES));
+        read
     }
 
     fn read_any_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
@@ -200,13 +215,14 @@ impl MappedFile {
 /// A file of this machine.
 impl From<File> for MappedFile {
     fn from(file: File) -> Self {
-        Self { opened: Opened::Here(file), is_remote: false }
+        Self { opened: Opened::Here(file), remote_of: None }
     }
 }
 
 fn too_much() -> io::Error {
     io::Error::other(
-        "it is on a network or FUSE file system, of which lowtide reads at most 1 MiB for a process",
+        "it is on a network or FUSE file system, of which lowtide reads at most 1 MiB for a process \
+         within a minute",
     )
 }
 
@@ -248,17 +264,17 @@ pub fn open_mapped(pid: u32, mapping: &Mapping) -> io::Result<MappedFile> {
         if is_local_only {
             return Err(left_unread());
         }
-        if REMOTE_LEFT.get().bytes == 0 {
+        if with_remote_bytes(pid, |left| *left) == 0 {
             return Err(too_much());
         }
         if let Some(command) = remote::reader() {
             let opened = in_time(|end| RemoteFile::open(command(), pid, mapping, end))?;
-            return Ok(MappedFile { opened: Opened::Elsewhere(opened), is_remote: true });
+            return Ok(MappedFile { opened: Opened::Elsewhere(opened), remote_of: Some(pid) });
         }
         reach = Reach::Anywhere;
     }
     let file = open_here(pid, mapping, reach)?;
-    if file.is_remote && is_local_only { Err(left_unread()) } else { Ok(file) }
+    if file.remote_of.is_some() && is_local_only { Err(left_unread()) } else { Ok(file) }
 }
 
 /// Opens the file that is mapped, if it is on a disk of this machine.
@@ -270,7 +286,7 @@ pub(crate) fn open_local(pid: u32, mapping: &Mapping) -> io::Result<File> {
         return Err(left_unread());
     }
     match open_here(pid, mapping, Reach::Local)? {
-        MappedFile { opened: Opened::Here(file), is_remote: false } => Ok(file),
+        MappedFile { opened: Opened::Here(file), remote_of: None } => Ok(file),
         _ => Err(left_unread()),
     }
 }
@@ -281,7 +297,8 @@ fn open_here(pid: u32, mapping: &Mapping, reach: Reach) -> io::Result<MappedFile
     // A FUSE server need not implement this.
     let is_remote =
         fstatfs(&place).map_or(true, |found| REMOTE.contains(&(found.f_type & 0xffff_ffff)));
-    Ok(MappedFile { opened: Opened::Here(reopen(&place)?), is_remote })
+    let remote_of = is_remote.then_some(pid);
+    Ok(MappedFile { opened: Opened::Here(reopen(&place)?), remote_of })
 }
 
 fn left_unread() -> io::Error {
@@ -457,22 +474,32 @@ mod tests {
     }
 
     #[test]
-    fn little_is_read_of_remote_files_in_a_thread() {
-        let file = || {
+    fn little_is_read_of_the_remote_files_of_a_process_by_all_threads() {
+        let file = |pid| {
             let file = tempfile::tempfile().unwrap();
             file.set_len(8 << 20).unwrap();
-            MappedFile { is_remote: true, ..MappedFile::from(file) }
+            MappedFile { remote_of: pid, ..MappedFile::from(file) }
         };
-        let [one, other] = [file(), file()];
+        // No PIDs.
+        let [process, other] = [u32::MAX, u32::MAX - 1].map(Some);
         let read = |file: &MappedFile, length| file.read_exact_at(&mut vec![0; length], 0);
-        read(&one, 1 << 19).unwrap();
-        read(&other, 1 << 19).unwrap();
-        assert!(read(&one, 1).unwrap_err().to_string().contains("at most 1 MiB"));
-        assert!(read(&file(), 0).is_ok());
-        std::thread::spawn(move || read(&one, 1 << 20).unwrap()).join().unwrap();
-        let local = MappedFile::from(tempfile::tempfile().unwrap());
-        local.file().unwrap().set_len(8 << 20).unwrap();
-        read(&local, 8 << 20).unwrap();
+        read(&file(process), 1 << 19).unwrap();
+        std::thread::spawn(move || read(&file(process), 1 << 19).unwrap()).join().unwrap();
+        let error = read(&file(process), 1).unwrap_err().to_string();
+        assert!(error.contains("at most 1 MiB"), "{error}");
+        assert!(read(&file(process), 0).is_ok());
+        read(&file(other), 1 << 20).unwrap();
+        read(&file(None), 8 << 20).unwrap();
+    }
+
+    #[test]
+    fn what_a_read_of_a_remote_file_does_not_return_can_be_read_later() {
+        let pid = u32::MAX - 2;
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(10).unwrap();
+        let file = MappedFile { remote_of: Some(pid), ..MappedFile::from(file) };
+        assert_eq!(file.read_at(&mut [0; 1000], 0).unwrap(), 10);
+        assert_eq!(with_remote_bytes(pid, |left| *left), MAX_REMOTE_BYTES - 10);
     }
 
     #[test]
