@@ -1,6 +1,7 @@
 //! What the kernel counts of a process, and the limits on it.
 
 use std::fs;
+use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use lowtide_model::counts::{CountKind, CountLimit, Counts};
@@ -24,10 +25,23 @@ pub fn counts(target: &Target) -> Counts {
     let process = ProcReader::open(target.pid).ok().flatten();
     let open_files =
         process.and_then(|(process, _)| Some(process.descriptors().ok()?.len() as u64));
-    let maps = fs::read(target.path("maps")).ok();
-    let mappings = maps.map(|text| text.iter().filter(|byte| **byte == b'\n').count() as u64);
+    let mappings = target.file("maps").and_then(lines).ok();
     let threads = target.stat().ok().map(|stat| stat.threads);
     [open_files, mappings, threads, ended_children(target.pid)]
+}
+
+/// Counts the lines of a text, without the whole text in memory.
+fn lines(text: impl Read) -> io::Result<u64> {
+    let (mut text, mut lines) = (BufReader::new(text), 0);
+    loop {
+        let bytes = text.fill_buf()?;
+        if bytes.is_empty() {
+            return Ok(lines);
+        }
+        lines += bytes.iter().filter(|byte| **byte == b'\n').count() as u64;
+        let length = bytes.len();
+        text.consume(length);
+    }
 }
 
 /// Counts the children of a process that have ended, and for which it has not waited; `None` if
@@ -196,6 +210,13 @@ mod tests {
         let name = format!("RLIMIT_NPROC of user {user}");
         let expected = CountLimit { name, limit: 77, used: 5 };
         assert_eq!(found, sees_all.then_some(expected));
+    }
+
+    #[test]
+    fn lines_are_counted_across_the_parts_of_a_text() {
+        let text = "a line\n".repeat(10_000);
+        assert_eq!(lines(text.as_bytes()).unwrap(), 10_000);
+        assert_eq!(lines(io::empty()).unwrap(), 0);
     }
 
     #[test]

@@ -219,9 +219,10 @@ impl Target {
     /// Reads its current mappings, in order of address.
     ///
     /// # Errors
-    /// Fails if they may not be read, or if it has ended; [`Target::failed`] distinguishes the two.
+    /// Fails if they are too many, may not be read, or if it has ended; [`Target::failed`]
+    /// distinguishes these.
     pub fn maps(&self) -> io::Result<Vec<maps::Mapping>> {
-        self.each_mapping()?.collect()
+        maps::read_all(BufReader::new(self.directory.file("maps")?))
     }
 
     /// Reads its mappings one by one, in order of address.

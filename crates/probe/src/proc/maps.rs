@@ -1,11 +1,17 @@
 //! `/proc/PID/maps`.
 
-use std::io::{self, BufRead};
+use std::io::{self, BufRead, Read};
 use std::ops::Deref;
 
 use rustix::fs::{AtFlags, CWD, Stat, StatxFlags, statx};
 
 use super::ParseError;
+
+/// Maximum memory for the mappings of a process, in bytes. By default, a process has up to 65,530,
+/// each with a path of up to 4 KiB, which it chooses.
+const MAX_BYTES: usize = 64 << 20;
+/// Maximum length of a line, in bytes: the kernel shows paths of up to a page.
+const MAX_LINE: u64 = 1 << 18;
 
 /// One mapping.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -139,7 +145,7 @@ pub fn read(mut text: impl BufRead) -> impl Iterator<Item = io::Result<Mapping>>
     let mut line = Vec::new();
     std::iter::from_fn(move || {
         line.clear();
-        match text.read_until(b'\n', &mut line) {
+        match text.by_ref().take(MAX_LINE).read_until(b'\n', &mut line) {
             Ok(0) => None,
             Ok(_) => {
                 let line = line.strip_suffix(b"\n").unwrap_or(&line);
@@ -148,6 +154,23 @@ pub fn read(mut text: impl BufRead) -> impl Iterator<Item = io::Result<Mapping>>
             Err(error) => Some(Err(error)),
         }
     })
+}
+
+/// Reads all mappings.
+///
+/// # Errors
+/// Fails if the text cannot be read, if a line is not a mapping, or if they take more than 64 MiB.
+pub fn read_all(text: impl BufRead) -> io::Result<Vec<Mapping>> {
+    let (mut all, mut bytes) = (Vec::new(), 0);
+    for mapping in read(text) {
+        let mapping = mapping?;
+        bytes += size_of::<Mapping>() + mapping.name.len();
+        if bytes > MAX_BYTES {
+            return Err(io::Error::other("its mappings and their names take more than 64 MiB"));
+        }
+        all.push(mapping);
+    }
+    Ok(all)
 }
 
 fn parse_line(line: &str) -> Result<Mapping, ParseError> {
@@ -215,8 +238,23 @@ mod tests {
         assert_eq!((maps[1].name.as_str(), maps[1].has_file()), ("[stack]", false));
         assert_eq!(maps[2].name, "");
         assert!(maps[0].permissions == "r-xp" && maps[2].permissions.starts_with("---"));
-        let read: std::io::Result<Vec<Mapping>> = read(text.as_bytes()).collect();
-        assert_eq!(read.unwrap(), maps);
+        assert_eq!(read_all(text.as_bytes()).unwrap(), maps);
+    }
+
+    #[test]
+    fn many_mappings_with_long_names_are_an_error() {
+        let name = "x".repeat(4000);
+        let line = format!("1000-2000 rw-p 00000000 fe:01 1234 /{name}\n");
+        assert_eq!(read_all(line.repeat(100).as_bytes()).unwrap().len(), 100);
+        let count = MAX_BYTES / line.len() + 100;
+        let text = line.repeat(count);
+        assert!(read_all(text.as_bytes()).unwrap_err().to_string().contains("more than 64 MiB"));
+    }
+
+    #[test]
+    fn a_line_without_an_end_is_not_read_whole() {
+        let mut items = read(io::BufReader::new(io::repeat(b'x')));
+        assert!(items.next().unwrap().is_err());
     }
 
     proptest! {
