@@ -3,9 +3,11 @@
 
 use std::fs;
 use std::io::Read;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use lowtide_testing::Running;
 use serde_json::Value;
 
 use crate::exporter::Exporter;
@@ -69,9 +71,13 @@ fn each_verb_ends_for_a_process_whose_files_are_read_slowly() {
         assert!(message.contains("takes too long"), "{words:?}: {message}");
     }
     failure(&["leaks", "--no-stacks", "--duration", "1s"], slow.pid());
-    let top = object(&lowtide().args(["top", "--once", "--json"]).output().unwrap());
-    let row = row(&top, slow.pid());
-    assert_eq!(row["unread"], "slow", "{row:#}");
+    // On a busy machine, its time may not suffice for all processes.
+    until("its row", || {
+        let top = object(&lowtide().args(["top", "--once", "--json"]).output().unwrap());
+        let row = row(&top, slow.pid());
+        assert!(row["verdict"].is_null(), "{row:#}");
+        (row["unread"] == "slow").then_some(())
+    });
 }
 
 #[test]
@@ -169,4 +175,37 @@ fn a_slow_process_does_not_keep_attach_from_releasing_another() {
     assert!(Path::new(&format!("/proc/{}", slow.pid())).exists());
     attach.kill().unwrap();
     attach.wait().unwrap();
+}
+
+/// Returns the lines of a log about a process.
+fn lines_about(log: &Path, pid: u32) -> Vec<Value> {
+    let text = fs::read_to_string(log).unwrap_or_default();
+    let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    lines.filter(|line| line["pid"] == pid).collect()
+}
+
+#[test]
+#[ignore = "needs root and FUSE"]
+fn the_lock_of_the_host_is_free_while_a_slow_process_is_examined() {
+    let slow = Slow::start("500");
+    let log = slow.home.path().join("log");
+    let mut attach = lowtide();
+    attach.args(["attach", "-p", "periodic=1s", "--log"]).arg(&log);
+    let mut attach = Running::from(attach.arg(slow.pid().to_string()).spawn().unwrap());
+    let holder = format!(" {} ", attach.id());
+    until("the end of the examination", || {
+        let locks = fs::read_to_string("/proc/locks").unwrap();
+        let own = locks.lines().find(|line| line.contains("FLOCK") && line.contains(&holder));
+        let is_of_host = own.is_some_and(|line| line.contains(&inode_of("/run/lowtide.lock")));
+        assert!(!is_of_host, "{own:?}");
+        let lines = lines_about(&log, slow.pid());
+        lines.iter().any(|line| line.to_string().contains("takes too long")).then_some(())
+    });
+    attach.kill().unwrap();
+    attach.wait().unwrap();
+}
+
+/// Returns the end of the identity of a file, as `/proc/locks` shows it.
+fn inode_of(path: &str) -> String {
+    fs::metadata(path).map_or_else(|_| "no file".to_owned(), |found| format!(":{} ", found.ino()))
 }
