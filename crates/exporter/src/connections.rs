@@ -6,13 +6,16 @@ use std::time::Instant;
 
 use tokio::task::AbortHandle;
 
-/// Maximum number of connections at once. A further one replaces the one that has been without a
-/// complete request for the longest time.
+use crate::turns::Client;
+
+/// Maximum number of connections at once. A further one replaces one of the client that has most:
+/// the one that has been without a complete request for the longest time.
 pub(crate) const MAX_CONNECTIONS: usize = 256;
 
 /// A connection.
 #[derive(Debug)]
 struct Connection {
+    client: Client,
     /// The time of its last complete request, or of its start.
     last_request: Instant,
     has_request: bool,
@@ -34,6 +37,7 @@ pub(crate) struct ConnectionEntry(Arc<Place>);
 struct Place {
     connections: Arc<Connections>,
     id: u64,
+    client: Client,
 }
 
 impl Connections {
@@ -42,12 +46,16 @@ impl Connections {
     }
 
     /// Adds a connection. Returns its entry, and whether another one was closed for it.
-    pub(crate) fn add(self: &Arc<Self>) -> (ConnectionEntry, bool) {
+    pub(crate) fn add(self: &Arc<Self>, client: Client) -> (ConnectionEntry, bool) {
         let mut open = self.open();
         let (next, open) = &mut *open;
         let is_full = open.len() >= MAX_CONNECTIONS;
         if is_full {
-            let longest = open.iter().min_by_key(|(id, one)| (one.last_request, **id));
+            let mut counts = HashMap::new();
+            open.values().for_each(|one| *counts.entry(one.client).or_insert(0) += 1);
+            let most = counts.values().max();
+            let of_most = open.iter().filter(|(_, one)| counts.get(&one.client) == most);
+            let longest = of_most.min_by_key(|(id, one)| (one.last_request, **id));
             let longest = longest.map(|(id, _)| *id);
             if let Some(task) = longest.and_then(|id| open.remove(&id)?.task) {
                 task.abort();
@@ -55,15 +63,18 @@ impl Connections {
         }
         let id = *next;
         *next += 1;
-        open.insert(
-            id,
-            Connection { last_request: Instant::now(), has_request: false, task: None },
-        );
-        (ConnectionEntry(Arc::new(Place { connections: Arc::clone(self), id })), is_full)
+        let last_request = Instant::now();
+        open.insert(id, Connection { client, last_request, has_request: false, task: None });
+        (ConnectionEntry(Arc::new(Place { connections: Arc::clone(self), id, client })), is_full)
     }
 }
 
 impl ConnectionEntry {
+    /// Returns the client.
+    pub(crate) fn client(&self) -> Client {
+        self.0.client
+    }
+
     fn update(&self, with: impl FnOnce(&mut Connection)) {
         if let Some(connection) = self.0.connections.open().1.get_mut(&self.0.id) {
             with(connection);
@@ -108,21 +119,33 @@ mod tests {
     #[test]
     fn the_connection_without_a_request_for_the_longest_time_is_replaced() {
         let connections = Arc::new(Connections::default());
-        let mut entries: Vec<_> = (0..MAX_CONNECTIONS).map(|_| connections.add().0).collect();
+        let mut entries: Vec<_> =
+            (0..MAX_CONNECTIONS).map(|_| connections.add(Client::Local).0).collect();
         entries[0].add_request();
-        let (new, has_replaced) = connections.add();
+        let (new, has_replaced) = connections.add(Client::Local);
         assert!(has_replaced && is_open(&new) && is_open(&entries[0]));
         assert!(!is_open(&entries[1]) && is_open(&entries[2]));
         // The end of the replaced connection makes no room for another one.
         drop(entries.remove(1));
-        assert!(connections.add().1);
+        assert!(connections.add(Client::Local).1);
+    }
+
+    #[test]
+    fn a_client_with_many_connections_closes_none_of_another() {
+        let connections = Arc::new(Connections::default());
+        let other = Client::from(std::net::IpAddr::from([192, 0, 2, 1]));
+        let (first, _) = connections.add(other);
+        let entries: Vec<_> =
+            (0..MAX_CONNECTIONS).map(|_| connections.add(Client::Local).0).collect();
+        assert!(is_open(&first) && !is_open(&entries[0]));
     }
 
     #[test]
     fn a_closed_connection_makes_room() {
         let connections = Arc::new(Connections::default());
-        let mut entries: Vec<_> = (0..MAX_CONNECTIONS).map(|_| connections.add().0).collect();
+        let mut entries: Vec<_> =
+            (0..MAX_CONNECTIONS).map(|_| connections.add(Client::Local).0).collect();
         entries.pop();
-        assert!(!connections.add().1);
+        assert!(!connections.add(Client::Local).1);
     }
 }

@@ -14,7 +14,8 @@
 //!
 //! A scrape gets what the survey (`lowtide-survey`) knows, and never waits for an inspection. The
 //! CPU time of the server does not count against the budget of the survey (`UncountedCpu`). If
-//! there are too many connections, `connections` decides which one is closed.
+//! there are too many connections, `connections` decides which one is closed; `turns` decides whose
+//! password is verified next.
 //!
 //! [`privileges`] changes the user and removes capabilities before the first thread starts; then
 //! [`seal`] installs a seccomp filter. `tests/permitted_calls.rs` interprets the filter for all
@@ -32,6 +33,7 @@ pub mod privileges;
 pub mod seal;
 pub mod server;
 pub mod textfile;
+mod turns;
 pub mod web_config;
 
 pub use groups::GroupBy;

@@ -39,8 +39,23 @@ pub enum ScrapeResult {
     Ok,
     /// The user name or the password was wrong.
     Unauthorized,
-    /// A connection was closed because too many were open.
+    /// A connection was closed because too many were open, or a password was not verified in time.
     Busy,
+}
+
+/// Ages of what the exporter knows, in seconds.
+#[derive(Debug, Default)]
+pub(crate) struct Ages {
+    /// Age of the last scan; `None` before the first.
+    pub scan_s: Option<f64>,
+    /// Time since the thread that inspects last looked for a process.
+    pub silence_s: f64,
+    /// Age of the last inspection.
+    pub last_inspection_s: Option<f64>,
+    /// Age of the oldest values of a process.
+    pub oldest_s: Option<f64>,
+    /// Number of processes that were not inspected yet.
+    pub uninspected: usize,
 }
 
 /// The metrics of a host, from a survey that runs in other threads.
@@ -87,15 +102,26 @@ impl Exporter {
         self.scrapes[result as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns for how long the inspection in progress has taken so far, in seconds; 0 if there is
-    /// none.
-    pub fn inspection_s(&self) -> f64 {
-        self.survey.in_progress_s()
-    }
-
     /// Returns the age of the last scan, in seconds; `None` before the first.
     pub fn scan_age_s(&self) -> Option<f64> {
         self.survey.read(Host::scan_age_s)
+    }
+
+    /// Returns the ages that decide whether the exporter is healthy.
+    pub(crate) fn ages(&self) -> Ages {
+        let (scan_s, oldest_s, uninspected) = self.survey.read(|host| {
+            let of = |process: &HostProcess| process.inspected.as_ref().map(|found| found.at);
+            let oldest = host.processes().filter_map(of).min();
+            let uninspected = host.processes().filter(|process| process.is_waiting()).count();
+            (host.scan_age_s(), oldest.map(|at| at.elapsed().as_secs_f64()), uninspected)
+        });
+        Ages {
+            scan_s,
+            silence_s: self.survey.silence_s(),
+            last_inspection_s: self.survey.last_inspection_age_s(),
+            oldest_s,
+            uninspected,
+        }
     }
 
     /// Returns the account of the server's CPU time.
@@ -122,6 +148,8 @@ impl Exporter {
         Moment {
             groups,
             scan_age_s,
+            silence_s: self.survey.silence_s(),
+            last_inspection_age_s: self.survey.last_inspection_age_s(),
             memory_bytes,
             available_bytes,
             outcomes: self.survey.outcomes(),
@@ -207,6 +235,8 @@ impl GroupValues {
 struct Moment {
     groups: BTreeMap<String, GroupValues>,
     scan_age_s: Option<f64>,
+    silence_s: f64,
+    last_inspection_age_s: Option<f64>,
     memory_bytes: Option<u64>,
     available_bytes: Option<u64>,
     outcomes: InspectionCounts,
@@ -392,6 +422,12 @@ impl Moment {
             let help = "Age of lowtide_rss_bytes and lowtide_processes.";
             writer.gauge_f64("lowtide_exporter_scan_age_seconds", help, age_s)?;
         }
+        if let Some(age_s) = self.last_inspection_age_s {
+            let help = "Time since the last inspection of any process ended.";
+            writer.gauge_f64("lowtide_exporter_last_inspection_age_seconds", help, age_s)?;
+        }
+        let help = "Time since the thread that inspects last looked for a process to inspect.";
+        writer.gauge_f64("lowtide_exporter_inspector_silence_seconds", help, self.silence_s)?;
         let other = self.groups.get(OTHER).map_or(0, |group| group.processes);
         let help = "Number of processes in the group `other`.";
         writer.gauge("lowtide_exporter_grouped_as_other", help, other)?;

@@ -12,7 +12,9 @@ use std::time::Duration;
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, WWW_AUTHENTICATE};
+use hyper::header::{
+    ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
+};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -21,14 +23,14 @@ use lowtide_probe::machine::thread_cpu_s;
 use lowtide_survey::budget::UncountedCpu;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::Mutex;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tokio_io_timeout::TimeoutStream;
 use tokio_rustls::TlsAcceptor;
 
 use crate::connections::{ConnectionEntry, Connections};
 use crate::listen::ListenAddress;
-use crate::metrics::{Exporter, ScrapeResult};
+use crate::metrics::{Ages, Exporter, ScrapeResult};
+use crate::turns::{Client, Turns};
 use crate::web_config::WebConfig;
 
 /// Maximum time from the start of a connection to the head of its first request, TLS handshake
@@ -38,6 +40,8 @@ const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum time to wait for the head of the next request, which also limits idle connections.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
+/// Maximum time to wait until a password can be verified.
+const VERIFICATION_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time between two checks for a signal.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// Time to wait after a connection could not be accepted, for example because too many files are
@@ -45,9 +49,9 @@ const POLL_INTERVAL: Duration = Duration::from_millis(250);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Minimum age of the last scan at which the exporter is unhealthy, in seconds.
 const MAX_SCAN_AGE_S: f64 = 120.0;
-/// Maximum duration of an inspection, in seconds: it gives up itself, unless the machine is very
-/// busy.
-const MAX_INSPECTION_S: f64 = 300.0;
+/// Maximum time for which the thread that inspects looks for no process, in seconds. It looks each
+/// second and after each inspection, which gives up itself, unless the machine is very busy.
+const MAX_SILENCE_S: f64 = 300.0;
 
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -113,8 +117,7 @@ fn remove_abandoned(path: &Path) -> io::Result<()> {
 struct ServerContext {
     exporter: Arc<Exporter>,
     config: WebConfig,
-    /// Held while a password is verified: verifications run one at a time.
-    verification: Arc<Mutex<()>>,
+    verifications: Arc<Turns>,
     /// CPU time of verifications and of this thread, which is not charged to the survey.
     cpu: UncountedCpu,
 }
@@ -135,7 +138,7 @@ pub fn serve(
     let context = Arc::new(ServerContext {
         exporter: Arc::clone(exporter),
         config,
-        verification: Arc::default(),
+        verifications: Arc::default(),
         cpu: cpu.clone(),
     });
     let is_over = async {
@@ -151,15 +154,15 @@ pub fn serve(
             Listener::Tcp(listener) => {
                 let listener = TcpListener::from_std(listener)?;
                 let accept = async || {
-                    let (stream, _) = listener.accept().await?;
+                    let (stream, address) = listener.accept().await?;
                     let _ = stream.set_nodelay(true);
-                    Ok(stream)
+                    Ok((stream, Client::from(address.ip())))
                 };
                 tokio::select! { () = accept_on(&context, accept) => {}, () = is_over => {} }
             }
             Listener::Unix(listener, _) => {
                 let listener = UnixListener::from_std(listener)?;
-                let accept = async || Ok(listener.accept().await?.0);
+                let accept = async || Ok((listener.accept().await?.0, Client::Local));
                 tokio::select! { () = accept_on(&context, accept) => {}, () = is_over => {} }
             }
         }
@@ -168,17 +171,19 @@ pub fn serve(
 }
 
 /// Accepts connections, and serves each in a task of its own.
-async fn accept_on<S>(context: &Arc<ServerContext>, accept: impl AsyncFn() -> io::Result<S>)
-where
+async fn accept_on<S>(
+    context: &Arc<ServerContext>,
+    accept: impl AsyncFn() -> io::Result<(S, Client)>,
+) where
     S: AsyncRead + AsyncWrite + Send + 'static,
 {
     let connections = Arc::new(Connections::default());
     loop {
-        let Ok(stream) = accept().await else {
+        let Ok((stream, client)) = accept().await else {
             sleep(ACCEPT_PAUSE).await;
             continue;
         };
-        let (entry, has_replaced) = connections.add();
+        let (entry, has_replaced) = connections.add(client);
         if has_replaced {
             context.exporter.count(ScrapeResult::Busy);
         }
@@ -220,7 +225,7 @@ where
     let service = service_fn(|request| {
         entry.add_request();
         let context = Arc::clone(context);
-        async move { answer(&context, &request).await }
+        async move { answer(&context, &request, entry.client()).await }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -233,47 +238,71 @@ where
 async fn answer(
     context: &Arc<ServerContext>,
     request: &Request<Incoming>,
+    client: Client,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
-    let mut response = if is_admitted(context, request).await {
-        answer_admitted(&context.exporter, request)
-    } else {
-        context.exporter.count(ScrapeResult::Unauthorized);
-        let mut response =
-            plain(StatusCode::UNAUTHORIZED, "the user name or the password is wrong\n");
-        response
-            .headers_mut()
-            .insert(WWW_AUTHENTICATE, hyper::http::HeaderValue::from_static("Basic"));
-        response
+    let mut response = match admission(context, request, client).await {
+        Admission::Admitted => answer_admitted(&context.exporter, request),
+        Admission::Refused => {
+            context.exporter.count(ScrapeResult::Unauthorized);
+            let text = "the user name or the password is wrong\n";
+            with_header(plain(StatusCode::UNAUTHORIZED, text), WWW_AUTHENTICATE, "Basic")
+        }
+        Admission::Unverified => {
+            context.exporter.count(ScrapeResult::Busy);
+            let text = "other clients send wrong passwords: the password was not verified\n";
+            with_header(plain(StatusCode::SERVICE_UNAVAILABLE, text), RETRY_AFTER, "60")
+        }
     };
     for (name, value) in &context.config.headers {
-        if let (Ok(name), Ok(value)) =
-            (hyper::http::HeaderName::try_from(name), hyper::http::HeaderValue::try_from(value))
-        {
+        if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
             response.headers_mut().insert(name, value);
         }
     }
     Ok(response)
 }
 
-async fn is_admitted(context: &Arc<ServerContext>, request: &Request<Incoming>) -> bool {
-    let Some(users) = &context.config.users else { return true };
+/// Whether a client may read the metrics.
+enum Admission {
+    Admitted,
+    Refused,
+    /// It is not known in time.
+    Unverified,
+}
+
+impl From<bool> for Admission {
+    fn from(is_admitted: bool) -> Self {
+        if is_admitted { Self::Admitted } else { Self::Refused }
+    }
+}
+
+async fn admission(
+    context: &Arc<ServerContext>,
+    request: &Request<Incoming>,
+    client: Client,
+) -> Admission {
+    let Some(users) = &context.config.users else { return Admission::Admitted };
     let value = request.headers().get(AUTHORIZATION).map(|value| value.as_bytes());
     if let Some(is_admitted) = users.known(value) {
-        return is_admitted;
+        return is_admitted.into();
     }
-    let one = Arc::clone(&context.verification).lock_owned().await;
+    let Ok(turn) = timeout(VERIFICATION_TIMEOUT, context.verifications.wait(client)).await else {
+        return Admission::Unverified;
+    };
     let (context, value) = (Arc::clone(context), value.map(<[u8]>::to_vec));
-    // A verification takes a long time. Other connections are served meanwhile.
+    // A verification takes a long time. Other connections are served meanwhile. The turn ends with
+    // it, even if the client does not wait for the result.
     let verification = tokio::task::spawn_blocking(move || {
-        // Even if the client does not wait for the result.
-        let _one = one;
         let start_s = thread_cpu_s();
         let users = context.config.users.as_ref();
         let is_admitted = users.is_some_and(|users| users.admit(value.as_deref()));
-        context.cpu.add(thread_cpu_s() - start_s);
+        let cpu_s = thread_cpu_s() - start_s;
+        context.cpu.add(cpu_s);
+        if !is_admitted {
+            turn.add_wrong(cpu_s);
+        }
         is_admitted
     });
-    verification.await.unwrap_or(false)
+    verification.await.unwrap_or(false).into()
 }
 
 fn answer_admitted(exporter: &Exporter, request: &Request<Incoming>) -> Response<Full<Bytes>> {
@@ -290,35 +319,52 @@ fn answer_admitted(exporter: &Exporter, request: &Request<Incoming>) -> Response
                 false => with_type(StatusCode::OK, TEXT, exporter.text()),
             }
         }
-        "/healthz" => match problem(exporter) {
-            None => plain(StatusCode::OK, "ok\n"),
-            Some(problem) => plain(StatusCode::SERVICE_UNAVAILABLE, problem),
-        },
+        "/healthz" => health(&exporter.ages()),
         "/" => with_type(StatusCode::OK, "text/html; charset=utf-8", PAGE.to_owned()),
         _ => plain(StatusCode::NOT_FOUND, "the metrics are at /metrics\n"),
     }
 }
 
-/// Returns why the metrics are too old.
-fn problem(exporter: &Exporter) -> Option<&'static str> {
-    let is_listed = exporter.scan_age_s().is_some_and(|age_s| age_s < MAX_SCAN_AGE_S);
-    match () {
-        () if !is_listed => Some("the processes were not listed for 2 minutes\n"),
-        () if exporter.inspection_s() > MAX_INSPECTION_S => {
-            Some("an inspection has not ended for 5 minutes\n")
+/// Answers whether the metrics are up to date.
+fn health(ages: &Ages) -> Response<Full<Bytes>> {
+    let is_listed = ages.scan_s.is_some_and(|age_s| age_s < MAX_SCAN_AGE_S);
+    let (status, first) = match () {
+        () if !is_listed => {
+            (StatusCode::SERVICE_UNAVAILABLE, "the processes were not listed for 2 minutes")
         }
-        () => None,
-    }
+        () if ages.silence_s > MAX_SILENCE_S => {
+            (StatusCode::SERVICE_UNAVAILABLE, "an inspection has not ended for 5 minutes")
+        }
+        () => (StatusCode::OK, "ok"),
+    };
+    let age = |age_s: Option<f64>| match age_s {
+        Some(age_s) => format!("{age_s:.0} s ago"),
+        None => "none".to_owned(),
+    };
+    let (last, oldest) = (age(ages.last_inspection_s), age(ages.oldest_s));
+    let left = ages.uninspected;
+    plain(
+        status,
+        format!("{first}\nlast inspection: {last}; oldest: {oldest}; not inspected yet: {left}\n"),
+    )
 }
 
-fn plain(status: StatusCode, text: &str) -> Response<Full<Bytes>> {
-    with_type(status, PLAIN, text.to_owned())
+fn plain(status: StatusCode, text: impl Into<String>) -> Response<Full<Bytes>> {
+    with_type(status, PLAIN, text.into())
 }
 
 fn with_type(status: StatusCode, kind: &'static str, text: String) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(Bytes::from(text)));
     *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, hyper::http::HeaderValue::from_static(kind));
+    with_header(response, CONTENT_TYPE, kind)
+}
+
+fn with_header(
+    mut response: Response<Full<Bytes>>,
+    name: HeaderName,
+    value: &'static str,
+) -> Response<Full<Bytes>> {
+    response.headers_mut().insert(name, HeaderValue::from_static(value));
     response
 }
 
@@ -357,6 +403,20 @@ mod tests {
         ] {
             assert!(!wants_open_metrics(accept), "{accept}");
         }
+    }
+
+    #[test]
+    fn without_a_list_of_processes_or_with_a_silent_inspector_the_exporter_is_unhealthy() {
+        let healthy = || Ages { scan_s: Some(9.0), silence_s: 1.0, ..Ages::default() };
+        let status = |ages: Ages| health(&ages).status().as_u16();
+        assert_eq!(status(healthy()), 200);
+        assert_eq!(status(Ages { scan_s: None, ..healthy() }), 503);
+        assert_eq!(status(Ages { scan_s: Some(MAX_SCAN_AGE_S), ..healthy() }), 503);
+        // A thread that has ended, or waits for a process.
+        assert_eq!(status(Ages { silence_s: MAX_SILENCE_S + 1.0, ..healthy() }), 503);
+        // A small budget on a large host: the metrics and an alert show it.
+        let old = Some(1e6);
+        assert_eq!(status(Ages { last_inspection_s: old, oldest_s: old, ..healthy() }), 200);
     }
 
     #[test]

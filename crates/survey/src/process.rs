@@ -81,7 +81,7 @@ pub struct HostProcess {
     /// Whether the filter selects it.
     pub(crate) is_selected: bool,
     /// Whether a worker is inspecting it.
-    pub(crate) in_work_since: Option<Instant>,
+    pub(crate) is_in_work: bool,
     /// The program that it executes.
     pub(crate) image: (u64, u64),
     /// Times in seconds, and RSS in bytes.
@@ -135,7 +135,7 @@ impl HostProcess {
             inspected: None,
             unread: None,
             is_selected: false,
-            in_work_since: None,
+            is_in_work: false,
             image: stat.image,
             readings: VecDeque::new(),
             follower: Follower::default().brief(),
@@ -183,7 +183,7 @@ impl HostProcess {
             Some(Unread::Slow) => self.tried.is_some_and(is_slow_since),
             _ => false,
         };
-        if !self.is_selected || self.in_work_since.is_some() || is_left {
+        if !self.is_selected || self.is_in_work || is_left {
             return None;
         }
         let then = self.inspected.as_ref().map_or(self.rss_bytes, |found| found.rss_bytes);
@@ -198,7 +198,7 @@ impl HostProcess {
 
     /// Stores the result of an attempt to inspect it, `t_s` seconds after the survey started.
     pub(crate) fn add(&mut self, at: Instant, t_s: f64, result: Result<Observation, Unread>) {
-        self.in_work_since = None;
+        self.is_in_work = false;
         self.tried = Some(at);
         let observation = match result {
             Ok(observation) => observation,

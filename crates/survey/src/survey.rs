@@ -86,6 +86,10 @@ struct State {
     host: Host,
     outcomes: InspectionCounts,
     budget: CpuBudget,
+    /// The time at which each worker last looked for a process.
+    looked: Vec<Instant>,
+    /// The time at which the last inspection ended.
+    inspected: Option<Instant>,
     is_over: bool,
     /// The error of the last scan.
     error: Option<io::ErrorKind>,
@@ -122,6 +126,8 @@ impl Survey {
             host: Host::new(began, options.cgroup_of.is_some()),
             outcomes: InspectionCounts::default(),
             budget: CpuBudget::new(options.budget, 0.0, options.cpu_s()),
+            looked: vec![began; workers],
+            inspected: None,
             is_over: false,
             error: None,
         };
@@ -129,13 +135,13 @@ impl Survey {
             Arc::new(Shared { options, state: Mutex::new(state), changed: Condvar::new() });
         let survey = Self { shared };
         survey.spawn("scanner", scan_on)?;
-        for _ in 0..workers {
-            survey.spawn("inspector", inspect_on)?;
+        for worker in 0..workers {
+            survey.spawn("inspector", move |shared| inspect_on(shared, worker))?;
         }
         Ok(survey)
     }
 
-    fn spawn(&self, name: &str, work: fn(&Shared)) -> io::Result<()> {
+    fn spawn(&self, name: &str, work: impl FnOnce(&Shared) + Send + 'static) -> io::Result<()> {
         let shared = Arc::clone(&self.shared);
         thread::Builder::new().name(name.to_owned()).spawn(move || work(&shared)).map(drop)
     }
@@ -157,12 +163,16 @@ impl Survey {
         std::mem::take(&mut self.shared.state().outcomes.durations_s)
     }
 
-    /// Returns for how long the inspection that has been in progress longest has taken so far, in
-    /// seconds; 0 if there is none.
-    pub fn in_progress_s(&self) -> f64 {
-        let state = self.shared.state();
-        let since = state.host.processes().filter_map(|process| process.in_work_since).min();
-        since.map_or(0.0, |since| since.elapsed().as_secs_f64())
+    /// Returns the time since the most silent worker last looked for a process, in seconds. A
+    /// worker looks every second, except during an inspection; one that has ended looks no more.
+    pub fn silence_s(&self) -> f64 {
+        let first = self.shared.state().looked.iter().copied().min();
+        first.map_or(0.0, |looked| looked.elapsed().as_secs_f64())
+    }
+
+    /// Returns the time since the last inspection ended, in seconds; `None` before the first.
+    pub fn last_inspection_age_s(&self) -> Option<f64> {
+        self.shared.state().inspected.map(|at| at.elapsed().as_secs_f64())
     }
 
     /// Returns the error of the last scan.
@@ -221,14 +231,14 @@ fn scan_on(shared: &Shared) {
 }
 
 /// Inspects one process after the other, the most urgent first.
-fn inspect_on(shared: &Shared) {
+fn inspect_on(shared: &Shared, worker: usize) {
     let patience = shared.options.patience;
     let mut inspector = Inspector::default()
         .without_connections()
         .without_open_memory()
         .without_predictions()
         .with_patience(patience);
-    while let Some(pid) = next_process(shared) {
+    while let Some(pid) = next_process(shared, worker) {
         let begin = Instant::now();
         let found = Target::open_to_read(pid)
             .and_then(|target| Ok((target.start_ticks, inspector.inspect(&target)?)));
@@ -245,12 +255,13 @@ fn inspect_on(shared: &Shared) {
 
 /// Waits until a process is due for an inspection, and returns its PID; `None` if the survey is
 /// over.
-fn next_process(shared: &Shared) -> Option<u32> {
+fn next_process(shared: &Shared, worker: usize) -> Option<u32> {
     let mut state = shared.state();
     loop {
         if state.is_over {
             return None;
         }
+        state.looked[worker] = Instant::now();
         let elapsed_s = state.host.elapsed_s();
         let wait_s = state.budget.wait_s(elapsed_s, shared.options.cpu_s());
         let is_in_budget = wait_s <= 0.0;
@@ -262,7 +273,7 @@ fn next_process(shared: &Shared) -> Option<u32> {
             && (is_in_budget || is_first)
         {
             if let Some(process) = state.host.process_mut(pid) {
-                process.in_work_since = Some(Instant::now());
+                process.is_in_work = true;
             }
             return Some(pid);
         }
@@ -291,6 +302,7 @@ fn most_urgent(host: &Host) -> Option<(u32, bool)> {
 fn add(shared: &Shared, pid: u32, begin: Instant, found: Result<(u64, Observation), TargetError>) {
     let mut state = shared.state();
     let t_s = state.host.elapsed_s();
+    state.inspected = Some(Instant::now());
     let State { host, outcomes, .. } = &mut *state;
     host.inspections += 1;
     let result = match found {
@@ -330,5 +342,53 @@ fn add(shared: &Shared, pid: u32, begin: Instant, found: Result<(u64, Observatio
     };
     if let Some(process) = host.process_mut(pid) {
         process.add(Instant::now(), t_s, result);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn survey(workers: usize) -> Survey {
+        Survey::start(SurveyOptions {
+            filter: ScanFilter::default(),
+            between_scans: MAX_BETWEEN_SCANS,
+            workers,
+            budget: 0.01,
+            hurries: false,
+            patience: Patience::default(),
+            cgroup_of: None,
+            uncounted_cpu: UncountedCpu::default(),
+        })
+        .unwrap()
+    }
+
+    #[test]
+    fn a_worker_that_has_ended_is_silent_and_one_that_looks_for_work_is_not() {
+        let long = Duration::from_secs(3600);
+        let survey = survey(1);
+        let until = |is_silent: bool| {
+            while (survey.silence_s() > 1800.0) != is_silent {
+                thread::yield_now();
+            }
+        };
+        survey.shared.state().looked[0] -= long;
+        until(false);
+        // As if its thread had panicked.
+        survey.shared.state().is_over = true;
+        survey.shared.changed.notify_all();
+        while Arc::strong_count(&survey.shared) > 1 {
+            thread::yield_now();
+        }
+        survey.shared.state().looked[0] -= long;
+        until(true);
+    }
+
+    #[test]
+    fn the_age_of_the_last_inspection_is_known_after_the_first() {
+        let survey = survey(0);
+        assert_eq!(survey.last_inspection_age_s(), None);
+        add(&survey.shared, 0, Instant::now(), Err(TargetError::Slow(0)));
+        assert!(survey.last_inspection_age_s().is_some());
     }
 }

@@ -98,9 +98,9 @@ Examples:
 
 pub(crate) const EXPORTER_HELP: &str = "\
 Metrics are at /metrics, in the text format of Prometheus or, if the client asks for
-it, of OpenMetrics. /healthz returns `ok`. A scrape never waits for an inspection:
-lowtide_inspection_age_seconds is the age of the values. Without --exe, --comm or
---cgroup, all processes are exported.
+it, of OpenMetrics. /healthz returns `ok` and the age of inspections, or status 503.
+A scrape never waits for an inspection: lowtide_inspection_age_seconds is the age of
+the values. Without --exe, --comm or --cgroup, all processes are exported.
 
 The exporter only reads. At startup, it installs a seccomp filter that forbids
 ptrace, writing to other processes, and executing programs. To read the processes

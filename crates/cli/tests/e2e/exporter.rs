@@ -1,7 +1,7 @@
 //! `lowtide exporter`, queried over HTTP.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
-use std::net::TcpStream;
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -13,6 +13,7 @@ use base64::engine::general_purpose::STANDARD;
 use lowtide_testing::Running;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use socket2::{Domain, Socket, Type};
 
 use crate::inspect::failure_of;
 use crate::support::{fixture, lowtide, until};
@@ -114,7 +115,12 @@ fn the_metrics_of_a_group_add_up_and_the_exporter_has_a_seccomp_filter() {
     assert!(
         open.contains("content-type: application/openmetrics-text") && open.ends_with("# EOF\n")
     );
-    assert!(exporter.get("/healthz", "").ends_with("ok\n"));
+    let health = exporter.get("/healthz", "");
+    assert!(
+        health.starts_with("HTTP/1.1 200") && health.contains("\nok\nlast inspection: "),
+        "{health}"
+    );
+    assert!(health.ends_with("not inspected yet: 0\n"), "{health}");
     assert!(exporter.get("/other", "").starts_with("HTTP/1.1 404"));
     let status = std::fs::read_to_string(format!("/proc/{}/status", exporter.child.id())).unwrap();
     assert!(status.contains("Seccomp:\t2"), "{status}");
@@ -213,23 +219,36 @@ fn a_connection_without_a_request_is_closed_before_an_idle_one() {
     assert_ne!(idle.read(&mut [0; 1024]).unwrap(), 0);
 }
 
+/// The password `secret`, hashed by bcrypt with the smallest cost.
+const HASH: &str = "$2y$04$6qi/1Gh1OlkC7n2SuCcKs.CMMCjac3aHcF2uh35r3UFpuxQFE7ctG";
+
+/// Starts an exporter at an address, for users whose password is `secret`.
+fn with_users(home: &Path, listen: &str, users: &[&str]) -> Exporter {
+    let config = home.join("web-config.yml");
+    let users: String = users.iter().map(|user| format!("  {user}: {HASH}\n")).collect();
+    std::fs::write(&config, format!("basic_auth_users:\n{users}")).unwrap();
+    let config = config.to_str().unwrap();
+    Exporter::start(&["--listen", listen, "--web-config", config, "--comm", "none"])
+}
+
+fn authorization(credentials: &str) -> String {
+    format!("Authorization: Basic {}\r\n", STANDARD.encode(credentials))
+}
+
 #[test]
 fn wrong_passwords_are_verified_one_at_a_time() {
     let home = tempfile::tempdir().unwrap();
-    let config = home.path().join("web-config.yml");
-    let hash = "$2y$04$6qi/1Gh1OlkC7n2SuCcKs.CMMCjac3aHcF2uh35r3UFpuxQFE7ctG";
-    std::fs::write(&config, format!("basic_auth_users:\n  alice: {hash}\n")).unwrap();
-    let words = ["--web-config", config.to_str().unwrap(), "--comm", "none"];
-    let exporter = Exporter::on_any_port(&words);
+    let exporter = with_users(home.path(), "127.0.0.1:0", &["alice"]);
     let count =
         || std::fs::read_dir(format!("/proc/{}/task", exporter.child.id())).unwrap().count();
     let (address, is_over) = (exporter.address(), AtomicBool::new(false));
     let wrong = |client: usize| {
-        for turn in 0..20 {
-            let credentials = STANDARD.encode(format!("alice:{client} {turn}"));
-            let header = format!("Authorization: Basic {credentials}\r\n");
+        for turn in 0..2 {
+            let header = authorization(&format!("alice:{client} {turn}"));
             let answer = ask(TcpStream::connect(address).unwrap(), "/metrics", &header);
-            assert!(answer.starts_with("HTTP/1.1 401"), "{answer}");
+            // 503: not verified in time.
+            let is_refused = ["HTTP/1.1 401", "HTTP/1.1 503"].map(|head| answer.starts_with(head));
+            assert!(is_refused.contains(&true), "{answer}");
         }
     };
     let most = std::thread::scope(|scope| {
@@ -247,6 +266,40 @@ fn wrong_passwords_are_verified_one_at_a_time() {
     // The server, the survey's two threads and the thread of an inspection, one that verifies, and
     // a few that have just verified and are not idle yet: fewer than a quarter of the clients.
     assert!(most.unwrap() < 10, "{most:?}");
+}
+
+#[test]
+fn clients_with_wrong_passwords_do_not_keep_scrapers_out() {
+    let home = tempfile::tempdir().unwrap();
+    let exporter = with_users(home.path(), "0.0.0.0:0", &["alice", "bob"]);
+    let port: u16 = exporter.address().rsplit(':').next().unwrap().parse().unwrap();
+    let connect = |last: u8| {
+        let [own, other] = [[127, 0, 0, last], [127, 0, 0, 1]].map(IpAddr::from);
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.bind(&SocketAddr::new(own, 0).into()).unwrap();
+        socket.connect(&SocketAddr::new(other, port).into()).unwrap();
+        TcpStream::from(socket)
+    };
+    let right = |last: u8, user: &str| {
+        let answer = ask(connect(last), "/metrics", &authorization(&format!("{user}:secret")));
+        assert!(answer.starts_with("HTTP/1.1 200"), "{user} at 127.0.0.{last}: {answer}");
+        value(&answer, "lowtide_exporter_scrapes_total{result=\"unauthorized\"}")
+    };
+    right(1, "alice");
+    let is_over = AtomicBool::new(false);
+    let flood = |client: usize| {
+        for turn in (0_u64..).take_while(|_| !is_over.load(Ordering::Relaxed)) {
+            ask(connect(1), "/metrics", &authorization(&format!("alice:{client} {turn}")));
+        }
+    };
+    std::thread::scope(|scope| {
+        (0..30).for_each(|client| drop(scope.spawn(move || flood(client))));
+        // One whose password is known, at the same address.
+        until("refusals", || (right(1, "alice") >= 3.0).then_some(()));
+        // One whose password is not known yet, at another address.
+        right(2, "bob");
+        is_over.store(true, Ordering::Relaxed);
+    });
 }
 
 #[test]
@@ -303,10 +356,7 @@ fn certificate() -> std::path::PathBuf {
 #[test]
 fn the_web_configuration_enables_passwords_and_tls() {
     let home = tempfile::tempdir().unwrap();
-    let config = home.path().join("web-config.yml");
-    let hash = "$2y$04$6qi/1Gh1OlkC7n2SuCcKs.CMMCjac3aHcF2uh35r3UFpuxQFE7ctG";
-    std::fs::write(&config, format!("basic_auth_users:\n  alice: {hash}\n")).unwrap();
-    let exporter = Exporter::on_any_port(&["--web-config", config.to_str().unwrap()]);
+    let exporter = with_users(home.path(), "127.0.0.1:0", &["alice"]);
     let refused = exporter.get("/metrics", "");
     assert!(refused.starts_with("HTTP/1.1 401") && !refused.contains("lowtide_"), "{refused}");
     // alice:wrong
@@ -318,7 +368,7 @@ fn the_web_configuration_enables_passwords_and_tls() {
     assert_eq!(value(&served, "lowtide_exporter_scrapes_total{result=\"unauthorized\"}"), 2.0);
     drop(exporter);
 
-    let directory = certificate();
+    let (directory, config) = (certificate(), home.path().join("web-config.yml"));
     let tls = format!(
         "tls_server_config:\n  cert_file: {0}/cert.pem\n  key_file: {0}/key.pem\n",
         directory.display()
