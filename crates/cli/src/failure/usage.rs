@@ -57,8 +57,8 @@ pub(crate) fn typed_verb(words: impl Iterator<Item = OsString>) -> Option<OsStri
     None
 }
 
-/// Returns the command to run next: `run` with its program behind `--`, or the help of the verb that
-/// was typed.
+/// Returns the command to run next: `run` with its program behind `--`, or the help of the typed
+/// verb.
 fn next() -> String {
     let typed = typed_verb(std::env::args_os()).unwrap_or_default();
     let words = std::env::args_os().skip_while(|word| *word != typed).skip(1);

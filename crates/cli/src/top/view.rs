@@ -14,7 +14,7 @@ use crate::tui::canvas::{ScreenCanvas, bold, dim, reversed};
 const ACTIONS: &str = "Enter watch · r release · ? help";
 
 const HELP: [&str; 16] = [
-    "reclaimable   free memory in whole pages; `lowtide inspect` shows what returns it",
+    "reclaimable   free memory in whole pages; lowtide inspect shows what returns it",
     "fragmented    free memory on pages that also hold allocated memory",
     "in use        allocated by the program, or managed by a runtime such as V8",
     "growth/h      growth of RSS per hour, over the last ten minutes",

@@ -766,7 +766,8 @@ pub(super) mod tests {
             found.remedies.push(release);
             let job = Service { listening: None, directory: None, ..server() };
             let said = next(&found, &job);
-            assert!(said.starts_with("lowtide study -a own -p none,adaptive -- "), "{said}");
+            assert!(said.starts_with("lowtide release "), "{said}");
+            assert!(said.contains("\n      lowtide study -a own -p none,adaptive -- "), "{said}");
             found.remedies.clear();
         }
     }
