@@ -92,7 +92,7 @@ fn assert_sound(name: &str, found: &[Droppable], sums: Sums, saved: &SavedHeap) 
 #[test]
 fn the_free_memory_of_jemalloc_is_guarded_by_its_locks() {
     let kind = AllocatorKind::Jemalloc;
-    for name in ["5.2.1", "5.2.1-57", "5.3.0", "5.3.1"] {
+    for name in ["5.0.1", "5.1.0", "5.2.1", "5.2.1-57", "5.3.0", "5.3.1"] {
         let saved = load("jemalloc", name);
         let (found, sums) = droppable(&kind, name, &saved).unwrap().unwrap();
         assert_sound(name, &found, sums, &saved);

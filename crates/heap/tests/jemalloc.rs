@@ -16,8 +16,8 @@ use lowtide_heap::saved::{AnyBlocks, SavedHeap};
 use serde_json::Value;
 
 const ALLOCATOR: &str = "jemalloc";
-/// The saved heaps: two forms of the tree (48 and 57 address bits), and three versions.
-const NAMES: [&str; 5] = ["5.2.1", "5.2.1-57", "5.3.0", "5.3.1", "5.3.1-57"];
+/// The saved heaps: two forms of the tree (48 and 57 address bits), and five versions.
+const NAMES: [&str; 7] = ["5.0.1", "5.1.0", "5.2.1", "5.2.1-57", "5.3.0", "5.3.1", "5.3.1-57"];
 
 fn walked(saved: &SavedHeap, memory: &impl Memory) -> Option<Heap> {
     let mappings: Vec<Range<u64>> = saved.mappings.iter().map(|m| m.range.clone()).collect();
@@ -48,8 +48,12 @@ fn walked_heaps_match_the_statistics_of_their_allocator() {
         assert_eq!(heap.sum(|arena| arena.allocated_bytes()), figure("allocated_bytes"), "{name}");
         assert_eq!(heap.sum(|arena| arena.active_bytes), figure("active_bytes"), "{name}");
         assert_eq!(heap.sum(|arena| arena.dirty_bytes), figure("dirty_bytes"), "{name}");
-        // A Rust program has allocated the name of the statistic.
-        assert!(heap.cached_bytes.abs_diff(figure("cached_bytes")) <= 64, "{name}");
+        // A Rust program has allocated the name of the statistic. In 5.0 and 5.1, the bins of large
+        // classes do not follow those of small ones, and are not found.
+        let has_all_bins = !["5.0.1", "5.1.0"].contains(&name);
+        let (cached, own) = (heap.cached_bytes, figure("cached_bytes"));
+        assert!(cached > 0 && cached <= own + 64, "{name}: {cached} {own}");
+        assert!(!has_all_bins || cached.abs_diff(own) <= 64, "{name}: {cached} {own}");
         let purged = heap.sum(|arena| arena.resident.purge_bytes());
         assert!(purged.abs_diff(figure("purged_bytes")) <= 64 << 10, "{name}: {purged}");
         assert_eq!(heap.sum(|arena| arena.torn_bytes), 0, "{name}");

@@ -13,8 +13,6 @@ pub struct AllocatorFacts {
     /// Whether its memory is also released if its version is unknown: its structures and its lock
     /// are found by what they contain, and are the same in all of its versions.
     pub proves_itself: bool,
-    /// The beginning of versions whose memory is never released, and the reason.
-    pub refused: Option<(&'static str, &'static str)>,
     /// The names of the function that returns its free memory, of which a build exports one.
     pub purge_functions: &'static [&'static str],
     /// Symbols that only this allocator defines.
@@ -37,7 +35,6 @@ const NONE: AllocatorFacts = AllocatorFacts {
     is_walked: false,
     released: &[],
     proves_itself: false,
-    refused: None,
     purge_functions: &[],
     own_symbols: &[],
     allocation_functions: &[],
@@ -52,15 +49,10 @@ const GLIBC: AllocatorFacts = AllocatorFacts {
 /// Its own interface is prefixed in its own builds (`je_`), and in Rust's (`_rjem_`, `_rjem_je_`).
 const JEMALLOC: AllocatorFacts = AllocatorFacts {
     is_walked: true,
-    // Other versions of 5.2 and 5.3 may have other structures. 5.3.0-1 is that of tikv-jemalloc-sys
-    // 0.6.
-    released: &["5.3.0", "5.3.0-1", "5.3.1"],
-    // One of 68 programs of the torture test, with Debian 11's 5.2.1.
-    refused: Some((
-        "5.2.",
-        "under 5.2.1, a process that had forked did not go on once, and the cause is not known: use --method purge \
-         --unbounded, which calls the allocator's own function",
-    )),
+    // Commits between versions may have other structures. 5.2.1 is that of Debian 11 and of Ubuntu
+    // 20.04 and 22.04; 5.1.0 is that of jemalloc-sys 0.3, 5.2.1-2 and 5.3.0-1 are those of
+    // tikv-jemalloc-sys 0.4 and 0.6.
+    released: &["5.1.0", "5.2.1", "5.2.1-2", "5.3.0", "5.3.0-1", "5.3.1"],
     purge_functions: &["mallctl", "je_mallctl", "_rjem_mallctl"],
     own_symbols: &["_rjem_malloc", "_rjem_mallctl", "je_malloc", "je_mallctl", "mallctl"],
     allocation_functions: &[

@@ -280,13 +280,6 @@ fn check_allocator(
         if !allocator.kind.has_known_locks(c_library) {
             return Err(Refusal::Locks { name, c_library: c_library.to_owned() });
         }
-        let refused = allocator.kind.facts().refused;
-        let version = allocator.version.as_deref().unwrap_or_default();
-        if let Some((_, why)) = refused.filter(|(begin, _)| version.starts_with(begin))
-            && options.method != Some(Method::Purge)
-        {
-            return Err(Refusal::Unguarded { name, why });
-        }
     }
     match &options.allocators {
         Some(chosen) if !chosen.contains(&allocator.kind) => Err(Refusal::NotChosen { name }),

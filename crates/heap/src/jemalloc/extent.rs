@@ -1,4 +1,4 @@
-//! The record of an extent: `edata_t` (`edata.h`), `extent_t` in 5.2 (`extent_structs.h`).
+//! The record of an extent: `edata_t` (`edata.h`), `extent_t` before 5.3 (`extent_structs.h`).
 
 use std::ops::Range;
 
@@ -18,11 +18,43 @@ pub(super) const MAX_BITMAP_WORDS: usize = 128;
 /// The layouts of the first word of a record (`e_bits`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BitsLayout {
-    /// 5.0 to 5.2.
+    /// 5.0.
+    V50,
+    /// 5.1 and 5.2. In 5.1, the number of a shard is a part of the serial number.
     V52,
     /// From 5.3 on.
     V53,
 }
+
+impl BitsLayout {
+    pub(super) const ALL: [Self; 3] = [Self::V50, Self::V52, Self::V53];
+
+    /// Returns whether it is that of 5.3 or newer.
+    pub(super) fn is_since_53(self) -> bool {
+        self == Self::V53
+    }
+
+    /// Returns the place of the state.
+    fn state_at(self) -> u32 {
+        match self {
+            Self::V50 => 15,
+            Self::V52 => 16,
+            Self::V53 => 17,
+        }
+    }
+
+    fn state_width(self) -> u32 {
+        if self.is_since_53() { 3 } else { 2 }
+    }
+
+    /// Returns the place of the size class, which follows the state.
+    fn class_at(self) -> u32 {
+        self.state_at() + self.state_width()
+    }
+}
+
+/// Number of bits of a size class.
+const CLASS_WIDTH: u32 = 8;
 
 /// The state of an extent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -59,32 +91,30 @@ impl Bits {
         Self { word, format }
     }
 
-    fn version(self) -> BitsLayout {
+    pub(super) fn version(self) -> BitsLayout {
         self.format.version
     }
 
-    fn field(self, places: (u32, u32), width: u32) -> u64 {
-        let place = if self.version() == BitsLayout::V52 { places.0 } else { places.1 };
+    fn field(self, place: u32, width: u32) -> u64 {
         self.word >> place & ((1 << width) - 1)
     }
 
     pub(super) fn arena(self) -> u64 {
-        self.field((0, 0), 12)
+        self.field(0, 12)
     }
 
     pub(super) fn is_slab(self) -> bool {
-        self.field((12, 12), 1) == 1
+        self.field(12, 1) == 1
     }
 
     /// Returns whether it belongs to the allocator of huge pages (`opt.hpa`), whose free pages have
     /// no records.
     pub(super) fn is_of_huge_pages(self) -> bool {
-        self.version() == BitsLayout::V53 && self.field((14, 14), 1) == 1
+        self.version().is_since_53() && self.field(14, 1) == 1
     }
 
     pub(super) fn state(self) -> State {
-        let width = if self.version() == BitsLayout::V52 { 2 } else { 3 };
-        match self.field((16, 17), width) {
+        match self.field(self.version().state_at(), self.version().state_width()) {
             0 => State::Active,
             1 => State::Dirty,
             2 => State::Muzzy,
@@ -95,7 +125,7 @@ impl Bits {
 
     /// Returns the index of the size class.
     pub(super) fn class(self) -> usize {
-        self.field((18, 20), 8) as usize
+        self.field(self.version().class_at(), CLASS_WIDTH) as usize
     }
 
     /// Returns the shard of the bin of a slab.
@@ -105,13 +135,14 @@ impl Bits {
 
     /// Returns whether inaccessible pages surround it.
     pub(super) fn is_guarded(self) -> bool {
-        self.version() == BitsLayout::V53 && self.field((16, 16), 1) == 1
+        self.version().is_since_53() && self.field(16, 1) == 1
     }
 
     /// Returns the mask of the bits that identify a free extent: its arena, whether it is a slab,
     /// its page allocator, whether it is guarded, and its state.
     pub(super) fn free_extent_mask(self) -> u64 {
         match self.version() {
+            BitsLayout::V50 => 0x1fff | 0b11 << 15,
             BitsLayout::V52 => 0x1fff | 0b11 << 16,
             BitsLayout::V53 => 0x1fff | 1 << 14 | 1 << 16 | 0b111 << 17,
         }
@@ -119,7 +150,7 @@ impl Bits {
 
     /// Returns the mask of the same bits, and those of the size class and the shard.
     pub(super) fn slab_mask(self) -> u64 {
-        let class = if self.version() == BitsLayout::V52 { 0xff << 18 } else { 0xff << 20 };
+        let class = 0xff << self.version().class_at();
         self.free_extent_mask() | class | MAX_SHARD << self.shard_at()
     }
 
@@ -134,7 +165,7 @@ impl Bits {
     }
 
     fn free_regions_at(self) -> u32 {
-        if self.version() == BitsLayout::V52 { 26 } else { 28 }
+        self.version().class_at() + CLASS_WIDTH
     }
 
     /// Returns the number of bits of the number of free regions: a page may have a region for every

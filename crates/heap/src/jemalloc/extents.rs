@@ -85,7 +85,7 @@ impl<'w, 'm, 'b, M: Memory> ExtentSums<'w, 'm, 'b, M> {
             return true;
         }
         // Another extent without a class is being purged.
-        let is_class_of_entry = |_: &u64| entry.classes().contains(&(class as u64));
+        let is_class_of_entry = |_: &u64| entry.class(bits.version()) == class as u64;
         let Some(size) = size_class::size(class).filter(is_class_of_entry) else { return false };
         if !bits.is_slab() {
             // A small allocation that is sampled has an extent of its own (`arena_prof_promote`).

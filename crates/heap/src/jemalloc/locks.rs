@@ -6,12 +6,16 @@
 //! They are recognised by this order, by the states in the caches, and by the records that their
 //! lists lead to. No symbols are assumed.
 //!
-//! A mutex of jemalloc (`malloc_mutex_t`) has 112 bytes: statistics, a hint, and a
+//! A mutex of jemalloc (`malloc_mutex_t`) has statistics, a hint since 5.2, and a
 //! `pthread_mutex_t`. glibc's first word of the latter is a lock in the protocol of `lll_lock`, for
 //! mutexes of the default kind and adaptive ones.
 //!
-//! Sources: jemalloc 5.2.1, 5.3.0 and 5.3.1, `mutex.h`, `ecache.h`, `eset.h`, `extent_structs.h`
-//! (5.2.1), `bin.h`, `base.h`.
+//! Before 5.3, a further mutex, of a pool (`extent_mutex_pool`), guards an extent while it is split
+//! or merged. It is not taken here: such an extent is active, and it was made active under the lock
+//! of its cache. jemalloc's own handlers of `fork` forget this pool, so a child can hang in it.
+//!
+//! Sources: jemalloc 5.0.1, 5.1.0, 5.2.0, 5.2.1, 5.3.0 and 5.3.1, `mutex.h`, `ecache.h`, `eset.h`,
+//! `extent_structs.h` and `extent.c` (before 5.3), `bin.h`, `base.h`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -30,8 +34,9 @@ const HEAD_BYTES: u64 = 2 << 20;
 const BASE_AT: usize = 192;
 /// Place of the pointer to the extent hooks.
 const HOOKS_AT: usize = BASE_AT + 8;
-/// Bytes of a mutex.
+/// Bytes of a mutex since 5.2, and before.
 const MUTEX: usize = 112;
+const MUTEX_51: usize = 104;
 /// Possible places of the `pthread_mutex_t` in a mutex: before the hint up to 5.3.0, and after it
 /// since.
 const PTHREAD_AT: [usize; 2] = [64, 72];
@@ -67,6 +72,9 @@ const SHAPE_53: CacheShape = CacheShape {
 };
 const SHAPE_52: CacheShape =
     CacheShape { bytes: 4968, states: &[MUTEX + 4848], lists: &[MUTEX + 4832] };
+/// The layout of 5.0 and 5.1, without the numbers and the bytes of the extents of each size.
+const SHAPE_51: CacheShape =
+    CacheShape { bytes: 1760, states: &[MUTEX_51 + 1648], lists: &[MUTEX_51 + 1632] };
 
 /// The locks of the arenas.
 #[derive(Debug, Default)]
@@ -197,21 +205,7 @@ impl Head {
     /// Returns the arena of the block, if it has one.
     fn arena(&self, memory: &impl Memory, layout: &Layout) -> Option<Arena> {
         let number = self.half(BASE_AT)?;
-        let shape = match layout.format.version {
-            BitsLayout::V52 => &SHAPE_52,
-            BitsLayout::V53 => &SHAPE_53,
-        };
-        let mut found = None;
-        let last = shape.states[shape.states.len() - 1];
-        for state in (last..self.bytes.len()).step_by(8) {
-            if self.half(state) == Some(1)
-                && self.are_caches(memory, layout, number, shape, state - last)
-                && found.replace(state - last).is_some()
-            {
-                return None;
-            }
-        }
-        let caches_at = found?;
+        let (caches_at, shape) = self.caches(memory, layout, number)?;
         let places = |cache: usize| caches_at + cache * shape.bytes;
         let are_mutexes =
             |pthread: &&usize| (0..CACHES).all(|cache| self.is_mutex(places(cache) + **pthread));
@@ -219,7 +213,7 @@ impl Head {
         let (Some(pthread), None) = (fitting.next(), fitting.next()) else { return None };
         let caches = [0, 1, 2].map(|cache| self.at + (places(cache) + pthread) as u64);
         let bins = match layout.format.version {
-            BitsLayout::V52 => None,
+            BitsLayout::V50 | BitsLayout::V52 => None,
             BitsLayout::V53 => self.bins(memory, layout, number, places(CACHES), *pthread),
         };
         let bins = bins.unwrap_or([None; BINS]);
@@ -227,6 +221,33 @@ impl Head {
         let check = Check::word(self.at + HOOKS_AT as u64, hooks);
         let locks = ArenaLocks { caches, bins, check };
         Some(Arena { number: number.into(), hooks, locks })
+    }
+
+    /// Returns the place and the layout of the caches of an arena, if they are at one place only.
+    fn caches(
+        &self,
+        memory: &impl Memory,
+        layout: &Layout,
+        number: u32,
+    ) -> Option<(usize, &'static CacheShape)> {
+        let shapes: &[&'static CacheShape] = match layout.format.version {
+            BitsLayout::V50 => &[&SHAPE_51],
+            BitsLayout::V52 => &[&SHAPE_51, &SHAPE_52],
+            BitsLayout::V53 => &[&SHAPE_53],
+        };
+        let mut found = None;
+        for shape in shapes {
+            let last = shape.states[shape.states.len() - 1];
+            for state in (last..self.bytes.len()).step_by(8) {
+                if self.half(state) == Some(1)
+                    && self.are_caches(memory, layout, number, shape, state - last)
+                    && found.replace((state - last, *shape)).is_some()
+                {
+                    return None;
+                }
+            }
+        }
+        found
     }
 
     /// Returns whether the caches of an arena are at this place.
@@ -242,10 +263,10 @@ impl Head {
             let at = at + cache * shape.bytes;
             let state = cache as u32 + 1;
             let last = at + shape.states[shape.states.len() - 1];
-            // From 5.3 on, the number of the arena follows; in 5.2.1 whether merging is delayed.
+            // From 5.3 on, the number of the arena follows; before, whether merging is delayed.
             let follows = self.half(last + 4);
             let is_followed = match layout.format.version {
-                BitsLayout::V52 => follows.is_some_and(|flag| flag <= 1),
+                BitsLayout::V50 | BitsLayout::V52 => follows.is_some_and(|flag| flag <= 1),
                 BitsLayout::V53 => follows == Some(number),
             };
             is_followed

@@ -1,4 +1,4 @@
-//! The heap of jemalloc, from 5.2 to 5.3, extent by extent.
+//! The heap of jemalloc, from 5.0 to 5.3, extent by extent.
 //!
 //! - `rtree`: the tree that leads to all extents.
 //! - `extent`: their records.
@@ -13,7 +13,7 @@
 //! the tree, or the bits of a slab contradict their count. Such an extent is *torn*. If too much is
 //! torn, the heap is walked again.
 //!
-//! Sources: jemalloc 5.2.1, 5.3.0 and 5.3.1, `include/jemalloc/internal/`.
+//! Sources: jemalloc 5.0.1, 5.1.0, 5.2.0, 5.2.1, 5.3.0 and 5.3.1, `include/jemalloc/internal/`.
 
 mod allocator;
 mod droppable;
@@ -101,17 +101,19 @@ fn together(mut extents: Vec<Range<u64>>, blocks: Vec<Range<u64>>) -> Vec<Range<
 
 /// Decides the version by the size classes of extents, which are in both the tree and the records.
 fn format(tree: &mut Rtree<'_, impl Memory>, root: Root) -> Format {
-    let formats = [BitsLayout::V52, BitsLayout::V53]
-        .map(|version| Format { version, page_bytes: root.page_bytes() });
-    let (mut seen, mut agree) = (0, [0, 0]);
+    let formats = BitsLayout::ALL.map(|version| Format { version, page_bytes: root.page_bytes() });
+    let (mut seen, mut agree) = (0, formats.map(|_| 0));
     tree.each_extent(root, |_, Found { entry, record, .. }| {
         seen += 1;
-        for (place, (format, class)) in formats.into_iter().zip(entry.classes()).enumerate() {
-            agree[place] += u32::from(Bits::new(record.word, format).class() as u64 == class);
+        for (format, agree) in formats.into_iter().zip(&mut agree) {
+            let class = Bits::new(record.word, format).class() as u64;
+            *agree += u32::from(entry.class(format.version) == class);
         }
         if seen < DECIDING { Next::Go } else { Next::Stop }
     });
-    if agree[0] > agree[1] { formats[0] } else { formats[1] }
+    // Of equal ones the last, which is the newest.
+    let most = formats.into_iter().zip(agree).max_by_key(|(_, agree)| *agree);
+    most.map_or(formats[formats.len() - 1], |(format, _)| format)
 }
 
 /// Decides whether there is padding, by the sizes of large allocations.

@@ -7,14 +7,14 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 
-use super::extent::{MAX_BITMAP_WORDS, MIN_PAGE_BYTES, Record};
+use super::extent::{BitsLayout, MAX_BITMAP_WORDS, MIN_PAGE_BYTES, Record};
 use super::size_class;
 use super::slab::Slab;
 use crate::memory::{ADDRESS_END, Memory, each_word, resident_places};
 use crate::ranges::{hold, keep_disjoint};
 use crate::scattered::Scattered;
 
-/// Alignment of records, in bytes (`EDATA_ALIGNMENT` is 128, that of 5.2 is 64).
+/// Alignment of records, in bytes (`EDATA_ALIGNMENT` is 128, that before 5.3 is 64).
 const RECORD_ALIGNMENT: u64 = 64;
 /// Alignment of base blocks, which contain jemalloc's own structures, in bytes (`HUGEPAGE`).
 const BASE_ALIGNMENT: u64 = 2 << 20;
@@ -166,12 +166,12 @@ impl Entry {
         self.word & self.shape.pointer
     }
 
-    /// Returns the index of the size class by the layout of 5.2, and by that of 5.3 and newer
-    /// (`rtree_leaf_elm_bits_decode`).
-    pub(super) fn classes(self) -> [u64; 2] {
+    /// Returns the index of the size class by a layout (`rtree_leaf_elm_bits_decode`).
+    pub(super) fn class(self, version: BitsLayout) -> u64 {
         match self.shape.entry {
-            8 => [self.word >> 48; 2],
-            _ => [self.second & 0xffff_ffff, self.second >> 5],
+            8 => self.word >> 48,
+            _ if version.is_since_53() => self.second >> 5,
+            _ => self.second & 0xffff_ffff,
         }
     }
 }

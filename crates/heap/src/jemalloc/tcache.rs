@@ -21,7 +21,7 @@ const MAX_BINS: usize = 76;
 const SMALL_BINS: usize = BIN * size_class::MIN_SMALL;
 /// Maximum distance between the stacks of two neighbouring bins.
 const MAX_DISTANCE: u64 = 64 << 10;
-/// Maximum number of pointers in a bin of 5.2.
+/// Maximum number of pointers in a bin before 5.3.
 const MAX_CACHED: u32 = 4096;
 /// Maximum number of cached regions whose addresses are passed on.
 const MAX_LISTED: u64 = 1 << 20;
@@ -34,7 +34,7 @@ const PART: u64 = 256 << 10;
 
 /// A bin: the address and the number of its pointers.
 struct CacheBin {
-    /// The address of the first pointer; for 5.2, the end of the last one.
+    /// The address of the first pointer; before 5.3, the end of the last one.
     at: u64,
     count: u64,
     /// The addresses of its stack, as far as they are known.
@@ -74,19 +74,18 @@ pub(super) fn count(
                 each_cache(memory, version, part, &mut buffer, |bins| {
                     let mut is_cache = false;
                     for (class, bin) in bins.iter().enumerate().filter(|(_, bin)| bin.count > 0) {
-                        let at = if version == BitsLayout::V52 {
-                            bin.at.checked_sub(8)
-                        } else {
-                            Some(bin.at)
+                        let at = match version.is_since_53() {
+                            true => Some(bin.at),
+                            false => bin.at.checked_sub(8),
                         };
                         // A bin is accepted if its next region is of its class.
                         let region = at.and_then(|at| words.word(at));
                         if region.and_then(&class_of) == Some(class) {
                             is_cache = true;
                             cached[class] += bin.count;
-                            let first = match version {
-                                BitsLayout::V52 => bin.at.saturating_sub(8 * bin.count),
-                                BitsLayout::V53 => bin.at,
+                            let first = match version.is_since_53() {
+                                true => bin.at,
+                                false => bin.at.saturating_sub(8 * bin.count),
                             };
                             let count = bin.count.min(left);
                             left -= count;
@@ -166,9 +165,9 @@ fn bins(version: BitsLayout, bytes: &[u8]) -> Option<Vec<CacheBin>> {
     let mut end_before = 0;
     let mut next = |at: usize| {
         let words = [word_in(bytes, at)?, word_in(bytes, at + 8)?, word_in(bytes, at + 16)?];
-        let (bin, end) = match version {
-            BitsLayout::V53 => bin_of_53(words)?,
-            BitsLayout::V52 => bin_of_52(words)?,
+        let (bin, end) = match version.is_since_53() {
+            true => bin_of_53(words)?,
+            false => bin_of_52(words)?,
         };
         let follows = end_before == 0 || (end_before < end && end - end_before <= MAX_DISTANCE);
         end_before = end;

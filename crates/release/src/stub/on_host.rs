@@ -554,7 +554,9 @@ fn guarded(kind: &AllocatorKind, name: &str) -> (Saved, Vec<Op>) {
     (saved.memory, ops)
 }
 
-const GUARDED: [(AllocatorKind, &str); 9] = [
+const GUARDED: [(AllocatorKind, &str); 11] = [
+    (AllocatorKind::Jemalloc, "5.0.1"),
+    (AllocatorKind::Jemalloc, "5.1.0"),
     (AllocatorKind::Jemalloc, "5.2.1-57"),
     (AllocatorKind::Jemalloc, "5.3.0"),
     (AllocatorKind::Jemalloc, "5.3.1"),
