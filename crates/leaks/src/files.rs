@@ -9,10 +9,11 @@ use std::collections::HashMap;
 use std::fmt::{self, Write};
 
 use lowtide_heap::memory::Memory;
-use lowtide_probe::mapped::{MappedFile, open_mapped};
+use lowtide_probe::mapped::MappedFile;
 use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::proc::maps::{FileId, Mapping};
 use lowtide_probe::program::{MappedObject, Segment, Source, SymbolTable};
+use lowtide_probe::source::ProcessSource;
 
 /// Maximum number of symbols of a file that are kept, and maximum size of a name in bytes.
 const MAX_SYMBOLS: usize = 1 << 20;
@@ -23,7 +24,7 @@ const MAX_ALL_SYMBOLS: usize = 4 << 20;
 
 /// A process, from which types are read.
 pub(crate) struct Image<'p> {
-    pid: u32,
+    source: ProcessSource<'p>,
     memory: &'p LiveMemory,
     maps: &'p [Mapping],
     files: RefCell<HashMap<FileId, Option<ObjectFile>>>,
@@ -59,8 +60,12 @@ pub(crate) struct ContainingSymbol {
 
 impl<'p> Image<'p> {
     /// Creates a reader for a process. `maps` are its mappings.
-    pub(crate) fn new(pid: u32, memory: &'p LiveMemory, maps: &'p [Mapping]) -> Self {
-        Self { pid, memory, maps, files: RefCell::default() }
+    pub(crate) fn new(
+        source: impl Into<ProcessSource<'p>>,
+        memory: &'p LiveMemory,
+        maps: &'p [Mapping],
+    ) -> Self {
+        Self { source: source.into(), memory, maps, files: RefCell::default() }
     }
 
     /// Returns the mapping that contains an address.
@@ -177,10 +182,10 @@ impl<'p> Image<'p> {
         if files.len() >= MAX_FILES && !files.contains_key(&mapping.file) {
             return None;
         }
-        let pid = self.pid;
+        let source = self.source;
         let known: usize = files.values().flatten().map(|file| file.symbols.all.len()).sum();
         let open = || {
-            let mut object = open_mapped(pid, mapping).ok().and_then(ObjectFile::read)?;
+            let mut object = source.open(mapping).ok().and_then(ObjectFile::read)?;
             if known + object.symbols.all.len() > MAX_ALL_SYMBOLS {
                 object.symbols = Symbols::default();
             }

@@ -23,6 +23,33 @@ pub struct Origin {
     pub page_bytes: u64,
     /// The mappings of the process, in order of address.
     pub mappings: Vec<SavedMapping>,
+    /// What an ELF core shows of itself; `None` if the file is not one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub core: Option<CoreOrigin>,
+}
+
+/// An ELF core that was read. Which pages were resident is not in it: in an inspection of a core,
+/// the values of resident memory are those of pages with content, which were resident or swapped
+/// out.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CoreOrigin {
+    /// The signal that ended the process; `None` if none did.
+    pub signal: Option<u32>,
+    /// Bytes that were cut off.
+    pub missing_bytes: u64,
+    /// Bytes of writable memory that were not written to the core: never used, or left out on
+    /// request.
+    pub left_out_bytes: u64,
+    /// Whether it has private memory, which a `coredump_filter` may leave out.
+    pub has_private_memory: bool,
+}
+
+impl CoreOrigin {
+    /// Returns whether memory is missing that the process may have used, so that no verdict on the
+    /// whole process is possible.
+    pub fn is_partial(&self) -> bool {
+        self.missing_bytes > 0 || !self.has_private_memory
+    }
 }
 
 /// A mapping of a saved process.

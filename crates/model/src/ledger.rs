@@ -235,6 +235,12 @@ impl Ledger {
         }
     }
 
+    /// Marks all bytes as estimates, as those of a core are: it does not show which pages were
+    /// resident.
+    pub fn mark_estimated(&mut self) {
+        self.0.iter_mut().for_each(|row| row.estimated = row.bytes > 0);
+    }
+
     /// Returns the bytes of an owner.
     pub fn bytes(&self, owner: Owner) -> u64 {
         self.sum(|row| row.owner == owner)

@@ -2,7 +2,10 @@
 
 use std::fs::File;
 use std::io::{self, Write};
+use std::sync::Arc;
 
+use crate::core_file::CoreFile;
+use crate::inspect::inspect_core;
 use crate::mapped::MappedFile;
 use crate::proc::cgroup::Groups;
 use crate::proc::maps::{self, Mapping};
@@ -45,6 +48,22 @@ pub fn elf(bytes: &[u8]) {
     let _ = symbol(&file, "malloc");
 }
 
+/// Reads the core of a process, and walks its heaps.
+///
+/// # Panics
+/// Panics if no file in memory can be created.
+#[expect(clippy::expect_used, reason = "it is a part of tests")]
+pub fn core(bytes: &[u8]) {
+    let flags = rustix::fs::MemfdFlags::CLOEXEC;
+    let mut file = File::from(rustix::fs::memfd_create("core", flags).expect("a file"));
+    file.write_all(bytes).expect("memory");
+    let Ok(core) = CoreFile::from_file(file) else { return };
+    let is_sorted = core.maps().windows(2).all(|two| two[0].end <= two[1].start);
+    assert!(is_sorted && core.content_bytes() <= bytes.len() as u64);
+    let walk = inspect_core(&Arc::new(core), None);
+    assert!(walk.observation.rss_bytes <= bytes.len() as u64);
+}
+
 #[cfg(test)]
 mod tests {
     use lowtide_model::fuzzing::run_seeds;
@@ -57,6 +76,11 @@ mod tests {
     #[test]
     fn damaged_files_of_proc_are_parsed_or_rejected() {
         run_seeds("status", 300, super::status);
+    }
+
+    #[test]
+    fn damaged_cores_are_read_or_rejected() {
+        run_seeds("core", 300, super::core);
     }
 
     #[test]

@@ -47,6 +47,7 @@
 
 mod abandoned;
 pub mod cgroup;
+pub mod core_file;
 pub mod counts;
 pub mod descendants;
 pub mod detect;
@@ -74,6 +75,7 @@ pub mod sampler;
 pub mod selection;
 mod sock_diag;
 pub mod sockets;
+pub mod source;
 pub mod standstill;
 pub mod target;
 pub mod tree;

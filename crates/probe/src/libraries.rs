@@ -54,7 +54,7 @@ impl LibraryHeap {
     ) -> Option<DetectedAllocator> {
         let path = self.path.clone()?;
         let mapping = heap::library(maps, path.to_str()?)?;
-        let version = detector.version_in(pid, mapping, &self.kind);
+        let version = detector.version_in(pid.into(), mapping, &self.kind);
         Some(DetectedAllocator { kind: self.kind.clone(), version, linkage: Linkage::Static, path })
     }
 }

@@ -6,10 +6,12 @@
 #![allow(clippy::expect_used, clippy::panic, reason = "a test that cannot continue has failed")]
 
 mod compiler;
+mod core;
 mod musl;
 mod running;
 mod until;
 
+pub use self::core::write_core;
 pub use compiler::{compile, compile_if_older, compile_with, library_of_compiler};
 pub use musl::{Musl, MuslLinkage};
 pub use running::Running;

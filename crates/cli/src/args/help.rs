@@ -275,8 +275,8 @@ Examples:
 
 pub(crate) const INSPECT_HELP: &str = "\
 The process is read from outside: no thread stops, and nothing in it changes.
-A FILE that --save wrote takes the place of a process. Of two files, the
-difference is shown.
+A FILE that --save wrote takes the place of a process, and so does an ELF core,
+which does not show what was resident. Of two files, the difference is shown.
 
 With --cgroup alone, the memory that counts towards the limit of the cgroup comes
 first, by kind: also what belongs to no process.
@@ -293,6 +293,7 @@ Examples:
   lowtide inspect 4711 --watch 10m
   lowtide inspect 4711 --save app.heap
   lowtide inspect app.heap --pins
+  lowtide inspect ./core.4711 --blocks
   lowtide inspect monday.heap friday.heap
   lowtide inspect --cgroup /system.slice/app.service --json";
 

@@ -31,7 +31,7 @@ pub(crate) struct Selector {
 /// Processes, or heap files in their place.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct ProcessesOrFiles {
-    /// Processes, or files that --save wrote
+    /// Processes, or files that --save wrote, or ELF cores
     #[arg(
         value_name = "PID|FILE", value_parser = process_or_file, conflicts_with_all = ["exe", "comm", "cgroup", "all"],
         required_unless_present_any = ["exe", "comm", "cgroup", "all"],

@@ -1,21 +1,26 @@
-//! `lowtide inspect --save FILE PID`, `lowtide inspect FILE`, and `lowtide inspect FILE FILE`.
+//! `lowtide inspect --save FILE PID`, `lowtide inspect FILE`, and `lowtide inspect FILE FILE`. A file
+//! may also be an ELF core.
 
 use std::io::Read;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use lowtide_analysis::diagnose::diagnose;
 use lowtide_analysis::heap_difference;
 use lowtide_leaks::heap_file::{HeapFile, MAGIC, MAX_FILE_BYTES};
 use lowtide_model::bytes::Human;
-use lowtide_model::heap_file::ComparedHeap;
+use lowtide_model::heap_file::{ComparedHeap, CoreOrigin};
 use lowtide_model::inspection::Inspection;
 use lowtide_model::remedy::RemedyKind;
-use lowtide_model::verdict::VerdictKind;
+use lowtide_model::verdict::{Verdict, VerdictKind};
+use lowtide_probe::core_file::{CoreFile, FIRST_BYTES, is_core};
 use lowtide_record::files;
 use lowtide_report::{difference, inspection};
+use serde_json::Value;
 
 use super::inspect_blocks::{NAMED_SIZES, name_cause};
 use crate::args::InspectArgs;
+use crate::console::interrupt;
 use crate::console::output::{Output, note};
 use crate::failure::exit::{Exit, Failure};
 use crate::shell::quoted;
@@ -74,6 +79,12 @@ fn read(path: &Path) -> Result<HeapFile, Failure> {
         Failure::failed(format!("{} cannot be read: {reason}", path.display()))
     };
     let file = files::open_read(path).map_err(|error| failed(&error))?;
+    let mut first = [0; FIRST_BYTES];
+    let length = file.read_at(&mut first, 0).map_err(|error| failed(&error))?;
+    if is_core(&first[..length]) {
+        let core = CoreFile::from_file(file).map_err(|error| failed(&error))?;
+        return Ok(HeapFile::from_core(core, &interrupt::flag()));
+    }
     let mut bytes = Vec::new();
     file.take(MAX_FILE_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(|error| failed(&error))?;
     HeapFile::from_bytes(&bytes).map_err(|error| failed(&error))
@@ -84,7 +95,7 @@ fn show(args: &InspectArgs, path: &Path, output: &Output) -> Result<Exit, Failur
     let InspectArgs { blocks, pins, top, .. } = *args;
     let found = concluded(&file, Parts { blocks, pins, top });
     if output.json {
-        output.object(&found)?;
+        output.object(&to_json(&found)?)?;
         return Ok(Exit::Done);
     }
     output.text(&inspection::render(&found, args.details(), output.screen()))?;
@@ -93,11 +104,21 @@ fn show(args: &InspectArgs, path: &Path, output: &Output) -> Result<Exit, Failur
     Ok(Exit::Done)
 }
 
-/// Returns whether a file begins like a heap file.
+/// Returns whether a file begins like a heap file or a core.
 pub(super) fn is_heap_file(path: &Path) -> bool {
-    let mut first = [0; MAGIC.len()];
-    files::open_read(path).is_ok_and(|mut file| file.read_exact(&mut first).is_ok())
-        && first == MAGIC
+    let mut first = [0; FIRST_BYTES];
+    let read = files::open_read(path).and_then(|file| file.read_at(&mut first, 0));
+    let first = &first[..read.unwrap_or(0)];
+    first.starts_with(MAGIC) || is_core(first)
+}
+
+/// Returns the object of an inspection. A core does not show RSS.
+pub(super) fn to_json(found: &Inspection) -> Result<Value, Failure> {
+    let mut object = serde_json::to_value(found).map_err(Failure::failed)?;
+    if found.saved.as_ref().is_some_and(|saved| saved.core.is_some()) {
+        object["rss_bytes"] = Value::Null;
+    }
+    Ok(object)
 }
 
 /// Reads everything that a file leads to, with the `top` largest groups of blocks.
@@ -129,6 +150,9 @@ fn concluded(file: &HeapFile, parts: Parts) -> Inspection {
             remedy.brief = Some(brief.to_owned());
         }
     }
+    if let Some(core) = &file.origin.core {
+        limit_to_core(&mut found, core);
+    }
     if parts.blocks {
         found.blocks = Some(file.blocks(parts.top));
     }
@@ -141,6 +165,28 @@ fn concluded(file: &HeapFile, parts: Parts) -> Inspection {
     }
     found.saved = Some(file.origin.clone());
     found
+}
+
+/// Limits a verdict to what a core shows: it has no verdict if memory is missing that the process
+/// may have used, or if its heap was not recognised.
+fn limit_to_core(found: &mut Inspection, core: &CoreOrigin) {
+    let is_unknown = found.observation.allocator.is_none() && found.observation.runtimes.is_empty();
+    let reason = match () {
+        () if core.missing_bytes > 0 => Some("a part of the memory was cut off"),
+        () if !core.has_private_memory => {
+            Some("the core lacks private memory, which coredump_filter left out")
+        }
+        () if is_unknown => Some("its allocator was not recognised"),
+        () => None,
+    };
+    if let Some(reason) = reason {
+        let because = vec![reason.to_owned()];
+        found.verdict = Verdict { kind: VerdictKind::Inconclusive, because };
+        found.remedies.clear();
+    }
+    for reason in &mut found.verdict.because {
+        *reason = reason.replace(" of RSS)", " of the content)");
+    }
 }
 
 /// Returns the command to run next. The process itself may be out of reach.
@@ -162,7 +208,7 @@ fn compare(
     output: &Output,
 ) -> Result<Exit, Failure> {
     let (from, to) = (read(before)?, read(after)?);
-    let found = heap_difference::compare(
+    let mut found = heap_difference::compare(
         heap_difference::Heap {
             compared: compared(&from, before),
             ledger: &from.observation.ledger,
@@ -175,11 +221,22 @@ fn compare(
         },
         args.top,
     );
+    found.notes.extend(note_of_cores([&from, &to]));
     match output.json {
         true => output.object(&found)?,
         false => output.text(&difference::render(&found, output.screen()))?,
     }
     Ok(Exit::Done)
+}
+
+/// Returns the note on files that are cores.
+fn note_of_cores(files: [&HeapFile; 2]) -> Option<String> {
+    let is_any = files.iter().any(|file| file.origin.core.is_some());
+    is_any.then(|| {
+        "a core does not show which pages were resident: its RSS and its rows are those of pages with content; \
+         blocks in use are exact"
+            .to_owned()
+    })
 }
 
 fn compared(file: &HeapFile, path: &Path) -> ComparedHeap {

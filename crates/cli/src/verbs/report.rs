@@ -125,7 +125,7 @@ fn of_heap_file(args: &ReportArgs, path: &Path, output: &Output) -> Result<Exit,
         output.file(path, &bytes, args.force)?;
     }
     if output.json {
-        output.object(&found)?;
+        output.object(&heap_files::to_json(&found)?)?;
     } else if args.html.is_none() && args.svg.is_none() && args.png.is_none() {
         let details = inspection::Details { why: true, ..inspection::Details::default() };
         output.text(&inspection::render(&found, details, output.screen()))?;

@@ -10,10 +10,12 @@ use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 
 use lowtide_analysis::leaks::Surroundings;
+use lowtide_probe::core_file::CoreFile;
 use lowtide_probe::detect;
 use lowtide_probe::inspect::{BlockReader, BlockWalk};
 use lowtide_probe::memory::LiveMemory;
-use lowtide_probe::target::TargetError;
+use lowtide_probe::source::ProcessSource;
+use lowtide_probe::target::{Target, TargetError};
 
 pub use described::Described;
 pub use search::{BlockState, Reached, Search, search};
@@ -61,9 +63,36 @@ impl Evidence {
     }
 }
 
+/// What was walked: a process, or the core of one.
+#[derive(Clone, Copy)]
+pub(crate) enum WalkedSubject<'w> {
+    Process(&'w Target),
+    Core(&'w CoreFile),
+}
+
+impl<'w> WalkedSubject<'w> {
+    fn source(self) -> ProcessSource<'w> {
+        match self {
+            Self::Process(target) => target.pid.into(),
+            Self::Core(core) => core.into(),
+        }
+    }
+
+    /// Checks that the process still is what was walked.
+    fn check(self, memory: &LiveMemory) -> Result<(), TargetError> {
+        match self {
+            Self::Process(target) if !memory.is_in_use() => Err(match target.is_alive() {
+                true => TargetError::Replaced(target.pid),
+                false => TargetError::Gone(target.pid),
+            }),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// A process whose blocks are known by a walk.
 pub(crate) struct WalkedProcess<'w> {
-    pub(crate) target: &'w lowtide_probe::target::Target,
+    pub(crate) subject: WalkedSubject<'w>,
     pub(crate) memory: &'w LiveMemory,
     pub(crate) walk: &'w BlockWalk,
     pub(crate) index: &'w BlockIndex,
@@ -81,10 +110,14 @@ pub(crate) fn holders(
     samples: &[Vec<Survivor>],
     interrupt: &AtomicBool,
 ) -> Result<Vec<Option<String>>, TargetError> {
-    let WalkedProcess { target, memory: live, walk, index, cached } = *process;
+    let WalkedProcess { subject, memory: live, walk, index, cached } = *process;
     let memory = &live.until(interrupt);
-    let registers = &mut RegisterWatch::default();
-    let roots = &Roots::find(target, live, walk, index.unknown(), registers);
+    let roots = &match subject {
+        WalkedSubject::Process(target) => {
+            Roots::find(target, live, walk, index.unknown(), &mut RegisterWatch::default())
+        }
+        WalkedSubject::Core(core) => Roots::of_core(core, live, walk, index.unknown()),
+    };
     let used = UsedBlocks { index, cached, heaps: &walk.heaps };
     let wanted = samples.iter().flatten().map(|block| block.at);
     let Paths { mut pointers, roots: roots_of } = Paths::find(memory, &used, roots, wanted);
@@ -103,13 +136,8 @@ pub(crate) fn holders(
             (block, from)
         }));
     }
-    if !live.is_in_use() {
-        return Err(match target.is_alive() {
-            true => TargetError::Replaced(target.pid),
-            false => TargetError::Gone(target.pid),
-        });
-    }
-    let image = Image::new(target.pid, live, &walk.maps);
+    subject.check(live)?;
+    let image = Image::new(subject.source(), live, &walk.maps);
     let areas = detect::areas(live, &walk.detected, &walk.maps, &roots.stacks, &walk.heaps);
     let namer = Namer { image: &image, memory, index: Some(index), roots_of, roots, walk, areas };
     let mut described: Vec<Described> = samples

@@ -15,15 +15,17 @@
 
 mod envelope;
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use lowtide_heap::memory::Memory;
 use lowtide_heap::ranges::bytes;
-use lowtide_model::heap_file::{Origin, SavedMapping};
+use lowtide_model::heap_file::{CoreOrigin, Origin, SavedMapping};
 use lowtide_model::inspection::Observation;
 use lowtide_model::pins::{BlockCensus, Pins};
 use lowtide_model::saved_observation::SavedObservation;
+use lowtide_probe::core_file::CoreFile;
 use lowtide_probe::machine;
 use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::proc::maps::Mapping;
@@ -32,6 +34,7 @@ use lowtide_record::bounds::{self, OutOfBounds};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::evidence::WalkedSubject;
 use crate::pins::{self, HeldMemory, Holdings};
 
 pub use envelope::open as body;
@@ -110,15 +113,29 @@ impl HeapFile {
         release_is_refused: bool,
         interrupt: &AtomicBool,
     ) -> Result<Self, TargetError> {
-        let held = HeldMemory::read(target, true)?;
+        let (held, subject) = (HeldMemory::read(target, true)?, WalkedSubject::Process(target));
         let holders =
-            SavedHolders::Known(pins::name_holders(&held, target, NAMED_GROUPS, interrupt)?);
+            SavedHolders::Known(pins::name_holders(&held, subject, NAMED_GROUPS, interrupt)?);
         let origin = origin(target)?;
         if target.stat()?.image != observation.image {
             return Err(TargetError::Replaced(target.pid));
         }
         let observation = Observation { image: (0, 0), ..observation };
         Ok(Self { origin, observation, release_is_refused, held, holders })
+    }
+
+    /// Reads a core like a file that was saved when the core was written.
+    pub fn from_core(core: CoreFile, interrupt: &AtomicBool) -> Self {
+        let core = Arc::new(core);
+        let (held, observation) = HeldMemory::of_core(&core);
+        let subject = WalkedSubject::Core(&core);
+        let holders = match pins::name_holders(&held, subject, NAMED_GROUPS, interrupt) {
+            Ok(known) => SavedHolders::Known(known),
+            Err(error) => SavedHolders::Unknown(error.to_string()),
+        };
+        // Nothing can be returned from a process that has ended.
+        let release_is_refused = true;
+        Self { origin: origin_of_core(&core), observation, release_is_refused, held, holders }
     }
 
     /// Returns the bytes of the file.
@@ -190,7 +207,28 @@ fn origin(target: &Target) -> Result<Origin, TargetError> {
         architecture: machine.architecture,
         page_bytes: memory.page_bytes(),
         mappings: maps.iter().map(|mapping| saved_mapping(mapping, &memory)).collect(),
+        core: None,
     })
+}
+
+/// Describes a core, and the mappings of its process.
+fn origin_of_core(core: &Arc<CoreFile>) -> Origin {
+    let memory = LiveMemory::of_core(Arc::clone(core));
+    Origin {
+        lowtide: env!("CARGO_PKG_VERSION").to_owned(),
+        unix_s: core.unix_s(),
+        kernel: None,
+        // A core of another architecture is not read.
+        architecture: machine::detect().architecture,
+        page_bytes: core.page_bytes(),
+        mappings: core.maps().iter().map(|mapping| saved_mapping(mapping, &memory)).collect(),
+        core: Some(CoreOrigin {
+            signal: core.signal(),
+            missing_bytes: core.missing_bytes(),
+            left_out_bytes: core.left_out_bytes(),
+            has_private_memory: core.has_private_memory(),
+        }),
+    }
 }
 
 fn saved_mapping(mapping: &Mapping, memory: &LiveMemory) -> SavedMapping {

@@ -26,7 +26,9 @@ mod type_id;
 mod units;
 
 use std::cell::RefCell;
+use std::convert::Infallible;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use lowtide_analysis::pins::holders::{Holders, MAX_GROUPS, REST, UnitSums};
@@ -37,15 +39,17 @@ use lowtide_heap::ranges::{joined, overlaps};
 use lowtide_heap::rooms::Room;
 use lowtide_model::inspection::{Observation, Tunables};
 use lowtide_model::pins::{BlockCensus, BlockGroup, Pins};
-use lowtide_probe::inspect::{BlockReader, BlockWalk, Inspector};
+use lowtide_probe::core_file::CoreFile;
+use lowtide_probe::inspect::{BlockReader, BlockWalk, Inspector, inspect_core};
 use lowtide_probe::locked::LockedMemory;
 use lowtide_probe::machine::thread_cpu_s;
 use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::proc::maps::Mapping;
+use lowtide_probe::source::ProcessSource;
 use lowtide_probe::target::{Target, TargetError};
 use serde::{Deserialize, Serialize};
 
-use crate::evidence::WalkedProcess;
+use crate::evidence::{WalkedProcess, WalkedSubject};
 use crate::files::Image;
 use crate::stacks::sampler::StackSamples;
 
@@ -151,7 +155,7 @@ pub fn pins(target: &Target, top: usize, interrupt: &AtomicBool) -> Result<Pins,
 /// Fails if the process has ended, or executes another program.
 pub(crate) fn name_holders(
     held: &HeldMemory,
-    target: &Target,
+    subject: WalkedSubject<'_>,
     top: usize,
     interrupt: &AtomicBool,
 ) -> Result<Holdings, TargetError> {
@@ -159,7 +163,7 @@ pub(crate) fn name_holders(
     let (heap, of_pins) = held.sums(&code);
     let (census, of_blocks) = held.count(top, &code);
     let pinning = of_pins.len();
-    let mut names = held.holders(of_pins.and(of_blocks), target, interrupt)?;
+    let mut names = held.holders(of_pins.and(of_blocks), subject, interrupt)?;
     let of_blocks = names.split_off(pinning.min(names.len()));
     let pins = heap.groups.iter().map(Holdings::name_of_sums).zip(names);
     let blocks = census.groups.iter().map(Holdings::name_of_group).zip(of_blocks);
@@ -267,19 +271,50 @@ impl HeldMemory {
         walk: impl FnOnce(&mut dyn BlockVisitor) -> Result<BlockWalk, TargetError>,
     ) -> Result<(Self, Observation), TargetError> {
         let cpu = thread_cpu_s();
-        let image = Image::new(target.pid, &memory, maps);
+        let (held, observation) =
+            Self::by_walk(target.pid.into(), maps, memory, (with_types, earlier), walk)?;
+        let walked = held.source.as_ref().map_or(maps, |source| &source.walk.maps);
+        let locked = LockedMemory::find(target, &target.status()?, walked).ranges;
+        let threads = target.stat()?.threads;
+        Ok((Self { locked, threads, cpu_s: thread_cpu_s() - cpu, ..held }, observation))
+    }
+
+    /// Reads the blocks of a core with their types.
+    pub(crate) fn of_core(core: &Arc<CoreFile>) -> (Self, Observation) {
+        let memory = LiveMemory::of_core(Arc::clone(core));
+        let walk =
+            |builder: &mut dyn BlockVisitor| Ok::<_, Infallible>(inspect_core(core, Some(builder)));
+        let source = ProcessSource::Core(core);
+        match Self::by_walk(source, core.maps(), memory, (true, None), walk) {
+            Ok((held, observation)) => {
+                (Self { threads: core.threads().len() as u64, ..held }, observation)
+            }
+            Err(never) => match never {},
+        }
+    }
+
+    /// Reads the blocks by a walk. What only a live process shows is left out: the locked memory
+    /// and the number of threads.
+    fn by_walk<E>(
+        source: ProcessSource<'_>,
+        maps: &[Mapping],
+        memory: LiveMemory,
+        (with_types, earlier): (bool, Option<&EarlierBlocks>),
+        walk: impl FnOnce(&mut dyn BlockVisitor) -> Result<BlockWalk, E>,
+    ) -> Result<(Self, Observation), E> {
+        let cpu = thread_cpu_s();
+        let image = Image::new(source, &memory, maps);
         let types = with_types.then(|| TypeReader::new(&image, maps));
         let mut builder = CensusBuilder::new(types).since(earlier);
         let mut walk = walk(&mut builder)?;
         let census = builder.build();
-        let locked = LockedMemory::find(target, &target.status()?, &walk.maps).ranges;
         let observation = std::mem::take(&mut walk.observation);
         let held = Self {
             resident: resident(&memory, &census.rooms),
             census,
-            locked,
+            locked: Vec::new(),
             page_bytes: memory.page_bytes(),
-            threads: target.stat()?.threads,
+            threads: 0,
             only_allocator: match observation.heaps.as_slice() {
                 [heap] => Some(heap.allocator.name().to_owned()),
                 _ => None,
@@ -308,7 +343,8 @@ impl HeldMemory {
         let (mut blocks, of_blocks) = wanted.blocks.then(|| self.count(wanted.top, &code)).unzip();
         let (of_pins, of_blocks) = (of_pins.unwrap_or_default(), of_blocks.unwrap_or_default());
         let pinning = of_pins.len();
-        let mut names = self.holders(of_pins.and(of_blocks), target, interrupt)?;
+        let subject = WalkedSubject::Process(target);
+        let mut names = self.holders(of_pins.and(of_blocks), subject, interrupt)?;
         let of_blocks = names.split_off(pinning.min(names.len()));
         let pins = heap.map(|heap| {
             let mut pins = self.with_notes(heap.with_holders(names).report(wanted.top));
@@ -329,12 +365,12 @@ impl HeldMemory {
     fn holders(
         &self,
         samples: Samples,
-        target: &Target,
+        subject: WalkedSubject<'_>,
         interrupt: &AtomicBool,
     ) -> Result<Vec<Option<String>>, TargetError> {
         let Some(BlockSource { memory, walk }) = &self.source else { return Ok(Vec::new()) };
         let Census { blocks: index, cached, .. } = &self.census;
-        samples.holders(&WalkedProcess { target, memory, walk, index, cached }, interrupt)
+        samples.holders(&WalkedProcess { subject, memory, walk, index, cached }, interrupt)
     }
 
     /// Reports the groups of blocks that pin memory, the `top` largest.

@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use lowtide_heap::ranges::{joined, overlaps, union, without};
+use lowtide_probe::core_file::{CoreFile, CoreThread};
 use lowtide_probe::detect::{self, Claim, Stack};
 use lowtide_probe::inspect::BlockWalk;
 use lowtide_probe::memory::LiveMemory;
@@ -84,45 +85,73 @@ impl Roots {
         if target.status().is_ok_and(|status| status.swap_bytes > 0) {
             roots.hidden.push("part of its memory is swapped out".to_owned());
         }
-        // Structures of the allocator point to headers of free chunks. A header overlaps the end of
-        // the block before it, so these pointers would make lost blocks reachable.
-        let mut heaps = heaps_with_blocks(walk);
-        heaps.extend_from_slice(&walk.heaps.structures);
         let read_maps = || target.maps().unwrap_or_else(|_| walk.maps.clone());
         let pointers = detect::stack_pointers(target.pid);
         roots.stacks = detect::stacks(memory, &walk.detected, &read_maps(), &pointers);
         roots.read_threads(target, memory, registers, &pointers);
         // Reading many threads takes long, and the program obtains memory meanwhile.
-        let maps = read_maps();
-        heaps.extend_from_slice(&roots.threads.copied);
+        roots.with_memory(&read_maps(), memory, walk, (&pointers, unknown))
+    }
+
+    /// Finds the roots in a core, which has all registers, and no open files or timers.
+    pub(crate) fn of_core(
+        core: &CoreFile,
+        memory: &LiveMemory,
+        walk: &BlockWalk,
+        unknown: &[Range<u64>],
+    ) -> Self {
+        let mut roots = Self::default();
+        let threads = core.threads();
+        let mut pointers: Vec<u64> = threads.iter().map(CoreThread::stack_pointer).collect();
+        pointers.sort_unstable();
+        roots.stacks = detect::stacks(memory, &walk.detected, &walk.maps, &pointers);
+        roots.threads.words =
+            threads.iter().flat_map(|thread| &thread.registers).copied().collect();
+        roots.hidden.push("a core has no open files and timers".to_owned());
+        roots.with_memory(&walk.maps, memory, walk, (&pointers, unknown))
+    }
+
+    /// Adds the memory of some mappings that is outside of blocks. `pointers` are the stack
+    /// pointers of the threads, in order.
+    fn with_memory(
+        mut self,
+        maps: &[Mapping],
+        memory: &LiveMemory,
+        walk: &BlockWalk,
+        (pointers, unknown): (&[u64], &[Range<u64>]),
+    ) -> Self {
+        // Structures of the allocator point to headers of free chunks. A header overlaps the end of
+        // the block before it, so these pointers would make lost blocks reachable.
+        let mut heaps = heaps_with_blocks(walk);
+        heaps.extend_from_slice(&walk.heaps.structures);
+        heaps.extend_from_slice(&self.threads.copied);
         let elsewhere = union(heaps);
-        roots.c_library = of_c_library(&maps, walk);
+        self.c_library = of_c_library(maps, walk);
         let known = of_no_file(&walk.maps);
-        let mut ranges = Vec::new();
-        for mapping in &maps {
+        for mapping in maps {
             let scope = SearchScope::of(mapping, memory.scans());
             if scope != SearchScope::Whole {
-                roots.hidden.extend(scope.reason());
+                self.hidden.extend(scope.reason());
                 continue;
             }
-            let used = used_part(mapping, &pointers);
+            let used = used_part(mapping, pointers);
             let is_of_file = mapping.has_file() && !is_shared(mapping);
             for part in without(used, &elsewhere) {
                 match is_of_file {
-                    true => ranges.extend(written_pages(memory, part)),
+                    true => self.ranges.extend(written_pages(memory, part)),
                     // Nothing is allocated in memory that the program cannot access.
-                    false if mapping.permissions.starts_with("---") => ranges.push(part),
+                    false if mapping.permissions.starts_with("---") => self.ranges.push(part),
                     false => {
                         let new = without(part.clone(), &known);
-                        ranges.extend(without(part, &new));
-                        roots.new.extend(new);
+                        self.ranges.extend(without(part, &new));
+                        self.new.extend(new);
                     }
                 }
             }
         }
-        ranges.extend_from_slice(unknown);
-        roots.ranges = union(ranges);
-        roots
+        self.ranges.extend_from_slice(unknown);
+        self.ranges = union(self.ranges);
+        self
     }
 
     /// Returns when a root at an address is followed, if several lead to a block: the variables of

@@ -7,9 +7,10 @@ use super::{Detector, LoadedObject, partition_alloc};
 use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_model::inspection::{CLibrary, Linkage};
 
-use crate::mapped::{MappedFile, open_mapped};
+use crate::mapped::MappedFile;
 use crate::proc::maps::Mapping;
 use crate::program::{EmbeddedCode, LoadedFile, ProgramFacts, Provider, elf, texts};
+use crate::source::ProcessSource;
 
 /// An allocator in a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,7 +30,7 @@ impl Detector {
     /// Returns the allocator that serves `malloc`.
     pub(super) fn malloc(
         &mut self,
-        pid: u32,
+        source: ProcessSource<'_>,
         maps: &[Mapping],
         program_facts: &ProgramFacts,
         objects: &[LoadedObject<'_>],
@@ -37,7 +38,10 @@ impl Detector {
         let (file, of_file) = match &program_facts.provider {
             Provider::Library(file) => {
                 let object = objects.iter().find(|o| o.mapping.file == file.id)?;
-                (file, (self.kind_of_library(pid, file, object), linkage(objects, object), object))
+                (
+                    file,
+                    (self.kind_of_library(source, file, object), linkage(objects, object), object),
+                )
             }
             Provider::Executable(file) => {
                 let program = objects.first()?;
@@ -48,18 +52,18 @@ impl Detector {
             }
             Provider::Static(file) => {
                 let program = objects.first()?;
-                (file, (self.kind_of_static(pid, maps, program)?, Linkage::Static, program))
+                (file, (self.kind_of_static(source, maps, program)?, Linkage::Static, program))
             }
         };
         let (kind, linkage, object) = of_file;
-        let version = self.version_of(pid, &kind, object);
+        let version = self.version_of(source, &kind, object);
         Some(DetectedAllocator { kind, version, linkage, path: file.path.clone() })
     }
 
     /// Returns the allocator that the program contains for its own allocations.
     pub(super) fn own(
         &mut self,
-        pid: u32,
+        source: ProcessSource<'_>,
         program_facts: &ProgramFacts,
         objects: &[LoadedObject<'_>],
     ) -> Option<DetectedAllocator> {
@@ -70,7 +74,7 @@ impl Detector {
         if is_go || matches!(program_facts.provider, Provider::Executable(_)) {
             return None;
         }
-        let version = self.version_of(pid, &kind, program);
+        let version = self.version_of(source, &kind, program);
         let path = PathBuf::from(&program.mapping.name);
         Some(DetectedAllocator { kind, version, linkage: Linkage::Static, path })
     }
@@ -79,7 +83,7 @@ impl Detector {
     /// program that has none, or whose own parts cannot be distinguished from it.
     pub(super) fn c_library(
         &mut self,
-        pid: u32,
+        source: ProcessSource<'_>,
         maps: &[Mapping],
         program_facts: &ProgramFacts,
         objects: &[LoadedObject<'_>],
@@ -91,7 +95,7 @@ impl Detector {
         let (object, kind) = match &program_facts.provider {
             Provider::Static(_) => {
                 let program = objects.first()?;
-                (program, self.kind_of_static(pid, maps, program)?)
+                (program, self.kind_of_static(source, maps, program)?)
             }
             _ => {
                 let object = objects.iter().find(of_name)?;
@@ -104,13 +108,13 @@ impl Detector {
             AllocatorKind::Musl => "musl",
             _ => return None,
         };
-        let version = self.version_of(pid, &kind, object);
+        let version = self.version_of(source, &kind, object);
         Some((CLibrary { name, version }, PathBuf::from(&object.mapping.name)))
     }
 
     fn kind_of_library(
         &mut self,
-        pid: u32,
+        source: ProcessSource<'_>,
         file: &LoadedFile,
         object: &LoadedObject<'_>,
     ) -> AllocatorKind {
@@ -123,7 +127,7 @@ impl Detector {
         } else if file.is_c_library() {
             AllocatorKind::Glibc
         } else {
-            let by_text = self.version(pid, object.mapping, "allocator", |opened| {
+            let by_text = self.version(source, object.mapping, "allocator", |opened| {
                 let found = texts::allocator(opened, object.facts.texts?)?;
                 Some(found.name().to_owned())
             });
@@ -138,12 +142,12 @@ impl Detector {
     /// such as one in Go.
     fn kind_of_static(
         &mut self,
-        pid: u32,
+        source: ProcessSource<'_>,
         maps: &[Mapping],
         program: &LoadedObject<'_>,
     ) -> Option<AllocatorKind> {
         let found = self.c_libraries.entry(program.mapping.file).or_insert_with(|| {
-            let file = open_mapped(pid, program.mapping).ok()?;
+            let file = source.open(program.mapping).ok()?;
             texts::static_c_library(&file, program.facts.texts?)
         });
         let found = found.clone();
@@ -159,32 +163,36 @@ impl Detector {
     /// Returns the version of an allocator that a mapped file contains, if the file shows it.
     pub(crate) fn version_in(
         &mut self,
-        pid: u32,
+        source: ProcessSource<'_>,
         mapping: &Mapping,
         kind: &AllocatorKind,
     ) -> Option<String> {
-        let facts = self.reader.object(pid, mapping).ok()?.clone();
-        self.version_of(pid, kind, &LoadedObject { mapping, facts })
+        let facts = self.reader.object(source, mapping).ok()?.clone();
+        self.version_of(source, kind, &LoadedObject { mapping, facts })
     }
 
     /// Returns the variable from which the jemalloc in a mapped file reads its settings, if the
     /// file shows it.
-    pub(crate) fn jemalloc_variable(&mut self, pid: u32, mapping: &Mapping) -> Option<String> {
-        let texts = self.reader.object(pid, mapping).ok()?.texts?;
-        self.version(pid, mapping, "jemalloc's variable", |file| {
+    pub(crate) fn jemalloc_variable(
+        &mut self,
+        source: ProcessSource<'_>,
+        mapping: &Mapping,
+    ) -> Option<String> {
+        let texts = self.reader.object(source, mapping).ok()?.texts?;
+        self.version(source, mapping, "jemalloc's variable", |file| {
             texts::jemalloc_variable(file, texts)
         })
     }
 
     fn version_of(
         &mut self,
-        pid: u32,
+        source: ProcessSource<'_>,
         kind: &AllocatorKind,
         object: &LoadedObject<'_>,
     ) -> Option<String> {
         let texts = object.facts.texts?;
         let at = object.facts.version_at;
-        self.version(pid, object.mapping, kind.name(), |file| match kind {
+        self.version(source, object.mapping, kind.name(), |file| match kind {
             AllocatorKind::Glibc => texts::glibc_version(file, texts),
             // A static program does not contain it, but may contain numbers of other libraries.
             AllocatorKind::Musl if object.facts.debug_pointer.is_some() => {

@@ -27,9 +27,10 @@ use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_model::inspection::CLibrary;
 use lowtide_model::runtime_kind::RuntimeKind;
 
-use crate::mapped::{MappedFile, open_mapped};
+use crate::mapped::MappedFile;
 use crate::proc::maps::{FileId, Mapping};
 use crate::program::{EmbeddedCode, ObjectFacts, ProgramError, ProgramReader, Provider, Sanitizer};
+use crate::source::ProcessSource;
 
 pub use allocator::DetectedAllocator;
 pub(crate) use areas::is_java_heap_file;
@@ -119,16 +120,21 @@ struct LoadedObject<'m> {
 }
 
 impl Detector {
-    /// Detects the managers of a process's memory. The process is neither stopped nor written to.
-    /// `maps` are its mappings.
+    /// Detects the managers of the memory of a process, which is neither stopped nor written to, or
+    /// of a core. `maps` are its mappings.
     ///
     /// # Errors
     /// Fails if its files or the loader's list cannot be read, or if it is still being loaded.
-    pub fn detect(&mut self, pid: u32, maps: &[Mapping]) -> Result<Detected, ProgramError> {
-        let (program_facts, mappings) = self.reader.read_with_mappings(pid, maps)?;
+    pub fn detect<'s>(
+        &mut self,
+        source: impl Into<ProcessSource<'s>>,
+        maps: &[Mapping],
+    ) -> Result<Detected, ProgramError> {
+        let source = source.into();
+        let (program_facts, mappings) = self.reader.read_with_mappings(source, maps)?;
         let mut objects = Vec::with_capacity(mappings.len());
         for (place, mapping) in mappings.into_iter().enumerate() {
-            match self.reader.object(pid, mapping) {
+            match self.reader.object(source, mapping) {
                 Ok(facts) => objects.push(LoadedObject { mapping, facts: facts.clone() }),
                 // If the program itself cannot be read, nothing can be detected. A library whose
                 // file is gone is not recognised.
@@ -136,15 +142,15 @@ impl Detector {
                 Err(_) => {}
             }
         }
-        let c_library = self.c_library(pid, maps, &program_facts, &objects);
+        let c_library = self.c_library(source, maps, &program_facts, &objects);
         let (c_library, c_library_path) = c_library.unzip();
         Ok(Detected {
-            malloc: self.malloc(pid, maps, &program_facts, &objects),
-            own: self.own(pid, &program_facts, &objects),
+            malloc: self.malloc(source, maps, &program_facts, &objects),
+            own: self.own(source, &program_facts, &objects),
             c_library,
             c_library_path,
             is_static: matches!(program_facts.provider, Provider::Static(_)),
-            runtimes: self.runtimes(pid, maps, &objects),
+            runtimes: self.runtimes(source, maps, &objects),
             hotspot: objects
                 .iter()
                 .find_map(|o| o.facts.hotspot?.loaded_at(load_address(maps, o)?)),
@@ -156,14 +162,14 @@ impl Detector {
     /// Returns a version from the file of a mapping, and caches it.
     fn version(
         &mut self,
-        pid: u32,
+        source: ProcessSource<'_>,
         mapping: &Mapping,
         of: &str,
         read: impl FnOnce(&MappedFile) -> Option<String>,
     ) -> Option<String> {
         self.versions
             .entry((mapping.file, of.to_owned()))
-            .or_insert_with(|| open_mapped(pid, mapping).ok().and_then(|file| read(&file)))
+            .or_insert_with(|| source.open(mapping).ok().and_then(|file| read(&file)))
             .clone()
     }
 }

@@ -1,25 +1,26 @@
 //! CPython: its version, the allocator that it uses, and whether it was started.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
-
 use super::{LoadedObject, OwnMemory, load_address};
 use crate::mapped::MappedFile;
-use crate::proc::environ;
 use crate::proc::maps::Mapping;
+use crate::source::ProcessSource;
 
 /// Size of the segments of the mimalloc inside CPython, in bytes.
 const MIMALLOC_SEGMENT: u64 = 32 << 20;
 
 /// Returns whether CPython is initialised, or may be: `false` only if its own answer is no.
-pub(super) fn is_started(pid: u32, maps: &[Mapping], object: &LoadedObject<'_>) -> bool {
-    answer(pid, maps, object).is_none_or(|word| word != 0)
+pub(super) fn is_started(
+    source: ProcessSource<'_>,
+    maps: &[Mapping],
+    object: &LoadedObject<'_>,
+) -> bool {
+    answer(source, maps, object).is_none_or(|word| word != 0)
 }
 
 /// Returns what `Py_IsInitialized()` would return: all versions return a variable.
-fn answer(pid: u32, maps: &[Mapping], object: &LoadedObject<'_>) -> Option<u32> {
+fn answer(source: ProcessSource<'_>, maps: &[Mapping], object: &LoadedObject<'_>) -> Option<u32> {
     let function = load_address(maps, object)?.checked_add(object.facts.is_initialized?)?;
-    let memory = File::open(format!("/proc/{pid}/mem")).ok()?;
+    let memory = source.words().ok()?;
     let mut code = [0; 24];
     memory.read_exact_at(&mut code, function).ok()?;
     let (slot, offset) = returned_variable(&code)?;
@@ -67,13 +68,8 @@ fn returned_variable(code: &[u8; 24]) -> Option<(i64, Option<i64>)> {
 }
 
 /// Returns the form of its own memory, which its environment and its build determine.
-pub(super) fn memory(pid: u32, object: &LoadedObject<'_>) -> OwnMemory {
-    python_memory(&environment(pid), is_free_threaded(object))
-}
-
-/// Reads the environment that a process was started with; empty if that may not be read.
-fn environment(pid: u32) -> Vec<u8> {
-    environ::read(pid, environ::MAX_BYTES).unwrap_or_default()
+pub(super) fn memory(source: ProcessSource<'_>, object: &LoadedObject<'_>) -> OwnMemory {
+    python_memory(&source.environment(), is_free_threaded(object))
 }
 
 /// Returns the memory that `PYTHONMALLOC` selects (Doc/using/cmdline.rst), or else the default of

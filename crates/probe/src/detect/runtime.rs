@@ -6,6 +6,7 @@ use super::{Detector, LoadedObject, python};
 use crate::mapped::MappedFile;
 use crate::proc::maps::{FileId, Mapping};
 use crate::program::{EmbeddedCode, elf, texts};
+use crate::source::ProcessSource;
 
 /// A runtime in a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,19 +55,19 @@ impl Detector {
     /// Returns the runtimes whose code is loaded, each once.
     pub(super) fn runtimes(
         &mut self,
-        pid: u32,
+        source: ProcessSource<'_>,
         maps: &[Mapping],
         objects: &[LoadedObject<'_>],
     ) -> Vec<DetectedRuntime> {
         let mut found: Vec<DetectedRuntime> = Vec::new();
         for object in objects {
-            for kind in self.kinds(pid, object) {
+            for kind in self.kinds(source, object) {
                 if found.iter().all(|r| r.kind != kind) {
-                    let version = self.runtime_version(pid, kind, object);
-                    let memory = memory(pid, kind, object);
+                    let version = self.runtime_version(source, kind, object);
+                    let memory = memory(source, kind, object);
                     let file = object.mapping.file;
                     let is_started =
-                        kind != RuntimeKind::Python || python::is_started(pid, maps, object);
+                        kind != RuntimeKind::Python || python::is_started(source, maps, object);
                     found.push(DetectedRuntime { kind, version, file, memory, is_started });
                 }
             }
@@ -76,14 +77,14 @@ impl Detector {
 
     fn runtime_version(
         &mut self,
-        pid: u32,
+        source: ProcessSource<'_>,
         kind: RuntimeKind,
         object: &LoadedObject<'_>,
     ) -> Option<String> {
         let texts = object.facts.texts;
         let at = object.facts.version_at;
         let minor = python::minor(object);
-        self.version(pid, object.mapping, kind.name(), |file| match kind {
+        self.version(source, object.mapping, kind.name(), |file| match kind {
             RuntimeKind::Go => go_version(file),
             RuntimeKind::HotSpot => hotspot_version(file, texts?),
             RuntimeKind::Node => node_version(file, texts?),
@@ -104,21 +105,25 @@ impl Detector {
     }
 
     /// Returns the runtimes whose code a file contains.
-    fn kinds(&mut self, pid: u32, object: &LoadedObject<'_>) -> Vec<RuntimeKind> {
+    fn kinds(&mut self, source: ProcessSource<'_>, object: &LoadedObject<'_>) -> Vec<RuntimeKind> {
         let evidence = &object.facts.evidence;
         let mut found: Vec<RuntimeKind> = kinds(evidence).collect();
         // Deno and Bun accept Node's extensions, and do not export their engine.
         let has = |code| evidence.contains(&code);
         if has(EmbeddedCode::Node) && !has(EmbeddedCode::V8) {
-            found.extend(self.engine_in(pid, object));
+            found.extend(self.engine_in(source, object));
         }
         found
     }
 
     /// Returns the JavaScript engine that a file contains, by a text of its constants.
-    fn engine_in(&mut self, pid: u32, object: &LoadedObject<'_>) -> Option<RuntimeKind> {
+    fn engine_in(
+        &mut self,
+        source: ProcessSource<'_>,
+        object: &LoadedObject<'_>,
+    ) -> Option<RuntimeKind> {
         let texts = object.facts.texts?;
-        let name = self.version(pid, object.mapping, "JavaScript", |file| {
+        let name = self.version(source, object.mapping, "JavaScript", |file| {
             texts::scan(file, texts, |block| {
                 let engine =
                     ENGINES.iter().find(|(_, text)| memchr::memmem::find(block, text).is_some());
@@ -156,7 +161,7 @@ fn kinds(evidence: &[EmbeddedCode]) -> impl Iterator<Item = RuntimeKind> {
     })
 }
 
-fn memory(pid: u32, kind: RuntimeKind, object: &LoadedObject<'_>) -> OwnMemory {
+fn memory(source: ProcessSource<'_>, kind: RuntimeKind, object: &LoadedObject<'_>) -> OwnMemory {
     match kind {
         RuntimeKind::Go | RuntimeKind::HotSpot | RuntimeKind::Erlang => OwnMemory::Any,
         RuntimeKind::Node | RuntimeKind::V8 => OwnMemory::Aligned(V8_PAGE),
@@ -170,7 +175,7 @@ fn memory(pid: u32, kind: RuntimeKind, object: &LoadedObject<'_>) -> OwnMemory {
         | RuntimeKind::R
         | RuntimeKind::Boehm
         | RuntimeKind::JavaScriptCore => OwnMemory::None,
-        RuntimeKind::Python => python::memory(pid, object),
+        RuntimeKind::Python => python::memory(source, object),
     }
 }
 

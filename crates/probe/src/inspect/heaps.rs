@@ -129,7 +129,7 @@ impl HeapWalks<'_, '_> {
             && let (Some(heap), Some(detector)) = (heap, self.predictor.as_deref_mut())
             && let Some(mapping) = heap::library(maps, &path.to_string_lossy())
         {
-            heap.variable = detector.jemalloc_variable(pid, mapping);
+            heap.variable = detector.jemalloc_variable(pid.into(), mapping);
         }
     }
 

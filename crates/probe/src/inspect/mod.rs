@@ -6,6 +6,7 @@
 //! others in one scan over the mappings.
 
 mod blocks;
+mod core;
 mod file_systems;
 mod footprint;
 mod forked;
@@ -47,6 +48,7 @@ use crate::program::ProgramError;
 use crate::sockets::{self, Sockets};
 use crate::target::{Target, TargetError};
 
+pub use self::core::inspect_core;
 pub use blocks::{BlockReader, BlockWalk};
 pub use footprint::{Footprint, Proportion};
 pub use forked::shared_after_fork;
@@ -355,30 +357,49 @@ fn inside(
     locked_files: &[Range<u64>],
     walk: &mut BlockWalk,
 ) -> Result<(), TargetError> {
-    let BlockWalk { observation, heaps, maps, detected, .. } = walk;
     let pointers = detect::stack_pointers(target.pid);
-    let stacks = detect::stacks(memory, detected, maps, &pointers);
     let mounts = mountinfo::read(&target.pid.to_string()).unwrap_or_default();
-    let files = &file_systems::FileSystems::parse(&mounts);
-    let attributor =
-        pages::Attributor { maps, detected, stacks: &stacks, walked: heaps, files, locked_files };
-    let rest = attributor.attribute(memory).map_err(|error| target.failed(error))?;
-    observation.ledger.join(&rest.ledger);
-    observation.managers =
-        Manager::join(rest.managers(), &heaps::walked_runtimes(&observation.ledger));
-    observation.shared = rest.shared();
-    observation.files = rest.files();
-    observation.kept_file_bytes = rest.kept_file_bytes;
-    observation.changed_files = rest.changed_files();
-    observation.named_anonymous = rest.named_anonymous();
-    observation.anonymous_mappings = Some(rest.anonymous_mappings);
-    observation.mapped_again_bytes = Some(rest.mapped_again_bytes());
+    let files = file_systems::FileSystems::parse(&mounts);
+    let found = owners(memory, walk, &pointers, &files, locked_files);
+    found.map_err(|error| target.failed(error))?.add_to(walk);
+    let BlockWalk { observation, maps, detected, .. } = walk;
     observation.runtime_limits = limits::of_runtimes(memory, maps, detected, observation);
     observation.java_collector = hotspot::read_flags(target.pid, memory, maps, detected)
         .and_then(|flags| flags.collector)
         .map(|collector| collector.name().to_owned());
-    observation.rooms = rest.rooms;
     status(target, maps, observation)
+}
+
+/// Counts the resident pages outside of the heaps that were walked, by owner. `pointers` are the
+/// stack pointers of the threads, in order.
+fn owners(
+    memory: &LiveMemory,
+    walk: &BlockWalk,
+    pointers: &[u64],
+    files: &file_systems::FileSystems,
+    locked_files: &[Range<u64>],
+) -> io::Result<pages::Attribution> {
+    let BlockWalk { heaps: walked, maps, detected, .. } = walk;
+    let stacks = &detect::stacks(memory, detected, maps, pointers);
+    pages::Attributor { maps, detected, stacks, walked, files, locked_files }.attribute(memory)
+}
+
+impl pages::Attribution {
+    /// Adds the pages to the observation of a walk.
+    fn add_to(self, walk: &mut BlockWalk) {
+        let observation = &mut walk.observation;
+        observation.ledger.join(&self.ledger);
+        observation.managers =
+            Manager::join(self.managers(), &heaps::walked_runtimes(&observation.ledger));
+        observation.shared = self.shared();
+        observation.files = self.files();
+        observation.kept_file_bytes = self.kept_file_bytes;
+        observation.changed_files = self.changed_files();
+        observation.named_anonymous = self.named_anonymous();
+        observation.anonymous_mappings = Some(self.anonymous_mappings);
+        observation.mapped_again_bytes = Some(self.mapped_again_bytes());
+        observation.rooms = self.rooms;
+    }
 }
 
 /// Opens its memory, as far as permitted. All further reads are of the same program, as long as a

@@ -69,7 +69,7 @@ impl LiveMemory {
     /// Returns the flags of a page. `None` if they cannot be read, and `Some(None)` if the page has
     /// since left the file.
     fn flags_of_file(&self, address: u64, flags: &File) -> Option<Option<u64>> {
-        let entry = word(&self.pagemap, address / self.page)?;
+        let entry = word(self.pagemap().ok()?, address / self.page)?;
         if entry & IS_PRESENT == 0 {
             return Some(None);
         }

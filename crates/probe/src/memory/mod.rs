@@ -1,4 +1,4 @@
-//! The memory of a live process, read without making any of its pages resident.
+//! The memory of a process, read without making any of its pages resident; or that of a core.
 
 pub(crate) mod charged;
 mod file_pages;
@@ -10,6 +10,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -20,6 +21,8 @@ use rustix::ioctl::{Opcode, Updater, opcode};
 
 pub use file_pages::FilePages;
 use zero_page::ZeroPages;
+
+use crate::core_file::CoreFile;
 
 /// Maximum number of pages per scan. The kernel holds the lock of the process's mappings meanwhile,
 /// and a thread that maps or unmaps memory waits: 8 MiB of small pages take about 0.1 ms.
@@ -37,16 +40,28 @@ const QUICK: Duration = Duration::from_micros(50);
 /// It is read through `mem`, although `process_vm_readv` is faster: that call pins the pages, for
 /// which the kernel copies each anonymous page that a `fork` left shared (`gup_must_unshare` in
 /// mm/gup.c), so that an inspection of a pre-forking server would make it larger.
+///
+/// The memory of a core is read in the same way. Which of its pages were resident is not known: its
+/// pages with content count as resident, and all that it has is readable.
 #[derive(Debug)]
 pub struct LiveMemory {
-    /// Absent if only the page map may be read.
-    memory: Option<File>,
-    pagemap: File,
+    place: Place,
     page: u64,
     /// Whether the kernel scans page tables itself (`PAGEMAP_SCAN`, from Linux 6.7 on).
     scans: AtomicBool,
     /// The locked ranges, in order and disjoint.
     locked: Vec<Range<u64>>,
+}
+
+/// The place from which memory is read.
+#[derive(Debug)]
+enum Place {
+    Process {
+        /// Absent if only the page map may be read.
+        memory: Option<File>,
+        pagemap: File,
+    },
+    Core(Arc<CoreFile>),
 }
 
 /// Consecutive pages of one kind.
@@ -77,7 +92,7 @@ impl LiveMemory {
     /// ended.
     pub fn open(pid: u32) -> io::Result<Self> {
         let memory = File::open(format!("/proc/{pid}/mem"))?;
-        Ok(Self { memory: Some(memory), ..Self::pages_only(pid)? })
+        Self::of_process(pid, Some(memory))
     }
 
     /// Opens only the page map of a process, if its memory may not be read (`CAP_PERFMON` without
@@ -86,20 +101,51 @@ impl LiveMemory {
     /// # Errors
     /// Fails if not even that may be read, or if the process has ended.
     pub fn pages_only(pid: u32) -> io::Result<Self> {
-        Ok(Self {
-            memory: None,
-            pagemap: File::open(format!("/proc/{pid}/pagemap"))?,
-            page: rustix::param::page_size() as u64,
-            scans: AtomicBool::new(true),
-            locked: Vec::new(),
-        })
+        Self::of_process(pid, None)
+    }
+
+    fn of_process(pid: u32, memory: Option<File>) -> io::Result<Self> {
+        let pagemap = File::open(format!("/proc/{pid}/pagemap"))?;
+        let page = rustix::param::page_size() as u64;
+        Ok(Self::new(Place::Process { memory, pagemap }, page))
+    }
+
+    /// Returns the memory of a core.
+    pub fn of_core(core: Arc<CoreFile>) -> Self {
+        let page = core.page_bytes();
+        Self::new(Place::Core(core), page)
+    }
+
+    fn new(place: Place, page: u64) -> Self {
+        Self { place, page, scans: AtomicBool::new(true), locked: Vec::new() }
+    }
+
+    /// Returns the page map of a process.
+    ///
+    /// # Errors
+    /// Fails for a core, which has none.
+    fn pagemap(&self) -> io::Result<&File> {
+        match &self.place {
+            Place::Process { pagemap, .. } => Ok(pagemap),
+            Place::Core(_) => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
+    fn core(&self) -> Option<&CoreFile> {
+        match &self.place {
+            Place::Process { .. } => None,
+            Place::Core(core) => Some(core),
+        }
     }
 
     /// Returns whether a process still uses this memory: one that ends, or executes another
     /// program, leaves it.
     pub fn is_in_use(&self) -> bool {
-        // The page map of unused memory is empty; any other has an entry for address 0.
-        matches!(self.pagemap.read_at(&mut [0; 8], 0), Ok(8))
+        match &self.place {
+            // The page map of unused memory is empty; any other has an entry for address 0.
+            Place::Process { pagemap, .. } => matches!(pagemap.read_at(&mut [0; 8], 0), Ok(8)),
+            Place::Core(_) => true,
+        }
     }
 
     /// Returns the same memory, which becomes unreadable as soon as `interrupt` is set: a walk over
@@ -133,6 +179,9 @@ impl LiveMemory {
     /// Fails if the kernel does not provide them.
     pub fn pages(&self, range: Range<u64>) -> io::Result<Vec<Pages>> {
         let range = self.whole_pages(range);
+        if let Some(core) = self.core() {
+            return Ok(core.pages(range));
+        }
         self.scanned(|| self.scan(&range)).unwrap_or_else(|| self.entries(&range))
     }
 
@@ -164,6 +213,7 @@ impl LiveMemory {
         of_interest: u64,
         mut each: impl FnMut(&Region),
     ) -> io::Result<()> {
+        let pagemap = self.pagemap()?;
         let mut regions = [Region::EMPTY; 256];
         let mut start = range.start;
         let mut window = SMALLEST_WINDOW;
@@ -190,7 +240,7 @@ impl LiveMemory {
             #[expect(unsafe_code, reason = "an ioctl that rustix does not have")]
             unsafe {
                 let updater = Updater::<SCAN, ScanRequest>::new(&mut request);
-                rustix::ioctl::ioctl(self.pagemap.as_fd(), updater)?;
+                rustix::ioctl::ioctl(pagemap.as_fd(), updater)?;
             }
             regions.iter().take_while(|r| r.end > r.start).for_each(&mut each);
             if request.walk_end <= start {
@@ -255,7 +305,7 @@ impl LiveMemory {
 
     /// Makes the kernel scan, unless it is known that it cannot.
     fn scanned<T>(&self, scan: impl FnOnce() -> io::Result<T>) -> Option<io::Result<T>> {
-        if !self.scans.load(Ordering::Relaxed) {
+        if !self.scans.load(Ordering::Relaxed) || self.core().is_some() {
             return None;
         }
         match scan() {
@@ -277,7 +327,7 @@ impl LiveMemory {
     pub(crate) fn page_number(&self, address: u64) -> Option<u64> {
         const NUMBER: u64 = (1 << 55) - 1;
         let mut entry = [0; 8];
-        self.pagemap.read_exact_at(&mut entry, address / self.page * 8).ok()?;
+        self.pagemap().ok()?.read_exact_at(&mut entry, address / self.page * 8).ok()?;
         let entry = u64::from_le_bytes(entry);
         (entry >> 63 == 1).then_some(entry & NUMBER)
     }
@@ -289,13 +339,14 @@ impl LiveMemory {
     /// Fails if the page map cannot be read.
     pub(crate) fn exclusive(&self, ranges: &[Range<u64>]) -> io::Result<Vec<Range<u64>>> {
         const AT_ONCE: u64 = 32 << 10;
+        let pagemap = self.pagemap()?;
         let mut runs = Vec::new();
         let mut bytes = vec![0; AT_ONCE as usize * 8];
         for range in ranges {
             let mut at = range.start;
             while at < range.end {
                 let wanted = ((range.end - at) / self.page).min(AT_ONCE) as usize;
-                let length = self.pagemap.read_at(&mut bytes[..wanted * 8], at / self.page * 8)?;
+                let length = pagemap.read_at(&mut bytes[..wanted * 8], at / self.page * 8)?;
                 if length < 8 {
                     break;
                 }
@@ -314,6 +365,7 @@ impl LiveMemory {
     /// Reads the entries of the page map one by one, as kernels before 6.7 require.
     fn entries(&self, range: &Range<u64>) -> io::Result<Vec<Pages>> {
         const AT_ONCE: usize = 32 << 10;
+        let pagemap = self.pagemap()?;
         let mut found: Vec<Pages> = Vec::new();
         let pages = usize::try_from((range.end - range.start) / self.page).unwrap_or(AT_ONCE);
         let mut bytes = vec![0; pages.min(AT_ONCE) * 8];
@@ -322,7 +374,7 @@ impl LiveMemory {
         while at < range.end {
             let wanted =
                 usize::try_from((range.end - at) / self.page).unwrap_or(AT_ONCE).min(AT_ONCE);
-            let length = self.pagemap.read_at(&mut bytes[..wanted * 8], at / self.page * 8)?;
+            let length = pagemap.read_at(&mut bytes[..wanted * 8], at / self.page * 8)?;
             if length < 8 {
                 break;
             }
@@ -354,6 +406,9 @@ impl Memory for LiveMemory {
     }
 
     fn read(&self, address: u64, buffer: &mut [u8]) -> usize {
+        if let Some(core) = self.core() {
+            return core.read(address, buffer);
+        }
         let end = address.saturating_add(buffer.len() as u64);
         // A page that is not present must stay so: reading it would make it present.
         let resident = self.resident(address..end);
@@ -366,12 +421,20 @@ impl Memory for LiveMemory {
     }
 
     fn read_resident(&self, address: u64, buffer: &mut [u8]) -> usize {
-        let Some(memory) = &self.memory else { return 0 };
-        memory.read_at(buffer, address).unwrap_or(0)
+        match &self.place {
+            Place::Process { memory: Some(memory), .. } => {
+                memory.read_at(buffer, address).unwrap_or(0)
+            }
+            Place::Process { memory: None, .. } => 0,
+            Place::Core(core) => core.read(address, buffer),
+        }
     }
 
     fn resident(&self, range: Range<u64>) -> Vec<Range<u64>> {
         let range = self.whole_pages(range);
+        if let Some(core) = self.core() {
+            return core.content(range);
+        }
         if let Some(runs) = self.scanned(|| self.scan_resident(&range)) {
             return runs.unwrap_or_default();
         }
@@ -388,8 +451,11 @@ impl Memory for LiveMemory {
     }
 
     fn wait(&self, time: Duration) -> bool {
-        thread::sleep(time);
-        true
+        let changes = self.core().is_none();
+        if changes {
+            thread::sleep(time);
+        }
+        changes
     }
 }
 

@@ -1,11 +1,10 @@
 //! The loader's list of objects, read from a process the way debuggers read it (`struct r_debug`
 //! and `struct link_map` of link.h).
 
-use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::FileExt;
 
 use super::ProgramError;
+use crate::source::ProcessSource;
 
 /// Maximum number of objects that are read: more than any program loads.
 const MOST_OBJECTS: usize = 8192;
@@ -36,11 +35,11 @@ pub(super) struct AuxiliaryVector {
 }
 
 impl AuxiliaryVector {
-    pub(super) fn read(pid: u32) -> io::Result<Self> {
+    pub(super) fn read(source: ProcessSource<'_>) -> io::Result<Self> {
         const AT_PAGESZ: u64 = 6;
         const AT_BASE: u64 = 7;
         const AT_SECURE: u64 = 23;
-        let bytes = fs::read(format!("/proc/{pid}/auxv"))?;
+        let bytes = source.auxiliary_vector()?;
         let word = |bytes: &[u8]| bytes.try_into().map(u64::from_ne_bytes).unwrap_or(0);
         let mut vector = Self::default();
         let mut whole = false;
@@ -58,8 +57,11 @@ impl AuxiliaryVector {
 }
 
 /// Reads the objects in the order in which symbols are looked up.
-pub(super) fn objects(pid: u32, debug: DebugAt) -> Result<Vec<Object>, ProgramError> {
-    let memory = File::open(format!("/proc/{pid}/mem"))?;
+pub(super) fn objects(
+    source: ProcessSource<'_>,
+    debug: DebugAt,
+) -> Result<Vec<Object>, ProgramError> {
+    let memory = source.words()?;
     let read = |address: u64, words: &mut [u64]| -> Result<(), ProgramError> {
         let mut bytes = vec![0; words.len() * 8];
         memory.read_exact_at(&mut bytes, address).map_err(|error| match error.raw_os_error() {

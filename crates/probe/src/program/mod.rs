@@ -17,13 +17,14 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use thiserror::Error;
 
-use crate::mapped::{MappedFile, open_mapped};
+use crate::mapped::MappedFile;
 use crate::proc::is_gone;
 use crate::proc::maps::{self, FileId, Mapping};
+use crate::source::ProcessSource;
 
 pub use elf::{BuiltIn, ObjectError, ObjectFacts, symbol};
 pub use markers::{EmbeddedCode, Sanitizer};
@@ -121,45 +122,40 @@ impl ProgramReader {
         let text = fs::read(format!("/proc/{pid}/maps"))?;
         let maps = maps::parse(&String::from_utf8_lossy(&text))
             .map_err(|e| ProgramError::Unknown(e.to_string()))?;
-        Ok(self.read_with_mappings(pid, &maps)?.0)
+        Ok(self.read_with_mappings(pid.into(), &maps)?.0)
     }
 
     /// Does the same with mappings that were read before. Also returns a mapping of each loaded
     /// object, in the order in which symbols are looked up. The first is the program.
     pub(crate) fn read_with_mappings<'m>(
         &mut self,
-        pid: u32,
+        source: ProcessSource<'_>,
         maps: &'m [Mapping],
     ) -> Result<(ProgramFacts, Vec<&'m Mapping>), ProgramError> {
         if maps.is_empty() {
             return Err(ProgramError::Gone);
         }
-        let exe_id = FileId::of(&format!("/proc/{pid}/exe"))?;
-        let exe = maps
-            .iter()
-            .find(|m| m.file == exe_id)
-            .or_else(|| find_by_path(maps, pid))
-            .ok_or(ProgramError::NotYet)?;
-        let program = self.object(pid, exe)?.clone();
+        let exe = source.program(maps)?.ok_or(ProgramError::NotYet)?;
+        let program = self.object(source, exe)?.clone();
         if !program.is_64_bit {
             let reason = "it is a 32-bit program, into which a 64-bit library cannot be loaded";
             return Err(ProgramError::Unknown(reason.to_owned()));
         }
-        let vector = link_map::AuxiliaryVector::read(pid)?;
+        let vector = link_map::AuxiliaryVector::read(source)?;
         let is_secure = vector.is_secure;
-        let Some(debug) = self.loader(pid, vector.base, maps, exe, &program)? else {
+        let Some(debug) = self.loader(source, vector.base, maps, exe, &program)? else {
             let provider = Provider::Static(loaded(exe));
-            let built_in = self.built_in(pid, exe)?;
+            let built_in = self.built_in(source, exe)?;
             return Ok((ProgramFacts { provider, built_in, is_secure }, vec![exe]));
         };
-        let objects = link_map::objects(pid, debug)?;
+        let objects = link_map::objects(source, debug)?;
         let mapped: Vec<Option<&Mapping>> = objects
             .iter()
             .map(|o| maps.iter().find(|m| m.contains(o.dynamic_section) && m.has_file()))
             .collect();
-        let provider = self.first_that_defines_malloc(pid, &mapped)?;
+        let provider = self.first_that_defines_malloc(source, &mapped)?;
         let built_in = match mapped.first() {
-            Some(Some(program)) => self.built_in(pid, program)?,
+            Some(Some(program)) => self.built_in(source, program)?,
             _ => None,
         };
         let program_facts = ProgramFacts { provider, built_in, is_secure };
@@ -169,7 +165,7 @@ impl ProgramReader {
     /// Returns the location of the loader's list; `None` if there is no loader.
     fn loader(
         &mut self,
-        pid: u32,
+        source: ProcessSource<'_>,
         base: u64,
         maps: &[Mapping],
         exe: &Mapping,
@@ -179,7 +175,7 @@ impl ProgramReader {
             let Some(mapping) = maps.iter().find(|m| m.contains(base)) else {
                 return Err(ProgramError::NotYet);
             };
-            (base, self.object(pid, mapping)?.clone())
+            (base, self.object(source, mapping)?.clone())
         } else {
             // The program is static, or it is the loader itself, started by the user.
             (exe.start - exe.offset, program.clone())
@@ -198,12 +194,12 @@ impl ProgramReader {
     /// Returns the first object of the list that defines `malloc`.
     fn first_that_defines_malloc(
         &mut self,
-        pid: u32,
+        source: ProcessSource<'_>,
         objects: &[Option<&Mapping>],
     ) -> Result<Provider, ProgramError> {
         for (place, mapping) in objects.iter().enumerate() {
             let Some(mapping) = mapping else { continue };
-            if self.object(pid, mapping)?.defines_malloc {
+            if self.object(source, mapping)?.defines_malloc {
                 return Ok(match place {
                     0 => Provider::Executable(loaded(mapping)),
                     _ => Provider::Library(loaded(mapping)),
@@ -217,19 +213,27 @@ impl ProgramReader {
     /// Returns the facts from the file of a mapping.
     pub(crate) fn object(
         &mut self,
-        pid: u32,
+        source: ProcessSource<'_>,
         mapping: &Mapping,
     ) -> Result<&ObjectFacts, ProgramError> {
         match self.objects.entry(mapping.file) {
             Entry::Occupied(known) => Ok(known.into_mut()),
-            Entry::Vacant(place) => Ok(place.insert(read_mapped(pid, mapping, ObjectFacts::read)?)),
+            Entry::Vacant(place) => {
+                Ok(place.insert(read_mapped(source, mapping, ObjectFacts::read)?))
+            }
         }
     }
 
-    fn built_in(&mut self, pid: u32, exe: &Mapping) -> Result<Option<BuiltIn>, ProgramError> {
+    fn built_in(
+        &mut self,
+        source: ProcessSource<'_>,
+        exe: &Mapping,
+    ) -> Result<Option<BuiltIn>, ProgramError> {
         match self.built_in.entry(exe.file) {
             Entry::Occupied(known) => Ok(known.get().clone()),
-            Entry::Vacant(place) => Ok(place.insert(read_mapped(pid, exe, BuiltIn::find)?).clone()),
+            Entry::Vacant(place) => {
+                Ok(place.insert(read_mapped(source, exe, BuiltIn::find)?).clone())
+            }
         }
     }
 }
@@ -238,24 +242,16 @@ fn loaded(mapping: &Mapping) -> LoadedFile {
     LoadedFile { path: PathBuf::from(&mapping.name), id: mapping.file }
 }
 
-/// Finds the mapping by its path: on some file systems (overlayfs, btrfs), a mapping has another
-/// device than the file.
-fn find_by_path(maps: &[Mapping], pid: u32) -> Option<&Mapping> {
-    let exe = fs::read_link(format!("/proc/{pid}/exe")).ok()?;
-    maps.iter().find(|m| Path::new(&m.name) == exe)
-}
-
 /// Reads something from a mapped file.
 fn read_mapped<T>(
-    pid: u32,
+    source: ProcessSource<'_>,
     mapping: &Mapping,
     read: impl FnOnce(&MappedFile) -> Result<T, ObjectError>,
 ) -> Result<T, ProgramError> {
-    let found = open_mapped(pid, mapping).map_err(ObjectError::from).and_then(|file| read(&file));
+    let found = source.open(mapping).map_err(ObjectError::from).and_then(|file| read(&file));
     found.map_err(|error| {
         // A missing file may have been deleted, or the process may have ended.
-        let ended = fs::read_link(format!("/proc/{pid}/exe")).is_err_and(|e| is_gone(&e));
-        if ended {
+        if source.has_ended() {
             ProgramError::Gone
         } else {
             ProgramError::Unknown(format!("{}: {error}", mapping.name))

@@ -106,6 +106,9 @@ fn verdict(inspection: &Inspection, why: bool, screen: Screen) -> String {
 /// Formats RSS, memory that is not part of it, and details of parts that are.
 fn total(inspection: &Inspection, screen: Screen) -> String {
     let observation = &inspection.observation;
+    if inspection.saved.as_ref().is_some_and(|saved| saved.core.is_some()) {
+        return format!("RSS not known · ≈ {} with content\n", Human(observation.rss_bytes));
+    }
     let mut rss = format!("RSS {}", Human(observation.rss_bytes));
     let differs = |kernel: &u64| {
         let usual = (observation.rss_bytes / 100).max(1 << 20);

@@ -1,8 +1,8 @@
-//! Where and when a heap file was written.
+//! Where and when a heap file or a core was written.
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use lowtide_model::heap_file::Origin;
+use lowtide_model::heap_file::{CoreOrigin, Origin};
 
 use crate::screen::{Screen, dim};
 use crate::text::{printable, wrapped};
@@ -14,6 +14,9 @@ pub(super) fn render(origin: &Origin, screen: Screen) -> String {
 
 /// Returns when, with what and where a file was written.
 pub(super) fn sentence(origin: &Origin) -> String {
+    if let Some(core) = &origin.core {
+        return printable(&of_core(origin, core));
+    }
     let machine = [Some("Linux"), origin.kernel.as_deref(), origin.architecture.as_deref()];
     let machine: Vec<&str> = machine.into_iter().flatten().collect();
     let text = format!(
@@ -23,6 +26,34 @@ pub(super) fn sentence(origin: &Origin) -> String {
         machine.join(" ")
     );
     printable(&text)
+}
+
+/// Returns when a core was written, and what its values mean.
+fn of_core(origin: &Origin, core: &CoreOrigin) -> String {
+    let end = core.signal.and_then(signal_name).map(|name| format!(", after {name}"));
+    format!(
+        "core of {}{}; which pages were resident is not known: the values (≈) are those of pages with content, \
+         which were resident or swapped out",
+        time(origin.unix_s),
+        end.unwrap_or_default()
+    )
+}
+
+/// Returns the name of a signal after which the kernel writes a core; `None` for one that a
+/// debugger may have sent.
+fn signal_name(signal: u32) -> Option<&'static str> {
+    let names = [
+        (3, "SIGQUIT"),
+        (4, "SIGILL"),
+        (6, "SIGABRT"),
+        (7, "SIGBUS"),
+        (8, "SIGFPE"),
+        (11, "SIGSEGV"),
+        (24, "SIGXCPU"),
+        (25, "SIGXFSZ"),
+        (31, "SIGSYS"),
+    ];
+    names.iter().find(|(number, _)| *number == signal).map(|(_, name)| *name)
 }
 
 /// Seconds from 1970 to the last second of the year 9999, the latest that is formatted.
@@ -37,7 +68,22 @@ pub(crate) fn time(unix_s: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::time;
+    use lowtide_model::heap_file::{CoreOrigin, Origin};
+
+    use super::{sentence, time};
+
+    #[test]
+    fn a_core_is_named_with_its_signal_and_with_what_its_values_are() {
+        let of = |signal| {
+            let core = Some(CoreOrigin { signal, ..CoreOrigin::default() });
+            sentence(&Origin { core, ..Origin::default() })
+        };
+        let text = of(Some(6));
+        assert!(text.starts_with("core of 1970-01-01 00:00:00 UTC, after SIGABRT;"), "{text}");
+        assert!(text.contains("which pages were resident is not known"), "{text}");
+        // gcore stops the process, which does not end it.
+        assert!(!of(Some(19)).contains("after") && !of(None).contains("after"));
+    }
 
     #[test]
     fn times_are_those_of_the_calendar() {

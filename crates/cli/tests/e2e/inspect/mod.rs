@@ -3,6 +3,7 @@
 mod bad_input;
 mod bounds;
 mod cgroup;
+mod cores;
 mod heap_files;
 mod hostile;
 mod ledger;
