@@ -1,9 +1,10 @@
-//! `lowtide inspect --save FILE PID`, `lowtide inspect FILE`, and `lowtide inspect FILE FILE`. A file
-//! may also be an ELF core.
+//! `lowtide inspect --save FILE PID`, `lowtide inspect FILE`, and `lowtide inspect FILE FILE`. Each
+//! FILE may be an ELF core.
 
 use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 
 use lowtide_analysis::diagnose::diagnose;
 use lowtide_analysis::heap_difference;
@@ -20,7 +21,6 @@ use serde_json::Value;
 
 use super::inspect_blocks::{NAMED_SIZES, name_cause};
 use crate::args::InspectArgs;
-use crate::console::interrupt;
 use crate::console::output::{Output, note};
 use crate::failure::exit::{Exit, Failure};
 use crate::shell::quoted;
@@ -83,7 +83,7 @@ fn read(path: &Path) -> Result<HeapFile, Failure> {
     let length = file.read_at(&mut first, 0).map_err(|error| failed(&error))?;
     if is_core(&first[..length]) {
         let core = CoreFile::from_file(file).map_err(|error| failed(&error))?;
-        return Ok(HeapFile::from_core(core, &interrupt::flag()));
+        return Ok(HeapFile::from_core(core, &AtomicBool::new(false)));
     }
     let mut bytes = Vec::new();
     file.take(MAX_FILE_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(|error| failed(&error))?;
@@ -153,10 +153,12 @@ fn concluded(file: &HeapFile, parts: Parts) -> Inspection {
     if let Some(core) = &file.origin.core {
         limit_to_core(&mut found, core);
     }
-    if parts.blocks {
+    // Of a core without a heap that was walked, nothing is known about blocks.
+    let has_blocks = file.origin.core.is_none() || !found.observation.heaps.is_empty();
+    if parts.blocks && has_blocks {
         found.blocks = Some(file.blocks(parts.top));
     }
-    if parts.pins {
+    if parts.pins && has_blocks {
         let pins = file.pins(parts.top);
         name_cause(&mut found, &pins);
         found.pins = Some(pins);

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use lowtide_heap::memory::{ADDRESS_END, MIN_PAGE_BYTES};
+use lowtide_heap::memory::ADDRESS_END;
 
 use super::CoreError;
 
@@ -111,8 +111,8 @@ impl Headers {
         self.segments.sort_unstable_by_key(|segment| segment.start);
         let is_disjoint = self.segments.windows(2).all(|two| two[0].end <= two[1].start);
         // Segments that share bytes of the file could make a small file as large as memory.
-        let file_bytes: u64 = self.segments.iter().map(|segment| segment.file_bytes).sum();
-        match is_disjoint && file_bytes <= length {
+        let file_bytes = || self.segments.iter().map(|segment| segment.file_bytes).sum::<u64>();
+        match is_disjoint && file_bytes() <= length {
             true => Ok(self),
             false => Err(CoreError::Damaged),
         }
@@ -128,17 +128,27 @@ impl Headers {
         }
         let end = start.checked_add(bytes).filter(|end| *end <= ADDRESS_END);
         let end = end.ok_or(CoreError::Damaged)?;
-        let is_whole = start.is_multiple_of(MIN_PAGE_BYTES) && end.is_multiple_of(MIN_PAGE_BYTES);
-        if !is_whole || dumped_bytes > bytes {
+        if dumped_bytes > bytes {
             return Err(CoreError::Damaged);
         }
         let file_bytes = dumped_bytes.min(length.saturating_sub(offset));
-        // Whole pages, so that none is known in part.
-        let file_bytes = file_bytes - file_bytes % MIN_PAGE_BYTES;
-        self.missing_bytes += dumped_bytes - file_bytes;
         let access = [4, 2, 1].map(|flag| flags & flag != 0);
         self.segments.push(Segment { start, end, offset, dumped_bytes, file_bytes, access });
         Ok(())
+    }
+}
+
+impl Headers {
+    /// Limits the segments to whole pages, so that none is known in part.
+    pub(super) fn in_pages(mut self, page: u64) -> Result<Self, CoreError> {
+        for segment in &mut self.segments {
+            if !segment.start.is_multiple_of(page) || !segment.end.is_multiple_of(page) {
+                return Err(CoreError::Damaged);
+            }
+            segment.file_bytes -= segment.file_bytes % page;
+            self.missing_bytes += segment.dumped_bytes - segment.file_bytes;
+        }
+        Ok(self)
     }
 }
 

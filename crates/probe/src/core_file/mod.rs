@@ -57,8 +57,8 @@ pub enum CoreError {
     Bits,
     /// It is of another processor: its number in ELF, and the processor of this program.
     #[error(
-        "it is the core of a program for another processor (ELF machine {0}): a lowtide for that one reads it, and this \
-         one is for {1}"
+        "it is the core of a program for another processor (ELF machine {0}): a lowtide for that one reads it, and \
+         this one is for {1}"
     )]
     Machine(u16, &'static str),
     /// It ends before its headers.
@@ -99,6 +99,7 @@ impl CoreFile {
         let headers = Headers::read(&file, meta.len())?;
         let notes = Notes::read(&file, &headers.notes);
         let page = page_bytes(&notes);
+        let headers = headers.in_pages(page)?;
         let content = content::pages(&file, &headers.segments, page)?;
         let unix_s = written.map_or(0.0, |since| since.as_secs_f64());
         let mut core = Self { file, unix_s, headers, notes, maps: Vec::new(), content, page };

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use super::elf::{half_word, word};
 
 /// Maximum size of all notes that are read, in bytes: those of a thread take 4 KiB.
-const MAX_BYTES: u64 = 256 << 20;
+const MAX_BYTES: u64 = 64 << 20;
 /// Maximum number of threads and of mapped files that are kept.
 const MAX_THREADS: usize = 64 << 10;
 const MAX_FILES: usize = 1 << 20;
