@@ -29,7 +29,7 @@ pub struct Reachability {
     /// The part of them to which no pointer was found in any search.
     pub unreachable_share: f64,
     /// The part of them to which, in each search, at most words led that may be links of former
-    /// free chunks, or new blocks that nothing leads to.
+    /// free chunks, or new blocks that nothing leads to, or on which the searches disagree.
     pub unsure_share: f64,
     /// Number of searches through all memory.
     pub rounds: u32,
@@ -204,8 +204,9 @@ fn reasons_of_pointers(reached: &Reachability, others: &Surroundings) -> Vec<Str
     }];
     if reached.unsure_share >= MIN_UNSURE {
         because.push(format!(
-            "{} were reached only by words that may be links of memory that was free once, or from new \
-             blocks that nothing leads to: they may be lost",
+            "{} were reached only by words that may be links of memory that was free once, from new \
+             blocks that nothing leads to, or not while their pointers may have moved: they may be \
+             lost",
             percent(reached.unsure_share)
         ));
     }

@@ -22,18 +22,18 @@ use crate::pointers::roots::Roots;
 use crate::pointers::scan::WordReader;
 use crate::pointers::unread::NotingMemory;
 use crate::stacks::sampler::StackSamples;
-use crate::unreached::UnreachedBlocks;
+use crate::unreached::{FoundBlock, UnreachedBlocks};
 use crate::whole::is_whole;
 
-/// Number of searches of all memory for pointers, and the time between two of them. Further ones
-/// follow while words that may be links of former free chunks lead to blocks that seem lost,
-/// unless a search takes longer than [`LONG`]: the memory with such a link is soon used again.
-/// More than [`MANY_ROUNDS`] follow only if these words have become fewer.
-const ROUNDS: u32 = UnreachedBlocks::LEAST;
-const MANY_ROUNDS: u32 = 6;
+/// Maximum number of searches of all memory for pointers, and the time between two of them. After
+/// the least number, further ones follow while words that may be links of former free chunks lead
+/// to blocks that seem lost, or while pointers move too much for a decision, unless a search takes
+/// longer than [`LONG`]. More than [`MANY_ROUNDS`] follow only if these words have become fewer:
+/// the memory with such a link is soon used again.
+const MANY_ROUNDS: u32 = 8;
 const MAX_ROUNDS: u32 = 14;
 const PAUSE: Duration = Duration::from_secs(2);
-const LONG: Duration = Duration::from_secs(2);
+const LONG: Duration = Duration::from_secs(4);
 /// Maximum number of blocks of a heap that is searched completely.
 const MAX_INDEXED: usize = 24 << 20;
 
@@ -121,6 +121,11 @@ impl Reached {
         blocks.iter().filter_map(|block| root(block.at)).collect()
     }
 
+    /// Returns the minimum number of searches.
+    fn least_rounds(&self) -> u32 {
+        self.unreached.as_ref().map_or(UnreachedBlocks::LEAST, UnreachedBlocks::least)
+    }
+
     /// Returns whether a further search may find that more blocks are lost.
     fn may_be_decided(&self) -> bool {
         let is_undecided = self.unreached.as_ref().is_some_and(|found| {
@@ -160,7 +165,7 @@ pub fn search(reader: &mut BlockReader, search: &Search<'_>) -> Result<Reached, 
     let begun = Instant::now();
     let mut reached = round(reader, search, None)?;
     let has_time = || begun.elapsed() < search.time;
-    while reached.rounds < ROUNDS || has_time() && reached.may_be_decided() {
+    while reached.rounds < reached.least_rounds() || has_time() && reached.may_be_decided() {
         let (before, rounds) = (reached.unreached.take(), reached.rounds);
         let has_few_doubts = before.as_ref().is_some_and(UnreachedBlocks::has_few_doubts);
         let counted = reached.graph.take().filter(|_| has_few_doubts).map(Graph::into_counted);
@@ -236,16 +241,16 @@ fn round(
     Ok(Reached { rounds: 1, walk, roots, index, graph, failed, unreached, took: begun.elapsed() })
 }
 
-/// Returns the addresses and prints of the blocks that no thread caches. The walk recognises the
-/// cached blocks of glibc by the lists that they are in, but misses those of a list that changes
-/// while it is read. This function recognises them by their content. The first word of a cached
-/// block is an encoded link (`PROTECT_PTR`) to a block of the same size or to nothing, or, before
-/// glibc 2.34, the second word is the address of the cache (`tcache_entry.key`).
+/// Returns the blocks that no thread caches, of those with some addresses and prints. The walk
+/// recognises the cached blocks of glibc by the lists that they are in, but misses those of a list
+/// that changes while it is read. This function recognises them by their content. The first word of
+/// a cached block is an encoded link (`PROTECT_PTR`) to a block of the same size or to nothing, or,
+/// before glibc 2.34, the second word is the address of the cache (`tcache_entry.key`).
 fn without_cached(
     memory: &impl Memory,
     index: &BlockIndex,
     blocks: Vec<(Range<u64>, u16)>,
-) -> Vec<(u64, u16)> {
+) -> Vec<FoundBlock> {
     const MAX_CACHED: u64 = 1040;
     let size_at = |at: u64| {
         let range = index.range(index.starting_at(at)?)?;
@@ -263,5 +268,6 @@ fn without_cached(
         is_link || size_at(key).is_some_and(is_size_of_cache)
     };
     let blocks = blocks.into_iter().filter(|(block, _)| !is_cached(block, &mut words));
-    blocks.map(|(block, print)| (block.start, print)).collect()
+    let found = |(block, print): (Range<u64>, u16)| FoundBlock::new(&block, print);
+    blocks.map(found).collect()
 }

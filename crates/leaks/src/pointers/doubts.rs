@@ -24,8 +24,8 @@ pub(super) struct Doubts<'d> {
     /// Blocks to which links and words that do not count point. They are neither reachable nor
     /// lost.
     pub(super) links: Vec<BlockId>,
-    /// The blocks among them, and others, to which doubtful words point.
-    pub(super) targets: Vec<BlockId>,
+    /// The addresses of the doubtful words, with the blocks to which they point: those, and others.
+    targets: Vec<(u64, BlockId)>,
 }
 
 impl<'d> Doubts<'d> {
@@ -36,7 +36,7 @@ impl<'d> Doubts<'d> {
     /// Notes a doubtful word at an address, which leads to a block if there was one. Returns
     /// whether it counts.
     pub(super) fn counts(&mut self, at: u64, value: u64, to: Option<BlockId>) -> bool {
-        self.targets.extend(to);
+        self.targets.extend(to.map(|to| (at, to)));
         let counts = self.before.is_none_or(|before| {
             before.places.binary_search(&at).is_ok() || before.values.binary_search(&value).is_ok()
         });
@@ -50,11 +50,14 @@ impl<'d> Doubts<'d> {
         counts
     }
 
-    /// Returns those that counted, and the blocks of `links` and `targets`.
+    /// Returns those that counted, the blocks of `links`, and those to which doubtful words point:
+    /// once for each word, however often it was read.
     pub(super) fn end(mut self) -> (CountedDoubts, Vec<BlockId>, Vec<BlockId>) {
         self.counted.places.sort_unstable();
         self.counted.values.sort_unstable();
-        (self.counted, self.links, self.targets)
+        self.targets.sort_unstable();
+        self.targets.dedup();
+        (self.counted, self.links, self.targets.into_iter().map(|(_, to)| to).collect())
     }
 }
 

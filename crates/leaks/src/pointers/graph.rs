@@ -21,6 +21,8 @@ pub(crate) struct Graph {
     /// Blocks that roots point to, with the address of the pointer; 0 stands for one that is not in
     /// memory.
     pub(super) from_roots: Vec<(BlockId, u64)>,
+    /// Blocks that were reached when memory was read again.
+    pub(super) late_roots: Vec<BlockId>,
     /// Blocks to which new blocks lead that nothing leads to.
     pub(super) new_roots: Vec<BlockId>,
     /// Blocks to which links of former free chunks point.
@@ -49,6 +51,9 @@ pub(crate) struct Unreached {
     pub doubtful: usize,
     /// Number of those among them that count.
     pub doubts: usize,
+    /// Whether pointers moved during the search: blocks were reached only when memory was read
+    /// again.
+    pub is_restless: bool,
 }
 
 /// The root of the shortest path to each block.
@@ -102,7 +107,8 @@ impl Graph {
         bytes_of: impl Fn(BlockId) -> u64 + Copy,
     ) -> Unreached {
         let (mut sure, mut stack) = (BlockSet::new(self.blocks()), Vec::new());
-        sure.add_all(self.from_roots.iter().map(|(root, _)| *root), &mut stack);
+        let first = self.from_roots.iter().map(|(root, _)| *root);
+        sure.add_all(first.chain(self.late_roots.iter().copied()), &mut stack);
         self.follow(&mut sure, &mut stack, false, |_| {});
         let mut without_doubts = sure.clone();
         without_doubts.add_all(self.new_roots.iter().copied(), &mut stack);
@@ -129,6 +135,7 @@ impl Graph {
             unsure: all().filter(is_unsure).collect(),
             doubtful: self.doubtful_targets.iter().filter(to_these).count(),
             doubts: doubts.filter(to_these).count(),
+            is_restless: !self.late_roots.is_empty(),
         }
     }
 

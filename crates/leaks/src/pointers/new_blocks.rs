@@ -30,8 +30,10 @@ pub(super) struct NewBlocks {
     from_blocks: Vec<FromBlock>,
     /// Where doubtful words lead.
     pub(super) doubtful: Vec<u64>,
-    /// The blocks of the second walk, and those already searched; `None` if that walk failed.
+    /// The blocks of a later walk, and those already searched; `None` if that walk failed.
     pub(super) later: Option<(BlockIndex, BlockSet)>,
+    /// Whether there was a later walk.
+    pub(super) is_walked: bool,
     /// Whether there are more blocks than the maximum.
     pub(super) is_full: bool,
 }
@@ -67,8 +69,25 @@ impl NewBlocks {
             from_blocks: Vec::new(),
             doubtful: Vec::new(),
             later: None,
+            is_walked: false,
             is_full: false,
         }
+    }
+
+    /// Sets the blocks of a later walk; `None` if that walk failed.
+    pub(super) fn set_later(&mut self, later: Option<BlockIndex>) {
+        self.is_walked = true;
+        self.later = later.map(|later| {
+            let searched = BlockSet::new(later.len());
+            (later, searched)
+        });
+    }
+
+    /// Begins another reading, with the blocks of a walk: whatever was searched may have changed.
+    pub(super) fn begin_again(&mut self, later: Option<BlockIndex>) {
+        self.seen.clear();
+        self.searched.clear();
+        self.set_later(later);
     }
 
     /// Notes a pointer in a block: its address, and where it leads. The blocks come in order.
@@ -278,9 +297,7 @@ mod tests {
         let block = |at, bytes| Block { at: BEGIN + at, bytes, print: 1 };
         let mut later = IndexBuilder::new(10);
         later.blocks(BEGIN..BEGIN + 0x4000, &[block(0x100, 64), block(0x800, 32)]);
-        let later = later.build().unwrap();
-        let searched = BlockSet::new(later.len());
-        new.later = Some((later, searched));
+        new.set_later(later.build());
         // Twice into a block, into free memory before another one, and into a structure.
         for at in [0x110, 0x120, 0x7e0, 0x1010] {
             new.add(BEGIN + at, 0);

@@ -10,7 +10,7 @@ use super::index::BlockIndex;
 use super::new_blocks::NewBlocks;
 use super::remnants::{Pointer, Remnants};
 use super::roots::Roots;
-use super::scan::{PointerTarget, WordReader, each_in_blocks, each_root};
+use super::scan::{PointerTarget, each_in_blocks};
 use super::search::Search;
 
 /// The reason why not all pointers of a heap were read.
@@ -27,11 +27,18 @@ pub(crate) enum GraphError {
     Interrupted,
 }
 
+/// Maximum number of times that the reached memory is read again.
+const MAX_READINGS: usize = 3;
+
 impl Graph {
     /// Reads the pointers of heaps. `find_roots` is called after those in blocks have been read:
     /// the program may have obtained memory meanwhile. `walk_again` is called after the roots have
     /// been read, and returns the blocks of that time. `before` are the doubtful words
     /// that counted in the search before (see [`Graph::into_counted`]): others do not count.
+    ///
+    /// A pointer can move from memory that was not read yet to memory that was. In particular, a
+    /// block that was read can be freed and used again, as the only one that leads to others. So
+    /// all roots and reached blocks are read again, until they lead to no further block.
     ///
     /// # Errors
     /// Fails if there are too many pointers, or if reading is interrupted.
@@ -39,41 +46,46 @@ impl Graph {
         memory: &M,
         index: &BlockIndex,
         heaps: &WalkedHeaps,
-        find_roots: impl FnOnce() -> Roots,
-        walk_again: impl FnOnce() -> Option<BlockIndex>,
+        mut find_roots: impl FnMut() -> Roots,
+        mut walk_again: impl FnMut() -> Option<BlockIndex>,
         before: Option<&CountedDoubts>,
     ) -> Result<(Self, Roots), GraphError> {
         let mut remnants = Remnants::new(memory, heaps);
         let (mut new, mut doubts) = (NewBlocks::new(heaps), Doubts::new(before));
         let mut graph = Self::of_blocks(memory, index, heaps, &mut remnants, &mut new, &mut doubts);
         let mut roots = find_roots();
-        new.areas.extend_from_slice(&roots.new);
-        new.areas.sort_unstable_by_key(|area| area.start);
         let mut search = Search::new(index, remnants, doubts);
-        search.add_threads(&roots, &mut new);
-        let mut words = WordReader::of_parts(memory);
-        let mut walk_again = Some(walk_again);
-        // First what the program certainly reaches. It is unknown whether memory that it has
-        // obtained since is reachable, so the words there come last.
-        for root in [&roots.ranges, &roots.new] {
-            each_root(memory, index, root, |word, to| {
-                search.word(word.at, word, None, to, &mut new);
-            });
-            search.settle(memory, &graph, &mut new, &mut words, &mut walk_again);
-        }
+        search.follow_roots(memory, &graph, &roots, &mut new, &mut walk_again);
         graph.from_roots = std::mem::take(&mut search.found.roots);
+        for _ in 0..MAX_READINGS {
+            if !search.misses_blocks() || memory.is_over() {
+                break;
+            }
+            new.begin_again(walk_again());
+            let hidden = std::mem::replace(&mut roots, find_roots()).hidden;
+            roots.hidden.extend(hidden);
+            search.read_again(memory, heaps, &mut new);
+            search.follow_roots(memory, &graph, &roots, &mut new, &mut walk_again);
+            let found = search.found.take_roots();
+            if found.is_empty() {
+                break;
+            }
+            graph.late_roots.extend(found);
+        }
         // A register may lead to a block that nothing else leads to, and from there to new blocks.
         // So what they lead to is not lost for certain.
         if roots.threads.hidden_registers > 0 {
             new.add_all();
         }
-        search.settle(memory, &graph, &mut new, &mut words, &mut walk_again);
+        search.settle(memory, &graph, &mut new, &mut walk_again);
         graph.new_roots = search.found.take_roots();
         // Then what doubtful words lead to.
         search.follow_doubtful(&graph.doubtful);
-        search.settle(memory, &graph, &mut new, &mut words, &mut walk_again);
+        search.settle(memory, &graph, &mut new, &mut walk_again);
         graph.doubtful_roots = search.found.take_roots();
         (graph.counted, graph.links, graph.doubtful_targets) = search.doubts.end();
+        roots.hidden.sort_unstable();
+        roots.hidden.dedup();
         if new.is_full {
             roots.hidden.push("it allocates faster than its pointers can be read".to_owned());
         }

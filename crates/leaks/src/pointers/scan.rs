@@ -110,18 +110,39 @@ pub(crate) fn each_in_blocks<M: Memory>(
     chunks: &[Range<u64>],
     mut each: impl FnMut(BlockId, Word, PointerTarget),
 ) {
-    let mut sizes = SizeWords::default();
-    let mut window = WordReader::new(memory);
-    index.each(|from, block| {
-        sizes.block(block.start);
-        let is_divided = hold(chunks, &block) && is_divided(&mut window, &block);
-        window.each(block, |at, value| {
-            let word = Word { is_of_divided: is_divided, ..sizes.word(at, value) };
-            if let Some(to) =
-                PointerTarget::of(index, value).filter(|to| *to != PointerTarget::Block(from))
-            {
+    each_word_in_blocks(
+        memory,
+        index,
+        chunks,
+        |_| true,
+        |from, _, word| {
+            let to = PointerTarget::of(index, word.value);
+            if let Some(to) = to.filter(|to| *to != PointerTarget::Block(from)) {
                 each(from, word, to);
             }
+        },
+    );
+}
+
+/// Calls `each` for every word in the blocks that `is_wanted` selects by their addresses, in order
+/// of their numbers: with the block, and its addresses. `chunks` as in [`each_in_blocks`].
+pub(super) fn each_word_in_blocks<M: Memory>(
+    memory: &M,
+    blocks: &BlockIndex,
+    chunks: &[Range<u64>],
+    mut is_wanted: impl FnMut(&Range<u64>) -> bool,
+    mut each: impl FnMut(BlockId, &Range<u64>, Word),
+) {
+    let mut sizes = SizeWords::default();
+    let mut window = WordReader::new(memory);
+    blocks.each(|from, block| {
+        if !is_wanted(&block) {
+            return;
+        }
+        sizes.block(block.start);
+        let is_divided = hold(chunks, &block) && is_divided(&mut window, &block);
+        window.each(block.clone(), |at, value| {
+            each(from, &block, Word { is_of_divided: is_divided, ..sizes.word(at, value) });
         });
     });
 }

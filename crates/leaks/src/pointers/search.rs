@@ -3,6 +3,8 @@
 use std::ops::Range;
 
 use lowtide_heap::memory::Memory;
+use lowtide_heap::ranges::union;
+use lowtide_probe::detect::WalkedHeaps;
 
 use super::block_set::BlockSet;
 use super::doubts::Doubts;
@@ -11,7 +13,7 @@ use super::index::{BlockId, BlockIndex};
 use super::new_blocks::NewBlocks;
 use super::remnants::{Pointer, Remnants};
 use super::roots::Roots;
-use super::scan::{PointerTarget, WordReader, each_root};
+use super::scan::{PointerTarget, WordReader, each_root, each_word_in_blocks};
 use super::waiting::ThreadWords;
 use super::words::Word;
 
@@ -69,8 +71,54 @@ impl<'s, M: Memory> Search<'s, M> {
         }
     }
 
+    /// Follows the roots. `walk_again` returns the blocks of this time.
+    pub(super) fn follow_roots(
+        &mut self,
+        memory: &M,
+        graph: &Graph,
+        roots: &Roots,
+        new: &mut NewBlocks,
+        walk_again: &mut impl FnMut() -> Option<BlockIndex>,
+    ) {
+        new.areas = union([&new.areas[..], &roots.new[..]].concat());
+        self.add_threads(roots, new);
+        // First what the program certainly reaches. It is unknown whether memory that it has
+        // obtained since is reachable, so the words there come last.
+        for root in [&roots.ranges, &roots.new] {
+            each_root(memory, self.index, root, |word, to| {
+                self.word(word.at, word, None, to, new);
+            });
+            self.settle(memory, graph, new, walk_again);
+        }
+    }
+
+    /// Reads the reached blocks again, as they are now, and notes the pointers to others.
+    pub(super) fn read_again(&mut self, memory: &M, heaps: &WalkedHeaps, new: &mut NewBlocks) {
+        let later = new.later.take();
+        let (index, reached) = (self.index, self.found.reached.clone());
+        let blocks = later.as_ref().map_or(index, |(blocks, _)| blocks);
+        let is_reached = |block: &Range<u64>| {
+            index.containing(block.start).is_some_and(|id| reached.contains(id))
+        };
+        each_word_in_blocks(memory, blocks, &heaps.chunks, is_reached, |_, block, word| {
+            match PointerTarget::of(index, word.value) {
+                Some(PointerTarget::Block(to)) if self.found.reached.contains(to) => {}
+                Some(to) if new.may_lead_to(to) => {
+                    self.word(word.at, word, Some(block.clone()), to, new);
+                }
+                _ => {}
+            }
+        });
+        new.later = later;
+    }
+
+    /// Returns whether there are blocks that were not reached.
+    pub(super) fn misses_blocks(&self) -> bool {
+        (0..self.index.len() as BlockId).any(|id| !self.found.reached.contains(id))
+    }
+
     /// Notes the words of threads, and those that are in no memory.
-    pub(super) fn add_threads(&mut self, roots: &Roots, new: &mut NewBlocks) {
+    fn add_threads(&mut self, roots: &Roots, new: &mut NewBlocks) {
         for word in roots.words.iter().chain(&roots.threads.words) {
             match PointerTarget::of(self.index, *word) {
                 Some(PointerTarget::Block(to)) => self.found.add(to, 0),
@@ -135,9 +183,9 @@ impl<'s, M: Memory> Search<'s, M> {
         memory: &M,
         graph: &Graph,
         new: &mut NewBlocks,
-        words: &mut WordReader<'_, M>,
-        walk_again: &mut Option<impl FnOnce() -> Option<BlockIndex>>,
+        walk_again: &mut impl FnMut() -> Option<BlockIndex>,
     ) {
+        let mut words = WordReader::of_parts(memory);
         loop {
             let Found { reached, stack, .. } = &mut self.found;
             graph.follow(reached, stack, self.follows_doubtful, |block| new.add_of(block));
@@ -158,11 +206,10 @@ impl<'s, M: Memory> Search<'s, M> {
             if new.left.is_empty() {
                 return;
             }
-            if let Some(later) = walk_again.take().and_then(|walk_again| walk_again()) {
-                let searched = BlockSet::new(later.len());
-                new.later = Some((later, searched));
+            if !new.is_walked {
+                new.set_later(walk_again());
             }
-            new.each_word(words, |new, from, word, inside| {
+            new.each_word(&mut words, |new, from, word, inside| {
                 if let Some(to) = PointerTarget::of(self.index, word.value) {
                     self.word(from, word, Some(inside), to, new);
                 }

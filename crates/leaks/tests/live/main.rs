@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod corpus;
+mod labelled;
+mod movers;
 mod programs;
 mod stacks;
 mod subject;

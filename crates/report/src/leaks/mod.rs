@@ -203,7 +203,7 @@ fn details(found: &LeakGroup, screen: Screen) -> String {
     if let Some(share) = found.unsure_share.filter(|share| *share >= MIN_UNSURE) {
         let unsure = format!(
             "only words that may be links of memory that was free once, or new blocks that nothing leads to, lead to {} of \
-             them",
+             them, or their pointers may have moved",
             percent(share)
         );
         out += &hanging(&indent, &unsure, screen);
