@@ -116,7 +116,10 @@ pub fn facts(inspection: &Inspection) -> Vec<String> {
         Some(version) => format!("{} {version}", r.name),
         None => r.name.clone(),
     }));
-    parts.push(counted(inspection.observation.threads, "thread"));
+    // A core that was cut off may have lost them.
+    if inspection.observation.threads > 0 {
+        parts.push(counted(inspection.observation.threads, "thread"));
+    }
     parts.extend(inspection.observation.open_files.map(|n| counted(n, "open file")));
     let connections = inspection.observation.sockets_established.filter(|count| *count > 0);
     parts.extend(connections.map(|count| counted(count, "connection")));

@@ -28,6 +28,8 @@ pub(crate) fn title(command: &[String], pid: u32, screen: Screen) -> String {
     let command = printable(&command.join(" "));
     let room = usize::from(screen.width).saturating_sub(16);
     let short = shortened(&command, room);
+    // Of a core that was cut off, it may not be known.
+    let pid = if pid == 0 { "not known".to_owned() } else { pid.to_string() };
     bold(&format!("{short}  PID {pid}"), screen)
 }
 

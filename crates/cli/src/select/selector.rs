@@ -70,11 +70,14 @@ impl ProcessesOrFiles {
     }
 }
 
-/// Parses a PID, the name of a process, or the path of a file. A path contains a slash, ends with
-/// `.heap`, or is that of a file while no process has this name.
+/// Parses a PID, the name of a process, or the path of a file. A path contains a slash, has a name
+/// as heap files and cores have (`a.heap`, `a.core`, `core.7`), or is that of a file while no
+/// process has this name.
 fn process_or_file(text: &str) -> Result<ProcessOrFile, String> {
     let file = || ProcessOrFile::File(PathBuf::from(text));
-    if text.contains('/') || text.ends_with(".heap") {
+    let is_named_as_file =
+        text.starts_with("core.") || [".heap", ".core"].iter().any(|end| text.ends_with(end));
+    if text.contains('/') || is_named_as_file {
         return Ok(file());
     }
     match pid(text) {

@@ -99,14 +99,9 @@ fn only_exactly_the_tested_versions_of_other_allocators_are_accepted() {
         own: named("jemalloc", version),
         ..with_malloc("glibc", Some("2.36"))
     };
-    for version in [
-        "5.1.0",
-        "5.2.1-0-gea6b3e973b47",
-        "5.2.1-2-g172143a2979d",
-        "5.3.0",
-        "5.3.0-0-g54eaed1d8b56",
-        "5.3.1",
-    ] {
+    for version in
+        ["5.1.0", "5.2.1-0-gea6b3e973b47", "5.2.1-2", "5.3.0", "5.3.0-0-g54eaed1d8b56", "5.3.1"]
+    {
         assert_eq!(version_of(&with(Some(version))), Ok(()), "{version}");
     }
     let later = [Some("5.3.0-145"), Some("5.3.0-145-g54eaed1d8b56"), Some("5.3.1-1")];
