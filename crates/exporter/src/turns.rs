@@ -18,6 +18,11 @@ use tokio::time::sleep;
 
 /// Duration of the pause after a wrong password, as a multiple of the CPU time that it cost.
 const PAUSE_FACTOR: u32 = 9;
+/// Maximum duration of a pause.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// Maximum time after which a request looks again whether it is next: wrong passwords are forgotten
+/// with time.
+const REORDER: Duration = Duration::from_secs(1);
 /// Time for which a wrong password counts against its client.
 const MEMORY: Duration = Duration::from_secs(600);
 /// Maximum number of clients with wrong passwords. Beyond it, all clients wait like these.
@@ -104,7 +109,7 @@ impl Queue {
         if self.wrong.len() < MAX_CLIENTS || self.wrong.contains_key(&client) {
             self.wrong.insert(client, now);
         }
-        let end = now + cpu.saturating_mul(PAUSE_FACTOR);
+        let end = now + cpu.saturating_mul(PAUSE_FACTOR).min(LONGEST_PAUSE);
         self.pause_ends = self.pause_ends.max(Some(end));
     }
 }
@@ -143,7 +148,8 @@ impl Turns {
             let wait = self.queue().take(place.number, Instant::now());
             match wait {
                 Wait::Nothing => return Turn { turns: Arc::clone(self), client },
-                Wait::Change => changed.await,
+                // The order also changes with time.
+                Wait::Change => tokio::select! { () = changed => {}, () = sleep(REORDER) => {} },
                 Wait::Pause(rest) => tokio::select! { () = changed => {}, () = sleep(rest) => {} },
             }
         }

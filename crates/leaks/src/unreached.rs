@@ -163,8 +163,9 @@ impl UnreachedBlocks {
     pub(crate) fn is_lost(&self, at: u64, print: u16) -> bool {
         let place = (at, print);
         let found = self.last.binary_search_by_key(&place, |block| block.place());
-        let most = found.ok().and_then(|found| self.agreement[self.last[found].class()]);
-        let found_by = self.decisive().found_by(place);
+        let Some(block) = found.ok().map(|found| self.last[found]) else { return false };
+        let (most, found_by) =
+            (self.agreement[block.class()], self.decisive().found_by_block(block));
         self.searches() >= self.least() && most.zip(found_by).is_some_and(|(most, n)| n <= most)
     }
 
@@ -281,6 +282,12 @@ impl Tally {
     /// Returns the number of searches that found a block, if they are few.
     fn found_by(&self, place: (u64, u16)) -> Option<u32> {
         let found = self.blocks.binary_search_by_key(&place, |(block, _)| block.place());
+        found.ok().map(|at| self.blocks[at].1.count_ones())
+    }
+
+    /// Returns the same of a block of one size: its memory may have been a larger block before.
+    fn found_by_block(&self, block: FoundBlock) -> Option<u32> {
+        let found = self.blocks.binary_search_by_key(&block, |(block, _)| *block);
         found.ok().map(|at| self.blocks[at].1.count_ones())
     }
 

@@ -121,6 +121,13 @@ pub(crate) fn is_local_mount(pid: u32, id: u64) -> bool {
     known.or_else(|| Mounts::of_machine().is_local(id)).unwrap_or(false)
 }
 
+/// Returns whether a located file is on a file system that programs and libraries are on: a disk of
+/// this machine, or shared memory.
+pub(crate) fn is_of_kind_for_programs(place: &OwnedFd) -> bool {
+    let kind = located_mount(place).and_then(|id| Mounts::read(std::process::id()).file_system(id));
+    kind.is_some_and(|kind| kind != FileSystem::Other)
+}
+
 /// Returns the number of the mount of a descriptor, as in `mountinfo`.
 pub(crate) fn mount_id(pid: &str, descriptor: i32) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/fdinfo/{descriptor}")).ok()?;

@@ -162,7 +162,7 @@ fn of_runtime(runtime: RuntimeKind, pid: u32) -> (String, &'static str) {
         // long as it takes. A space has no effect, and ends the loop if the debugger has ended.
         RuntimeKind::Node => (
             format!(
-                "(sleep 2; echo \"takeHeapSnapshot('{pid}.heapsnapshot')\"; \
+                "(rm -f {pid}.heapsnapshot; sleep 2; echo \"takeHeapSnapshot('{pid}.heapsnapshot')\"; \
                  until tail -c 2 {pid}.heapsnapshot 2>&1 | grep -q ']}}'; do sleep 1; echo ' '; done) | \
                  node inspect -p {pid}"
             ),
@@ -287,7 +287,7 @@ mod tests {
             (part("allocated", Some("HotSpot")), "jcmd 7 GC.class_histogram"),
             (
                 part("runtime", Some("Node.js")),
-                "(sleep 2; echo \"takeHeapSnapshot('7.heapsnapshot')\"",
+                "(rm -f 7.heapsnapshot; sleep 2; echo \"takeHeapSnapshot('7.heapsnapshot')\"",
             ),
             (part("stacks", None), "ps -T -p 7"),
             (part("fragmented", None), "lowtide inspect 7 --pins"),

@@ -4,9 +4,18 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::leaks::Program;
 use crate::support::{compiled, free_port, lowtide};
+
+/// `node inspect -p` connects to a fixed port, on which a program listens until it ends. So such
+/// programs run one after another.
+static INSPECTOR: Mutex<()> = Mutex::new(());
+
+fn inspector() -> MutexGuard<'static, ()> {
+    INSPECTOR.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A program that grows, in a directory of its own.
 struct Growing {
@@ -74,6 +83,7 @@ const keep = []; let n = 0;
 process.stdin.once('data', () => { process.stdout.write('.');
   setInterval(() => { for (let i = 0; i < 200; i++) keep.push(new Session(n++)); }, 50); });
 setTimeout(() => process.exit(0), 600e3);";
+    let _inspector = inspector();
     let node = Growing::start("sessions.js", source, &["node", "sessions.js"]);
     let printed = node.run(&node.next());
     assert!(printed.contains("Wrote snapshot"), "{printed}");
@@ -88,6 +98,7 @@ process.stdin.once('data', () => { process.stdout.write('.');
   setInterval(() => { const memory = new WebAssembly.Memory({ initial: 16 });
     new Uint8Array(memory.buffer).fill(1); keep.push(memory); }, 200); });
 setTimeout(() => process.exit(0), 600e3);";
+    let _inspector = inspector();
     let node = Growing::start("frames.js", source, &["node", "frames.js"]);
     let printed = node.run(&node.next());
     let external = printed.split_once("external: ").unwrap().1;

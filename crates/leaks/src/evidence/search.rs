@@ -165,7 +165,12 @@ pub fn search(reader: &mut BlockReader, search: &Search<'_>) -> Result<Reached, 
     let begun = Instant::now();
     let mut reached = round(reader, search, None)?;
     let has_time = || begun.elapsed() < search.time;
-    while reached.rounds < reached.least_rounds() || has_time() && reached.may_be_decided() {
+    let may_go_on = |reached: &Reached| {
+        // Without time, nothing is lost whose pointers move.
+        let may_be_decided = || reached.rounds < reached.least_rounds() || reached.may_be_decided();
+        reached.rounds < UnreachedBlocks::LEAST || has_time() && may_be_decided()
+    };
+    while may_go_on(&reached) {
         let (before, rounds) = (reached.unreached.take(), reached.rounds);
         let has_few_doubts = before.as_ref().is_some_and(UnreachedBlocks::has_few_doubts);
         let counted = reached.graph.take().filter(|_| has_few_doubts).map(Graph::into_counted);

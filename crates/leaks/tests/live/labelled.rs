@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use lowtide_leaks::evidence::{BlockState, Search, search};
 use lowtide_probe::inspect::BlockReader;
@@ -63,7 +64,9 @@ impl LabelledProgram {
         let target = Target::open(self.child.id()).unwrap();
         let mut reader = BlockReader::open(&target).unwrap();
         let interrupt = AtomicBool::new(false);
-        let options = Search { notes_registers: true, ..Search::new(&interrupt) };
+        // On a busy machine, the searches that must agree take longer.
+        let time = Duration::from_secs(60);
+        let options = Search { notes_registers: true, time, ..Search::new(&interrupt) };
         let reached = search(&mut reader, &options).unwrap();
         [&self.lost, &self.kept].map(|blocks| {
             let mut counts = Counts::default();

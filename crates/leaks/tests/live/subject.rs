@@ -114,6 +114,8 @@ impl Subject {
             samples: samples.as_ref(),
             count_calls,
             notes_registers: true,
+            // On a busy machine, the searches that must agree take longer.
+            time: Duration::from_secs(60),
             ..Search::new(&interrupt)
         };
         finder.seek(Some(older_s), &search).unwrap();

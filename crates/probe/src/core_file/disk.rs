@@ -11,6 +11,7 @@ use object::Object;
 use super::CoreFile;
 use super::elf::{half_word, word};
 use crate::mapped::{self, MappedFile};
+use crate::mounts::is_of_kind_for_programs;
 use crate::proc::maps::Mapping;
 use crate::program::Source;
 
@@ -31,6 +32,11 @@ impl CoreFile {
             )
         })?;
         let place = mapped::located_in_root(std::process::id(), &mapping.name)?;
+        // A live process has mapped its files, so they can be opened without effect. Files of the
+        // kernel, such as those in /proc, act when they are opened or read.
+        if !is_of_kind_for_programs(&place) {
+            return Err(io::Error::other("it is not on a disk of this machine"));
+        }
         let file = MappedFile::from(mapped::reopen(place)?);
         if build_id_of(&file).as_ref() != Some(&wanted) {
             return Err(io::Error::other("the file on this machine has another build ID"));

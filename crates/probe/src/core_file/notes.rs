@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
+use lowtide_heap::memory::{ADDRESS_END, MIN_PAGE_BYTES};
+
 use super::elf::{half_word, word};
 
 /// Maximum size of all notes that are read, in bytes: those of a thread take 4 KiB.
@@ -135,8 +137,8 @@ impl Notes {
                 self.paths.len() - 1
             });
             let [start, end, pages] = [0, 8, 16].map(|at| word(entry, at));
-            if start < end {
-                let offset = pages.saturating_mul(unit);
+            let offset = pages.saturating_mul(unit);
+            if is_possible(start, end, offset) {
                 self.files.push(FilePart { start, end, offset, path: place });
             }
         }
@@ -148,6 +150,17 @@ impl Notes {
         let mut pairs = self.vector.chunks_exact(16);
         pairs.find(|pair| word(pair, 0) == key).map(|pair| word(pair, 8))
     }
+}
+
+/// Returns whether the kernel can map a part of a file there: whole pages, with offsets that are
+/// no larger than a file can be.
+fn is_possible(start: u64, end: u64, offset: u64) -> bool {
+    let is_whole = |at: u64| at.is_multiple_of(MIN_PAGE_BYTES);
+    let file_end = end.checked_sub(start).and_then(|bytes| bytes.checked_add(offset));
+    start < end
+        && end <= ADDRESS_END
+        && [start, end, offset].into_iter().all(is_whole)
+        && file_end.is_some_and(|end| i64::try_from(end).is_ok())
 }
 
 /// Returns the command line of `struct elf_prpsinfo`, or the name of the program in brackets.

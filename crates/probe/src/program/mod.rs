@@ -178,12 +178,12 @@ impl ProgramReader {
             (base, self.object(source, mapping)?.clone())
         } else {
             // The program is static, or it is the loader itself, started by the user.
-            (exe.start - exe.offset, program.clone())
+            (exe.start.wrapping_sub(exe.offset), program.clone())
         };
         match (facts.debug_symbol, facts.debug_pointer) {
-            (Some(at), _) => Ok(Some(link_map::DebugAt::Address(base + at))),
-            (None, Some(at)) => Ok(Some(link_map::DebugAt::Pointer(base + at))),
-            (None, None) if base == exe.start - exe.offset => Ok(None),
+            (Some(at), _) => Ok(Some(link_map::DebugAt::Address(base.wrapping_add(at)))),
+            (None, Some(at)) => Ok(Some(link_map::DebugAt::Pointer(base.wrapping_add(at)))),
+            (None, None) if base == exe.start.wrapping_sub(exe.offset) => Ok(None),
             (None, None) => {
                 let reason = "its loader does not report the loaded libraries";
                 Err(ProgramError::Unknown(reason.to_owned()))
