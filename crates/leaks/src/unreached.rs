@@ -281,13 +281,15 @@ impl Tally {
 
     /// Returns the number of searches that found a block, if they are few.
     fn found_by(&self, place: (u64, u16)) -> Option<u32> {
-        let found = self.blocks.binary_search_by_key(&place, |(block, _)| block.place());
-        found.ok().map(|at| self.blocks[at].1.count_ones())
+        self.count(self.blocks.binary_search_by_key(&place, |(block, _)| block.place()))
     }
 
     /// Returns the same of a block of one size: its memory may have been a larger block before.
     fn found_by_block(&self, block: FoundBlock) -> Option<u32> {
-        let found = self.blocks.binary_search_by_key(&block, |(block, _)| *block);
+        self.count(self.blocks.binary_search_by_key(&block, |(block, _)| *block))
+    }
+
+    fn count(&self, found: Result<usize, usize>) -> Option<u32> {
         found.ok().map(|at| self.blocks[at].1.count_ones())
     }
 

@@ -108,6 +108,13 @@ impl Remedy {
         Self { brief: Some(brief), ..self }
     }
 
+    /// Replaces a part of its texts wherever they contain it.
+    pub fn replace(&mut self, part: &str, with: &str) {
+        for text in [Some(&mut self.how), self.brief.as_mut()].into_iter().flatten() {
+            *text = text.replace(part, with);
+        }
+    }
+
     /// Adds the environment variable that applies it.
     #[must_use]
     pub fn with_setting(self, name: &str, value: &str) -> Self {

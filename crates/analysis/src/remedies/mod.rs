@@ -58,11 +58,8 @@ pub(crate) fn remedies(facts: &Evidence<'_>, verdict: &Verdict) -> Vec<Remedy> {
     found.extend(of_named_runtimes(facts));
     found.extend(no_huge_pages(facts));
     found.extend(shared_after_fork(facts));
-    for text in found
-        .iter_mut()
-        .flat_map(|remedy| Some(&mut remedy.how).into_iter().chain(&mut remedy.brief))
-    {
-        *text = text.replace("jcmd PID", &format!("jcmd {}", facts.pid));
+    for remedy in &mut found {
+        remedy.replace("jcmd PID", &format!("jcmd {}", facts.pid));
     }
     found
 }

@@ -22,8 +22,8 @@ pub(crate) fn report(error: &clap::Error, is_run: bool) -> ExitCode {
     let is_error = error.use_stderr();
     // clap did not understand the whole line, so whether --json was given can only be guessed.
     // What follows `--` are words of a program.
-    let own = std::env::args_os().take_while(|word| word != "--");
-    let json = is_error && own.into_iter().any(|word| word == "--json");
+    let mut own = std::env::args_os().take_while(|word| word != "--");
+    let json = is_error && own.any(|word| word == "--json");
     let invalid = error.source().and_then(|source| source.downcast_ref::<InvalidValue>());
     let output = Output::new(json, clap::ColorChoice::Auto);
     if let Some(failure) = ended_process(error) {

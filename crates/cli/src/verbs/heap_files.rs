@@ -146,9 +146,7 @@ fn concluded(file: &HeapFile, parts: Parts) -> Inspection {
     let of_java = format!("jcmd {}", found.observation.pid);
     for remedy in &mut found.remedies {
         remedy.how = remedy.how.replace(&command, ", if it still runs: lowtide release");
-        for text in [Some(&mut remedy.how), remedy.brief.as_mut()].into_iter().flatten() {
-            *text = text.replace(&of_java, "jcmd PID");
-        }
+        remedy.replace(&of_java, "jcmd PID");
         if remedy.kind == RemedyKind::Release {
             let brief = "lowtide release, if it still runs, returns whole free pages";
             remedy.brief = Some(brief.to_owned());

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use lowtide_heap::ranges::{joined, overlaps, union, without};
-use lowtide_probe::core_file::{CoreFile, CoreThread};
+use lowtide_probe::core_file::CoreFile;
 use lowtide_probe::detect::{self, Claim, Stack};
 use lowtide_probe::inspect::BlockWalk;
 use lowtide_probe::memory::LiveMemory;
@@ -101,9 +101,7 @@ impl Roots {
         unknown: &[Range<u64>],
     ) -> Self {
         let mut roots = Self::default();
-        let threads = core.threads();
-        let mut pointers: Vec<u64> = threads.iter().map(CoreThread::stack_pointer).collect();
-        pointers.sort_unstable();
+        let (threads, pointers) = (core.threads(), core.stack_pointers());
         roots.stacks = detect::stacks(memory, &walk.detected, &walk.maps, &pointers);
         roots.threads.words =
             threads.iter().flat_map(|thread| &thread.registers).copied().collect();

@@ -10,6 +10,7 @@ use object::Object;
 
 use super::CoreFile;
 use super::elf::{half_word, word};
+use super::notes::{Note, notes};
 use crate::mapped::{self, MappedFile};
 use crate::mounts::is_of_kind_for_programs;
 use crate::proc::maps::Mapping;
@@ -67,19 +68,11 @@ impl CoreFile {
     }
 }
 
-fn build_id_in(mut notes: &[u8]) -> Option<Vec<u8>> {
-    const HEAD: usize = 12;
+fn build_id_in(bytes: &[u8]) -> Option<Vec<u8>> {
     const BUILD_ID: u32 = 3;
-    while notes.len() >= HEAD {
-        let [name, size, kind] = [0, 4, 8].map(|at| half_word(notes, at));
-        let from = HEAD + (name as usize).next_multiple_of(4);
-        let content = notes.get(from..from.checked_add(size as usize)?)?;
-        if kind == BUILD_ID && notes.get(HEAD..HEAD + 4) == Some(b"GNU\0") && size > 0 {
-            return Some(content.to_vec());
-        }
-        notes = notes.get(from + (size as usize).next_multiple_of(4)..)?;
-    }
-    None
+    let is_build_id = |note: &Note<'_>| note.kind == BUILD_ID && note.name == b"GNU\0";
+    let found = notes(bytes).find(|note| is_build_id(note) && !note.content.is_empty())?;
+    found.is_whole.then(|| found.content.to_vec())
 }
 
 fn build_id_of(file: &MappedFile) -> Option<Vec<u8>> {

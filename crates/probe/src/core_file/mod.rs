@@ -133,6 +133,13 @@ impl CoreFile {
         &self.notes.threads
     }
 
+    /// Returns the stack pointers of its threads, in order.
+    pub fn stack_pointers(&self) -> Vec<u64> {
+        let mut pointers: Vec<u64> = self.threads().iter().map(CoreThread::stack_pointer).collect();
+        pointers.sort_unstable();
+        pointers
+    }
+
     /// Returns the size of its pages, in bytes.
     pub fn page_bytes(&self) -> u64 {
         self.page

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs::File;
+use std::iter;
 use std::os::unix::fs::FileExt;
 
 use lowtide_heap::memory::{ADDRESS_END, MIN_PAGE_BYTES};
@@ -28,6 +29,31 @@ const REGISTERS: (usize, usize) = (27, 19);
 #[cfg(target_arch = "aarch64")]
 const REGISTERS: (usize, usize) = (34, 31);
 
+/// A note.
+pub(super) struct Note<'b> {
+    /// Its name, with padding.
+    pub(super) name: &'b [u8],
+    pub(super) kind: u32,
+    /// Its content, as far as it was not cut off.
+    pub(super) content: &'b [u8],
+    pub(super) is_whole: bool,
+}
+
+/// Divides bytes into notes, up to one that is damaged.
+pub(super) fn notes(mut bytes: &[u8]) -> impl Iterator<Item = Note<'_>> {
+    const HEAD: usize = 12;
+    iter::from_fn(move || {
+        let (head, rest) = bytes.split_at_checked(HEAD)?;
+        let [name, size, kind] = [0, 4, 8].map(|at| half_word(head, at));
+        let [padded_name, padded] = [name, size].map(|size| (size as usize).next_multiple_of(4));
+        let (name, value) = rest.split_at_checked(padded_name)?;
+        let size = size as usize;
+        bytes = value.get(padded..).unwrap_or_default();
+        let (content, is_whole) = (&value[..value.len().min(size)], value.len() >= size);
+        Some(Note { name, kind, content, is_whole })
+    })
+}
+
 /// A thread of the process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CoreThread {
@@ -37,7 +63,7 @@ pub struct CoreThread {
 
 impl CoreThread {
     /// Returns its stack pointer.
-    pub fn stack_pointer(&self) -> u64 {
+    pub(super) fn stack_pointer(&self) -> u64 {
         self.registers.get(REGISTERS.1).copied().unwrap_or(0)
     }
 }
@@ -85,15 +111,9 @@ impl Notes {
         notes
     }
 
-    fn add_all(&mut self, mut bytes: &[u8]) {
-        const HEAD: usize = 12;
-        while bytes.len() >= HEAD {
-            let [name, size, kind] = [0, 4, 8].map(|at| half_word(bytes, at));
-            let [name, padded] = [name, size].map(|size| (size as usize).next_multiple_of(4));
-            let Some(value) = bytes.get(HEAD + name..) else { return };
-            let content = &value[..value.len().min(size as usize)];
-            self.add(kind, content);
-            bytes = value.get(padded..).unwrap_or_default();
+    fn add_all(&mut self, bytes: &[u8]) {
+        for note in notes(bytes) {
+            self.add(note.kind, note.content);
         }
     }
 

@@ -42,9 +42,7 @@ pub fn inspect_core(core: &Arc<CoreFile>, visitor: Visitor<'_>) -> BlockWalk {
     });
     *walked = heaps::walk(memory, maps, detected, observation, visitor, None);
     describe(detected, observation);
-    let mut pointers: Vec<u64> = core.threads().iter().map(|t| t.stack_pointer()).collect();
-    pointers.sort_unstable();
-    let found = owners(memory, &walk, &pointers, &FileSystems::default(), &[]);
+    let found = owners(memory, &walk, &core.stack_pointers(), &FileSystems::default(), &[]);
     if found.map(|found| found.add_to(&mut walk)).is_err() {
         walk.observation.notes.push("its pages could not be counted".to_owned());
     }

@@ -49,12 +49,17 @@ impl SummaryRow {
             "{:>8} {:>10} {own}{:>11}  {:<13}  ",
             self.pid,
             Human(self.rss_bytes).to_string(),
-            self.reclaimable_bytes.map_or_else(|| "-".to_owned(), |bytes| Human(bytes).to_string()),
+            known(self.reclaimable_bytes),
             self.verdict,
         );
         let room = usize::from(screen.width).saturating_sub(numbers.chars().count()).max(8);
         format!("{numbers}{}\n", shortened(&self.command, room))
     }
+}
+
+/// Formats bytes that may be unknown.
+fn known(bytes: Option<u64>) -> String {
+    bytes.map_or_else(|| "-".to_owned(), |bytes| Human(bytes).to_string())
 }
 
 /// Formats several processes, a line for each of the `most` largest and one for all others, below a
@@ -81,10 +86,9 @@ pub fn list(rows: &[SummaryRow], most: usize, screen: Screen) -> String {
     if small.is_empty() {
         return heading + &lines;
     }
-    // What is unknown of all of them is no sum.
+    // If all values are unknown, so is their sum.
     let sum = |of: fn(&SummaryRow) -> Option<u64>| {
-        let known = small.iter().filter_map(|row| of(row)).reduce(|sum, bytes| sum + bytes);
-        known.map_or_else(|| "-".to_owned(), |bytes| Human(bytes).to_string())
+        known(small.iter().filter_map(|row| of(row)).reduce(|sum, bytes| sum + bytes))
     };
     let own = if has_own { format!("{:>10} ", "") } else { String::new() };
     let others = format!(
