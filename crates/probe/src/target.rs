@@ -225,14 +225,6 @@ impl Target {
         maps::read_all(BufReader::new(self.directory.file("maps")?))
     }
 
-    /// Reads its mappings one by one, in order of address.
-    ///
-    /// # Errors
-    /// Fails, or its items do, like [`Target::maps`].
-    pub fn each_mapping(&self) -> io::Result<impl Iterator<Item = io::Result<maps::Mapping>>> {
-        Ok(maps::read(BufReader::new(self.directory.file("maps")?)))
-    }
-
     /// Opens one of its files under `/proc`.
     pub(crate) fn file(&self, name: &str) -> io::Result<File> {
         self.directory.file(name)

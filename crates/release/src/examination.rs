@@ -1,7 +1,6 @@
 //! Examines a process before a release acts on it: checks it, finds its heap and reads its code.
 //! Everything is only read.
 
-use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -565,9 +564,7 @@ fn check_method(method: Method, allocator: &AllocatorKind) -> Result<(), Refusal
 impl TargetHeap {
     /// Reads the target's current mappings, for a walk.
     pub(crate) fn mappings(&self, target: &Target) -> Result<Vec<HeapMapping>, Abort> {
-        let all = target.each_mapping().map_err(|error| target.failed(error))?;
-        let found = all.filter_map(|mapping| mapping.map(|m| heap::mapping(&m)).transpose());
-        Ok(found.collect::<io::Result<_>>().map_err(|error| target.failed(error))?)
+        Ok(heap::mappings(&target.maps().map_err(|error| target.failed(error))?))
     }
 }
 

@@ -15,8 +15,8 @@ mod vm_structs;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::fs;
-use std::io;
+use std::fs::File;
+use std::io::{self, BufReader};
 use std::path::PathBuf;
 
 use thiserror::Error;
@@ -119,9 +119,8 @@ impl ProgramReader {
     /// # Errors
     /// Fails if that cannot be determined, or not yet.
     pub fn read(&mut self, pid: u32) -> Result<ProgramFacts, ProgramError> {
-        let text = fs::read(format!("/proc/{pid}/maps"))?;
-        let maps = maps::parse(&String::from_utf8_lossy(&text))
-            .map_err(|e| ProgramError::Unknown(e.to_string()))?;
+        let text = BufReader::new(File::open(format!("/proc/{pid}/maps"))?);
+        let maps = maps::read_all(text)?;
         Ok(self.read_with_mappings(pid.into(), &maps)?.0)
     }
 
