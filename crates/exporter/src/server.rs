@@ -285,7 +285,9 @@ async fn admission(
     if let Some(is_admitted) = users.known(value) {
         return is_admitted.into();
     }
-    let Ok(turn) = timeout(VERIFICATION_TIMEOUT, context.verifications.wait(client)).await else {
+    let Some(credentials) = users.key_of(value) else { return Admission::Refused };
+    let turn = context.verifications.wait(client, credentials);
+    let Ok(turn) = timeout(VERIFICATION_TIMEOUT, turn).await else {
         return Admission::Unverified;
     };
     let (context, value) = (Arc::clone(context), value.map(<[u8]>::to_vec));

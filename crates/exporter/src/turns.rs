@@ -7,6 +7,10 @@
 //! A client that has not sent a wrong password for a while comes before those that have, and does
 //! not wait for the end of a pause. So clients with wrong passwords delay a new scraper of another
 //! address by one verification.
+//!
+//! At the address of such clients, a new scraper cannot be distinguished from them, except in one
+//! way: it sends the same password again. So a request whose credentials have waited in vain comes
+//! before those whose credentials are new.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
@@ -23,10 +27,16 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// Maximum time after which a request looks again whether it is next: wrong passwords are forgotten
 /// with time.
 const REORDER: Duration = Duration::from_secs(1);
-/// Time for which a wrong password counts against its client.
+/// Time for which a wrong password counts against its client, and for which credentials that have
+/// waited in vain count for it.
 const MEMORY: Duration = Duration::from_secs(600);
 /// Maximum number of clients with wrong passwords. Beyond it, all clients wait like these.
 const MAX_CLIENTS: usize = 256;
+/// Minimum time for which credentials wait in vain to be remembered. With this and the bound on
+/// connections, at most 256 are added each second,
+const MIN_WAIT: Duration = Duration::from_secs(1);
+/// and this maximum number of them holds those of a minute: Prometheus scrapes once a minute.
+const MAX_UNVERIFIED: usize = 1 << 14;
 
 /// A client: an IPv4 address, or the upper half of an IPv6 address, whose lower half a host chooses
 /// freely. All clients of a Unix socket are one.
@@ -56,12 +66,25 @@ enum Wait {
     Pause(Duration),
 }
 
+/// A request that waits for a verification.
+#[derive(Debug)]
+struct Waiting {
+    client: Client,
+    /// A keyed hash of its credentials.
+    credentials: u64,
+    begin: Instant,
+    /// The time at which these credentials first waited.
+    first: Instant,
+}
+
 /// The requests that wait for a verification.
 #[derive(Debug, Default)]
 struct Queue {
     next: u64,
     /// By the order of arrival.
-    waiting: BTreeMap<u64, Client>,
+    waiting: BTreeMap<u64, Waiting>,
+    /// Credentials that have waited in vain, and the time at which they first waited.
+    unverified: HashMap<u64, Instant>,
     is_taken: bool,
     /// The clients with wrong passwords, and the time of the last one.
     wrong: HashMap<Client, Instant>,
@@ -69,11 +92,27 @@ struct Queue {
 }
 
 impl Queue {
-    fn add(&mut self, client: Client) -> u64 {
+    fn add(&mut self, client: Client, credentials: u64, now: Instant) -> u64 {
         let place = self.next;
         self.next += 1;
-        self.waiting.insert(place, client);
+        let earlier = self.unverified.get(&credentials).copied();
+        let first = earlier.filter(|first| is_remembered(*first, now)).unwrap_or(now);
+        self.waiting.insert(place, Waiting { client, credentials, begin: now, first });
         place
+    }
+
+    /// Removes a request that no longer waits. One without its turn has waited in vain.
+    fn remove(&mut self, place: u64, now: Instant) {
+        let Some(waiting) = self.waiting.remove(&place) else { return };
+        if now.saturating_duration_since(waiting.begin) < MIN_WAIT {
+            return;
+        }
+        if self.unverified.len() >= MAX_UNVERIFIED {
+            let oldest = self.unverified.iter().min_by_key(|(_, first)| **first);
+            let oldest = oldest.map(|(credentials, _)| *credentials);
+            oldest.and_then(|credentials| self.unverified.remove(&credentials));
+        }
+        self.unverified.insert(waiting.credentials, waiting.first);
     }
 
     fn comes_last(&self, client: Client) -> bool {
@@ -85,19 +124,23 @@ impl Queue {
         if self.is_taken {
             return Wait::Change;
         }
-        self.wrong.retain(|_, last| now.saturating_duration_since(*last) < MEMORY);
-        let order = |(place, client): (&u64, &Client)| (self.comes_last(*client), *place);
-        let Some((comes_last, first)) = self.waiting.iter().map(order).min() else {
+        self.wrong.retain(|_, last| is_remembered(*last, now));
+        let order = |(place, waiting): (&u64, &Waiting)| {
+            (self.comes_last(waiting.client), waiting.first, *place)
+        };
+        let Some((comes_last, _, next)) = self.waiting.iter().map(order).min() else {
             return Wait::Change;
         };
-        if first != place {
+        if next != place {
             return Wait::Change;
         }
         let rest = self.pause_ends.map(|end| end.saturating_duration_since(now));
         match rest.filter(|rest| comes_last && !rest.is_zero()) {
             Some(rest) => Wait::Pause(rest),
             None => {
-                self.waiting.remove(&place);
+                if let Some(waiting) = self.waiting.remove(&place) {
+                    self.unverified.remove(&waiting.credentials);
+                }
                 self.is_taken = true;
                 Wait::Nothing
             }
@@ -112,6 +155,10 @@ impl Queue {
         let end = now + cpu.saturating_mul(PAUSE_FACTOR).min(LONGEST_PAUSE);
         self.pause_ends = self.pause_ends.max(Some(end));
     }
+}
+
+fn is_remembered(at: Instant, now: Instant) -> bool {
+    now.saturating_duration_since(at) < MEMORY
 }
 
 /// The verifications, which run one at a time.
@@ -139,9 +186,10 @@ impl Turns {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until a password of this client may be verified.
-    pub(crate) async fn wait(self: &Arc<Self>, client: Client) -> Turn {
-        let place = Place { turns: Arc::clone(self), number: self.queue().add(client) };
+    /// Waits until a password of this client may be verified. `credentials` is a keyed hash of it.
+    pub(crate) async fn wait(self: &Arc<Self>, client: Client, credentials: u64) -> Turn {
+        let number = self.queue().add(client, credentials, Instant::now());
+        let place = Place { turns: Arc::clone(self), number };
         loop {
             // Created before the queue is asked, so that no change is missed.
             let changed = self.changed.notified();
@@ -173,7 +221,7 @@ impl Drop for Turn {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.turns.queue().waiting.remove(&self.number);
+        self.turns.queue().remove(self.number, Instant::now());
         self.turns.changed.notify_waiters();
     }
 }
@@ -188,10 +236,15 @@ mod tests {
         IpAddr::from([192, 0, 2, last]).into()
     }
 
+    /// Returns the place of a request with credentials that no other request has.
+    fn add(queue: &mut Queue, client: Client, now: Instant) -> u64 {
+        queue.add(client, queue.next, now)
+    }
+
     /// Returns a queue in which a client has sent a wrong password, and the time of that.
     fn after_a_wrong_password() -> (Queue, Instant) {
         let (mut queue, now) = (Queue::default(), Instant::now());
-        let place = queue.add(client(1));
+        let place = add(&mut queue, client(1), now);
         assert_eq!(queue.take(place, now), Wait::Nothing);
         queue.add_wrong(client(1), CPU, now);
         queue.is_taken = false;
@@ -201,18 +254,18 @@ mod tests {
     #[test]
     fn after_a_wrong_password_its_client_waits_nine_times_as_long_as_the_verification_took() {
         let (mut queue, now) = after_a_wrong_password();
-        let again = queue.add(client(1));
+        let again = add(&mut queue, client(1), now);
         assert_eq!(queue.take(again, now), Wait::Pause(CPU * 9));
         assert_eq!(queue.take(again, now + CPU * 9), Wait::Nothing);
-        let next = queue.add(client(1));
+        let next = add(&mut queue, client(1), now);
         assert_eq!(queue.take(next, now + CPU * 9), Wait::Change);
     }
 
     #[test]
     fn another_client_comes_first_and_waits_for_no_pause() {
         let (mut queue, now) = after_a_wrong_password();
-        let flood: Vec<u64> = (0..200).map(|_| queue.add(client(1))).collect();
-        let new = queue.add(client(2));
+        let flood: Vec<u64> = (0..200).map(|_| add(&mut queue, client(1), now)).collect();
+        let new = add(&mut queue, client(2), now);
         assert!(flood.iter().all(|place| queue.take(*place, now) == Wait::Change));
         assert_eq!(queue.take(new, now), Wait::Nothing);
         // Its password was right.
@@ -224,10 +277,59 @@ mod tests {
     fn a_client_is_forgiven_later() {
         let (mut queue, now) = after_a_wrong_password();
         queue.add_wrong(client(2), CPU, now + MEMORY);
-        let (late, place) = (queue.add(client(2)), queue.add(client(1)));
+        let (late, place) = (add(&mut queue, client(2), now), add(&mut queue, client(1), now));
         assert_eq!(queue.take(place, now + MEMORY), Wait::Nothing);
         queue.is_taken = false;
         assert_eq!(queue.take(late, now + MEMORY), Wait::Pause(CPU * 9));
+    }
+
+    #[test]
+    fn at_the_address_of_a_flood_a_scraper_that_comes_again_is_next() {
+        let flood = |queue: &mut Queue, client, now| -> Vec<u64> {
+            (0..255).map(|_| add(queue, client, now)).collect()
+        };
+        for client in [client(1), Client::Local] {
+            let (mut queue, now) = (Queue::default(), Instant::now());
+            queue.add_wrong(client, CPU, now);
+            let flooding = flood(&mut queue, client, now);
+            let scraper = queue.add(client, u64::MAX, now);
+            let now = now + MIN_WAIT;
+            assert_eq!(queue.take(scraper, now), Wait::Change);
+            // None of them waits any longer.
+            flooding.iter().chain([&scraper]).for_each(|place| queue.remove(*place, now));
+            let now = now + Duration::from_secs(60);
+            let flooding = flood(&mut queue, client, now);
+            let scraper = queue.add(client, u64::MAX, now);
+            assert!(flooding.iter().all(|place| queue.take(*place, now) == Wait::Change));
+            assert_eq!(queue.take(scraper, now), Wait::Nothing);
+            assert!(!queue.unverified.contains_key(&u64::MAX));
+        }
+    }
+
+    #[test]
+    fn credentials_that_left_at_once_or_long_ago_count_for_nothing() {
+        let (mut queue, now) = after_a_wrong_password();
+        let [short, old] = [1, 2].map(|credentials| queue.add(client(1), credentials, now));
+        queue.remove(short, now + MIN_WAIT / 2);
+        queue.remove(old, now + MIN_WAIT);
+        assert_eq!(queue.unverified.keys().collect::<Vec<_>>(), [&2]);
+        let now = now + MEMORY;
+        queue.add_wrong(client(1), CPU, now);
+        let new = add(&mut queue, client(1), now);
+        let again = queue.add(client(1), 2, now);
+        assert_eq!(queue.take(again, now + CPU * 9), Wait::Change);
+        assert_eq!(queue.take(new, now + CPU * 9), Wait::Nothing);
+    }
+
+    #[test]
+    fn of_too_many_credentials_the_oldest_are_forgotten() {
+        let (mut queue, now) = after_a_wrong_password();
+        for credentials in 0..=MAX_UNVERIFIED as u64 {
+            let place = queue.add(client(1), credentials, now + CPU * credentials as u32);
+            queue.remove(place, now + CPU * credentials as u32 + MIN_WAIT);
+        }
+        assert!(!queue.unverified.contains_key(&0) && queue.unverified.contains_key(&1));
+        assert_eq!(queue.unverified.len(), MAX_UNVERIFIED);
     }
 
     #[test]
@@ -238,7 +340,7 @@ mod tests {
         }
         queue.add_wrong(IpAddr::from([198, 51, 100, 1]).into(), CPU, now);
         assert_eq!(queue.wrong.len(), MAX_CLIENTS);
-        let new = queue.add(IpAddr::from([203, 0, 113, 1]).into());
+        let new = add(&mut queue, IpAddr::from([203, 0, 113, 1]).into(), now);
         assert_eq!(queue.take(new, now), Wait::Pause(CPU * 9));
     }
 
@@ -256,10 +358,10 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let turns = Arc::new(Turns::default());
-            let first = turns.wait(client(1)).await;
-            let mut given_up = Box::pin(turns.wait(client(2)));
+            let first = turns.wait(client(1), 1).await;
+            let mut given_up = Box::pin(turns.wait(client(2), 2));
             tokio::select! { _ = &mut given_up => panic!(), () = tokio::task::yield_now() => {} }
-            let mut next = Box::pin(turns.wait(client(3)));
+            let mut next = Box::pin(turns.wait(client(3), 3));
             tokio::select! { _ = &mut next => panic!(), () = tokio::task::yield_now() => {} }
             drop(given_up);
             drop(first);

@@ -241,21 +241,24 @@ impl Users {
         if set.len() >= max {
             set.clear();
         }
-        set.insert(self.key.hash_one((&name, &password)));
+        set.insert(self.key.hash_one((name, password)));
         is_right
     }
 
     /// Returns the result of [`Users::admit`], if it requires no verification.
     pub fn known(&self, authorization: Option<&[u8]>) -> Option<bool> {
-        let Some((name, password)) = authorization.and_then(credentials) else {
-            return Some(false);
-        };
-        let key = self.key.hash_one((&name, &password));
+        let Some(key) = self.key_of(authorization) else { return Some(false) };
         let verified = self.verified();
         match verified.right.contains(&key) {
             true => Some(true),
             false => verified.wrong.contains(&key).then_some(false),
         }
+    }
+
+    /// Returns a keyed hash of the credentials in the value of an `Authorization` header; `None` if
+    /// it contains none.
+    pub(crate) fn key_of(&self, authorization: Option<&[u8]>) -> Option<u64> {
+        Some(self.key.hash_one(authorization.and_then(credentials)?))
     }
 
     fn verified(&self) -> MutexGuard<'_, Verified> {
