@@ -13,12 +13,40 @@ pub struct AllocatorFacts {
     /// Whether its memory is also released if its version is unknown: its structures and its lock
     /// are found by what they contain, and are the same in all of its versions.
     pub proves_itself: bool,
-    /// The names of the function that returns its free memory, of which a build exports one.
-    pub purge_functions: &'static [&'static str],
+    /// How its own function returns its free memory; `None` if it has no such function.
+    pub purge: Option<PurgeFunction>,
     /// Symbols that only this allocator defines.
     pub own_symbols: &'static [&'static str],
     /// Its allocation functions besides those of C, in groups.
     pub allocation_functions: &'static [&'static [&'static str]],
+}
+
+/// How an allocator returns its free memory by a function of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PurgeFunction {
+    /// The names of the function, of which a build exports one. The first is its usual name.
+    pub functions: &'static [&'static str],
+    /// What it is called with.
+    pub calls: PurgeCalls,
+}
+
+/// The calls of a purge, each with one argument.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PurgeCalls {
+    /// A call for each arena, with the text `arena.N.purge` (jemalloc's `mallctl`).
+    EachArena,
+    /// Calls with a number of bytes to return, of which each but the last returns at least
+    /// `min_bytes` (gperftools). Bytes that a call has returned in excess are credited to the next.
+    Parts {
+        /// The number of bytes of each call but the last.
+        min_bytes: u64,
+    },
+    /// One call with a number. `mi_collect(1)` of mimalloc is forced: it returns the free memory of
+    /// the arenas, and of the heap of the thread that calls it.
+    Once {
+        /// The number.
+        argument: u64,
+    },
 }
 
 /// The forms of C++'s `operator new` that return a null pointer without memory. The other forms
@@ -35,7 +63,7 @@ const NONE: AllocatorFacts = AllocatorFacts {
     is_walked: false,
     released: &[],
     proves_itself: false,
-    purge_functions: &[],
+    purge: None,
     own_symbols: &[],
     allocation_functions: &[],
 };
@@ -53,7 +81,10 @@ const JEMALLOC: AllocatorFacts = AllocatorFacts {
     // 20.04 and 22.04; 5.1.0 is that of jemalloc-sys 0.3, 5.2.1-2 and 5.3.0-1 are those of
     // tikv-jemalloc-sys 0.4 and 0.6.
     released: &["5.1.0", "5.2.1", "5.2.1-2", "5.3.0", "5.3.0-1", "5.3.1"],
-    purge_functions: &["mallctl", "je_mallctl", "_rjem_mallctl"],
+    purge: Some(PurgeFunction {
+        functions: &["mallctl", "je_mallctl", "_rjem_mallctl"],
+        calls: PurgeCalls::EachArena,
+    }),
     own_symbols: &["_rjem_malloc", "_rjem_mallctl", "je_malloc", "je_mallctl", "mallctl"],
     allocation_functions: &[
         &NEW,
@@ -84,7 +115,10 @@ const JEMALLOC: AllocatorFacts = AllocatorFacts {
 const MIMALLOC: AllocatorFacts = AllocatorFacts {
     is_walked: true,
     released: &["2.1.7", "2.2.4", "2.3.2", "3.1.5", "3.3.0", "3.3.1", "3.3.2"],
-    purge_functions: &["mi_collect"],
+    purge: Some(PurgeFunction {
+        functions: &["mi_collect"],
+        calls: PurgeCalls::Once { argument: 1 },
+    }),
     own_symbols: &["mi_malloc", "mi_malloc_aligned"],
     allocation_functions: &[
         &NEW,
@@ -107,7 +141,10 @@ const GPERFTOOLS: AllocatorFacts = AllocatorFacts {
     is_walked: true,
     // Debian 11, 12 and 13 have 2.8.1, 2.10 and 2.16, Ubuntu 22.04 and 24.04 have 2.9.1 and 2.15.
     released: &["2.8.1", "2.9", "2.9.1", "2.10", "2.11", "2.15", "2.16", "2.17.2", "2.18.1"],
-    purge_functions: &["MallocExtension_ReleaseToSystem"],
+    purge: Some(PurgeFunction {
+        functions: &["MallocExtension_ReleaseToSystem"],
+        calls: PurgeCalls::Parts { min_bytes: 1 << 20 },
+    }),
     own_symbols: &["tc_malloc"],
     allocation_functions: &[&NEW, &["tc_malloc", "tc_calloc", "tc_realloc", "tc_memalign"]],
     ..NONE

@@ -4,7 +4,7 @@
 //! This crate depends on no other crate of lowtide, does no I/O and makes no decisions.
 
 pub mod act;
-mod allocator_facts;
+pub mod allocator_facts;
 pub mod allocator_kind;
 pub mod black_box;
 pub mod bytes;

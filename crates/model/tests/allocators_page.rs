@@ -25,9 +25,9 @@ fn the_page_of_allocators_agrees_with_the_table_in_the_code() {
         let versions = facts.released.join(", ");
         let versions = if versions.is_empty() { "no" } else { &versions };
         assert_eq!(released, versions, "{name}: released");
-        let function = match facts.purge_functions.first() {
-            None if kind == AllocatorKind::Glibc => Some(&"malloc_trim"),
-            function => function,
+        let function = match facts.purge {
+            None if kind == AllocatorKind::Glibc => Some("malloc_trim"),
+            purge => purge.map(|purge| purge.functions[0]),
         };
         let purged_by = function.map_or("no".to_owned(), |function| format!("`{function}`"));
         assert_eq!(*purged, purged_by, "{name}: purged");

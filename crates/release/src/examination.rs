@@ -554,7 +554,7 @@ fn check_method(method: Method, allocator: &AllocatorKind) -> Result<(), Refusal
         Method::Purge if is_glibc => {
             Err(Refusal::NoPurge { why: "glibc has no purge function except malloc_trim" })
         }
-        Method::Purge if allocator.facts().purge_functions.is_empty() => {
+        Method::Purge if allocator.facts().purge.is_none() => {
             Err(Refusal::NoPurge { why: NO_FUNCTION })
         }
         Method::Purge => Ok(()),
@@ -600,7 +600,7 @@ mod tests {
     fn a_purge_is_refused_with_a_reason_about_the_allocator_if_it_has_no_purge_function() {
         for kind in AllocatorKind::releasable() {
             let refusal = check_method(Method::Purge, &kind).err();
-            assert_eq!(refusal.is_some(), kind.facts().purge_functions.is_empty(), "{kind}");
+            assert_eq!(refusal.is_some(), kind.facts().purge.is_none(), "{kind}");
             let says_glibc = refusal.is_some_and(|refusal| refusal.to_string().contains("glibc"));
             assert_eq!(says_glibc, kind == AllocatorKind::Glibc, "{kind}");
         }

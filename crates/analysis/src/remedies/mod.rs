@@ -245,9 +245,8 @@ fn has_python(facts: &Evidence<'_>) -> bool {
 /// Returns the remedies for walked heaps of allocators without a function that returns their free
 /// memory, such as musl's, if notable memory in them is free.
 fn without_purge(facts: &Evidence<'_>) -> Vec<Remedy> {
-    let has_none = |kind: &AllocatorKind| {
-        *kind != AllocatorKind::Glibc && kind.facts().purge_functions.is_empty()
-    };
+    let has_none =
+        |kind: &AllocatorKind| *kind != AllocatorKind::Glibc && kind.facts().purge.is_none();
     let mut free: Vec<(&str, u64)> = Vec::new();
     for heap in facts.heaps.iter().filter(|heap| has_none(&heap.allocator)) {
         let (name, bytes) = (heap.allocator.name(), heap.reclaimable_bytes + heap.fragmented_bytes);
