@@ -12,7 +12,7 @@ pub(crate) fn is_whole(walk: &BlockWalk) -> bool {
     let Observation { arenas, unwalked_bytes, .. } = &walk.observation;
     // A glibc arena that could not be walked has not been counted at all.
     let missing = arenas.iter().filter(|arena| !arena.whole && arena.is_of_glibc()).map(|arena| {
-        let walked = arena.allocated_bytes + arena.free_bytes + arena.fast_bytes + arena.top_bytes;
+        let walked = arena.allocated_bytes + arena.all_free_bytes() + arena.top_bytes();
         arena.system_bytes.saturating_sub(walked)
     });
     let missing = missing.sum::<u64>().max(*unwalked_bytes);

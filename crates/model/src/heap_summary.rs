@@ -36,7 +36,7 @@ impl HeapSummary {
             free_count: arena.free_count,
             free_bytes: arena.free_bytes,
             largest_free_bytes: arena.largest_free_bytes,
-            top_bytes: arena.top_bytes,
+            top_bytes: arena.top_bytes(),
         }
     }
 
@@ -57,6 +57,7 @@ impl HeapSummary {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::inspection::{ArenaDetail, GlibcArena};
 
     #[test]
     fn a_heap_summary_adds_up_arenas_and_takes_the_largest_free_block() {
@@ -64,18 +65,11 @@ mod tests {
             id,
             heaps: 1,
             system_bytes: 1000,
-            allocated_bytes: 1000 - free_bytes,
             free_count: 2,
             free_bytes,
-            fast_count: 0,
-            fast_bytes: 0,
-            top_bytes: 10,
-            reclaimable_bytes: 0,
-            free_resident_bytes: 0,
             largest_free_bytes,
-            whole: true,
-            bins: Vec::new(),
-            detail: None,
+            detail: ArenaDetail::Glibc(GlibcArena { top_bytes: 10, ..GlibcArena::default() }),
+            ..Arena::default()
         };
         assert_eq!(HeapSummary::from_arenas(&[]), None);
         let both = HeapSummary::from_arenas(&[arena(0, 900, 800), arena(1, 300, 200)]);

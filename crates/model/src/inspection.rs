@@ -16,7 +16,9 @@ use crate::verdict::Verdict;
 
 mod arena;
 
-pub use arena::{Arena, ArenaDetail, Bin, GperftoolsHeap, JemallocArena, MimallocThread};
+pub use arena::{
+    Arena, ArenaDetail, Bin, GlibcArena, GperftoolsHeap, JemallocArena, MimallocThread,
+};
 
 /// Value of the object's `schema`.
 pub const SCHEMA: &str = "lowtide.inspect/1";

@@ -287,10 +287,10 @@ fn glibc_arenas(arenas: &[&Arena], tunables: Option<&Tunables>, screen: Screen) 
             thousands(arena.heaps),
             human(arena.system_bytes),
             human(arena.allocated_bytes),
-            human(arena.free_bytes + arena.fast_bytes),
-            thousands(arena.free_count + arena.fast_count),
+            human(arena.all_free_bytes()),
+            thousands(arena.all_free_count()),
             human(arena.largest_free_bytes),
-            human(arena.top_bytes),
+            human(arena.top_bytes()),
             human(arena.free_resident_bytes),
         ]
     };
@@ -315,7 +315,7 @@ fn glibc_arenas(arenas: &[&Arena], tunables: Option<&Tunables>, screen: Screen) 
 fn glibc_line(arenas: &[&Arena]) -> (u64, String) {
     let sum = |of: &dyn Fn(&Arena) -> u64| arenas.iter().map(|arena| of(arena)).sum::<u64>();
     let free_bytes = sum(&|arena| arena.free_resident_bytes);
-    let all_bytes = sum(&|arena| arena.free_bytes + arena.fast_bytes);
+    let all_bytes = sum(&|arena| arena.all_free_bytes());
     // After a release, most of the free memory is not resident.
     let resident = match free_bytes < all_bytes / 2 {
         true => format!(" ({} resident)", Human(free_bytes)),
@@ -324,7 +324,7 @@ fn glibc_line(arenas: &[&Arena]) -> (u64, String) {
     let line = format!(
         "glibc: {} free{resident} in {} of {}, largest {}",
         Human(all_bytes),
-        counted(sum(&|arena| arena.free_count + arena.fast_count), "chunk"),
+        counted(sum(&|arena| arena.all_free_count()), "chunk"),
         counted(arenas.len() as u64, "arena"),
         Human(arenas.iter().map(|arena| arena.largest_free_bytes).max().unwrap_or(0)),
     );
@@ -340,10 +340,10 @@ fn glibc_sum(observation: &Observation, arenas: &[&Arena]) -> String {
         counted(arenas.len() as u64, "arena"),
         Human(sum(&|a| a.system_bytes)),
         Human(sum(&|a| a.allocated_bytes)),
-        Human(sum(&|a| a.free_bytes + a.fast_bytes)),
-        counted(sum(&|a| a.free_count + a.fast_count), "chunk"),
+        Human(sum(&|a| a.all_free_bytes())),
+        counted(sum(&|a| a.all_free_count()), "chunk"),
         Human(largest),
-        Human(sum(&|a| a.top_bytes)),
+        Human(sum(&|a| a.top_bytes())),
         Human(sum(&|a| a.free_resident_bytes)),
     );
     if observation.mmapped_count > 0 {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use lowtide_analysis::growth::Follower;
-use lowtide_model::inspection::{Allocator, CLibrary, Inspection, Observation};
+use lowtide_model::inspection::{Allocator, Arena, CLibrary, Inspection, Observation};
 use lowtide_model::ledger::Ledger;
 use lowtide_model::verdict::{Verdict, VerdictKind};
 use lowtide_probe::proc::cgroup::Groups;
@@ -248,7 +248,7 @@ impl InspectionResult {
             swap_bytes: observation.swap_bytes,
             lazyfree_bytes: observation.lazyfree_bytes,
             arenas: glibc().count() as u64,
-            free_blocks: glibc().map(|arena| arena.free_count + arena.fast_count).sum(),
+            free_blocks: glibc().map(Arena::all_free_count).sum(),
             largest_free_bytes: glibc().map(|arena| arena.largest_free_bytes).max().unwrap_or(0),
             allocator: observation.allocator,
             c_library: observation.c_library,

@@ -282,7 +282,7 @@ fn arena_max(facts: &Evidence<'_>) -> Option<Remedy> {
     free_in_glibc(facts)?;
     let tunables = facts.tunables_in_force.as_ref()?;
     let arenas = facts.arenas.iter().filter(|arena| arena.is_of_glibc());
-    let holding = arenas.filter(|arena| arena.free_bytes + arena.top_bytes > MIN_BYTES).count();
+    let holding = arenas.filter(|arena| arena.free_bytes + arena.top_bytes() > MIN_BYTES).count();
     let row = table::named("glibc/arena_max");
     (tunables.arena_max.is_none() && holding >= MANY_ARENAS)
         .then(|| apply(row, &[("arenas", &holding.to_string())], None))
@@ -337,7 +337,7 @@ fn trim_threshold(facts: &Evidence<'_>) -> Option<Remedy> {
     let threshold = facts.tunables_in_force.as_ref()?.trim_threshold_bytes;
     let main = facts.arenas.iter().find(|arena| arena.is_of_glibc() && arena.id == 0)?;
     // The pages of the top can be absent, and no more than what is reclaimable is there.
-    let top = main.top_bytes.min(main.reclaimable_bytes);
+    let top = main.top_bytes().min(main.reclaimable_bytes);
     let row = table::named("glibc/trim_threshold");
     (threshold > 64 * TRIM_THRESHOLD && top >= free / 2).then(|| {
         let gain = top.saturating_sub(TRIM_THRESHOLD);

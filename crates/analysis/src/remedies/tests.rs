@@ -1,5 +1,6 @@
 use lowtide_model::inspection::{
-    Allocator, Arena, ForkedMemory, Inspection, NamedMemory, Observation, Tunables,
+    Allocator, Arena, ArenaDetail, ForkedMemory, GlibcArena, Inspection, NamedMemory, Observation,
+    Tunables,
 };
 use lowtide_model::ledger::{Ledger, State, WalkedRuntime};
 
@@ -242,7 +243,8 @@ fn a_trim_threshold_is_a_remedy_only_if_the_top_of_the_main_heap_is_free() {
         let prediction = HeapPrediction::default();
         let heap = WalkedHeap::new(AllocatorKind::Glibc, None, &found.ledger, prediction);
         found.heaps = vec![heap];
-        found.arenas = vec![Arena { top_bytes, reclaimable_bytes: top_bytes, ..Arena::default() }];
+        let detail = ArenaDetail::Glibc(GlibcArena { top_bytes, ..GlibcArena::default() });
+        found.arenas = vec![Arena { detail, reclaimable_bytes: top_bytes, ..Arena::default() }];
         let found = Observation { tunables_in_force: Some(tunables.clone()), ..found };
         remedies_of(found).iter().any(|remedy| remedy.kind == RemedyKind::TrimThreshold)
     };

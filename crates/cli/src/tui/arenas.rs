@@ -25,15 +25,15 @@ const COLUMNS: [ArenaColumn; 9] = [
     ArenaColumn { head: "heaps", width: 6, spare: 5, text: |a| a.heaps.to_string() },
     ArenaColumn { head: "system", width: 11, spare: 2, text: |a| bytes(a.system_bytes) },
     ArenaColumn { head: "allocated", width: 11, spare: 1, text: |a| bytes(a.allocated_bytes) },
-    ArenaColumn { head: "free", width: 11, spare: 3, text: |a| bytes(a.free_bytes + a.fast_bytes) },
+    ArenaColumn { head: "free", width: 11, spare: 3, text: |a| bytes(a.all_free_bytes()) },
     ArenaColumn {
         head: "in blocks",
         width: 10,
         spare: 6,
-        text: |a| (a.free_count + a.fast_count).to_string(),
+        text: |a| a.all_free_count().to_string(),
     },
     ArenaColumn { head: "largest", width: 11, spare: 4, text: |a| bytes(a.largest_free_bytes) },
-    ArenaColumn { head: "top", width: 11, spare: 7, text: |a| bytes(a.top_bytes) },
+    ArenaColumn { head: "top", width: 11, spare: 7, text: |a| bytes(a.top_bytes()) },
     ArenaColumn { head: "reclaimable", width: 12, spare: 0, text: |a| bytes(a.reclaimable_bytes) },
 ];
 

@@ -6,7 +6,9 @@ use std::time::Duration;
 use lowtide_model::act::{self, Act, ActEvent};
 use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_model::bytes::Resident;
-use lowtide_model::inspection::{Allocator, Arena, HeapPrediction, Linkage, Observation};
+use lowtide_model::inspection::{
+    Allocator, Arena, ArenaDetail, GlibcArena, HeapPrediction, Linkage, Observation,
+};
 use lowtide_model::ledger::{Ledger, Owner, Row};
 use lowtide_model::pins::Pins;
 use lowtide_model::release::ReleaseOutcome;
@@ -42,15 +44,12 @@ pub(crate) fn found(elapsed_s: f64, used_mib: u64, free_mib: u64) -> Observation
         allocated_bytes: id * MIB,
         free_count: 1000,
         free_bytes: 20 * MIB,
-        fast_count: 0,
-        fast_bytes: 0,
-        top_bytes: MIB,
         reclaimable_bytes: 10 * MIB,
         free_resident_bytes: 12 * MIB,
         largest_free_bytes: 5 * MIB,
         whole: id != 3,
         bins: Vec::new(),
-        detail: None,
+        detail: ArenaDetail::Glibc(GlibcArena { top_bytes: MIB, ..GlibcArena::default() }),
     };
     let release_bytes = ledger.bytes(Owner::Reclaimable);
     Observation {

@@ -121,7 +121,7 @@ fn arena(heap: &Heap) -> Arena {
         largest_free_bytes: heap.largest_free_bytes,
         whole: heap.torn_bytes == 0,
         bins: bins(heap, |_, free| free),
-        detail: Some(ArenaDetail::Gperftools(GperftoolsHeap {
+        detail: ArenaDetail::Gperftools(GperftoolsHeap {
             large_count: heap.large_count,
             large_bytes: heap.large_bytes,
             small_spans: heap.small_spans,
@@ -131,7 +131,6 @@ fn arena(heap: &Heap) -> Arena {
             thread_caches: heap.thread_caches,
             page_heap_free_bytes: heap.page_heap_free_bytes,
             page_heap_returned_bytes: heap.returned_bytes,
-        })),
-        ..Arena::default()
+        }),
     }
 }

@@ -106,7 +106,7 @@ fn arena(id: u64, tally: &Tally) -> Arena {
         largest_free_bytes: tally.largest_free_bytes,
         whole: tally.torn_bytes == 0,
         bins: tally.free_by_size().map(bin).collect(),
-        detail: Some(ArenaDetail::Jemalloc(JemallocArena {
+        detail: ArenaDetail::Jemalloc(JemallocArena {
             active_bytes: tally.active_bytes,
             dirty_bytes: tally.dirty_bytes,
             muzzy_bytes: tally.muzzy_bytes,
@@ -116,8 +116,7 @@ fn arena(id: u64, tally: &Tally) -> Arena {
             slab_free_pages_bytes: resident.slab_pages_bytes,
             large_count: tally.large_count,
             large_bytes: tally.large_bytes,
-        })),
-        ..Arena::default()
+        }),
     }
 }
 

@@ -113,14 +113,13 @@ fn arenas(heap: &Heap) -> Vec<Arena> {
             largest_free_bytes: 0,
             whole: tally.torn_bytes == 0,
             bins: Vec::new(),
-            detail: Some(ArenaDetail::Mimalloc(MimallocThread {
+            detail: ArenaDetail::Mimalloc(MimallocThread {
                 thread: *thread,
                 pages: tally.pages,
                 empty_pages: tally.empty_pages,
                 free_spans_bytes: tally.free_spans_bytes,
                 free_spans_resident_bytes: tally.resident.free_spans_bytes,
-            })),
-            ..Arena::default()
+            }),
         }
     };
     heap.threads.iter().enumerate().map(arena).collect()

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::ops::Range;
 
 use lowtide_model::allocator_kind::AllocatorKind;
-use lowtide_model::inspection::{Arena, Bin, HeapPrediction, Tunables};
+use lowtide_model::inspection::{Arena, ArenaDetail, Bin, GlibcArena, HeapPrediction, Tunables};
 use lowtide_model::ledger::{Ledger, Owner};
 
 use super::{Caches, Class, Heap, HeapMapping, Layout, MallocParams, WalkedArena, walk_blocks};
@@ -97,9 +97,6 @@ fn arena(id: u64, found: &WalkedArena) -> Arena {
         allocated_bytes: tally.used_bytes,
         free_count: tally.free_count,
         free_bytes: tally.free_bytes,
-        fast_count: tally.fast_count,
-        fast_bytes: tally.fast_bytes,
-        top_bytes: tally.top_bytes,
         reclaimable_bytes: tally.resident.reclaimable_bytes,
         free_resident_bytes: tally.resident.reclaimable_bytes
             + tally.resident.locked_bytes
@@ -107,7 +104,11 @@ fn arena(id: u64, found: &WalkedArena) -> Arena {
         largest_free_bytes: tally.largest_free_bytes,
         whole: found.is_whole(),
         bins: bins(&tally.free_classes),
-        detail: None,
+        detail: ArenaDetail::Glibc(GlibcArena {
+            fast_count: tally.fast_count,
+            fast_bytes: tally.fast_bytes,
+            top_bytes: tally.top_bytes,
+        }),
     }
 }
 

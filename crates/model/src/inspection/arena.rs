@@ -13,16 +13,10 @@ pub struct Arena {
     pub system_bytes: u64,
     /// Blocks in use by the program, including those that threads cache, in bytes.
     pub allocated_bytes: u64,
-    /// Free blocks, excluding those in fast bins and the top chunk.
+    /// Free blocks; of glibc, excluding those in fast bins and the top chunk.
     pub free_count: u64,
     /// Their bytes.
     pub free_bytes: u64,
-    /// Blocks in fast bins.
-    pub fast_count: u64,
-    /// Their bytes.
-    pub fast_bytes: u64,
-    /// Size of the top chunk, in bytes.
-    pub top_bytes: u64,
     /// Free resident memory in whole pages, in bytes.
     pub reclaimable_bytes: u64,
     /// Free resident memory, in bytes. Most of the free blocks and the top chunk may be address
@@ -34,15 +28,17 @@ pub struct Arena {
     pub whole: bool,
     /// Its free blocks by size; empty classes are left out.
     pub bins: Vec<Bin>,
-    /// Metrics that only this allocator has; `None` for glibc.
+    /// Metrics that only this allocator has.
     #[serde(flatten)]
-    pub detail: Option<ArenaDetail>,
+    pub detail: ArenaDetail,
 }
 
 /// What only one allocator has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(from = "DetailKeys", into = "DetailKeys")]
 pub enum ArenaDetail {
+    /// An arena of glibc.
+    Glibc(GlibcArena),
     /// An arena of jemalloc.
     Jemalloc(JemallocArena),
     /// A thread's part of a heap of mimalloc.
@@ -51,16 +47,78 @@ pub enum ArenaDetail {
     Gperftools(GperftoolsHeap),
 }
 
+impl Default for ArenaDetail {
+    fn default() -> Self {
+        Self::Glibc(GlibcArena::default())
+    }
+}
+
+/// The detail as the keys of an arena: those of glibc stand beside the keys that all arenas have,
+/// and are 0 for other allocators, each of which has an object of its own.
+#[derive(Default, Serialize, Deserialize)]
+struct DetailKeys {
+    #[serde(flatten)]
+    glibc: GlibcArena,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    jemalloc: Option<JemallocArena>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    mimalloc: Option<MimallocThread>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    gperftools: Option<GperftoolsHeap>,
+}
+
+impl From<ArenaDetail> for DetailKeys {
+    fn from(detail: ArenaDetail) -> Self {
+        match detail {
+            ArenaDetail::Glibc(glibc) => Self { glibc, ..Self::default() },
+            ArenaDetail::Jemalloc(arena) => Self { jemalloc: Some(arena), ..Self::default() },
+            ArenaDetail::Mimalloc(thread) => Self { mimalloc: Some(thread), ..Self::default() },
+            ArenaDetail::Gperftools(heap) => Self { gperftools: Some(heap), ..Self::default() },
+        }
+    }
+}
+
+impl From<DetailKeys> for ArenaDetail {
+    fn from(keys: DetailKeys) -> Self {
+        let DetailKeys { glibc, jemalloc, mimalloc, gperftools } = keys;
+        let other = jemalloc.map(Self::Jemalloc).or(mimalloc.map(Self::Mimalloc));
+        other.or(gperftools.map(Self::Gperftools)).unwrap_or(Self::Glibc(glibc))
+    }
+}
+
 impl Arena {
+    /// Returns the number of its free blocks, including those in fast bins.
+    pub fn all_free_count(&self) -> u64 {
+        self.free_count.saturating_add(self.glibc().map_or(0, |glibc| glibc.fast_count))
+    }
+
+    /// Returns the bytes of its free blocks, including those in fast bins.
+    pub fn all_free_bytes(&self) -> u64 {
+        self.free_bytes.saturating_add(self.glibc().map_or(0, |glibc| glibc.fast_bytes))
+    }
+
+    /// Returns the size of its top chunk, in bytes; 0 if its allocator has none.
+    pub fn top_bytes(&self) -> u64 {
+        self.glibc().map_or(0, |glibc| glibc.top_bytes)
+    }
+
     /// Returns whether it is an arena of glibc.
     pub fn is_of_glibc(&self) -> bool {
-        self.detail.is_none()
+        self.glibc().is_some()
+    }
+
+    /// Returns what only an arena of glibc has.
+    pub fn glibc(&self) -> Option<&GlibcArena> {
+        match &self.detail {
+            ArenaDetail::Glibc(detail) => Some(detail),
+            _ => None,
+        }
     }
 
     /// Returns what only an arena of jemalloc has.
     pub fn jemalloc(&self) -> Option<&JemallocArena> {
         match &self.detail {
-            Some(ArenaDetail::Jemalloc(detail)) => Some(detail),
+            ArenaDetail::Jemalloc(detail) => Some(detail),
             _ => None,
         }
     }
@@ -68,7 +126,7 @@ impl Arena {
     /// Returns what only a thread's part of a heap of mimalloc has.
     pub fn mimalloc(&self) -> Option<&MimallocThread> {
         match &self.detail {
-            Some(ArenaDetail::Mimalloc(detail)) => Some(detail),
+            ArenaDetail::Mimalloc(detail) => Some(detail),
             _ => None,
         }
     }
@@ -76,10 +134,21 @@ impl Arena {
     /// Returns what only the heap of gperftools' tcmalloc has.
     pub fn gperftools(&self) -> Option<&GperftoolsHeap> {
         match &self.detail {
-            Some(ArenaDetail::Gperftools(detail)) => Some(detail),
+            ArenaDetail::Gperftools(detail) => Some(detail),
             _ => None,
         }
     }
+}
+
+/// What only an arena of glibc has.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GlibcArena {
+    /// Blocks in fast bins.
+    pub fast_count: u64,
+    /// Their bytes.
+    pub fast_bytes: u64,
+    /// Size of the top chunk, in bytes.
+    pub top_bytes: u64,
 }
 
 /// The heap of gperftools' tcmalloc, in the terms of `MallocExtension::GetNumericProperty`.
@@ -173,5 +242,32 @@ impl Bin {
         }
         these.sort_by_key(|bin| bin.from);
         these
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_arena_is_read_back_with_the_details_of_its_allocator() {
+        let glibc = GlibcArena { fast_count: 1, fast_bytes: 32, top_bytes: 4096 };
+        for (detail, keys) in [
+            (ArenaDetail::Glibc(glibc), [("fast_bytes", 32), ("top_bytes", 4096)]),
+            (
+                ArenaDetail::Jemalloc(JemallocArena::default()),
+                [("fast_bytes", 0), ("top_bytes", 0)],
+            ),
+            (ArenaDetail::Mimalloc(MimallocThread::default()), [("fast_count", 0), ("id", 3)]),
+            (ArenaDetail::Gperftools(GperftoolsHeap::default()), [("fast_count", 0), ("id", 3)]),
+        ] {
+            let arena = Arena { id: 3, detail, ..Arena::default() };
+            let value = serde_json::to_value(&arena).unwrap();
+            assert!(keys.iter().all(|(key, number)| value[*key] == *number), "{value}");
+            let of_others = ["jemalloc", "mimalloc", "gperftools"];
+            let count = of_others.iter().filter(|key| value.get(**key).is_some()).count();
+            assert_eq!(count, usize::from(!arena.is_of_glibc()), "{value}");
+            assert_eq!(serde_json::from_value::<Arena>(value).unwrap(), arena);
+        }
     }
 }

@@ -285,7 +285,7 @@ impl LedgerLine {
         const MAX_ARENAS: usize = 32;
         observation.arenas.truncate(MAX_ARENAS);
         for arena in &mut observation.arenas {
-            if let Some(ArenaDetail::Mimalloc(detail)) = &mut arena.detail {
+            if let ArenaDetail::Mimalloc(detail) = &mut arena.detail {
                 // Whether a thread owns it is of interest, and not which.
                 detail.thread = detail.thread.min(1);
             }
