@@ -11,13 +11,16 @@ pub(crate) fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', "'\\''"))
 }
 
-/// Returns a command to copy, on one line; `CMD` if it is too long, or would not be printed as it
+/// Stands for a command that cannot be shown to be copied.
+pub(crate) const PLACEHOLDER: &str = "CMD";
+
+/// Returns a command to copy, on one line; `None` if it is too long, or would not be printed as it
 /// is.
-pub(crate) fn copyable(command: &[String]) -> String {
+pub(crate) fn copyable(command: &[String]) -> Option<String> {
     const MAX_LENGTH: usize = 200;
     let text: Vec<String> = command.iter().map(|word| quoted(word)).collect();
     let text = text.join(" ");
-    if text.len() > MAX_LENGTH || text.contains(steers) { "CMD".to_owned() } else { text }
+    (text.len() <= MAX_LENGTH && !text.contains(steers)).then_some(text)
 }
 
 #[cfg(test)]
@@ -35,15 +38,15 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_is_too_long_or_not_printable_is_shown_as_cmd() {
+    fn a_command_that_is_too_long_or_not_printable_is_not_shown() {
         let command = |word: &str| vec!["java".to_owned(), word.to_owned()];
-        assert_eq!(copyable(&command("a b")), "java 'a b'");
-        assert_eq!(copyable(&command(&"x".repeat(300))), "CMD");
+        assert_eq!(copyable(&command("a b")).as_deref(), Some("java 'a b'"));
+        assert_eq!(copyable(&command(&"x".repeat(300))), None);
         for word in ["a\nb", "\x1b[2J", "a\u{202e}b"] {
-            assert_eq!(copyable(&command(word)), "CMD");
+            assert_eq!(copyable(&command(word)), None);
         }
         let hostile = "x'; $(reboot) `reboot` </script>\"";
         let words = ["java".to_owned(), hostile.to_owned()];
-        assert_eq!(shlex::split(&copyable(&words)).unwrap(), words);
+        assert_eq!(shlex::split(&copyable(&words).unwrap()).unwrap(), words);
     }
 }

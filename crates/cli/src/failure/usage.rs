@@ -13,7 +13,7 @@ use crate::args::Cli;
 use crate::args::values::InvalidValue;
 use crate::console::output::Output;
 use crate::failure::exit::{Exit, Failure};
-use crate::shell::copyable;
+use crate::shell::{PLACEHOLDER, copyable};
 
 /// Prints the error of the command line, or the requested help, and returns the exit code. An error
 /// of `run` has an exit code that a command is unlikely to have.
@@ -64,7 +64,8 @@ fn next() -> String {
     let words = std::env::args_os().skip_while(|word| *word != typed).skip(1);
     let words: Vec<String> = words.map(|word| word.to_string_lossy().into_owned()).collect();
     if typed == "run" && words.first().is_some_and(|word| !word.starts_with('-')) {
-        return format!("lowtide run -- {}", copyable(&words));
+        let command = copyable(&words).unwrap_or_else(|| PLACEHOLDER.to_owned());
+        return format!("lowtide run -- {command}");
     }
     match Cli::command().find_subcommand(&typed).filter(|verb| !verb.is_hide_set()) {
         Some(verb) => format!("lowtide {} --help", verb.get_name()),

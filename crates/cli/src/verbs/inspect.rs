@@ -28,7 +28,8 @@ use lowtide_report::{cgroup, inspection};
 
 use super::heap_files::{self, save};
 use super::inspect_blocks::{self, BlockWatch, add_blocks, patiently, print_folded};
-use super::next_step::{Service, next, to_paste};
+use super::next_step::{next, to_paste};
+use super::service::Service;
 use crate::args::InspectArgs;
 use crate::args::values::MIN_INSPECTION_INTERVAL;
 use crate::console::interrupt;

@@ -18,6 +18,7 @@ mod next_steps_end;
 pub(crate) mod release;
 pub(crate) mod report;
 pub(crate) mod run;
+mod service;
 pub(crate) mod study;
 pub(crate) mod top;
 pub(crate) mod watch;
