@@ -4,6 +4,7 @@
 use std::ops::Range;
 
 use lowtide_heap::memory::Memory;
+use lowtide_heap::pymalloc::objects;
 
 use crate::files::{Image, demangle};
 
@@ -104,19 +105,17 @@ fn cpp(image: &Image<'_>, table: u64) -> Option<String> {
 /// Returns the name of the Python type at an address: the type of its type is `type`, or derived
 /// from it (`PyTypeObject.tp_name` after `ob_refcnt`, `ob_type`, `ob_size`).
 fn python(image: &Image<'_>, at: u64) -> Option<String> {
-    const TYPE: u64 = 8;
-    const NAME: u64 = 24;
     const MAX_NAME: usize = 200;
     if at < 1 << 16 || !at.is_multiple_of(8) {
         return None;
     }
-    let mut metatype = image.word(at.checked_add(TYPE)?)?;
-    let name = |at: u64| image.text(image.word(at.checked_add(NAME)?)?, MAX_NAME);
+    let mut metatype = image.word(at.checked_add(objects::TYPE)?)?;
+    let name = |at: u64| image.text(image.word(at.checked_add(objects::TYPE_NAME)?)?, MAX_NAME);
     for _ in 0..3 {
         if metatype < 1 << 16 || !metatype.is_multiple_of(8) {
             return None;
         }
-        let above = image.word(metatype.checked_add(TYPE)?)?;
+        let above = image.word(metatype.checked_add(objects::TYPE)?)?;
         // `type` is its own type.
         if above == metatype {
             return (name(metatype)? == "type").then(|| name(at)).flatten();

@@ -11,6 +11,7 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use lowtide_heap::memory::Memory;
+use lowtide_heap::pymalloc::objects;
 use lowtide_probe::inspect::BlockWalk;
 
 use crate::files::Image;
@@ -176,15 +177,15 @@ impl<M: Memory> VariableFinder<'_, M> {
 
     /// Returns the text of a `str` of printable ASCII characters.
     fn text(&self, at: u64) -> Option<String> {
-        const LENGTH: u64 = 16;
-        // From 3.12 on, and before, when a pointer that is null came first (`wstr`).
-        const CONTENTS: [u64; 2] = [40, 48];
-        let of_type = self.image.word(at.checked_add(8)?)?;
+        let of_type = self.image.word(at.checked_add(objects::TYPE)?)?;
         if !at.is_multiple_of(8) || TypeWord::Python(of_type).name(self.image)? != "Python str" {
             return None;
         }
-        let length = self.image.word(at.checked_add(LENGTH)?)?;
-        let text = CONTENTS.iter().find_map(|offset| self.image.text(at + offset, MAX_TEXT))?;
+        let length = self.image.word(at.checked_add(objects::LENGTH)?)?;
+        let text = objects::ASCII_TEXTS.iter().find_map(|begin| {
+            let begin = at.checked_add(*begin)?;
+            self.image.text(begin, MAX_TEXT)
+        })?;
         (text.len() as u64 == length).then_some(text)
     }
 }
@@ -204,7 +205,7 @@ impl DictTable {
             let table = header(image, at)?;
             // A key is a `str`, whose type is a type.
             let [key, _] = table.entry(image, 0)?;
-            let of_type = image.word(key.checked_add(8)?)?;
+            let of_type = image.word(key.checked_add(objects::TYPE)?)?;
             (TypeWord::Python(of_type).name(image)? == "Python str").then_some(table)
         })
     }

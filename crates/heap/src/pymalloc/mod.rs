@@ -11,6 +11,7 @@
 //! `PyInterpreterConfig.use_main_obmalloc` 0) is not found. [`pools`] finds its pools.
 
 mod arenas;
+pub mod objects;
 mod pool;
 mod tally;
 

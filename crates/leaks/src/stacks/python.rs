@@ -11,34 +11,15 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use lowtide_heap::memory::{ADDRESS_END, MIN_PAGE_BYTES, Memory, word};
+use lowtide_heap::pymalloc::objects;
 use lowtide_probe::proc::maps::Mapping;
 
 use super::bpf::Hit;
 use super::python_frames::{PythonFrames, PythonFunction};
 use super::unwind::{Place, StackUnwinder, Walk};
 
-/// Offsets in objects of CPython, in bytes (`PyVarObject`, `PyTypeObject`, `PyCodeObject`,
-/// `PyASCIIObject`).
-mod offset {
-    pub(super) const TYPE: u64 = 8;
-    pub(super) const LENGTH: u64 = 16;
-    pub(super) const TYPE_NAME: u64 = 24;
-    pub(super) const TYPE_BASIC_SIZE: u64 = 32;
-    pub(super) const FILE: u64 = 112;
-    pub(super) const QUALIFIED_NAME: u64 = 128;
-    pub(super) const LINES: u64 = 136;
-    pub(super) const FIRST_LINE: u64 = 68;
-    pub(super) const BYTES: u64 = 32;
-    pub(super) const TEXT: u64 = 40;
-    /// Offsets that differ in 3.11.
-    pub(super) const FIRST_LINE_3_11: u64 = 72;
-    pub(super) const TEXT_3_11: u64 = 48;
-}
-/// Size of the fields of a code object before its bytecode, in bytes: in 3.11, and limits for all
-/// versions.
-const HEAD_3_11: u64 = 184;
-const HEAD_3_12: u64 = 192;
-const HEADS: Range<u64> = HEAD_3_11..257;
+/// Limits of the size of the fields of a code object before its bytecode, in bytes.
+const HEADS: Range<u64> = objects::CODE_HEAD_3_11..257;
 /// Maximum distance from an instruction to the start of its code object, in bytes.
 const MAX_DISTANCE: u64 = 32 << 10;
 /// Size of an instruction, and of each of its operands in the bytecode, in bytes.
@@ -282,19 +263,19 @@ impl Code {
     /// Returns whether this is the code by which CPython 3.12 and newer enter a function from
     /// native code. The frame contains an address of it beside those of the function.
     fn is_entry(self, memory: &impl Memory) -> bool {
-        let file = self.field(memory, offset::FILE);
+        let file = self.field(memory, objects::CODE_FILE);
         file.and_then(|at| text(memory, at, self.is_3_11())).as_deref() == Some("<shim>")
     }
 
     fn is_3_11(self) -> bool {
-        self.head == HEAD_3_11
+        self.head == objects::CODE_HEAD_3_11
     }
 
     /// Returns the function. Its line is included if it is the same for all of these addresses, one
     /// of which is that of the next instruction.
     fn function(self, memory: &impl Memory, next: &[u64]) -> Option<PythonFunction> {
-        let name = text(memory, self.field(memory, offset::QUALIFIED_NAME)?, self.is_3_11())?;
-        let file = self.field(memory, offset::FILE);
+        let name = text(memory, self.field(memory, objects::CODE_QUALIFIED_NAME)?, self.is_3_11())?;
+        let file = self.field(memory, objects::CODE_FILE);
         let file = file.and_then(|at| text(memory, at, self.is_3_11()));
         let mut lines = next.iter().map(|at| self.line(memory, *at));
         let line = lines.next().flatten();
@@ -304,18 +285,18 @@ impl Code {
     fn line(self, memory: &impl Memory, next: u64) -> Option<u32> {
         // The address can also point past the operands of the instruction. They have the same line.
         let next = next.checked_sub(self.at + self.head)?.checked_div(UNIT)?;
-        let first = if self.is_3_11() { offset::FIRST_LINE_3_11 } else { offset::FIRST_LINE };
+        let first = objects::code_first_line(self.is_3_11());
         let mut bytes = [0; 4];
         (memory.read(self.at.checked_add(first)?, &mut bytes) == 4).then_some(())?;
         let first = i32::from_le_bytes(bytes);
-        let table = self.field(memory, offset::LINES)?;
-        let length = word(memory, table.checked_add(offset::LENGTH)?)?;
+        let table = self.field(memory, objects::CODE_LINES)?;
+        let length = word(memory, table.checked_add(objects::LENGTH)?)?;
         let mut lines = vec![0; usize::try_from(length).ok().filter(|_| length <= MAX_LINES)?];
-        let read = memory.read(table.checked_add(offset::BYTES)?, &mut lines);
+        let read = memory.read(table.checked_add(objects::BYTES)?, &mut lines);
         let line_of = |unit| line_of(&lines, first, unit);
         let line = line_of(next.saturating_sub(1)).filter(|_| read == lines.len())?;
         // From 3.13 on, the address can also be that of the instruction itself.
-        (self.head <= HEAD_3_12 || line_of(next) == Some(line)).then_some(line)
+        (self.head <= objects::CODE_HEAD_3_12 || line_of(next) == Some(line)).then_some(line)
     }
 
     fn field(self, memory: &impl Memory, at: u64) -> Option<u64> {
@@ -326,22 +307,22 @@ impl Code {
 /// Returns the size in bytes of the fields of a code object before its bytecode, if an address is
 /// that of the type of code objects.
 fn head_of(memory: &impl Memory, kind: u64) -> Option<u64> {
-    let name = word(memory, kind.checked_add(offset::TYPE_NAME)?)?;
+    let name = word(memory, kind.checked_add(objects::TYPE_NAME)?)?;
     let mut text = [0; 5];
     let is_code = memory.read(name, &mut text) == text.len() && text == *b"code\0";
     is_code.then_some(())?;
     // The type of this type is `type`, like that of all built-in types.
-    let above = word(memory, kind.checked_add(offset::TYPE)?)?;
-    (word(memory, above.checked_add(offset::TYPE)?)? == above).then_some(())?;
-    let head = word(memory, kind.checked_add(offset::TYPE_BASIC_SIZE)?)?;
+    let above = word(memory, kind.checked_add(objects::TYPE)?)?;
+    (word(memory, above.checked_add(objects::TYPE)?)? == above).then_some(())?;
+    let head = word(memory, kind.checked_add(objects::TYPE_BASIC_SIZE)?)?;
     HEADS.contains(&head).then_some(head)
 }
 
 /// Reads the text of an ASCII string, if it is not too long.
 fn text(memory: &impl Memory, at: u64, is_3_11: bool) -> Option<String> {
-    let length = word(memory, at.checked_add(offset::LENGTH)?)?;
-    let begin = if is_3_11 { offset::TEXT_3_11 } else { offset::TEXT };
+    let length = word(memory, at.checked_add(objects::LENGTH)?)?;
     let mut bytes = vec![0; length.min(MAX_TEXT) as usize];
+    let begin = objects::ASCII_TEXTS[usize::from(is_3_11)];
     let read = memory.read(at.checked_add(begin)?, &mut bytes);
     let is_printable = |byte: &u8| byte.is_ascii_graphic() || *byte == b' ';
     let is_text = read == bytes.len() && !bytes.is_empty() && bytes.iter().all(is_printable);
