@@ -9,7 +9,7 @@ mod support;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use lowtide_model::release::Hazard;
 use lowtide_probe::detect::Detector;
@@ -189,11 +189,7 @@ fn memory_that_is_locked_during_a_release_is_skipped_and_counted() {
         if !is_locked() {
             let pid = rustix::process::Pid::from_raw(subject.pid() as i32).unwrap();
             rustix::process::kill_process(pid, rustix::process::Signal::USR1).unwrap();
-            let deadline = Instant::now() + Duration::from_secs(30);
-            while !is_locked() {
-                assert!(Instant::now() < deadline, "it did not lock its heap");
-                std::thread::yield_now();
-            }
+            until_true("the lock of its heap", is_locked);
         }
     };
     let release = release_observed(&subject.target(), &untested(), &mut lock_once).unwrap();

@@ -1,6 +1,8 @@
 //! Checks that a treatment is really in force: the worst error of a study would be to compare glibc
 //! with glibc.
 
+use std::ffi::OsStr;
+
 use serde_json::Value;
 
 use crate::support::{study, subject};
@@ -94,11 +96,8 @@ fn a_custom_library_can_be_a_treatment() {
          void *realloc(void *p, size_t n) { void *q = malloc(n); if (p) { size_t o = *(size_t *)((char *)p - 16); memcpy(q, p, o < n ? o : n); } return q; }\n",
     )
     .unwrap();
-    let compiled = std::process::Command::new("cc")
-        .args(["-shared", "-fPIC", "-fno-builtin", "-O1", "-o"])
-        .args([&library, &source])
-        .status();
-    assert!(compiled.unwrap().success());
+    let flags = ["-shared", "-fPIC", "-fno-builtin", "-O1"].map(OsStr::new);
+    lowtide_testing::compile(&library, flags.into_iter().chain([source.as_os_str()]));
     let subject = subject(&[]);
     let list = format!("glibc,mine={}", library.display());
     let ran = study(&["-a", &list, "--repeat", "1", "--", &subject, "fill:8", "free", "ms:1500"]);

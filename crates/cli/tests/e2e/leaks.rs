@@ -214,8 +214,7 @@ fn the_blocks_of_a_musl_heap_are_watched() {
     let home = tempfile::tempdir().unwrap();
     let program = home.path().join("subject");
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../leaks/tests/live/subject.c");
-    let compiled = Command::new("musl-gcc").args(["-O1", "-o"]).arg(&program).arg(source).status();
-    assert!(compiled.unwrap().success());
+    lowtide_testing::compile_with("musl-gcc", &program, ["-O1", source]);
     let list = || Program::start(Command::new(&program).args(["list", "500"]));
     let text = watched(list, &[], |text| text.contains("\ngrowing: "));
     assert!(text.contains("reached from: 100 % variable head of subject"), "{text}");

@@ -5,7 +5,8 @@ use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+
+use lowtide_testing::until_true;
 
 use crate::client::{Client, request};
 
@@ -34,15 +35,13 @@ impl Nghttpd {
             .spawn()
             .expect("nghttpd starts (Debian: nghttp2-server)");
         let mut server = Self { process, address, documents };
-        let deadline = Instant::now() + Duration::from_secs(30);
-        while TcpStream::connect(server.address).is_err() {
+        until_true("nghttpd to accept connections", || {
             if let Some(status) = server.process.try_wait().unwrap() {
                 let errors = BufReader::new(server.process.stderr.take().unwrap()).lines();
                 panic!("nghttpd ended with {status}: {:?}", errors.collect::<Vec<_>>());
             }
-            assert!(Instant::now() < deadline, "nghttpd does not accept connections");
-            std::thread::yield_now();
-        }
+            TcpStream::connect(server.address).is_ok()
+        });
         server
     }
 }

@@ -225,7 +225,7 @@ fn frees_of_a_musl_program_are_counted() {
 fn compile_for_oldest(home: &Home) -> PathBuf {
     let support = Path::new(env!("CARGO_MANIFEST_DIR")).join("../release/tests/programs");
     let (header, start) = (support.join("oldest.h"), support.join("oldest.c"));
-    let threads = Command::new("cc").arg("-print-file-name=libpthread.so.0").output().unwrap();
+    let threads = lowtide_testing::library_of_compiler("libpthread.so.0");
     home.compile(&[
         "-DNO_PLUGIN",
         "-include",
@@ -235,7 +235,7 @@ fn compile_for_oldest(home: &Home) -> PathBuf {
         "-nostartfiles",
         &start.to_string_lossy(),
         "-Wl,--no-as-needed",
-        String::from_utf8(threads.stdout).unwrap().trim(),
+        &threads.to_string_lossy(),
     ])
 }
 

@@ -3,7 +3,6 @@
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdout, Command, Stdio};
-use std::time::{Duration, Instant};
 
 use lowtide_heap::residency::Residency;
 use lowtide_probe::detect::{
@@ -12,7 +11,7 @@ use lowtide_probe::detect::{
 use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::proc::maps::{Mapping, parse};
 use lowtide_probe::program::ProgramError;
-use lowtide_testing::Running;
+use lowtide_testing::{Running, until};
 
 /// A C program that allocates, has a second thread, prints the address of one of its blocks, and
 /// waits for its input to end.
@@ -113,9 +112,8 @@ impl Subject {
 
     /// Inspects it until the result is final.
     pub(crate) fn recognise_when(&self, is_ready: impl Fn(&Found) -> bool) -> Found {
-        let deadline = Instant::now() + Duration::from_secs(60);
         let mut detector = Detector::default();
-        loop {
+        until("a result that is as it should be", || {
             let text = std::fs::read_to_string(format!("/proc/{}/maps", self.child.id())).unwrap();
             let maps = parse(&text).unwrap();
             match detector.detect(self.child.id(), &maps) {
@@ -126,16 +124,12 @@ impl Subject {
                     let areas = areas(&memory, &detected, &maps, &stacks, &WalkedHeaps::default());
                     let stacks = stacks.len();
                     let found = Found { detected, maps, areas, stacks, memory };
-                    if is_ready(&found) {
-                        return found;
-                    }
+                    is_ready(&found).then_some(found)
                 }
-                Err(ProgramError::NotYet) => {}
+                Err(ProgramError::NotYet) => None,
                 Err(error) => panic!("{error}"),
             }
-            assert!(Instant::now() < deadline, "it is never as it should be:\n{text}");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        })
     }
 }
 
