@@ -33,6 +33,28 @@ pub(crate) struct Connection {
     pub(crate) shared: Arc<Shared>,
     pub(super) since: Instant,
     state: AtomicU8,
+    requests: Requests,
+    /// Time when the keeper's thread first noticed that it had drained.
+    drained_since: Mutex<Option<Instant>>,
+    /// The number of streams for which this connection counts as pinned; 0 if it does not.
+    pinned: AtomicUsize,
+    /// Whether a stream was upgraded (HTTP/2). The end of an upgraded stream is not observable.
+    has_tunnel: AtomicBool,
+    is_http1: AtomicBool,
+    is_grpc: AtomicBool,
+    buffer: Http1Buffer,
+    /// Number of bytes that were written so far, without small frames.
+    written_bytes: AtomicUsize,
+    closing: Closing,
+    /// Makes [`Watch::drive`](super::Watch::drive) shut it down gracefully.
+    pub(super) shut_down: Notify,
+    /// Values that are dropped when the connection is closed.
+    held: Mutex<Vec<Box<dyn Any + Send>>>,
+}
+
+/// The numbers of the requests on a connection.
+#[derive(Default)]
+struct Requests {
     /// Number of requests so far.
     begun: AtomicUsize,
     /// Number of requests that have ended so far.
@@ -44,44 +66,81 @@ pub(crate) struct Connection {
     /// Number of requests in flight that wait for the app, not for the client: a handler or a body
     /// is pending.
     pending: AtomicUsize,
-    /// Number of requests up to the time when it had drained.
+    /// Number of requests up to the time when the connection had drained.
     begun_before: AtomicUsize,
-    /// Time when the keeper's thread first noticed that it had drained.
-    drained_since: Mutex<Option<Instant>>,
-    /// The number of streams for which this connection counts as pinned; 0 if it does not.
-    pinned: AtomicUsize,
-    /// Whether a stream was upgraded (HTTP/2). The end of an upgraded stream is not observable.
-    has_tunnel: AtomicBool,
-    is_http1: AtomicBool,
-    is_grpc: AtomicBool,
+}
+
+impl Requests {
+    /// Counts a request that starts.
+    fn begin(&self) {
+        let count = self.begun.fetch_add(1, Relaxed) + 1 - self.ended.load(Relaxed);
+        if count > self.peak.load(Relaxed) {
+            self.peak.store(count, Relaxed);
+        }
+    }
+
+    fn in_flight(&self) -> usize {
+        // Read in this order, the difference is never negative.
+        let ended = self.ended.load(SeqCst);
+        self.begun.load(Relaxed) - ended
+    }
+
+    fn have_drained(&self) -> bool {
+        self.in_flight() * DRAINED_DIVISOR <= self.peak.load(Relaxed)
+    }
+
+    /// Returns whether few have started since the connection drained. A busy one drains between two
+    /// batches.
+    fn are_few(&self) -> bool {
+        let begun = self.begun.load(Relaxed).wrapping_sub(self.begun_before.load(Relaxed));
+        begun * DRAINED_DIVISOR <= self.peak.load(Relaxed)
+    }
+}
+
+/// What was read from a connection. On HTTP/1.1, a large body makes the read buffer large.
+#[derive(Default)]
+struct Http1Buffer {
     /// Number of bytes that were read so far.
     read_bytes: AtomicUsize,
     /// Number of bytes that had been read when the last request on HTTP/1.1 ended.
     read_before_bytes: AtomicUsize,
-    /// Number of bytes that were written so far, without small frames.
-    written_bytes: AtomicUsize,
-    /// Whether its read buffer cannot become large (HTTP/1.1).
-    has_bounded_buffer: AtomicBool,
-    /// Whether a large body has made its read buffer large (HTTP/1.1).
-    has_large_buffer: AtomicBool,
+    /// Whether the read buffer cannot become large.
+    is_bounded: AtomicBool,
+    /// Whether a large body has made the read buffer large.
+    is_large: AtomicBool,
+}
+
+impl Http1Buffer {
+    /// Ends a request on HTTP/1.1, whose body is large from `min_bytes` on.
+    fn end_request(&self, min_bytes: u64) {
+        let read = self.read_bytes.load(Relaxed);
+        let before = self.read_before_bytes.swap(read, Relaxed);
+        let body_bytes = read.wrapping_sub(before) as u64;
+        if body_bytes >= min_bytes && !self.is_bounded.load(Relaxed) {
+            self.is_large.store(true, Relaxed);
+        }
+    }
+}
+
+/// How a connection closes.
+#[derive(Default)]
+struct Closing {
     /// Whether the next response closes it (HTTP/1.1).
-    closes_next: AtomicBool,
-    /// Whether its transport must be read to its end.
+    is_next: AtomicBool,
+    /// Whether the transport must be read to its end.
     lingers: AtomicBool,
-    /// Makes [`Watch::drive`](super::Watch::drive) shut it down gracefully.
-    pub(super) shut_down: Notify,
-    /// Whether it is counted in [`Shared::closing`].
-    is_counted_as_closing: AtomicBool,
+    /// Whether the connection is counted in [`Shared::closing`].
+    is_counted: AtomicBool,
     /// The lingering close, once the transport was dropped.
     linger: Mutex<Option<Linger>>,
-    /// Values that are dropped when the connection is closed.
-    held: Mutex<Vec<Box<dyn Any + Send>>>,
 }
 
 impl fmt::Debug for Connection {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut text = out.debug_struct("Connection");
-        text.field("in_flight", &self.in_flight()).field("peak", &self.peak).finish_non_exhaustive()
+        text.field("in_flight", &self.in_flight())
+            .field("peak", &self.requests.peak)
+            .finish_non_exhaustive()
     }
 }
 
@@ -105,27 +164,16 @@ impl Connection {
             shared,
             since: Instant::now(),
             state: AtomicU8::new(SERVING),
-            begun: AtomicUsize::new(0),
-            ended: AtomicUsize::new(0),
-            peak: AtomicUsize::new(0),
-            endless: AtomicUsize::new(0),
-            pending: AtomicUsize::new(0),
-            begun_before: AtomicUsize::new(0),
+            requests: Requests::default(),
             drained_since: Mutex::new(None),
             pinned: AtomicUsize::new(0),
             has_tunnel: AtomicBool::new(false),
             is_http1: AtomicBool::new(false),
             is_grpc: AtomicBool::new(false),
-            read_bytes: AtomicUsize::new(0),
-            read_before_bytes: AtomicUsize::new(0),
+            buffer: Http1Buffer::default(),
             written_bytes: AtomicUsize::new(0),
-            has_bounded_buffer: AtomicBool::new(false),
-            has_large_buffer: AtomicBool::new(false),
-            closes_next: AtomicBool::new(false),
-            lingers: AtomicBool::new(false),
+            closing: Closing::default(),
             shut_down: Notify::new(),
-            is_counted_as_closing: AtomicBool::new(false),
-            linger: Mutex::default(),
             held: Mutex::default(),
         })
     }
@@ -136,10 +184,7 @@ impl Connection {
         if is_http1 {
             self.is_http1.store(true, Relaxed);
         }
-        let count = self.begun.fetch_add(1, Relaxed) + 1 - self.ended.load(Relaxed);
-        if count > self.peak.load(Relaxed) {
-            self.peak.store(count, Relaxed);
-        }
+        self.requests.begin();
         InFlight {
             connection: Arc::clone(self),
             is_http1,
@@ -150,15 +195,13 @@ impl Connection {
     }
 
     pub(super) fn in_flight(&self) -> usize {
-        // Read in this order, the difference is never negative.
-        let ended = self.ended.load(SeqCst);
-        self.begun.load(Relaxed) - ended
+        self.requests.in_flight()
     }
 
     pub(super) fn activity(&self) -> Activity {
         Activity {
-            begun: self.begun.load(Relaxed),
-            ended: self.ended.load(Relaxed),
+            begun: self.requests.begun.load(Relaxed),
+            ended: self.requests.ended.load(Relaxed),
             written_bytes: self.written_bytes.load(Relaxed),
         }
     }
@@ -166,12 +209,12 @@ impl Connection {
     /// Returns whether an inactive connection, or a request on it, waits for the client.
     pub(super) fn waits_for_client(&self) -> bool {
         let in_flight = self.in_flight();
-        let is_unread = in_flight > self.pending.load(Relaxed);
+        let is_unread = in_flight > self.requests.pending.load(Relaxed);
         !self.has_tunnel.load(Relaxed) && (in_flight == 0 || is_unread)
     }
 
     pub(super) fn add_read_bytes(&self, count: usize) {
-        add(&self.read_bytes, count);
+        add(&self.buffer.read_bytes, count);
     }
 
     pub(super) fn add_written_bytes(&self, count: usize) {
@@ -186,31 +229,31 @@ impl Connection {
 
     #[cfg(feature = "serve")]
     pub(super) fn set_bounded_buffer(&self) {
-        self.has_bounded_buffer.store(true, Relaxed);
+        self.buffer.is_bounded.store(true, Relaxed);
     }
 
     /// Marks the connection as closing, and makes its close linger.
     pub(super) fn set_closing(&self) {
         self.state.store(CLOSING, SeqCst);
-        self.lingers.store(true, Relaxed);
+        self.closing.lingers.store(true, Relaxed);
     }
 
     /// Sets that the transport is read to its end when it is closed.
     #[cfg(feature = "serve")]
     pub(crate) fn set_lingers(&self) {
-        self.lingers.store(true, Relaxed);
+        self.closing.lingers.store(true, Relaxed);
     }
 
     pub(super) fn lingers(&self) -> bool {
-        self.lingers.load(Relaxed)
+        self.closing.lingers.load(Relaxed)
     }
 
     pub(super) fn set_linger(&self, linger: Linger) {
-        *lock(&self.linger) = Some(linger);
+        *lock(&self.closing.linger) = Some(linger);
     }
 
     pub(super) fn take_linger(&self) -> Option<Linger> {
-        lock(&self.linger).take()
+        lock(&self.closing.linger).take()
     }
 
     /// Keeps a value until the connection is closed.
@@ -220,22 +263,12 @@ impl Connection {
 
     /// Returns whether this response must close the connection (HTTP/1.1).
     fn closes_now(&self) -> bool {
-        let closes = self.closes_next.load(Relaxed) && self.closes_next.swap(false, Relaxed);
+        let closes =
+            self.closing.is_next.load(Relaxed) && self.closing.is_next.swap(false, Relaxed);
         if closes {
             self.shared.recycled.fetch_add(1, Relaxed);
         }
         closes
-    }
-
-    /// Ends a request on HTTP/1.1, which may have made the read buffer large.
-    fn end_http1(&self) {
-        let read = self.read_bytes.load(Relaxed);
-        let before = self.read_before_bytes.swap(read, Relaxed);
-        let body_bytes = read.wrapping_sub(before) as u64;
-        let is_large = body_bytes >= self.shared.settings.recycle.http1_min_body;
-        if is_large && !self.has_bounded_buffer.load(Relaxed) {
-            self.has_large_buffer.store(true, Relaxed);
-        }
     }
 
     /// Returns the time from which it has been drained for long enough, unless further requests
@@ -243,39 +276,28 @@ impl Connection {
     fn quiet_from(&self, now: Instant) -> Instant {
         let mut since = lock(&self.drained_since);
         *since.get_or_insert_with(|| {
-            self.begun_before.store(self.begun.load(Relaxed), Relaxed);
+            self.requests.begun_before.store(self.requests.begun.load(Relaxed), Relaxed);
             now
         }) + QUIET
     }
 
-    /// Returns whether the connection has had few new requests since it drained. A busy one drains
-    /// between two batches.
-    fn is_quiet(&self) -> bool {
-        let begun = self.begun.load(Relaxed).wrapping_sub(self.begun_before.load(Relaxed));
-        begun * DRAINED_DIVISOR <= self.peak.load(Relaxed)
-    }
-
     /// Returns whether it has reached `max_requests`.
     fn is_due(&self) -> bool {
-        self.begun.load(Relaxed) >= self.shared.settings.recycle.max_requests
-    }
-
-    fn has_drained(&self) -> bool {
-        self.in_flight() * DRAINED_DIVISOR <= self.peak.load(Relaxed)
+        self.requests.begun.load(Relaxed) >= self.shared.settings.recycle.max_requests
     }
 
     fn may_be_recycled(&self) -> bool {
         let is_allowed = self.shared.settings.recycle.grpc || !self.is_grpc.load(Relaxed);
-        is_allowed && self.endless.load(SeqCst) == 0
+        is_allowed && self.requests.endless.load(SeqCst) == 0
     }
 
     /// Reports the connection to the keeper's thread if it keeps memory and has drained, or has
     /// reached `max_requests`.
     fn check(self: &Arc<Self>) {
         let min_peak = self.shared.settings.recycle.min_peak;
-        let is_wide = self.peak.load(Relaxed) >= min_peak;
-        let keeps_memory = is_wide || self.has_large_buffer.load(Relaxed);
-        let is_ready = keeps_memory && self.has_drained() || self.is_due();
+        let is_wide = self.requests.peak.load(Relaxed) >= min_peak;
+        let keeps_memory = is_wide || self.buffer.is_large.load(Relaxed);
+        let is_ready = keeps_memory && self.requests.have_drained() || self.is_due();
         if !is_ready || self.state.load(SeqCst) != SERVING {
             return;
         }
@@ -291,7 +313,7 @@ impl Connection {
     }
 
     fn pin(&self) {
-        let streams = self.peak.load(Relaxed).max(1);
+        let streams = self.requests.peak.load(Relaxed).max(1);
         if self.pinned.compare_exchange(0, streams, SeqCst, SeqCst).is_ok() {
             self.shared.pinned.fetch_add(1, Relaxed);
             self.shared.pinned_streams.fetch_add(streams as isize, Relaxed);
@@ -312,7 +334,7 @@ impl Connection {
 
     /// Stops counting the connection towards `max_at_once`.
     pub(super) fn stop_counting_as_closing(&self) {
-        if self.is_counted_as_closing.swap(false, Relaxed) {
+        if self.closing.is_counted.swap(false, Relaxed) {
             self.shared.closing.fetch_sub(1, Relaxed);
             self.shared.event();
         }
@@ -329,7 +351,8 @@ impl Recyclable for Connection {
         // On HTTP/1.1, the next response closes it.
         let is_urgent = self.is_due() || self.is_http1.load(Relaxed);
         let from = if is_urgent { of_age } else { of_age.max(self.quiet_from(now)) };
-        let is_ready = self.is_due() || self.has_drained() && (is_urgent || self.is_quiet());
+        let is_ready =
+            self.is_due() || self.requests.have_drained() && (is_urgent || self.requests.are_few());
         if !is_ready || !self.may_be_recycled() {
             *lock(&self.drained_since) = None;
             self.state.store(SERVING, SeqCst);
@@ -342,14 +365,14 @@ impl Recyclable for Connection {
         }
         if self.is_http1.load(Relaxed) {
             self.set_closing();
-            self.closes_next.store(true, Relaxed);
+            self.closing.is_next.store(true, Relaxed);
             return Decision::Done;
         }
         if shared.closing.load(Relaxed) >= recycle.max_at_once {
             return Decision::Wait;
         }
         shared.closing.fetch_add(1, Relaxed);
-        self.is_counted_as_closing.store(true, Relaxed);
+        self.closing.is_counted.store(true, Relaxed);
         self.set_closing();
         self.shut_down.notify_one();
         shared.recycled.fetch_add(1, Relaxed);
@@ -367,7 +390,7 @@ impl Drop for Connection {
         self.shared.end_connection();
         self.stop_counting_as_closing();
         // The tables of a wide connection are free now.
-        if *self.peak.get_mut() >= WIDE {
+        if *self.requests.peak.get_mut() >= WIDE {
             self.shared.event();
         }
     }
@@ -379,7 +402,7 @@ pub(crate) struct InFlight {
     connection: Arc<Connection>,
     is_http1: bool,
     is_endless: bool,
-    /// Whether it is counted in [`Connection::pending`].
+    /// Whether it is counted in [`Requests::pending`].
     is_pending: bool,
     is_upgrade: bool,
 }
@@ -388,7 +411,7 @@ impl InFlight {
     /// Marks the response as one that may never end.
     pub(super) fn set_endless(&mut self) {
         if !std::mem::replace(&mut self.is_endless, true) {
-            self.connection.endless.fetch_add(1, SeqCst);
+            self.connection.requests.endless.fetch_add(1, SeqCst);
             self.connection.shared.make_endless();
         }
     }
@@ -396,7 +419,7 @@ impl InFlight {
     /// Sets whether it waits for the app: its handler or its body is pending.
     pub(super) fn set_pending(&mut self, is_pending: bool) {
         if std::mem::replace(&mut self.is_pending, is_pending) != is_pending {
-            let count = &self.connection.pending;
+            let count = &self.connection.requests.pending;
             _ = if is_pending { count.fetch_add(1, Relaxed) } else { count.fetch_sub(1, Relaxed) };
         }
     }
@@ -417,7 +440,7 @@ impl InFlight {
             self.set_endless();
             self.is_upgrade = true;
         } else if !self.connection.has_tunnel.swap(true, Relaxed) {
-            self.connection.endless.fetch_add(1, SeqCst);
+            self.connection.requests.endless.fetch_add(1, SeqCst);
         }
     }
 }
@@ -427,18 +450,19 @@ impl Drop for InFlight {
         let connection = &self.connection;
         if !self.is_upgrade {
             if self.is_pending {
-                connection.pending.fetch_sub(1, Relaxed);
+                connection.requests.pending.fetch_sub(1, Relaxed);
             }
             if self.is_http1 {
-                connection.end_http1();
+                let recycle = &connection.shared.settings.recycle;
+                connection.buffer.end_request(recycle.http1_min_body);
             }
             if self.is_endless {
-                connection.endless.fetch_sub(1, SeqCst);
+                connection.requests.endless.fetch_sub(1, SeqCst);
                 connection.shared.end_endless();
             } else {
                 connection.shared.end_request();
             }
-            connection.ended.fetch_add(1, SeqCst);
+            connection.requests.ended.fetch_add(1, SeqCst);
         }
         connection.check();
     }
