@@ -12,7 +12,7 @@ use lowtide_leaks::finder::LeakFinder;
 use lowtide_leaks::heap_file::HeapFile;
 use lowtide_leaks::pins::HeldMemory;
 use lowtide_model::growth::GrowthCourse;
-use lowtide_model::inspection::{Inspection, Observation};
+use lowtide_model::inspection::{Inspection, Observation, WalkedHeap};
 use lowtide_model::leaks::LeakKind;
 use lowtide_model::release::Hazard;
 use lowtide_model::remedy::{Remedy, RemedyKind};
@@ -382,7 +382,15 @@ impl Inspected {
     }
 }
 
-/// Inspects a process repeatedly, and detects whether it grows.
+/// Returns whether the heap of another allocator than glibc's has free memory, and it was not
+/// predicted what a release returns of it.
+fn lacks_prediction(found: &Observation) -> bool {
+    let lacks = |heap: &WalkedHeap| heap.prediction.release_bytes.is_none();
+    found.heaps.iter().any(|heap| lacks(heap) && heap.reclaimable_bytes > 0)
+}
+
+/// Inspects a process repeatedly, and detects whether it grows. Only the last inspection predicts
+/// what a release returns, because only that is shown.
 fn over_time(
     inspector: &mut Inspector,
     target: &Target,
@@ -393,7 +401,8 @@ fn over_time(
     let begin = Instant::now();
     let mut whole = WholeProcess::begin(target);
     let mut leaks = Leaks::new(target);
-    let ended = loop {
+    inspector.predict(false);
+    let mut ended = loop {
         let at = Instant::now();
         let mut cost = Duration::ZERO;
         match whole.observe(inspector, target) {
@@ -413,6 +422,10 @@ fn over_time(
         }
         whole.read_until(at + between_inspections(step, cost), target, interrupt);
     };
+    inspector.predict(true);
+    if ended.is_none() && whole.ends().is_some_and(|(_, last)| lacks_prediction(last)) {
+        ended = whole.observe(inspector, target).err();
+    }
     let Some(mut last) = whole.ends().map(|(_, last)| last.clone()) else {
         return Err(ended.unwrap_or(TargetError::Gone(target.pid)));
     };

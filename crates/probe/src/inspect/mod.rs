@@ -129,8 +129,13 @@ impl Inspector {
     /// allocator than glibc's: such a prediction takes a second walk.
     #[must_use]
     pub fn without_predictions(mut self) -> Self {
-        self.settings.without_predictions = true;
+        self.predict(false);
         self
+    }
+
+    /// Sets whether the next inspections predict what a release returns of such a heap.
+    pub fn predict(&mut self, is_wanted: bool) {
+        self.settings.without_predictions = !is_wanted;
     }
 
     /// Returns an inspector that also reads what a single inspection shows, and what costs too much

@@ -46,6 +46,18 @@ fn a_release_of_a_multithreaded_hoard_is_predicted_to_return_at_least_a_trim() {
 }
 
 #[test]
+fn a_watch_predicts_what_a_release_returns_of_the_heap_of_another_allocator() {
+    let jemalloc = lowtide_allocators::bundled().find(|carried| carried.name() == "jemalloc");
+    let mut command = plain(&fixture("memory", &["-pthread"]));
+    command.env("LD_PRELOAD", jemalloc.unwrap().unpack().unwrap());
+    let subject = Subject::start(command.args(["blocks:200", "keep:10"]));
+    let now = predicted(&subject.inspect(), "release");
+    let watched = subject.inspect_with(&["--watch", "1s"]);
+    assert!(now > MIB, "{now}");
+    assert_eq!(predicted(&watched, "release"), now, "{watched:#}");
+}
+
+#[test]
 fn a_program_that_uses_its_memory_is_live() {
     let mut subject = Subject::of(&["blocks:100"]);
     let found = subject.inspect();
