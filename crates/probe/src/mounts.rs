@@ -70,18 +70,30 @@ impl FileSystem {
 
 /// The mounts that a process sees.
 #[derive(Debug, Default)]
-pub(crate) struct Mounts(BTreeMap<u64, Mount>);
+pub(crate) struct Mounts {
+    by_id: BTreeMap<u64, Mount>,
+    /// Whether the file system of a device (major and minor number) is remote.
+    remote: BTreeMap<(u32, u32), bool>,
+}
 
 impl Mounts {
     /// Reads the mounts that a process sees. A list that cannot be read counts as empty.
     pub(crate) fn read(pid: u32) -> Self {
-        let text = mountinfo::read(&pid.to_string()).unwrap_or_default();
-        Self(mountinfo::mounts(&text).map(|mount| (mount.id, mount)).collect())
+        Self::parse(&mountinfo::read(&pid.to_string()).unwrap_or_default())
+    }
+
+    pub(crate) fn parse(mountinfo: &str) -> Self {
+        let mut mounts = Self::default();
+        for mount in mountinfo::mounts(mountinfo) {
+            *mounts.remote.entry(mount.device).or_default() |= is_remote_type(&mount.of_type);
+            mounts.by_id.insert(mount.id, mount);
+        }
+        mounts
     }
 
     /// Returns the kind of file system of a mount; `None` if the process does not see it.
     pub(crate) fn file_system(&self, id: u64) -> Option<FileSystem> {
-        self.0.get(&id).map(FileSystem::of_mount)
+        self.by_id.get(&id).map(FileSystem::of_mount)
     }
 
     /// Returns the mounts of the machine that some process sees. Their numbers differ between
@@ -95,20 +107,26 @@ impl Mounts {
             }
             let namespace = fs::read_link(format!("/proc/{pid}/ns/mnt"));
             if namespace.is_ok_and(|namespace| namespaces.insert(namespace)) {
-                found.0.extend(Self::read(pid).0);
+                found.by_id.extend(Self::read(pid).by_id);
             }
         }
         found
     }
 
     pub(crate) fn tmpfs(&self) -> impl Iterator<Item = &Mount> {
-        self.0.values().filter(|mount| mount.of_type == "tmpfs")
+        self.by_id.values().filter(|mount| mount.of_type == "tmpfs")
     }
 
     /// Returns whether a mount is neither on a network nor of a FUSE server; `None` if it is not
     /// listed.
     fn is_local(&self, id: u64) -> Option<bool> {
-        self.0.get(&id).map(|mount| !is_remote_type(&mount.of_type))
+        self.by_id.get(&id).map(|mount| !is_remote_type(&mount.of_type))
+    }
+
+    /// Returns whether the file system of a device is on a network or of a FUSE server; `None` if
+    /// the process sees no mount of it.
+    pub(crate) fn is_remote_device(&self, device: (u32, u32)) -> Option<bool> {
+        self.remote.get(&device).copied()
     }
 }
 

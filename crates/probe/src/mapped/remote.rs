@@ -15,7 +15,6 @@
 //! whether it could open the file.
 
 use std::cell::OnceCell;
-use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -28,9 +27,8 @@ use rustix::fs::{MemfdFlags, fstat, memfd_create};
 use rustix::io::Errno;
 
 use super::{Reach, open_here, too_slow};
-use crate::mounts::is_remote_type;
+use crate::mounts::Mounts;
 use crate::proc::maps::{self, FileId, Mapping};
-use crate::proc::mountinfo;
 
 /// Maximum length of one answer, in bytes.
 const MAX_ANSWER: usize = 256 << 10;
@@ -51,55 +49,27 @@ pub(super) fn reader() -> Option<fn() -> Command> {
     READER.get().copied()
 }
 
-/// The file systems of a list of mounts, by their devices (major and minor number). Nothing is
-/// asked of the file systems themselves.
-#[derive(Debug, Default)]
-struct MountDevices {
-    local: BTreeSet<(u32, u32)>,
-    remote: BTreeSet<(u32, u32)>,
-}
-
 /// The file systems that a process and lowtide see.
 #[derive(Debug)]
 pub(super) struct VisibleFileSystems {
-    of_process: MountDevices,
+    of_process: Mounts,
     /// Read for the first device that the process does not see.
-    of_lowtide: OnceCell<MountDevices>,
-}
-
-impl MountDevices {
-    /// Reads the mounts that a process sees. A list that cannot be read counts as empty.
-    fn read(process: &str) -> Self {
-        mountinfo::read(process).map(|text| Self::parse(&text)).unwrap_or_default()
-    }
-
-    fn parse(mountinfo: &str) -> Self {
-        Self {
-            local: mountinfo::devices(mountinfo, |name| !is_remote_type(name)),
-            remote: mountinfo::devices(mountinfo, is_remote_type),
-        }
-    }
-
-    /// Returns whether the file system of a device is remote; `None` if it is not in the list.
-    fn is_remote(&self, device: (u32, u32)) -> Option<bool> {
-        let is_remote = self.remote.contains(&device);
-        (is_remote || self.local.contains(&device)).then_some(is_remote)
-    }
+    of_lowtide: OnceCell<Mounts>,
 }
 
 impl VisibleFileSystems {
     /// Reads the mounts that a process sees.
     pub(super) fn read(pid: u32) -> Self {
-        Self { of_process: MountDevices::read(&pid.to_string()), of_lowtide: OnceCell::new() }
+        Self { of_process: Mounts::read(pid), of_lowtide: OnceCell::new() }
     }
 
     /// Returns whether the file system of a device is remote, or may be. On kernels before 6.8, a
     /// mapped file of an overlay shows the device of its layer, which a container need not see.
     pub(super) fn is_remote(&self, device: (u32, u32)) -> bool {
-        let of_lowtide = || self.of_lowtide.get_or_init(|| MountDevices::read("self"));
+        let of_lowtide = || self.of_lowtide.get_or_init(|| Mounts::read(std::process::id()));
         let is_known_local = || device.0 != 0 || shared_memory_device() == Some(device);
-        let known = self.of_process.is_remote(device);
-        known.or_else(|| of_lowtide().is_remote(device)).unwrap_or_else(|| !is_known_local())
+        let known = self.of_process.is_remote_device(device);
+        known.or_else(|| of_lowtide().is_remote_device(device)).unwrap_or_else(|| !is_known_local())
     }
 }
 
@@ -320,13 +290,13 @@ mod tests {
 
     #[test]
     fn a_file_system_that_nobody_sees_counts_as_remote() {
-        let of_process = MountDevices::parse(
+        let of_process = Mounts::parse(
             "22 1 254:0 / / rw - ext4 /dev/root rw\n\
              23 22 0:21 / /shm rw - tmpfs tmpfs rw\n\
              24 22 0:50 / /mnt rw - fuse.sshfs x rw\n\
              25 22 8:1 / /usb rw - fuseblk x rw\n",
         );
-        let seen = VisibleFileSystems { of_process, of_lowtide: MountDevices::default().into() };
+        let seen = VisibleFileSystems { of_process, of_lowtide: Mounts::default().into() };
         for (device, is_remote) in [
             ((254, 0), false),
             ((0, 21), false),
