@@ -4,28 +4,33 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use lowtide_heap::memory::ADDRESS_END;
+use object::elf::{self, FileHeader64, Machine, PN_XNUM, ProgramHeader64, SectionHeader64};
+use object::{LittleEndian, pod};
 
 use super::CoreError;
 
+type FileHeader = FileHeader64<LittleEndian>;
+type SegmentHeader = ProgramHeader64<LittleEndian>;
+type SectionHeader = SectionHeader64<LittleEndian>;
+
 /// The first bytes of an ELF file, and of the formats in which cores are compressed.
-pub(super) const ELF: &[u8] = b"\x7fELF";
+pub(super) const ELF: &[u8] = &elf::ELFMAG;
 const COMPRESSED: [(&[u8], &str); 4] = [
     (b"\x28\xb5\x2f\xfd", "zstd -d"),
     (b"\x04\x22\x4d\x18", "lz4 -d"),
     (b"\xfd7zXZ\0", "xz -d"),
     (b"\x1f\x8b", "gzip -d"),
 ];
-/// Size of the header of a file, of a segment and of a section, in bytes.
-const HEADER: usize = 64;
-const SEGMENT_HEADER: usize = 56;
-const SECTION_HEADER: usize = 64;
+/// The headers are read as words, which are aligned as these are, and have the same sizes.
+const WORD: usize = size_of::<u64>();
 /// Maximum number of segments: the kernel permits 65,530 mappings by default.
 const MAX_SEGMENTS: u64 = 1 << 20;
-/// The number of segments that says that the real one is in the first section (`PN_XNUM`).
-const MANY: u64 = 0xffff;
-/// The architecture for which this program is built, and its name (`e_machine`).
-const OWN: (u16, &str) =
-    if cfg!(target_arch = "aarch64") { (183, "aarch64") } else { (62, "x86_64") };
+/// The architecture for which this program is built, and its name.
+const OWN: (Machine, &str) = if cfg!(target_arch = "aarch64") {
+    (elf::EM_AARCH64, "aarch64")
+} else {
+    (elf::EM_X86_64, "x86_64")
+};
 
 /// A part of the memory of the process.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,43 +73,42 @@ fn compressed_by(first: &[u8]) -> Option<&'static str> {
 impl Headers {
     /// Reads the headers of a file of `length` bytes.
     pub(super) fn read(file: &File, length: u64) -> Result<Self, CoreError> {
-        let mut header = [0; HEADER];
-        let known = file.read_at(&mut header, 0)?;
-        if let Some(with) = compressed_by(&header[..known]) {
+        let mut first = [0; size_of::<FileHeader>()];
+        let known = file.read_at(&mut first, 0)?;
+        if let Some(with) = compressed_by(&first[..known]) {
             return Err(CoreError::Compressed(with));
         }
-        if known < HEADER || !is_core(&header) {
+        if known < first.len() || !is_core(&first) {
             return Err(CoreError::Format);
         }
-        const CLASS_64: u8 = 2;
-        const LITTLE_ENDIAN: u8 = 1;
-        if header[4] != CLASS_64 {
+        let words = read_words(file, 0, first.len())?;
+        let header = headers::<FileHeader>(&words).first().ok_or(CoreError::Format)?;
+        if header.e_ident.class != elf::ELFCLASS64 {
             return Err(CoreError::Bits);
         }
-        let machine = half(&header, 18);
-        if header[5] != LITTLE_ENDIAN || machine != OWN.0 {
-            return Err(CoreError::Machine(machine, OWN.1));
+        let machine = header.e_machine.get(LittleEndian);
+        if header.e_ident.data != elf::ELFDATA2LSB || machine != OWN.0 {
+            return Err(CoreError::Machine(machine.0, OWN.1));
         }
-        let (at, size) = (word(&header, 32), u64::from(half(&header, 54)));
-        let count = match u64::from(half(&header, 56)) {
-            MANY => many(file, word(&header, 40))?,
-            count => count,
+        let count = match header.e_phnum.get(LittleEndian) {
+            PN_XNUM => many(file, header.e_shoff.get(LittleEndian))?,
+            count => u64::from(count),
         };
-        if size != SEGMENT_HEADER as u64 || count > MAX_SEGMENTS {
+        let size = size_of::<SegmentHeader>();
+        if usize::from(header.e_phentsize.get(LittleEndian)) != size || count > MAX_SEGMENTS {
             return Err(CoreError::Damaged);
         }
-        let mut bytes = vec![0; count as usize * SEGMENT_HEADER];
-        file.read_exact_at(&mut bytes, at).map_err(|_| CoreError::NoHeaders)?;
-        Self::default().with_all(&bytes, length)
+        let words = read_words(file, header.e_phoff.get(LittleEndian), count as usize * size)?;
+        Self::default().with_all(headers(&words), length)
     }
 
-    fn with_all(mut self, headers: &[u8], length: u64) -> Result<Self, CoreError> {
-        for header in headers.chunks_exact(SEGMENT_HEADER) {
-            const LOAD: u32 = 1;
-            const NOTE: u32 = 4;
-            match word(header, 0) as u32 {
-                LOAD => self.add(header, length)?,
-                NOTE => self.notes.push((word(header, 8), word(header, 32))),
+    fn with_all(mut self, headers: &[SegmentHeader], length: u64) -> Result<Self, CoreError> {
+        for header in headers {
+            let [offset, file_bytes] =
+                [header.p_offset, header.p_filesz].map(|field| field.get(LittleEndian));
+            match header.p_type.get(LittleEndian) {
+                elf::PT_LOAD => self.add(header, length)?,
+                elf::PT_NOTE => self.notes.push((offset, file_bytes)),
                 _ => {}
             }
         }
@@ -118,10 +122,10 @@ impl Headers {
         }
     }
 
-    fn add(&mut self, header: &[u8], length: u64) -> Result<(), CoreError> {
-        let flags = word(header, 0) >> 32;
-        let [offset, start, _, dumped_bytes, bytes] =
-            [8, 16, 24, 32, 40].map(|at| word(header, at));
+    fn add(&mut self, header: &SegmentHeader, length: u64) -> Result<(), CoreError> {
+        let [offset, start, dumped_bytes, bytes] =
+            [header.p_offset, header.p_vaddr, header.p_filesz, header.p_memsz]
+                .map(|field| field.get(LittleEndian));
         // The kernel's own page above all addresses is the same in every process.
         if start >= ADDRESS_END || bytes == 0 {
             return Ok(());
@@ -132,7 +136,8 @@ impl Headers {
             return Err(CoreError::Damaged);
         }
         let file_bytes = dumped_bytes.min(length.saturating_sub(offset));
-        let access = [4, 2, 1].map(|flag| flags & flag != 0);
+        let flags = header.p_flags.get(LittleEndian);
+        let access = [elf::PF_R, elf::PF_W, elf::PF_X].map(|flag| flags.contains(flag));
         self.segments.push(Segment { start, end, offset, dumped_bytes, file_bytes, access });
         Ok(())
     }
@@ -154,9 +159,22 @@ impl Headers {
 
 /// Returns the number of segments from the first section.
 fn many(file: &File, at: u64) -> Result<u64, CoreError> {
-    let mut section = [0; SECTION_HEADER];
-    file.read_exact_at(&mut section, at).map_err(|_| CoreError::NoHeaders)?;
-    Ok(word(&section, 40) >> 32)
+    let words = read_words(file, at, size_of::<SectionHeader>())?;
+    let section = headers::<SectionHeader>(&words).first().ok_or(CoreError::NoHeaders)?;
+    Ok(section.sh_info.get(LittleEndian).into())
+}
+
+/// Reads the bytes of headers.
+fn read_words(file: &File, at: u64, bytes: usize) -> Result<Vec<u64>, CoreError> {
+    let mut words = vec![0; bytes / WORD];
+    let all = pod::bytes_of_slice_mut(&mut words);
+    file.read_exact_at(all, at).map_err(|_| CoreError::NoHeaders)?;
+    Ok(words)
+}
+
+/// Returns the headers in some words; none if they are no whole headers.
+fn headers<T: pod::Pod>(words: &[u64]) -> &[T] {
+    pod::slice_from_all_bytes(pod::bytes_of_slice(words)).unwrap_or_default()
 }
 
 /// Returns a word of some bytes, or 0 after their end.
@@ -169,8 +187,4 @@ pub(super) fn word(bytes: &[u8], at: usize) -> u64 {
 pub(super) fn half_word(bytes: &[u8], at: usize) -> u32 {
     let word = at.checked_add(4).and_then(|end| bytes.get(at..end)?.try_into().ok());
     word.map_or(0, u32::from_le_bytes)
-}
-
-fn half(bytes: &[u8], at: usize) -> u16 {
-    half_word(bytes, at) as u16
 }
