@@ -1,4 +1,4 @@
-/* The hoard of the document, at its size, on a machine with less memory: hoard_size MARGIN_MB.
+/* The hoard of the post, at its size, on a machine with less memory: hoard_size MARGIN_MB.
  *
  * 100 arenas have 137 GB of free memory in 511,290 blocks: one has 15.5 GB in 901 blocks, the others share the rest. All
  * pages have the same content, and the process lets the kernel merge them (PR_SET_MEMORY_MERGE, Linux 6.4): RSS counts all

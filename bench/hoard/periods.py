@@ -13,7 +13,7 @@ import time
 
 lowtide, hoard, minutes = sys.argv[1:]
 SECONDS = 60 * float(minutes)
-# A thread takes 48 MiB, frees it 1.9 s later, and the next one follows after as long. There are 96 arenas, as in the document.
+# A thread takes 48 MiB, frees it 1.9 s later, and the next one follows after as long. There are 96 arenas, as in the post.
 WORDS = ["threads=160", "mib=48", "main=48", "turns=161", "pause=1900", f"hold={int(SECONDS)}"]
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Prints V8's heap and RSS of each trial when all connections were open: the last such reading of the server in the
-first, the second and the last round, in MiB, as the document prints them: total/used/RSS. After the last close: RSS.
+first, the second and the last round, in MiB, as the post prints them: total/used/RSS. After the last close: RSS.
 
 Usage: open.py RECORD…      directories, or archives of one"""
 

@@ -1,4 +1,4 @@
-"""The document's program, with a number of clients: RSS in MiB when all are open, and at the end."""
+"""The post's program, with a number of clients: RSS in MiB when all are open, and at the end."""
 import asyncio, gc, sys, httpx
 
 

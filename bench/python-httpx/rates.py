@@ -49,7 +49,7 @@ for record in sys.argv[1:]:
         samples = [line for line in lines if line["kind"] == "sample" and line["rss_bytes"] > 0]
         all_readings = readings(samples)
         peak = max(rss for _, _, rss in all_readings)
-        # From the second second until 99 % of the peak, as in the document's comparison.
+        # From the second second until 99 % of the peak, as in the post's comparison.
         rising = []
         for _, faults, rss in all_readings[1:]:
             rising.append(faults)

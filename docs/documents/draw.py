@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Draws the figures that a post ("the document") published beside ours: a row for each treatment, the document on the left, ours on the right,
+"""Draws the figures that a post published beside ours: a row for each treatment, the post on the left, ours on the right,
 with the same scales of memory and of time. Both are records of lowtide: a directory, or an archive of one. OURS may be several,
 separated by commas.
 
 Usage: draw.py [--style STYLE] [--own-scale] [--own-time] [--seconds N] [--together] PICTURE.svg DOCUMENT OURS TREATMENT…
 A treatment is ALLOCATOR or ALLOCATOR/TUNE, or two of them with = between if ours has another name: tcmalloc=gperftools.
---style selects what is drawn (STYLES). --own-scale is for another size than the document's: each picture then has scales of its
+--style selects what is drawn (STYLES). --own-scale is for another size than the post's: each picture then has scales of its
 own. --own-time: of time alone. --seconds draws the first N seconds of a trial. --together adds a row with RSS of all treatments."""
 
 import argparse
@@ -21,7 +21,7 @@ POINTS = 360
 # Series: its key, its name, its colour, its form, and whether it is a number on the right axis.
 STYLES = {
     "rss": [("rss", "RSS", "#0969da", "line", False), ("allocated", "allocated", "#1a7f37", "line", False)],
-    # The colours of the document.
+    # The colours of the post.
     "streams": [
         ("rss", "outer memory (RSS)", "#e3b341", "area", False),
         ("allocated", "inner memory (allocated)", "#54aeff", "area", False),
@@ -203,7 +203,7 @@ def main():
             out.append(f'<text x="{x + 25}" y="{y}">{html.escape(name)}</text>')
             x += 40 + 7 * len(name)
 
-    for number, title in enumerate(("the document", "here")):
+    for number, title in enumerate(("the post", "here")):
         out.append(f'<text x="{LEFT + number * column}" y="16" font-weight="bold">{title}</text>')
     legend(LEFT, 36, [one for one in style if any(course.get(one[0]) for row in rows for course in row[1:3])])
     for number, (name, their, our, style) in enumerate(rows):

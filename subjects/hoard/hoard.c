@@ -1,5 +1,5 @@
 /*
- * A program whose allocator hoards: the "trivial case" that the authors of the document
+ * A program whose allocator hoards: the "trivial case" that the authors of the post
  * (studies/README.md) searched for, without any dependency.
  *
  *   cc -O2 -pthread -o hoard hoard.c

@@ -1,5 +1,5 @@
 /*
- * The TLS server of the document (studies/README.md): it accepts connections, reads their data, and
+ * The TLS server of the post (studies/README.md): it accepts connections, reads their data, and
  * prints the memory of V8 and of the process once per second. It runs on every node since 0.12: no
  * syntax beyond ES5.
  *
@@ -78,7 +78,7 @@ function listen(server, port, host, done) {
 
 function mebibytes(bytes) { return (bytes / 1024 / 1024).toFixed(2) + 'MB'; }
 
-/* Returns a line in the format of the document. */
+/* Returns a line in the format of the post. */
 function line(memory) {
     return 'heapTotal ' + mebibytes(memory.heapTotal) + ' heapUsed ' + mebibytes(memory.heapUsed) +
         ' rss ' + mebibytes(memory.rss);

@@ -13,7 +13,7 @@ pub fn allocated_bytes() -> usize {
 }
 
 /// An allocator that counts the bytes that the program has allocated, in one atomic, as the
-/// document of `million-streams` does. Another allocator does the rest.
+/// post of `million-streams` does. Another allocator does the rest.
 pub struct Counting<A>(pub A);
 
 // SAFETY: every call is passed on unchanged to the wrapped allocator; the count touches none of its

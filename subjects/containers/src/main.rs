@@ -1,4 +1,4 @@
-//! The programs with which the document (studies/README.md) compares its servers: tokio tasks,
+//! The programs with which the post (studies/README.md) compares its servers: tokio tasks,
 //! plain TCP connections and maps. Each is filled, emptied and dropped, round after round. After
 //! each phase, the program waits for memory to fall, and then prints a line.
 //!
@@ -18,7 +18,7 @@
 //!
 //! Other options: `count=` (a million), `rounds=` (3), `pause=` (ms before a phase is announced,
 //! 1000), `until=` (the phase of the first round in which it stays). For sleepers: `spawn=inside`
-//! (by a task of the runtime, as in the document), `state=` (bytes that each holds), `sleep=` (ms).
+//! (by a task of the runtime, as in the post), `state=` (bytes that each holds), `sleep=` (ms).
 
 mod maps;
 mod options;

@@ -7,10 +7,10 @@ use dashmap::DashMap;
 
 use crate::stage::Stage;
 
-/// Number of values in each element: with these, a million elements take the document's 260 MB.
+/// Number of values in each element: with these, a million elements take the post's 260 MB.
 const VALUES: usize = 20;
 
-/// A type of map that the document tests.
+/// A type of map that the post tests.
 pub(crate) trait Map: Default {
     /// Adds elements with these keys.
     fn fill(&mut self, keys: std::ops::Range<usize>);

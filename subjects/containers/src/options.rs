@@ -60,7 +60,7 @@ pub(crate) struct Options {
     pub(crate) each: bool,
     /// Number of elements.
     pub(crate) count: usize,
-    /// Whether sleepers are spawned by a task, as in the document.
+    /// Whether sleepers are spawned by a task, as in the post.
     pub(crate) inside: bool,
     /// Size of the memory that each sleeper holds, in bytes: one of [`STATES`].
     pub(crate) state: usize,

@@ -32,7 +32,7 @@ fn begin() -> Result<Runtime, String> {
 }
 
 /// A gate at which tasks sleep until it is opened. Each task has a timer of its own, as in the
-/// document, so that it costs as much as there. The gate only ends the sleep, so that no phase
+/// post, so that it costs as much as there. The gate only ends the sleep, so that no phase
 /// depends on the clock.
 #[derive(Clone)]
 pub(crate) struct Gate(Arc<Inner>);

@@ -85,7 +85,7 @@ struct Counts {
     ended: AtomicUsize,
 }
 
-/// Runs one round of tasks that each end by a sleep of their own, as in the document.
+/// Runs one round of tasks that each end by a sleep of their own, as in the post.
 pub(crate) fn sleepers(
     stage: &Stage,
     runtimes: &Runtimes,

@@ -90,7 +90,7 @@ pub(crate) fn round(stage: &Stage, runtimes: &Runtimes, count: usize) -> Result<
     Ok(())
 }
 
-/// Runs one round of a million attempts at once, as the document's program makes them: each is a
+/// Runs one round of a million attempts at once, as the post's program makes them: each is a
 /// task that is spawned by another task, connects to this process, and holds its connection for a
 /// while. Those that fail end at once. The limits of files and ports are left as they are.
 pub(crate) fn attempts(

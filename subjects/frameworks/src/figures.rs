@@ -12,7 +12,7 @@ use crate::options::Options;
 const STEP: Duration = Duration::from_millis(200);
 const STEPS_PER_LINE: u64 = 5;
 
-/// The counters of the document. Its "connections" are requests that are being handled.
+/// The counters of the post. Its "connections" are requests that are being handled.
 #[derive(Clone, Default)]
 pub(crate) struct Counters(Arc<Inner>);
 

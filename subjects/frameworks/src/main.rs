@@ -1,4 +1,4 @@
-//! The servers of the document (studies/README.md): axum, actix-web and salvo under the same test.
+//! The servers of the post (studies/README.md): axum, actix-web and salvo under the same test.
 //! Every request sleeps for the time that it specifies, so that a million of them are in flight at
 //! once. An uploaded picture is read completely, and the response is its length. axum can decode it
 //! as well.
@@ -91,7 +91,7 @@ async fn expire(milliseconds: Option<u64>) {
     }
 }
 
-/// Returns the response of the document: the server, the version of HTTP, and the client.
+/// Returns the response of the post: the server, the version of HTTP, and the client.
 fn answer(
     framework: Framework,
     version: impl std::fmt::Debug,

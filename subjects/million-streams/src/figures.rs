@@ -1,4 +1,4 @@
-//! The metrics of the server: a line per second as in the document, and its counters as JSON.
+//! The metrics of the server: a line per second as in the post, and its counters as JSON.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -14,12 +14,12 @@ use crate::runtime::Rolling;
 
 /// Minimum resident memory for replacing a runtime without tasks, in MiB.
 const THRESHOLD_MIB: u64 = 20;
-/// Interval at which the file of metrics is written. A line of the document is printed after
+/// Interval at which the file of metrics is written. A line of the post is printed after
 /// several intervals.
 const STEP: Duration = Duration::from_millis(200);
 const STEPS_PER_LINE: u64 = 5;
 
-/// The counters of the document. Its "connections" are requests that are being handled.
+/// The counters of the post. Its "connections" are requests that are being handled.
 #[derive(Clone)]
 pub(crate) struct Counters(Arc<Inner>);
 
@@ -104,7 +104,7 @@ impl Drop for Connected {
     }
 }
 
-/// Monitors the server forever: replaces its runtime if that is enabled, prints the document's line
+/// Monitors the server forever: replaces its runtime if that is enabled, prints the post's line
 /// each second, and updates the file of metrics.
 pub(crate) async fn monitor(counters: Counters, rolling: Rolling, options: Options) {
     let mut interval = tokio::time::interval(STEP);

@@ -1,6 +1,6 @@
-//! The server of the document (studies/README.md): every request sleeps for the time that it
+//! The server of the post (studies/README.md): every request sleeps for the time that it
 //! specifies, so that a million of them are in flight at once. It also has the instruments of the
-//! document: a counting allocator, the number of live tasks, resident memory, and a runtime that is
+//! post: a counting allocator, the number of live tasks, resident memory, and a runtime that is
 //! replaced when it has no more tasks.
 //!
 //! ```text
@@ -29,7 +29,7 @@ use runtime::Rolling;
 #[global_allocator]
 static ALLOCATOR: Counting<Tracked<Real>> = Counting(Tracked::new(Real));
 
-/// As in the document, the listener and the monitor run on the main runtime. Connections are served
+/// As in the post, the listener and the monitor run on the main runtime. Connections are served
 /// on the runtime that is replaced.
 #[tokio::main]
 async fn main() -> ExitCode {

@@ -1,4 +1,4 @@
-//! The runtime that serves connections. It can be replaced by a new one, as in the document.
+//! The runtime that serves connections. It can be replaced by a new one, as in the post.
 
 use std::io;
 use std::sync::{Arc, PoisonError, RwLock};

@@ -62,7 +62,7 @@ pub(crate) async fn serve(
     }
 }
 
-/// Returns the app as in the document: a layer passes the address to the handler for each request.
+/// Returns the app as in the post: a layer passes the address to the handler for each request.
 fn service_of(
     app: Router,
     peer: SocketAddr,
