@@ -48,7 +48,7 @@ impl<'c> ProcessSource<'c> {
     ///
     /// # Errors
     /// Fails if the process has ended, or may not be inspected.
-    pub(crate) fn program(self, maps: &[Mapping]) -> io::Result<Option<&Mapping>> {
+    pub fn program(self, maps: &[Mapping]) -> io::Result<Option<&Mapping>> {
         match self {
             Self::Process(pid) => {
                 let file = FileId::of(&format!("/proc/{pid}/exe"))?;

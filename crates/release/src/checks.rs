@@ -6,8 +6,8 @@
 
 use std::cell::OnceCell;
 use std::cmp::Ordering;
-use std::fs::{self, File};
-use std::io::{self, Read};
+use std::fs;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -28,6 +28,7 @@ use lowtide_probe::proc::status::Status;
 use lowtide_probe::proc::task::{self, Thread};
 use lowtide_probe::proc::{is_gone, pids};
 use lowtide_probe::program::ProgramError;
+use lowtide_probe::source::ProcessSource;
 use lowtide_probe::target::{Target, TargetError};
 
 use crate::arch::{ELF_MACHINE, RELEASES_ONLY_GLIBC};
@@ -64,8 +65,8 @@ pub fn check(
     options: &Options,
 ) -> Result<TargetFacts, Abort> {
     check_permission(target)?;
-    check_machine(target)?;
     let maps = target.maps().map_err(|error| failed(target, error))?;
+    check_machine(target, &maps)?;
     let detected =
         detector.detect(target.pid, &maps).map_err(|error| unrecognised(target, error))?;
     check_sanitizer(&detected)?;
@@ -134,12 +135,17 @@ fn failed(target: &Target, error: io::Error) -> ReleaseError {
     }
 }
 
-/// Checks that the program is for the processor that lowtide itself is for.
-fn check_machine(target: &Target) -> Result<(), Abort> {
+/// Checks that the program is for the processor that lowtide itself is for. Its file is opened like
+/// all that are mapped: a file system that does not answer would not let lowtide end.
+fn check_machine(target: &Target, maps: &[Mapping]) -> Result<(), Abort> {
     const SIZE: usize = 20;
     let mut header = [0; SIZE];
-    let file = File::open(target.path("exe")).and_then(|mut file| file.read_exact(&mut header));
-    file.map_err(|error| failed(target, error))?;
+    let source = ProcessSource::from(target.pid);
+    let read = source.program(maps).map_err(ProgramError::from).and_then(|program| {
+        let file = source.open(program.ok_or(ProgramError::NotYet)?)?;
+        Ok(file.read_exact_at(&mut header, 0)?)
+    });
+    read.map_err(|error| unrecognised(target, error))?;
     if is_for(&header, ELF_MACHINE) { Ok(()) } else { Err(Refusal::Machine.into()) }
 }
 
