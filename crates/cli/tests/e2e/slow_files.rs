@@ -8,11 +8,14 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use lowtide_testing::Running;
+use rustix::process::{Signal, kill_process};
 use serde_json::Value;
 
 use crate::exporter::Exporter;
-use crate::inspect::{Subject, failure_of, object};
-use crate::support::{fixture, lowtide, until};
+use crate::inspect::{Subject, failure_of, object, plain};
+use crate::supervision::pid_of;
+use crate::supervision::wild::children;
+use crate::support::{NO_HOLD, fixture, lowtide, until};
 
 /// A process whose program file a FUSE server holds.
 struct Slow {
@@ -23,24 +26,29 @@ struct Slow {
 impl Slow {
     /// Starts a process. Each further read of its program then takes `delay_ms`; 0: it never ends.
     fn start(delay_ms: &str) -> Self {
-        Self::start_with(delay_ms, |_| ())
+        Self::start_with(delay_ms, &["blocks:30", "keep:10"], |_| ())
+    }
+
+    /// Starts one with little memory, whose program is never read.
+    fn start_small() -> Self {
+        Self::start_with("0", &[], |_| ())
     }
 
     /// Starts one whose file system is in no list of mounts.
     fn start_detached(delay_ms: &str) -> Self {
-        Self::start_with(delay_ms, |command| {
+        Self::start_with(delay_ms, &["blocks:30", "keep:10"], |command| {
             command.env("DETACHED", "1");
         })
     }
 
-    fn start_with(delay_ms: &str, change: impl FnOnce(&mut Command)) -> Self {
+    fn start_with(delay_ms: &str, words: &[&str], change: impl FnOnce(&mut Command)) -> Self {
         let home = tempfile::tempdir().unwrap();
         let [mount, slow] = ["mount", "slow"].map(|name| home.path().join(name));
         fs::create_dir(&mount).unwrap();
         let mut command = Command::new(fixture("slow_files", &[]));
         command.arg(&mount).arg(fixture("memory", &["-pthread"])).arg(delay_ms).arg(&slow);
         change(&mut command);
-        let subject = Subject::start(command.args(["blocks:30", "keep:10"]));
+        let subject = Subject::start(command.args(words));
         fs::write(&slow, "").unwrap();
         Self { subject, home }
     }
@@ -168,20 +176,81 @@ fn a_slow_process_does_not_keep_attach_from_releasing_another() {
     let mut attach =
         attach.args([slow.pid(), hoard.pid()].map(|pid| pid.to_string())).spawn().unwrap();
     until("the release of the other process", || {
-        let text = fs::read_to_string(&log).unwrap_or_default();
-        let mut lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-        lines.find(|line| line["outcome"] == "released" && line["pid"] == hoard.pid())
+        lines_about(&log, hoard.pid()).into_iter().find(|line| line["outcome"] == "released")
     });
     assert!(Path::new(&format!("/proc/{}", slow.pid())).exists());
     attach.kill().unwrap();
     attach.wait().unwrap();
 }
 
+/// Returns the lines of a log.
+fn log_lines(log: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(log).unwrap_or_default();
+    text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+}
+
+#[test]
+#[ignore = "needs root and FUSE: it makes a PID namespace"]
+fn with_all_a_process_with_remote_files_does_not_keep_attach_from_the_others_or_from_its_end() {
+    // With all processes of a namespace: it must not release those of other tests.
+    let script = r#"home=$1 slow_files=$2 memory=$3 lowtide=$4; shift 4; cd "$home" && mkdir mount || exit
+        sleep 1000 | "$slow_files" "$home/mount" "$memory" 0 "$home/slow" blocks:30 keep:10 &
+        sleep 1000 | "$memory" blocks:60 keep:10 &
+        until [ -e slow ]; do sleep 0.1; done
+        exec "$lowtide" attach --all --min-rss 20M -p periodic=1s --log "$home/log" "$@""#;
+    let (slow_files, memory) = (fixture("slow_files", &[]), fixture("memory", &["-pthread"]));
+    for flags in [&[][..], &["--remote-files"]] {
+        let home = tempfile::tempdir().unwrap();
+        let mut unshare = plain("unshare");
+        unshare.args(["--pid", "--fork", "--mount-proc", "--kill-child", "sh", "-c", script, "sh"]);
+        unshare.env("LOWTIDE_HOLD", NO_HOLD).arg(home.path()).args([
+            &slow_files,
+            &memory,
+            env!("CARGO_BIN_EXE_lowtide"),
+        ]);
+        let mut namespace = Subject::start(unshare.args(flags));
+        assert_eq!(namespace.line(), "ready");
+        fs::write(home.path().join("slow"), "").unwrap();
+        let log = home.path().join("log");
+        until("releases of one, and the reason why the other is left alone", || {
+            let lines = log_lines(&log);
+            let is_released = |line: &Value| line["returned_bytes"].as_u64() > Some(20 << 20);
+            let says = |line: &Value| line.to_string().contains("does not respond");
+            // A file that is left unread is reported later: it is tried again first.
+            let is_reported = flags.is_empty() || lines.iter().any(says);
+            (lines.len() > 3 && lines.iter().any(is_released) && is_reported).then_some(())
+        });
+        let attach = children(namespace.pid())[0];
+        kill_process(pid_of(attach), Signal::TERM).unwrap();
+        let status = until("its end", || namespace.child().try_wait().unwrap());
+        assert_eq!(status.code(), Some(0), "{status}");
+    }
+}
+
+#[test]
+#[ignore = "needs root and FUSE: it mounts 64 file systems"]
+fn beside_64_silent_processes_inspect_reads_others_without_files_and_reports_it() {
+    let silent: Vec<Slow> = (0..64).map(|_| Slow::start_small()).collect();
+    let other = Subject::of(&["blocks:5"]);
+    let pids = silent.iter().map(Slow::pid).chain([other.pid()]).map(|pid| pid.to_string());
+    let mut inspect = lowtide();
+    inspect.args(["inspect", "--json", "--deadline", "100ms"]).args(pids);
+    let output = inspect.stderr(Stdio::null()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let found: Vec<Value> =
+        serde_json::Deserializer::from_str(&text).into_iter().collect::<Result<_, _>>().unwrap();
+    let of_other = found.iter().find(|one| one["pid"] == other.pid()).unwrap();
+    assert!(of_other["rss_bytes"].as_u64() > Some(5 << 20), "{of_other:#}");
+    let notes = of_other["notes"].to_string();
+    assert!(notes.contains("too many reads of other files are still blocked"), "{of_other:#}");
+    // Another command has no threads that wait.
+    assert_eq!(other.inspect()["allocator"]["name"], "glibc");
+}
+
 /// Returns the lines of a log about a process.
 fn lines_about(log: &Path, pid: u32) -> Vec<Value> {
-    let text = fs::read_to_string(log).unwrap_or_default();
-    let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    lines.filter(|line| line["pid"] == pid).collect()
+    log_lines(log).into_iter().filter(|line| line["pid"] == pid).collect()
 }
 
 #[test]
