@@ -10,7 +10,7 @@ use std::fmt::{self, Write};
 
 use lowtide_heap::memory::Memory;
 use lowtide_probe::mapped::MappedFile;
-use lowtide_probe::memory::LiveMemory;
+use lowtide_probe::memory::ProcessMemory;
 use lowtide_probe::proc::maps::{FileId, Mapping};
 use lowtide_probe::program::{MappedObject, Segment, Source, SymbolTable};
 use lowtide_probe::source::ProcessSource;
@@ -25,7 +25,7 @@ const MAX_ALL_SYMBOLS: usize = 4 << 20;
 /// A process, from which types are read.
 pub(crate) struct Image<'p> {
     source: ProcessSource<'p>,
-    memory: &'p LiveMemory,
+    memory: &'p ProcessMemory,
     maps: &'p [Mapping],
     files: RefCell<HashMap<FileId, Option<ObjectFile>>>,
 }
@@ -62,7 +62,7 @@ impl<'p> Image<'p> {
     /// Creates a reader for a process. `maps` are its mappings.
     pub(crate) fn new(
         source: impl Into<ProcessSource<'p>>,
-        memory: &'p LiveMemory,
+        memory: &'p ProcessMemory,
         maps: &'p [Mapping],
     ) -> Self {
         Self { source: source.into(), memory, maps, files: RefCell::default() }
@@ -281,7 +281,7 @@ mod tests {
     fn addresses_in_our_own_code_and_data_resolve_to_symbols() {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         let maps = lowtide_probe::proc::maps::parse(&maps).unwrap();
-        let memory = LiveMemory::open(std::process::id()).unwrap();
+        let memory = ProcessMemory::open(std::process::id()).unwrap();
         let image = Image::new(std::process::id(), &memory, &maps);
         static TABLE: [u64; 64] = [7; 64];
         let symbol = image.symbol(demangle as *const () as u64).unwrap();

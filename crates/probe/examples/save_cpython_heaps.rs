@@ -12,7 +12,7 @@ use lowtide_heap::ranges::joined;
 use lowtide_heap::saved::MemoryRecorder;
 use lowtide_probe::detect::Detector;
 use lowtide_probe::heap;
-use lowtide_probe::memory::LiveMemory;
+use lowtide_probe::memory::ProcessMemory;
 use lowtide_probe::proc::maps;
 
 /// A program that keeps one of every hundred blocks.
@@ -47,7 +47,7 @@ fn main() -> Result<()> {
         BufReader::new(stdout).read_line(&mut String::new())?;
         let maps = std::fs::read_to_string(format!("/proc/{}/maps", child.id()))?;
         let maps = maps::parse(&maps).map_err(|error| Error::other(format!("{error}")))?;
-        let memory = LiveMemory::open(child.id())?;
+        let memory = ProcessMemory::open(child.id())?;
         let recorder = MemoryRecorder::new(&memory);
         let detected = Detector::default().detect(child.id(), &maps).map_err(Error::other)?;
         let runtime = detected.runtimes.first().ok_or_else(|| Error::other("no CPython"))?;

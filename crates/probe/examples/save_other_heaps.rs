@@ -20,7 +20,7 @@ use lowtide_heap::saved::{AnyBlocks, MemoryRecorder};
 use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_probe::detect::Detector;
 use lowtide_probe::heap;
-use lowtide_probe::memory::LiveMemory;
+use lowtide_probe::memory::ProcessMemory;
 use lowtide_probe::proc::maps;
 use serde_json::json;
 use subject::{Subject, compile};
@@ -49,7 +49,7 @@ fn main() -> Result<()> {
         let statistics = subject.statistics();
         let maps = std::fs::read_to_string(format!("/proc/{}/maps", subject.pid()))?;
         let maps = maps::parse(&maps).map_err(|error| Error::other(format!("{error}")))?;
-        let memory = LiveMemory::open(subject.pid())?;
+        let memory = ProcessMemory::open(subject.pid())?;
         let recorder = MemoryRecorder::new(&memory);
         let detected = Detector::default().detect(subject.pid(), &maps).map_err(Error::other)?;
         let allocator = detected.allocator().ok_or_else(|| Error::other("no allocator"))?;

@@ -11,7 +11,7 @@ use lowtide_heap::ptmalloc::HeapMapping;
 use lowtide_heap::ranges::joined;
 use lowtide_heap::saved::MemoryRecorder;
 use lowtide_model::ledger::WalkedRuntime;
-use lowtide_probe::memory::LiveMemory;
+use lowtide_probe::memory::ProcessMemory;
 use lowtide_probe::proc::maps::{self, Mapping};
 
 /// A program that keeps one of every ten objects, and then does nothing, not even in JavaScript.
@@ -60,7 +60,7 @@ fn main() -> Result<()> {
 fn save(pid: u32, path: &str, statistics: &str) -> Result<()> {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps"))?;
     let maps = maps::parse(&maps).map_err(|error| Error::other(format!("{error}")))?;
-    let memory = LiveMemory::open(pid)?;
+    let memory = ProcessMemory::open(pid)?;
     let recorder = MemoryRecorder::new(&memory);
     let is_private = |m: &&Mapping| {
         let is_unnamed = m.name.is_empty() || m.name == "[heap]";

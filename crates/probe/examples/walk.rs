@@ -10,7 +10,7 @@ use lowtide_heap::ptmalloc::{Heap, Layout, walk};
 use lowtide_heap::residency::Residency;
 use lowtide_heap::saved::MemoryRecorder;
 use lowtide_probe::heap::{data_of, mappings};
-use lowtide_probe::memory::LiveMemory;
+use lowtide_probe::memory::ProcessMemory;
 use lowtide_probe::proc::maps;
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
@@ -40,7 +40,7 @@ impl Options {
 fn main() -> Result<()> {
     let Options { scan, save, pid } = Options::parse()?;
     let begin = cpu();
-    let memory = LiveMemory::open(pid)?;
+    let memory = ProcessMemory::open(pid)?;
     let memory = if scan { memory } else { memory.without_scan() };
     let text = std::fs::read_to_string(format!("/proc/{pid}/maps"))?;
     let maps = maps::parse(&text)?;
@@ -71,7 +71,7 @@ fn main() -> Result<()> {
 }
 
 /// Returns the contents of a heap, and the CPU time of its walk.
-fn contents(memory: &LiveMemory, layout: &Layout, heap: &Heap, used: Duration) -> Value {
+fn contents(memory: &ProcessMemory, layout: &Layout, heap: &Heap, used: Duration) -> Value {
     let total = heap.total();
     let owners = heap.owners();
     let arenas: Vec<_> = heap

@@ -7,7 +7,7 @@ use lowtide_heap::memory::Memory;
 
 use crate::detect::{Detected, DetectedRuntime, load_address_of};
 use crate::mapped::open_mapped;
-use crate::memory::LiveMemory;
+use crate::memory::ProcessMemory;
 use crate::proc::maps::Mapping;
 use crate::program::flags;
 use lowtide_model::runtime_kind::RuntimeKind;
@@ -73,7 +73,7 @@ pub struct Flags {
 /// started, or if they cannot be read, such as in memory that is swapped out.
 pub fn read_flags(
     pid: u32,
-    memory: &LiveMemory,
+    memory: &ProcessMemory,
     maps: &[Mapping],
     detected: &Detected,
 ) -> Option<Flags> {
@@ -112,7 +112,7 @@ impl Flags {
 }
 
 /// Returns the performance data that HotSpot shares.
-pub fn perf_data(memory: &LiveMemory, maps: &[Mapping]) -> Option<PerfData> {
+pub fn perf_data(memory: &ProcessMemory, maps: &[Mapping]) -> Option<PerfData> {
     // HotSpot reads those of other processes, if at all.
     let is_perf_data = |m: &&Mapping| {
         m.has_file() && m.permissions == "rw-s" && m.name.starts_with("/tmp/hsperfdata_")

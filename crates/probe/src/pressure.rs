@@ -12,7 +12,7 @@ use lowtide_model::growth::{Growth, ProcessLimitKind};
 
 use crate::cgroup::stat::stat_values;
 use crate::cgroup::{CgroupDirectory, MemoryHierarchy};
-use crate::memory::{FilePages, LiveMemory, PageKind};
+use crate::memory::{FilePages, PageKind, ProcessMemory};
 use crate::target::Target;
 
 /// Maximum number of runs of file pages that are sampled.
@@ -204,7 +204,7 @@ pub fn complete_growth(target: &Target, growth: &mut Growth) {
 
 /// Samples the pages of files in a process.
 fn sample_of_files(target: &Target) -> Option<FilePages> {
-    let memory = LiveMemory::pages_only(target.pid).ok()?;
+    let memory = ProcessMemory::pages_only(target.pid).ok()?;
     let maps = target.maps().ok()?;
     let files = maps.iter().filter(|mapping| mapping.has_file());
     let pages = files.filter_map(|mapping| memory.pages(mapping.start..mapping.end).ok()).flatten();

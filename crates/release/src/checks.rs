@@ -17,7 +17,7 @@ use lowtide_probe::detect::{Detected, DetectedAllocator, Detector};
 use lowtide_probe::heap;
 use lowtide_probe::libraries::{Libraries, LibraryHeap};
 use lowtide_probe::locked::LockedMemory;
-use lowtide_probe::memory::LiveMemory;
+use lowtide_probe::memory::ProcessMemory;
 use lowtide_probe::permission::{Access, required};
 use lowtide_probe::proc::cgroup::Groups;
 use lowtide_probe::proc::freezer::is_frozen;
@@ -250,7 +250,7 @@ pub(crate) fn library_allocators(
     let is_wanted =
         |kind: &AllocatorKind| options.allocators.as_ref().is_none_or(|all| all.contains(kind));
     let pid = target.pid;
-    let Ok(memory) = LiveMemory::open(pid) else { return Vec::new() };
+    let Ok(memory) = ProcessMemory::open(pid) else { return Vec::new() };
     let memory = memory.until(&options.interrupt);
     let mappings = heap::mappings(maps);
     let libraries = Libraries::find(maps, detected);

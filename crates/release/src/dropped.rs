@@ -7,7 +7,7 @@ use std::ops::Range;
 use lowtide_heap::memory::Memory;
 use lowtide_heap::ptmalloc::HeapMapping;
 use lowtide_probe::heap;
-use lowtide_probe::memory::LiveMemory;
+use lowtide_probe::memory::ProcessMemory;
 use lowtide_probe::target::{Target, TargetError};
 
 /// Number of pages in a block: one bit of a word for each.
@@ -29,7 +29,7 @@ pub struct DroppedRanges {
     /// Size of a page in bytes.
     page: u64,
     /// The page table of the target. Present once the release has dropped anything.
-    memory: Option<LiveMemory>,
+    memory: Option<ProcessMemory>,
 }
 
 /// Dropped pages that are resident again.
@@ -81,7 +81,7 @@ impl DroppedRanges {
     /// Completes the sample at the end of a release: keeps the pages that are not resident now. The
     /// others are in use (their range was no longer free when its turn came), or were written to
     /// since.
-    pub(crate) fn complete(&mut self, memory: LiveMemory) {
+    pub(crate) fn complete(&mut self, memory: ProcessMemory) {
         let size = self.block_bytes();
         let blocks = std::mem::take(&mut self.blocks);
         self.blocks = blocks

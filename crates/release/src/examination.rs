@@ -15,7 +15,7 @@ use lowtide_model::ledger::Owner;
 use lowtide_model::release::{Method, Release};
 use lowtide_probe::detect::{DetectedAllocator, Detector};
 use lowtide_probe::heap;
-use lowtide_probe::memory::LiveMemory;
+use lowtide_probe::memory::ProcessMemory;
 use lowtide_probe::patience::GivenUp;
 use lowtide_probe::proc::maps::Mapping;
 use lowtide_probe::process::ProcReader;
@@ -47,7 +47,7 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(5);
 #[derive(Debug)]
 pub(crate) struct TargetHeap {
     pub(crate) facts: TargetFacts,
-    pub(crate) memory: LiveMemory,
+    pub(crate) memory: ProcessMemory,
     pub(crate) heap: Arc<ReleasableHeap>,
     /// Its allocator.
     pub(crate) allocator: DetectedAllocator,
@@ -281,7 +281,7 @@ impl Examination {
         let checked = self.check_heap(library.as_deref(), &kept.allocator, &facts);
         let found = checked.map_err(Abort::from).and_then(|()| {
             let mut memory =
-                LiveMemory::open(self.target.pid).map_err(|error| self.target.failed(error))?;
+                ProcessMemory::open(self.target.pid).map_err(|error| self.target.failed(error))?;
             memory.set_locked(facts.locked.ranges.clone());
             let heap = TargetHeap {
                 facts,
@@ -311,7 +311,7 @@ impl Examination {
         let path = checks::c_library_of(&facts.detected, allocator).ok_or(Refusal::NoHeap)?;
         let c_library = path.to_string_lossy().into_owned();
         let mut memory =
-            LiveMemory::open(self.target.pid).map_err(|error| self.target.failed(error))?;
+            ProcessMemory::open(self.target.pid).map_err(|error| self.target.failed(error))?;
         memory.set_locked(facts.locked.ranges.clone());
         let _idle = IdleGuard::for_release(&self.options);
         let found = match allocator.kind {
@@ -333,7 +333,7 @@ impl Examination {
     fn find_ptmalloc(
         &self,
         facts: TargetFacts,
-        memory: LiveMemory,
+        memory: ProcessMemory,
         c_library: String,
         allocator: &DetectedAllocator,
         release: &mut Release,
@@ -386,7 +386,7 @@ impl Examination {
     fn find_guarded(
         &self,
         mut facts: TargetFacts,
-        memory: LiveMemory,
+        memory: ProcessMemory,
         c_library: String,
         allocator: &DetectedAllocator,
         release: &mut Release,
@@ -435,7 +435,7 @@ impl Examination {
     fn find_purged(
         &self,
         facts: TargetFacts,
-        memory: LiveMemory,
+        memory: ProcessMemory,
         c_library: String,
         allocator: &DetectedAllocator,
         release: &mut Release,
@@ -464,7 +464,7 @@ impl Examination {
     fn guarded_heap(
         &self,
         facts: &TargetFacts,
-        memory: &LiveMemory,
+        memory: &ProcessMemory,
         allocator: &DetectedAllocator,
     ) -> Result<(DroppableHeap, Vec<Range<u64>>), Refusal> {
         let (layout, _, walked) = self.heap_of(facts, memory, allocator)?;
@@ -481,7 +481,7 @@ impl Examination {
     fn heap_of<'f>(
         &self,
         facts: &'f TargetFacts,
-        memory: &LiveMemory,
+        memory: &ProcessMemory,
         allocator: &DetectedAllocator,
     ) -> Result<(HeapLayout, &'f Mapping, Walked), Refusal> {
         let maps = &facts.maps;
@@ -502,7 +502,7 @@ impl Examination {
     /// parts of huge pages.
     fn walk(
         &self,
-        memory: &LiveMemory,
+        memory: &ProcessMemory,
         layout: &Layout,
         maps: &[Mapping],
         ranges: &mut RangeCollector,
@@ -570,7 +570,7 @@ impl TargetHeap {
 
 /// Returns whether an arena of glibc is in huge pages from the kernel's pool
 /// (`glibc.malloc.hugetlb=2`).
-fn is_in_huge_pages(memory: &LiveMemory, layout: &Layout, maps: &[Mapping]) -> bool {
+fn is_in_huge_pages(memory: &ProcessMemory, layout: &Layout, maps: &[Mapping]) -> bool {
     let is_huge = |at: u64| {
         let mapping = maps.iter().find(|mapping| mapping.contains(at));
         mapping.is_some_and(|mapping| mapping.name.starts_with("/anon_hugepage"))

@@ -12,7 +12,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use lowtide_heap::memory::Memory;
 use lowtide_heap::ranges;
 use lowtide_model::allocator_kind::AllocatorKind;
-use lowtide_probe::memory::LiveMemory;
+use lowtide_probe::memory::ProcessMemory;
 use lowtide_probe::target::Target;
 
 /// Size of a huge page where pages have 4 KiB, in bytes. Only such a huge page is dropped by one
@@ -38,7 +38,7 @@ pub(crate) struct HeapHugePages {
 
 impl HeapHugePages {
     /// Finds the huge pages in some areas.
-    pub(crate) fn find(memory: &LiveMemory, areas: &[Range<u64>]) -> Self {
+    pub(crate) fn find(memory: &ProcessMemory, areas: &[Range<u64>]) -> Self {
         let areas = if is_off() { &[] } else { areas };
         let huge = |area: &Range<u64>| memory.huge(area.clone()).ok().flatten().unwrap_or_default();
         let size = huge_page_bytes();
@@ -48,7 +48,7 @@ impl HeapHugePages {
     }
 
     /// Makes the kernel split those that are at least half empty by now. Returns their free bytes.
-    pub(crate) fn split(&self, target: &Target, memory: &LiveMemory) -> u64 {
+    pub(crate) fn split(&self, target: &Target, memory: &ProcessMemory) -> u64 {
         // Kernels that have no pidfds do not have the call either.
         let Ok(pidfd) = target.pidfd() else { return 0 };
         let mut bytes = 0;
@@ -65,7 +65,7 @@ impl HeapHugePages {
     }
 
     /// Returns how many of their bytes are in no huge page any more.
-    pub(crate) fn gone_bytes(&self, memory: &LiveMemory) -> u64 {
+    pub(crate) fn gone_bytes(&self, memory: &ProcessMemory) -> u64 {
         let size = |run: &Range<u64>| run.end - run.start;
         let still = |run: &Range<u64>| memory.huge_bytes(run.clone()).ok().flatten().unwrap_or(0);
         self.runs.iter().map(|run| size(run).saturating_sub(still(run))).sum()

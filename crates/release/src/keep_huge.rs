@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use lowtide_probe::memory::LiveMemory;
+use lowtide_probe::memory::ProcessMemory;
 
 use crate::huge::{self, HUGE};
 use crate::options::Options;
@@ -33,13 +33,13 @@ pub(crate) struct Part {
 
 impl<'m> HugePageKeeper<'m> {
     /// Returns a keeper if the options require one.
-    pub(crate) fn for_options(options: &Options, memory: &'m LiveMemory) -> Option<Self> {
+    pub(crate) fn for_options(options: &Options, memory: &'m ProcessMemory) -> Option<Self> {
         options.keep_huge_pages.then(|| Self::of(memory))
     }
 
     /// Returns a keeper of the huge pages of a process. If the kernel does not report huge pages,
     /// all memory counts as such, unless the system has none.
-    pub(crate) fn of(memory: &'m LiveMemory) -> Self {
+    pub(crate) fn of(memory: &'m ProcessMemory) -> Self {
         Self::new(move |range| match memory.huge(range).ok().flatten() {
             None if huge::is_off() => Some(Vec::new()),
             huge => huge,

@@ -123,7 +123,7 @@ mod implementation {
     use lowtide_model::allocator_kind::AllocatorKind;
     use lowtide_probe::heap;
     use lowtide_probe::locked::LockedMemory;
-    use lowtide_probe::memory::LiveMemory;
+    use lowtide_probe::memory::ProcessMemory;
     use lowtide_probe::proc::maps::{self, Mapping};
     use lowtide_probe::target::Target;
 
@@ -148,7 +148,8 @@ mod implementation {
             return Err(OwnRefusal::Filtered);
         }
         check_proc().map_err(OwnRefusal::NotReadable)?;
-        let mut memory = LiveMemory::open(std::process::id()).map_err(OwnRefusal::NotReadable)?;
+        let mut memory =
+            ProcessMemory::open(std::process::id()).map_err(OwnRefusal::NotReadable)?;
         let mappings: Vec<Mapping> =
             read_mappings().and_then(Iterator::collect).map_err(OwnRefusal::NotReadable)?;
         memory.set_locked(locked(&mappings)?);
@@ -315,7 +316,7 @@ mod implementation {
     }
 
     /// Finds the arenas in the data of the file that has glibc's code.
-    fn find_heap(memory: &LiveMemory, mappings: &[Mapping]) -> Option<Layout> {
+    fn find_heap(memory: &ProcessMemory, mappings: &[Mapping]) -> Option<Layout> {
         let code = libc::gnu_get_libc_version as *const () as u64;
         let library =
             mappings.iter().find(|mapping| mapping.contains(code) && mapping.has_file())?;

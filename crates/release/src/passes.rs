@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use lowtide_heap::droppable_heap::FreeRange;
 use lowtide_heap::ptmalloc::{self, HeapMapping, Links};
-use lowtide_probe::memory::LiveMemory;
+use lowtide_probe::memory::ProcessMemory;
 
 use crate::error::Abort;
 use crate::keep_huge::HugePageKeeper;
@@ -41,7 +41,7 @@ pub(crate) trait Operator {
 /// The passes of one release.
 pub(crate) struct Passes<'a> {
     /// The memory of the process.
-    pub(crate) memory: &'a LiveMemory,
+    pub(crate) memory: &'a ProcessMemory,
     /// Its heap.
     pub(crate) heap: &'a ReleasableHeap,
     /// Reads the mappings that may contain a part of the heap.

@@ -9,7 +9,7 @@ use lowtide_heap::ptmalloc;
 use lowtide_model::duration::HumanSeconds;
 use lowtide_model::release::{Method, Release, ReleaseOutcome, RunsIn};
 use lowtide_probe::detect::DetectedAllocator;
-use lowtide_probe::memory::LiveMemory;
+use lowtide_probe::memory::ProcessMemory;
 use lowtide_probe::proc::{is_gone, task};
 use lowtide_probe::target::{Target, TargetError};
 
@@ -65,7 +65,7 @@ pub struct PreparedRelease<'a> {
     /// The heaps, in the order of their releases. There is at least one.
     heaps: Vec<PreparedHeap<'a>>,
     /// The memory of the program, which it leaves when it executes another one.
-    program: LiveMemory,
+    program: ProcessMemory,
     begin: Instant,
 }
 
@@ -84,7 +84,8 @@ impl<'a> PreparedRelease<'a> {
     pub fn prepare(target: &'a Target, options: &'a Options) -> Result<Self, ReleaseError> {
         let begin = Instant::now();
         let heaps = PreparedHeap::prepare(target, options, None)?;
-        let program = LiveMemory::pages_only(target.pid).map_err(|error| target.failed(error))?;
+        let program =
+            ProcessMemory::pages_only(target.pid).map_err(|error| target.failed(error))?;
         Ok(Self { heaps, program, begin })
     }
 
@@ -142,7 +143,7 @@ impl<'a> PreparedRelease<'a> {
 /// others.
 fn run_in_turn(
     heaps: Vec<PreparedHeap<'_>>,
-    program: &LiveMemory,
+    program: &ProcessMemory,
     observe: &mut dyn FnMut(TargetStep),
 ) -> Result<Vec<HeapAccount>, ReleaseError> {
     let mut accounts: Vec<HeapAccount> = Vec::with_capacity(heaps.len());
@@ -190,7 +191,7 @@ impl<'a> PreparedHeap<'a> {
     }
 
     /// Examines the heap again. Its process must still run the same program.
-    fn examine_again(&mut self, program: &LiveMemory) -> Result<(), ReleaseError> {
+    fn examine_again(&mut self, program: &ProcessMemory) -> Result<(), ReleaseError> {
         let Ok((heap, _)) = &self.found else { return Ok(()) };
         let left = |run: &ReleaseRun<'_>| match run.target.is_alive() {
             true => ReleaseError::Replaced(run.target.pid),
@@ -432,7 +433,7 @@ impl ReleaseRun<'_> {
         heap: &TargetHeap,
         code: &TargetCode,
     ) -> Result<(), Abort> {
-        let pages = LiveMemory::pages_only(self.target.pid);
+        let pages = ProcessMemory::pages_only(self.target.pid);
         let pages = pages.map_err(|error| self.target.failed(error))?;
         let huge = HeapHugePages::find(&heap.memory, &heap.areas);
         let mut injected = match borrower.inject(heap.heap.code(), kept) {

@@ -6,7 +6,7 @@ use std::ops::Range;
 use lowtide_heap::memory::Memory;
 use lowtide_probe::heap;
 use lowtide_probe::mapped::code_of;
-use lowtide_probe::memory::LiveMemory;
+use lowtide_probe::memory::ProcessMemory;
 use lowtide_probe::proc::maps::Mapping;
 use memchr::memmem;
 
@@ -125,7 +125,7 @@ impl<'m> Code<'m> {
         const MAX_BYTES: u64 = 1 << 20;
         let mapping = maps.iter().find(|m| m.name == "[vdso]" && m.size() <= MAX_BYTES)?;
         let mut bytes = vec![0; usize::try_from(mapping.size()).ok()?];
-        let length = LiveMemory::open(pid).ok()?.read(mapping.start, &mut bytes);
+        let length = ProcessMemory::open(pid).ok()?.read(mapping.start, &mut bytes);
         bytes.truncate(length);
         Some(Self { mapping, bytes, is_all: true })
     }

@@ -13,7 +13,7 @@ use lowtide_analysis::leaks::Surroundings;
 use lowtide_probe::core_file::CoreFile;
 use lowtide_probe::detect;
 use lowtide_probe::inspect::{BlockReader, BlockWalk};
-use lowtide_probe::memory::LiveMemory;
+use lowtide_probe::memory::ProcessMemory;
 use lowtide_probe::source::ProcessSource;
 use lowtide_probe::target::{Target, TargetError};
 
@@ -79,7 +79,7 @@ impl<'w> WalkedSubject<'w> {
     }
 
     /// Checks that the process still is what was walked.
-    fn check(self, memory: &LiveMemory) -> Result<(), TargetError> {
+    fn check(self, memory: &ProcessMemory) -> Result<(), TargetError> {
         match self {
             Self::Process(target) if !memory.is_in_use() => Err(match target.is_alive() {
                 true => TargetError::Replaced(target.pid),
@@ -93,7 +93,7 @@ impl<'w> WalkedSubject<'w> {
 /// A process whose blocks are known by a walk.
 pub(crate) struct WalkedProcess<'w> {
     pub(crate) subject: WalkedSubject<'w>,
-    pub(crate) memory: &'w LiveMemory,
+    pub(crate) memory: &'w ProcessMemory,
     pub(crate) walk: &'w BlockWalk,
     pub(crate) index: &'w BlockIndex,
     /// The addresses of the blocks in caches, in order.

@@ -27,7 +27,7 @@ use lowtide_model::pins::{BlockCensus, Pins};
 use lowtide_model::saved_observation::SavedObservation;
 use lowtide_probe::core_file::CoreFile;
 use lowtide_probe::machine;
-use lowtide_probe::memory::LiveMemory;
+use lowtide_probe::memory::ProcessMemory;
 use lowtide_probe::proc::maps::Mapping;
 use lowtide_probe::target::{Target, TargetError};
 use lowtide_record::bounds::{self, OutOfBounds};
@@ -196,7 +196,7 @@ impl HeapFile {
 
 /// Describes this machine and the mappings of a process.
 fn origin(target: &Target) -> Result<Origin, TargetError> {
-    let memory = LiveMemory::open(target.pid).map_err(|error| target.failed(error))?;
+    let memory = ProcessMemory::open(target.pid).map_err(|error| target.failed(error))?;
     let maps = target.maps().map_err(|error| target.failed(error))?;
     let machine = machine::detect();
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -213,7 +213,7 @@ fn origin(target: &Target) -> Result<Origin, TargetError> {
 
 /// Describes a core, and the mappings of its process.
 fn origin_of_core(core: &Arc<CoreFile>) -> Origin {
-    let memory = LiveMemory::of_core(Arc::clone(core));
+    let memory = ProcessMemory::of_core(Arc::clone(core));
     Origin {
         lowtide: env!("CARGO_PKG_VERSION").to_owned(),
         unix_s: core.unix_s(),
@@ -231,7 +231,7 @@ fn origin_of_core(core: &Arc<CoreFile>) -> Origin {
     }
 }
 
-fn saved_mapping(mapping: &Mapping, memory: &LiveMemory) -> SavedMapping {
+fn saved_mapping(mapping: &Mapping, memory: &ProcessMemory) -> SavedMapping {
     let resident = memory.resident(mapping.start..mapping.end);
     SavedMapping {
         addresses: format!("{:x}-{:x}", mapping.start, mapping.end),

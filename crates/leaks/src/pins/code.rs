@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use lowtide_heap::rooms::RoomKind;
 use lowtide_model::leaks::LeakStack;
-use lowtide_probe::memory::LiveMemory;
+use lowtide_probe::memory::ProcessMemory;
 use lowtide_probe::target::{Target, TargetError};
 
 use super::HeldMemory;
@@ -57,7 +57,7 @@ impl HeldMemory {
                 members.entry((kind, bytes, type_of(type_id))).or_default().push(block.at);
             }
         });
-        let memory = LiveMemory::open(target.pid).map_err(|error| target.failed(error))?;
+        let memory = ProcessMemory::open(target.pid).map_err(|error| target.failed(error))?;
         let maps = target.maps().map_err(|error| target.failed(error))?;
         let image = Image::new(target.pid, &memory, &maps);
         let namer = FrameNamer::new(&image, target);

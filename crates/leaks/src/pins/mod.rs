@@ -43,7 +43,7 @@ use lowtide_probe::core_file::CoreFile;
 use lowtide_probe::inspect::{BlockReader, BlockWalk, Inspector, inspect_core};
 use lowtide_probe::locked::LockedMemory;
 use lowtide_probe::machine::thread_cpu_s;
-use lowtide_probe::memory::LiveMemory;
+use lowtide_probe::memory::ProcessMemory;
 use lowtide_probe::proc::maps::Mapping;
 use lowtide_probe::source::ProcessSource;
 use lowtide_probe::target::{Target, TargetError};
@@ -124,7 +124,7 @@ pub fn inspect(
 ) -> Result<(Observation, Option<HeldMemory>), TargetError> {
     inspector.inspect_blocks(target, |target, walk| {
         let maps = target.maps().unwrap_or_default();
-        let Ok(memory) = LiveMemory::open(target.pid) else {
+        let Ok(memory) = ProcessMemory::open(target.pid) else {
             return Ok((walk(None)?.observation, None));
         };
         let collect = |builder: &mut dyn BlockVisitor| walk(Some(builder));
@@ -227,7 +227,7 @@ pub struct HeldMemory {
 /// The memory in which blocks were read, and the walk that has found them.
 #[derive(Debug)]
 struct BlockSource {
-    memory: LiveMemory,
+    memory: ProcessMemory,
     walk: BlockWalk,
 }
 
@@ -256,7 +256,7 @@ impl HeldMemory {
     ) -> Result<Self, TargetError> {
         let maps = target.maps().map_err(|error| target.failed(error))?;
         let mut reader = BlockReader::open(target)?;
-        let memory = LiveMemory::open(target.pid).map_err(|error| target.failed(error))?;
+        let memory = ProcessMemory::open(target.pid).map_err(|error| target.failed(error))?;
         let walk = |builder: &mut dyn BlockVisitor| reader.walk(builder);
         Ok(Self::collect(target, &maps, memory, options, walk)?.0)
     }
@@ -266,7 +266,7 @@ impl HeldMemory {
     fn collect(
         target: &Target,
         maps: &[Mapping],
-        memory: LiveMemory,
+        memory: ProcessMemory,
         (with_types, earlier): (bool, Option<&EarlierBlocks>),
         walk: impl FnOnce(&mut dyn BlockVisitor) -> Result<BlockWalk, TargetError>,
     ) -> Result<(Self, Observation), TargetError> {
@@ -281,7 +281,7 @@ impl HeldMemory {
 
     /// Reads the blocks of a core with their types.
     pub(crate) fn of_core(core: &Arc<CoreFile>) -> (Self, Observation) {
-        let memory = LiveMemory::of_core(Arc::clone(core));
+        let memory = ProcessMemory::of_core(Arc::clone(core));
         let walk =
             |builder: &mut dyn BlockVisitor| Ok::<_, Infallible>(inspect_core(core, Some(builder)));
         let source = ProcessSource::Core(core);
@@ -298,7 +298,7 @@ impl HeldMemory {
     fn by_walk<E>(
         source: ProcessSource<'_>,
         maps: &[Mapping],
-        memory: LiveMemory,
+        memory: ProcessMemory,
         (with_types, earlier): (bool, Option<&EarlierBlocks>),
         walk: impl FnOnce(&mut dyn BlockVisitor) -> Result<BlockWalk, E>,
     ) -> Result<(Self, Observation), E> {

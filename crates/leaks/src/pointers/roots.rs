@@ -9,7 +9,7 @@ use lowtide_heap::ranges::{joined, overlaps, union, without};
 use lowtide_probe::core_file::CoreFile;
 use lowtide_probe::detect::{self, Claim, Stack};
 use lowtide_probe::inspect::BlockWalk;
-use lowtide_probe::memory::LiveMemory;
+use lowtide_probe::memory::ProcessMemory;
 use lowtide_probe::proc::maps::Mapping;
 use lowtide_probe::proc::task;
 use lowtide_probe::target::Target;
@@ -74,7 +74,7 @@ impl Roots {
     /// the program may have obtained memory since the walk.
     pub(crate) fn find(
         target: &Target,
-        memory: &LiveMemory,
+        memory: &ProcessMemory,
         walk: &BlockWalk,
         unknown: &[Range<u64>],
         registers: &mut RegisterWatch,
@@ -96,7 +96,7 @@ impl Roots {
     /// Finds the roots in a core, which has all registers, and no open files or timers.
     pub(crate) fn of_core(
         core: &CoreFile,
-        memory: &LiveMemory,
+        memory: &ProcessMemory,
         walk: &BlockWalk,
         unknown: &[Range<u64>],
     ) -> Self {
@@ -114,7 +114,7 @@ impl Roots {
     fn with_memory(
         mut self,
         maps: &[Mapping],
-        memory: &LiveMemory,
+        memory: &ProcessMemory,
         walk: &BlockWalk,
         (pointers, unknown): (&[u64], &[Range<u64>]),
     ) -> Self {
@@ -172,7 +172,7 @@ impl Roots {
     fn read_threads(
         &mut self,
         target: &Target,
-        memory: &LiveMemory,
+        memory: &ProcessMemory,
         registers: &mut RegisterWatch,
         pointers: &[u64],
     ) {
@@ -337,7 +337,7 @@ fn is_reservation(mapping: &Mapping) -> bool {
 
 /// Returns the parts of a private file mapping on pages that the program or the loader has written,
 /// or all of it if they are not known.
-fn written_pages(memory: &LiveMemory, range: Range<u64>) -> Vec<Range<u64>> {
+fn written_pages(memory: &ProcessMemory, range: Range<u64>) -> Vec<Range<u64>> {
     // A page can extend beyond the range.
     let Ok(written) = memory.anonymous(range.clone()) else { return vec![range] };
     overlaps(range, &written).collect()

@@ -208,7 +208,7 @@ mod tests {
     use std::sync::mpsc::{Receiver, Sender, channel};
     use std::thread;
 
-    use lowtide_probe::memory::LiveMemory;
+    use lowtide_probe::memory::ProcessMemory;
     use lowtide_probe::target::Target;
 
     use super::*;
@@ -255,7 +255,7 @@ mod tests {
         let maps = Target::open(thread.pid).unwrap().maps().unwrap();
         let stack = maps.iter().find(|mapping| mapping.contains(pointer)).unwrap();
         let whole = stack.start..stack.end;
-        let memory = LiveMemory::open(thread.pid).unwrap();
+        let memory = ProcessMemory::open(thread.pid).unwrap();
         let claim = |estimated| [Claim { range: whole.clone(), owner: Stack, estimated }];
         let read = |claims: &[Claim<Stack>], pointers: &[u64]| {
             let registers = &mut RegisterWatch::default();

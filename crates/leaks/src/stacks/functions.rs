@@ -214,7 +214,7 @@ mod tests {
         let maps = lowtide_probe::proc::maps::parse(&maps).unwrap();
         let detected =
             lowtide_probe::detect::Detector::default().detect(std::process::id(), &maps).unwrap();
-        let memory = lowtide_probe::memory::LiveMemory::open(std::process::id()).unwrap();
+        let memory = lowtide_probe::memory::ProcessMemory::open(std::process::id()).unwrap();
         let found = find(std::process::id(), &memory, &maps, &detected);
         assert_eq!(found.len(), 1, "{found:?}");
         let offsets = &found[0].offsets;

@@ -6,7 +6,7 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use lowtide_model::leaks::LeakStack;
-use lowtide_probe::memory::LiveMemory;
+use lowtide_probe::memory::ProcessMemory;
 use lowtide_probe::proc::maps::Mapping;
 use lowtide_probe::proc::task;
 use lowtide_probe::target::{Target, TargetError};
@@ -132,7 +132,7 @@ impl MappingSampler {
         }
         let mut counts: Vec<(u32, u64)> = counts.into_iter().collect();
         counts.sort_unstable_by_key(|(stack, count)| (Reverse(*count), *stack));
-        let memory = LiveMemory::open(target.pid).map_err(|error| target.failed(error))?;
+        let memory = ProcessMemory::open(target.pid).map_err(|error| target.failed(error))?;
         let image = Image::new(target.pid, &memory, &maps);
         let namer = FrameNamer::new(&image, target);
         let frames = |stack: u32| self.stacks.get(stack);

@@ -11,7 +11,7 @@ use lowtide_heap::memory::Memory;
 use lowtide_model::leaks::{LeakTier, StackSampling};
 use lowtide_model::runtime_kind::RuntimeKind;
 use lowtide_probe::detect::{Detected, Detector};
-use lowtide_probe::memory::LiveMemory;
+use lowtide_probe::memory::ProcessMemory;
 use lowtide_probe::patience::OwnTime;
 use lowtide_probe::proc::status::Status;
 use lowtide_probe::proc::task::{self, Thread};
@@ -162,7 +162,8 @@ impl StackSampler {
         let detected = detected.map_err(|error| NoStacks::Failed(error.to_string()))?;
         check_code(&detected)?;
         let is_filtered = check_threads(target.pid)?;
-        let memory = LiveMemory::open(target.pid).map_err(|error| failed(target.failed(error)))?;
+        let memory =
+            ProcessMemory::open(target.pid).map_err(|error| failed(target.failed(error)))?;
         let functions = functions::find(target.pid, &memory, &maps, &detected);
         if functions.is_empty() {
             return Err(NoStacks::NoFunctions);
@@ -314,7 +315,7 @@ struct Counts {
 struct Sampling {
     stop: Arc<AtomicBool>,
     target: Target,
-    memory: LiveMemory,
+    memory: ProcessMemory,
     functions: Vec<Functions>,
     /// Absent if the process does not contain CPython.
     python: Option<PythonFunctions>,
@@ -529,7 +530,7 @@ impl Sampling {
 }
 
 /// Reads the content at an address, as far as its pages are resident.
-pub(super) fn read(memory: &LiveMemory, at: u64) -> Option<FirstWords> {
+pub(super) fn read(memory: &ProcessMemory, at: u64) -> Option<FirstWords> {
     let mut bytes = [0; WORDS * 8];
     let length = memory.read(at, &mut bytes);
     FirstWords::new(&bytes[..length.min(bytes.len())])

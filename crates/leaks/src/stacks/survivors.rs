@@ -11,7 +11,7 @@ use lowtide_model::leaks::{LeakFrame, LeakStack};
 use lowtide_model::survivors::size_class;
 use lowtide_probe::inspect::BlockReader;
 use lowtide_probe::mapped::{MappedFile, open_mapped};
-use lowtide_probe::memory::LiveMemory;
+use lowtide_probe::memory::ProcessMemory;
 use lowtide_probe::proc::maps::Mapping;
 use lowtide_probe::target::TargetError;
 
@@ -93,7 +93,7 @@ impl<'s> SurvivingStacks<'s> {
     /// address of each sample.
     pub(crate) fn new(
         samples: &'s StackSamples,
-        memory: &LiveMemory,
+        memory: &ProcessMemory,
         found: &[Option<Block>],
         is_lost: &dyn Fn(u64, u16) -> bool,
     ) -> Self {

@@ -18,7 +18,7 @@ use super::tmpfs::{SearchLimits, bytes_of, file_in_memory, find_file, walk};
 use crate::machine::thread_cpu_s;
 use crate::mapped::{reopen, shared_memory_device};
 use crate::memory::charged::PageOwners;
-use crate::memory::{LiveMemory, PageKind};
+use crate::memory::{PageKind, ProcessMemory};
 use crate::mounts::{FileSystem, Mounts, kernels_mount};
 use crate::proc::links;
 use crate::proc::maps::{self, FileId, Mapping};
@@ -320,7 +320,7 @@ impl SharedFiles {
             }
             let memory = match &mut memory {
                 Some(memory) => memory,
-                none => none.insert(LiveMemory::pages_only(pid)?),
+                none => none.insert(ProcessMemory::pages_only(pid)?),
             };
             file.add_mapped(&mapping, memory)?;
         }
@@ -411,7 +411,7 @@ impl SharedFile {
         bytes(&self.mapped)
     }
 
-    fn add_mapped(&mut self, mapping: &Mapping, memory: &LiveMemory) -> io::Result<()> {
+    fn add_mapped(&mut self, mapping: &Mapping, memory: &ProcessMemory) -> io::Result<()> {
         let pages = memory.pages(mapping.start..mapping.end)?;
         // A private mapping can have anonymous copies.
         let of_file = pages.into_iter().filter(|pages| pages.kind == PageKind::File);

@@ -198,7 +198,7 @@ fn is_of_v8(detected: &Detected, mapping: &Mapping) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::LiveMemory;
+    use crate::memory::ProcessMemory;
     use crate::proc::maps::parse;
     use lowtide_heap::memory::Saved;
 
@@ -299,7 +299,7 @@ mod tests {
         });
         let address = receiver.recv().unwrap();
         let text = std::fs::read_to_string("/proc/self/maps").unwrap();
-        let memory = LiveMemory::open(std::process::id()).unwrap();
+        let memory = ProcessMemory::open(std::process::id()).unwrap();
         let found = stacks(
             &memory,
             &Detected::default(),

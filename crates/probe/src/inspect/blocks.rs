@@ -7,7 +7,7 @@ use lowtide_model::inspection::Observation;
 
 use crate::detect::{Detected, Detector, WalkedHeaps};
 use crate::machine::thread_cpu_s;
-use crate::memory::LiveMemory;
+use crate::memory::ProcessMemory;
 use crate::proc::maps::Mapping;
 use crate::process::ProcReader;
 use crate::program::ProgramError;
@@ -21,7 +21,7 @@ use super::{describe, heaps};
 pub struct BlockReader {
     target: Target,
     command: Vec<String>,
-    memory: LiveMemory,
+    memory: ProcessMemory,
     detector: Detector,
 }
 
@@ -50,7 +50,7 @@ impl BlockReader {
     /// Fails if its memory may not be read, or if it has ended.
     pub fn open(target: &Target) -> Result<Self, TargetError> {
         let target = target.try_clone().map_err(|error| target.failed(error))?;
-        let memory = LiveMemory::open(target.pid).map_err(|error| target.failed(error))?;
+        let memory = ProcessMemory::open(target.pid).map_err(|error| target.failed(error))?;
         let gone = || TargetError::Gone(target.pid);
         let opened = ProcReader::open(target.pid).map_err(|error| target.failed(error))?;
         let (process, _) = opened.ok_or_else(gone)?;
@@ -64,7 +64,7 @@ impl BlockReader {
     /// Fails if its memory may not be read, or if it has ended.
     pub fn again(&self) -> Result<Self, TargetError> {
         let target = self.target.try_clone().map_err(|error| self.target.failed(error))?;
-        let memory = LiveMemory::open(target.pid).map_err(|error| target.failed(error))?;
+        let memory = ProcessMemory::open(target.pid).map_err(|error| target.failed(error))?;
         let (command, detector) = (self.command.clone(), self.detector.clone());
         Ok(Self { target, command, memory, detector })
     }
@@ -80,7 +80,7 @@ impl BlockReader {
     }
 
     /// Returns its memory.
-    pub fn memory(&self) -> &LiveMemory {
+    pub fn memory(&self) -> &ProcessMemory {
         &self.memory
     }
 

@@ -17,13 +17,13 @@ use super::{describe, heaps, owners};
 use crate::core_file::CoreFile;
 use crate::detect::{Detected, Detector};
 use crate::machine::thread_cpu_s;
-use crate::memory::LiveMemory;
+use crate::memory::ProcessMemory;
 use crate::program::ProgramError;
 
 /// Inspects a core, and passes the blocks in use in its heaps on.
 pub fn inspect_core(core: &Arc<CoreFile>, visitor: Visitor<'_>) -> BlockWalk {
     let (begin, cpu) = (Instant::now(), thread_cpu_s());
-    let memory = &LiveMemory::of_core(Arc::clone(core));
+    let memory = &ProcessMemory::of_core(Arc::clone(core));
     let mut walk = BlockWalk {
         maps: core.maps().to_vec(),
         observation: Observation {

@@ -6,7 +6,7 @@ use lowtide_heap::ranges::bytes;
 use lowtide_model::cgroup::AnonCount;
 
 use super::{Target, TargetError, huge, rollup};
-use crate::memory::LiveMemory;
+use crate::memory::ProcessMemory;
 use crate::proc::maps::Mapping;
 
 /// The memory use of a process.
@@ -72,7 +72,7 @@ impl Proportion {
 }
 
 fn huge_bytes(target: &Target, maps: &[Mapping], rss_bytes: u64) -> Option<u64> {
-    let memory = LiveMemory::pages_only(target.pid).ok()?;
+    let memory = ProcessMemory::pages_only(target.pid).ok()?;
     let scanned = huge::runs(&memory, maps).map(|runs| bytes(&runs));
     // Kernels before 6.7 do not scan.
     scanned.or_else(|| Some(rollup(target, maps, rss_bytes)?.anon_huge_bytes))

@@ -16,7 +16,7 @@ use lowtide_model::number::HumanCount;
 
 use crate::detect::Detected;
 use crate::heap;
-use crate::memory::LiveMemory;
+use crate::memory::ProcessMemory;
 use crate::proc::kcmp::{Resource, compare};
 use crate::proc::maps::Mapping;
 use crate::proc::stat::Stat;
@@ -45,7 +45,7 @@ struct Family {
 pub(super) fn add(
     observation: &mut Observation,
     target: &Target,
-    memory: &LiveMemory,
+    memory: &ProcessMemory,
     maps: &[Mapping],
     detected: &Detected,
 ) {
@@ -72,7 +72,7 @@ pub fn shared_after_fork(target: &Target) -> Option<ForkedMemory> {
     if family.others.is_empty() {
         return None;
     }
-    let memory = LiveMemory::pages_only(target.pid).ok()?;
+    let memory = ProcessMemory::pages_only(target.pid).ok()?;
     family.memory(&memory, &target.maps().ok()?, None)
 }
 
@@ -80,7 +80,7 @@ pub fn shared_after_fork(target: &Target) -> Option<ForkedMemory> {
 /// disjoint.
 fn free_pages(
     pid: u32,
-    memory: &LiveMemory,
+    memory: &ProcessMemory,
     maps: &[Mapping],
     detected: &Detected,
 ) -> Vec<Range<u64>> {
@@ -112,7 +112,7 @@ impl Family {
     /// Divides the anonymous memory of the process. `free` are its free pages, if they are known.
     fn memory(
         self,
-        memory: &LiveMemory,
+        memory: &ProcessMemory,
         maps: &[Mapping],
         free: Option<&[Range<u64>]>,
     ) -> Option<ForkedMemory> {
@@ -120,7 +120,7 @@ impl Family {
         if family.others.is_empty() {
             return None;
         }
-        let parent = family.parent.and_then(|pid| LiveMemory::pages_only(pid).ok());
+        let parent = family.parent.and_then(|pid| ProcessMemory::pages_only(pid).ok());
         let (mut private_bytes, mut shared_bytes, mut copied_bytes) = (0, 0, 0);
         let mut free_shared_bytes = 0;
         for mapping in maps.iter().filter(|mapping| mapping.may_be_copied()) {
@@ -224,7 +224,7 @@ mod tests {
             std::thread::yield_now();
         }
         let found = |target: &Target| {
-            let memory = LiveMemory::open(target.pid).unwrap();
+            let memory = ProcessMemory::open(target.pid).unwrap();
             let maps = target.maps().unwrap();
             let free: Vec<Range<u64>> = maps.iter().map(|m| m.start..m.end).collect();
             Family::find(target).unwrap().memory(&memory, &maps, Some(&free)).unwrap()

@@ -28,14 +28,14 @@ use crate::detect::{
 use crate::heap;
 use crate::hotspot::perf_data;
 use crate::libraries::{Libraries, LibraryHeap};
-use crate::memory::LiveMemory;
+use crate::memory::ProcessMemory;
 use crate::proc::maps::{FileId, Mapping};
 
 /// Walks the heaps of all supported allocators of a process, and passes their blocks in use on.
 /// With `predictor`, which recognises the allocators of libraries, it also predicts what a release
 /// would return. That takes a second walk of the heap of another allocator than glibc's.
 pub(super) fn walk(
-    memory: &LiveMemory,
+    memory: &ProcessMemory,
     maps: &[Mapping],
     detected: &Detected,
     observation: &mut Observation,
@@ -62,7 +62,7 @@ pub(super) fn walk(
 
 /// The walks of the heaps of one process.
 struct HeapWalks<'a, 'v> {
-    memory: &'a LiveMemory,
+    memory: &'a ProcessMemory,
     maps: &'a [Mapping],
     detected: &'a Detected,
     /// What has been found so far.
@@ -373,7 +373,7 @@ impl HeapWalks<'_, '_> {
 
 /// Returns the memory whose owner is proven, in order and disjoint.
 fn proven_memory(
-    memory: &LiveMemory,
+    memory: &ProcessMemory,
     maps: &[Mapping],
     detected: &Detected,
     heaps: &WalkedHeaps,

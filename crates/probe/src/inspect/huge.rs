@@ -14,7 +14,7 @@ use lowtide_model::remedy::Setting;
 
 use super::spread::Spread;
 use crate::detect::Detected;
-use crate::memory::LiveMemory;
+use crate::memory::ProcessMemory;
 use crate::proc::environ;
 use crate::proc::maps::Mapping;
 
@@ -22,7 +22,7 @@ use crate::proc::maps::Mapping;
 const MAX_VARIABLE: usize = 1000;
 
 /// Returns the anonymous memory in huge pages; `None` on kernels that do not scan (before 6.7).
-pub(super) fn runs(memory: &LiveMemory, maps: &[Mapping]) -> Option<Vec<Range<u64>>> {
+pub(super) fn runs(memory: &ProcessMemory, maps: &[Mapping]) -> Option<Vec<Range<u64>>> {
     let mut found = Vec::new();
     for mapping in maps.iter().filter(|mapping| mapping.has_anonymous_pages()) {
         found.extend(memory.huge(mapping.start..mapping.end).ok().flatten()?);
@@ -33,7 +33,7 @@ pub(super) fn runs(memory: &LiveMemory, maps: &[Mapping]) -> Option<Vec<Range<u6
 /// Describes the huge pages of a process.
 pub(super) fn describe(
     pid: u32,
-    memory: &LiveMemory,
+    memory: &ProcessMemory,
     maps: &[Mapping],
     detected: &Detected,
     runs: &[Range<u64>],

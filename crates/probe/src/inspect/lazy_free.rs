@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 use lowtide_heap::memory::Memory;
 
 use super::spread::Spread;
-use crate::memory::LiveMemory;
+use crate::memory::ProcessMemory;
 use crate::proc::maps::Mapping;
 
 /// Flags of `/proc/kpageflags` (include/uapi/linux/kernel-page-flags.h).
@@ -19,7 +19,7 @@ const SWAP_BACKED: u64 = 1 << 14;
 
 /// Estimates the lazily freed bytes of the anonymous memory of a process, and returns whether it is
 /// an estimate; `None` if the flags of pages may not be read.
-pub(super) fn estimate(memory: &LiveMemory, maps: &[Mapping]) -> Option<(u64, bool)> {
+pub(super) fn estimate(memory: &ProcessMemory, maps: &[Mapping]) -> Option<(u64, bool)> {
     let flags = File::open("/proc/kpageflags").ok()?;
     let mut resident = Vec::new();
     for mapping in maps.iter().filter(|mapping| mapping.has_anonymous_pages()) {
@@ -65,7 +65,7 @@ mod tests {
             madvise(start, BYTES, Advice::LinuxFree).unwrap();
             start
         };
-        let memory = LiveMemory::open(std::process::id()).unwrap();
+        let memory = ProcessMemory::open(std::process::id()).unwrap();
         let read = |file: &str| std::fs::read_to_string(format!("/proc/self/{file}")).unwrap();
         let found = estimate(&memory, &maps::parse(&read("maps")).unwrap());
         let of_kernel = Rollup::parse(&read("smaps_rollup")).unwrap().lazyfree_bytes;

@@ -6,7 +6,7 @@ use lowtide_model::allocator_kind::AllocatorKind;
 use super::blocks::left;
 use crate::detect::Detector;
 use crate::heap;
-use crate::memory::LiveMemory;
+use crate::memory::ProcessMemory;
 use crate::program::ProgramError;
 use crate::target::{Target, TargetError};
 
@@ -16,7 +16,7 @@ use crate::target::{Target, TargetError};
 /// # Errors
 /// Fails if the process has ended, or if its memory may not be read.
 pub fn malloc_info(target: &Target) -> Result<Option<MallocInfo>, TargetError> {
-    let memory = LiveMemory::open(target.pid).map_err(|error| target.failed(error))?;
+    let memory = ProcessMemory::open(target.pid).map_err(|error| target.failed(error))?;
     let maps = target.maps().map_err(|error| target.failed(error))?;
     let detected = match Detector::default().detect(target.pid, &maps) {
         Ok(detected) => detected,

@@ -36,7 +36,7 @@ use crate::hotspot;
 use crate::locked::LockedMemory;
 use crate::machine::thread_cpu_s;
 use crate::mapped;
-use crate::memory::LiveMemory;
+use crate::memory::ProcessMemory;
 use crate::open_memory::open_memory;
 use crate::patience::Patience;
 use crate::proc::maps::Mapping;
@@ -317,7 +317,7 @@ impl Inspector {
     fn walk(
         &mut self,
         target: &Target,
-        memory: &LiveMemory,
+        memory: &ProcessMemory,
         walk: &mut BlockWalk,
         visitor: Visitor<'_>,
         is_readable: bool,
@@ -358,7 +358,7 @@ fn moved_bytes(observation: &Observation) -> u64 {
 /// Reads everything else that requires its mappings.
 fn inside(
     target: &Target,
-    memory: &LiveMemory,
+    memory: &ProcessMemory,
     locked_files: &[Range<u64>],
     walk: &mut BlockWalk,
 ) -> Result<(), TargetError> {
@@ -378,7 +378,7 @@ fn inside(
 /// Counts the resident pages outside of the heaps that were walked, by owner. `pointers` are the
 /// stack pointers of the threads, in order.
 fn owners(
-    memory: &LiveMemory,
+    memory: &ProcessMemory,
     walk: &BlockWalk,
     pointers: &[u64],
     files: &file_systems::FileSystems,
@@ -409,11 +409,11 @@ impl pages::Attribution {
 
 /// Opens its memory, as far as permitted. All further reads are of the same program, as long as a
 /// process uses this memory.
-fn memory_of(target: &Target) -> Result<(Option<LiveMemory>, Option<Unreadable>), TargetError> {
-    match LiveMemory::open(target.pid) {
+fn memory_of(target: &Target) -> Result<(Option<ProcessMemory>, Option<Unreadable>), TargetError> {
+    match ProcessMemory::open(target.pid) {
         Ok(memory) => Ok((Some(memory), None)),
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            Ok((LiveMemory::pages_only(target.pid).ok(), Some(Unreadable::Memory)))
+            Ok((ProcessMemory::pages_only(target.pid).ok(), Some(Unreadable::Memory)))
         }
         Err(error) => Err(target.failed(error)),
     }
@@ -484,7 +484,7 @@ fn pinned(bytes: u64, rss_bytes: u64) -> Option<String> {
 }
 
 /// Adds the lazily freed memory of a process for which `smaps_rollup` was not read.
-fn add_lazily_freed(memory: &LiveMemory, walk: &mut BlockWalk) {
+fn add_lazily_freed(memory: &ProcessMemory, walk: &mut BlockWalk) {
     let BlockWalk { observation, maps, .. } = walk;
     if observation.lazyfree_bytes.is_none()
         && let Some((bytes, is_estimate)) = lazy_free::estimate(memory, maps)
@@ -495,7 +495,7 @@ fn add_lazily_freed(memory: &LiveMemory, walk: &mut BlockWalk) {
 }
 
 /// Adds what forked processes share, and what `smaps_rollup` does not show of huge pages.
-fn add_details(target: &Target, memory: &LiveMemory, is_readable: bool, walk: &mut BlockWalk) {
+fn add_details(target: &Target, memory: &ProcessMemory, is_readable: bool, walk: &mut BlockWalk) {
     let BlockWalk { observation, maps, detected, .. } = walk;
     observation.ended_children = ended_children(target.pid);
     forked::add(observation, target, memory, maps, detected);

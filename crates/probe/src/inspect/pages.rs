@@ -11,7 +11,7 @@ use lowtide_model::ledger::{Ledger, Owner};
 
 use super::file_systems::{FileSystems, is_of_device};
 use crate::locked;
-use crate::memory::{LiveMemory, PageKind};
+use crate::memory::{PageKind, ProcessMemory};
 use crate::proc::maps::{FileId, Mapping};
 use lowtide_model::runtime_kind::RuntimeKind;
 
@@ -157,7 +157,7 @@ impl Attribution {
 
 impl Attributor<'_> {
     /// Counts the resident pages outside of the heap, by owner.
-    pub(super) fn attribute(&self, memory: &LiveMemory) -> io::Result<Attribution> {
+    pub(super) fn attribute(&self, memory: &ProcessMemory) -> io::Result<Attribution> {
         let page = memory.page_bytes();
         let exact = &self.walked.areas;
         let taken: Vec<Range<u64>> = exact.iter().map(|area| whole_pages(area, page)).collect();
@@ -193,7 +193,7 @@ impl Attributor<'_> {
 
     /// Returns the owners of private memory that is not backed by a file, in order of address and
     /// disjoint.
-    fn claims(&self, memory: &LiveMemory, walked: &WalkedHeaps) -> Vec<Claim<PageOwner>> {
+    fn claims(&self, memory: &ProcessMemory, walked: &WalkedHeaps) -> Vec<Claim<PageOwner>> {
         let areas = detect::areas(memory, self.detected, self.maps, self.stacks, walked);
         let claim = |range, owner, manager, estimated| Claim {
             range,
@@ -217,7 +217,7 @@ impl Attributor<'_> {
 
     fn count(
         &self,
-        memory: &LiveMemory,
+        memory: &ProcessMemory,
         mapping: &Mapping,
         part: Range<u64>,
         claims: &[Claim<PageOwner>],
@@ -278,7 +278,7 @@ impl Attributor<'_> {
     /// Counts the pages of a mapping of a file or of shared memory.
     fn count_of_file(
         &self,
-        memory: &LiveMemory,
+        memory: &ProcessMemory,
         mapping: &Mapping,
         part: Range<u64>,
         found: &mut Attribution,

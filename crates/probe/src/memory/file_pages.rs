@@ -8,7 +8,7 @@ use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
-use super::LiveMemory;
+use super::ProcessMemory;
 
 /// Number of pages in a sample: 2 to 10 ms.
 const SAMPLE: u64 = 2048;
@@ -39,7 +39,7 @@ pub struct FilePages {
     pub locked_bytes: u64,
 }
 
-impl LiveMemory {
+impl ProcessMemory {
     /// Samples pages of files among these pages. `None` if the flags of pages may not be read (this
     /// requires root), or without pages.
     pub(crate) fn sample_of_files(&self, pages: &[Range<u64>]) -> Option<FilePages> {
@@ -146,7 +146,7 @@ mod tests {
                 }
             }
         };
-        let memory = LiveMemory::open(std::process::id()).unwrap();
+        let memory = ProcessMemory::open(std::process::id()).unwrap();
         // Two runs, as the kernel may report them.
         let (first, middle) = (at as u64, at as u64 + LENGTH as u64 / 2);
         let pages = [first..middle, middle..first + LENGTH as u64];

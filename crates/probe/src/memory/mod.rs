@@ -44,7 +44,7 @@ const QUICK: Duration = Duration::from_micros(50);
 /// The memory of a core is read in the same way. Which of its pages were resident is not known: its
 /// pages with content count as resident, and all that it has is readable.
 #[derive(Debug)]
-pub struct LiveMemory {
+pub struct ProcessMemory {
     place: Place,
     page: u64,
     /// Whether the kernel scans page tables itself (`PAGEMAP_SCAN`, from Linux 6.7 on).
@@ -84,7 +84,7 @@ pub enum PageKind {
     Swapped,
 }
 
-impl LiveMemory {
+impl ProcessMemory {
     /// Opens the memory of a process.
     ///
     /// # Errors
@@ -400,7 +400,7 @@ impl LiveMemory {
     }
 }
 
-impl Memory for LiveMemory {
+impl Memory for ProcessMemory {
     fn page_bytes(&self) -> u64 {
         self.page
     }
@@ -462,7 +462,7 @@ impl Memory for LiveMemory {
 /// Memory that is readable until it is interrupted.
 #[derive(Debug)]
 pub struct Interruptible<'m> {
-    memory: &'m LiveMemory,
+    memory: &'m ProcessMemory,
     interrupt: &'m AtomicBool,
 }
 
@@ -552,8 +552,8 @@ mod tests {
     /// yet (`DEFAULT_MMAP_THRESHOLD_MAX` is 32 MiB).
     const FRESH: usize = 40 << 20;
 
-    fn ours() -> LiveMemory {
-        LiveMemory::open(std::process::id()).unwrap()
+    fn ours() -> ProcessMemory {
+        ProcessMemory::open(std::process::id()).unwrap()
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::process::Command;
 
 use lowtide_heap::ptmalloc::{Heap, WalkedArena};
 use lowtide_heap::residency::Residency;
-use lowtide_probe::memory::LiveMemory;
+use lowtide_probe::memory::ProcessMemory;
 use subject::{Info, Library, Subject};
 
 /// Shapes with the number of their threads (0: the main thread) and of the bytes that they
@@ -42,7 +42,7 @@ fn slack(bytes: u64) -> u64 {
     (bytes / 1000).max(64 << 10)
 }
 
-fn resident(memory: &LiveMemory, areas: &[Range<u64>]) -> u64 {
+fn resident(memory: &ProcessMemory, areas: &[Range<u64>]) -> u64 {
     let mut residency = Residency::new(memory);
     areas.iter().map(|area| residency.bytes(area.clone())).sum()
 }
@@ -51,7 +51,7 @@ fn resident(memory: &LiveMemory, areas: &[Range<u64>]) -> u64 {
 fn check(
     library: &Library,
     (shape, threads, bytes): (&str, u32, u64),
-    memory: fn(LiveMemory) -> LiveMemory,
+    memory: fn(ProcessMemory) -> ProcessMemory,
 ) {
     let mut subject = Subject::start(library, shape, threads, bytes);
     let what = format!("{shape} with {threads} threads under {library:?}");
@@ -122,7 +122,7 @@ fn a_trim_returns_the_predicted_bytes() {
 #[test]
 fn a_trim_returns_the_predicted_bytes_without_pagemap_scan() {
     for shape in [SHAPES[1], SHAPES[3], SHAPES[5], SHAPES[11], SHAPES[16]] {
-        check(&Library::Systems, shape, LiveMemory::without_scan);
+        check(&Library::Systems, shape, ProcessMemory::without_scan);
     }
 }
 

@@ -7,7 +7,7 @@ use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use lowtide_heap::memory::Memory;
 use lowtide_heap::ptmalloc::{Heap, HeapMapping, Layout, malloc_info, walk};
 use lowtide_probe::heap::{data_of, mappings};
-use lowtide_probe::memory::LiveMemory;
+use lowtide_probe::memory::ProcessMemory;
 use lowtide_probe::proc::maps;
 use lowtide_testing::{Running, compile_if_older, library_of_compiler};
 
@@ -85,8 +85,8 @@ impl Subject {
         self.child.id()
     }
 
-    pub(crate) fn memory(&self) -> LiveMemory {
-        LiveMemory::open(self.pid()).unwrap()
+    pub(crate) fn memory(&self) -> ProcessMemory {
+        ProcessMemory::open(self.pid()).unwrap()
     }
 
     /// Returns the places where its arenas can be, and the mappings where its heap can be.

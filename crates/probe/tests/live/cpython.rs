@@ -17,7 +17,7 @@ use lowtide_model::ledger::{Owner, State, WalkedRuntime};
 use lowtide_probe::detect::Detector;
 use lowtide_probe::heap;
 use lowtide_probe::inspect::Inspector;
-use lowtide_probe::memory::LiveMemory;
+use lowtide_probe::memory::ProcessMemory;
 use lowtide_probe::proc::maps;
 use lowtide_probe::target::Target;
 
@@ -52,7 +52,7 @@ fn the_walked_heap_of_cpython_matches_its_statistics() {
 
         let text = std::fs::read_to_string(format!("/proc/{}/maps", python.pid())).unwrap();
         let maps = maps::parse(&text).unwrap();
-        let memory = LiveMemory::open(python.pid()).unwrap();
+        let memory = ProcessMemory::open(python.pid()).unwrap();
         let detected = Detector::default().detect(python.pid(), &maps).unwrap();
         let data = heap::data_of(&maps, detected.runtimes[0].file);
         let heaps = joined(heap::mappings(&maps).into_iter().map(|m| m.range).collect());

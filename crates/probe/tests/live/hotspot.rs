@@ -9,7 +9,7 @@ use lowtide_model::inspection::Observation;
 use lowtide_model::ledger::{Owner, WalkedRuntime};
 use lowtide_probe::detect::{self, Detector};
 use lowtide_probe::inspect::Inspector;
-use lowtide_probe::memory::LiveMemory;
+use lowtide_probe::memory::ProcessMemory;
 use lowtide_probe::target::Target;
 
 use crate::support::{Subject, compile_source};
@@ -47,7 +47,7 @@ fn a_full_heap_of_an_arena_is_not_taken_for_the_java_heap() {
             "{compiler:?}: {:?}",
             found.ledger
         );
-        let proven = proven_heap(subject.pid(), &LiveMemory::open(subject.pid()).unwrap());
+        let proven = proven_heap(subject.pid(), &ProcessMemory::open(subject.pid()).unwrap());
         let reserved = JavaHeap::Reserved(0xfc00_0000..0x1_0000_0000);
         assert_eq!(proven, (!compiler.contains(&"-DHIDDEN")).then_some(reserved));
         assert_eq!(java_heap(&found), 4 * MIB, "{compiler:?}: {:?}", found.ledger);
@@ -92,7 +92,7 @@ fn a_native_leak_and_the_java_heap_are_distinguished_under_every_collector() {
             let what = format!("{collector}, {kept}: {:?}\n{:?}", found.notes, found.ledger);
             assert!(allocated(&found) >= kept.parse::<u64>().unwrap() * DEFLATER_BYTES, "{what}");
             // ZGC's heap is a file, which is no walked heap.
-            let memory = LiveMemory::open(java.id()).unwrap();
+            let memory = ProcessMemory::open(java.id()).unwrap();
             let proven = proven_heap(java.id(), &memory);
             let expected = heap.filter(|_| collector != "Z");
             let expected = expected.map(|start| JavaHeap::Reserved(start..start + HEAP_BYTES));
@@ -113,7 +113,7 @@ fn a_native_leak_and_the_java_heap_are_distinguished_under_every_collector() {
 }
 
 /// Returns the heap that its variables prove.
-fn proven_heap(pid: u32, memory: &LiveMemory) -> Option<JavaHeap> {
+fn proven_heap(pid: u32, memory: &ProcessMemory) -> Option<JavaHeap> {
     let maps = Target::open(pid).unwrap().maps().unwrap();
     let detected = Detector::default().detect(pid, &maps).unwrap();
     detect::java_heap(memory, &detected, &maps)

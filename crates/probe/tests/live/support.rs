@@ -8,7 +8,7 @@ use lowtide_heap::residency::Residency;
 use lowtide_probe::detect::{
     Area, AreaOwner, Detected, Detector, WalkedHeaps, areas, stack_pointers, stacks,
 };
-use lowtide_probe::memory::LiveMemory;
+use lowtide_probe::memory::ProcessMemory;
 use lowtide_probe::proc::maps::{Mapping, parse};
 use lowtide_probe::program::ProgramError;
 use lowtide_testing::{Running, until};
@@ -53,7 +53,7 @@ pub(crate) struct Found {
     pub(crate) maps: Vec<Mapping>,
     pub(crate) areas: Vec<Area>,
     pub(crate) stacks: usize,
-    memory: LiveMemory,
+    memory: ProcessMemory,
 }
 
 /// Compiles the subject. `compiler` is the compiler and its arguments.
@@ -119,7 +119,7 @@ impl Subject {
             match detector.detect(self.child.id(), &maps) {
                 Ok(detected) => {
                     let pointers = stack_pointers(self.child.id());
-                    let memory = LiveMemory::open(self.child.id()).unwrap();
+                    let memory = ProcessMemory::open(self.child.id()).unwrap();
                     let stacks = stacks(&memory, &detected, &maps, &pointers);
                     let areas = areas(&memory, &detected, &maps, &stacks, &WalkedHeaps::default());
                     let stacks = stacks.len();

@@ -75,12 +75,12 @@ fn exported_lock(library: &str) -> Option<u64> {
 #[ignore = "needs gperftools (Debian: libgoogle-perftools4)"]
 #[cfg(target_arch = "x86_64")]
 fn all_free_spans_are_guarded_by_the_lock_that_old_libraries_export() {
-    use lowtide_probe::{detect::Detector, heap, memory::LiveMemory, target::Target};
+    use lowtide_probe::{detect::Detector, heap, memory::ProcessMemory, target::Target};
     for library in libraries() {
         let (_home, subject) = start(&library, &[]);
         let maps = Target::open(subject.pid()).unwrap().maps().unwrap();
         let malloc = Detector::default().detect(subject.pid(), &maps).unwrap().malloc.unwrap();
-        let memory = LiveMemory::open(subject.pid()).unwrap();
+        let memory = ProcessMemory::open(subject.pid()).unwrap();
         let file = heap::library(&maps, &malloc.path.to_string_lossy()).unwrap();
         let (data, mappings) = (heap::data_of(&maps, file.file), heap::mappings(&maps));
         let places = Places { data: &data, zeroed_data: &data, mappings: &mappings };

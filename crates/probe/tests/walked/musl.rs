@@ -18,7 +18,7 @@ use lowtide_model::ledger::Owner;
 use lowtide_probe::detect::Detector;
 use lowtide_probe::heap;
 use lowtide_probe::inspect::{BlockReader, Inspector};
-use lowtide_probe::memory::LiveMemory;
+use lowtide_probe::memory::ProcessMemory;
 use lowtide_probe::target::Target;
 use lowtide_testing::{Musl, MuslLinkage, Running};
 
@@ -64,7 +64,7 @@ fn requested(target: &Target) -> BTreeMap<u64, u64> {
     let maps = target.maps().unwrap();
     let detected = Detector::default().detect(target.pid, &maps).unwrap();
     let library = heap::library(&maps, &detected.malloc.unwrap().path.to_string_lossy()).unwrap();
-    let memory = LiveMemory::open(target.pid).unwrap();
+    let memory = ProcessMemory::open(target.pid).unwrap();
     let mappings = joined(heap::mappings(&maps).into_iter().map(|m| m.range).collect());
     let layout = Layout::find(&memory, &heap::data_of(&maps, library.file)).unwrap();
     let mut found = BTreeMap::new();
@@ -163,7 +163,7 @@ fn the_lock_that_the_code_shows_is_that_of_the_symbols() {
             let maps = Target::open(child.id()).unwrap().maps().unwrap();
             let detected = Detector::default().detect(child.id(), &maps).unwrap();
             let (malloc, memory) =
-                (detected.malloc.unwrap(), LiveMemory::open(child.id()).unwrap());
+                (detected.malloc.unwrap(), ProcessMemory::open(child.id()).unwrap());
             let mappings = heap::mappings(&maps);
             let library = heap::library(&maps, &malloc.path.to_string_lossy()).unwrap();
             let layout = Layout::find(&memory, &heap::data_of(&maps, library.file)).unwrap();

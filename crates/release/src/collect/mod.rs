@@ -21,7 +21,7 @@ use lowtide_heap::hotspot::PerfData;
 use lowtide_model::release::{Collected, JavaHeapSize, Release};
 use lowtide_model::runtime_kind::RuntimeKind;
 use lowtide_probe::hotspot::{Collector, Flags, perf_data, read_flags};
-use lowtide_probe::memory::LiveMemory;
+use lowtide_probe::memory::ProcessMemory;
 use lowtide_probe::proc::maps::Mapping;
 use lowtide_probe::target::Target;
 
@@ -149,7 +149,7 @@ fn await_uncommit(target: &Target, options: &Options) {
 /// The HotSpot in a process.
 struct HotSpot {
     attach: Attach,
-    memory: LiveMemory,
+    memory: ProcessMemory,
     maps: Vec<Mapping>,
     collector: Option<Collector>,
 }
@@ -157,7 +157,7 @@ struct HotSpot {
 impl HotSpot {
     fn find(target: &Target, options: &Options) -> Result<Self, Abort> {
         let maps = target.maps().map_err(|error| target.failed(error))?;
-        let memory = LiveMemory::open(target.pid).map_err(|error| target.failed(error))?;
+        let memory = ProcessMemory::open(target.pid).map_err(|error| target.failed(error))?;
         let detected = {
             let mut detector = options.detector.lock().unwrap_or_else(|dead| dead.into_inner());
             let detected = detector.detect(target.pid, &maps);

@@ -1,7 +1,7 @@
 //! Makes a walk that is kept.
 
 use lowtide_model::release::Release;
-use lowtide_probe::memory::LiveMemory;
+use lowtide_probe::memory::ProcessMemory;
 use lowtide_probe::target::Target;
 
 use super::{KeptHeap, KeptWalk, Walk, code_mappings, writable};
@@ -16,7 +16,8 @@ impl KeptWalk {
     /// # Errors
     /// Fails if the process cannot be inspected, or ends meanwhile.
     pub fn make(target: &Target, options: &Options) -> Result<Option<Self>, ReleaseError> {
-        let program = LiveMemory::pages_only(target.pid).map_err(|error| target.failed(error))?;
+        let program =
+            ProcessMemory::pages_only(target.pid).map_err(|error| target.failed(error))?;
         // Read before: a library that is loaded meanwhile is not in it.
         let maps = target.maps().map_err(|error| target.failed(error))?;
         let options = Options { walk: Walk::Kept, ..options.clone() };

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use lowtide_heap::droppable_heap::FreeRange;
 use lowtide_probe::detect::DetectedAllocator;
-use lowtide_probe::memory::LiveMemory;
+use lowtide_probe::memory::ProcessMemory;
 use lowtide_probe::proc::maps::Mapping;
 
 use crate::releasable::ReleasableHeap;
@@ -41,7 +41,7 @@ pub enum Walk {
 #[derive(Debug)]
 pub struct KeptWalk {
     /// The memory of the program, which it leaves when it executes another one.
-    program: LiveMemory,
+    program: ProcessMemory,
     /// The mappings of files with code: their places and files.
     code_mappings: Vec<Mapping>,
     /// The writable mappings without a file, in order of address.

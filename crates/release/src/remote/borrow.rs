@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use lowtide_heap::droppable::Droppers;
-use lowtide_probe::memory::LiveMemory;
+use lowtide_probe::memory::ProcessMemory;
 use lowtide_probe::proc::maps::Mapping;
 use lowtide_probe::proc::task::Thread;
 use lowtide_probe::target::Target;
@@ -102,7 +102,7 @@ impl<'t> ThreadBorrower<'t> {
     /// Fails if the target has ended or may not be written.
     pub(crate) fn open(
         target: &'t Target,
-        live: &'t LiveMemory,
+        live: &'t ProcessMemory,
         maps: Arc<Vec<Mapping>>,
         heap: Vec<Range<u64>>,
         code: &'t TargetCode,

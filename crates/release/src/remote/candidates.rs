@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use lowtide_heap::memory::{Memory, word};
-use lowtide_probe::memory::LiveMemory;
+use lowtide_probe::memory::ProcessMemory;
 use lowtide_probe::mounts::stat_local;
 use lowtide_probe::proc::is_gone;
 use lowtide_probe::proc::maps::Mapping;
@@ -110,7 +110,7 @@ pub(crate) fn check_borrowable(
     maps: &[Mapping],
     code: &TargetCode,
 ) -> Result<(), Abort> {
-    let memory = LiveMemory::open(target.pid).map_err(|error| target.failed(error))?;
+    let memory = ProcessMemory::open(target.pid).map_err(|error| target.failed(error))?;
     let inspector = ThreadInspector {
         target,
         memory: &memory,
@@ -139,7 +139,7 @@ pub(crate) struct ThreadInspector<'a> {
     /// The process.
     pub target: &'a Target,
     /// Its memory.
-    pub memory: &'a LiveMemory,
+    pub memory: &'a ProcessMemory,
     /// Its mappings.
     pub maps: &'a [Mapping],
     /// Its heap: a stack in there may have anything below it.

@@ -5,7 +5,7 @@ use std::io;
 use std::ops::Range;
 
 use lowtide_heap::memory::{ADDRESS_END, Memory};
-use lowtide_probe::memory::LiveMemory;
+use lowtide_probe::memory::ProcessMemory;
 use lowtide_probe::proc::is_gone;
 use lowtide_probe::proc::maps::Mapping;
 use lowtide_probe::proc::task::{self, Thread};
@@ -79,7 +79,7 @@ fn namespace() -> io::Result<u64> {
 }
 
 /// Finds the mappings of releases in a process.
-pub(crate) fn find(memory: &LiveMemory, maps: &[Mapping]) -> Vec<Leftover> {
+pub(crate) fn find(memory: &ProcessMemory, maps: &[Mapping]) -> Vec<Leftover> {
     let named = format!("[anon:{NAME}]");
     let mut found: Vec<Leftover> = Vec::new();
     let mut name_of_last = "";
@@ -129,7 +129,7 @@ pub(crate) fn is_taken(maps: &[Mapping], place: u64) -> bool {
 
 /// Returns whether a mapping contains our code: the only evidence on kernels that do not name
 /// mappings.
-fn is_ours(memory: &LiveMemory, at: u64) -> bool {
+fn is_ours(memory: &ProcessMemory, at: u64) -> bool {
     let mut bytes = [0; 64];
     memory.read(at, &mut bytes) == bytes.len() && Code::begins_with(&bytes)
 }
@@ -137,7 +137,7 @@ fn is_ours(memory: &LiveMemory, at: u64) -> bool {
 /// Returns whether two nameless mappings are ours and not written yet: they are adjacent, have
 /// exactly our sizes, and that of the code contains only zeros. A personality may have made the
 /// block executable (READ_IMPLIES_EXEC).
-fn is_unwritten(memory: &LiveMemory, code: &Mapping, block: &Mapping) -> bool {
+fn is_unwritten(memory: &ProcessMemory, code: &Mapping, block: &Mapping) -> bool {
     let mut bytes = [1; CODE_BYTES as usize];
     block.start == code.end
         && block.size() == BLOCK_BYTES
@@ -161,11 +161,21 @@ impl Leftover {
 
     /// Returns whether a release may still use it: if that cannot be read, it may. `wait` lets some
     /// time pass.
-    pub(crate) fn is_active(&self, target: &Target, memory: &LiveMemory, wait: impl Fn()) -> bool {
+    pub(crate) fn is_active(
+        &self,
+        target: &Target,
+        memory: &ProcessMemory,
+        wait: impl Fn(),
+    ) -> bool {
         self.is_in_use(target, memory, wait).unwrap_or(true)
     }
 
-    fn is_in_use(&self, target: &Target, memory: &LiveMemory, wait: impl Fn()) -> io::Result<bool> {
+    fn is_in_use(
+        &self,
+        target: &Target,
+        memory: &ProcessMemory,
+        wait: impl Fn(),
+    ) -> io::Result<bool> {
         if self.has_block {
             let mut injector = self.injector(memory)?;
             if injector.namespace == 0 {
@@ -203,7 +213,7 @@ impl Leftover {
     }
 
     /// Returns whether the target has the worker thread.
-    fn has_worker(&self, target: &Target, memory: &LiveMemory) -> io::Result<bool> {
+    fn has_worker(&self, target: &Target, memory: &ProcessMemory) -> io::Result<bool> {
         // Its TID in the target's own namespace. An older lowtide wrote 1 before it started the
         // thread; the first thread of a PID namespace is never ours.
         let tid = if self.has_block { self.get(memory, field::TID)? } else { 0 };
@@ -221,13 +231,13 @@ impl Leftover {
         Ok(false)
     }
 
-    fn injector(&self, memory: &LiveMemory) -> io::Result<Injector> {
+    fn injector(&self, memory: &ProcessMemory) -> io::Result<Injector> {
         let [pid, start_ticks, namespace] = self.get(memory, field::INJECTOR)?;
         Ok(Injector { pid, start_ticks, namespace })
     }
 
     /// Reads a field of the block: 0 if it was never written.
-    fn get<T: FieldValue>(&self, memory: &LiveMemory, field: Field<T>) -> io::Result<T> {
+    fn get<T: FieldValue>(&self, memory: &ProcessMemory, field: Field<T>) -> io::Result<T> {
         let mut bytes = T::Bytes::default();
         let at = self.range.start + CODE_BYTES + field.offset;
         match memory.read_resident(at, bytes.as_mut()) == bytes.as_ref().len() {
@@ -310,7 +320,7 @@ mod tests {
             7f1200001000-7f1200041000 rw-p 00000000 00:00 0        [anon:lowtide]\n\
             7f1300000000-7f1300001000 r-xp 00000000 00:00 0        [anon:lowtide]\n\
             7f1400000000-7f1400001000 rw-p 00000000 00:00 0 \n";
-        let memory = LiveMemory::open(std::process::id()).unwrap();
+        let memory = ProcessMemory::open(std::process::id()).unwrap();
         let found = find(&memory, &maps::parse(text).unwrap());
         let ranges: Vec<_> =
             found.iter().map(|l| (l.range.start, l.range.end - l.range.start)).collect();

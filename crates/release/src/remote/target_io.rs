@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-use lowtide_probe::memory::LiveMemory;
+use lowtide_probe::memory::ProcessMemory;
 use lowtide_probe::proc::maps::Mapping;
 use lowtide_probe::target::{Target, TargetError};
 use rustix::fs::{FlockOperation, flock};
@@ -19,7 +19,7 @@ use crate::refusal::Refusal;
 pub(crate) struct TargetIo<'t> {
     pub(super) target: &'t Target,
     /// The target's memory for inspection: reading it makes no page resident.
-    pub(super) live: &'t LiveMemory,
+    pub(super) live: &'t ProcessMemory,
     memory: File,
     observe: &'t mut dyn FnMut(TargetStep),
 }
@@ -31,7 +31,7 @@ impl<'t> TargetIo<'t> {
     /// Fails if the target has ended or its memory may not be written.
     pub(super) fn open(
         target: &'t Target,
-        live: &'t LiveMemory,
+        live: &'t ProcessMemory,
         observe: &'t mut dyn FnMut(TargetStep),
     ) -> Result<Self, Abort> {
         let memory = OpenOptions::new().read(true).write(true).open(target.path("mem"));
