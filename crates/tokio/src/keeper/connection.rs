@@ -33,7 +33,7 @@ pub(crate) struct Connection {
     pub(crate) shared: Arc<Shared>,
     pub(super) since: Instant,
     state: AtomicU8,
-    requests: Requests,
+    requests: RequestCounts,
     /// Time when the keeper's thread first noticed that it had drained.
     drained_since: Mutex<Option<Instant>>,
     /// The number of streams for which this connection counts as pinned; 0 if it does not.
@@ -54,7 +54,7 @@ pub(crate) struct Connection {
 
 /// The numbers of the requests on a connection.
 #[derive(Default)]
-struct Requests {
+struct RequestCounts {
     /// Number of requests so far.
     begun: AtomicUsize,
     /// Number of requests that have ended so far.
@@ -70,7 +70,7 @@ struct Requests {
     begun_before: AtomicUsize,
 }
 
-impl Requests {
+impl RequestCounts {
     /// Counts a request that starts.
     fn begin(&self) {
         let count = self.begun.fetch_add(1, Relaxed) + 1 - self.ended.load(Relaxed);
@@ -164,7 +164,7 @@ impl Connection {
             shared,
             since: Instant::now(),
             state: AtomicU8::new(SERVING),
-            requests: Requests::default(),
+            requests: RequestCounts::default(),
             drained_since: Mutex::new(None),
             pinned: AtomicUsize::new(0),
             has_tunnel: AtomicBool::new(false),
@@ -402,7 +402,7 @@ pub(crate) struct InFlight {
     connection: Arc<Connection>,
     is_http1: bool,
     is_endless: bool,
-    /// Whether it is counted in [`Requests::pending`].
+    /// Whether it is counted in [`RequestCounts::pending`].
     is_pending: bool,
     is_upgrade: bool,
 }
