@@ -23,6 +23,16 @@ impl fmt::Display for HumanCount {
     }
 }
 
+/// Formats a count with its noun: `1 thread`, `1,204 threads`.
+pub fn counted(count: u64, what: &str) -> String {
+    let end = match (count, what.ends_with("ch")) {
+        (1, _) => "",
+        (_, true) => "es",
+        (_, false) => "s",
+    };
+    format!("{} {what}{end}", HumanCount(count))
+}
+
 /// The reason why a number with a unit is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum NumberError {

@@ -9,9 +9,9 @@ use lowtide_model::inspection::{
     Arena, Bin, CPythonHeap, CPythonSizeClass, GperftoolsHeap, JemallocArena, MimallocThread,
     Observation, Tunables,
 };
+use lowtide_model::number::counted;
 
 use crate::columns::columns;
-use crate::owners::counted;
 use crate::screen::Screen;
 use crate::text::{printable, thousands, wrapped};
 

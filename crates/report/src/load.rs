@@ -244,8 +244,8 @@ mod tests {
          requests  1,000,000: 606,228 succeeded (60.62 %), 393,772 failed
          peak      1,000,000 in flight at most
          time      sent within 2.18 s, completed within 1 min 7 s, 9,014 requests/s
-         latency   of the 606,228 that succeeded: 50% 16.7 s, 90% 18.2 s, 99% 19.7 s, 99.9% 59.9
-                   s, 100% 1 min 0 s, mean 17.1 s
+         latency   of the 606,228 that succeeded: 50% 16.7 s, 90% 18.2 s, 99% 19.7 s, 99.9%
+                   59.9 s, 100% 1 min 0 s, mean 17.1 s
          responses 606,000  axum(20027) HTTP/2.0 192.168.0.123:7806
                        228  axum(20027) HTTP/2.0 192.168.0.123:7808
          errors    306,805  connection refused
@@ -331,8 +331,8 @@ mod tests {
          peak      0 in flight at most
          time      sent within 0 s, completed within 0 s, 0 requests/s
          responses 101 different bodies
-        after round 1: requests in the pause 10: 10 succeeded (100.00 %), 0 failed; latency 50% 0
-        s, 90% 0 s, 99% 0 s, 99.9% 0 s, 100% 0 s, mean 0 s
+        after round 1: requests in the pause 10: 10 succeeded (100.00 %), 0 failed; latency 50%
+        0 s, 90% 0 s, 99% 0 s, 99.9% 0 s, 100% 0 s, mean 0 s
         note: the server permits 200 streams
         peak RSS of lowtide itself: 70.0 MiB
         ");

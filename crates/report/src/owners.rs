@@ -4,7 +4,7 @@
 use lowtide_model::bytes::Human;
 use lowtide_model::inspection::{Inspection, Manager};
 use lowtide_model::ledger::{Owner, Row, State, WalkedRuntime};
-use lowtide_model::number::HumanCount;
+use lowtide_model::number::counted;
 use ratatui_core::style::Color;
 
 use crate::text::printable;
@@ -124,11 +124,6 @@ pub fn facts(inspection: &Inspection) -> Vec<String> {
     let connections = inspection.observation.sockets_established.filter(|count| *count > 0);
     parts.extend(connections.map(|count| counted(count, "connection")));
     parts
-}
-
-/// Formats a count with its noun: `1 thread`, `1,204 threads`.
-pub fn counted(count: u64, what: &str) -> String {
-    format!("{} {what}{}", HumanCount(count), if count == 1 { "" } else { "s" })
 }
 
 #[cfg(test)]

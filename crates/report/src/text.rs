@@ -41,12 +41,46 @@ pub fn shortened(text: &str, room: usize) -> String {
     }
 }
 
-/// Breaks lines between words.
+/// Units that stay on the line of their number.
+const UNITS: [&str; 11] = ["B", "KiB", "MiB", "GiB", "TiB", "%", "µs", "ms", "s", "min", "h"];
+
+/// Breaks lines between words. A quoted command (`lowtide inspect 7`), a call of lowtide with its
+/// flags and PIDs, and a number with its unit stay on one line, as far as one has room for them.
 pub fn wrapped(text: &str, width: u16) -> String {
+    let text = printable(text);
+    let words: Vec<&str> = text.split_whitespace().collect();
     let mut out = String::new();
     let mut column = 0;
-    for word in printable(text).split_whitespace() {
-        let length = word.chars().count();
+    let mut rest = words.as_slice();
+    while let Some((first, after)) = rest.split_first() {
+        let length =
+            |words: &[&str]| words.iter().map(|word| word.chars().count() + 1).sum::<usize>() - 1;
+        let together = &rest[..=joined(first, after)];
+        let has_room = length(together) <= usize::from(width);
+        let unit = if has_room { together } else { &rest[..1] };
+        if column > 0 && column + 1 + length(unit) > usize::from(width) {
+            out.push('\n');
+            column = 0;
+        } else if column > 0 {
+            out.push(' ');
+            column += 1;
+        }
+        out += &unit.join(" ");
+        column += length(unit);
+        rest = &rest[unit.len()..];
+    }
+    out
+}
+
+/// Joins facts by dots, and breaks lines between them: a fact is broken only if a line has no room
+/// for it.
+pub(crate) fn facts_in_lines(facts: &[String], width: u16) -> String {
+    let mut out = String::new();
+    let mut column = 0;
+    for (place, fact) in facts.iter().enumerate() {
+        let dot = if place + 1 < facts.len() { " ·" } else { "" };
+        let lines = wrapped(&format!("{fact}{dot}"), width);
+        let length = lines.lines().next().map_or(0, |first| first.chars().count());
         if column > 0 && column + 1 + length > usize::from(width) {
             out.push('\n');
             column = 0;
@@ -54,15 +88,116 @@ pub fn wrapped(text: &str, width: u16) -> String {
             out.push(' ');
             column += 1;
         }
-        out.push_str(word);
-        column += length;
+        let last = lines.lines().next_back().map_or(0, |last| last.chars().count());
+        column = if lines.contains('\n') { last } else { column + last };
+        out += &lines;
     }
     out
 }
 
+/// Returns how many of the words after a first one stay on its line.
+fn joined(first: &str, after: &[&str]) -> usize {
+    let has_odd_quotes = |word: &&str| word.matches('`').count() % 2 == 1;
+    if has_odd_quotes(&first) {
+        return after.iter().position(has_odd_quotes).map_or(0, |place| place + 1);
+    }
+    if first == "lowtide" && after.first().is_some_and(|verb| is_verb(verb)) {
+        let is_argument = |word: &&&str| {
+            word.starts_with('-') && word.len() > 1
+                || word.starts_with(|c: char| c.is_ascii_digit())
+        };
+        // What follows a punctuation mark is no argument.
+        let arguments = after[1..].iter().take_while(is_argument);
+        let ends = |word: &str| word.ends_with([',', ';', ':', ')', '.']);
+        return match arguments.clone().position(|word| ends(word)) {
+            _ if ends(after[0]) => 1,
+            Some(last) => last + 2,
+            None => arguments.count() + 1,
+        };
+    }
+    let is_number = first.trim_start_matches(['(', '+', '-', '≈', '≤']);
+    let is_number = is_number.starts_with(|c: char| c.is_ascii_digit());
+    let is_unit = |word: &&str| UNITS.contains(&word.trim_end_matches([')', ',', ';', ':', '.']));
+    usize::from(is_number && after.first().is_some_and(is_unit))
+}
+
+/// Returns whether a word is a verb of lowtide, with or without a punctuation mark.
+fn is_verb(word: &str) -> bool {
+    const VERBS: [&str; 13] = [
+        "attach", "demo", "exporter", "inspect", "leaks", "load", "mcp", "release", "report",
+        "run", "study", "top", "watch",
+    ];
+    VERBS.contains(&word.trim_end_matches([',', ';', ':', ')', '.']))
+}
+
+/// Indentation of a command below its first line, in columns.
+const COMMAND_INDENT: usize = 10;
+
+/// Breaks the lines of a text that hold a command, so that it can be read and still be pasted: a
+/// command that is too long continues after a backslash, and a remark after it gets a line of its
+/// own. Commands follow `next:`, or are indented below it.
+pub fn with_whole_commands(text: &str, width: u16) -> String {
+    let mut is_below = false;
+    let mut line = |line: &str| {
+        let is_next = line.trim_start().starts_with("next: ");
+        is_below = is_next || is_below && line.starts_with("      ");
+        let is_long = line.chars().count() > usize::from(width) && !line.contains('\x1b');
+        if is_below && is_long { whole_command(line, width) } else { line.to_owned() }
+    };
+    let lines: Vec<String> = text.split('\n').map(&mut line).collect();
+    lines.join("\n")
+}
+
+/// Breaks one line with a command, and with a remark in parentheses after wide space. A sentence
+/// is broken between words.
+fn whole_command(line: &str, width: u16) -> String {
+    /// What separates a command from its remark.
+    const GAP: &str = "     (";
+    /// What ends a line of a command that continues, and its width.
+    const CONTINUED: (&str, usize) = (" \\\n", 2);
+    let text = line.trim_start();
+    let start = line.len() - text.len();
+    let (command, remark) = match text.split_once(GAP) {
+        Some((command, remark)) => (command, Some(remark)),
+        None => (text, None),
+    };
+    let words = shell_words(command.trim_start_matches("next: "));
+    if text.starts_with('(') || words.iter().any(|word| word.ends_with([',', ';', ':'])) {
+        let text = wrapped(text, width.saturating_sub(6)).replace('\n', "\n      ");
+        return format!("{:start$}{text}", "");
+    }
+    let head = if command.starts_with("next: ") { "next: " } else { "" };
+    let mut out = format!("{:start$}{head}", "");
+    let mut column = out.len();
+    for (place, word) in words.into_iter().enumerate() {
+        let length = word.chars().count();
+        if place > 1 && column + 1 + length + CONTINUED.1 > usize::from(width) {
+            out += &format!("{}{:COMMAND_INDENT$}", CONTINUED.0, "");
+            column = COMMAND_INDENT;
+        } else if place > 0 {
+            out.push(' ');
+            column += 1;
+        }
+        out += word;
+        column += length;
+    }
+    out.extend(remark.map(|remark| format!("\n      ({remark}")));
+    out
+}
+
+/// Divides a command at the spaces that are not quoted.
+fn shell_words(command: &str) -> Vec<&str> {
+    let mut is_quoted = false;
+    let at_space = |c: char| {
+        is_quoted ^= c == '\'';
+        c == ' ' && !is_quoted
+    };
+    command.split(at_space).collect()
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{shortened, without_directory};
+    use super::{facts_in_lines, shortened, with_whole_commands, without_directory, wrapped};
 
     #[test]
     fn a_longer_text_ends_with_an_ellipsis() {
@@ -82,5 +217,42 @@ mod tests {
         ] {
             assert_eq!(without_directory(command), short);
         }
+    }
+
+    #[test]
+    fn commands_and_numbers_with_units_stay_on_one_line() {
+        let text = "it returns 12 MiB: lowtide release --collect 4711 does, or `sysctl vm.x=1`";
+        assert_eq!(
+            wrapped(text, 30),
+            "it returns 12 MiB:\nlowtide release --collect 4711\ndoes, or `sysctl vm.x=1`"
+        );
+        assert_eq!(wrapped("there are 100 % of them", 14), "there are\n100 % of them");
+        assert_eq!(wrapped("see lowtide inspect 4711", 9), "see\nlowtide\ninspect\n4711");
+        assert_eq!(wrapped("lowtide is here", 10), "lowtide is\nhere");
+    }
+
+    #[test]
+    fn facts_are_not_broken_in_their_middle() {
+        let facts = ["RSS 37.7 MiB", "page tables, not counted: 472 KiB", "swapped out: 1 B"];
+        let facts = facts.map(str::to_owned);
+        assert_eq!(
+            facts_in_lines(&facts, 40),
+            "RSS 37.7 MiB ·\npage tables, not counted: 472 KiB ·\nswapped out: 1 B"
+        );
+        assert_eq!(facts_in_lines(&facts, 20).lines().count(), 4);
+    }
+
+    #[test]
+    fn a_long_command_continues_after_a_backslash_and_its_quotes_stay_whole() {
+        let text = "RSS\nnext: lowtide study -t 'a/b: X=1 Y=2' -- server     (try it)\n      lowtide top\nend";
+        assert_eq!(with_whole_commands(text, 80), text);
+        let expected = "RSS\nnext: lowtide study -t \\\n          'a/b: X=1 Y=2' -- server\n      (try it)\n      \
+                        lowtide top\nend";
+        assert_eq!(with_whole_commands(text, 36), expected);
+        let sentence = "next: nothing to release; does it grow? lowtide inspect --watch 60s 4711";
+        assert_eq!(
+            with_whole_commands(sentence, 60),
+            "next: nothing to release; does it grow?\n      lowtide inspect --watch 60s 4711"
+        );
     }
 }

@@ -18,8 +18,8 @@ mod whole;
 pub use history::History;
 pub use trend::{LostCounts, Trend, TrendKind, lost_trends, survivors, trends};
 pub use verdict::{
-    GrownBlock, LostBefore, MIN_UNSURE, Reachability, Surroundings, group, growing_blocks,
-    lost_before, overall,
+    GrownBlock, LostBefore, MIN_UNSURE, Reachability, Surroundings, below_all, group,
+    growing_blocks, lost_before, overall,
 };
 pub use whole::{doubt, large_blocks, reconcile, without_blocks};
 

@@ -3,7 +3,7 @@
 use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
 use lowtide_model::leaks::{AgeRange, LeakGroup, LeakGroupKind, LeakKind, LeakVerdict};
-use lowtide_model::number::HumanCount;
+use lowtide_model::number::{HumanCount, counted};
 
 use super::trend::{MIN_COHORTS, MIN_NOTICEABLE_BYTES, Trend, TrendKind};
 
@@ -194,13 +194,17 @@ fn reason_of_level(trend: &Trend) -> String {
 }
 
 fn reasons_of_pointers(reached: &Reachability, others: &Surroundings) -> Vec<String> {
-    let (sampled, rounds) = (HumanCount(reached.sampled), reached.rounds);
-    let mut because = vec![match reached.unreachable_share > 0.0 {
-        true => format!(
-            "no pointer leads to {} of the {sampled} sampled blocks, in {rounds} searches of all memory",
-            percent(reached.unreachable_share)
-        ),
-        false => format!("pointers lead to all {sampled} sampled blocks"),
+    let sampled = counted(reached.sampled, "sampled block");
+    let searches = counted(reached.rounds.into(), "search");
+    let mut because = vec![match reached.unreachable_share {
+        1.0.. => {
+            format!("no pointer leads to any of the {sampled}, in {searches} of all memory")
+        }
+        share if share > 0.0 => {
+            let unreached = below_all(share);
+            format!("no pointer leads to {unreached} of the {sampled}, in {searches} of all memory")
+        }
+        _ => format!("pointers lead to all {sampled}"),
     }];
     if reached.unsure_share >= MIN_UNSURE {
         because.push(format!(
@@ -216,6 +220,11 @@ fn reasons_of_pointers(reached: &Reachability, others: &Surroundings) -> Vec<Str
         ));
     }
     because
+}
+
+/// Formats a share below 1, which is not rounded to 100 %.
+pub fn below_all(share: f64) -> String {
+    if share < 0.995 { percent(share) } else { "more than 99 %".to_owned() }
 }
 
 fn percent(share: f64) -> String {
@@ -283,14 +292,15 @@ pub fn growing_blocks(found: &[GrownBlock], others: &Surroundings) -> LeakGroup 
     let verdict = if others.is_below_peak { LeakKind::Filling } else { LeakKind::Growing };
     let steps = found.iter().map(|block| block.steps);
     let (least, most) = (steps.clone().min().unwrap_or(0), steps.max().unwrap_or(0));
-    let steps = if least == most { most.to_string() } else { format!("{least} to {most}") };
+    let most_steps = counted(most.into(), "snapshot");
+    let steps = if least == most { most_steps } else { format!("{least} to {most_steps}") };
     let blocks = match found.len() {
         1 => "one block grew".to_owned(),
         count => format!("{} blocks with one holder grew, each", HumanCount(count as u64)),
     };
     let together = if found.len() == 1 { "" } else { "together " };
     let because = vec![format!(
-        "{blocks} in {steps} snapshots, {together}from {} to {} in {}",
+        "{blocks} in {steps}, {together}from {} to {} in {}",
         Human(before),
         Human(now),
         HumanSeconds(time_s)
@@ -350,9 +360,12 @@ pub fn overall(groups: &[LeakGroup], cohorts: usize, looks: u64) -> LeakVerdict 
     let of_kind: Vec<&LeakGroup> = groups.iter().filter(|group| group.verdict == kind).collect();
     let because = match (kind, of_kind.first()) {
         (LeakKind::TooEarly, _) => vec![format!(
-            "only {cohorts} of the 4 required intervals are old enough after {looks} complete snapshots"
+            "only {cohorts} of the 4 required intervals are old enough after {}",
+            counted(looks, "complete snapshot")
         )],
-        (LeakKind::Level, _) => vec![format!("no block size grew, in {looks} snapshots")],
+        (LeakKind::Level, _) => {
+            vec![format!("no block size grew, in {}", counted(looks, "snapshot"))]
+        }
         (_, Some(first)) => {
             let bytes: u64 = of_kind.iter().map(|group| group.bytes_per_hour).sum();
             // The sum is of all groups, the reasons are of the first of them.

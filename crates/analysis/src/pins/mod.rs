@@ -287,7 +287,7 @@ pub fn sentence(pins: &Pins) -> Option<String> {
             "{about}{} of the free memory is pinned by {about}{} in blocks of {} (--pins shows their types and holders)",
             Human(set.gain_free_bytes),
             Human(set.bytes),
-            sizes.join(" and ")
+            listed(&sizes)
         ));
     }
     if let Some(sentence) = many_sizes(pins, is_most) {
@@ -311,13 +311,21 @@ fn many_sizes(pins: &Pins, is_most: impl Fn(u64) -> bool) -> Option<String> {
     let [low, high] = sizes.reduce(|a, b| [a[0].min(b[0]), a[1].max(b[1])])?;
     let about = if pins.estimated { "≈" } else { "" };
     Some(format!(
-        "{about}{} on pages with free memory is pinned by {about}{} in blocks of {} sizes, {} (--pins shows their \
-         types and holders)",
+        "{about}{} of pages would be free without {about}{} in blocks of {} sizes, {} (--pins shows their types and \
+         holders)",
         Human(blocks[place].gain_with_previous_bytes),
         Human(together.iter().map(|group| group.bytes).sum()),
         together.len(),
         range([low, high])
     ))
+}
+
+/// Joins the parts of a list: `a, b and c`.
+fn listed(parts: &[String]) -> String {
+    match parts {
+        [first @ .., last] if !first.is_empty() => format!("{} and {last}", first.join(", ")),
+        _ => parts.concat(),
+    }
 }
 
 /// Formats the sizes of blocks.

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::ColorChoice;
 use lowtide_record::files;
 use lowtide_report::Screen;
-use lowtide_report::text::{printable_lines, wrapped};
+use lowtide_report::text::{printable_lines, with_whole_commands, wrapped};
 use serde::Serialize;
 
 use crate::console::stream::write_to_stdout;
@@ -33,11 +33,12 @@ pub(crate) fn broken(text: String) -> String {
     }
 }
 
-/// Breaks long lines between words. A line with a command stays whole, to be pasted.
+/// Breaks long lines between words, and commands so that they can be pasted.
 fn broken_at(text: &str, columns: u16) -> String {
+    let text = with_whole_commands(text, columns);
     let line = |line: &str| -> String {
         let is_long = line.chars().count() > usize::from(columns);
-        let is_command = line.trim_start().starts_with("next:");
+        let is_command = line.trim_start().starts_with("next:") || line.starts_with("      ");
         let is_plain = !line.contains('\x1b');
         let line = if is_long && !is_command && is_plain {
             wrapped(line, columns)
@@ -61,12 +62,22 @@ pub(crate) fn annotate(line: &str) {
     }
 }
 
+/// What is said of the mode of a written report.
+pub(crate) const MODE_REMARK: &str = "mode 0640: chmod o+r, if a web server is to show it";
+
 /// The form in which results are printed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Output {
     /// Whether to print data as JSON.
     pub(crate) json: bool,
     color: ColorChoice,
+}
+
+/// Returns the width of the terminal that stdout is; `None` if it is none.
+fn terminal_width() -> Option<u16> {
+    let stdout = io::stdout();
+    let columns = rustix::termios::tcgetwinsize(&stdout).map(|size| size.ws_col);
+    columns.ok().filter(|columns| *columns > 0 && stdout.is_terminal())
 }
 
 /// Width of tables if that of the terminal is unknown, in columns.
@@ -100,9 +111,12 @@ impl Output {
         self.put(format!("{text}\n").as_bytes())
     }
 
-    /// Prints text for people.
+    /// Prints text for people. A terminal does not break its commands.
     pub(crate) fn text(&self, text: &str) -> Result<(), Failure> {
-        self.bytes(text.as_bytes())
+        match terminal_width() {
+            Some(width) => self.bytes(with_whole_commands(text, width).as_bytes()),
+            None => self.bytes(text.as_bytes()),
+        }
     }
 
     /// Writes the contents of a file. A reader that has closed its end (`lowtide … | head`) is not
@@ -117,7 +131,7 @@ impl Output {
             return self.bytes(bytes);
         }
         files::write_whole(path, bytes, force).map_err(|error| Failure::io(path, &error))?;
-        note!("wrote {} (mode 0640: chmod o+r, if a web server is to show it)", path.display());
+        note!("wrote {} ({MODE_REMARK})", path.display());
         Ok(())
     }
 
@@ -165,11 +179,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn notes_are_broken_between_words_and_commands_stay_whole() {
+    fn notes_are_broken_between_words_and_commands_can_be_pasted() {
         let text = "10 MiB were returned to the system\n  next: lowtide inspect 4711 --pins\n\n";
         let lines = "10 MiB were\nreturned to the\nsystem\n";
-        let expected = format!("{lines}  next: lowtide inspect 4711 --pins\n\n");
-        assert_eq!(broken_at(text, 16), expected);
+        let command = "  next: lowtide inspect \\\n          4711 \\\n          --pins\n\n";
+        assert_eq!(broken_at(text, 16), format!("{lines}{command}"));
         assert_eq!(broken_at(text, 80), text);
     }
 }

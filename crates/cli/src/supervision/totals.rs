@@ -5,7 +5,7 @@ use std::time::Duration;
 use lowtide_model::act::{Act, ActEvent};
 use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
-use lowtide_report::owners::counted;
+use lowtide_model::number::counted;
 
 use super::is_release;
 
@@ -20,6 +20,8 @@ pub(super) struct Totals {
     /// Number of simulated releases, and their predicted gain in bytes.
     simulated: u64,
     predicted_bytes: u64,
+    /// The last reason why memory was not released.
+    hindrance: Option<String>,
 }
 
 impl Totals {
@@ -34,6 +36,10 @@ impl Totals {
         } else if act.event == ActEvent::Act && act.dry_run {
             self.simulated += 1;
             self.predicted_bytes += act.predicted_bytes;
+        } else if act.event == ActEvent::LeftAlone {
+            self.hindrance = Some(act.reason.clone());
+        } else if act.event == ActEvent::HeldBack {
+            self.hindrance = Some(act.message.clone());
         }
     }
 
@@ -52,8 +58,9 @@ impl Totals {
             );
         }
         if self.releases == 0 {
-            // The reasons were printed when processes were left alone.
-            return "nothing was released".to_owned();
+            let why = self.hindrance.as_deref();
+            let why = why.unwrap_or("the policy found no reason for a release");
+            return format!("nothing was released: {why}");
         }
         format!(
             "{}, {} returned, longest pause {}{}",
@@ -86,7 +93,10 @@ mod tests {
     #[test]
     fn the_totals_are_a_sentence_also_if_nothing_was_released() {
         let bound = Duration::from_millis(1);
-        assert_eq!(Totals::default().sentence(bound), "nothing was released");
+        assert_eq!(
+            Totals::default().sentence(bound),
+            "nothing was released: the policy found no reason for a release"
+        );
         let busy = Totals {
             releases: 3,
             returned_bytes: 437 << 20,

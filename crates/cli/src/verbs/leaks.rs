@@ -18,6 +18,7 @@ use lowtide_model::duration::HumanSeconds;
 use lowtide_model::growth::Growth;
 use lowtide_model::leaks::{LeakKind, LeakReport, LeakStack, LeakVerdict};
 use lowtide_model::ledger::Owner;
+use lowtide_model::number::counted;
 use lowtide_probe::inspect::Inspector;
 use lowtide_probe::machine::process_cpu_s;
 use lowtide_probe::patience::{OwnTime, Patience};
@@ -172,7 +173,7 @@ fn progress(report: &LeakReport) -> String {
     let time = HumanSeconds(report.elapsed_s);
     let snapshots = match report.looks {
         0 => String::new(),
-        looks => format!(", {looks} snapshots"),
+        looks => format!(", {}", counted(looks, "snapshot")),
     };
     format!("after {time}{snapshots}: {}{rate}", report.verdict.kind.name())
 }

@@ -11,10 +11,10 @@ use lowtide_analysis::study_report::StudyReport;
 use lowtide_analysis::trial_result::TrialOutcome;
 use lowtide_analysis::versions::FEWEST_PAIRS;
 use lowtide_model::duration::HumanSeconds;
+use lowtide_model::number::counted;
 use lowtide_model::stats::ENOUGH_FOR_INTERVAL;
 use lowtide_record::files;
 use lowtide_report::merge_shards;
-use lowtide_report::owners::counted;
 use lowtide_report::read::LoadedRecord;
 use lowtide_report::terminal::Details;
 use lowtide_study::{
@@ -24,7 +24,7 @@ use rustix::process::{Resource, getrlimit};
 
 use super::load;
 use crate::args::StudyArgs;
-use crate::console::output::{Output, annotate, is_on_github, note};
+use crate::console::output::{MODE_REMARK, Output, annotate, is_on_github, note};
 use crate::console::progress::StudyProgress;
 use crate::console::{interrupt, question};
 use crate::failure::exit::{Exit, Failure};
@@ -178,7 +178,7 @@ pub(crate) fn analyze(
         if drawn.is_ok() {
             let shown = page.canonicalize().unwrap_or(page);
             output.text(&format!(
-                "\nreport: {}\n  (or: lowtide report {})\n",
+                "\nreport: {} ({MODE_REMARK})\n  (or: lowtide report {})\n",
                 shown.display(),
                 ran.record.display()
             ))?;

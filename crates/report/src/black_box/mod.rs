@@ -6,10 +6,10 @@ mod sections;
 
 use lowtide_model::black_box::BlackBoxReport;
 use lowtide_model::duration::HumanSeconds;
+use lowtide_model::number::counted;
 
-use crate::owners::counted;
 use crate::screen::{Screen, bold, dim, hanging, title};
-use crate::text::{printable, wrapped};
+use crate::text::{facts_in_lines, printable, wrapped};
 
 pub use html::render as page;
 use sections::{PageSection, sections};
@@ -20,7 +20,7 @@ pub fn render(report: &BlackBoxReport, screen: Screen) -> String {
     let mut out = format!(
         "{}\n{}\n\n{}\n",
         title(command, report.pid, screen),
-        wrapped(&facts(report).join(" · "), screen.width),
+        facts_in_lines(&facts(report), screen.width),
         bold(&wrapped(&printable(&report.summary), screen.width), screen)
     );
     for section in sections(report) {

@@ -10,7 +10,7 @@ use lowtide_model::cgroup::{CgroupKind, CgroupLedger};
 
 use crate::group::processes;
 use crate::screen::{Screen, bold, dim};
-use crate::text::{printable, shortened, wrapped};
+use crate::text::{facts_in_lines, printable, shortened, wrapped};
 use answer::answer;
 use parts::Shown;
 use rows::{MIN_SHARE, rows};
@@ -68,8 +68,7 @@ fn head(ledger: &CgroupLedger, screen: Screen) -> String {
     }
     let stalls = ledger.stall_percent.filter(|percent| *percent >= 1.0);
     facts.extend(stalls.map(|percent| format!("stalled {percent:.0} % of the time")));
-    let facts = printable(&facts.join(" · "));
-    format!("{}\n{}\n", bold(&path, screen), wrapped(&facts, screen.width))
+    format!("{}\n{}\n", bold(&path, screen), facts_in_lines(&facts, screen.width))
 }
 
 /// Returns whose limit it is, if it is not its own.
@@ -116,7 +115,7 @@ fn beside(ledger: &CgroupLedger, screen: Screen) -> String {
     parts.extend(removed.map(|count| format!("removed cgroups that are still charged: {count}")));
     match parts.is_empty() {
         true => String::new(),
-        false => format!("{}\n", dim(&wrapped(&parts.join(" · "), screen.width), screen)),
+        false => format!("{}\n", dim(&facts_in_lines(&parts, screen.width), screen)),
     }
 }
 
@@ -257,7 +256,7 @@ mod tests {
     fn a_page_without_a_limit_shows_every_row_and_every_part() {
         let found = full();
         let page = render(&found, None, NARROW);
-        assert!(!page.contains(" others ") && !page.contains("other owners"), "{page}");
+        assert!(!page.contains(" others ") && !page.contains(" more\n"), "{page}");
         assert!(found.rows.iter().all(|row| page.contains(row.kind.name())), "{page}");
         for part in ["allocated", "reclaimable", "fragmented", "stacks", "pipes of", "sockets, w"] {
             assert!(page.contains(part), "{part}: {page}");

@@ -7,15 +7,15 @@ mod samples;
 
 use std::fmt::Write as _;
 
-use lowtide_analysis::leaks::MIN_UNSURE;
+use lowtide_analysis::leaks::{MIN_UNSURE, below_all};
 use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
 use lowtide_model::leaks::{BlockType, Holder, LeakGroup, LeakGroupKind, LeakKind, LeakReport};
+use lowtide_model::number::counted;
 
-use crate::owners::counted;
 use crate::screen::{Screen, bold, dim, hanging, title};
 use crate::stacks;
-use crate::text::{printable, thousands, wrapped};
+use crate::text::{facts_in_lines, printable, thousands, wrapped};
 
 pub use html::render as page;
 pub use read::read;
@@ -33,7 +33,7 @@ pub fn render(report: &LeakReport, screen: Screen) -> String {
     let mut out = format!(
         "{}\n{}\n\n",
         title(&report.command, report.pid, screen),
-        wrapped(&facts(report).join(" · "), screen.width)
+        facts_in_lines(&facts(report), screen.width)
     );
     let verdict = &report.verdict;
     let mut sentence = format!("{}: {}.", verdict.kind.name(), verdict.because.join("; "));
@@ -116,7 +116,7 @@ fn facts(report: &LeakReport) -> Vec<String> {
     let mut facts = match report.looks {
         0 => vec![format!("watched for {time}")],
         looks => vec![
-            format!("{looks} snapshots in {time}"),
+            format!("{} in {time}", counted(looks, "snapshot")),
             format!("blocks in use {}", Human(report.in_use_bytes)),
         ],
     };
@@ -197,8 +197,11 @@ fn details(found: &LeakGroup, screen: Screen) -> String {
     }
     let is_lost = matches!(found.verdict, LeakKind::Lost | LeakKind::LostBefore);
     if let Some(share) = found.unreachable_share.filter(|share| *share > 0.0 && !is_lost) {
-        out +=
-            &hanging(&indent, &format!("no pointer leads to {} of them", percent(share)), screen);
+        let unreached = match share {
+            1.0.. => "no pointer leads to any of them".to_owned(),
+            _ => format!("no pointer leads to {} of them", below_all(share)),
+        };
+        out += &hanging(&indent, &unreached, screen);
     }
     if let Some(share) = found.unsure_share.filter(|share| *share >= MIN_UNSURE) {
         let unsure = format!(
