@@ -70,6 +70,7 @@ pub fn diagnose(observation: Observation) -> Inspection {
         pins: None,
         blocks: None,
         saved: None,
+        container: None,
     }
 }
 

@@ -397,6 +397,33 @@ pub struct Inspection {
     /// The origin of the observation, if it was read from a heap file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub saved: Option<Origin>,
+    /// The use of its cgroup's memory limit; absent without such a limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub container: Option<ContainerUse>,
+}
+
+/// The use of the memory limit that a process reaches first: that of its cgroup, or of one above
+/// it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct ContainerUse {
+    /// Path of the cgroup with the limit.
+    pub path: String,
+    /// The limit, in bytes.
+    pub limit_bytes: u64,
+    /// What is charged to the cgroup, in bytes.
+    pub charged_bytes: u64,
+    /// Anonymous memory of the process, in bytes, at most that of the cgroup. It is an estimate: a
+    /// page that forked processes share counts for each, and a process that has moved here may have
+    /// left its charge with another cgroup.
+    pub own_bytes: u64,
+    /// The other anonymous memory of the cgroup, in bytes.
+    pub others_bytes: u64,
+    /// Page cache, in bytes.
+    pub cache_bytes: u64,
+    /// Shared memory and files of tmpfs, in bytes.
+    pub shared_bytes: u64,
+    /// Kernel memory that cannot be reclaimed, in bytes.
+    pub kernel_bytes: u64,
 }
 
 /// The allocator of a process.

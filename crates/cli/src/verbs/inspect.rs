@@ -14,9 +14,11 @@ use lowtide_leaks::pins::HeldMemory;
 use lowtide_model::growth::GrowthCourse;
 use lowtide_model::inspection::{Inspection, Observation, WalkedHeap};
 use lowtide_model::leaks::LeakKind;
+use lowtide_model::ledger::{Ledger, Owner};
 use lowtide_model::release::Hazard;
 use lowtide_model::remedy::{Remedy, RemedyKind};
 use lowtide_model::verdict::{Verdict, VerdictKind};
+use lowtide_probe::cgroup::container_of;
 use lowtide_probe::inspect::{Inspector, malloc_info};
 use lowtide_probe::patience::Patience;
 use lowtide_probe::standstill::Standstill;
@@ -235,6 +237,8 @@ impl Pages<'_> {
         if is_full && inspected.inspection.observation.unreadable.is_none() {
             let held = inspected.held.take();
             add_blocks(&mut inspected.inspection, target, self.args, held, watch)?;
+            let own_bytes = anonymous_bytes(&inspected.inspection.observation.ledger);
+            inspected.inspection.container = container_of(target.pid, own_bytes);
         }
         if self.has_pages() && !self.output.json {
             let service = in_time(target, |target| Service::read(&target));
@@ -342,6 +346,13 @@ fn print_malloc_info(pid: u32, output: &Output) -> Result<Exit, Failure> {
         );
     }
     Ok(Exit::Done)
+}
+
+/// Returns the resident anonymous memory in a ledger: all but pages of files, shared memory, and
+/// memory of devices.
+fn anonymous_bytes(ledger: &Ledger) -> u64 {
+    let others = [Owner::File, Owner::Shared, Owner::Device];
+    others.iter().fold(ledger.total(), |rest, owner| rest.saturating_sub(ledger.bytes(*owner)))
 }
 
 /// Withdraws the prediction of a release that would be refused. Returns whether it was.

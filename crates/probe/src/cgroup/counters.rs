@@ -8,10 +8,11 @@ use std::io;
 use std::path::Path;
 
 use lowtide_model::counters::GroupBytes;
+use lowtide_model::inspection::ContainerUse;
 
 use super::directory::MemoryHierarchy;
 use super::stat::stat_values;
-use crate::pressure::{NO_LIMIT, field};
+use crate::pressure::{MemoryPressure, NO_LIMIT, field};
 use crate::proc::reread;
 
 /// Maximum number of groups above a process that are read.
@@ -44,6 +45,32 @@ pub fn counters_of(pid: u32) -> Vec<GroupCounters> {
     chain
         .filter_map(|group| GroupCounters::open(&group, own.name(&group), own.version).ok())
         .collect()
+}
+
+/// Reads the use of the memory limit that a process reaches first: of the limits of its cgroup and
+/// of those above it that are below the memory of the machine, the one with least left.
+/// `own_bytes` is its anonymous memory. `None` if there is no such limit, or it cannot be read.
+pub fn container_of(pid: u32, own_bytes: u64) -> Option<ContainerUse> {
+    let machine_bytes = MemoryPressure::of_this_machine().limit_bytes.unwrap_or(NO_LIMIT);
+    let mut buffer = Vec::new();
+    let limited = counters_of(pid).into_iter().filter_map(|group| {
+        let bytes = group.read(&mut buffer).ok()?;
+        let limit = bytes.limit.filter(|limit| *limit < machine_bytes)?;
+        Some((group.path, limit, bytes))
+    });
+    let left = |(_, limit, bytes): &(String, u64, GroupBytes)| limit.saturating_sub(bytes.kept());
+    let (path, limit_bytes, bytes) = limited.min_by_key(left)?;
+    let own_bytes = own_bytes.min(bytes.anon);
+    Some(ContainerUse {
+        path,
+        limit_bytes,
+        charged_bytes: bytes.charged,
+        own_bytes,
+        others_bytes: bytes.anon - own_bytes,
+        cache_bytes: bytes.cache,
+        shared_bytes: bytes.shared,
+        kernel_bytes: bytes.kernel,
+    })
 }
 
 impl GroupCounters {

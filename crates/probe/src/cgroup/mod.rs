@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use lowtide_model::cgroup::{CgroupKind, CgroupLedger, CgroupPageCache};
 
-pub use counters::{GroupCounters, counters_of};
+pub use counters::{GroupCounters, container_of, counters_of};
 pub use directory::{CgroupDirectory, CgroupError, CgroupNameError, MemoryHierarchy, path_of};
 pub use kinds::read_charge;
 

@@ -4,6 +4,7 @@
 mod html;
 pub(crate) mod ledger;
 mod origin;
+mod sections;
 mod summary;
 
 use std::fmt::Write as _;
@@ -24,7 +25,7 @@ use crate::heaps;
 use crate::owners::facts;
 use crate::pins;
 use crate::screen::{Screen, bold, hanging, title};
-use crate::text::{printable, wrapped};
+use crate::text::{facts_in_lines, printable, wrapped};
 
 /// Minimum part of RSS that was walked, below which the report says how much it was.
 const COVERED: f64 = 0.9;
@@ -57,6 +58,9 @@ pub fn render(inspection: &Inspection, details: Details, screen: Screen) -> Stri
     out += &total(inspection, screen);
     out += &ledger::render(inspection, details.why, screen);
     out += &heaps::render(&inspection.observation, details.arenas, screen);
+    out.extend(inspection.growth.iter().map(|growth| sections::growth(growth, screen)));
+    let container = inspection.container.iter();
+    out.extend(container.map(|container| sections::container(container, screen)));
     for note in &inspection.observation.notes {
         out += &wrapped(&printable(&format!("note: {note}")), screen.width);
         out.push('\n');
@@ -70,7 +74,7 @@ fn head(inspection: &Inspection, screen: Screen) -> String {
     format!(
         "{}\n{}\n",
         title(&inspection.observation.command, inspection.observation.pid, screen),
-        wrapped(&facts(inspection).join(" · "), screen.width)
+        facts_in_lines(&facts(inspection), screen.width)
     )
 }
 
@@ -119,7 +123,7 @@ fn total(inspection: &Inspection, screen: Screen) -> String {
     }
     let mut parts = vec![rss];
     parts.extend(beside(inspection));
-    format!("{}\n", wrapped(&parts.join(" · "), screen.width))
+    format!("{}\n", facts_in_lines(&parts, screen.width))
 }
 
 fn beside(inspection: &Inspection) -> Vec<String> {
