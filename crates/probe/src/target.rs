@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use lowtide_model::text::reason;
 use rustix::process::{Pid, PidfdFlags, pidfd_open, test_kill_process};
 use thiserror::Error;
 
@@ -79,7 +80,7 @@ pub enum TargetError {
     )]
     Slow(u32),
     /// Something else.
-    #[error("process {0} cannot be inspected: {1}")]
+    #[error("process {0} cannot be inspected: {why}", why = reason(.1))]
     Other(u32, io::Error),
 }
 

@@ -57,7 +57,8 @@ pub(crate) const OWN: &str = "own";
 pub enum AllocatorError {
     /// The name is unknown.
     #[error(
-        "unknown allocator `{0}`: the known ones are glibc, jemalloc, mimalloc, mimalloc2, tcmalloc, own (the allocator of the program) and all; write any other as NAME=/path/to/library.so, and another glibc as glibc=/path/to/its/directory"
+        "unknown allocator `{0}`{hint}: the known ones are glibc, jemalloc, mimalloc, mimalloc2, tcmalloc, own (the allocator of the program) and all; write any other as NAME=/path/to/library.so, and another glibc as glibc=/path/to/its/directory",
+        hint = similar(.0)
     )]
     Unknown(String),
     /// The list is empty.
@@ -125,6 +126,31 @@ fn all(notes: &mut Vec<String>) -> Result<Vec<TreatmentAllocator>, AllocatorErro
         Err(error) => return Err(error),
     }
     Ok(all)
+}
+
+/// Returns the known allocator with a similar name, as a question in parentheses.
+fn similar(name: &str) -> String {
+    let bundled = bundled().map(|library| library.name().to_owned());
+    let known = bundled.chain(["glibc", "tcmalloc", OWN].map(str::to_owned));
+    let found = known.map(|known| (edits(name, &known), known)).min();
+    let is_close = |(edits, known): &(usize, String)| *edits <= 2 && *edits < known.len() / 2;
+    found.filter(is_close).map_or(String::new(), |(_, known)| format!(" (did you mean {known}?)"))
+}
+
+/// Returns how many characters have to be inserted, removed or replaced to make one word of
+/// another (Levenshtein distance).
+fn edits(from: &str, to: &str) -> usize {
+    let to: Vec<char> = to.chars().collect();
+    let mut row: Vec<usize> = (0..=to.len()).collect();
+    for (place, from) in from.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], place + 1);
+        for (column, to) in to.iter().enumerate() {
+            let replaced = diagonal + usize::from(from != *to);
+            diagonal = row[column + 1];
+            row[column + 1] = replaced.min(diagonal + 1).min(row[column] + 1);
+        }
+    }
+    row[to.len()]
 }
 
 /// Resolves one allocator.
@@ -326,7 +352,10 @@ mod tests {
     fn an_unknown_allocator_is_an_error_that_lists_the_known_ones() {
         let error = resolve_list("glibc,jmalloc", &mut Vec::new()).unwrap_err().to_string();
         assert!(
-            error.starts_with("unknown allocator `jmalloc`: the known ones are glibc, jemalloc")
+            error.starts_with(
+                "unknown allocator `jmalloc` (did you mean jemalloc?): the known ones are glibc, jemalloc"
+            ),
+            "{error}"
         );
         assert!(matches!(resolve_list(" , ", &mut Vec::new()), Err(AllocatorError::Empty)));
         assert!(matches!(resolve("=/x"), Err(AllocatorError::Unknown(_))));

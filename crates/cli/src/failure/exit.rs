@@ -5,6 +5,7 @@ use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::process::ExitCode;
 
+use lowtide_model::text::without_error_numbers;
 use serde::Serialize;
 
 /// The exit codes. They are promises to scripts.
@@ -121,7 +122,7 @@ struct ErrorObject<'a> {
 
 impl Failure {
     pub(crate) fn new(exit: Exit, message: impl Display) -> Self {
-        Self { exit, message: message.to_string(), next: None }
+        Self { exit, message: without_error_numbers(&message.to_string()), next: None }
     }
 
     /// Returns the failure for a command line that cannot be carried out as written.

@@ -32,7 +32,23 @@ pub(crate) fn exit(error: &TargetError) -> Exit {
 /// Returns the failure for a process that cannot be inspected. `again` is the command line to
 /// repeat.
 pub(crate) fn failure(error: &TargetError, again: &Rerun) -> Failure {
-    let failure = Failure::new(exit(error), error);
+    refused(error, Access::Read, again)
+}
+
+/// Returns the failure for a process that cannot be accessed, with the permission that is missing.
+pub(crate) fn refused(error: &TargetError, access: Access, again: &Rerun) -> Failure {
+    let failure = match error {
+        TargetError::Other(pid, _) if exit(error) == Exit::NotPermitted => {
+            let what = match access {
+                Access::Read => "may not be read",
+                Access::Trace => "may not be traced, as a release does",
+            };
+            let required = required(*pid, access);
+            let sentence = format!("process {pid} {what}: this requires {required}");
+            Failure::new(Exit::NotPermitted, sentence)
+        }
+        _ => Failure::new(exit(error), error),
+    };
     match (error, failure.exit()) {
         (TargetError::Slow(_), _) => failure.next(again.with_value("deadline", "5m")),
         (_, Exit::NotPermitted) => as_root(failure, again),

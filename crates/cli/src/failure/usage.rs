@@ -91,6 +91,8 @@ fn one_line(text: &str) -> String {
     let (first, rest) = message.split_once("\n\n").unwrap_or((message, ""));
     let tips = rest.lines().filter_map(|line| line.trim().strip_prefix("tip: "));
     let sentence = first.split_whitespace().collect::<Vec<_>>().join(" ");
+    // What Rust's parser says of a number.
+    let sentence = sentence.replace("invalid digit found in string", "not a whole number");
     std::iter::once(sentence.as_str()).chain(tips).collect::<Vec<_>>().join("; ")
 }
 
@@ -131,6 +133,8 @@ mod tests {
             Usage: lowtide inspect --pins [PID]...\n\nFor more information, try '--help'.\n";
         let line = "unexpected argument '--pin' found; a similar argument exists: '--pins'";
         assert_eq!(one_line(text), line);
+        let number = "error: invalid value 'x' for '--top <COUNT>': invalid digit found in string";
+        assert_eq!(one_line(number), "invalid value 'x' for '--top <COUNT>': not a whole number");
         let missing = "error: the following required arguments were not provided:\n  <URL>...\n\nUsage: lowtide load";
         assert_eq!(
             one_line(missing),

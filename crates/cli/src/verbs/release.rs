@@ -10,6 +10,7 @@ use lowtide_model::duration::HumanSeconds;
 use lowtide_model::inspection::ForkedMemory;
 use lowtide_model::release::{Collected, Hazard, Method, Regained, Release, ReleaseOutcome};
 use lowtide_probe::inspect::{Footprint, Inspector, Proportion, shared_after_fork};
+use lowtide_probe::permission::Access;
 use lowtide_probe::proc::status::Status;
 use lowtide_probe::process::ProcReader;
 use lowtide_probe::target::Target;
@@ -26,7 +27,7 @@ use crate::console::output::{Output, note};
 use crate::console::{interrupt, question};
 use crate::failure::exit::{Exit, Failure};
 use crate::failure::rerun::Rerun;
-use crate::failure::target_error::{as_root, failure};
+use crate::failure::target_error::{self, as_root, failure};
 use crate::select::each_process::{Outcome, each_process};
 use crate::select::group::{self, Group};
 use crate::select::selector::Selected;
@@ -412,7 +413,7 @@ pub(super) fn refused(done: &Release, again: &Rerun, hold: &Hold) -> Failure {
 /// Returns the failure for a release that could not be attempted, or was aborted.
 fn not_done(error: ReleaseError, pid: u32, again: &Rerun) -> Failure {
     match error {
-        ReleaseError::Target(error) => failure(&error, again),
+        ReleaseError::Target(error) => target_error::refused(&error, Access::Trace, again),
         ReleaseError::Ended(_) => Failure::new(Exit::Gone, error),
         ReleaseError::Replaced(_) => Failure::failed(error),
         ReleaseError::NotPermitted { .. } => {
