@@ -10,6 +10,8 @@ use crate::stacks::survivors::CallCount;
 
 /// Maximum number of types and of holders that are named.
 const MAX_NAMED: usize = 5;
+/// How the name of a block without a type begins.
+pub(super) const UNTYPED: &str = "a block of ";
 /// Minimum share of the blocks for a type or holder to be named.
 const MIN_SHARE: f64 = 0.05;
 
@@ -69,7 +71,12 @@ impl Described {
         let found = followed.iter().filter_map(|at| names.get(at).cloned());
         let variables = most_frequent(found, followed.len()).into_iter();
         let variables = variables.filter(|(_, share)| *share >= MIN);
-        let variables = variables.map(|(what, share)| Holder { what, share });
+        let variables: Vec<Holder> =
+            variables.map(|(what, share)| Holder { what, share }).collect();
+        // The size of a part of the way says nothing beside the variable at its end.
+        if !variables.is_empty() {
+            self.holders.retain(|holder| !holder.what.starts_with(UNTYPED));
+        }
         self.holders.splice(0..0, variables);
         self.holders.truncate(MAX_NAMED);
     }

@@ -13,7 +13,7 @@ use lowtide_probe::detect::Area;
 use lowtide_probe::inspect::BlockWalk;
 use lowtide_probe::proc::maps::Mapping;
 
-use super::described::{Described, most_frequent};
+use super::described::{Described, UNTYPED, most_frequent};
 use crate::book::Survivor;
 use crate::files::Image;
 use crate::group::GroupKey;
@@ -94,11 +94,11 @@ impl<M: Memory> Namer<'_, M> {
         pointers: &Pointers,
     ) {
         let Some(index) = self.index else { return };
-        let of_python = |(described, sample): (&Described, &Vec<Survivor>)| {
-            let most = if described.is_of_python() { MAX_FOLLOWED } else { 0 };
-            sample.iter().take(most).map(|block| block.at).collect()
-        };
-        let followed: Vec<Vec<u64>> = described.iter().zip(samples).map(of_python).collect();
+        // Memory of objects, such as their attributes, has no type of its own.
+        let most = if described.iter().any(Described::is_of_python) { MAX_FOLLOWED } else { 0 };
+        let first =
+            |sample: &Vec<Survivor>| sample.iter().take(most).map(|block| block.at).collect();
+        let followed: Vec<Vec<u64>> = samples.iter().map(first).collect();
         let all = followed.concat();
         if all.is_empty() {
             return;
@@ -171,7 +171,7 @@ fn untyped(at: u64, range: Range<u64>) -> String {
     /// block, the offset differs from pointer to pointer.
     const MAX_RECORD: u64 = 512;
     match range.end - range.start {
-        bytes @ 0..=MAX_RECORD => format!("a block of {bytes} bytes, at +{:#x}", at - range.start),
-        bytes => format!("a block of {} bytes", HumanCount(bytes)),
+        bytes @ 0..=MAX_RECORD => format!("{UNTYPED}{bytes} bytes, at +{:#x}", at - range.start),
+        bytes => format!("{UNTYPED}{} bytes", HumanCount(bytes)),
     }
 }

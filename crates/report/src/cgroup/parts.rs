@@ -6,6 +6,7 @@ use lowtide_model::cgroup::{
 };
 use lowtide_model::ledger::{Row, State};
 
+use crate::inspection::ledger::first_names;
 use crate::screen::{Screen, dim, hanging};
 use crate::text::{printable, shortened};
 
@@ -78,9 +79,10 @@ impl Parts<'_> {
         let (shown, rest) = largest.split_at(large.min(self.most()));
         let mut out: String =
             shown.iter().map(|row| self.part(row.bytes, row.estimated, &owner(row))).collect();
+        let names = first_names(rest.iter().filter(|row| row.bytes > 0).map(|row| short_name(row)));
         let rest: u64 = rest.iter().map(|row| row.bytes).sum();
         if rest > 0 && !shown.is_empty() {
-            out += &self.part(rest, false, "other owners");
+            out += &self.part(rest, false, &names);
         }
         let unread = anon.processes.iter().filter(|process| process.unread.is_some());
         for process in unread.take(self.most()) {
@@ -151,6 +153,11 @@ impl Parts<'_> {
         let large = of_row.filter(|holder| self.is_large(holder.bytes, MIN_SHARE));
         large.take(self.most().saturating_mul(2)).filter_map(describe).collect()
     }
+}
+
+/// Returns the name of an owner in a list of several.
+fn short_name(row: &Row) -> &'static str {
+    row.manager.map_or(row.owner.name(), |runtime| runtime.kind().name())
 }
 
 /// Returns the name of an owner, and its meaning.

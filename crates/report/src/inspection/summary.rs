@@ -62,9 +62,9 @@ fn known(bytes: Option<u64>) -> String {
     bytes.map_or_else(|| "-".to_owned(), |bytes| Human(bytes).to_string())
 }
 
-/// Formats several processes, a line for each of the `most` largest and one for all others, below a
-/// line of headings. If some of them share memory after a fork, a column has what each costs by
-/// itself.
+/// Formats several processes below a line of headings: a line for each of the `most` largest, the
+/// largest first, and one for all others. If some of them share memory after a fork, a column has
+/// what each costs by itself.
 pub fn list(rows: &[SummaryRow], most: usize, screen: Screen) -> String {
     if rows.is_empty() {
         return String::new();
@@ -81,7 +81,8 @@ pub fn list(rows: &[SummaryRow], most: usize, screen: Screen) -> String {
     let least =
         if rows.len() > most.saturating_add(1) { sizes[most.saturating_sub(1)] } else { (0, 0) };
     let is_large = |row: &&SummaryRow| (row.rss_bytes, row.pid) >= least;
-    let (large, small): (Vec<&SummaryRow>, Vec<&SummaryRow>) = rows.iter().partition(is_large);
+    let (mut large, small): (Vec<&SummaryRow>, Vec<&SummaryRow>) = rows.iter().partition(is_large);
+    large.sort_by_key(|row| (std::cmp::Reverse(row.rss_bytes), row.pid));
     let lines: String = large.iter().map(|row| row.line(has_own, screen)).collect();
     if small.is_empty() {
         return heading + &lines;
