@@ -5,7 +5,7 @@
 //! is located first (`O_PATH`), which asks nothing of a FUSE server; its mount is then
 //! looked up in a list that is read later; and only then is the file system asked for something.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -62,7 +62,7 @@ impl FileSystem {
     fn of_mount(mount: &Mount) -> Self {
         match mount.of_type.as_str() {
             "tmpfs" => Self::SharedMemory,
-            of_type if is_remote_type(of_type) || WITHOUT_CACHE.contains(&of_type) => Self::Other,
+            of_type if WITHOUT_CACHE.contains(&of_type) => Self::Other,
             _ => Self::Local,
         }
     }
@@ -84,8 +84,10 @@ impl Mounts {
 
     pub(crate) fn parse(mountinfo: &str) -> Self {
         let mut mounts = Self::default();
-        for mount in mountinfo::mounts(mountinfo) {
-            *mounts.remote.entry(mount.device).or_default() |= is_remote_type(&mount.of_type);
+        let all: Vec<Mount> = mountinfo::mounts(mountinfo).collect();
+        let remote = remote_mounts(&all);
+        for mount in all {
+            *mounts.remote.entry(mount.device).or_default() |= remote.contains(&mount.id);
             mounts.by_id.insert(mount.id, mount);
         }
         mounts
@@ -93,7 +95,9 @@ impl Mounts {
 
     /// Returns the kind of file system of a mount; `None` if the process does not see it.
     pub(crate) fn file_system(&self, id: u64) -> Option<FileSystem> {
-        self.by_id.get(&id).map(FileSystem::of_mount)
+        let mount = self.by_id.get(&id)?;
+        let is_remote = self.is_remote_device(mount.device) == Some(true);
+        Some(if is_remote { FileSystem::Other } else { FileSystem::of_mount(mount) })
     }
 
     /// Returns the mounts of the machine that some process sees. Their numbers differ between
@@ -107,7 +111,11 @@ impl Mounts {
             }
             let namespace = fs::read_link(format!("/proc/{pid}/ns/mnt"));
             if namespace.is_ok_and(|namespace| namespaces.insert(namespace)) {
-                found.by_id.extend(Self::read(pid).by_id);
+                let Self { by_id, remote } = Self::read(pid);
+                found.by_id.extend(by_id);
+                for (device, is_remote) in remote {
+                    *found.remote.entry(device).or_default() |= is_remote;
+                }
             }
         }
         found
@@ -120,7 +128,8 @@ impl Mounts {
     /// Returns whether a mount is neither on a network nor of a FUSE server; `None` if it is not
     /// listed.
     fn is_local(&self, id: u64) -> Option<bool> {
-        self.by_id.get(&id).map(|mount| !is_remote_type(&mount.of_type))
+        let mount = self.by_id.get(&id)?;
+        self.is_remote_device(mount.device).map(|is_remote| !is_remote)
     }
 
     /// Returns whether the file system of a device is on a network or of a FUSE server; `None` if
@@ -160,6 +169,33 @@ pub(crate) fn is_remote_type(name: &str) -> bool {
         "ncpfs", "nfs", "nfs4", "smb3", "smbfs", "virtiofs",
     ];
     NAMES.contains(&name) || name.starts_with("fuse.") || name.starts_with("fuseblk.")
+}
+
+/// Returns the numbers of the mounts of a list that may be slow, or may not answer: those of such
+/// types, and overlays with a layer on one of them. A layer whose mount is in no list any more, or
+/// is listed at another path, is not recognised.
+pub(crate) fn remote_mounts(all: &[Mount]) -> BTreeSet<u64> {
+    let of_type = all.iter().filter(|mount| is_remote_type(&mount.of_type));
+    let mut remote: BTreeMap<u64, &Mount> = of_type.map(|mount| (mount.id, mount)).collect();
+    let is_below = |path: &Path, mount: &Mount| path.starts_with(&mount.point);
+    // An overlay can be a layer of another one, but not of a third (FILESYSTEM_MAX_STACK_DEPTH).
+    for _ in 0..2 {
+        let is_remote_layer = |path: &String| {
+            let path = Path::new(path);
+            let place = || {
+                let points = all.iter().filter(|mount| is_below(path, mount));
+                points.max_by_key(|mount| mount.point.len())
+            };
+            remote.values().any(|mount| is_below(path, mount))
+                && place().is_some_and(|mount| remote.contains_key(&mount.id))
+        };
+        let is_above = |mount: &&Mount| {
+            mount.of_type == "overlay" && mount.layers().iter().any(is_remote_layer)
+        };
+        let above: Vec<&Mount> = all.iter().filter(is_above).collect();
+        remote.extend(above.into_iter().map(|mount| (mount.id, mount)));
+    }
+    remote.into_keys().collect()
 }
 
 /// Returns the state of the file that a link of a process leads to, such as `/proc/PID/fd/3`.
@@ -209,6 +245,19 @@ mod tests {
         // The kernel's own mount of pipes is in no list.
         let link = format!("/proc/self/fd/{}", pipe.as_raw_fd());
         assert!(stat_local(own, Path::new(&link)).is_err());
+    }
+
+    #[test]
+    fn an_overlay_is_remote_if_one_of_its_layers_is() {
+        let text = "22 1 254:0 / / rw - ext4 /dev/root rw\n\
+            23 22 0:50 / /mnt/a\\040b rw - fuse x rw\n\
+            24 22 254:1 / /mnt/a\\040b/disk rw - ext4 /dev/disk rw\n\
+            25 22 0:51 / /above rw - overlay overlay ro,lowerdir=/usr:/mnt/a\\040b/x,redirect_dir=on\n\
+            26 22 0:52 / /twice rw - overlay overlay rw,lowerdir=/usr,upperdir=/above/u,workdir=/w\n\
+            27 22 0:53 / /beside rw - overlay overlay rw,lowerdir+=/mnt/a\\040b/disk/x,lowerdir+=l/x\n\
+            28 22 0:54 / /added rw - overlay overlay ro,lowerdir+=/usr,lowerdir+=/mnt/a\\040b\n";
+        let all: Vec<Mount> = mountinfo::mounts(text).collect();
+        assert_eq!(remote_mounts(&all), BTreeSet::from([23, 25, 26, 28]));
     }
 
     #[test]

@@ -26,28 +26,28 @@ struct Slow {
 impl Slow {
     /// Starts a process. Each further read of its program then takes `delay_ms`; 0: it never ends.
     fn start(delay_ms: &str) -> Self {
-        Self::start_with(delay_ms, &["blocks:30", "keep:10"], |_| ())
+        Self::start_with(delay_ms, &["blocks:30", "keep:10"], None)
     }
 
     /// Starts one with little memory, whose program is never read.
     fn start_small() -> Self {
-        Self::start_with("0", &[], |_| ())
+        Self::start_with("0", &[], None)
     }
 
-    /// Starts one whose file system is in no list of mounts.
-    fn start_detached(delay_ms: &str) -> Self {
-        Self::start_with(delay_ms, &["blocks:30", "keep:10"], |command| {
-            command.env("DETACHED", "1");
-        })
+    /// Starts one whose program is never read, with the variable for its file system: `DETACHED`,
+    /// which is in no list of mounts, or `OVERLAY`, above it.
+    fn start_silent(variable: &str) -> Self {
+        Self::start_with("0", &["blocks:30", "keep:10"], Some(variable))
     }
 
-    fn start_with(delay_ms: &str, words: &[&str], change: impl FnOnce(&mut Command)) -> Self {
+    fn start_with(delay_ms: &str, words: &[&str], variable: Option<&str>) -> Self {
         let home = tempfile::tempdir().unwrap();
-        let [mount, slow] = ["mount", "slow"].map(|name| home.path().join(name));
-        fs::create_dir(&mount).unwrap();
+        let [mount, overlay, slow] =
+            ["mount", "overlay", "slow"].map(|name| home.path().join(name));
+        [&mount, &overlay].into_iter().for_each(|place| fs::create_dir(place).unwrap());
         let mut command = Command::new(fixture("slow_files", &[]));
         command.arg(&mount).arg(fixture("memory", &["-pthread"])).arg(delay_ms).arg(&slow);
-        change(&mut command);
+        command.envs(variable.map(|name| (name, overlay)));
         let subject = Subject::start(command.args(words));
         fs::write(&slow, "").unwrap();
         Self { subject, home }
@@ -97,7 +97,13 @@ fn lowtide_itself_ends_although_a_file_is_never_read() {
 #[test]
 #[ignore = "needs root and FUSE"]
 fn lowtide_itself_ends_although_a_file_of_a_detached_mount_is_never_read() {
-    each_verb_ends_beside(&Slow::start_detached("0"));
+    each_verb_ends_beside(&Slow::start_silent("DETACHED"));
+}
+
+#[test]
+#[ignore = "needs root and FUSE"]
+fn lowtide_itself_ends_although_a_file_in_an_overlay_above_fuse_is_never_read() {
+    each_verb_ends_beside(&Slow::start_silent("OVERLAY"));
 }
 
 fn each_verb_ends_beside(silent: &Slow) {

@@ -294,7 +294,9 @@ mod tests {
             "22 1 254:0 / / rw - ext4 /dev/root rw\n\
              23 22 0:21 / /shm rw - tmpfs tmpfs rw\n\
              24 22 0:50 / /mnt rw - fuse.sshfs x rw\n\
-             25 22 8:1 / /usb rw - fuseblk x rw\n",
+             25 22 8:1 / /usb rw - fuseblk x rw\n\
+             26 22 0:52 / /above rw - overlay overlay ro,lowerdir=/mnt/x:/usr\n\
+             27 22 0:53 / /other rw - overlay overlay ro,lowerdir=/usr\n",
         );
         let seen = VisibleFileSystems { of_process, of_lowtide: Mounts::default().into() };
         for (device, is_remote) in [
@@ -302,6 +304,8 @@ mod tests {
             ((0, 21), false),
             ((0, 50), true),
             ((8, 1), true),
+            ((0, 52), true),
+            ((0, 53), false),
             // A mount that was detached.
             ((0, 51), true),
             // A layer of an overlay.

@@ -26,6 +26,16 @@ pub(crate) struct Mount {
     pub options: String,
 }
 
+impl Mount {
+    /// Returns the paths of the layers of an overlay, as the one who mounted it named them.
+    pub(crate) fn layers(&self) -> Vec<String> {
+        const NAMES: [&str; 4] = ["lowerdir", "lowerdir+", "datadir+", "upperdir"];
+        let options = self.options.split(',').filter_map(|option| option.split_once('='));
+        let layers = options.filter(|(name, _)| NAMES.contains(name));
+        layers.flat_map(|(_, paths)| paths.split(':').map(unescaped)).collect()
+    }
+}
+
 /// Reads the list of the mounts that a process (a PID, or `self`) sees. Of a very long list, only
 /// the beginning is read.
 ///
