@@ -221,6 +221,9 @@ fn verdict(facts: &Evidence<'_>) -> Verdict {
             facts.part(bytes)
         )
     }));
+    if matches!(kind, VerdictKind::OutsideHeap | VerdictKind::Inconclusive) {
+        because.extend(facts.unread_libraries());
+    }
     because.extend(facts.forked_memory());
     because.extend(facts.unused_in_huge_pages());
     because.extend(facts.lazily_freed());
@@ -448,6 +451,10 @@ pub(crate) mod tests {
             (Owner::File, 60),
             (Owner::Stacks, 1),
         ]);
+        let unread_libraries = vec!["/opt/libvm.so.1".to_owned(), "/opt/libx.so".to_owned()];
+        let verdict = diagnose(Observation { unread_libraries, ..of_postgres.clone() }).verdict;
+        let unread = "libvm.so.1 and 1 more could not be read: a runtime in them would not be recognised";
+        assert!(verdict.because.iter().any(|reason| reason == unread), "{verdict:?}");
         let shared = vec![NamedMemory::new("PostgreSQL's shared memory".to_owned(), 69 * MIB, 1)];
         let verdict = diagnose(Observation { shared, ..of_postgres }).verdict;
         assert_eq!(verdict.kind, VerdictKind::OutsideHeap);

@@ -61,6 +61,17 @@ impl Evidence<'_> {
         self.runtimes.iter().map(|runtime| runtime.name.as_str()).find(is_collected)
     }
 
+    /// Returns the reason why a runtime may be missing; `None` if all libraries were read.
+    pub(crate) fn unread_libraries(&self) -> Option<String> {
+        let first = self.unread_libraries.first()?;
+        let (others, them) = match self.unread_libraries.len() - 1 {
+            0 => (String::new(), "it"),
+            more => (format!(" and {more} more"), "them"),
+        };
+        let name = first.rsplit('/').next().unwrap_or(first);
+        Some(format!("{name}{others} could not be read: a runtime in {them} would not be recognised"))
+    }
+
     /// Returns the free bytes in arenas of CPython, which return to the kernel only as a whole.
     pub(crate) fn free_in_cpython(&self) -> u64 {
         self.ledger.bytes_of(WalkedRuntime::CPython, State::Free)

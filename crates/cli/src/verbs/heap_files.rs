@@ -174,17 +174,25 @@ fn concluded(file: &HeapFile, parts: Parts) -> Inspection {
 /// Limits a verdict to what a core shows: it has no verdict if memory is missing that the process
 /// may have used, or if its heap was not recognised.
 fn limit_to_core(found: &mut Inspection, core: &CoreOrigin) {
-    let is_unknown = found.observation.allocator.is_none() && found.observation.runtimes.is_empty();
+    /// Maximum of shared memory that was left out, as a share of the content, for a verdict.
+    const NOTABLE: f64 = 0.1;
+    let observation = &found.observation;
+    let is_unknown = observation.allocator.is_none() && observation.runtimes.is_empty();
+    let content = observation.ledger.total() as f64;
     let reason = match () {
-        () if core.missing_bytes > 0 => Some("a part of the memory was cut off"),
+        () if core.missing_bytes > 0 => Some("a part of the memory was cut off".to_owned()),
         () if !core.has_private_memory => {
-            Some("the core lacks private memory, which coredump_filter left out")
+            Some("the core lacks private memory, which coredump_filter left out".to_owned())
         }
-        () if is_unknown => Some("its allocator was not recognised"),
+        () if core.left_out_shared_bytes as f64 > content * NOTABLE => Some(format!(
+            "the core lacks shared memory ({}), which coredump_filter left out",
+            Human(core.left_out_shared_bytes)
+        )),
+        () if is_unknown => Some("its allocator was not recognised".to_owned()),
         () => None,
     };
     if let Some(reason) = reason {
-        let because = vec![reason.to_owned()];
+        let because = vec![reason];
         found.verdict = Verdict { kind: VerdictKind::Inconclusive, because };
         found.remedies.clear();
     }

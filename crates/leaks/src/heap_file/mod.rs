@@ -226,6 +226,7 @@ fn origin_of_core(core: &Arc<CoreFile>) -> Origin {
             signal: core.signal(),
             missing_bytes: core.missing_bytes(),
             left_out_bytes: core.left_out_bytes(),
+            left_out_shared_bytes: core.left_out_shared_bytes(),
             has_private_memory: core.has_private_memory(),
         }),
     }

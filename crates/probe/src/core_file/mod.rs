@@ -155,10 +155,22 @@ impl CoreFile {
         self.headers.missing_bytes
     }
 
-    /// Returns the writable memory of no file that the kernel did not write to the core: never
-    /// used, or left out on request (`MADV_DONTDUMP`, `coredump_filter`), in bytes.
+    /// Returns the memory that the kernel did not write to the core: never used, or left out on
+    /// request (`MADV_DONTDUMP`, `coredump_filter`), in bytes. It is the writable memory of no
+    /// file, and all shared memory.
     pub fn left_out_bytes(&self) -> u64 {
-        let memory = self.maps.iter().filter(|m| !m.has_file() && m.permissions.starts_with("rw"));
+        self.not_dumped(|m| !m.has_file() && m.permissions.starts_with("rw"))
+            + self.left_out_shared_bytes()
+    }
+
+    /// Returns the part of it in shared memory. A file that several processes map is no memory, and
+    /// does not count.
+    pub fn left_out_shared_bytes(&self) -> u64 {
+        self.not_dumped(|m| m.has_file() && m.permissions.ends_with('s'))
+    }
+
+    fn not_dumped(&self, is_wanted: impl Fn(&Mapping) -> bool) -> u64 {
+        let memory = self.maps.iter().filter(|m| is_wanted(m));
         memory.map(|m| m.size().saturating_sub(self.dumped(m.start..m.end))).sum()
     }
 

@@ -65,6 +65,23 @@ fn memory_is_read_up_to_what_the_core_lacks_and_pages_of_zeros_have_no_content()
 }
 
 #[test]
+fn shared_memory_that_was_left_out_is_counted_and_files_are_not() {
+    let size = PAGE as u64;
+    let paths = ["/dev/shm/buffers", "/var/lib/data"];
+    let parts = [(0, 3), (3, 4)].map(|(first, end)| [START + first * size, START + end * size, 0]);
+    let words = [2, size].into_iter().chain(parts.into_iter().flatten());
+    let mut content: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
+    content.extend(paths.iter().flat_map(|path| [path.as_bytes(), b"\0"].concat()));
+    let head = [5, content.len() as u32, 0x4649_4c45].map(u32::to_le_bytes).concat();
+    let note = [&head[..], b"CORE\0\0\0\0", &content].concat();
+    let without = |start: u64, pages: u64| [2 * size, START + start * size, 0, pages * size];
+    let loads = [without(0, 3), without(3, 1), load(1, 4, 1)];
+    let core = open(&bytes(&loads, &note, &[7])).unwrap();
+    assert_eq!(core.left_out_shared_bytes(), 3 * size);
+    assert_eq!(core.left_out_bytes(), 3 * size);
+}
+
+#[test]
 fn a_core_that_was_cut_off_is_read_as_far_as_it_goes() {
     let all = bytes(&[load(1, 0, 3)], &[], &[1, 2, 3]);
     let core = open(&all[..2 * PAGE + 100]).unwrap();

@@ -65,6 +65,9 @@ pub struct Detected {
     /// whole pages, in order of address. The kernel may have merged them with the mappings after
     /// them.
     pub zeroed_data: Vec<Range<u64>>,
+    /// The paths of the loaded libraries whose files could not be read: a runtime in them is not
+    /// detected.
+    pub unread_libraries: Vec<String>,
 }
 
 impl Detected {
@@ -132,14 +135,14 @@ impl Detector {
     ) -> Result<Detected, ProgramError> {
         let source = source.into();
         let (program_facts, mappings) = self.reader.read_with_mappings(source, maps)?;
-        let mut objects = Vec::with_capacity(mappings.len());
+        let (mut objects, mut unread_libraries) = (Vec::with_capacity(mappings.len()), Vec::new());
         for (place, mapping) in mappings.into_iter().enumerate() {
             match self.reader.object(source, mapping) {
                 Ok(facts) => objects.push(LoadedObject { mapping, facts: facts.clone() }),
                 // If the program itself cannot be read, nothing can be detected. A library whose
                 // file is gone is not recognised.
                 Err(error) if place == 0 => return Err(error),
-                Err(_) => {}
+                Err(_) => unread_libraries.push(mapping.name.clone()),
             }
         }
         let c_library = self.c_library(source, maps, &program_facts, &objects);
@@ -156,6 +159,7 @@ impl Detector {
                 .find_map(|o| o.facts.hotspot?.loaded_at(load_address(maps, o)?)),
             sanitizer: sanitizer(maps, &objects),
             zeroed_data: zeroed_data(maps, &objects),
+            unread_libraries,
         })
     }
 

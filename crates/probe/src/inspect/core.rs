@@ -84,8 +84,10 @@ fn notes(core: &CoreFile) -> Vec<String> {
     let left_out_bytes = core.left_out_bytes();
     if left_out_bytes >= NOTABLE {
         notes.push(format!(
-            "{} of writable memory are not in the core: never used, or left out (MADV_DONTDUMP, coredump_filter)",
-            Human(left_out_bytes)
+            "{} of memory, of which {} are shared, are not in the core: never used, or left out (MADV_DONTDUMP, \
+             coredump_filter)",
+            Human(left_out_bytes),
+            Human(core.left_out_shared_bytes())
         ));
     }
     notes

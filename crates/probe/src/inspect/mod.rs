@@ -427,6 +427,7 @@ fn describe(detected: &Detected, observation: &mut Observation) {
         linkage: Some(found.linkage),
     });
     observation.c_library = detected.c_library.clone();
+    observation.unread_libraries.clone_from(&detected.unread_libraries);
     // One that has ended can have left memory behind, which its pools show.
     let has_memory =
         |r: &&DetectedRuntime| r.kind == RuntimeKind::Python && observation.cpython.is_some();

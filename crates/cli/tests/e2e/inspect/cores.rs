@@ -97,6 +97,21 @@ fn a_core_that_was_cut_off_is_read_as_far_as_it_goes_and_has_no_verdict() {
 }
 
 #[test]
+fn a_core_without_the_shared_memory_of_its_process_has_no_verdict() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("core");
+    let subject = Subject::of(&["small:8:100", "shared:40"]);
+    subject.rests();
+    write_core(subject.pid(), &path);
+    drop(subject);
+    let found = shown(&[], path.to_str().unwrap());
+    hold_inspection(&found);
+    assert_eq!(found["verdict"]["kind"], "inconclusive", "{found:#}");
+    let reasons = found["verdict"]["because"].to_string();
+    assert!(reasons.contains("the core lacks shared memory (40.0 MiB)"), "{reasons}");
+}
+
+#[test]
 fn a_core_and_a_saved_heap_of_one_process_do_not_differ_in_their_blocks() {
     let directory = tempfile::tempdir().unwrap();
     let (core, heap) = (directory.path().join("core"), directory.path().join("a.heap"));
