@@ -69,7 +69,9 @@ impl Evidence<'_> {
             more => (format!(" and {more} more"), "them"),
         };
         let name = first.rsplit('/').next().unwrap_or(first);
-        Some(format!("{name}{others} could not be read: a runtime in {them} would not be recognised"))
+        Some(format!(
+            "{name}{others} could not be read: a runtime in {them} would not be recognised"
+        ))
     }
 
     /// Returns the free bytes in arenas of CPython, which return to the kernel only as a whole.
