@@ -393,11 +393,10 @@ impl Inspected {
     }
 }
 
-/// Returns whether the heap of another allocator than glibc's has free memory, and it was not
-/// predicted what a release returns of it.
-fn lacks_prediction(found: &Observation) -> bool {
-    let lacks = |heap: &WalkedHeap| heap.prediction.release_bytes.is_none();
-    found.heaps.iter().any(|heap| lacks(heap) && heap.reclaimable_bytes > 0)
+/// Returns whether a heap has free memory of which it is not known what a release returns.
+fn has_unpredicted(found: &Observation) -> bool {
+    let is_unknown = |heap: &WalkedHeap| heap.prediction.release_bytes.is_none();
+    found.heaps.iter().any(|heap| is_unknown(heap) && heap.reclaimable_bytes > 0)
 }
 
 /// Inspects a process repeatedly, and detects whether it grows. Only the last inspection predicts
@@ -412,12 +411,17 @@ fn over_time(
     let begin = Instant::now();
     let mut whole = WholeProcess::begin(target);
     let mut leaks = Leaks::new(target);
-    inspector.predict(false);
+    let mut duration = Duration::ZERO;
+    let mut predicts;
     let mut ended = loop {
         let at = Instant::now();
         let mut cost = Duration::ZERO;
+        // The inspection that is expected to end after the time is the last one.
+        predicts = begin.elapsed() + 2 * duration >= time;
+        inspector.predict(predicts);
         match whole.observe(inspector, target) {
             Ok(of_inspection) => {
+                duration = at.elapsed();
                 let is_readable = whole.ends().is_some_and(|(_, last)| last.unreadable.is_none());
                 if !is_readable || begin.elapsed() >= time {
                     break None;
@@ -433,8 +437,10 @@ fn over_time(
         }
         whole.read_until(at + between_inspections(step, cost), target, interrupt);
     };
+    // An interrupt, or a longer inspection than expected, can make another one the last.
     inspector.predict(true);
-    if ended.is_none() && whole.ends().is_some_and(|(_, last)| lacks_prediction(last)) {
+    let lacks_prediction = !predicts && whole.ends().is_some_and(|(_, last)| has_unpredicted(last));
+    if ended.is_none() && lacks_prediction {
         ended = whole.observe(inspector, target).err();
     }
     let Some(mut last) = whole.ends().map(|(_, last)| last.clone()) else {
