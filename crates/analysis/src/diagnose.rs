@@ -20,7 +20,7 @@
 use crate::evidence::{Evidence, NAMED, NOTABLE};
 use crate::remedies::remedies;
 use lowtide_model::bytes::Human;
-use lowtide_model::inspection::{Inspection, Observation, SCHEMA, WalkedHeap};
+use lowtide_model::inspection::{Inspection, Observation, SCHEMA, Unreadable, WalkedHeap};
 use lowtide_model::ledger::Owner;
 use lowtide_model::verdict::{Verdict, VerdictKind};
 
@@ -45,6 +45,15 @@ const OUTSIDE: [Owner; 6] = [
     Owner::AnonymousOther,
 ];
 
+/// Returns why a heap was not read.
+fn unread(why: Unreadable) -> &'static str {
+    match why {
+        Unreadable::Maps | Unreadable::Memory => "lowtide may not read its heap",
+        Unreadable::Slow => "reading it takes too long",
+        Unreadable::Blocked => "reading it makes no progress",
+    }
+}
+
 /// Adds the verdict and remedies to an observation.
 pub fn diagnose(observation: Observation) -> Inspection {
     let evidence = Evidence(&observation);
@@ -53,10 +62,9 @@ pub fn diagnose(observation: Observation) -> Inspection {
             Verdict { kind: VerdictKind::Inconclusive, because: vec![moved(&observation)] }
         }
         None => verdict(&evidence),
-        Some(_) => Verdict {
-            kind: VerdictKind::Inconclusive,
-            because: vec!["lowtide may not read its heap".to_owned()],
-        },
+        Some(why) => {
+            Verdict { kind: VerdictKind::Inconclusive, because: vec![unread(why).to_owned()] }
+        }
     };
     let remedies = remedies(&evidence, &verdict);
     let coverage = observation.ledger.coverage();

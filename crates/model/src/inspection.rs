@@ -161,8 +161,8 @@ pub struct Observation {
     /// Predicted gains of the heap's remedies; `None` if the heap was not walked.
     #[serde(skip)]
     pub heap: Option<HeapPrediction>,
-    /// Parts that could not be read because a permission is missing; the observation lacks them.
-    #[serde(skip)]
+    /// What could not be read, or why; the observation lacks it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreadable: Option<Unreadable>,
     /// Its C library, whichever allocator serves `malloc`.
     #[serde(skip)]
@@ -365,13 +365,18 @@ impl Observation {
     }
 }
 
-/// The part of a process that a missing permission hides.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Why an observation lacks parts of a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Unreadable {
-    /// The list of its mappings, and everything that needs it.
+    /// A missing permission hides the list of its mappings, and everything that needs it.
     Maps,
-    /// Its memory, so that its heap cannot be walked.
+    /// A missing permission hides its memory, so that its heap cannot be walked.
     Memory,
+    /// Reading it takes too long.
+    Slow,
+    /// Reading it makes no progress.
+    Blocked,
 }
 
 /// An observation and its diagnosis: the object that `lowtide inspect --json` prints.

@@ -118,6 +118,8 @@ impl GivenUp {
 pub struct Patience {
     /// Maximum duration of the work, in place of the limit of the time in which it runs or idles.
     pub deadline: Option<Duration>,
+    /// Time at which the work is given up in any case, such as the end of a whole verb.
+    pub end: Option<Instant>,
     /// Whether the work itself limits the time in which it runs. It may also sleep, for
     /// [`MAX_SLEEP`] in all and for less than 5 s at once.
     pub ends_itself: bool,
@@ -163,10 +165,15 @@ impl Patience {
         interrupt: &AtomicBool,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, GivenUp> {
+        let rest = self.end.map(|end| end.saturating_duration_since(Instant::now()));
+        if rest == Some(Duration::ZERO) {
+            return Err(GivenUp::Slow);
+        }
+        let deadline = self.deadline.into_iter().chain(rest).min();
         // Its own memory: a process can map the same file as often as it likes.
         let bytes = target.status().map_or(0, |status| status.anon_bytes);
         let process = (target.pid, target.start_ticks);
-        patiently(process, self.limits(bytes), interrupt, work)
+        patiently(process, Self { deadline, ..self }.limits(bytes), interrupt, work)
     }
 }
 
@@ -419,6 +426,15 @@ mod tests {
             Err(GivenUp::Slow)
         );
         OVER.store(true, Ordering::Relaxed);
+    }
+
+    #[test]
+    fn no_work_is_started_after_the_end_of_the_verb() {
+        let target = Target::open(std::process::id()).unwrap();
+        let patience = |end| Patience { end: Some(end), ..Patience::default() };
+        let now = Instant::now();
+        assert_eq!(patience(now).work_on(&target, &never(), || true), Err(GivenUp::Slow));
+        assert_eq!(patience(now + MAX_SLEEP).work_on(&target, &never(), || true), Ok(true));
     }
 
     #[test]

@@ -24,6 +24,7 @@ use lowtide_study::Flags;
 use crate::args::load_values::{IdleClose, named};
 use crate::args::values::{
     AllocatorChoice, DEFAULT_INTERVAL, DEFAULT_LISTEN, DEFAULT_MAX_PAUSE, DEFAULT_TOP_INTERVAL,
+    Deadline,
 };
 use crate::select::selector::{ProcessFilter, ProcessesOrFiles, Selector};
 use crate::top::rows::{GroupKey, SortKey};
@@ -218,6 +219,11 @@ pub(crate) struct InspectArgs {
 }
 
 impl InspectArgs {
+    /// Returns the patience of the whole verb.
+    pub(crate) fn patience(&self) -> Patience {
+        self.deadline.patience_of_verb(self.watch.unwrap_or_default())
+    }
+
     pub(crate) fn details(&self) -> Details {
         Details { arenas: self.arenas, why: self.why }
     }
@@ -226,15 +232,31 @@ impl InspectArgs {
 /// How long lowtide reads a process before it gives up.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct DeadlineArgs {
-    /// Maximum time to read a process [default: 2s of waiting or 10s in total, and 1s more for each
-    /// GiB of its anonymous memory]
+    /// Maximum time to read a process; for inspect and top --once, of all [default: 2s of waiting
+    /// or 10s in total for each, and 1s more for each GiB of its anonymous memory]
     #[arg(long, value_name = "DURATION", hide_short_help = true, value_parser = values::deadline)]
-    deadline: Option<Duration>,
+    deadline: Option<Deadline>,
 }
 
 impl DeadlineArgs {
+    /// Returns the patience with each process.
     pub(crate) fn patience(&self) -> Patience {
-        Patience { deadline: self.deadline, ..Patience::default() }
+        let deadline = self.deadline.map(|deadline| deadline.time);
+        Patience { deadline, ..Patience::default() }
+    }
+
+    /// Returns the patience with all processes together. `wanted` is the time that the user wants
+    /// the verb to take in addition.
+    pub(crate) fn patience_of_verb(&self, wanted: Duration) -> Patience {
+        let end = self
+            .deadline
+            .and_then(|deadline| deadline.begin.checked_add(deadline.time.checked_add(wanted)?));
+        Patience { end, ..self.patience() }
+    }
+
+    /// Returns the time that the user has set.
+    pub(crate) fn time(&self) -> Option<Duration> {
+        self.deadline.map(|deadline| deadline.time)
     }
 }
 

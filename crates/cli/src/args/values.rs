@@ -2,7 +2,7 @@
 
 use std::error::Error;
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lowtide_analysis::growth::MIN_SAMPLES;
 use lowtide_exporter::ListenAddress;
@@ -68,12 +68,20 @@ pub(crate) fn release_watch(text: &str) -> Result<Duration, InvalidValue> {
     })
 }
 
+/// The value of `--deadline`, and the time at which it began.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Deadline {
+    pub(crate) time: Duration,
+    pub(crate) begin: Instant,
+}
+
 /// Parses `--deadline`.
-pub(crate) fn deadline(text: &str) -> Result<Duration, InvalidValue> {
-    checked("--deadline", text, |time| match time.is_zero() {
+pub(crate) fn deadline(text: &str) -> Result<Deadline, InvalidValue> {
+    let time = checked("--deadline", text, |time| match time.is_zero() {
         true => Err("it is the time after which lowtide gives up: use at least 1ms".to_owned()),
         false => Ok(()),
-    })
+    })?;
+    Ok(Deadline { time, begin: Instant::now() })
 }
 
 /// Parses `release --wait`.

@@ -67,12 +67,14 @@ pub(crate) fn note_thread(target: &Target) {
     }
 }
 
-/// Returns the failure for a part of a process that lowtide may not read, with the missing
-/// permission. `again` is the command line to repeat.
-pub(crate) fn not_permitted(part: Unreadable, pid: u32, again: &Rerun) -> Failure {
-    let part = match part {
+/// Returns the failure for a process of which parts were not read, with the missing permission.
+/// `again` is the command line to repeat.
+pub(crate) fn unread(why: Unreadable, pid: u32, again: &Rerun) -> Failure {
+    let part = match why {
         Unreadable::Maps => "memory mappings",
         Unreadable::Memory => "heap",
+        Unreadable::Slow => return failure(&TargetError::Slow(pid), again),
+        Unreadable::Blocked => return failure(&TargetError::Blocked(pid), again),
     };
     let required = required(pid, Access::Read);
     let sentence = format!("the {part} of process {pid} may not be read: this requires {required}");

@@ -7,6 +7,7 @@ use lowtide_model::ledger::Owner;
 use lowtide_model::release::{Release, ReleaseOutcome};
 use lowtide_model::remedy::RemedyKind;
 use lowtide_probe::inspect::Proportion;
+use lowtide_probe::patience::Patience;
 use lowtide_probe::proc::kcmp::AddressSpaces;
 use lowtide_probe::proc::status::Status;
 use lowtide_probe::target::{Target, TargetError};
@@ -36,7 +37,7 @@ pub(crate) struct Group {
 
 /// Returns the PSS of a process, if it can be read.
 pub(crate) fn proportion(target: &Target) -> Option<Proportion> {
-    in_time(target, |target| Proportion::read(&target).ok()).flatten()
+    in_time(Patience::default(), target, |target| Proportion::read(&target).ok()).flatten()
 }
 
 impl Group {

@@ -21,9 +21,10 @@ pub(crate) fn wait_until(deadline: Instant, target: &Target, interrupt: &AtomicB
 
 /// Reads from a process; `None` if it blocks the read for too long.
 pub(crate) fn in_time<T: Send + 'static>(
+    patience: Patience,
     target: &Target,
     read: impl FnOnce(Target) -> T + Send + 'static,
 ) -> Option<T> {
     let of_thread = target.try_clone().ok()?;
-    Patience::default().work_on(target, &AtomicBool::new(false), move || read(of_thread)).ok()
+    patience.work_on(target, &AtomicBool::new(false), move || read(of_thread)).ok()
 }

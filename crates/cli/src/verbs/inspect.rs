@@ -12,7 +12,7 @@ use lowtide_leaks::finder::LeakFinder;
 use lowtide_leaks::heap_file::HeapFile;
 use lowtide_leaks::pins::HeldMemory;
 use lowtide_model::growth::GrowthCourse;
-use lowtide_model::inspection::{Inspection, Observation, WalkedHeap};
+use lowtide_model::inspection::{Inspection, Observation, Unreadable, WalkedHeap};
 use lowtide_model::leaks::LeakKind;
 use lowtide_model::ledger::{Ledger, Owner};
 use lowtide_model::release::Hazard;
@@ -38,7 +38,7 @@ use crate::console::interrupt;
 use crate::console::output::{Output, note};
 use crate::failure::exit::{Exit, Failure};
 use crate::failure::rerun::Rerun;
-use crate::failure::target_error::{failure, not_permitted, note_thread, several_not_permitted};
+use crate::failure::target_error::{failure, note_thread, several_not_permitted, unread};
 use crate::select::container::{self, Container};
 use crate::select::each_process::{Outcome, each_process};
 use crate::select::group::{Group, has_processes, in_lines};
@@ -80,7 +80,7 @@ pub(crate) fn run(args: &InspectArgs, output: &Output) -> Result<Exit, Failure> 
                 order.len()
             )));
         };
-        return print_malloc_info(selected.pid, output);
+        return print_malloc_info(selected.pid, args.patience(), output);
     }
     // A single inspection ends soon.
     let interrupt = match args.watch {
@@ -89,7 +89,7 @@ pub(crate) fn run(args: &InspectArgs, output: &Output) -> Result<Exit, Failure> 
     };
     let mut pages = Pages {
         args,
-        inspector: Inspector::default().with_details().with_patience(args.deadline.patience()),
+        inspector: Inspector::default().with_details().with_patience(args.patience()),
         again: Rerun::typed(),
         has_totals: selector.has_totals(order.len(), output),
         is_one: order.len() == 1 && !container.is_found(),
@@ -176,9 +176,9 @@ impl Pages<'_> {
             self.unreadable.push(pid);
         }
         let limited = unreadable.filter(|_| self.is_one || self.output.json);
-        let limited = limited.map(|what| not_permitted(what, pid, &again));
+        let limited = limited.map(|why| unread(why, pid, &again));
         let ended = ended.map(|error| failure(&error, &again));
-        let mut exit = unreadable.map_or(Exit::Done, |_| Exit::NotPermitted);
+        let mut exit = unreadable.map_or(Exit::Done, |why| unread(why, pid, &again).exit());
         for failure in limited.into_iter().chain(ended) {
             // For a single process, only one object is printed: the inspection.
             match self.is_one {
@@ -204,9 +204,20 @@ impl Pages<'_> {
         note_thread(&target);
         let watch = BlockWatch::begin(self.args, &target, again)?;
         let inspected = self.inspect_target(&target, group, watch);
+        let inspected = inspected.or_else(|error| self.outline(&target, error));
         let mut inspected = inspected.map_err(|error| fails(error, group))?;
         inspected.inspection.observation.pid = pid;
         Ok(inspected)
+    }
+
+    /// Returns what is known of a single process after an inspection that was given up.
+    fn outline(&self, target: &Target, error: TargetError) -> Result<Inspected, TargetError> {
+        let why = match error {
+            TargetError::Slow(_) if self.is_one => Unreadable::Slow,
+            TargetError::Blocked(_) if self.is_one => Unreadable::Blocked,
+            _ => return Err(error),
+        };
+        Ok(Inspected::now(diagnose(Inspector::outline(target, why)?)))
     }
 
     fn inspect_target(
@@ -216,10 +227,13 @@ impl Pages<'_> {
         watch: Option<BlockWatch>,
     ) -> Result<Inspected, TargetError> {
         let mut inspected = match self.args.watch {
-            Some(time) => over_time(&mut self.inspector, target, time, self.interrupt),
+            Some(time) => {
+                over_time(&mut self.inspector, target, time, self.args.patience(), self.interrupt)
+            }
             None => inspect_blocks::inspect(&mut self.inspector, target, self.args).map(
                 |(mut found, held)| {
-                    let is_refused = withdraw_refused_release(&mut found, target);
+                    let is_refused =
+                        withdraw_refused_release(&mut found, target, self.args.patience());
                     Inspected { held, is_refused, ..Inspected::now(diagnose(found)) }
                 },
             ),
@@ -236,12 +250,18 @@ impl Pages<'_> {
         let is_full = self.has_pages() || self.output.json;
         if is_full && inspected.inspection.observation.unreadable.is_none() {
             let held = inspected.held.take();
-            add_blocks(&mut inspected.inspection, target, self.args, held, watch)?;
+            match add_blocks(&mut inspected.inspection, target, self.args, held, watch) {
+                // What is known already is printed.
+                Err(error @ (TargetError::Slow(_) | TargetError::Blocked(_))) => {
+                    inspected.ended = Some(error);
+                }
+                done => done?,
+            }
             let own_bytes = anonymous_bytes(&inspected.inspection.observation.ledger);
             inspected.inspection.container = container_of(target.pid, own_bytes);
         }
         if self.has_pages() && !self.output.json {
-            let service = in_time(target, |target| Service::read(&target));
+            let service = in_time(self.args.patience(), target, |target| Service::read(&target));
             inspected.service = service.unwrap_or_default();
         }
         if self.has_totals {
@@ -325,13 +345,13 @@ impl Pages<'_> {
 }
 
 /// Prints the XML of `malloc_info(3)`.
-fn print_malloc_info(pid: u32, output: &Output) -> Result<Exit, Failure> {
+fn print_malloc_info(pid: u32, patience: Patience, output: &Output) -> Result<Exit, Failure> {
     if output.json {
         return Err(Failure::usage("--malloc-info prints XML: leave out --json, or use --arenas"));
     }
     let again = Rerun::typed();
     let target = Target::open(pid).map_err(|error| failure(&error, &again))?;
-    let read = in_time(&target, |target| malloc_info(&target));
+    let read = in_time(patience, &target, |target| malloc_info(&target));
     let read = read.unwrap_or(Err(TargetError::Blocked(pid)));
     let info = read.map_err(|error| failure(&error, &again))?.ok_or_else(|| {
         let sentence = format!("process {pid} has no readable glibc heap");
@@ -356,7 +376,7 @@ fn anonymous_bytes(ledger: &Ledger) -> u64 {
 }
 
 /// Withdraws the prediction of a release that would be refused. Returns whether it was.
-fn withdraw_refused_release(found: &mut Observation, target: &Target) -> bool {
+fn withdraw_refused_release(found: &mut Observation, target: &Target, patience: Patience) -> bool {
     if !promises_release(found) {
         return false;
     }
@@ -364,7 +384,7 @@ fn withdraw_refused_release(found: &mut Observation, target: &Target) -> bool {
         found.withdraw_release("its first thread has ended", false);
         return true;
     }
-    let refusal = in_time(target, |target| predict_refusal(&target)).flatten();
+    let refusal = in_time(patience, target, |target| predict_refusal(&target)).flatten();
     if let Some(refusal) = &refusal {
         // A filter that does not permit what a release calls may not permit madvise or brk either.
         let is_filtered = refusal.hazard() == Hazard::Seccomp;
@@ -405,12 +425,13 @@ fn over_time(
     inspector: &mut Inspector,
     target: &Target,
     time: Duration,
+    patience: Patience,
     interrupt: &AtomicBool,
 ) -> Result<Inspected, TargetError> {
     let step = (time / INSPECTIONS).max(MIN_INSPECTION_INTERVAL);
     let begin = Instant::now();
     let mut whole = WholeProcess::begin(target);
-    let mut leaks = Leaks::new(target);
+    let mut leaks = Leaks::new(target, patience);
     let mut duration = Duration::ZERO;
     let mut predicts;
     let mut ended = loop {
@@ -446,7 +467,7 @@ fn over_time(
     let Some(mut last) = whole.ends().map(|(_, last)| last.clone()) else {
         return Err(ended.unwrap_or(TargetError::Gone(target.pid)));
     };
-    let is_refused = withdraw_refused_release(&mut last, target);
+    let is_refused = withdraw_refused_release(&mut last, target, patience);
     let mut inspection = whole.follower().diagnose(last);
     add_growth(&mut inspection, &mut whole, target);
     if ended.is_none() && !interrupt.load(Ordering::Relaxed) {
@@ -459,16 +480,17 @@ fn over_time(
 struct Leaks {
     /// Absent if the process cannot be read, or reading it has failed.
     finder: Option<PatientFinder>,
+    patience: Patience,
 }
 
 impl Leaks {
-    fn new(target: &Target) -> Self {
-        Self { finder: PatientFinder::open(target).ok() }
+    fn new(target: &Target, patience: Patience) -> Self {
+        Self { finder: PatientFinder::open(target).ok(), patience }
     }
 
     /// Takes a snapshot. Returns its CPU time.
     fn look(&mut self, t_s: f64) -> Duration {
-        let look = self.patiently(Patience::default(), move |finder| finder.look(t_s));
+        let look = self.patiently(self.patience, move |finder| finder.look(t_s));
         let cpu_s = look.map_or(0.0, |look| look.cpu_s);
         Duration::try_from_secs_f64(cpu_s).unwrap_or_default()
     }
@@ -483,7 +505,7 @@ impl Leaks {
         if !self.finder.as_ref().and_then(PatientFinder::get).is_some_and(grows) {
             return;
         }
-        let patience = Patience { ends_itself: true, ..Patience::default() };
+        let patience = Patience { ends_itself: true, ..self.patience };
         let report = self.patiently(patience, |finder| {
             finder.seek(None, &Search::new(&AtomicBool::new(false)))?;
             Ok(finder.report(None, MAX_GROUPS))

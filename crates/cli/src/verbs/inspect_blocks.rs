@@ -160,7 +160,7 @@ pub(super) fn patiently<T: Send + 'static>(
 ) -> Result<T, TargetError> {
     let of_thread = target.try_clone().map_err(|error| target.failed(error))?;
     let work = move || read(&of_thread);
-    let done = args.deadline.patience().work_on(target, &AtomicBool::new(false), work);
+    let done = args.patience().work_on(target, &AtomicBool::new(false), work);
     done.map_err(|given_up| given_up.error(target.pid))?
 }
 

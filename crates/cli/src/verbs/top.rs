@@ -18,7 +18,7 @@ use crate::top::state::State;
 use crate::top::table;
 use crate::{console::interrupt, verbs};
 
-/// Maximum time that `--once` waits for inspections.
+/// Maximum time that `--once` waits for inspections, without `--deadline`.
 const MAX_WAIT: Duration = Duration::from_secs(20);
 /// Time after which the growth of RSS is known, in seconds: ten seconds, and one scan.
 const GROWTH_TIME_S: f64 = 13.0;
@@ -81,7 +81,7 @@ fn watch(pid: u32) -> Result<WatchArgs, Failure> {
     Ok(WatchArgs { pid, cgroup: None, interval, looks: None, output: None, log: None })
 }
 
-/// Prints the table once all processes have been inspected, or after [`MAX_WAIT`].
+/// Prints the table once all processes have been inspected, or after the deadline.
 fn once(args: &TopArgs, survey: &Survey, output: &Output) -> Result<Exit, Failure> {
     let interrupt = interrupt::flag();
     let begin = Instant::now();
@@ -91,7 +91,8 @@ fn once(args: &TopArgs, survey: &Survey, output: &Output) -> Result<Exit, Failur
         survey
             .read(|host| host.is_complete() && (!needs_growth || host.elapsed_s() > GROWTH_TIME_S))
     };
-    while !is_complete() && begin.elapsed() < MAX_WAIT && !interrupt.load(Ordering::Relaxed) {
+    let most = args.deadline.time().unwrap_or(MAX_WAIT);
+    while !is_complete() && begin.elapsed() < most && !interrupt.load(Ordering::Relaxed) {
         survey.wait(POLL_INTERVAL);
         check(survey)?;
     }

@@ -20,7 +20,7 @@ use crate::console::interrupt;
 use crate::console::output::{Output, note};
 use crate::failure::exit::{Exit, Failure};
 use crate::failure::rerun::Rerun;
-use crate::failure::target_error::{failure, not_permitted};
+use crate::failure::target_error::{failure, unread};
 use crate::supervision::{is_release, outcome};
 use crate::tui::state::State;
 use crate::tui::{self, ViewOptions};
@@ -179,7 +179,7 @@ impl Watch {
     /// Returns the exit code.
     fn end(&self) -> Result<Exit, Failure> {
         match (self.state.unreadable, self.state.ended_s) {
-            (Some(limit), _) => Err(not_permitted(limit, self.state.pid, &self.again)),
+            (Some(why), _) => Err(unread(why, self.state.pid, &self.again)),
             (None, Some(_)) if self.state.inspections() == 0 => {
                 Err(Failure::new(Exit::Gone, TargetError::Gone(self.state.pid)))
             }

@@ -70,11 +70,25 @@ fn failure(words: &[&str], pid: u32) -> String {
     failure_of(words[0], &flags, 1, "failed")
 }
 
+/// Checks that a slow process has the exit code 1, and a result without its memory.
+fn is_outline(words: &[&str], pid: u32) {
+    let output = lowtide().args(words).arg(pid.to_string()).output().unwrap();
+    let (found, said) = (object(&output), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(
+        (output.status.code(), &found["unreadable"]),
+        (Some(1), &"slow".into()),
+        "{found:#}"
+    );
+    assert!(found["rss_bytes"].as_u64() > Some(0) && found["ledger"].is_array(), "{found:#}");
+    assert!(said.contains("takes too long"), "{said}");
+}
+
 #[test]
 #[ignore = "needs root and FUSE"]
 fn each_verb_ends_for_a_process_whose_files_are_read_slowly() {
     let slow = Slow::start("200");
-    for words in [&["inspect"][..], &["release"], &["release", "--dry-run"]] {
+    is_outline(&["inspect", "--json"], slow.pid());
+    for words in [&["release"][..], &["release", "--dry-run"]] {
         let message = failure(words, slow.pid());
         assert!(message.contains("takes too long"), "{words:?}: {message}");
     }
@@ -141,8 +155,16 @@ fn a_longer_deadline_reads_a_slow_process_and_a_shorter_one_gives_up_sooner() {
     inspect.args(["inspect", "--json", "--deadline", "5m", &slow.pid().to_string()]);
     let found = object(&inspect.output().unwrap());
     assert_eq!(found["verdict"]["kind"], "hoard", "{found:#}");
-    let message = failure(&["inspect", "--deadline", "1ms"], slow.pid());
-    assert!(message.contains("takes too long"), "{message}");
+    is_outline(&["inspect", "--json", "--deadline", "1ms"], slow.pid());
+    // The time is that of the verb: nothing is left for a second process.
+    let other = Subject::of(&["blocks:30"]);
+    let mut inspect = lowtide();
+    inspect.args(["inspect", "--json", "--deadline", "300ms"]);
+    let output =
+        inspect.args([slow.pid(), other.pid()].map(|pid| pid.to_string())).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let failures = text.matches("takes too long").count();
+    assert_eq!((output.status.code(), failures), (Some(1), 2), "{text}");
 }
 
 #[test]

@@ -164,6 +164,28 @@ impl Inspector {
         self.inspect_blocks(target, |_, walk| Ok(walk(None)?.observation))
     }
 
+    /// Returns what the kernel tells of a process without access to its memory and files, after an
+    /// inspection was given up.
+    ///
+    /// # Errors
+    /// Fails if it has ended, or its status may not be read.
+    pub fn outline(target: &Target, why: Unreadable) -> Result<Observation, TargetError> {
+        let stat = target.stat()?;
+        let mut observation = Observation {
+            pid: target.pid,
+            start_ticks: target.start_ticks,
+            // Its command line is in its memory.
+            command: vec![format!("[{}]", stat.name)],
+            threads: stat.threads,
+            unreadable: Some(why),
+            image: stat.image,
+            ..Observation::default()
+        };
+        by_status(target, &mut observation)?;
+        observation.rss_bytes = observation.ledger.total();
+        Ok(observation)
+    }
+
     /// Inspects a process like [`Self::inspect`], and passes the blocks in use in its heaps on, in
     /// the same walk. `collect` gets the inspection, which it calls with its visitor. If the
     /// process executes another program meanwhile, `collect` is called again.
