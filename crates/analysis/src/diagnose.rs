@@ -462,7 +462,7 @@ pub(crate) mod tests {
         let unread_libraries = vec!["/opt/libvm.so.1".to_owned(), "/opt/libx.so".to_owned()];
         let verdict = diagnose(Observation { unread_libraries, ..of_postgres.clone() }).verdict;
         let unread =
-            "libvm.so.1 and 1 more could not be read: a runtime in them would not be recognised";
+            "libvm.so.1 and others could not be read: a runtime in them would not be recognised";
         assert!(verdict.because.iter().any(|reason| reason == unread), "{verdict:?}");
         let shared = vec![NamedMemory::new("PostgreSQL's shared memory".to_owned(), 69 * MIB, 1)];
         let verdict = diagnose(Observation { shared, ..of_postgres }).verdict;

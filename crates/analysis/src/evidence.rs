@@ -64,10 +64,8 @@ impl Evidence<'_> {
     /// Returns the reason why a runtime may be missing; `None` if all libraries were read.
     pub(crate) fn unread_libraries(&self) -> Option<String> {
         let first = self.unread_libraries.first()?;
-        let (others, them) = match self.unread_libraries.len() - 1 {
-            0 => (String::new(), "it"),
-            more => (format!(" and {more} more"), "them"),
-        };
+        let (others, them) =
+            if self.unread_libraries.len() > 1 { (" and others", "them") } else { ("", "it") };
         let name = first.rsplit('/').next().unwrap_or(first);
         Some(format!(
             "{name}{others} could not be read: a runtime in {them} would not be recognised"

@@ -107,7 +107,8 @@ impl Queue {
         if now.saturating_duration_since(waiting.begin) < MIN_WAIT {
             return;
         }
-        if self.unverified.len() >= MAX_UNVERIFIED {
+        let is_known = self.unverified.contains_key(&waiting.credentials);
+        if !is_known && self.unverified.len() >= MAX_UNVERIFIED {
             let oldest = self.unverified.iter().min_by_key(|(_, first)| **first);
             let oldest = oldest.map(|(credentials, _)| *credentials);
             oldest.and_then(|credentials| self.unverified.remove(&credentials));

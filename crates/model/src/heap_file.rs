@@ -37,10 +37,11 @@ pub struct CoreOrigin {
     pub signal: Option<u32>,
     /// Bytes that were cut off.
     pub missing_bytes: u64,
-    /// Bytes of writable or shared memory that were not written to the core: never used, or left out
-    /// on request.
+    /// Bytes of writable or shared memory that were not written to the core: never used, or left
+    /// out on request.
     pub left_out_bytes: u64,
     /// The part of them in shared memory.
+    #[serde(default)]
     pub left_out_shared_bytes: u64,
     /// Whether it has private memory, which a `coredump_filter` may leave out.
     pub has_private_memory: bool,

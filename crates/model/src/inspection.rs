@@ -42,8 +42,8 @@ pub struct Observation {
     pub allocator: Option<Allocator>,
     /// Runtimes that manage memory of their own.
     pub runtimes: Vec<Runtime>,
-    /// The paths of the loaded libraries whose files could not be read: a runtime in them is not
-    /// detected.
+    /// The paths of the loaded libraries whose files could not be read, at most 32: a runtime in
+    /// them is not detected.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unread_libraries: Vec<String>,
     /// The collector of HotSpot in force, by its common name; `None` if it cannot be read.

@@ -5,7 +5,7 @@
 //! is located first (`O_PATH`), which asks nothing of a FUSE server; its mount is then
 //! looked up in a list that is read later; and only then is the file system asked for something.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -85,9 +85,9 @@ impl Mounts {
     pub(crate) fn parse(mountinfo: &str) -> Self {
         let mut mounts = Self::default();
         let all: Vec<Mount> = mountinfo::mounts(mountinfo).collect();
-        let remote = remote_mounts(&all);
+        let remote = remote_devices(&all);
         for mount in all {
-            *mounts.remote.entry(mount.device).or_default() |= remote.contains(&mount.id);
+            mounts.remote.insert(mount.device, remote.contains(&mount.device));
             mounts.by_id.insert(mount.id, mount);
         }
         mounts
@@ -126,10 +126,12 @@ impl Mounts {
     }
 
     /// Returns whether a mount is neither on a network nor of a FUSE server; `None` if it is not
-    /// listed.
-    fn is_local(&self, id: u64) -> Option<bool> {
-        let mount = self.by_id.get(&id)?;
-        self.is_remote_device(mount.device).map(|is_remote| !is_remote)
+    /// listed. `own` are the mounts that lowtide sees: whoever mounted an overlay named its layers
+    /// in a list of mounts, which is not always that of a process that uses it.
+    fn is_local(&self, id: u64, own: &Self) -> Option<bool> {
+        let device = self.by_id.get(&id)?.device;
+        let is_remote = own.is_remote_device(device).or_else(|| self.is_remote_device(device));
+        is_remote.map(|is_remote| !is_remote)
     }
 
     /// Returns whether the file system of a device is on a network or of a FUSE server; `None` if
@@ -143,9 +145,9 @@ impl Mounts {
 /// on a network nor of a FUSE server. A process in a root directory of its own (`chroot`) sees no
 /// mount above it, so others are asked as well: no two mounts of a machine have the same number.
 pub(crate) fn is_local_mount(pid: u32, id: u64) -> bool {
-    let own = || Mounts::read(std::process::id()).is_local(id);
-    let known = Mounts::read(pid).is_local(id).or_else(own);
-    known.or_else(|| Mounts::of_machine().is_local(id)).unwrap_or(false)
+    let own = Mounts::read(std::process::id());
+    let known = own.is_local(id, &own).or_else(|| Mounts::read(pid).is_local(id, &own));
+    known.or_else(|| Mounts::of_machine().is_local(id, &own)).unwrap_or(false)
 }
 
 /// Returns whether a located file is on a file system that programs and libraries are on: a disk of
@@ -171,31 +173,32 @@ pub(crate) fn is_remote_type(name: &str) -> bool {
     NAMES.contains(&name) || name.starts_with("fuse.") || name.starts_with("fuseblk.")
 }
 
-/// Returns the numbers of the mounts of a list that may be slow, or may not answer: those of such
-/// types, and overlays with a layer on one of them. A layer whose mount is in no list any more, or
-/// is listed at another path, is not recognised.
-pub(crate) fn remote_mounts(all: &[Mount]) -> BTreeSet<u64> {
+/// Returns the devices of a list of mounts that may be slow, or may not answer: those of such file
+/// systems, and of overlays with a layer on one of them. A layer whose mount is in no list any
+/// more, or is listed at another path, is not recognised.
+fn remote_devices(all: &[Mount]) -> BTreeSet<(u32, u32)> {
+    /// Maximum number of directories above a layer, which whoever mounts an overlay chooses.
+    const MAX_DEPTH: usize = 128;
     let of_type = all.iter().filter(|mount| is_remote_type(&mount.of_type));
-    let mut remote: BTreeMap<u64, &Mount> = of_type.map(|mount| (mount.id, mount)).collect();
-    let is_below = |path: &Path, mount: &Mount| path.starts_with(&mount.point);
+    let mut remote: BTreeSet<(u32, u32)> = of_type.map(|mount| mount.device).collect();
+    // The last mount at a point covers those before it.
+    let at_point: HashMap<&Path, (u32, u32)> =
+        all.iter().map(|mount| (Path::new(&mount.point), mount.device)).collect();
+    let overlays = all.iter().filter(|mount| mount.of_type == "overlay");
+    let overlays: BTreeMap<(u32, u32), &Mount> = overlays.map(|m| (m.device, m)).collect();
     // An overlay can be a layer of another one, but not of a third (FILESYSTEM_MAX_STACK_DEPTH).
     for _ in 0..2 {
         let is_remote_layer = |path: &String| {
             let path = Path::new(path);
-            let place = || {
-                let points = all.iter().filter(|mount| is_below(path, mount));
-                points.max_by_key(|mount| mount.point.len())
-            };
-            remote.values().any(|mount| is_below(path, mount))
-                && place().is_some_and(|mount| remote.contains_key(&mount.id))
+            let place = || path.ancestors().find_map(|above| at_point.get(above));
+            path.components().nth(MAX_DEPTH).is_some()
+                || place().is_some_and(|device| remote.contains(device))
         };
-        let is_above = |mount: &&Mount| {
-            mount.of_type == "overlay" && mount.layers().iter().any(is_remote_layer)
-        };
-        let above: Vec<&Mount> = all.iter().filter(is_above).collect();
-        remote.extend(above.into_iter().map(|mount| (mount.id, mount)));
+        let is_above = |mount: &&&Mount| mount.layers().iter().any(is_remote_layer);
+        let above: Vec<(u32, u32)> = overlays.values().filter(is_above).map(|m| m.device).collect();
+        remote.extend(above);
     }
-    remote.into_keys().collect()
+    remote
 }
 
 /// Returns the state of the file that a link of a process leads to, such as `/proc/PID/fd/3`.
@@ -232,8 +235,10 @@ mod tests {
         let place = open("/proc/self/exe", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
         let mount = located_mount(&place).unwrap();
         let nobody = u32::MAX;
-        assert!(Mounts::read(nobody).is_local(mount).is_none());
-        assert_eq!(Some(is_local_mount(nobody, mount)), Mounts::of_machine().is_local(mount));
+        let own = Mounts::read(std::process::id());
+        assert!(Mounts::read(nobody).is_local(mount, &own).is_none());
+        let of_machine = Mounts::of_machine().is_local(mount, &own);
+        assert_eq!(Some(is_local_mount(nobody, mount)), of_machine);
         assert!(!is_local_mount(nobody, u64::MAX));
     }
 
@@ -257,7 +262,19 @@ mod tests {
             27 22 0:53 / /beside rw - overlay overlay rw,lowerdir+=/mnt/a\\040b/disk/x,lowerdir+=l/x\n\
             28 22 0:54 / /added rw - overlay overlay ro,lowerdir+=/usr,lowerdir+=/mnt/a\\040b\n";
         let all: Vec<Mount> = mountinfo::mounts(text).collect();
-        assert_eq!(remote_mounts(&all), BTreeSet::from([23, 25, 26, 28]));
+        assert_eq!(remote_devices(&all), [50, 51, 52, 54].map(|minor| (0, minor)).into());
+    }
+
+    #[test]
+    fn the_layers_of_an_overlay_that_lowtide_sees_are_those_of_its_list() {
+        let overlay = "overlay rw,lowerdir=/images/a";
+        let own = format!(
+            "22 1 0:50 / /images rw - fuse x rw\n25 1 0:51 / /root rw - overlay {overlay}\n"
+        );
+        let own = Mounts::parse(&own);
+        let of_container = Mounts::parse(&format!("70 1 0:51 / / rw - overlay {overlay}\n"));
+        assert_eq!(of_container.is_local(70, &Mounts::default()), Some(true));
+        assert_eq!(of_container.is_local(70, &own), Some(false));
     }
 
     #[test]

@@ -130,12 +130,9 @@ fn is_verb(word: &str) -> bool {
     VERBS.contains(&word.trim_end_matches([',', ';', ':', ')', '.']))
 }
 
-/// Indentation of a command below its first line, in columns.
-const COMMAND_INDENT: usize = 10;
-
-/// Breaks the lines of a text that hold a command, so that it can be read and still be pasted: a
-/// command that is too long continues after a backslash, and a remark after it gets a line of its
-/// own. Commands follow `next:`, or are indented below it.
+/// Breaks the lines of a text that hold a command, so that it can still be pasted: a command stays
+/// on its line, whatever its length, because a program can choose its words. A remark after it gets
+/// a line of its own if there is no room. Commands follow `next:`, or are indented below it.
 pub fn with_whole_commands(text: &str, width: u16) -> String {
     let mut is_below = false;
     let mut line = |line: &str| {
@@ -148,51 +145,22 @@ pub fn with_whole_commands(text: &str, width: u16) -> String {
     lines.join("\n")
 }
 
-/// Breaks one line with a command, and with a remark in parentheses after wide space. A sentence
-/// is broken between words.
+/// Puts the remark after a command on a line of its own: in parentheses, after wide space. Such
+/// signs in a command are quoted, so that none ends with a parenthesis.
 fn whole_command(line: &str, width: u16) -> String {
-    /// What separates a command from its remark.
     const GAP: &str = "     (";
-    /// What ends a line of a command that continues, and its width.
-    const CONTINUED: (&str, usize) = (" \\\n", 2);
-    let text = line.trim_start();
-    let start = line.len() - text.len();
-    let (command, remark) = match text.split_once(GAP) {
-        Some((command, remark)) => (command, Some(remark)),
-        None => (text, None),
+    const INDENT: &str = "      ";
+    let below = |remark: &str| {
+        let lines = wrapped(remark, width.saturating_sub(INDENT.len() as u16));
+        format!("{INDENT}{}", lines.replace('\n', &format!("\n{INDENT}")))
     };
-    let words = shell_words(command.trim_start_matches("next: "));
-    if text.starts_with('(') || words.iter().any(|word| word.ends_with([',', ';', ':'])) {
-        let text = wrapped(text, width.saturating_sub(6)).replace('\n', "\n      ");
-        return format!("{:start$}{text}", "");
+    if line.trim_start().starts_with('(') {
+        return below(line.trim_start());
     }
-    let head = if command.starts_with("next: ") { "next: " } else { "" };
-    let mut out = format!("{:start$}{head}", "");
-    let mut column = out.len();
-    for (place, word) in words.into_iter().enumerate() {
-        let length = word.chars().count();
-        if place > 1 && column + 1 + length + CONTINUED.1 > usize::from(width) {
-            out += &format!("{}{:COMMAND_INDENT$}", CONTINUED.0, "");
-            column = COMMAND_INDENT;
-        } else if place > 0 {
-            out.push(' ');
-            column += 1;
-        }
-        out += word;
-        column += length;
+    match line.rsplit_once(GAP).filter(|(_, remark)| remark.ends_with(')')) {
+        Some((command, remark)) => format!("{command}\n{}", below(&format!("({remark}"))),
+        None => line.to_owned(),
     }
-    out.extend(remark.map(|remark| format!("\n      ({remark}")));
-    out
-}
-
-/// Divides a command at the spaces that are not quoted.
-fn shell_words(command: &str) -> Vec<&str> {
-    let mut is_quoted = false;
-    let at_space = |c: char| {
-        is_quoted ^= c == '\'';
-        c == ' ' && !is_quoted
-    };
-    command.split(at_space).collect()
 }
 
 #[cfg(test)]
@@ -243,16 +211,26 @@ mod tests {
     }
 
     #[test]
-    fn a_long_command_continues_after_a_backslash_and_its_quotes_stay_whole() {
+    fn a_long_command_stays_on_its_line_and_its_remark_gets_another() {
         let text = "RSS\nnext: lowtide study -t 'a/b: X=1 Y=2' -- server     (try it)\n      lowtide top\nend";
         assert_eq!(with_whole_commands(text, 80), text);
-        let expected = "RSS\nnext: lowtide study -t \\\n          'a/b: X=1 Y=2' -- server\n      (try it)\n      \
-                        lowtide top\nend";
+        let expected = "RSS\nnext: lowtide study -t 'a/b: X=1 Y=2' -- server\n      (try it)\n      lowtide top\n\
+                        end";
         assert_eq!(with_whole_commands(text, 36), expected);
-        let sentence = "next: nothing to release; does it grow? lowtide inspect --watch 60s 4711";
+        let remark = "next: lowtide top\n      (--why: all reasons and remedies)";
         assert_eq!(
-            with_whole_commands(sentence, 60),
-            "next: nothing to release; does it grow?\n      lowtide inspect --watch 60s 4711"
+            with_whole_commands(remark, 30),
+            "next: lowtide top\n      (--why: all reasons and\n      remedies)"
         );
+    }
+
+    #[test]
+    fn no_word_of_a_program_ends_a_line_of_a_command() {
+        for words in ["tune: echo 1", "'it'\\''s long     (1)' 2", "'a     (b)'", "a, b; c"] {
+            let command = format!("next: lowtide study -- h.py {words} and still more words");
+            assert_eq!(with_whole_commands(&command, 40), command);
+            let with_remark = format!("{command}     (try it)");
+            assert_eq!(with_whole_commands(&with_remark, 40), format!("{command}\n      (try it)"));
+        }
     }
 }

@@ -182,7 +182,7 @@ mod tests {
     fn notes_are_broken_between_words_and_commands_can_be_pasted() {
         let text = "10 MiB were returned to the system\n  next: lowtide inspect 4711 --pins\n\n";
         let lines = "10 MiB were\nreturned to the\nsystem\n";
-        let command = "  next: lowtide inspect \\\n          4711 \\\n          --pins\n\n";
+        let command = "  next: lowtide inspect 4711 --pins\n\n";
         assert_eq!(broken_at(text, 16), format!("{lines}{command}"));
         assert_eq!(broken_at(text, 80), text);
     }

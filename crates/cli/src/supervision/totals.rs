@@ -20,8 +20,8 @@ pub(super) struct Totals {
     /// Number of simulated releases, and their predicted gain in bytes.
     simulated: u64,
     predicted_bytes: u64,
-    /// The last reason why memory was not released.
-    hindrance: Option<String>,
+    /// The last process whose memory was not released for a reason, and the reason.
+    hindrance: Option<(u32, String)>,
 }
 
 impl Totals {
@@ -37,9 +37,9 @@ impl Totals {
             self.simulated += 1;
             self.predicted_bytes += act.predicted_bytes;
         } else if act.event == ActEvent::LeftAlone {
-            self.hindrance = Some(act.reason.clone());
+            self.hindrance = Some((act.pid, act.reason.clone()));
         } else if act.event == ActEvent::HeldBack {
-            self.hindrance = Some(act.message.clone());
+            self.hindrance = Some((act.pid, act.message.clone()));
         }
     }
 
@@ -58,9 +58,10 @@ impl Totals {
             );
         }
         if self.releases == 0 {
-            let why = self.hindrance.as_deref();
-            let why = why.unwrap_or("the policy found no reason for a release");
-            return format!("nothing was released: {why}");
+            return match &self.hindrance {
+                Some((pid, why)) => format!("nothing was released; process {pid}: {why}"),
+                None => "nothing was released".to_owned(),
+            };
         }
         format!(
             "{}, {} returned, longest pause {}{}",
@@ -93,9 +94,11 @@ mod tests {
     #[test]
     fn the_totals_are_a_sentence_also_if_nothing_was_released() {
         let bound = Duration::from_millis(1);
+        assert_eq!(Totals::default().sentence(bound), "nothing was released");
+        let hindrance = Some((7, "it is locked".to_owned()));
         assert_eq!(
-            Totals::default().sentence(bound),
-            "nothing was released: the policy found no reason for a release"
+            Totals { hindrance, ..Totals::default() }.sentence(bound),
+            "nothing was released; process 7: it is locked"
         );
         let busy = Totals {
             releases: 3,

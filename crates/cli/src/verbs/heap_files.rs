@@ -185,7 +185,7 @@ fn limit_to_core(found: &mut Inspection, core: &CoreOrigin) {
             Some("the core lacks private memory, which coredump_filter left out".to_owned())
         }
         () if core.left_out_shared_bytes as f64 > content * NOTABLE => Some(format!(
-            "the core lacks shared memory ({}), which coredump_filter left out",
+            "the core lacks up to {} of shared memory, which was left out (coredump_filter, MADV_DONTDUMP)",
             Human(core.left_out_shared_bytes)
         )),
         () if is_unknown => Some("its allocator was not recognised".to_owned()),

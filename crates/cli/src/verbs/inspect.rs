@@ -245,7 +245,14 @@ impl Pages<'_> {
             let is_refused = inspected.is_refused;
             let read =
                 move |target: &Target| HeapFile::read(target, observation, is_refused, &never);
-            inspected.file = Some(patiently(target, self.args, read)?);
+            match patiently(target, self.args, read) {
+                Ok(file) => inspected.file = Some(file),
+                // What is known already is printed.
+                Err(error @ (TargetError::Slow(_) | TargetError::Blocked(_))) => {
+                    inspected.ended = Some(error);
+                }
+                Err(error) => return Err(error),
+            }
         }
         let is_full = self.has_pages() || self.output.json;
         if is_full && inspected.inspection.observation.unreadable.is_none() {
@@ -434,7 +441,7 @@ fn over_time(
     let mut leaks = Leaks::new(target, patience);
     let mut duration = Duration::ZERO;
     let mut predicts;
-    let mut ended = loop {
+    let ended = loop {
         let at = Instant::now();
         let mut cost = Duration::ZERO;
         // The inspection that is expected to end after the time is the last one.
@@ -458,11 +465,12 @@ fn over_time(
         }
         whole.read_until(at + between_inspections(step, cost), target, interrupt);
     };
-    // An interrupt, or a longer inspection than expected, can make another one the last.
+    // A longer inspection than expected can make another one the last.
     inspector.predict(true);
     let lacks_prediction = !predicts && whole.ends().is_some_and(|(_, last)| has_unpredicted(last));
-    if ended.is_none() && lacks_prediction {
-        ended = whole.observe(inspector, target).err();
+    if ended.is_none() && lacks_prediction && !interrupt.load(Ordering::Relaxed) {
+        // Without it, the watch is complete all the same.
+        let _ = whole.observe(inspector, target);
     }
     let Some(mut last) = whole.ends().map(|(_, last)| last.clone()) else {
         return Err(ended.unwrap_or(TargetError::Gone(target.pid)));

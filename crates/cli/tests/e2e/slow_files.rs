@@ -26,21 +26,16 @@ struct Slow {
 impl Slow {
     /// Starts a process. Each further read of its program then takes `delay_ms`; 0: it never ends.
     fn start(delay_ms: &str) -> Self {
-        Self::start_with(delay_ms, &["blocks:30", "keep:10"], None)
-    }
-
-    /// Starts one with little memory, whose program is never read.
-    fn start_small() -> Self {
-        Self::start_with("0", &[], None)
+        Self::start_with(delay_ms, None)
     }
 
     /// Starts one whose program is never read, with the variable for its file system: `DETACHED`,
     /// which is in no list of mounts, or `OVERLAY`, above it.
     fn start_silent(variable: &str) -> Self {
-        Self::start_with("0", &["blocks:30", "keep:10"], Some(variable))
+        Self::start_with("0", Some(variable))
     }
 
-    fn start_with(delay_ms: &str, words: &[&str], variable: Option<&str>) -> Self {
+    fn start_with(delay_ms: &str, variable: Option<&str>) -> Self {
         let home = tempfile::tempdir().unwrap();
         let [mount, overlay, slow] =
             ["mount", "overlay", "slow"].map(|name| home.path().join(name));
@@ -48,7 +43,7 @@ impl Slow {
         let mut command = Command::new(fixture("slow_files", &[]));
         command.arg(&mount).arg(fixture("memory", &["-pthread"])).arg(delay_ms).arg(&slow);
         command.envs(variable.map(|name| (name, overlay)));
-        let subject = Subject::start(command.args(words));
+        let subject = Subject::start(command.args(["blocks:30", "keep:10"]));
         fs::write(&slow, "").unwrap();
         Self { subject, home }
     }
@@ -253,27 +248,6 @@ fn with_all_a_process_with_remote_files_does_not_keep_attach_from_the_others_or_
         let status = until("its end", || namespace.child().try_wait().unwrap());
         assert_eq!(status.code(), Some(0), "{status}");
     }
-}
-
-#[test]
-#[ignore = "needs root and FUSE: it mounts 64 file systems"]
-fn beside_64_silent_processes_inspect_reads_others_without_files_and_reports_it() {
-    let silent: Vec<Slow> = (0..64).map(|_| Slow::start_small()).collect();
-    let other = Subject::of(&["blocks:5"]);
-    let pids = silent.iter().map(Slow::pid).chain([other.pid()]).map(|pid| pid.to_string());
-    let mut inspect = lowtide();
-    inspect.args(["inspect", "--json", "--deadline", "100ms"]).args(pids);
-    let output = inspect.stderr(Stdio::null()).output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    let text = String::from_utf8(output.stdout).unwrap();
-    let found: Vec<Value> =
-        serde_json::Deserializer::from_str(&text).into_iter().collect::<Result<_, _>>().unwrap();
-    let of_other = found.iter().find(|one| one["pid"] == other.pid()).unwrap();
-    assert!(of_other["rss_bytes"].as_u64() > Some(5 << 20), "{of_other:#}");
-    let notes = of_other["notes"].to_string();
-    assert!(notes.contains("too many reads of other files are still blocked"), "{of_other:#}");
-    // Another command has no threads that wait.
-    assert_eq!(other.inspect()["allocator"]["name"], "glibc");
 }
 
 /// Returns the lines of a log about a process.

@@ -40,6 +40,9 @@ pub use claims::{Claim, proven, resolve};
 pub use runtime::{DetectedRuntime, OwnMemory};
 pub use stacks::{Stack, stack_pointers, stacks};
 
+/// Maximum number of libraries that are named because they could not be read.
+const MAX_UNREAD: usize = 32;
+
 /// The managers of a process's memory.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Detected {
@@ -65,8 +68,8 @@ pub struct Detected {
     /// whole pages, in order of address. The kernel may have merged them with the mappings after
     /// them.
     pub zeroed_data: Vec<Range<u64>>,
-    /// The paths of the loaded libraries whose files could not be read: a runtime in them is not
-    /// detected.
+    /// The paths of the loaded libraries whose files could not be read, at most 32: a runtime in
+    /// them is not detected.
     pub unread_libraries: Vec<String>,
 }
 
@@ -142,6 +145,8 @@ impl Detector {
                 // If the program itself cannot be read, nothing can be detected. A library whose
                 // file is gone is not recognised.
                 Err(error) if place == 0 => return Err(error),
+                Err(_) if unread_libraries.len() >= MAX_UNREAD => {}
+                Err(_) if unread_libraries.contains(&mapping.name) => {}
                 Err(_) => unread_libraries.push(mapping.name.clone()),
             }
         }

@@ -53,7 +53,7 @@ pub(super) fn reader() -> Option<fn() -> Command> {
 #[derive(Debug)]
 pub(super) struct VisibleFileSystems {
     of_process: Mounts,
-    /// Read for the first device that the process does not see.
+    /// Read for the first device.
     of_lowtide: OnceCell<Mounts>,
 }
 
@@ -64,12 +64,15 @@ impl VisibleFileSystems {
     }
 
     /// Returns whether the file system of a device is remote, or may be. On kernels before 6.8, a
-    /// mapped file of an overlay shows the device of its layer, which a container need not see.
+    /// mapped file of an overlay shows the device of its layer, which a container need not see. The
+    /// layers of an overlay are those of the list of whoever mounted it: that of lowtide counts
+    /// first.
     pub(super) fn is_remote(&self, device: (u32, u32)) -> bool {
         let of_lowtide = || self.of_lowtide.get_or_init(|| Mounts::read(std::process::id()));
         let is_known_local = || device.0 != 0 || shared_memory_device() == Some(device);
-        let known = self.of_process.is_remote_device(device);
-        known.or_else(|| of_lowtide().is_remote_device(device)).unwrap_or_else(|| !is_known_local())
+        let known = of_lowtide().is_remote_device(device);
+        let known = known.or_else(|| self.of_process.is_remote_device(device));
+        known.unwrap_or_else(|| !is_known_local())
     }
 }
 

@@ -6,7 +6,7 @@ use lowtide_model::growth::{Growth, GrowthCourse, GrowthPart};
 use lowtide_model::inspection::ContainerUse;
 
 use crate::screen::Screen;
-use crate::text::{printable, signed};
+use crate::text::{printable, shortened, signed};
 
 /// Minimum part of the growth, or of the charge, for a part of it to be named.
 const NAMED: f64 = 0.05;
@@ -28,11 +28,11 @@ pub(super) fn growth(growth: &Growth, screen: Screen) -> String {
     let time = HumanSeconds(growth.elapsed_s);
     let mut parts = vec![format!("growth: {} in {time}, {course}", signed(rise))];
     let limit = growth.limit_bytes.zip(growth.seconds_to_limit);
-    parts.extend(
-        limit.map(|(limit, left_s)| {
-            format!("limit of {} in {}", Human(limit), HumanSeconds(left_s))
-        }),
-    );
+    // One of the process is of another quantity than RSS.
+    let name = growth.process_limit.map_or(String::new(), |own| format!(" ({})", own.kind.name()));
+    parts.extend(limit.map(|(limit, left_s)| {
+        format!("limit of {}{name} in {}", Human(limit), HumanSeconds(left_s))
+    }));
     let is_named = |part: &&GrowthPart| part.bytes > 0 && part.bytes as f64 >= NAMED * rise as f64;
     let name = |part: &GrowthPart| {
         let name = part.name.clone().unwrap_or_else(|| part.owner.replace('_', " "));
@@ -46,8 +46,13 @@ pub(super) fn growth(growth: &Growth, screen: Screen) -> String {
 /// who holds the rest.
 pub(super) fn container(container: &ContainerUse, screen: Screen) -> String {
     let charged_bytes = container.charged_bytes;
+    /// Maximum length of its name, in characters: that of a container has 64 digits.
+    const NAME: usize = 24;
+    let name = container.path.rsplit('/').next().unwrap_or_default();
+    // The root of a namespace of cgroups has no name.
+    let name = if name.is_empty() { String::new() } else { format!(" {}", shortened(name, NAME)) };
     let head = format!(
-        "container: {} of {} · this process ≈ {}",
+        "cgroup{name}: {} of {} · this process ≈ {}",
         Human(charged_bytes),
         Human(container.limit_bytes),
         Human(container.own_bytes)
@@ -123,15 +128,15 @@ mod tests {
         };
         assert_eq!(
             container(&found, NARROW),
-            "container: 400 MiB of 512 MiB · this process ≈ 100 MiB · page cache 250 MiB\n"
+            "cgroup pod: 400 MiB of 512 MiB · this process ≈ 100 MiB · page cache 250 MiB\n"
         );
-        found.charged_bytes = 30 << 20;
+        (found.path, found.charged_bytes) = ("/".to_owned(), 30 << 20);
         (found.cache_bytes, found.shared_bytes) = (0, 0);
         found.own_bytes = 20 << 20;
         let wide = Screen { width: 120, ..NARROW };
         assert_eq!(
             container(&found, wide),
-            "container: 30.0 MiB of 512 MiB · this process ≈ 20.0 MiB · other processes ≈ 10.0 MiB · kernel 10.0 MiB\n"
+            "cgroup: 30.0 MiB of 512 MiB · this process ≈ 20.0 MiB · other processes ≈ 10.0 MiB · kernel 10.0 MiB\n"
         );
     }
 }
