@@ -186,6 +186,8 @@ struct Watch {
     idle: Duration,
     own: Duration,
     switches: u64,
+    /// All time that was counted: less than has elapsed if lowtide itself had no processor.
+    watched: Duration,
     /// Time since it last made progress: all of it, and as it counts.
     without_progress: [Duration; 2],
 }
@@ -200,6 +202,7 @@ impl Watch {
             idle: none,
             own: none,
             switches: 0,
+            watched: none,
             without_progress: [none; 2],
         }
     }
@@ -227,6 +230,7 @@ impl Watch {
         self.own += if is_known { ran.min(step) + idle } else { step };
         let has_moved = status.state == 'R' || status.voluntary_switches != self.switches;
         self.switches = status.voluntary_switches;
+        self.watched += step;
         let [all, counted] = self.without_progress;
         self.without_progress = match has_moved {
             true => [Duration::ZERO; 2],
@@ -238,7 +242,7 @@ impl Watch {
     fn verdict(&self, limits: &WorkLimits, elapsed: Duration) -> Option<GivenUp> {
         let is_slow = self.idle > limits.idle || self.own > limits.own || elapsed > limits.total;
         let [without_progress, counted] = self.without_progress;
-        let has_not_moved = without_progress > elapsed / 2;
+        let has_not_moved = without_progress > self.watched / 2;
         match () {
             () if counted >= limits.without_progress || is_slow && has_not_moved => {
                 Some(GivenUp::Blocked)
