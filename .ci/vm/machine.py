@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 # Number of virtual machines that run at the same time.
 BESIDE = 2
 # Maximum time of a virtual machine, in seconds.
-MAX_TIME = 600
+MAX_TIME = 900
 # Number of times that a virtual machine is booted if its kernel panics. Where processors are emulated in parallel, QEMU 7.2
 # can run an instruction that the kernel is replacing.
 MAX_BOOTS = 5
