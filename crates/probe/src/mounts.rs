@@ -126,19 +126,24 @@ impl Mounts {
     }
 
     /// Returns whether a mount is neither on a network nor of a FUSE server; `None` if it is not
-    /// listed. `own` are the mounts that lowtide sees: whoever mounted an overlay named its layers
-    /// in a list of mounts, which is not always that of a process that uses it.
+    /// listed. `own` are the mounts that lowtide sees.
     fn is_local(&self, id: u64, own: &Self) -> Option<bool> {
         let device = self.by_id.get(&id)?.device;
-        let is_remote = own.is_remote_device(device).or_else(|| self.is_remote_device(device));
-        is_remote.map(|is_remote| !is_remote)
+        is_remote(device, [own, self]).map(|is_remote| !is_remote)
     }
 
     /// Returns whether the file system of a device is on a network or of a FUSE server; `None` if
     /// the process sees no mount of it.
-    pub(crate) fn is_remote_device(&self, device: (u32, u32)) -> Option<bool> {
+    fn is_remote_device(&self, device: (u32, u32)) -> Option<bool> {
         self.remote.get(&device).copied()
     }
+}
+
+/// Returns whether the file system of a device is on a network or of a FUSE server, by the first of
+/// two lists that has it: that of lowtide, and that of a process. The paths of the layers of an
+/// overlay are those of the program that mounted it, and a container does not see all of them.
+pub(crate) fn is_remote(device: (u32, u32), [own, of_process]: [&Mounts; 2]) -> Option<bool> {
+    own.is_remote_device(device).or_else(|| of_process.is_remote_device(device))
 }
 
 /// Returns whether a mount that a file of a process is on, and that an open file holds, is neither
@@ -177,7 +182,7 @@ pub(crate) fn is_remote_type(name: &str) -> bool {
 /// systems, and of overlays with a layer on one of them. A layer whose mount is in no list any
 /// more, or is listed at another path, is not recognised.
 fn remote_devices(all: &[Mount]) -> BTreeSet<(u32, u32)> {
-    /// Maximum number of directories above a layer, which whoever mounts an overlay chooses.
+    /// Maximum number of directories above a layer. The program that mounts an overlay chooses it.
     const MAX_DEPTH: usize = 128;
     let of_type = all.iter().filter(|mount| is_remote_type(&mount.of_type));
     let mut remote: BTreeSet<(u32, u32)> = of_type.map(|mount| mount.device).collect();

@@ -49,8 +49,7 @@ const UNITS: [&str; 11] = ["B", "KiB", "MiB", "GiB", "TiB", "%", "µs", "ms", "s
 pub fn wrapped(text: &str, width: u16) -> String {
     let text = printable(text);
     let words: Vec<&str> = text.split_whitespace().collect();
-    let mut out = String::new();
-    let mut column = 0;
+    let mut lines = Lines::new(width);
     let mut rest = words.as_slice();
     while let Some((first, after)) = rest.split_first() {
         let length =
@@ -58,41 +57,50 @@ pub fn wrapped(text: &str, width: u16) -> String {
         let together = &rest[..=joined(first, after)];
         let has_room = length(together) <= usize::from(width);
         let unit = if has_room { together } else { &rest[..1] };
-        if column > 0 && column + 1 + length(unit) > usize::from(width) {
-            out.push('\n');
-            column = 0;
-        } else if column > 0 {
-            out.push(' ');
-            column += 1;
-        }
-        out += &unit.join(" ");
-        column += length(unit);
+        lines.add(&unit.join(" "));
         rest = &rest[unit.len()..];
     }
-    out
+    lines.text
+}
+
+/// Lines of limited width.
+struct Lines {
+    text: String,
+    /// Length of the last line, in characters.
+    column: usize,
+    width: usize,
+}
+
+impl Lines {
+    fn new(width: u16) -> Self {
+        Self { text: String::new(), column: 0, width: width.into() }
+    }
+
+    /// Adds a part after a space, or on a new line if its first line has no room on the last one.
+    fn add(&mut self, part: &str) {
+        let mut lengths = part.lines().map(|line| line.chars().count());
+        let first = lengths.next().unwrap_or(0);
+        if self.column > 0 && self.column + 1 + first > self.width {
+            self.text.push('\n');
+            self.column = 0;
+        } else if self.column > 0 {
+            self.text.push(' ');
+            self.column += 1;
+        }
+        self.text += part;
+        self.column = lengths.next_back().unwrap_or(self.column + first);
+    }
 }
 
 /// Joins facts by dots, and breaks lines between them: a fact is broken only if a line has no room
 /// for it.
 pub(crate) fn facts_in_lines(facts: &[String], width: u16) -> String {
-    let mut out = String::new();
-    let mut column = 0;
+    let mut lines = Lines::new(width);
     for (place, fact) in facts.iter().enumerate() {
         let dot = if place + 1 < facts.len() { " ·" } else { "" };
-        let lines = wrapped(&format!("{fact}{dot}"), width);
-        let length = lines.lines().next().map_or(0, |first| first.chars().count());
-        if column > 0 && column + 1 + length > usize::from(width) {
-            out.push('\n');
-            column = 0;
-        } else if column > 0 {
-            out.push(' ');
-            column += 1;
-        }
-        let last = lines.lines().next_back().map_or(0, |last| last.chars().count());
-        column = if lines.contains('\n') { last } else { column + last };
-        out += &lines;
+        lines.add(&wrapped(&format!("{fact}{dot}"), width));
     }
-    out
+    lines.text
 }
 
 /// Returns how many of the words after a first one stay on its line.
@@ -106,7 +114,7 @@ fn joined(first: &str, after: &[&str]) -> usize {
             word.starts_with('-') && word.len() > 1
                 || word.starts_with(|c: char| c.is_ascii_digit())
         };
-        // What follows a punctuation mark is no argument.
+        // A word after a punctuation mark is not an argument.
         let arguments = after[1..].iter().take_while(is_argument);
         let ends = |word: &str| word.ends_with([',', ';', ':', ')', '.']);
         return match arguments.clone().position(|word| ends(word)) {
@@ -131,8 +139,9 @@ fn is_verb(word: &str) -> bool {
 }
 
 /// Breaks the lines of a text that hold a command, so that it can still be pasted: a command stays
-/// on its line, whatever its length, because a program can choose its words. A remark after it gets
-/// a line of its own if there is no room. Commands follow `next:`, or are indented below it.
+/// on its line, whatever its length, because a program can choose its words. If the line has no
+/// room for the remark after it, the remark gets the next line. The first command is after `next:`,
+/// and others are indented below it.
 pub fn with_whole_commands(text: &str, width: u16) -> String {
     let mut is_below = false;
     let mut line = |line: &str| {

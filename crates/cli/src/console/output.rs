@@ -1,6 +1,7 @@
 //! stdout and stderr: data as JSON or text, notes, and failures.
 
 use std::io::{self, IsTerminal};
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -25,9 +26,7 @@ pub(crate) use note;
 
 /// Returns text for stderr: on a terminal, broken between words.
 pub(crate) fn broken(text: String) -> String {
-    let stderr = io::stderr();
-    let columns = rustix::termios::tcgetwinsize(&stderr).map(|size| size.ws_col);
-    match columns.ok().filter(|columns| *columns > 0 && stderr.is_terminal()) {
+    match columns(&io::stderr()) {
         Some(columns) => broken_at(&text, columns),
         None => text,
     }
@@ -73,11 +72,10 @@ pub(crate) struct Output {
     color: ColorChoice,
 }
 
-/// Returns the width of the terminal that stdout is; `None` if it is none.
-fn terminal_width() -> Option<u16> {
-    let stdout = io::stdout();
-    let columns = rustix::termios::tcgetwinsize(&stdout).map(|size| size.ws_col);
-    columns.ok().filter(|columns| *columns > 0 && stdout.is_terminal())
+/// Returns the number of columns of a terminal; `None` if it is none, or has no size.
+fn columns(terminal: &impl AsFd) -> Option<u16> {
+    let size = rustix::termios::tcgetwinsize(terminal).ok();
+    size.map(|size| size.ws_col).filter(|columns| *columns > 0)
 }
 
 /// Width of tables if that of the terminal is unknown, in columns.
@@ -113,7 +111,7 @@ impl Output {
 
     /// Prints text for people. A terminal does not break its commands.
     pub(crate) fn text(&self, text: &str) -> Result<(), Failure> {
-        match terminal_width() {
+        match columns(&io::stdout()) {
             Some(width) => self.bytes(with_whole_commands(text, width).as_bytes()),
             None => self.bytes(text.as_bytes()),
         }
@@ -167,9 +165,8 @@ impl Output {
             ColorChoice::Never => false,
             ColorChoice::Auto => stdout.is_terminal() && !dumb && !plain,
         };
-        let columns = rustix::termios::tcgetwinsize(&stdout).map(|size| size.ws_col);
         let wished = || std::env::var("COLUMNS").ok()?.parse().ok();
-        let width = columns.ok().filter(|c| *c > 0).or_else(wished).unwrap_or(DEFAULT_WIDTH);
+        let width = columns(&stdout).or_else(wished).unwrap_or(DEFAULT_WIDTH);
         Screen { width: width.clamp(40, 200), colour }
     }
 }

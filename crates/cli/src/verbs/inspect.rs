@@ -245,25 +245,13 @@ impl Pages<'_> {
             let is_refused = inspected.is_refused;
             let read =
                 move |target: &Target| HeapFile::read(target, observation, is_refused, &never);
-            match patiently(target, self.args, read) {
-                Ok(file) => inspected.file = Some(file),
-                // What is known already is printed.
-                Err(error @ (TargetError::Slow(_) | TargetError::Blocked(_))) => {
-                    inspected.ended = Some(error);
-                }
-                Err(error) => return Err(error),
-            }
+            inspected.file = inspected.complete(patiently(target, self.args, read))?;
         }
         let is_full = self.has_pages() || self.output.json;
         if is_full && inspected.inspection.observation.unreadable.is_none() {
             let held = inspected.held.take();
-            match add_blocks(&mut inspected.inspection, target, self.args, held, watch) {
-                // What is known already is printed.
-                Err(error @ (TargetError::Slow(_) | TargetError::Blocked(_))) => {
-                    inspected.ended = Some(error);
-                }
-                done => done?,
-            }
+            let added = add_blocks(&mut inspected.inspection, target, self.args, held, watch);
+            inspected.complete(added)?;
             let own_bytes = anonymous_bytes(&inspected.inspection.observation.ledger);
             inspected.inspection.container = container_of(target.pid, own_bytes);
         }
@@ -417,6 +405,18 @@ impl Inspected {
     fn now(inspection: Inspection) -> Self {
         let (service, is_refused) = (Service::default(), false);
         Self { inspection, service, ended: None, is_refused, file: None, held: None }
+    }
+
+    /// Takes the result of a further part; `None` if reading it was given up. What is known already
+    /// is then printed, and the error after it.
+    fn complete<T>(&mut self, part: Result<T, TargetError>) -> Result<Option<T>, TargetError> {
+        match part {
+            Err(error @ (TargetError::Slow(_) | TargetError::Blocked(_))) => {
+                self.ended = Some(error);
+                Ok(None)
+            }
+            part => part.map(Some),
+        }
     }
 }
 

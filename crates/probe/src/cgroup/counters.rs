@@ -49,7 +49,8 @@ pub fn counters_of(pid: u32) -> Vec<GroupCounters> {
 
 /// Reads the use of the memory limit that a process reaches first: of the limits of its cgroup and
 /// of those above it that are below the memory of the machine, the one with least left.
-/// `own_bytes` is its anonymous memory. `None` if there is no such limit, or it cannot be read.
+/// `own_bytes` is the size of its anonymous memory. Returns `None` without such a limit, or if none
+/// can be read.
 pub fn container_of(pid: u32, own_bytes: u64) -> Option<ContainerUse> {
     let machine_bytes = MemoryPressure::of_this_machine().limit_bytes.unwrap_or(NO_LIMIT);
     let mut buffer = Vec::new();

@@ -163,8 +163,7 @@ impl CoreFile {
             + self.left_out_shared_bytes()
     }
 
-    /// Returns the part of it in shared memory. A file that several processes map is no memory, and
-    /// does not count.
+    /// Returns the part of it in shared memory. Mapped files of a disk do not count.
     pub fn left_out_shared_bytes(&self) -> u64 {
         self.not_dumped(|m| m.has_file() && m.permissions.ends_with('s'))
     }

@@ -164,8 +164,8 @@ impl Inspector {
         self.inspect_blocks(target, |_, walk| Ok(walk(None)?.observation))
     }
 
-    /// Returns what the kernel tells of a process without access to its memory and files, after an
-    /// inspection was given up.
+    /// Returns the values in `/proc/PID/stat` and `status`, for a process whose inspection was
+    /// given up: the kernel knows them without its memory and files.
     ///
     /// # Errors
     /// Fails if it has ended, or its status may not be read.

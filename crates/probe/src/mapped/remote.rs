@@ -27,7 +27,7 @@ use rustix::fs::{MemfdFlags, fstat, memfd_create};
 use rustix::io::Errno;
 
 use super::{Reach, open_here, too_slow};
-use crate::mounts::Mounts;
+use crate::mounts::{self, Mounts};
 use crate::proc::maps::{self, FileId, Mapping};
 
 /// Maximum length of one answer, in bytes.
@@ -64,14 +64,11 @@ impl VisibleFileSystems {
     }
 
     /// Returns whether the file system of a device is remote, or may be. On kernels before 6.8, a
-    /// mapped file of an overlay shows the device of its layer, which a container need not see. The
-    /// layers of an overlay are those of the list of whoever mounted it: that of lowtide counts
-    /// first.
+    /// mapped file of an overlay shows the device of its layer, which a container need not see.
     pub(super) fn is_remote(&self, device: (u32, u32)) -> bool {
         let of_lowtide = || self.of_lowtide.get_or_init(|| Mounts::read(std::process::id()));
         let is_known_local = || device.0 != 0 || shared_memory_device() == Some(device);
-        let known = of_lowtide().is_remote_device(device);
-        let known = known.or_else(|| self.of_process.is_remote_device(device));
+        let known = mounts::is_remote(device, [of_lowtide(), &self.of_process]);
         known.unwrap_or_else(|| !is_known_local())
     }
 }
